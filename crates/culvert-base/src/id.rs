@@ -1,0 +1,295 @@
+//! Identifiers: a prefix that names the kind, and a KSUID that sorts by the second it was made in
+//! (contract: management API 1.5).
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::str::FromStr;
+use std::sync::Mutex;
+
+use crate::{Clock, Entropy, Timestamp};
+
+/// Characters of an identifier body.
+pub const BODY_LENGTH: usize = 27;
+
+/// Base62 in ASCII order, so that bodies sort as their bytes do.
+pub const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+
+/// Seconds between the Unix epoch and the epoch of a KSUID.
+const EPOCH_SECONDS: i64 = 1_400_000_000;
+
+/// 4 bytes of seconds, 16 random bytes. Displays as 27 base62 characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ksuid([u8; 20]);
+
+impl Ksuid {
+    /// The KSUID of a moment and 16 random bytes. Moments outside its 136 years are clamped.
+    pub fn new(at: Timestamp, random: [u8; 16]) -> Self {
+        let seconds = at
+            .unix_seconds()
+            .saturating_sub(EPOCH_SECONDS)
+            .clamp(0, i64::from(u32::MAX));
+        let mut bytes = [0; 20];
+        bytes[..4].copy_from_slice(&u32::try_from(seconds).unwrap_or(u32::MAX).to_be_bytes());
+        bytes[4..].copy_from_slice(&random);
+        Self(bytes)
+    }
+
+    /// The second it was made in.
+    pub fn at(&self) -> Timestamp {
+        let [a, b, c, d, ..] = self.0;
+        Timestamp::from_unix_seconds(i64::from(u32::from_be_bytes([a, b, c, d])) + EPOCH_SECONDS)
+    }
+
+    /// The next larger one, or itself at the very end of the space.
+    fn successor(self) -> Self {
+        let mut bytes = self.0;
+        for byte in bytes.iter_mut().rev() {
+            let (next, overflowed) = byte.overflowing_add(1);
+            *byte = next;
+            if !overflowed {
+                return Self(bytes);
+            }
+        }
+        self
+    }
+}
+
+impl fmt::Display for Ksuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Repeated division of five big-endian 32-bit words, by 62 to the 5th for five characters at once.
+        let mut words = [0u32; 5];
+        for (word, bytes) in words.iter_mut().zip(self.0.chunks_exact(4)) {
+            *word = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        }
+        let mut text = [b'0'; BODY_LENGTH];
+        for characters in text.rchunks_mut(5) {
+            const DIVISOR: u64 = 62u64.pow(5);
+            let mut remainder = 0u64;
+            for word in &mut words {
+                let value = (remainder << 32) | u64::from(*word);
+                *word = u32::try_from(value / DIVISOR).unwrap_or(0);
+                remainder = value % DIVISOR;
+            }
+            for character in characters.iter_mut().rev() {
+                *character = BASE62[usize::try_from(remainder % 62).unwrap_or(0)];
+                remainder /= 62;
+            }
+        }
+        f.write_str(std::str::from_utf8(&text).map_err(|_| fmt::Error)?)
+    }
+}
+
+/// The text is not an identifier of the wanted kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not an identifier of this kind")]
+pub struct NotAnId;
+
+impl FromStr for Ksuid {
+    type Err = NotAnId;
+
+    fn from_str(text: &str) -> Result<Self, NotAnId> {
+        if text.len() != BODY_LENGTH {
+            return Err(NotAnId);
+        }
+        let mut words = [0u32; 5];
+        for byte in text.bytes() {
+            let digit = match byte {
+                b'0'..=b'9' => byte - b'0',
+                b'A'..=b'Z' => byte - b'A' + 10,
+                b'a'..=b'z' => byte - b'a' + 36,
+                _ => return Err(NotAnId),
+            };
+            let mut carry = u64::from(digit);
+            for word in words.iter_mut().rev() {
+                let value = u64::from(*word) * 62 + carry;
+                *word = u32::try_from(value & 0xFFFF_FFFF).unwrap_or(0);
+                carry = value >> 32;
+            }
+            if carry != 0 {
+                return Err(NotAnId);
+            }
+        }
+        let mut bytes = [0; 20];
+        for (chunk, word) in bytes.chunks_exact_mut(4).zip(words) {
+            chunk.copy_from_slice(&word.to_be_bytes());
+        }
+        Ok(Self(bytes))
+    }
+}
+
+/// A kind of object, named by the prefix of its identifiers.
+pub trait IdKind {
+    /// Without the underscore: `ak`.
+    const PREFIX: &'static str;
+}
+
+/// An identifier that is known to be of kind `K`: `<prefix>_<body>`.
+///
+/// Bodies of other lengths than ours exist in the wild, so parsing takes 1 to 64 base62 characters
+/// (letters and digits).
+pub struct Id<K> {
+    text: String,
+    kind: PhantomData<fn() -> K>,
+}
+
+impl<K: IdKind> Id<K> {
+    /// The identifier with a new body.
+    pub fn new(body: Ksuid) -> Self {
+        Self {
+            text: format!("{}_{body}", K::PREFIX),
+            kind: PhantomData,
+        }
+    }
+
+    /// `<prefix>_<body>`.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
+impl<K: IdKind> FromStr for Id<K> {
+    type Err = NotAnId;
+
+    fn from_str(text: &str) -> Result<Self, NotAnId> {
+        match split(text) {
+            Some((prefix, _)) if prefix == K::PREFIX => Ok(Self {
+                text: text.to_owned(),
+                kind: PhantomData,
+            }),
+            _ => Err(NotAnId),
+        }
+    }
+}
+
+impl<K> Clone for Id<K> {
+    fn clone(&self) -> Self {
+        Self {
+            text: self.text.clone(),
+            kind: PhantomData,
+        }
+    }
+}
+
+impl<K> PartialEq for Id<K> {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl<K> Eq for Id<K> {}
+
+impl<K> fmt::Debug for Id<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl<K> fmt::Display for Id<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Parts `<prefix>_<body>`; `None` when the text has not the shape of any identifier: a prefix of
+/// lower-case letters and digits, an underscore, 1 to 64 letters and digits.
+pub fn split(text: &str) -> Option<(&str, &str)> {
+    let (prefix, body) = text.rsplit_once('_')?;
+    let prefix_fits = (1..=16).contains(&prefix.len())
+        && prefix
+            .bytes()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    let body_fits =
+        (1..=64).contains(&body.len()) && body.bytes().all(|b| b.is_ascii_alphanumeric());
+    (prefix_fits && body_fits).then_some((prefix, body))
+}
+
+/// Makes identifier bodies, each larger than the one before, also within one second.
+#[derive(Debug, Default)]
+pub struct IdMaker {
+    last: Mutex<Option<Ksuid>>,
+}
+
+impl IdMaker {
+    /// A maker that has made nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The next body.
+    pub fn next(&self, clock: &dyn Clock, entropy: &dyn Entropy) -> Ksuid {
+        let fresh = Ksuid::new(clock.now(), entropy.bytes());
+        let mut last = self
+            .last
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let next = match *last {
+            Some(last) if fresh <= last => last.successor(),
+            _ => fresh,
+        };
+        *last = Some(next);
+        next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{ManualClock, SeededEntropy};
+
+    #[test]
+    fn a_body_carries_its_second() {
+        // The worked example of the contract, events 9.4.
+        let body: Ksuid = "3MNwake7NlaYWxjRh9bXOmHaq4T".parse().unwrap();
+        assert_eq!(body.to_string(), "3MNwake7NlaYWxjRh9bXOmHaq4T");
+        let at = Timestamp::parse("2025-09-04T10:11:14Z").unwrap();
+        assert_eq!(Ksuid::new(at, [7; 16]).at(), at);
+    }
+
+    #[test]
+    fn a_maker_never_steps_back() {
+        let clock = ManualClock::at(Timestamp::from_unix_seconds(1_800_000_000));
+        let entropy = SeededEntropy::new(1);
+        let maker = IdMaker::new();
+        let mut last = maker.next(&clock, &entropy);
+        for _ in 0..1000 {
+            let next = maker.next(&clock, &entropy);
+            assert!(next > last && next.to_string() > last.to_string());
+            last = next;
+        }
+    }
+
+    #[test]
+    fn shapes() {
+        assert_eq!(split("ak_0abcXYZ"), Some(("ak", "0abcXYZ")));
+        for wrong in [
+            "",
+            "ak",
+            "ak_",
+            "_x",
+            "AK_x",
+            "ak_x-y",
+            "ak_é",
+            &"a_".repeat(40),
+        ] {
+            assert_eq!(split(wrong), None, "{wrong}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn text_and_bytes_are_one(bytes: [u8; 20]) {
+            let ksuid = Ksuid(bytes);
+            prop_assert_eq!(ksuid.to_string().parse::<Ksuid>(), Ok(ksuid));
+        }
+
+        #[test]
+        fn any_text_parses_or_refuses(text in ".{0,80}") {
+            if let Ok(ksuid) = text.parse::<Ksuid>() {
+                prop_assert_eq!(ksuid.to_string(), text.clone());
+            }
+            let _ = split(&text);
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! Sets of addresses, made from prefixes that allow and prefixes that deny.
+//!
+//! An [`IpSet`] admits an address when some prefix allows it and none denies it, whatever the lengths
+//! of the prefixes (contract: management API 2.7, traffic policy 8.1). Prefixes are flattened into
+//! ascending ranges that do not touch, so a decision is one binary search however many prefixes there
+//! were, and allocates nothing.
+//!
+//! IPv4 addresses that are written as IPv6 (`::ffff:192.0.2.1`) count as what they stand for, in
+//! prefixes as in questions.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use crate::net::plain_address;
+
+/// An address prefix, such as `192.0.2.0/24`, without bits behind its mask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Prefix {
+    address: IpAddr,
+    length: u8,
+}
+
+/// Why a text is no prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotAPrefix {
+    /// Not an address and a mask length.
+    #[error("a prefix is an IPv4 or IPv6 address, a slash and the length of its mask")]
+    Malformed,
+    /// An address alone.
+    #[error("the length of the mask is missing, such as `/32` or `/128` for one address")]
+    NoMask,
+    /// Bits behind the mask are set.
+    #[error("the address has bits behind its mask")]
+    HostBits,
+}
+
+impl Prefix {
+    /// Reads `address/length`.
+    pub fn parse(text: &str) -> Result<Self, NotAPrefix> {
+        let Some((address, length)) = text.split_once('/') else {
+            return Err(match text.parse::<IpAddr>() {
+                Ok(_) => NotAPrefix::NoMask,
+                Err(_) => NotAPrefix::Malformed,
+            });
+        };
+        let address: IpAddr = address.parse().map_err(|_| NotAPrefix::Malformed)?;
+        let is_number = (1..=3).contains(&length.len())
+            && length.bytes().all(|byte| byte.is_ascii_digit())
+            && (length == "0" || !length.starts_with('0'));
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        let length = length
+            .parse()
+            .ok()
+            .filter(|length| is_number && *length <= bits);
+        let prefix = Self {
+            address,
+            length: length.ok_or(NotAPrefix::Malformed)?,
+        };
+        if prefix.first() & prefix.behind_mask() != 0 {
+            return Err(NotAPrefix::HostBits);
+        }
+        Ok(prefix)
+    }
+
+    /// Its lowest address as a number of its family.
+    fn first(self) -> u128 {
+        number(self.address)
+    }
+
+    /// A one for every bit its mask leaves open.
+    fn behind_mask(self) -> u128 {
+        let bits = if self.address.is_ipv4() { 32 } else { 128 };
+        let open = u32::from(bits - self.length.min(bits));
+        1u128.checked_shl(open).map_or(u128::MAX, |one| one - 1)
+    }
+
+    /// Whether it is of IPv4, and its lowest and highest address.
+    fn range(self) -> (bool, (u128, u128)) {
+        let range = (self.first(), self.first() | self.behind_mask());
+        match plain_address(self.address) {
+            // A prefix within the IPv4 part of IPv6.
+            plain @ IpAddr::V4(_) if self.address.is_ipv6() && self.length >= 96 => {
+                let first = number(plain);
+                (true, (first, first | self.behind_mask()))
+            }
+            _ => (self.address.is_ipv4(), range),
+        }
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.length)
+    }
+}
+
+/// What a prefix does to the addresses in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// They are admitted unless another prefix denies them.
+    Allow,
+    /// They are never admitted.
+    Deny,
+}
+
+/// The addresses that are admitted. The default admits none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IpSet {
+    v4: Ranges<u32>,
+    v6: Ranges<u128>,
+}
+
+/// Ascending ranges that do not touch; apart, so that a search reads beginnings only.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Ranges<T> {
+    firsts: Vec<T>,
+    lasts: Vec<T>,
+}
+
+impl<T: Copy + Ord> Ranges<T> {
+    fn contain(&self, address: T) -> bool {
+        let after = self.firsts.partition_point(|first| *first <= address);
+        after
+            .checked_sub(1)
+            .and_then(|index| self.lasts.get(index))
+            .is_some_and(|last| address <= *last)
+    }
+}
+
+impl IpSet {
+    /// The set these prefixes make; their order does not matter.
+    pub fn of(prefixes: impl IntoIterator<Item = (Verdict, Prefix)>) -> Self {
+        let (mut allowed, mut denied) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
+        for (verdict, prefix) in prefixes {
+            let [v6, v4] = match verdict {
+                Verdict::Allow => &mut allowed,
+                Verdict::Deny => &mut denied,
+            };
+            let (is_v4, range) = prefix.range();
+            if is_v4 { v4 } else { v6 }.push(range);
+        }
+        let ([v6, v4], [not_v6, not_v4]) = (allowed, denied);
+        let low = |number: u128| u32::try_from(number).unwrap_or(u32::MAX);
+        let v4 = without(united(v4), &united(not_v4));
+        let (firsts, lasts) = without(united(v6), &united(not_v6)).into_iter().unzip();
+        Self {
+            v4: Ranges {
+                firsts: v4.iter().map(|range| low(range.0)).collect(),
+                lasts: v4.iter().map(|range| low(range.1)).collect(),
+            },
+            v6: Ranges { firsts, lasts },
+        }
+    }
+
+    /// Whether the address is in the set.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match plain_address(address) {
+            IpAddr::V4(address) => self.v4.contain(u32::from(address)),
+            IpAddr::V6(address) => self.v6.contain(u128::from(address)),
+        }
+    }
+}
+
+fn number(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => u128::from(u32::from(address)),
+        IpAddr::V6(address) => u128::from(address),
+    }
+}
+
+/// Both ends belong to a range.
+type Range = (u128, u128);
+
+/// The same addresses in ascending ranges that neither overlap nor touch.
+fn united(mut ranges: Vec<Range>) -> Vec<Range> {
+    ranges.sort_unstable();
+    let mut united: Vec<Range> = Vec::with_capacity(ranges.len());
+    for (first, last) in ranges {
+        match united.last_mut() {
+            Some(before) if first <= before.1.saturating_add(1) => before.1 = before.1.max(last),
+            _ => united.push((first, last)),
+        }
+    }
+    united
+}
+
+/// What is left of `ranges` without `removed`; both are [`united`].
+fn without(ranges: Vec<Range>, removed: &[Range]) -> Vec<Range> {
+    let mut left = Vec::with_capacity(ranges.len());
+    let mut removed = removed.iter().peekable();
+    for (mut first, last) in ranges {
+        loop {
+            match removed.peek() {
+                Some((_, end)) if *end < first => {
+                    removed.next();
+                }
+                Some((begin, end)) if *begin <= last => {
+                    if first < *begin {
+                        left.push((first, *begin - 1));
+                    }
+                    if *end >= last {
+                        break;
+                    }
+                    first = *end + 1;
+                }
+                _ => {
+                    left.push((first, last));
+                    break;
+                }
+            }
+        }
+    }
+    left
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn prefix(text: &str) -> Prefix {
+        Prefix::parse(text).unwrap()
+    }
+
+    #[test]
+    fn prefixes() {
+        for (text, expected) in [
+            ("192.0.2.0/24", Ok("192.0.2.0/24")),
+            ("0.0.0.0/0", Ok("0.0.0.0/0")),
+            ("::/0", Ok("::/0")),
+            ("2001:DB8:0::/48", Ok("2001:db8::/48")),
+            ("::1/128", Ok("::1/128")),
+            ("192.0.2.1", Err(NotAPrefix::NoMask)),
+            ("::1", Err(NotAPrefix::NoMask)),
+            ("192.0.2.1/24", Err(NotAPrefix::HostBits)),
+            ("2001:db8::1/64", Err(NotAPrefix::HostBits)),
+            ("::1/0", Err(NotAPrefix::HostBits)),
+            ("", Err(NotAPrefix::Malformed)),
+            ("/", Err(NotAPrefix::Malformed)),
+            ("example.com/24", Err(NotAPrefix::Malformed)),
+            ("192.0.2.0/33", Err(NotAPrefix::Malformed)),
+            ("192.0.2.0/024", Err(NotAPrefix::Malformed)),
+            ("192.0.2.0/+24", Err(NotAPrefix::Malformed)),
+            ("192.0.2.0/", Err(NotAPrefix::Malformed)),
+            ("192.0.2.0/24/1", Err(NotAPrefix::Malformed)),
+            ("192.0.2.0/255.255.255.0", Err(NotAPrefix::Malformed)),
+            ("::/129", Err(NotAPrefix::Malformed)),
+            ("fe80::%eth0/64", Err(NotAPrefix::Malformed)),
+            (" 10.0.0.0/8", Err(NotAPrefix::Malformed)),
+        ] {
+            let read = Prefix::parse(text).map(|prefix| prefix.to_string());
+            assert_eq!(
+                read.as_deref(),
+                expected.as_ref().map(|text| *text),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_address_is_admitted_if_allowed_and_not_denied() {
+        let set = IpSet::of([
+            (Verdict::Deny, prefix("10.1.0.0/16")),
+            (Verdict::Allow, prefix("10.0.0.0/8")),
+            (Verdict::Allow, prefix("10.1.2.0/24")),
+            (Verdict::Allow, prefix("::ffff:192.0.2.0/120")),
+            (Verdict::Allow, prefix("2001:db8::/32")),
+            (Verdict::Deny, prefix("2001:db8::1/128")),
+        ]);
+        for (address, admitted) in [
+            ("10.0.0.0", true),
+            ("10.0.255.255", true),
+            ("10.1.0.0", false),
+            ("10.1.2.3", false),
+            ("10.2.0.0", true),
+            ("10.255.255.255", true),
+            ("11.0.0.0", false),
+            ("9.255.255.255", false),
+            ("::ffff:10.0.0.1", true),
+            ("192.0.2.77", true),
+            ("::ffff:192.0.2.77", true),
+            ("2001:db8::", true),
+            ("2001:db8::1", false),
+            ("2001:db9::", false),
+        ] {
+            assert_eq!(
+                set.contains(address.parse().unwrap()),
+                admitted,
+                "{address}"
+            );
+        }
+        let nobody = IpSet::of([(Verdict::Deny, prefix("10.0.0.0/8"))]);
+        assert_eq!(nobody, IpSet::default());
+        let everybody = IpSet::of(["0.0.0.0/0", "::/0"].map(|all| (Verdict::Allow, prefix(all))));
+        for address in ["0.0.0.0", "255.255.255.255", "::", "ffff::ffff"] {
+            assert!(everybody.contains(address.parse().unwrap()), "{address}");
+        }
+    }
+
+    /// Prefixes that overlap often: few bits differ.
+    fn some_prefix() -> impl Strategy<Value = Prefix> {
+        (any::<bool>(), 0u8..=12, 0u128..4096, any::<bool>()).prop_map(
+            |(is_v4, open, host, at_the_end)| {
+                let base = if at_the_end { u128::MAX - 4095 } else { 0 };
+                let first = (base | host) >> open << open;
+                let address = if is_v4 {
+                    let low = u32::try_from(first & u128::from(u32::MAX)).unwrap();
+                    IpAddr::V4(Ipv4Addr::from(low))
+                } else {
+                    IpAddr::V6(Ipv6Addr::from(first))
+                };
+                let bits = if is_v4 { 32 } else { 128 };
+                Prefix::parse(&format!("{address}/{}", bits - open)).unwrap()
+            },
+        )
+    }
+
+    fn scan(prefixes: &[(Verdict, Prefix)], address: IpAddr) -> bool {
+        let has = |wanted: Verdict| {
+            prefixes.iter().any(|(verdict, prefix)| {
+                *verdict == wanted
+                    && prefix.address.is_ipv4() == address.is_ipv4()
+                    && number(address) & !prefix.behind_mask() == prefix.first()
+            })
+        };
+        has(Verdict::Allow) && !has(Verdict::Deny)
+    }
+
+    proptest! {
+        #[test]
+        fn a_set_decides_as_a_scan_does(
+            prefixes in proptest::collection::vec(
+                (prop_oneof![Just(Verdict::Allow), Just(Verdict::Allow), Just(Verdict::Deny)], some_prefix()),
+                0..40,
+            ),
+            hosts in proptest::collection::vec(0u32..4096, 40),
+        ) {
+            let set = IpSet::of(prefixes.iter().copied());
+            let ends = prefixes.iter().flat_map(|(_, prefix)| {
+                let (_, (first, last)) = prefix.range();
+                [first, last, first.wrapping_sub(1), last.wrapping_add(1)]
+            });
+            let numbers = hosts.iter().flat_map(|host| {
+                [u128::from(*host), u128::MAX - u128::from(*host)]
+            });
+            for number in numbers.chain(ends) {
+                let low = u32::try_from(number & u128::from(u32::MAX)).unwrap();
+                let v4 = IpAddr::V4(Ipv4Addr::from(low));
+                prop_assert_eq!(set.contains(v4), scan(&prefixes, v4), "{}", v4);
+                let v6 = IpAddr::V6(Ipv6Addr::from(number));
+                if plain_address(v6) == v6 {
+                    prop_assert_eq!(set.contains(v6), scan(&prefixes, v6), "{}", v6);
+                }
+            }
+        }
+
+        #[test]
+        fn any_text_is_a_prefix_or_not(text in "\\PC{0,40}|[0-9.:a-f/]{0,24}") {
+            if let Ok(prefix) = Prefix::parse(&text) {
+                prop_assert_eq!(Prefix::parse(&prefix.to_string()), Ok(prefix));
+            }
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! Words every layer shares: identifiers, time, entropy, bounded text, secrets, host names, sets of
+//! addresses, and the two kinds of failure.
+//!
+//! A thing is admitted here only if two crates with no edge between them both need it. No I/O beyond
+//! reading the operating system's clock and random source, no async runtime, no SQL, no HTTP.
+
+pub mod entropy;
+pub mod event;
+pub mod fault;
+pub mod future;
+pub mod id;
+pub mod ipset;
+pub mod net;
+pub mod refusal;
+pub mod secret;
+pub mod text;
+pub mod time;
+
+pub use entropy::{Entropy, OsEntropy, SeededEntropy};
+pub use event::Event;
+pub use fault::Fault;
+pub use future::BoxFuture;
+pub use id::{Id, IdKind, IdMaker, Ksuid};
+pub use ipset::{IpSet, Prefix, Verdict};
+pub use refusal::{Class, Code, Refusal};
+pub use secret::{Digest, Secret};
+pub use text::{Bounded, Description, Metadata};
+pub use time::{Clock, ManualClock, SystemClock, Timestamp};

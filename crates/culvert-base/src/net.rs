@@ -1,0 +1,169 @@
+//! Names of hosts.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::ops::Deref;
+
+/// A host name in its one normal form: trimmed, lower case, no trailing dot, internationalised
+/// labels in punycode, labels of letters, digits, `-` and `_`, at most 253 bytes. The first label
+/// may be `*`. Never an IP address, nor a name that resolvers take for one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HostName(String);
+
+/// Why a text is no host name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotAHostName {
+    /// Nothing is left after trimming.
+    #[error("a host name must not be empty")]
+    Empty,
+    /// More than 253 bytes, or a label of more than 63.
+    #[error("a host name has at most 253 characters and its labels at most 63")]
+    TooLong,
+    /// Two dots in a row, or a label that begins or ends with `-`.
+    #[error("a host name's labels are not empty and neither begin nor end with `-`")]
+    Label,
+    /// Something else than letters, digits, `-`, `_`, or a `*` that is not the whole first label.
+    #[error("a host name has letters, digits, `-`, `_` and dots, and `*` only as its first label")]
+    Character,
+    /// Text that has no valid punycode form.
+    #[error("an internationalised host name must be valid (IDNA)")]
+    Idna,
+    /// An IP address.
+    #[error("an IP address is not a host name")]
+    Address,
+}
+
+impl HostName {
+    /// Normalises and checks.
+    pub fn parse(text: &str) -> Result<Self, NotAHostName> {
+        let text = text.trim();
+        let text = text.strip_suffix('.').unwrap_or(text);
+        if text.is_empty() {
+            return Err(NotAHostName::Empty);
+        }
+        // Long before IDNA does work that grows with the text.
+        if text.len() > 1024 {
+            return Err(NotAHostName::TooLong);
+        }
+        let name = if text.is_ascii() && !text.to_ascii_lowercase().contains("xn--") {
+            text.to_ascii_lowercase()
+        } else {
+            let (star, rest) = match text.strip_prefix("*.") {
+                Some(rest) => ("*.", rest),
+                None => ("", text),
+            };
+            let ascii = idna::domain_to_ascii(rest).map_err(|_| NotAHostName::Idna)?;
+            format!("{star}{ascii}")
+        };
+        let last = name.rsplit('.').next().unwrap_or(&name);
+        if is_number(last) || name.parse::<IpAddr>().is_ok() {
+            return Err(NotAHostName::Address);
+        }
+        if name.len() > 253 {
+            return Err(NotAHostName::TooLong);
+        }
+        for (index, label) in name.split('.').enumerate() {
+            if label.is_empty() || label.starts_with('-') || label.ends_with('-') {
+                return Err(NotAHostName::Label);
+            }
+            if label.len() > 63 {
+                return Err(NotAHostName::TooLong);
+            }
+            let star = index == 0 && label == "*";
+            let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-_".contains(&b);
+            if !star && !label.bytes().all(plain) {
+                return Err(NotAHostName::Character);
+            }
+        }
+        Ok(Self(name))
+    }
+
+    /// Whether the first label is `*`.
+    pub fn is_wildcard(&self) -> bool {
+        self.0.starts_with("*.")
+    }
+
+    /// Whether this name is `base` or below it.
+    pub fn is_within(&self, base: &str) -> bool {
+        self.0
+            .strip_suffix(base)
+            .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+    }
+}
+
+/// Whether a last label makes a name an IPv4 address to those who resolve it: `127.1` is one.
+fn is_number(label: &str) -> bool {
+    let digits = label.strip_prefix("0x");
+    let is_hexadecimal = digits.is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_hexdigit()));
+    is_hexadecimal || !label.is_empty() && label.bytes().all(|b| b.is_ascii_digit())
+}
+
+impl Deref for HostName {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for HostName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The text form events use: IPv4-mapped IPv6 unwrapped, RFC 5952 (contract: events 9.1).
+pub fn plain_address(address: IpAddr) -> IpAddr {
+    address.to_canonical()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn names() {
+        for (text, name) in [
+            (" App.Example.COM. ", "app.example.com"),
+            ("bücher.example", "xn--bcher-kva.example"),
+            ("*.culvert.localhost", "*.culvert.localhost"),
+            ("a_b.example", "a_b.example"),
+        ] {
+            assert_eq!(HostName::parse(text).as_deref(), Ok(name), "{text}");
+        }
+        let label = "x".repeat(64);
+        for (text, why) in [
+            ("", NotAHostName::Empty),
+            ("a..b", NotAHostName::Label),
+            ("-a.b", NotAHostName::Label),
+            ("a.*.b", NotAHostName::Character),
+            ("a b", NotAHostName::Character),
+            ("127.0.0.1", NotAHostName::Address),
+            ("127.1", NotAHostName::Address),
+            ("0x7f.1", NotAHostName::Address),
+            ("2130706433", NotAHostName::Address),
+            ("a.0x7F", NotAHostName::Address),
+            (label.as_str(), NotAHostName::TooLong),
+        ] {
+            assert_eq!(HostName::parse(text), Err(why), "{text}");
+        }
+    }
+
+    #[test]
+    fn within() {
+        let name = HostName::parse("a.b.example").unwrap();
+        assert!(name.is_within("b.example") && name.is_within("a.b.example"));
+        assert!(!name.is_within("xb.example") && !name.is_within(".example."));
+    }
+
+    proptest! {
+        #[test]
+        fn a_parsed_name_parses_to_itself(text in "\\PC{0,80}") {
+            if let Ok(name) = HostName::parse(&text) {
+                prop_assert_eq!(HostName::parse(&name), Ok(name));
+            }
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! What a caller may be told: a class, perhaps a code, and a sentence (contract: management API 1.14).
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// Something the caller did, or asked, that is not done. Shown to the caller as it is.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Refusal {
+    /// What kind of refusal; the API maps it to an HTTP status.
+    pub class: Class,
+    /// The code clients look at, if there is one.
+    pub code: Option<Code>,
+    /// One sentence that says what is wrong and what would be right.
+    pub message: Cow<'static, str>,
+    /// Further facts, text only, such as the path that was asked for.
+    pub details: Vec<(&'static str, String)>,
+}
+
+impl Refusal {
+    /// A refusal with the class and the text of a code's row.
+    pub fn of(code: Code) -> Self {
+        let row = code.row();
+        Self {
+            class: row.class,
+            code: Some(code),
+            message: row.text.into(),
+            details: Vec::new(),
+        }
+    }
+
+    /// A refusal with a code's class and its own sentence.
+    pub fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            message: message.into(),
+            ..Self::of(code)
+        }
+    }
+
+    /// A refusal that has no code.
+    pub fn uncoded(class: Class, message: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            class,
+            code: None,
+            message: message.into(),
+            details: Vec::new(),
+        }
+    }
+
+    /// The object a path names does not exist, or is not the caller's.
+    pub fn not_found() -> Self {
+        Self::uncoded(Class::NotFound, "Resource not found")
+    }
+
+    /// The same with one more fact.
+    #[must_use]
+    pub fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.details.push((name, value.into()));
+        self
+    }
+}
+
+/// What kind of refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// The request or a value in it is not right.
+    Invalid,
+    /// Nobody known is calling.
+    Unauthenticated,
+    /// The caller is known and may not.
+    Forbidden,
+    /// There is no such path or object.
+    NotFound,
+    /// The path exists, the method does not.
+    WrongMethod,
+    /// Others kept changing the object.
+    Conflict,
+    /// More bytes than are taken.
+    TooLarge,
+    /// A body of a type that is not taken.
+    UnsupportedType,
+    /// Too many calls.
+    TooMany,
+    /// Ours: it failed.
+    Failed,
+    /// Ours: not now.
+    Unavailable,
+}
+
+/// The number of an error code: `ERR_NGROK_<n>` on the wire. Every value has a row in [`CODES`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Code(u16);
+
+impl Code {
+    /// The code with that number. A number without a row does not compile where the call is in a
+    /// `const`.
+    pub const fn new(number: u16) -> Self {
+        let mut index = 0;
+        while index < CODES.len() {
+            if CODES[index].number == number {
+                return Self(number);
+            }
+            index += 1;
+        }
+        panic!("this code has no row in CODES");
+    }
+
+    /// The bare number.
+    pub const fn number(self) -> u16 {
+        self.0
+    }
+
+    /// Its row of the table.
+    pub fn row(self) -> &'static CodeRow {
+        CODES
+            .iter()
+            .find(|row| row.number == self.0)
+            .expect("Code::new admits only listed numbers")
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ERR_NGROK_{}", self.0)
+    }
+}
+
+/// One code a caller may see.
+#[derive(Debug)]
+pub struct CodeRow {
+    /// The number behind `ERR_NGROK_`.
+    pub number: u16,
+    /// Its class, hence its HTTP status.
+    pub class: Class,
+    /// What it says unless the place that refuses knows more.
+    pub text: &'static str,
+}
+
+const fn row(number: u16, class: Class, text: &'static str) -> CodeRow {
+    CodeRow {
+        number,
+        class,
+        text,
+    }
+}
+
+/// Every code, in ascending order. The reference page is a loop over it.
+#[rustfmt::skip]
+pub const CODES: &[CodeRow] = &[
+    row(109, Class::Invalid, "The agent's introduction cannot be read."),
+    row(200, Class::Unauthenticated, "The request carries no credential: send `Authorization: Bearer <API key token>`."),
+    row(201, Class::Unauthenticated, "The Authorization header cannot be read: send `Authorization: Bearer <API key token>`."),
+    row(202, Class::Unauthenticated, "The credential does not have the shape of an API key token."),
+    row(203, Class::Unauthenticated, "The credential is not a valid API key."),
+    row(205, Class::Forbidden, "The account is suspended."),
+    row(206, Class::Unauthenticated, "The credential is a tunnel credential; the API takes API keys only."),
+    row(208, Class::Unauthenticated, "The credential is the id of an API key; send its token."),
+    row(210, Class::UnsupportedType, "The request body must be `application/json`."),
+    row(211, Class::Invalid, "This operation takes no request body."),
+    row(212, Class::Invalid, "The request body cannot be read."),
+    row(213, Class::Invalid, "The request body must be one JSON object."),
+    row(214, Class::Invalid, "The request body has a field that this operation does not take."),
+    row(215, Class::Invalid, "A field of the request body has the wrong type or value."),
+    row(217, Class::Invalid, "The API version must be `2`."),
+    row(220, Class::Forbidden, "An IP restriction does not admit the caller's address."),
+    row(221, Class::Forbidden, "This installation takes no abuse reports."),
+    row(223, Class::Invalid, "A reference is not an identifier."),
+    row(226, Class::TooMany, "Too many requests; try again later."),
+    row(227, Class::Invalid, "An identifier is of another kind than is wanted here."),
+    row(230, Class::Invalid, "The query string cannot be parsed."),
+    row(231, Class::Invalid, "The query has a parameter that this operation does not take."),
+    row(232, Class::Invalid, "A query parameter is given more than once."),
+    row(233, Class::Invalid, "`limit` must be between 1 and 100."),
+    row(235, Class::Invalid, "`format` must be `json`."),
+    row(236, Class::Invalid, "The target is of an unknown kind."),
+    row(238, Class::Invalid, "There is no event of this type."),
+    row(241, Class::Invalid, "A time must be RFC 3339."),
+    row(243, Class::Invalid, "An identifier is of another kind than the ones wanted here."),
+    row(244, Class::Invalid, "`limit` must be a number."),
+    row(248, Class::Invalid, "An endpoint's type must be `cloud`."),
+    row(250, Class::Invalid, "The filter expression is not valid."),
+    row(301, Class::Invalid, "The agent's request for an endpoint cannot be read."),
+    row(324, Class::TooMany, "The agent session has as many endpoints as one may have."),
+    row(332, Class::Invalid, "An endpoint's protocol must be `http`, `https`, `tcp` or `tls`."),
+    row(333, Class::NotFound, "The agent session has no endpoint of this id."),
+    row(400, Class::Invalid, "The region is unknown."),
+    row(402, Class::Invalid, "`*` may only be the first label of a domain."),
+    row(403, Class::Invalid, "`*` must be the whole first label of a domain."),
+    row(406, Class::Invalid, "A domain has letters, digits, `-` and dots, and `*` only as its first label."),
+    row(407, Class::Invalid, "A label of a domain begins with a wrong character."),
+    row(408, Class::Invalid, "A label of a domain ends with a wrong character."),
+    row(409, Class::Invalid, "A domain has an empty label: two dots in a row."),
+    row(410, Class::Invalid, "A label of a domain has `--` in the third and fourth place and is no `xn--` label."),
+    row(411, Class::Invalid, "No public name is below the last label of this domain."),
+    row(413, Class::Invalid, "The domain is already reserved by this account."),
+    row(414, Class::Invalid, "The domain is already reserved by another account."),
+    row(416, Class::Invalid, "Not every name of the platform domain can be reserved."),
+    row(417, Class::Invalid, "The wildcard overlaps with a domain of another account."),
+    row(420, Class::Invalid, "The description of the domain is longer than 255 bytes."),
+    row(421, Class::Invalid, "The metadata of the domain is longer than 4096 bytes."),
+    row(422, Class::Invalid, "The update names no field to change."),
+    row(423, Class::Invalid, "The domain is longer than 253 characters."),
+    row(429, Class::Invalid, "The domain has an internationalised label that is not valid (IDNA)."),
+    row(434, Class::Invalid, "A domain has an uploaded certificate or a management policy, not both."),
+    row(435, Class::Invalid, "The certificate management policy names an authority that is not supported."),
+    row(436, Class::Invalid, "The certificate of a managed domain is not detached; delete its management policy."),
+    row(438, Class::Invalid, "A domain must not have underscores."),
+    row(439, Class::Invalid, "A name below the platform domain has no certificate management policy."),
+    row(440, Class::Invalid, "A name below the platform domain has no certificate of its own."),
+    row(446, Class::Invalid, "The domain or TCP address is in use by an endpoint."),
+    row(448, Class::Invalid, "A domain has at least two labels."),
+    row(456, Class::Invalid, "`resolves_to` names a region more than once."),
+    row(500, Class::Invalid, "The region is unknown; there is: us."),
+    row(503, Class::Invalid, "No TCP address is left: every one of the pool is taken, or this installation is not in the region."),
+    row(504, Class::Invalid, "The description of the TCP address is longer than 255 bytes."),
+    row(505, Class::Invalid, "The metadata of the TCP address is longer than 4096 bytes."),
+    row(506, Class::Invalid, "The update names no field to change."),
+    row(513, Class::Invalid, "A label of a domain is longer than 63 characters."),
+    row(514, Class::Invalid, "The domain, in punycode, is longer than 253 characters or has a label of more than 63."),
+    row(600, Class::Invalid, "A rule of the acl is not valid."),
+    row(604, Class::Invalid, "The description is longer than 255 bytes."),
+    row(605, Class::Invalid, "The metadata is longer than 4096 bytes."),
+    row(606, Class::Invalid, "The update names no field to change."),
+    row(609, Class::Invalid, "The SSH public key is in use in this account."),
+    row(610, Class::Invalid, "The SSH public key is in use in another account."),
+    row(611, Class::Invalid, "The SSH public key is missing."),
+    row(612, Class::Invalid, "The SSH public key is not valid."),
+    row(630, Class::Forbidden, "Only admins may name another owner."),
+    row(634, Class::Invalid, "The owner does not exist."),
+    row(635, Class::Forbidden, "The owner of this API key may read only."),
+    row(636, Class::Forbidden, "The owner is inactive."),
+    row(800, Class::Invalid, "The agent opened a stream of a type that is not known here."),
+    row(801, Class::Invalid, "The agent's request cannot be read."),
+    row(802, Class::Failed, "The agent's request could not be decided in time."),
+    row(811, Class::Invalid, "The agent speaks no version of the protocol that is spoken here: `3`."),
+    row(812, Class::TooLarge, "The agent's request is too long."),
+    row(1400, Class::Invalid, "The update names no field to change."),
+    row(1401, Class::Invalid, "The update names no field to change."),
+    row(1402, Class::Invalid, "The IP policy does not exist."),
+    row(1405, Class::Invalid, "A required field of the rule is missing."),
+    row(1406, Class::Invalid, "`cidr` must be an address prefix, such as `192.0.2.0/24` or `2001:db8::/32`."),
+    row(1408, Class::Invalid, "The IP policy has a rule for this prefix already."),
+    row(1409, Class::Invalid, "The address of `cidr` has bits behind its mask."),
+    row(1413, Class::Invalid, "`cidr` needs a mask, such as `/32` or `/128` for one address."),
+    row(1414, Class::Invalid, "`ip_policy_id` is not an identifier."),
+    row(1419, Class::Invalid, "The rule is the last one of an IP policy that a dashboard restriction names."),
+    row(1420, Class::Invalid, "The IP policy is in use by an IP restriction."),
+    row(1421, Class::Invalid, "The description of the rule is longer than 255 bytes."),
+    row(1422, Class::Invalid, "`action` must be `allow` or `deny`."),
+    row(1423, Class::Invalid, "An IP policy has no action; its rules have."),
+    row(1608, Class::Invalid, "Endpoint configurations are retired: use endpoints with a traffic policy."),
+    row(1801, Class::Invalid, "An IP policy does not exist."),
+    row(1802, Class::Invalid, "There is an IP restriction of this type already."),
+    row(1803, Class::Invalid, "The type must be `dashboard`, `api`, `agent` or `endpoints`."),
+    row(1804, Class::Invalid, "An IP restriction needs an IP policy."),
+    row(1900, Class::Invalid, "The certificate cannot be parsed."),
+    row(1901, Class::Invalid, "`private_key_pem` must hold a private key in PEM."),
+    row(1902, Class::Invalid, "The private key must not be encrypted."),
+    row(1903, Class::Invalid, "The private key is of an unknown format: RSA (2048 to 8192 bits), ECDSA (P-256, P-384, P-521) and Ed25519 are taken, as PKCS #8, PKCS #1 (RSA) or SEC 1 (ECDSA)."),
+    row(1909, Class::Invalid, "The private key type of a certificate management policy must be `rsa` or `ecdsa`."),
+    row(1910, Class::Invalid, "The PEM of a certificate must not have headers."),
+    row(1911, Class::Invalid, "The PEM holds something else than certificates."),
+    row(1912, Class::Invalid, "`ca_pem` must hold exactly one certificate."),
+    row(1913, Class::Invalid, "The certificate is not an authority's: its basic constraints must say CA."),
+    row(1914, Class::Invalid, "The description of the certificate authority is longer than 255 bytes."),
+    row(1915, Class::Invalid, "The metadata of the certificate authority is longer than 4096 bytes."),
+    row(1916, Class::Invalid, "The description of the TLS certificate is longer than 255 bytes."),
+    row(1917, Class::Invalid, "The metadata of the TLS certificate is longer than 4096 bytes."),
+    row(1919, Class::Invalid, "`ca_pem` is required: one certificate in PEM."),
+    row(1920, Class::Invalid, "`ca_pem` must be PEM."),
+    row(1921, Class::Invalid, "The PEM is too long."),
+    row(1922, Class::Invalid, "`certificate_pem` must hold a certificate in PEM, the server's first."),
+    row(1923, Class::Invalid, "The private key is not the one of the first certificate."),
+    row(1924, Class::Invalid, "`private_key_pem` holds a certificate."),
+    row(1925, Class::Invalid, "`certificate_pem` holds a private key; send it as `private_key_pem`."),
+    row(1926, Class::Invalid, "The chain is out of order: each certificate must be issued by the one behind it."),
+    row(1934, Class::Invalid, "The public key of the certificate cannot be read."),
+    row(1936, Class::Invalid, "`private_key_type` must be `rsa`, `ecdsa` or `ed25519`."),
+    row(1937, Class::Invalid, "The description of the SSH certificate authority is longer than 255 bytes."),
+    row(1938, Class::Invalid, "The metadata of the SSH certificate authority is longer than 4096 bytes."),
+    row(1939, Class::Invalid, "`key_size` must be 2048 or 4096."),
+    row(1940, Class::Invalid, "`key_size` can be given for rsa keys only."),
+    row(1941, Class::Invalid, "`elliptic_curve` must be `p256`, `p384` or `p521`."),
+    row(1942, Class::Invalid, "`elliptic_curve` can be given for ecdsa keys only."),
+    row(1945, Class::Invalid, "The description of the SSH host certificate is longer than 255 bytes."),
+    row(1946, Class::Invalid, "The metadata of the SSH host certificate is longer than 4096 bytes."),
+    row(1947, Class::Invalid, "The description of the SSH user certificate is longer than 255 bytes."),
+    row(1948, Class::Invalid, "The metadata of the SSH user certificate is longer than 4096 bytes."),
+    row(1949, Class::Invalid, "The authority of the SSH host certificate does not exist."),
+    row(1950, Class::Invalid, "The public key of the certificate is of a kind that is not supported."),
+    row(1951, Class::Invalid, "The authority of the SSH user certificate does not exist."),
+    row(1952, Class::Invalid, "The public key of the certificate is missing."),
+    row(1962, Class::Invalid, "The SSH user certificate must end after it begins."),
+    row(1963, Class::Invalid, "The SSH host certificate must end after it begins."),
+    row(1964, Class::Invalid, "The SSH certificate authority is in use by a certificate."),
+    row(1965, Class::Invalid, "The TLS certificate does not exist."),
+    row(1966, Class::Invalid, "The certificate was issued for a domain that is managed; delete the management policy of the domain first."),
+    row(2200, Class::Invalid, "An expression of the traffic policy is not valid."),
+    row(2201, Class::Invalid, "The traffic policy names an action that does not exist or is not built yet."),
+    row(2202, Class::Invalid, "An action of the traffic policy cannot run in its phase."),
+    row(2203, Class::Invalid, "The configuration of a traffic policy action cannot be read."),
+    row(2204, Class::Invalid, "A value of the traffic policy is not valid."),
+    row(2205, Class::Invalid, "An action of the traffic policy does not fit the endpoint's protocol."),
+    row(2206, Class::Invalid, "A rule of the traffic policy has no action."),
+    row(2207, Class::Invalid, "An action of the traffic policy can never run: the one before it always ends the phase."),
+    row(2214, Class::Invalid, "A compression algorithm of the traffic policy is not known."),
+    row(2215, Class::Invalid, "A number of the traffic policy is out of range."),
+    row(2216, Class::Invalid, "The traffic policy names an IP policy that does not exist."),
+    row(2217, Class::Invalid, "An address or prefix of the traffic policy is not valid."),
+    row(2218, Class::Invalid, "A list of the traffic policy is too long."),
+    row(2221, Class::Invalid, "A text of the traffic policy is too long."),
+    row(2222, Class::Invalid, "A value of the traffic policy is not one of those allowed."),
+    row(2223, Class::Invalid, "A value of the traffic policy must not be empty."),
+    row(2224, Class::Invalid, "A template of the traffic policy does not compile."),
+    row(2230, Class::Invalid, "A phase of the traffic policy does not exist for the endpoint's protocol."),
+    row(2231, Class::Invalid, "A list of the traffic policy has the same entry twice."),
+    row(2234, Class::Invalid, "A required field is missing in the traffic policy."),
+    row(2235, Class::Invalid, "The traffic policy does not handle all traffic and the endpoint has no upstream_url."),
+    row(2236, Class::Invalid, "The traffic policy cannot be parsed."),
+    row(2237, Class::Invalid, "A text of the traffic policy is too short."),
+    row(2239, Class::Invalid, "A traffic policy has at most one action that logs people in."),
+    row(2250, Class::Invalid, "A variable of the traffic policy is nested too deep."),
+    row(2252, Class::Invalid, "A variable of the traffic policy is not of the form `name: value`."),
+    row(2257, Class::Invalid, "The user of a basic-auth credential is not valid."),
+    row(2258, Class::Invalid, "The password of a basic-auth credential is not valid."),
+    row(2264, Class::Invalid, "The traffic policy has too many rules."),
+    row(2265, Class::Invalid, "A rule of the traffic policy has too many actions or expressions."),
+    row(4109, Class::Invalid, "The name must not be empty."),
+    row(4110, Class::Invalid, "The name is longer than 255 bytes."),
+    row(4111, Class::Forbidden, "Only admins may change bot users."),
+    row(4112, Class::Invalid, "Another bot user has this name."),
+    row(5100, Class::Invalid, "The destination needs a target."),
+    row(5103, Class::Invalid, "A destination does not exist."),
+    row(5108, Class::Invalid, "The kind of a destination's target cannot be changed."),
+    row(5112, Class::Invalid, "The destination is in use by an event subscription."),
+    row(5115, Class::Invalid, "The destination must have exactly one target."),
+    row(5123, Class::NotFound, "The event subscription does not exist."),
+    row(5125, Class::NotFound, "The event source does not exist."),
+    row(5127, Class::Invalid, "An event type is given more than once."),
+    row(5140, Class::Invalid, "A value of the event destination or subscription is not valid."),
+    row(5401, Class::Invalid, "Fields can be selected for traffic events only."),
+    row(5402, Class::Invalid, "Filters can be set for traffic events only."),
+    row(5403, Class::Invalid, "The event has no such field."),
+    row(5404, Class::Invalid, "The filter is not a valid expression."),
+    row(5405, Class::Invalid, "The filter names an unknown field."),
+    row(5406, Class::Invalid, "The filter names a field that cannot be used in filters."),
+    row(6700, Class::Invalid, "The description of the agent ingress is longer than 255 bytes."),
+    row(6701, Class::Invalid, "The metadata of the agent ingress is longer than 4096 bytes."),
+    row(6704, Class::Invalid, "The domain of an agent ingress is a whole name: labels and dots, no wildcard."),
+    row(6705, Class::Invalid, "The domain belongs to the platform; an agent ingress has one of its own."),
+    row(6706, Class::Invalid, "Another agent ingress has this domain."),
+    row(7008, Class::Invalid, "Edges and backends are retired: use endpoints with a traffic policy."),
+    row(10000, Class::Failed, "The server failed to do this; its log says why under this operation id."),
+    row(15005, Class::Invalid, "A binding must be `public`, `internal` or `kubernetes`."),
+    row(15006, Class::Invalid, "A binding is given more than once."),
+    row(18001, Class::Invalid, "The url of an endpoint cannot be parsed."),
+    row(18002, Class::Invalid, "The traffic policy must be text or an object."),
+    row(18003, Class::Invalid, "The url needs a port."),
+    row(18004, Class::Invalid, "The update names no field to change."),
+    row(18005, Class::Invalid, "The scheme of an endpoint's url cannot be changed."),
+    row(18006, Class::Invalid, "The url is not covered by a reserved domain or address."),
+    row(18012, Class::Invalid, "The description of the endpoint is longer than 255 bytes."),
+    row(18013, Class::Invalid, "The metadata of the endpoint is longer than 4096 bytes."),
+    row(18014, Class::Invalid, "A field of the endpoint is not valid."),
+    row(18015, Class::Invalid, "The endpoint needs a traffic policy or an upstream_url."),
+    row(18016, Class::Invalid, "Another endpoint is at this url and does not pool."),
+    row(18017, Class::Invalid, "Another endpoint is at this url; pooling must be on for both."),
+    row(18018, Class::Invalid, "Endpoints with the binding `kubernetes` are http, tls or tcp."),
+    row(18022, Class::Invalid, "The scheme of the url must be http, https, tcp or tls."),
+    row(18023, Class::Invalid, "The port does not fit the scheme: http has 80, https and tls have 443."),
+    row(19001, Class::Invalid, "The signing request is not valid."),
+    row(19002, Class::Invalid, "The Kubernetes operator is not valid, or another has the same deployment."),
+    row(19003, Class::Invalid, "An endpoint selector is not a valid condition on `endpoint`."),
+    row(23000, Class::Invalid, "The name of a vault has letters, digits, `_`, `/`, `.` and `-` only."),
+    row(23001, Class::Invalid, "The name of the vault must not be empty."),
+    row(23002, Class::Invalid, "The name of the vault is longer than 255 bytes."),
+    row(23003, Class::Invalid, "The vault holds secrets."),
+    row(23004, Class::Invalid, "Another vault has this name."),
+    row(24000, Class::Invalid, "The name of a secret has letters, digits, `_`, `/`, `.` and `-` only."),
+    row(24001, Class::Invalid, "The name of the secret must not be empty."),
+    row(24002, Class::Invalid, "The name of the secret is longer than 255 bytes."),
+    row(24003, Class::Invalid, "The value of the secret must not be empty."),
+    row(24004, Class::Invalid, "The value of the secret is longer than 16 KiB."),
+    row(24005, Class::Invalid, "Another secret of the vault has this name."),
+    row(24006, Class::Invalid, "There is no vault with this id."),
+    row(24008, Class::Invalid, "A secret needs exactly one vault: send `vault_id` or `vault_name`."),
+    row(24009, Class::Invalid, "There is no vault with this name."),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_ascend_and_each_has_a_sentence() {
+        assert!(CODES.windows(2).all(|pair| pair[0].number < pair[1].number));
+        for row in CODES {
+            assert!(row.text.ends_with('.'), "{}", row.number);
+            assert_eq!(Code::new(row.number).row().number, row.number);
+        }
+    }
+
+    #[test]
+    fn a_code_reads_as_on_the_wire() {
+        assert_eq!(Code::new(203).to_string(), "ERR_NGROK_203");
+    }
+}

@@ -1,0 +1,109 @@
+//! Text that must not be seen, and digests that may be.
+
+use std::fmt;
+
+use hmac::{Hmac, KeyInit, Mac};
+use serde::{Deserialize, Deserializer};
+use sha2::Sha256;
+use subtle::ConstantTimeEq;
+use zeroize::Zeroizing;
+
+/// Secret text. It has no `Display` and no `Serialize`; `Debug` prints `[secret]`; the memory is
+/// wiped when dropped.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Secret(Zeroizing<String>);
+
+impl Secret {
+    /// Takes the text in.
+    pub fn new(text: String) -> Self {
+        Self(Zeroizing::new(text))
+    }
+
+    /// The text itself. Every call is a place where a secret can leak; there are few.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether there is no text.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[secret]")
+    }
+}
+
+impl<'de> Deserialize<'de> for Secret {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(Self::new)
+    }
+}
+
+/// 32 bytes that stand for a secret at rest: HMAC-SHA-256 under a key of the installation.
+#[derive(Clone, Copy, Debug)]
+pub struct Digest([u8; 32]);
+
+impl Digest {
+    /// The digest of `text` under `pepper`.
+    pub fn of(pepper: &[u8], text: &str) -> Self {
+        let mut mac =
+            Hmac::<Sha256>::new_from_slice(pepper).expect("HMAC takes keys of every length");
+        mac.update(text.as_bytes());
+        Self(mac.finalize().into_bytes().into())
+    }
+
+    /// The bytes, for a key derived from a secret.
+    pub fn to_bytes(self) -> [u8; 32] {
+        self.0
+    }
+
+    /// Lower-case hex, 64 characters: the stored form.
+    pub fn to_hex(&self) -> String {
+        use fmt::Write;
+        self.0
+            .iter()
+            .fold(String::with_capacity(64), |mut text, byte| {
+                write!(text, "{byte:02x}").expect("writing to a string cannot fail");
+                text
+            })
+    }
+
+    /// The digest with that stored form.
+    pub fn from_hex(text: &str) -> Option<Self> {
+        let bytes = text.as_bytes();
+        if bytes.len() != 64 {
+            return None;
+        }
+        let mut digest = [0; 32];
+        for (byte, pair) in digest.iter_mut().zip(bytes.chunks_exact(2)) {
+            *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+        }
+        Some(Self(digest))
+    }
+}
+
+impl PartialEq for Digest {
+    /// In constant time.
+    fn eq(&self, other: &Self) -> bool {
+        self.0.ct_eq(&other.0).into()
+    }
+}
+
+impl Eq for Digest {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_survives_its_hex_form_and_a_secret_stays_hidden() {
+        let digest = Digest::of(b"pepper", "token");
+        assert_eq!(Digest::from_hex(&digest.to_hex()), Some(digest));
+        assert_ne!(digest, Digest::of(b"other", "token"));
+        assert_eq!(Digest::from_hex("zz"), None);
+        assert_eq!(format!("{:?}", Secret::new("x".into())), "[secret]");
+    }
+}

@@ -1,0 +1,64 @@
+//! Text with a limit in its type.
+
+use std::ops::Deref;
+
+use serde::{Deserialize, Serialize};
+
+/// Text of at most `MAX` bytes of UTF-8. A built value is a valid value.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Bounded<const MAX: usize>(String);
+
+/// What something is for, written for people: at most 255 bytes (contract: management API 1.14).
+pub type Description = Bounded<255>;
+
+/// Anything the user wants to keep beside an object: at most 4096 bytes (same section).
+pub type Metadata = Bounded<4096>;
+
+/// The text is longer than its limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("longer than {max} bytes")]
+pub struct TooLong {
+    /// The limit, in bytes.
+    pub max: usize,
+}
+
+impl<const MAX: usize> TryFrom<String> for Bounded<MAX> {
+    type Error = TooLong;
+
+    fn try_from(text: String) -> Result<Self, TooLong> {
+        if text.len() <= MAX {
+            Ok(Self(text))
+        } else {
+            Err(TooLong { max: MAX })
+        }
+    }
+}
+
+impl<const MAX: usize> From<Bounded<MAX>> for String {
+    fn from(text: Bounded<MAX>) -> Self {
+        text.0
+    }
+}
+
+impl<const MAX: usize> Deref for Bounded<MAX> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_counts_bytes_and_is_inclusive() {
+        assert!(Description::try_from("é".repeat(127) + "x").is_ok());
+        assert_eq!(
+            Description::try_from("é".repeat(128)),
+            Err(TooLong { max: 255 })
+        );
+    }
+}

@@ -1,0 +1,245 @@
+//! Moments and clocks. Only this file asks the operating system what time it is.
+
+use std::fmt::{self, Debug, Write};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A moment in UTC, in nanoseconds since the Unix epoch. Displays and serialises as RFC 3339 with
+/// whole seconds: `2025-09-04T10:11:14Z`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(i64);
+
+impl Timestamp {
+    /// From nanoseconds since the Unix epoch.
+    pub const fn from_unix_nanos(nanos: i64) -> Self {
+        Self(nanos)
+    }
+
+    /// From whole seconds since the Unix epoch; clamped to what nanoseconds can hold.
+    pub const fn from_unix_seconds(seconds: i64) -> Self {
+        Self(seconds.saturating_mul(1_000_000_000))
+    }
+
+    /// From milliseconds since the Unix epoch; clamped likewise.
+    pub const fn from_unix_millis(millis: i64) -> Self {
+        Self(millis.saturating_mul(1_000_000))
+    }
+
+    /// Nanoseconds since the Unix epoch.
+    pub const fn unix_nanos(self) -> i64 {
+        self.0
+    }
+
+    /// Milliseconds since the Unix epoch, rounded down.
+    pub const fn unix_millis(self) -> i64 {
+        self.0.div_euclid(1_000_000)
+    }
+
+    /// Seconds since the Unix epoch, rounded down.
+    pub const fn unix_seconds(self) -> i64 {
+        self.0.div_euclid(1_000_000_000)
+    }
+
+    /// Any RFC 3339 text with any offset and fraction; `None` for anything else.
+    pub fn parse(text: &str) -> Option<Self> {
+        let moment: jiff::Timestamp = text.parse().ok()?;
+        i64::try_from(moment.as_nanosecond()).ok().map(Self)
+    }
+
+    /// The same moment without its fraction of a second.
+    pub const fn whole_seconds(self) -> Self {
+        Self::from_unix_seconds(self.unix_seconds())
+    }
+
+    /// Later by `duration`, clamped.
+    pub fn plus(self, duration: Duration) -> Self {
+        Self(
+            self.0
+                .saturating_add(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)),
+        )
+    }
+
+    /// Earlier by `duration`, clamped.
+    pub fn minus(self, duration: Duration) -> Self {
+        Self(
+            self.0
+                .saturating_sub(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)),
+        )
+    }
+
+    /// Time from `earlier` to this moment; zero if it is not earlier.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+    }
+
+    /// Writes RFC 3339 with exactly `digits` (0 to 9) fractional digits and `Z`.
+    pub fn write_rfc3339(self, out: &mut impl Write, digits: usize) -> fmt::Result {
+        let seconds = self.unix_seconds();
+        let nanos = self.0.rem_euclid(1_000_000_000);
+        let (year, month, day) = civil(seconds.div_euclid(86_400));
+        let of_day = seconds.rem_euclid(86_400);
+        let mut text = *b"0000-00-00T00:00:00.000000000";
+        put(&mut text[0..4], year);
+        put(&mut text[5..7], month);
+        put(&mut text[8..10], day);
+        put(&mut text[11..13], of_day / 3600);
+        put(&mut text[14..16], of_day / 60 % 60);
+        put(&mut text[17..19], of_day % 60);
+        put(&mut text[20..29], nanos);
+        let end = if digits == 0 { 19 } else { 20 + digits.min(9) };
+        out.write_str(std::str::from_utf8(&text[..end]).map_err(|_| fmt::Error)?)?;
+        out.write_char('Z')
+    }
+
+    /// RFC 3339 with milliseconds, as in an event's envelope.
+    pub fn to_millis_text(self) -> String {
+        self.text(3)
+    }
+
+    /// RFC 3339 with nanoseconds, as in fields of type timestamp.
+    pub fn to_nanos_text(self) -> String {
+        self.text(9)
+    }
+
+    fn text(self, digits: usize) -> String {
+        let mut text = String::with_capacity(30);
+        self.write_rfc3339(&mut text, digits)
+            .expect("writing to a string cannot fail");
+        text
+    }
+}
+
+/// Decimal digits of a non-negative `value`, right-aligned, zero-padded.
+fn put(digits: &mut [u8], mut value: i64) {
+    for digit in digits.iter_mut().rev() {
+        *digit = b'0' + u8::try_from(value % 10).unwrap_or(0);
+        value /= 10;
+    }
+}
+
+/// Year, month and day of a day number (days since the Unix epoch) in the Gregorian calendar.
+///
+/// Years begin in March here, so that the leap day is the last day of a year; 400 years are 146,097
+/// days.
+fn civil(days: i64) -> (i64, i64, i64) {
+    let shifted = days + 719_468;
+    let era = shifted.div_euclid(146_097);
+    let day_of_era = shifted.rem_euclid(146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 {
+        shifted_month + 3
+    } else {
+        shifted_month - 9
+    };
+    let year = era * 400 + year_of_era + i64::from(month <= 2);
+    (year, month, day)
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write_rfc3339(f, 0)
+    }
+}
+
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Timestamp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(&text).ok_or_else(|| serde::de::Error::custom("not an RFC 3339 time"))
+    }
+}
+
+/// What time it is.
+pub trait Clock: Debug + Send + Sync {
+    /// The moment of the call.
+    fn now(&self) -> Timestamp;
+}
+
+/// The operating system's clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the one place that reads the system clock"
+    )]
+    fn now(&self) -> Timestamp {
+        let nanos = match std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH) {
+            Ok(after) => i64::try_from(after.as_nanos()).unwrap_or(i64::MAX),
+            Err(before) => {
+                i64::try_from(before.duration().as_nanos()).map_or(i64::MIN, |nanos| -nanos)
+            }
+        };
+        Timestamp(nanos)
+    }
+}
+
+/// A clock that moves only when told.
+#[derive(Debug)]
+pub struct ManualClock(AtomicI64);
+
+impl ManualClock {
+    /// A clock standing at `start`.
+    pub fn at(start: Timestamp) -> Self {
+        Self(AtomicI64::new(start.0))
+    }
+
+    /// Moves it on.
+    pub fn advance(&self, by: Duration) {
+        self.0.fetch_add(
+            i64::try_from(by.as_nanos()).unwrap_or(i64::MAX),
+            Ordering::SeqCst,
+        );
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Timestamp {
+        Timestamp(self.0.load(Ordering::SeqCst))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn texts() {
+        let at = Timestamp::parse("2026-11-20T20:53:18.528374173+01:00").unwrap();
+        assert_eq!(at.to_string(), "2026-11-20T19:53:18Z");
+        assert_eq!(at.to_millis_text(), "2026-11-20T19:53:18.528Z");
+        assert_eq!(at.to_nanos_text(), "2026-11-20T19:53:18.528374173Z");
+        assert_eq!(Timestamp::parse("2026-11-20"), None);
+        assert_eq!(
+            Timestamp::from_unix_seconds(-1).to_string(),
+            "1969-12-31T23:59:59Z"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn every_moment_survives_its_text(nanos: i64) {
+            let at = Timestamp(nanos);
+            prop_assert_eq!(Timestamp::parse(&at.to_nanos_text()), Some(at));
+        }
+
+        #[test]
+        fn any_text_parses_or_refuses(text in ".{0,40}") {
+            let _ = Timestamp::parse(&text);
+        }
+    }
+}
