@@ -1,0 +1,224 @@
+//! The conditions that most filters are made of: variables against literals, joined by `&&`, `||` and `!`.
+//!
+//! They read variables in place, allocate nothing, and their visits are paid for at once: only searching a text
+//! costs by its length. `&&` and `||` absorb errors from either side, so the order of their parts is free, and the
+//! cheapest goes first.
+
+use std::cmp::Ordering;
+
+use crate::cost::{Meter, units_of};
+use crate::env::{Resolver, Slot};
+use crate::error::{EvalError, EvalErrorKind, Position};
+use crate::eval::{Comparison, absorb};
+use crate::pattern::Pattern;
+use crate::value::ValueRef;
+
+/// A condition on variables alone.
+#[derive(Debug)]
+pub(crate) enum Condition {
+    /// An int variable against a literal.
+    Number {
+        slot: Slot,
+        comparison: Comparison,
+        literal: i64,
+        at: Position,
+    },
+    /// A string variable against a literal.
+    Text {
+        slot: Slot,
+        test: TextTest,
+        literal: Box<str>,
+        at: Position,
+    },
+    /// An int variable in a list of literals.
+    NumberIn {
+        slot: Slot,
+        literals: Box<[i64]>,
+        at: Position,
+    },
+    /// A string variable in a list of literals.
+    TextIn {
+        slot: Slot,
+        literals: Box<[Box<str>]>,
+        at: Position,
+    },
+    /// A string variable against a pattern.
+    Matches {
+        slot: Slot,
+        pattern: Box<Pattern>,
+        at: Position,
+    },
+    /// `has` of a variable.
+    Present(Slot),
+    Not(Box<Condition>),
+    And(Box<[Condition]>),
+    Or(Box<[Condition]>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TextTest {
+    Equal,
+    NotEqual,
+    StartsWith,
+    EndsWith,
+    Contains,
+}
+
+impl Condition {
+    /// `&&` of them.
+    pub(crate) fn and(parts: Vec<Self>) -> Self {
+        Self::And(cheapest_first(parts))
+    }
+
+    /// `||` of them.
+    pub(crate) fn or(parts: Vec<Self>) -> Self {
+        Self::Or(cheapest_first(parts))
+    }
+
+    /// What visiting all of it costs, without the texts that are searched.
+    pub(crate) fn units(&self) -> u64 {
+        match self {
+            Self::Number { .. } | Self::Matches { .. } | Self::Present(_) => 1,
+            Self::Text { literal, .. } => 1 + units_of(literal.len()),
+            Self::NumberIn { literals, .. } => 1 + literals.len() as u64 / 4,
+            Self::TextIn { literals, .. } => 1 + literals.len() as u64 / 4,
+            Self::Not(operand) => 1 + operand.units(),
+            Self::And(parts) | Self::Or(parts) => 1 + parts.iter().map(Self::units).sum::<u64>(),
+        }
+    }
+
+    /// Whether it holds. The meter pays for searched texts; `units` are paid for by the caller.
+    #[inline]
+    pub(crate) fn holds<R: Resolver + ?Sized>(
+        &self,
+        variables: &R,
+        meter: &mut Meter<'_>,
+    ) -> Result<bool, EvalError> {
+        match self {
+            Self::Number {
+                slot,
+                comparison,
+                literal,
+                at,
+            } => Ok(comparison.holds(number(variables, *slot, *at)?.cmp(literal))),
+            Self::Text {
+                slot,
+                test,
+                literal,
+                at,
+            } => {
+                let text = text(variables, *slot, *at)?;
+                Ok(match test {
+                    TextTest::Equal => *text == **literal,
+                    TextTest::NotEqual => *text != **literal,
+                    TextTest::StartsWith => text.starts_with(&**literal),
+                    TextTest::EndsWith => text.ends_with(&**literal),
+                    TextTest::Contains => {
+                        meter.touch(text.len()).map_err(|kind| at.failed(kind))?;
+                        text.contains(&**literal)
+                    }
+                })
+            }
+            Self::Matches { slot, pattern, at } => {
+                let text = text(variables, *slot, *at)?;
+                meter
+                    .search(text.len(), pattern.weight())
+                    .map_err(|kind| at.failed(kind))?;
+                Ok(pattern.is_found_in(text))
+            }
+            Self::And(parts) => {
+                let mut outcome = Ok(true);
+                for part in parts {
+                    match part.holds(variables, meter) {
+                        Ok(true) => {}
+                        Ok(false) => return Ok(false),
+                        Err(error) => outcome = absorb(outcome, error)?,
+                    }
+                }
+                outcome
+            }
+            Self::Or(parts) => {
+                let mut outcome = Ok(false);
+                for part in parts {
+                    match part.holds(variables, meter) {
+                        Ok(false) => {}
+                        Ok(true) => return Ok(true),
+                        Err(error) => outcome = absorb(outcome, error)?,
+                    }
+                }
+                outcome
+            }
+            Self::NumberIn { slot, literals, at } => {
+                Ok(literals.contains(&number(variables, *slot, *at)?))
+            }
+            Self::TextIn { slot, literals, at } => {
+                let text = text(variables, *slot, *at)?;
+                Ok(literals.iter().any(|literal| **literal == *text))
+            }
+            Self::Present(slot) => Ok(variables.value(*slot).is_some()),
+            Self::Not(operand) => Ok(!operand.holds(variables, meter)?),
+        }
+    }
+
+    /// How it is ordered among its neighbours.
+    fn rank(&self) -> u64 {
+        match self {
+            Self::Number { .. } | Self::NumberIn { .. } | Self::Present(_) => 0,
+            Self::Text {
+                test: TextTest::Contains,
+                ..
+            } => 2,
+            Self::Text { .. } | Self::TextIn { .. } => 1,
+            Self::Matches { .. } => 3,
+            Self::Not(operand) => operand.rank(),
+            Self::And(parts) | Self::Or(parts) => {
+                parts.iter().map(Self::rank).max().unwrap_or_default()
+            }
+        }
+    }
+}
+
+/// The order within a rank stays as written.
+fn cheapest_first(mut parts: Vec<Condition>) -> Box<[Condition]> {
+    parts.sort_by_key(Condition::rank);
+    parts.into()
+}
+
+#[inline]
+fn text<R: Resolver + ?Sized>(variables: &R, slot: Slot, at: Position) -> Result<&str, EvalError> {
+    match variables.value(slot) {
+        Some(ValueRef::String(text)) => Ok(text),
+        other => Err(mistyped(other.is_some(), at)),
+    }
+}
+
+#[inline]
+fn number<R: Resolver + ?Sized>(variables: &R, slot: Slot, at: Position) -> Result<i64, EvalError> {
+    match variables.value(slot) {
+        Some(ValueRef::Int(number)) => Ok(number),
+        other => Err(mistyped(other.is_some(), at)),
+    }
+}
+
+#[cold]
+fn mistyped(has_value: bool, at: Position) -> EvalError {
+    at.failed(if has_value {
+        EvalErrorKind::NoSuchOverload
+    } else {
+        EvalErrorKind::NoValue
+    })
+}
+
+impl Comparison {
+    #[inline]
+    pub(crate) fn holds(self, ordering: Ordering) -> bool {
+        match self {
+            Self::Equal => ordering.is_eq(),
+            Self::NotEqual => ordering.is_ne(),
+            Self::Less => ordering.is_lt(),
+            Self::LessEqual => ordering.is_le(),
+            Self::Greater => ordering.is_gt(),
+            Self::GreaterEqual => ordering.is_ge(),
+        }
+    }
+}

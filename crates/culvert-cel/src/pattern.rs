@@ -1,0 +1,670 @@
+//! Regular expressions in the dialect of RE2, on the linear-time engine of the `regex` crate.
+//!
+//! The two dialects differ: here `\d \w \s \b` are ASCII, a class has no set operations, `\Q…\E` quotes, a brace
+//! that is no repetition is itself; and `\C`, the `x` flag, stacked repetitions and repetitions beyond 1,000 are
+//! refused. A pattern is read as RE2 reads it and written again so that the engine cannot read it otherwise.
+//!
+//! Groups do not capture: a pattern only tells whether it is found.
+
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use regex::bytes::{Regex, RegexBuilder};
+
+use crate::limits::Limits;
+
+/// A compiled regular expression.
+#[derive(Clone, Debug)]
+pub struct Pattern {
+    regex: Regex,
+    weight: u64,
+}
+
+/// Why a text is no pattern. Displayed as a sentence that ends with the place, counted in characters from 1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PatternError {
+    message: String,
+    /// None when it is about the whole.
+    character: Option<usize>,
+}
+
+impl fmt::Display for PatternError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        match self.character {
+            Some(character) => write!(f, " at character {character} of the pattern"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for PatternError {}
+
+impl Pattern {
+    /// Compiles a pattern that stands in an expression.
+    ///
+    /// # Errors
+    /// When it is not RE2's dialect, or longer or larger than the limits.
+    pub fn new(pattern: &str, limits: &Limits) -> Result<Self, PatternError> {
+        Self::sized(pattern, limits, limits.pattern_program_bytes_max)
+    }
+
+    /// Compiles a pattern that was made while an expression ran; it may be a quarter as large.
+    pub(crate) fn computed(pattern: &str, limits: &Limits) -> Result<Self, PatternError> {
+        Self::sized(pattern, limits, limits.pattern_program_bytes_max / 4)
+    }
+
+    fn sized(
+        pattern: &str,
+        limits: &Limits,
+        program_bytes_max: usize,
+    ) -> Result<Self, PatternError> {
+        if pattern.len() > limits.pattern_bytes_max {
+            let message = format!(
+                "the pattern is longer than {} bytes",
+                limits.pattern_bytes_max
+            );
+            return Err(PatternError {
+                message,
+                character: None,
+            });
+        }
+        let translated = Translator::new(pattern).translate()?;
+        let mut builder = RegexBuilder::new(&translated);
+        builder
+            .dfa_size_limit(DFA_BYTES_MAX)
+            .nest_limit(NESTING_MAX);
+        // Smallest first: the first size that is enough tells what a search may cost.
+        for (share, weight) in WEIGHTS {
+            match builder.size_limit(program_bytes_max / share).build() {
+                Ok(regex) => return Ok(Self { regex, weight }),
+                Err(regex::Error::CompiledTooBig(_)) => {}
+                Err(error) => {
+                    return Err(PatternError {
+                        message: reason(&error),
+                        character: None,
+                    });
+                }
+            }
+        }
+        let message = format!("the compiled pattern is larger than {program_bytes_max} bytes");
+        Err(PatternError {
+            message,
+            character: None,
+        })
+    }
+
+    /// How much more than the reading of a text a search of it costs at most.
+    #[inline]
+    pub(crate) fn weight(&self) -> u64 {
+        self.weight
+    }
+
+    /// Whether the pattern is found anywhere in `text`.
+    #[inline]
+    pub fn is_found_in(&self, text: &str) -> bool {
+        self.regex.is_match(text.as_bytes())
+    }
+}
+
+/// The last line of the engine's many.
+fn reason(error: &regex::Error) -> String {
+    let text = error.to_string();
+    let line = text.lines().last().unwrap_or_default();
+    format!(
+        "invalid regular expression: {}",
+        line.strip_prefix("error: ").unwrap_or(line)
+    )
+}
+
+/// Reads RE2, writes what the engine understands the same way.
+struct Translator<'p> {
+    pattern: &'p str,
+    at: usize,
+    out: String,
+    groups: Vec<Group>,
+    names: Vec<&'p str>,
+    /// What a repetition would repeat.
+    last: Last,
+}
+
+/// An open bracket: where it is, and how often what is in it is repeated at most.
+struct Group {
+    at: usize,
+    weight: u32,
+}
+
+#[derive(Clone, Copy)]
+enum Last {
+    Nothing,
+    /// With the repetitions inside multiplied out.
+    Atom {
+        weight: u32,
+    },
+    Repetition,
+}
+
+impl<'p> Translator<'p> {
+    fn new(pattern: &'p str) -> Self {
+        let outermost = Group { at: 0, weight: 1 };
+        Self {
+            pattern,
+            at: 0,
+            out: String::with_capacity(pattern.len() * 2),
+            groups: vec![outermost],
+            names: Vec::new(),
+            last: Last::Nothing,
+        }
+    }
+
+    fn translate(mut self) -> Result<String, PatternError> {
+        while let Some(c) = self.peek() {
+            self.piece(c)?;
+        }
+        match self.groups.as_slice() {
+            [_] => Ok(self.out),
+            [.., open] => self.error(open.at, "the bracket `(` is not closed"),
+            [] => self.error(self.at, "unexpected `)`"),
+        }
+    }
+
+    fn piece(&mut self, c: char) -> Result<(), PatternError> {
+        let start = self.at;
+        match c {
+            '(' => return self.open(),
+            ')' => {
+                self.bump();
+                let (Some(closed), Some(outer)) = (self.groups.pop(), self.groups.last_mut())
+                else {
+                    return self.error(start, "unexpected `)`");
+                };
+                outer.weight = outer.weight.max(closed.weight);
+                self.last = Last::Atom {
+                    weight: closed.weight,
+                };
+                self.out.push(')');
+            }
+            '|' => {
+                self.bump();
+                self.last = Last::Nothing;
+                self.out.push('|');
+            }
+            '*' | '+' | '?' => {
+                self.bump();
+                self.out.push(c);
+                return self.repeated(start, 1);
+            }
+            '{' => match repetition(self.rest()) {
+                Some(found) => {
+                    self.at += found.length;
+                    let (Ok(low), Ok(high)) = (found.low, found.high) else {
+                        return self.error(start, REPEATED_TOO_OFTEN);
+                    };
+                    if low > REPETITIONS_MAX || high.is_some_and(|high| high > REPETITIONS_MAX) {
+                        return self.error(start, REPEATED_TOO_OFTEN);
+                    }
+                    if high.is_some_and(|high| high < low) {
+                        return self.error(start, "invalid repetition");
+                    }
+                    match high {
+                        Some(high) => self.out.push_str(&format!("{{{low},{high}}}")),
+                        None => self.out.push_str(&format!("{{{low},}}")),
+                    }
+                    return self.repeated(start, high.unwrap_or(low));
+                }
+                None => {
+                    self.bump();
+                    self.literal('{');
+                }
+            },
+            '[' => self.class()?,
+            '\\' => self.escape()?,
+            '.' | '^' | '$' => {
+                self.bump();
+                self.out.push(c);
+                self.last = Last::Atom { weight: 1 };
+            }
+            c => {
+                self.bump();
+                self.literal(c);
+            }
+        }
+        Ok(())
+    }
+
+    /// After a repetition was written: lazy or not, and whether it may stand here.
+    fn repeated(&mut self, start: usize, times: u32) -> Result<(), PatternError> {
+        let inner = match self.last {
+            Last::Nothing => return self.error(start, "nothing to repeat"),
+            Last::Repetition => return self.error(start, "repetitions cannot be stacked"),
+            Last::Atom { weight } => weight,
+        };
+        if self.peek() == Some('?') {
+            self.bump();
+            self.out.push('?');
+        }
+        let weight = inner.saturating_mul(times.max(1));
+        if weight > REPETITIONS_MAX {
+            return self.error(start, REPEATED_TOO_OFTEN);
+        }
+        if let Some(group) = self.groups.last_mut() {
+            group.weight = group.weight.max(weight);
+        }
+        self.last = Last::Repetition;
+        Ok(())
+    }
+
+    fn open(&mut self) -> Result<(), PatternError> {
+        let start = self.at;
+        self.bump();
+        self.last = Last::Nothing;
+        if self.peek() != Some('?') {
+            self.out.push_str("(?:");
+            return self.enter(start);
+        }
+        self.bump();
+        if let Some(before) = ["P<", "<"]
+            .iter()
+            .find(|mark| self.rest().starts_with(**mark))
+        {
+            let is_look_behind = self.rest().starts_with("<=") || self.rest().starts_with("<!");
+            if !is_look_behind {
+                self.at += before.len();
+                return self.named(start);
+            }
+        }
+        if self.rest().starts_with(['=', '!', '<']) {
+            return self.error(start, "look-around is not supported");
+        }
+        let rest = self.rest();
+        let end = rest.find([':', ')']).unwrap_or(rest.len());
+        let flags = rest.get(..end).unwrap_or_default();
+        let (set, cleared) = flags.split_once('-').unwrap_or((flags, "-"));
+        let are_known = |flags: &str| flags.chars().all(|flag| "imsU".contains(flag));
+        let is_known =
+            are_known(set) && (cleared == "-" || (!cleared.is_empty() && are_known(cleared)));
+        let terminator = rest.get(end..).and_then(|rest| rest.chars().next());
+        let (true, Some(terminator)) = (is_known, terminator) else {
+            return self.error(start, "unknown group or flag");
+        };
+        self.at += end + terminator.len_utf8();
+        if terminator == ')' {
+            if flags.is_empty() {
+                return self.error(start, "unknown group or flag");
+            }
+            self.out
+                .push_str(&format!("(?{})", without_repeats(set, cleared)));
+            return Ok(());
+        }
+        self.out
+            .push_str(&format!("(?{}:", without_repeats(set, cleared)));
+        self.enter(start)
+    }
+
+    fn named(&mut self, start: usize) -> Result<(), PatternError> {
+        let rest = self.rest();
+        let Some((name, _)) = rest.split_once('>') else {
+            return self.error(start, "the name of the group is not closed");
+        };
+        let is_name =
+            !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        if !is_name || self.names.contains(&name) {
+            return self.error(start, "the name of the group is invalid or taken");
+        }
+        self.names.push(name);
+        self.at += name.len() + 1;
+        self.out.push_str("(?:");
+        self.enter(start)
+    }
+
+    fn enter(&mut self, at: usize) -> Result<(), PatternError> {
+        if self.groups.len() >= NESTING_MAX as usize / 2 {
+            return self.error(at, "the pattern is nested too deep");
+        }
+        self.groups.push(Group { at, weight: 1 });
+        Ok(())
+    }
+
+    /// Outside a class.
+    fn escape(&mut self) -> Result<(), PatternError> {
+        let start = self.at;
+        if self.rest().starts_with("\\Q") {
+            self.at += 2;
+            let rest = self.rest();
+            let quoted = rest.split_once("\\E").map_or(rest, |(quoted, _)| quoted);
+            let end = if quoted.len() < rest.len() { 2 } else { 0 };
+            quoted.chars().for_each(|c| self.literal(c));
+            self.at += quoted.len() + end;
+            return Ok(());
+        }
+        // Its end is skipped even where nothing is quoted.
+        if self.rest().starts_with("\\E") {
+            self.at += 2;
+            return Ok(());
+        }
+        let assertion = [
+            ("\\A", "\\A"),
+            ("\\z", "\\z"),
+            ("\\b", "(?-u:\\b)"),
+            ("\\B", "(?-u:\\B)"),
+        ];
+        if let Some((read, written)) = assertion
+            .iter()
+            .find(|(read, _)| self.rest().starts_with(read))
+        {
+            self.at += read.len();
+            self.out.push_str(written);
+        } else if let Some(class) = self.class_escape()? {
+            self.out.push_str(&class);
+        } else {
+            let c = self.character_escape(start)?;
+            self.literal(c);
+        }
+        self.last = Last::Atom { weight: 1 };
+        Ok(())
+    }
+
+    /// `\d \D \s \S \w \W \pX \p{X}`, written as a class of its own.
+    fn class_escape(&mut self) -> Result<Option<String>, PatternError> {
+        let start = self.at;
+        let mut after = self.rest().chars().skip(1);
+        let class = match after.next() {
+            Some('d') => "[0-9]",
+            Some('D') => "[^0-9]",
+            Some('s') => "[\\t\\n\\x0C\\r\\x20]",
+            Some('S') => "[^\\t\\n\\x0C\\r\\x20]",
+            Some('w') => "[0-9A-Za-z_]",
+            Some('W') => "[^0-9A-Za-z_]",
+            Some(p @ ('p' | 'P')) => {
+                self.at += 2;
+                let name = match after.next() {
+                    Some('{') => {
+                        let rest = self.rest();
+                        let Some((name, _)) = rest.get(1..).and_then(|rest| rest.split_once('}'))
+                        else {
+                            return self.error(start, "invalid character class");
+                        };
+                        self.at += name.len() + 2;
+                        name
+                    }
+                    Some(_) => {
+                        let rest = self.rest();
+                        self.bump();
+                        rest.get(..rest.len() - self.rest().len())
+                            .unwrap_or_default()
+                    }
+                    None => "",
+                };
+                let (is_negated, name) = match name.strip_prefix('^') {
+                    Some(name) => (p == 'p', name),
+                    None => (p == 'P', name),
+                };
+                let is_name = name.starts_with(|c: char| c.is_ascii_uppercase())
+                    && name.chars().all(|c| c.is_ascii_alphabetic() || c == '_');
+                if !is_name {
+                    return self.error(start, "invalid character class");
+                }
+                let p = if is_negated { 'P' } else { 'p' };
+                return Ok(Some(format!("\\{p}{{{name}}}")));
+            }
+            _ => return Ok(None),
+        };
+        self.at += 2;
+        Ok(Some(class.to_owned()))
+    }
+
+    /// The one character that an escape stands for, in a class or outside.
+    fn character_escape(&mut self, start: usize) -> Result<char, PatternError> {
+        self.bump();
+        let Some(c) = self.bump() else {
+            return self.error(start, "the pattern ends in a backslash");
+        };
+        Ok(match c {
+            'a' => '\x07',
+            'f' => '\x0c',
+            't' => '\t',
+            'n' => '\n',
+            'r' => '\r',
+            'v' => '\x0b',
+            '0'..='7' => {
+                let rest = self.rest();
+                let length = rest
+                    .bytes()
+                    .take(2)
+                    .take_while(|b| (b'0'..=b'7').contains(b))
+                    .count();
+                if c != '0' && length == 0 {
+                    return self.error(start, "back-references are not supported");
+                }
+                self.at += length;
+                let digits = rest.get(..length).unwrap_or_default();
+                let number = digits
+                    .chars()
+                    .fold(c.to_digit(8), |n, d| Some(n? * 8 + d.to_digit(8)?));
+                match number.and_then(char::from_u32) {
+                    Some(c) => c,
+                    None => return self.error(start, "invalid escape"),
+                }
+            }
+            'x' => {
+                let rest = self.rest();
+                let (digits, length) = match rest.strip_prefix('{') {
+                    Some(inner) => {
+                        let digits = inner.split_once('}').map_or("", |(digits, _)| digits);
+                        (digits, digits.len() + 2)
+                    }
+                    None => (rest.get(..2).unwrap_or_default(), 2),
+                };
+                let is_hex = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_hexdigit());
+                let number = if is_hex {
+                    u32::from_str_radix(digits, 16).ok()
+                } else {
+                    None
+                };
+                match number.and_then(char::from_u32) {
+                    Some(c) => {
+                        self.at += length;
+                        c
+                    }
+                    None => return self.error(start, "invalid escape"),
+                }
+            }
+            '8' | '9' => return self.error(start, "back-references are not supported"),
+            'k' | 'g' => return self.error(start, "back-references are not supported"),
+            'C' => return self.error(start, "`\\C` is not supported"),
+            c if c.is_ascii() && !c.is_ascii_alphanumeric() => c,
+            _ => return self.error(start, "invalid escape"),
+        })
+    }
+
+    fn class(&mut self) -> Result<(), PatternError> {
+        let start = self.at;
+        self.bump();
+        self.out.push('[');
+        if self.peek() == Some('^') {
+            self.bump();
+            self.out.push('^');
+        }
+        let mut is_first = true;
+        loop {
+            match self.peek() {
+                None => return self.error(start, "the bracket `[` is not closed"),
+                Some(']') if !is_first => {
+                    self.bump();
+                    break;
+                }
+                Some(_) => self.class_item(start)?,
+            }
+            is_first = false;
+        }
+        self.out.push(']');
+        self.last = Last::Atom { weight: 1 };
+        Ok(())
+    }
+
+    fn class_item(&mut self, class_start: usize) -> Result<(), PatternError> {
+        let start = self.at;
+        if self.rest().starts_with("[:")
+            && let Some(end) = self.rest().find(":]")
+        {
+            let whole = self.rest().get(..end + 2).unwrap_or_default();
+            let name = whole.trim_matches(['[', ':', ']']);
+            if !ASCII_CLASSES.contains(&name.strip_prefix('^').unwrap_or(name)) {
+                return self.error(start, "invalid character class");
+            }
+            self.out.push_str(whole);
+            self.at += whole.len();
+            return Ok(());
+        }
+        if self.peek() == Some('\\')
+            && let Some(class) = self.class_escape()?
+        {
+            self.out.push_str(&class);
+            return Ok(());
+        }
+        let low = self.class_character(class_start)?;
+        let is_range =
+            self.rest().starts_with('-') && !self.rest().starts_with("-]") && self.rest().len() > 1;
+        if !is_range {
+            self.write_code(low);
+            return Ok(());
+        }
+        self.bump();
+        let high = self.class_character(class_start)?;
+        if high < low {
+            return self.error(start, "invalid range in a character class");
+        }
+        self.write_code(low);
+        self.out.push('-');
+        self.write_code(high);
+        Ok(())
+    }
+
+    fn class_character(&mut self, class_start: usize) -> Result<char, PatternError> {
+        match self.peek() {
+            Some('\\') => self.character_escape(self.at),
+            Some(c) => {
+                self.bump();
+                Ok(c)
+            }
+            None => self.error(class_start, "the bracket `[` is not closed"),
+        }
+    }
+
+    fn literal(&mut self, c: char) {
+        if regex_syntax::is_meta_character(c) {
+            self.out.push('\\');
+        }
+        self.out.push(c);
+        self.last = Last::Atom { weight: 1 };
+    }
+
+    fn write_code(&mut self, c: char) {
+        self.out.push_str(&format!("\\x{{{:X}}}", u32::from(c)));
+    }
+
+    fn rest(&self) -> &'p str {
+        self.pattern.get(self.at..).unwrap_or_default()
+    }
+
+    fn peek(&self) -> Option<char> {
+        self.rest().chars().next()
+    }
+
+    fn bump(&mut self) -> Option<char> {
+        let c = self.peek()?;
+        self.at += c.len_utf8();
+        Some(c)
+    }
+
+    fn error<T>(&self, at: usize, message: &str) -> Result<T, PatternError> {
+        let character = self.pattern.get(..at).unwrap_or_default().chars().count() + 1;
+        Err(PatternError {
+            message: message.to_owned(),
+            character: Some(character),
+        })
+    }
+}
+
+/// `{n}`, `{n,}` or `{n,m}` at the front of a text. A number may be too large to hold.
+struct Repetition {
+    length: usize,
+    low: Result<u32, std::num::ParseIntError>,
+    high: Result<Option<u32>, std::num::ParseIntError>,
+}
+
+fn repetition(text: &str) -> Option<Repetition> {
+    let (inside, _) = text.strip_prefix('{')?.split_once('}')?;
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let (low, high) = match inside.split_once(',') {
+        None => (inside, Some(inside)),
+        Some((low, "")) => (low, None),
+        Some((low, high)) => (low, Some(high)),
+    };
+    (is_number(low) && high.is_none_or(is_number)).then(|| Repetition {
+        length: inside.len() + 2,
+        low: low.parse(),
+        high: high.map(str::parse).transpose(),
+    })
+}
+
+/// The engine refuses a flag that is named twice, RE2 does not; the last mention counts.
+fn without_repeats(set: &str, cleared: &str) -> String {
+    let mut flags = String::new();
+    for flag in ['i', 'm', 's', 'U'] {
+        if set.contains(flag) && !cleared.contains(flag) {
+            flags.push(flag);
+        }
+    }
+    let mut off = String::new();
+    for flag in ['i', 'm', 's', 'U'] {
+        if cleared.contains(flag) {
+            off.push(flag);
+        }
+    }
+    if !off.is_empty() {
+        flags.push('-');
+        flags.push_str(&off);
+    }
+    flags
+}
+
+/// Which part of the largest size a compiled pattern fits into, and what searching with it weighs.
+const WEIGHTS: [(usize, u64); 4] = [(64, 1), (16, 4), (4, 16), (1, 64)];
+const REPEATED_TOO_OFTEN: &str = "repeated more than 1000 times";
+const REPETITIONS_MAX: u32 = 1_000;
+const NESTING_MAX: u32 = 128;
+/// Memory of the lazily built automaton, per thread that searches.
+const DFA_BYTES_MAX: usize = 1 << 20;
+const ASCII_CLASSES: [&str; 14] = [
+    "alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower", "print", "punct",
+    "space", "upper", "word", "xdigit",
+];
+
+/// Patterns that were made while an expression ran, the latest first. Shared by all evaluations of one program.
+#[derive(Debug, Default)]
+pub(crate) struct PatternCache {
+    entries: Mutex<Vec<(Box<str>, Pattern)>>,
+}
+
+impl PatternCache {
+    /// The pattern of that text if it is here.
+    pub(crate) fn get(&self, text: &str) -> Option<Pattern> {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = entries.iter().position(|(known, _)| **known == *text)?;
+        entries.get_mut(..=index)?.rotate_right(1);
+        entries.first().map(|(_, pattern)| pattern.clone())
+    }
+
+    /// Keeps it, and forgets the one not asked for longest.
+    pub(crate) fn put(&self, text: &str, pattern: Pattern) {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.truncate(CACHED_PATTERNS_MAX - 1);
+        entries.insert(0, (text.into(), pattern));
+    }
+}
+
+const CACHED_PATTERNS_MAX: usize = 8;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,337 @@
+//! Values: owned (`Value`), and borrowed from wherever they live (`ValueRef`).
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::time::{Duration, Timestamp};
+
+/// A value that owns its contents. Cloning shares them.
+#[derive(Clone, Debug)]
+pub enum Value {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    Double(f64),
+    String(Arc<str>),
+    Bytes(Arc<[u8]>),
+    Timestamp(Timestamp),
+    Duration(Duration),
+    List(Arc<[Value]>),
+    Map(Arc<Map>),
+    Type(Kind),
+}
+
+/// A value borrowed from a resolver, an expression or another value.
+#[derive(Clone, Copy, Debug)]
+pub enum ValueRef<'a> {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    Double(f64),
+    String(&'a str),
+    Bytes(&'a [u8]),
+    Timestamp(Timestamp),
+    Duration(Duration),
+    List(&'a [Value]),
+    Map(&'a Map),
+    Type(Kind),
+}
+
+/// What sort of value a value is; itself a value (`type(x) == int`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Null,
+    Bool,
+    Int,
+    Uint,
+    Double,
+    String,
+    Bytes,
+    Timestamp,
+    Duration,
+    List,
+    Map,
+    Type,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 12] = [
+        Self::Null,
+        Self::Bool,
+        Self::Int,
+        Self::Uint,
+        Self::Double,
+        Self::String,
+        Self::Bytes,
+        Self::Timestamp,
+        Self::Duration,
+        Self::List,
+        Self::Map,
+        Self::Type,
+    ];
+
+    /// The name that denotes it in an expression.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Null => "null_type",
+            Self::Bool => "bool",
+            Self::Int => "int",
+            Self::Uint => "uint",
+            Self::Double => "double",
+            Self::String => "string",
+            Self::Bytes => "bytes",
+            Self::Timestamp => "google.protobuf.Timestamp",
+            Self::Duration => "google.protobuf.Duration",
+            Self::List => "list",
+            Self::Map => "map",
+            Self::Type => "type",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Value {
+    /// Borrows it.
+    pub fn borrow(&self) -> ValueRef<'_> {
+        match self {
+            Self::Null => ValueRef::Null,
+            Self::Bool(value) => ValueRef::Bool(*value),
+            Self::Int(value) => ValueRef::Int(*value),
+            Self::Uint(value) => ValueRef::Uint(*value),
+            Self::Double(value) => ValueRef::Double(*value),
+            Self::String(value) => ValueRef::String(value),
+            Self::Bytes(value) => ValueRef::Bytes(value),
+            Self::Timestamp(value) => ValueRef::Timestamp(*value),
+            Self::Duration(value) => ValueRef::Duration(*value),
+            Self::List(value) => ValueRef::List(value),
+            Self::Map(value) => ValueRef::Map(value),
+            Self::Type(value) => ValueRef::Type(*value),
+        }
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::String(text.into())
+    }
+}
+
+impl ValueRef<'_> {
+    /// What sort of value it is.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Null => Kind::Null,
+            Self::Bool(_) => Kind::Bool,
+            Self::Int(_) => Kind::Int,
+            Self::Uint(_) => Kind::Uint,
+            Self::Double(_) => Kind::Double,
+            Self::String(_) => Kind::String,
+            Self::Bytes(_) => Kind::Bytes,
+            Self::Timestamp(_) => Kind::Timestamp,
+            Self::Duration(_) => Kind::Duration,
+            Self::List(_) => Kind::List,
+            Self::Map(_) => Kind::Map,
+            Self::Type(_) => Kind::Type,
+        }
+    }
+
+    /// A value that owns a copy of the contents; items of lists and maps are shared.
+    pub fn to_value(&self) -> Value {
+        match *self {
+            Self::Null => Value::Null,
+            Self::Bool(value) => Value::Bool(value),
+            Self::Int(value) => Value::Int(value),
+            Self::Uint(value) => Value::Uint(value),
+            Self::Double(value) => Value::Double(value),
+            Self::String(value) => Value::String(value.into()),
+            Self::Bytes(value) => Value::Bytes(value.into()),
+            Self::Timestamp(value) => Value::Timestamp(value),
+            Self::Duration(value) => Value::Duration(value),
+            Self::List(value) => Value::List(value.into()),
+            Self::Map(value) => Value::Map(Arc::new(value.clone())),
+            Self::Type(value) => Value::Type(value),
+        }
+    }
+
+    /// Bytes held directly, a list's or map's item being worth 32.
+    pub(crate) fn weight(&self) -> usize {
+        match self {
+            Self::String(value) => value.len(),
+            Self::Bytes(value) => value.len(),
+            Self::List(value) => value.len().saturating_mul(ITEM_BYTES),
+            Self::Map(value) => value.len().saturating_mul(2 * ITEM_BYTES),
+            _ => 0,
+        }
+    }
+
+    /// Orders numbers among each other and other kinds among themselves. None for what has no order;
+    /// `Some(None)` when a NaN is compared.
+    pub(crate) fn order(self, other: Self) -> Option<Option<Ordering>> {
+        Some(match (self, other) {
+            (Self::Bool(a), Self::Bool(b)) => Some(a.cmp(&b)),
+            (Self::String(a), Self::String(b)) => Some(a.cmp(b)),
+            (Self::Bytes(a), Self::Bytes(b)) => Some(a.cmp(b)),
+            (Self::Timestamp(a), Self::Timestamp(b)) => Some(a.cmp(&b)),
+            (Self::Duration(a), Self::Duration(b)) => Some(a.cmp(&b)),
+            (a, b) => return order_numbers(a, b),
+        })
+    }
+}
+
+/// None when one is not a number, `Some(None)` when one is a NaN.
+pub(crate) fn order_numbers(a: ValueRef<'_>, b: ValueRef<'_>) -> Option<Option<Ordering>> {
+    use ValueRef::{Double, Int, Uint};
+    Some(match (a, b) {
+        (Int(a), Int(b)) => Some(a.cmp(&b)),
+        (Uint(a), Uint(b)) => Some(a.cmp(&b)),
+        (Double(a), Double(b)) => a.partial_cmp(&b),
+        (Int(a), Uint(b)) => Some(i128::from(a).cmp(&i128::from(b))),
+        (Uint(a), Int(b)) => Some(i128::from(a).cmp(&i128::from(b))),
+        // The language compares an integer with a double as doubles.
+        (Int(a), Double(b)) => (a as f64).partial_cmp(&b),
+        (Double(a), Int(b)) => a.partial_cmp(&(b as f64)),
+        (Uint(a), Double(b)) => (a as f64).partial_cmp(&b),
+        (Double(a), Uint(b)) => a.partial_cmp(&(b as f64)),
+        _ => return None,
+    })
+}
+
+/// The key of a map. An int and a uint of the same number are the same key.
+#[derive(Clone, Debug)]
+pub enum Key {
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    String(Arc<str>),
+}
+
+impl Key {
+    /// The key as a value.
+    pub fn to_value(&self) -> Value {
+        match self {
+            Self::Bool(value) => Value::Bool(*value),
+            Self::Int(value) => Value::Int(*value),
+            Self::Uint(value) => Value::Uint(*value),
+            Self::String(value) => Value::String(Arc::clone(value)),
+        }
+    }
+
+    /// None for a value that cannot be a key.
+    pub fn from_value(value: &Value) -> Option<Self> {
+        Some(match value {
+            Value::Bool(value) => Self::Bool(*value),
+            Value::Int(value) => Self::Int(*value),
+            Value::Uint(value) => Self::Uint(*value),
+            Value::String(value) => Self::String(Arc::clone(value)),
+            _ => return None,
+        })
+    }
+
+    pub(crate) fn borrow(&self) -> ValueRef<'_> {
+        match self {
+            Self::Bool(value) => ValueRef::Bool(*value),
+            Self::Int(value) => ValueRef::Int(*value),
+            Self::Uint(value) => ValueRef::Uint(*value),
+            Self::String(value) => ValueRef::String(value),
+        }
+    }
+}
+
+/// What a key is sorted and found by.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank<'a> {
+    Bool(bool),
+    Number(i128),
+    String(&'a str),
+}
+
+impl<'a> Rank<'a> {
+    /// None for what no key equals.
+    fn of(value: ValueRef<'a>) -> Option<Self> {
+        Some(match value {
+            ValueRef::Bool(value) => Self::Bool(value),
+            ValueRef::Int(value) => Self::Number(value.into()),
+            ValueRef::Uint(value) => Self::Number(value.into()),
+            // i128 holds every integral double that an int or uint can equal.
+            ValueRef::Double(value) if value.fract() == 0.0 => Self::Number(value as i128),
+            ValueRef::String(value) => Self::String(value),
+            _ => return None,
+        })
+    }
+
+    fn of_key(key: &'a Key) -> Self {
+        match key {
+            Key::Bool(value) => Self::Bool(*value),
+            Key::Int(value) => Self::Number((*value).into()),
+            Key::Uint(value) => Self::Number((*value).into()),
+            Key::String(value) => Self::String(value),
+        }
+    }
+}
+
+/// A map, in the order of its keys.
+#[derive(Clone, Debug, Default)]
+pub struct Map {
+    entries: Vec<(Key, Value)>,
+}
+
+/// A map was given the same key twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RepeatedKey;
+
+impl fmt::Display for RepeatedKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("repeated key in a map")
+    }
+}
+
+impl std::error::Error for RepeatedKey {}
+
+impl Map {
+    /// # Errors
+    /// When two keys are equal.
+    pub fn new(mut entries: Vec<(Key, Value)>) -> Result<Self, RepeatedKey> {
+        entries.sort_by(|(a, _), (b, _)| Rank::of_key(a).cmp(&Rank::of_key(b)));
+        let is_repeated = entries
+            .windows(2)
+            .any(|pair| matches!(pair, [(a, _), (b, _)] if Rank::of_key(a) == Rank::of_key(b)));
+        if is_repeated {
+            Err(RepeatedKey)
+        } else {
+            Ok(Self { entries })
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Entries in the order of their keys.
+    pub fn entries(&self) -> &[(Key, Value)] {
+        &self.entries
+    }
+
+    /// The value under a key equal to `key`; numbers of different kinds may be equal.
+    pub fn get(&self, key: ValueRef<'_>) -> Option<&Value> {
+        let wanted = Rank::of(key)?;
+        let index = self
+            .entries
+            .binary_search_by(|(key, _)| Rank::of_key(key).cmp(&wanted))
+            .ok()?;
+        self.entries.get(index).map(|(_, value)| value)
+    }
+}
+
+const ITEM_BYTES: usize = 32;
