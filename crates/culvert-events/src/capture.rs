@@ -1,0 +1,83 @@
+//! What anyone wants of a kind: a bit for each field, asked before a value is even computed.
+
+use std::fmt::Debug;
+
+use crate::field::Slot;
+use crate::kind::Kind;
+use crate::record::Record;
+
+/// A set of fields of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capture(u64);
+
+impl Capture {
+    /// No field: nobody subscribes.
+    pub const NONE: Self = Self(0);
+
+    /// Every field of `kind`.
+    pub const fn all(kind: &Kind) -> Self {
+        Self(u64::MAX >> (64 - kind.fields.len()))
+    }
+
+    /// The fields of either.
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether there is nothing to capture.
+    pub const fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Whether the field of `slot` is among them.
+    pub const fn has<T>(self, slot: Slot<T>) -> bool {
+        self.has_index(slot.index)
+    }
+
+    pub(crate) const fn has_index(self, index: usize) -> bool {
+        self.0 >> index & 1 == 1
+    }
+
+    /// The same and the field at `index`, which must be below 64.
+    pub(crate) const fn with_index(self, index: usize) -> Self {
+        Self(self.0 | 1 << index)
+    }
+}
+
+/// Who takes traffic events. Delivery implements it; the planes call it.
+pub trait Recorder: Debug + Send + Sync {
+    /// What is wanted of `kind` right now by anyone. Nothing for most kinds most of the time, so it is asked
+    /// before a record is made.
+    fn capture(&self, kind: &'static Kind) -> Capture;
+
+    /// Takes a completed record. Never waits: when there is no room the record is dropped and counted.
+    fn offer(&self, record: Record);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{HTTP_REQUEST_COMPLETE, Int32, TCP_CONNECTION_CLOSED};
+
+    #[test]
+    fn sets_of_fields() {
+        const PORT: Slot<Int32> = TCP_CONNECTION_CLOSED.slot("conn.server_port");
+        assert!(Capture::NONE.is_none() && !Capture::NONE.has(PORT));
+        let all = Capture::all(&TCP_CONNECTION_CLOSED);
+        assert!(all.has(PORT) && all.has_index(9) && !all.has_index(10));
+        assert!(Capture::all(&HTTP_REQUEST_COMPLETE).has_index(33));
+        let one = Capture::NONE.with_index(PORT.index);
+        assert!(one.has(PORT) && !one.has_index(0));
+        assert_eq!(one.union(all), all);
+    }
+
+    #[test]
+    fn what_is_shared_between_threads_can_be() {
+        fn shared<T: Send + Sync + 'static>() {}
+        shared::<Record>();
+        shared::<crate::Selection>();
+        shared::<crate::Filter>();
+        shared::<Box<dyn Recorder>>();
+    }
+}

@@ -1,0 +1,272 @@
+//! Events become JSON: one object on one line, keys in the order of the catalogue (contract: events 1 to 3).
+//!
+//! Traffic events are written from a [`Record`] by a [`Selection`], without serde: pieces of text that are ready
+//! and values between them. Audit events are written from whatever the API shows.
+
+use culvert_base::{Event, Fault, Timestamp};
+use serde::Serialize;
+
+use crate::field::{FieldDef, Type};
+use crate::json;
+use crate::record::{Cell, Record, cut};
+use crate::selection::Selection;
+
+/// Bytes of one event.
+pub const EVENT_BYTES_MAX: usize = 256 << 10;
+
+/// Kind of the events that are sent to try out a destination. Not in the catalogue.
+pub const TEST: &str = "test";
+
+/// What was left out of an event to keep it below [`EVENT_BYTES_MAX`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use = "what is left out is counted"]
+pub struct Truncated {
+    /// Header maps were emptied.
+    pub headers: bool,
+    /// Policy logs lost their last elements.
+    pub logs: bool,
+    /// Parts of the URL were cut.
+    pub url: bool,
+}
+
+impl Truncated {
+    /// A word for each thing left out, as in `events_truncated_total{reason}`.
+    pub fn reasons(self) -> impl Iterator<Item = &'static str> {
+        [
+            (self.headers, "headers"),
+            (self.logs, "logs"),
+            (self.url, "url"),
+        ]
+        .into_iter()
+        .filter_map(|(is_left_out, reason)| is_left_out.then_some(reason))
+    }
+}
+
+/// Appends the event of a completed `record` with the fields of `selection`, without a newline.
+///
+/// The selection must be of the record's kind. What is captured must include it: a field that was not captured
+/// says what its row says when nothing set it.
+pub fn event(
+    record: &Record,
+    selection: &Selection,
+    event_id: &str,
+    out: &mut Vec<u8>,
+) -> Truncated {
+    debug_assert!(record.kind() == selection.kind());
+    let start = out.len();
+    write_event(record, selection, event_id, out, &Kept::ALL);
+    if out.len() - start <= EVENT_BYTES_MAX {
+        return Truncated::default();
+    }
+    shrink(record, selection, event_id, out, start)
+}
+
+/// Writes the event that begins at `start` again, with less and less.
+#[cold]
+fn shrink(
+    record: &Record,
+    selection: &Selection,
+    event_id: &str,
+    out: &mut Vec<u8>,
+    start: usize,
+) -> Truncated {
+    let mut truncated = Truncated {
+        headers: true,
+        ..Truncated::default()
+    };
+    let mut kept = Kept {
+        headers: false,
+        ..Kept::ALL
+    };
+    let mut again = |kept: &Kept| {
+        out.truncate(start);
+        write_event(record, selection, event_id, out, kept);
+        (out.len() - start).saturating_sub(EVENT_BYTES_MAX)
+    };
+    let mut excess = again(&kept);
+    while excess > 0 && kept.logs_less < crate::record::LOGS_BYTES_MAX {
+        truncated.logs = true;
+        kept.logs_less += excess;
+        excess = again(&kept);
+    }
+    if excess > 0 {
+        truncated.url = true;
+        kept.texts = false;
+        again(&kept);
+    }
+    truncated
+}
+
+/// What an event may contain.
+struct Kept {
+    headers: bool,
+    /// Bytes that the logs must lose.
+    logs_less: usize,
+    /// Text beyond `large_bytes_max` of its field.
+    texts: bool,
+}
+
+impl Kept {
+    const ALL: Self = Self {
+        headers: true,
+        logs_less: 0,
+        texts: true,
+    };
+}
+
+fn write_event(
+    record: &Record,
+    selection: &Selection,
+    event_id: &str,
+    out: &mut Vec<u8>,
+    kept: &Kept,
+) {
+    push_head(
+        out,
+        event_id,
+        record.kind().name,
+        record.at(),
+        record.account(),
+    );
+    let (template, parts) = selection.template();
+    let mut written = 0;
+    for part in parts {
+        out.extend_from_slice(&template[written..part.end]);
+        written = part.end;
+        push_value(
+            record,
+            &record.kind().fields[part.field],
+            record.cell(part.field),
+            out,
+            kept,
+        );
+    }
+    out.extend_from_slice(&template[written..]);
+}
+
+/// The envelope up to the account, which is left open.
+fn push_head(out: &mut Vec<u8>, id: &str, kind: &str, at: Timestamp, account: &str) {
+    out.extend_from_slice(br#"{"event_id":""#);
+    json::push_inner(out, id.as_bytes());
+    out.extend_from_slice(br#"","event_type":""#);
+    json::push_inner(out, kind.as_bytes());
+    out.extend_from_slice(br#"","event_timestamp":""#);
+    json::push_time(out, at, 3);
+    out.extend_from_slice(br#"","account_id":""#);
+    json::push_inner(out, account.as_bytes());
+}
+
+fn push_value(record: &Record, field: &FieldDef, cell: Cell, out: &mut Vec<u8>, kept: &Kept) {
+    match cell {
+        Cell::Unset => out.extend_from_slice(field.unset.as_bytes()),
+        Cell::Null => out.extend_from_slice(b"null"),
+        Cell::Bool(true) => out.extend_from_slice(b"true"),
+        Cell::Bool(false) => out.extend_from_slice(b"false"),
+        Cell::Int(value) => json::push_int(out, value),
+        Cell::Time(at) => {
+            out.push(b'"');
+            json::push_time(out, at, 9);
+            out.push(b'"');
+        }
+        Cell::Text(span) if kept.texts => json::push_text(out, record.bytes_of(span)),
+        Cell::Text(span) => {
+            let text = record.text_of(span);
+            let text = field.large_bytes_max.map_or(text, |max| cut(text, max));
+            json::push_text(out, text.as_bytes());
+        }
+        Cell::Json(_) if field.ty == Type::Headers && !kept.headers => out.extend_from_slice(b"{}"),
+        Cell::Json(span) if field.ty == Type::Logs && kept.logs_less > 0 => {
+            push_first_logs(out, record.bytes_of(span), kept.logs_less);
+        }
+        Cell::Json(span) => out.extend_from_slice(record.bytes_of(span)),
+    }
+}
+
+/// Writes a list without so many of its last elements that it is shorter by `less` bytes.
+fn push_first_logs(out: &mut Vec<u8>, logs: &[u8], less: usize) {
+    let mut elements: Vec<&serde_json::value::RawValue> =
+        serde_json::from_slice(logs).unwrap_or_default();
+    let mut gone = 0;
+    while gone < less
+        && let Some(last) = elements.pop()
+    {
+        gone += last.get().len() + 1;
+    }
+    out.push(b'[');
+    for (index, element) in elements.iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        out.extend_from_slice(element.get().as_bytes());
+    }
+    out.push(b']');
+}
+
+/// Who made a change (contract: events 3).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Principal {
+    /// `usr_…` or `bot_…` of the owner of the credential.
+    pub id: String,
+    /// The user's email address or the bot's name.
+    pub subject: String,
+    /// `API`, `Agent` or `Dashboard`.
+    pub source: &'static str,
+    /// The credential; none for the dashboard.
+    pub credential: Option<Reference>,
+}
+
+/// Another object, by id and URI.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Reference {
+    /// Its id.
+    pub id: String,
+    /// Where the API has it.
+    pub uri: String,
+}
+
+/// The audit event of a change at `at`, by `principal` or by the server itself.
+///
+/// `object` is what the API shows; its keys are written in the order it serialises them.
+///
+/// # Errors
+/// When `object` cannot be serialised, such as a map whose keys are no text.
+pub fn audit(
+    kind: &str,
+    at: Timestamp,
+    id: &str,
+    account: &str,
+    principal: Option<&Principal>,
+    object: &impl Serialize,
+) -> Result<Event, Fault> {
+    let mut body = Vec::with_capacity(1024);
+    push_head(&mut body, id, kind, at, account);
+    body.extend_from_slice(br#"","principal":"#);
+    serde_json::to_writer(&mut body, &principal)
+        .map_err(|cause| Fault::new("writing the principal of an event", cause))?;
+    body.extend_from_slice(br#","object":"#);
+    serde_json::to_writer(&mut body, object)
+        .map_err(|cause| Fault::new(format!("writing the object of a {kind}"), cause))?;
+    body.push(b'}');
+    Ok(finished(id, kind, at, account, body))
+}
+
+/// The event that tries out a destination: an empty object, by nobody.
+pub fn test(id: &str, at: Timestamp, account: &str) -> Event {
+    let mut body = Vec::with_capacity(256);
+    push_head(&mut body, id, TEST, at, account);
+    body.extend_from_slice(br#"","principal":null,"object":{}}"#);
+    finished(id, TEST, at, account, body)
+}
+
+fn finished(id: &str, kind: &str, at: Timestamp, account: &str, body: Vec<u8>) -> Event {
+    Event {
+        id: id.to_owned(),
+        kind: kind.to_owned(),
+        at,
+        account: account.to_owned(),
+        body: String::from_utf8(body).expect("written from text and by serde_json"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

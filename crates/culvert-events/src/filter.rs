@@ -1,0 +1,184 @@
+//! Which events of a kind one subscription receives: a CEL condition over the filterable fields (contract:
+//! events 11).
+//!
+//! The only variable is `ev`. It is the same for all kinds: each filterable field of the catalogue is there, and
+//! each other field is known and refused by name.
+
+use std::fmt;
+use std::sync::LazyLock;
+
+use culvert_base::{Code, Refusal};
+use culvert_cel::{Env, Error, ErrorKind, EvalError, Limits, Predicate, Resolver, Slot, ValueRef};
+
+use crate::capture::Capture;
+use crate::field::Type;
+use crate::kind::Kind;
+use crate::kinds;
+use crate::record::{Cell, Record};
+
+const INVALID: Code = Code::new(5404);
+const UNKNOWN_FIELD: Code = Code::new(5405);
+const UNUSABLE_FIELD: Code = Code::new(5406);
+
+/// A condition on the events of one kind.
+#[derive(Debug)]
+pub struct Filter {
+    kind: &'static Kind,
+    condition: Predicate,
+    capture: Capture,
+}
+
+/// A filter had no result for an event, which is then not captured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilterFault(EvalError);
+
+impl Filter {
+    /// Compiles `source` for events of `kind`. The empty text is refused: no filter is not a filter.
+    ///
+    /// # Errors
+    /// 5404 with line and column when it is no condition, 5405 for a field no event has, 5406 for one that
+    /// filters cannot use.
+    pub fn compile(kind: &'static Kind, source: &str) -> Result<Self, Refusal> {
+        let condition = env(kind).compile_predicate(source).map_err(refusal)?;
+        let capture = condition
+            .slots()
+            .iter()
+            .fold(Capture::NONE, |capture, slot| {
+                capture.with_index(usize::from(*slot))
+            });
+        Ok(Self {
+            kind,
+            condition,
+            capture,
+        })
+    }
+
+    /// The kind it is compiled for.
+    pub fn kind(&self) -> &'static Kind {
+        self.kind
+    }
+
+    /// What must be captured for it.
+    pub fn capture(&self) -> Capture {
+        self.capture
+    }
+
+    /// Whether `record`, which must be of the filter's kind, is wanted.
+    ///
+    /// # Errors
+    /// When the condition has no result, such as a division by zero.
+    pub fn matches(&self, record: &Record) -> Result<bool, FilterFault> {
+        debug_assert!(record.kind() == self.kind);
+        self.condition.test(&Fields(record)).map_err(FilterFault)
+    }
+}
+
+impl fmt::Display for FilterFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the filter has no result for an event: {}", self.0)
+    }
+}
+
+impl std::error::Error for FilterFault {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0)
+    }
+}
+
+/// Answers variables from a record: a slot is the index of a field.
+struct Fields<'r>(&'r Record);
+
+impl Resolver for Fields<'_> {
+    fn value(&self, slot: Slot) -> Option<ValueRef<'_>> {
+        let index = usize::from(slot);
+        Some(match self.0.cell(index) {
+            Cell::Int(value) => ValueRef::Int(value),
+            Cell::Text(span) => ValueRef::String(self.0.text_of(span)),
+            // Filterable fields are text or a number, and never null (see the tests of the catalogue).
+            _ => match self.0.kind().fields.get(index)?.ty {
+                Type::Text => ValueRef::String(""),
+                _ => ValueRef::Int(0),
+            },
+        })
+    }
+}
+
+/// What filters on `kind` are compiled against.
+fn env(kind: &'static Kind) -> &'static Env {
+    static ENVS: LazyLock<Vec<Env>> =
+        LazyLock::new(|| kinds::ALL.iter().copied().map(new_env).collect());
+    let index = kinds::ALL
+        .iter()
+        .position(|listed| *listed == kind)
+        .unwrap_or(0);
+    &ENVS[index]
+}
+
+fn new_env(kind: &Kind) -> Env {
+    let mut env = Env::new(Limits::FILTER);
+    for field in kinds::ALL
+        .iter()
+        .flat_map(|kind| kind.fields)
+        .filter(|field| !field.filterable)
+    {
+        env = env.with_unusable(&variable(field.path));
+    }
+    for (index, field) in kind
+        .fields
+        .iter()
+        .enumerate()
+        .filter(|(_, field)| field.filterable)
+    {
+        let of = match field.ty {
+            Type::Text => culvert_cel::Type::String,
+            _ => culvert_cel::Type::Int,
+        };
+        let slot = Slot::try_from(index).expect("a kind has at most 64 fields");
+        env = env.with_slot(&variable(field.path), slot, of);
+    }
+    env
+}
+
+fn variable(path: &str) -> String {
+    format!("ev.{path}")
+}
+
+fn refusal(error: Error) -> Refusal {
+    let field = |path: &str| path.strip_prefix("ev.").unwrap_or(path).to_owned();
+    match &error.kind {
+        ErrorKind::UnknownField { path } => Refusal::new(
+            UNKNOWN_FIELD,
+            format!(
+                "filter, {}: events have no field {:?}",
+                error.position,
+                field(path)
+            ),
+        ),
+        ErrorKind::UnusableField { path } => Refusal::new(
+            UNUSABLE_FIELD,
+            format!(
+                "filter, {}: field {:?} cannot be used in filters; usable: {}",
+                error.position,
+                field(path),
+                usable()
+            ),
+        ),
+        _ => Refusal::new(INVALID, format!("filter, {error}")),
+    }
+}
+
+/// Paths of all filterable fields.
+fn usable() -> String {
+    let mut paths: Vec<&str> = kinds::ALL
+        .iter()
+        .flat_map(|kind| kind.fields)
+        .filter(|field| field.filterable)
+        .map(|field| field.path)
+        .collect();
+    paths.sort_unstable();
+    paths.dedup();
+    paths.join(", ")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,366 @@
+//! Header lines become one JSON object (contract: events 9.2): names capitalised, values trimmed, decoded and in
+//! ASCII lower case, credentials redacted, 32 KiB at most.
+//!
+//! Written in one pass as finished JSON. Values of a name that comes again after others are set aside and put in
+//! place at the end, so lines cost the same in any order.
+//!
+//! Not here: which lines there are. Whoever carries the traffic leaves out pseudo-headers and trailers, and puts
+//! a `host` line first for an HTTP/2 request that has only `:authority`.
+
+use crate::json::{self, HIGH, ONES};
+
+/// Bytes of names and values that one map keeps.
+pub(crate) const MAP_BYTES_MAX: usize = 32 << 10;
+
+const REDACTED: &[u8] = b"[redacted]";
+const COOKIE: &[u8] = b"Cookie";
+
+/// Which header values are not told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeaderRules {
+    /// Names as they are written.
+    redacted: Vec<Vec<u8>>,
+    /// A bit for the hash of each; most names are let through by it.
+    hashes: u64,
+}
+
+impl HeaderRules {
+    /// Names whose values are credentials.
+    pub const REDACTED: [&'static str; 5] = [
+        "Authorization",
+        "Proxy-Authorization",
+        "Cookie",
+        "Set-Cookie",
+        "X-Api-Key",
+    ];
+
+    /// From the setting `events.redact_headers`: these names (any case) besides [`HeaderRules::REDACTED`]; an
+    /// empty list redacts nothing.
+    pub fn redacting<S: AsRef<str>>(names: &[S]) -> Self {
+        let mut rules = Self {
+            redacted: Vec::new(),
+            hashes: 0,
+        };
+        if names.is_empty() {
+            return rules;
+        }
+        for name in Self::REDACTED
+            .into_iter()
+            .chain(names.iter().map(AsRef::as_ref))
+        {
+            let mut key = Vec::new();
+            let (hash, _) = push_name(&mut key, name.trim().as_bytes());
+            rules.hashes |= bit(hash);
+            rules.redacted.push(key);
+        }
+        rules
+    }
+
+    fn redacts(&self, hash: u64, key: &[u8]) -> bool {
+        self.hashes & bit(hash) != 0 && self.redacted.iter().any(|name| name == key)
+    }
+}
+
+/// Redacts [`HeaderRules::REDACTED`].
+impl Default for HeaderRules {
+    fn default() -> Self {
+        Self::redacting(&Self::REDACTED)
+    }
+}
+
+/// What several `cookie` lines are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cookies {
+    /// Several values, as with any other name (HTTP/1, and all responses).
+    AsReceived,
+    /// Parts of one value (RFC 9113 8.2.3), joined by `; ` (HTTP/2 requests).
+    Joined,
+}
+
+/// Writes the map of `lines` (name, value), in wire order.
+pub(crate) fn push_map<'a>(
+    out: &mut Vec<u8>,
+    rules: &HeaderRules,
+    cookies: Cookies,
+    lines: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+) {
+    let mut map = MapWriter {
+        out,
+        keys: Vec::with_capacity(32),
+        strays: Vec::new(),
+        hashes: 0,
+    };
+    let start = map.out.len();
+    map.out.push(b'{');
+    for (name, value) in lines {
+        map.push_line(name, value, rules, cookies);
+    }
+    map.close(start);
+}
+
+struct MapWriter<'o> {
+    out: &'o mut Vec<u8>,
+    keys: Vec<Key>,
+    strays: Vec<Stray>,
+    /// A bit for the hash of each key; a name whose bit is not set is new.
+    hashes: u64,
+}
+
+/// One name and where its values are written.
+struct Key {
+    hash: u64,
+    /// Of the name's first byte, and one past its last.
+    name: (usize, usize),
+    /// `"Name":["first","second"`, without the bracket that ends the list.
+    end: usize,
+    /// Further values that stand elsewhere: indices of the first and the last.
+    strays: Option<(usize, usize)>,
+    redacted: bool,
+    /// What it counts against the cap.
+    bytes: usize,
+}
+
+/// `,"value"` (or `; value"` of a cookie) that belongs further up.
+struct Stray {
+    start: usize,
+    end: usize,
+    next: Option<usize>,
+}
+
+impl MapWriter<'_> {
+    fn push_line(&mut self, name: &[u8], value: &[u8], rules: &HeaderRules, cookies: Cookies) {
+        let before = self.out.len();
+        self.out.reserve(name.len() + value.len() + 32);
+        if self.keys.is_empty() {
+            self.out.push(b'"');
+        } else {
+            self.out.extend_from_slice(b"],\"");
+        }
+        let start = self.out.len();
+        let (hash, name_bytes) = push_name(self.out, name);
+        let end = self.out.len();
+        if self.hashes & bit(hash) != 0
+            && let Some(index) = self.find(hash, start)
+        {
+            self.out.truncate(before);
+            self.push_again(index, value, cookies);
+            return;
+        }
+        let redacted = rules.redacts(hash, &self.out[start..end]);
+        self.out.extend_from_slice(b"\":[\"");
+        let bytes = name_bytes + self.push_value(value, redacted);
+        self.out.push(b'"');
+        self.hashes |= bit(hash);
+        let end_of_values = self.out.len();
+        self.keys.push(Key {
+            hash,
+            name: (start, end),
+            end: end_of_values,
+            strays: None,
+            redacted,
+            bytes,
+        });
+    }
+
+    /// The key whose name is the bytes from `start` on.
+    fn find(&self, hash: u64, start: usize) -> Option<usize> {
+        let name = &self.out[start..];
+        self.keys
+            .iter()
+            .position(|key| key.hash == hash && self.out[key.name.0..key.name.1] == *name)
+    }
+
+    /// Adds a value to a name that was seen before.
+    fn push_again(&mut self, index: usize, value: &[u8], cookies: Cookies) {
+        let key = &self.keys[index];
+        let redacted = key.redacted;
+        let joined = cookies == Cookies::Joined && self.out[key.name.0..key.name.1] == *COOKIE;
+        if joined && redacted {
+            return;
+        }
+        let last = key.strays.map(|(_, last)| last);
+        let mut tail = last.map_or(key.end, |last| self.strays[last].end);
+        let adjacent = tail == self.out.len();
+        if joined {
+            // Take back the closing quote: the value goes on.
+            tail -= 1;
+            match last {
+                Some(last) => self.strays[last].end = tail,
+                None => self.keys[index].end = tail,
+            }
+            if adjacent {
+                self.out.truncate(tail);
+            }
+        }
+        let start = self.out.len();
+        self.out
+            .extend_from_slice(if joined { b"; " } else { b",\"" });
+        let bytes = self.push_value(value, redacted) + if joined { 2 } else { 0 };
+        self.out.push(b'"');
+        let end = self.out.len();
+        self.keys[index].bytes += bytes;
+        match last {
+            Some(last) if adjacent => self.strays[last].end = end,
+            None if adjacent => self.keys[index].end = end,
+            _ => {
+                let stray = self.strays.len();
+                self.strays.push(Stray {
+                    start,
+                    end,
+                    next: None,
+                });
+                if let Some(last) = last {
+                    self.strays[last].next = Some(stray);
+                }
+                let key = &mut self.keys[index];
+                key.strays = Some((key.strays.map_or(stray, |(first, _)| first), stray));
+            }
+        }
+    }
+
+    /// Writes a value without quotes; what it counts against the cap.
+    fn push_value(&mut self, value: &[u8], redacted: bool) -> usize {
+        if redacted {
+            self.out.extend_from_slice(REDACTED);
+            REDACTED.len()
+        } else {
+            push_lower_case(self.out, trim(value))
+        }
+    }
+
+    /// Keeps as many names as fit, puts strays in place and ends the map that began at `start`.
+    fn close(self, start: usize) {
+        let mut bytes = 0;
+        let kept = self
+            .keys
+            .iter()
+            .take_while(|key| {
+                bytes += key.bytes;
+                bytes <= MAP_BYTES_MAX
+            })
+            .count();
+        let Self {
+            out, keys, strays, ..
+        } = self;
+        let keys = &keys[..kept];
+        if strays.is_empty() {
+            out.truncate(keys.last().map_or(start + 1, |key| key.end));
+        } else {
+            let rebuilt = out.len();
+            for (index, key) in keys.iter().enumerate() {
+                out.extend_from_slice(if index == 0 { b"" } else { b"]," });
+                out.extend_from_within(key.name.0 - 1..key.end);
+                let mut next = key.strays.map(|(first, _)| first);
+                while let Some(stray) = next {
+                    let stray = &strays[stray];
+                    out.extend_from_within(stray.start..stray.end);
+                    next = stray.next;
+                }
+            }
+            out.copy_within(rebuilt.., start + 1);
+            out.truncate(start + 1 + out.len() - rebuilt);
+        }
+        out.extend_from_slice(if keys.is_empty() { b"}" } else { b"]}" });
+    }
+}
+
+/// Writes a name: lower case, then a capital at the beginning and after each `-`. Its hash, and its
+/// length before escaping.
+fn push_name(out: &mut Vec<u8>, name: &[u8]) -> (u64, usize) {
+    let (mut hash, mut special) = (0, 0);
+    // The mark of the first byte of the next word, if that begins a part of the name.
+    let mut begins = 0x80;
+    // A byte beyond ASCII carries into its neighbour; such names are redone below.
+    json::push_words(out, name, |word| {
+        special |= json::specials(word) | word & HIGH;
+        let lower = lower_case(word);
+        let dashes = !(lower ^ (ONES * 0x2D)).wrapping_add(ONES * 0x7F) & HIGH;
+        let letters = between(lower, b'a', b'z') & (dashes << 8 | begins);
+        begins = dashes >> 56;
+        let word = lower ^ (letters >> 2);
+        hash = mixed(hash, word);
+        word
+    });
+    if special == 0 {
+        return (hash, name.len());
+    }
+    out.truncate(out.len() - name.len());
+    push_odd_name(out, name)
+}
+
+/// A name that is no token. The edge refuses those; should one come, the JSON is still valid.
+#[cold]
+fn push_odd_name(out: &mut Vec<u8>, name: &[u8]) -> (u64, usize) {
+    let mut text = decode(name).into_bytes();
+    let mut begins = true;
+    for byte in &mut text {
+        *byte = if begins {
+            byte.to_ascii_uppercase()
+        } else {
+            byte.to_ascii_lowercase()
+        };
+        begins = *byte == b'-';
+    }
+    json::push_inner(out, &text);
+    let hash = text
+        .iter()
+        .fold(0, |hash, byte| mixed(hash, u64::from(*byte)));
+    (hash, text.len())
+}
+
+/// Writes a value in ASCII lower case; its length before escaping.
+fn push_lower_case(out: &mut Vec<u8>, value: &[u8]) -> usize {
+    let mut special = 0;
+    json::push_words(out, value, |word| {
+        special |= json::specials(word) | word & HIGH;
+        lower_case(word)
+    });
+    if special == 0 {
+        return value.len();
+    }
+    out.truncate(out.len() - value.len());
+    let mut text = decode(value);
+    text.make_ascii_lowercase();
+    json::push_inner(out, text.as_bytes());
+    text.len()
+}
+
+/// UTF-8, else each byte as a character of Latin-1.
+pub(crate) fn decode(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => bytes.iter().copied().map(char::from).collect(),
+    }
+}
+
+fn trim(mut value: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = value {
+        value = rest;
+    }
+    value
+}
+
+/// Lower-cases the ASCII letters of a word, byte by byte.
+fn lower_case(word: u64) -> u64 {
+    word | between(word, b'A', b'Z') >> 2
+}
+
+/// Marks the bytes of a word from `first` to `last`, both ASCII.
+fn between(word: u64, first: u8, last: u8) -> u64 {
+    let low = word & !HIGH;
+    let from_first = low + ONES * u64::from(0x80 - first);
+    let beyond_last = low + ONES * u64::from(0x7F - last);
+    from_first & !beyond_last & !word & HIGH
+}
+
+/// One step of a hash that tells names apart; collisions are compared.
+fn mixed(hash: u64, word: u64) -> u64 {
+    (hash.rotate_left(5) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
+fn bit(hash: u64) -> u64 {
+    1 << (hash >> 58)
+}
+
+#[cfg(test)]
+mod tests;

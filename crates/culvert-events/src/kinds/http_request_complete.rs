@@ -1,0 +1,57 @@
+//! `http_request_complete.v0`: one HTTP exchange, told when it is over (contract: events 7).
+
+use super::{DECISIONS, NOT_RUN};
+use crate::field::Type::{Bool, Headers, Int32, Int64, Logs, Text, Timestamp};
+use crate::field::field;
+use crate::kind::Kind;
+
+const NO_CERTIFICATE: &str = "the client presented no certificate";
+const NO_USER: &str = "no user was authenticated";
+const NOT_TLS: &str = "the client's connection is not TLS";
+
+/// What is left of a URL in an event that would be too large.
+const URL_BYTES: usize = 8 << 10;
+
+/// The kind.
+#[rustfmt::skip]
+pub static KIND: Kind = Kind::traffic(
+    "http_request_complete.v0",
+    "An HTTP exchange is over: the response was sent and the request's body finished or abandoned, or either side \
+     broke off, or the upgraded stream closed. Exactly one for each request that reached an endpoint.",
+    &[
+        field("backend.connection_reused", Bool, "Whether the connection to the upstream service that carried the last attempt had carried a request before. False without an attempt."),
+        field("basic_auth.decision", Text, "What basic authentication decided: `allow` (credentials matched), `block` (401 sent) or `invalid` (it did not run).").one_of(DECISIONS, NOT_RUN),
+        field("basic_auth.username", Text, "User of the Basic credentials as presented, also when blocked.").null_when("the module did not run, or there were no readable Basic credentials"),
+        field("circuit_breaker.decision", Text, "`allow`: the breaker was closed and the request sent. `block`: it was open, 503 sent. `allow_while_open`: let through to probe. `invalid`: it did not run.").one_of(&["allow", "allow_while_open", "block", "invalid"], NOT_RUN),
+        field("compression.algorithm", Text, "Encoding that the edge applied to the response: `gzip`, `deflate` or `none`.").one_of(&["deflate", "gzip", "none"], r#""none""#),
+        field("compression.bytes_saved", Int64, "Body bytes before compression minus body bytes sent. Can be negative; 0 when the algorithm is `none`."),
+        field("conn.client_ip", Text, "Source address of the client's TCP connection. Never taken from a request header.").filterable(),
+        field("conn.server_ip", Text, "Address of the server that the connection came in on.").filterable(),
+        field("conn.server_name", Text, "Host name of the connection, lower case: with TLS the SNI, else the host of this request without port. Empty if there is neither.").filterable(),
+        field("conn.server_port", Int32, "Port that the connection came in on.").filterable(),
+        field("conn.start_ts", Timestamp, "When the client's TCP connection was accepted; the same for all requests of a connection."),
+        field("http.request.body_length", Int64, "Bytes of the request's body received, without framing, before decoding any content encoding."),
+        field("http.request.headers", Headers, "Request headers as received: names capitalised, values in ASCII lower case, several values of a name in order. Values of credential headers are `[redacted]`. At most 32 KiB."),
+        field("http.request.method", Text, "Request method in lower case."),
+        field("http.request.url.host", Text, "Host of the URL in lower case, without port; an IPv6 address without brackets."),
+        field("http.request.url.path", Text, "Path of the URL as received, percent-encoding untouched."),
+        field("http.request.url.query", Text, "Query of the URL as received, without the question mark. Empty if there is none.").at_most_when_large(URL_BYTES),
+        field("http.request.url.raw", Text, "Whole URL: scheme, authority as received, path and query.").at_most_when_large(URL_BYTES),
+        field("http.request.url.scheme", Text, "`https` if the client's connection is TLS, else `http`.").one_of(&["http", "https"], r#""http""#),
+        field("http.request.user_agent", Text, "The User-Agent header as received, the first if there are several, at most 1024 bytes.").null_when("the header is absent").at_most(1024),
+        field("http.response.body_length", Int64, "Bytes of the response's body sent to the client, after compression, without framing."),
+        field("http.response.headers", Headers, "Response headers as sent to the client, in the form of `http.request.headers`. Empty if nothing was sent."),
+        field("http.response.status_code", Int32, "Status of the final response; 101 for upgrades.").null_when("the exchange ended before a status was sent"),
+        field("ip_policy.decision", Text, "What IP policies decided: `allow`, `block` or `invalid` (none applied).").one_of(DECISIONS, NOT_RUN),
+        field("oauth.app_client_id", Text, "Client id of the OAuth application that was used.").null_when("the module did not run"),
+        field("oauth.decision", Text, "What OAuth decided: `allow` (valid session), `block` (sent to log in, refused, or answered by the module) or `invalid` (it did not run).").one_of(DECISIONS, NOT_RUN),
+        field("oauth.user.id", Text, "The provider's id of the user.").null_when(NO_USER),
+        field("oauth.user.name", Text, "The provider's display name of the user.").null_when("no user was authenticated, or the provider gave no name"),
+        field("tls.cipher_suite", Text, "IANA name of the cipher suite.").null_when(NOT_TLS),
+        field("tls.client_cert.serial_number", Text, "Serial number of the client's certificate, lower-case hexadecimal without separators.").null_when(NO_CERTIFICATE),
+        field("tls.client_cert.subject.cn", Text, "Last common name in the subject of the client's certificate. Empty if there is none.").null_when(NO_CERTIFICATE),
+        field("tls.version", Text, "TLS version between client and edge: `1.2` or `1.3`.").null_when(NOT_TLS).one_of(&["1.2", "1.3"], "null"),
+        field("traffic_policy.logs", Logs, "What log actions of the traffic policy wrote, in order: at most 32 entries of 4 KiB, 16 KiB together."),
+        field("webhook_verification.decision", Text, "What webhook verification decided: `allow`, `block` (403 sent) or `invalid` (it did not run).").one_of(DECISIONS, NOT_RUN),
+    ],
+);

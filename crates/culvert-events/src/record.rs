@@ -1,0 +1,247 @@
+//! One traffic event being filled.
+//!
+//! A record holds two allocations, a cell for each field and an arena for all its bytes, and keeps both when it
+//! is [`Record::reset`]. Setting a field that nobody captures costs a bit test and nothing else.
+//!
+//! Not here: JSON of the whole event ([`crate::encode`]).
+
+use std::sync::Arc;
+
+use culvert_base::Timestamp;
+use serde_json::{Map, Value};
+
+use crate::capture::Capture;
+use crate::field::{FieldDef, Headers, Settable, Slot, Text};
+use crate::headers::{self, Cookies, HeaderRules};
+use crate::kind::Kind;
+
+/// Log entries one event keeps.
+pub(crate) const LOGS_MAX: usize = 32;
+/// Bytes of one log entry.
+pub(crate) const LOG_BYTES_MAX: usize = 4 << 10;
+/// Bytes of all log entries of an event.
+pub(crate) const LOGS_BYTES_MAX: usize = 16 << 10;
+
+/// Room for an ordinary event without growing.
+const ARENA_BYTES: usize = 2 << 10;
+
+/// A traffic event while it happens: what is captured of it so far.
+#[derive(Debug)]
+pub struct Record {
+    kind: &'static Kind,
+    capture: Capture,
+    account: Arc<str>,
+    at: Timestamp,
+    cells: Vec<Cell>,
+    arena: Vec<u8>,
+    logs_dropped: usize,
+}
+
+/// What is known of one field.
+#[derive(Clone, Copy, Debug)]
+#[doc(hidden)]
+pub enum Cell {
+    /// Nothing: it says what its row says.
+    Unset,
+    /// Known to be null.
+    Null,
+    Bool(bool),
+    Int(i64),
+    Time(Timestamp),
+    /// UTF-8 in the arena.
+    Text(Span),
+    /// Finished JSON in the arena.
+    Json(Span),
+}
+
+/// A part of the arena.
+#[derive(Clone, Copy, Debug)]
+#[doc(hidden)]
+pub struct Span {
+    start: u32,
+    end: u32,
+}
+
+impl Record {
+    /// An event of `kind` in `account`, of which `capture` is wanted.
+    pub fn new(kind: &'static Kind, capture: Capture, account: Arc<str>) -> Self {
+        Self {
+            kind,
+            capture,
+            account,
+            at: Timestamp::default(),
+            cells: vec![Cell::Unset; kind.fields.len()],
+            arena: Vec::with_capacity(ARENA_BYTES),
+            logs_dropped: 0,
+        }
+    }
+
+    /// Forgets everything and begins another event of the same kind, in the memory of this one.
+    pub fn reset(&mut self, capture: Capture, account: Arc<str>) {
+        self.capture = capture;
+        self.account = account;
+        self.at = Timestamp::default();
+        self.cells.fill(Cell::Unset);
+        self.arena.clear();
+        self.logs_dropped = 0;
+    }
+
+    /// Its kind.
+    pub fn kind(&self) -> &'static Kind {
+        self.kind
+    }
+
+    /// `ac_…` of the account it belongs to.
+    pub fn account(&self) -> &Arc<str> {
+        &self.account
+    }
+
+    /// The moment of completion; the epoch before [`Record::complete`].
+    pub fn at(&self) -> Timestamp {
+        self.at
+    }
+
+    /// Bytes of memory it holds, for limits on how many may wait.
+    pub fn bytes(&self) -> usize {
+        size_of::<Self>() + self.cells.capacity() * size_of::<Cell>() + self.arena.capacity()
+    }
+
+    /// Log entries that were set and not kept, because they were too many or too long.
+    pub fn logs_dropped(&self) -> usize {
+        self.logs_dropped
+    }
+
+    /// Whether anyone captures the field. Ask before computing a value that costs something.
+    pub fn wants<T>(&self, slot: Slot<T>) -> bool {
+        debug_assert!(
+            slot.kind == self.kind,
+            "{slot:?} set on a {}",
+            self.kind.name
+        );
+        self.capture.has(slot) && slot.kind == self.kind
+    }
+
+    /// Sets a field, if it is captured. The last value set wins.
+    pub fn set<T: Settable>(&mut self, slot: Slot<T>, value: T::In<'_>) {
+        if self.wants(slot) {
+            let cell = T::cell(self, slot.field(), value);
+            self.put(slot, cell);
+        }
+    }
+
+    /// Sets a text field from bytes: UTF-8, else each byte as a character of Latin-1.
+    pub fn set_bytes(&mut self, slot: Slot<Text>, value: &[u8]) {
+        if self.wants(slot) {
+            match std::str::from_utf8(value) {
+                Ok(text) => self.set(slot, text),
+                Err(_) => self.set(slot, &headers::decode(value)),
+            }
+        }
+    }
+
+    /// Sets a field to null, if it is captured. A field that never is null goes back to unset.
+    pub fn set_null<T>(&mut self, slot: Slot<T>) {
+        if self.wants(slot) {
+            let cell = if slot.field().nullable() {
+                Cell::Null
+            } else {
+                Cell::Unset
+            };
+            self.put(slot, cell);
+        }
+    }
+
+    /// Sets a field from header lines (name, value) in wire order, if it is captured.
+    ///
+    /// The lines are without pseudo-headers and trailers; an HTTP/2 request without a `host` field has one made
+    /// of `:authority` in front.
+    pub fn set_headers<'a>(
+        &mut self,
+        slot: Slot<Headers>,
+        rules: &HeaderRules,
+        cookies: Cookies,
+        lines: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
+    ) {
+        if self.wants(slot) {
+            let start = self.arena.len();
+            headers::push_map(&mut self.arena, rules, cookies, lines.into_iter());
+            let cell = self.span_from(start).map_or(Cell::Unset, Cell::Json);
+            self.put(slot, cell);
+        }
+    }
+
+    /// Says when the event was complete: its timestamp, and the second of its id.
+    pub fn complete(&mut self, at: Timestamp) {
+        self.at = at;
+    }
+
+    fn put<T>(&mut self, slot: Slot<T>, cell: Cell) {
+        if let Some(place) = self.cells.get_mut(slot.index) {
+            *place = cell;
+        }
+    }
+
+    pub(crate) fn text_cell(&mut self, field: &FieldDef, value: &str) -> Cell {
+        let value = field.bytes_max.map_or(value, |max| cut(value, max));
+        let start = self.arena.len();
+        self.arena.extend_from_slice(value.as_bytes());
+        self.span_from(start).map_or(Cell::Unset, Cell::Text)
+    }
+
+    pub(crate) fn logs_cell(&mut self, entries: &[Map<String, Value>]) -> Cell {
+        let start = self.arena.len();
+        let (mut kept, mut bytes) = (0, 0);
+        self.arena.push(b'[');
+        for entry in entries {
+            let metadata = serde_json::to_vec(entry).unwrap_or_default();
+            let length = metadata.len() + br#"{"metadata":}"#.len();
+            let fits = length <= LOG_BYTES_MAX && bytes + length <= LOGS_BYTES_MAX;
+            if kept == LOGS_MAX || metadata.is_empty() || !fits {
+                continue;
+            }
+            if kept > 0 {
+                self.arena.push(b',');
+            }
+            self.arena.extend_from_slice(br#"{"metadata":"#);
+            self.arena.extend_from_slice(&metadata);
+            self.arena.push(b'}');
+            kept += 1;
+            bytes += length;
+        }
+        self.arena.push(b']');
+        self.logs_dropped = entries.len() - kept;
+        self.span_from(start).map_or(Cell::Unset, Cell::Json)
+    }
+
+    /// The arena from `start` to its end; none beyond 4 GiB, which limits on heads rule out.
+    fn span_from(&self, start: usize) -> Option<Span> {
+        let [start, end] = [start, self.arena.len()].map(u32::try_from);
+        Some(Span {
+            start: start.ok()?,
+            end: end.ok()?,
+        })
+    }
+
+    pub(crate) fn cell(&self, index: usize) -> Cell {
+        self.cells.get(index).copied().unwrap_or(Cell::Unset)
+    }
+
+    pub(crate) fn bytes_of(&self, span: Span) -> &[u8] {
+        self.arena
+            .get(span.start as usize..span.end as usize)
+            .unwrap_or_default()
+    }
+
+    /// The text of a cell that holds one.
+    pub(crate) fn text_of(&self, span: Span) -> &str {
+        std::str::from_utf8(self.bytes_of(span)).unwrap_or_default()
+    }
+}
+
+/// The longest beginning of `text` that has at most `max` bytes and ends with a whole character.
+pub(crate) fn cut(text: &str, max: usize) -> &str {
+    &text[..text.floor_char_boundary(max)]
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,190 @@
+//! Which fields of a kind one subscription receives, made ready for writing.
+//!
+//! Everything of an event's JSON that does not change from event to event is written once, when the selection is
+//! made: [`crate::encode`] only puts values between the pieces.
+
+use culvert_base::Refusal;
+
+use crate::capture::Capture;
+use crate::kind::Kind;
+
+/// A non-empty set of fields of one kind.
+#[derive(Clone, Debug)]
+pub struct Selection {
+    kind: &'static Kind,
+    capture: Capture,
+    named: Vec<&'static str>,
+    template: Vec<u8>,
+    parts: Vec<Part>,
+}
+
+/// A field, after all of the template up to `end`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    pub(crate) end: usize,
+    pub(crate) field: usize,
+}
+
+impl Selection {
+    /// Every field of `kind`.
+    pub fn all(kind: &'static Kind) -> Self {
+        Self::new(kind, Capture::all(kind), Vec::new())
+    }
+
+    /// The fields named, by exact path; every field if none is.
+    ///
+    /// # Errors
+    /// 5403 naming the first that is no field of `kind` (a parent such as `conn` is none).
+    pub fn parse<S: AsRef<str>>(kind: &'static Kind, fields: &[S]) -> Result<Self, Refusal> {
+        if fields.is_empty() {
+            return Ok(Self::all(kind));
+        }
+        let mut capture = Capture::NONE;
+        let mut named = Vec::new();
+        for field in fields {
+            let path = field.as_ref();
+            let index = kind.index_of(path).ok_or_else(|| kind.no_field(path))?;
+            if !capture.has_index(index) {
+                capture = capture.with_index(index);
+                named.push(kind.fields[index].path);
+            }
+        }
+        Ok(Self::new(kind, capture, named))
+    }
+
+    /// The kind it selects from.
+    pub fn kind(&self) -> &'static Kind {
+        self.kind
+    }
+
+    /// What must be captured for it.
+    pub fn capture(&self) -> Capture {
+        self.capture
+    }
+
+    /// The names it was made of, each once, in the order given; empty when it is every field because none was
+    /// named. This is what is stored and shown.
+    pub fn named(&self) -> &[&'static str] {
+        &self.named
+    }
+
+    fn new(kind: &'static Kind, capture: Capture, named: Vec<&'static str>) -> Self {
+        let mut template = br#"","principal":null,"object":{"#.to_vec();
+        let mut parts = Vec::new();
+        let mut open: Vec<&str> = Vec::new();
+        for (index, field) in kind.fields.iter().enumerate() {
+            if !capture.has_index(index) {
+                continue;
+            }
+            let mut parents: Vec<&str> = field.path.split('.').collect();
+            let leaf = parents.pop().unwrap_or_default();
+            let shared = open
+                .iter()
+                .zip(&parents)
+                .take_while(|(a, b)| a == b)
+                .count();
+            template.extend(open.drain(shared..).map(|_| b'}'));
+            if !parts.is_empty() {
+                template.push(b',');
+            }
+            for parent in &parents[shared..] {
+                template.extend_from_slice(format!("\"{parent}\":{{").as_bytes());
+            }
+            template.extend_from_slice(format!("\"{leaf}\":").as_bytes());
+            open = parents;
+            parts.push(Part {
+                end: template.len(),
+                field: index,
+            });
+        }
+        template.extend(open.iter().map(|_| b'}'));
+        template.extend_from_slice(b"}}");
+        Self {
+            kind,
+            capture,
+            named,
+            template,
+            parts,
+        }
+    }
+
+    /// What is written before the values, and which values: see [`Part`]. What is left of the template after
+    /// the last part ends the event.
+    pub(crate) fn template(&self) -> (&[u8], &[Part]) {
+        (&self.template, &self.parts)
+    }
+}
+
+/// The same fields written the same way.
+impl PartialEq for Selection {
+    fn eq(&self, other: &Self) -> bool {
+        self.kind == other.kind && self.capture == other.capture && self.named == other.named
+    }
+}
+
+impl Eq for Selection {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{HTTP_REQUEST_COMPLETE, TCP_CONNECTION_CLOSED, kinds};
+
+    #[test]
+    fn nothing_named_is_everything() {
+        let all = Selection::parse::<&str>(&HTTP_REQUEST_COMPLETE, &[]).unwrap();
+        assert_eq!(all.capture(), Capture::all(&HTTP_REQUEST_COMPLETE));
+        assert_eq!(all.named(), &[] as &[&str]);
+        assert_eq!(all.parts.len(), 34);
+    }
+
+    #[test]
+    fn names_keep_their_order_and_repeated_ones_their_first_place() {
+        let fields = [
+            "http.request.method",
+            "conn.client_ip",
+            "http.request.method",
+        ];
+        let selection = Selection::parse(&HTTP_REQUEST_COMPLETE, &fields).unwrap();
+        assert_eq!(
+            selection.named(),
+            &["http.request.method", "conn.client_ip"]
+        );
+        assert_eq!(
+            std::str::from_utf8(&selection.template).unwrap(),
+            r#"","principal":null,"object":{"conn":{"client_ip":},"http":{"request":{"method":}}}}"#
+        );
+    }
+
+    #[test]
+    fn what_is_no_field_is_refused_by_name() {
+        for (kind, name) in [
+            (&HTTP_REQUEST_COMPLETE, "conn"),
+            (&HTTP_REQUEST_COMPLETE, "conn.*"),
+            (&HTTP_REQUEST_COMPLETE, "conn.bytes_in"),
+            (&HTTP_REQUEST_COMPLETE, "Conn.client_ip"),
+            (&HTTP_REQUEST_COMPLETE, " conn.client_ip"),
+            (&HTTP_REQUEST_COMPLETE, ""),
+            (&TCP_CONNECTION_CLOSED, "http.request.method"),
+        ] {
+            let refusal = Selection::parse(kind, &["conn.client_ip", name]).unwrap_err();
+            assert_eq!(refusal.code.unwrap().number(), 5403);
+            assert!(refusal.message.contains(&format!("{name:?}")), "{refusal}");
+            assert!(refusal.message.contains(kind.name), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn every_field_can_be_selected_alone() {
+        for kind in kinds::ALL {
+            for field in kind.fields {
+                let selection = Selection::parse(kind, &[field.path]).unwrap();
+                let depth = field.path.split('.').count();
+                assert!(
+                    selection.template.ends_with(&vec![b'}'; depth + 1]),
+                    "{}",
+                    field.path
+                );
+            }
+        }
+    }
+}
