@@ -1,0 +1,422 @@
+//! Bytes to frames.
+//!
+//! A DATA frame can be 16 MiB long, so it is never assembled: its head is told when it is there, its
+//! payload as it comes. All other frames are short and told whole; what follows the fixed part of a
+//! GOAWAY is cut, what an unknown frame carries is skipped.
+
+use bytes::{Buf, Bytes, BytesMut};
+
+use crate::frame::{FIN, GOAWAY_FIXED_BYTES, HEAD_BYTES, Head, INCREMENT_MAX, Kind, SYN};
+use crate::{ErrorCode, StreamId, Violation};
+
+/// What a stretch of input was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// The head of a DATA frame. Pieces of its payload follow, `length` bytes in all.
+    Data {
+        /// The stream.
+        id: StreamId,
+        /// Opens the stream.
+        syn: bool,
+        /// Is the last of its direction.
+        fin: bool,
+        /// Of the whole payload, most of which may not have come yet.
+        length: usize,
+    },
+    /// Payload of the DATA frame begun last; never empty.
+    Payload(Bytes),
+    /// The peer resets a stream.
+    Rst {
+        /// The stream.
+        id: StreamId,
+        /// Why.
+        code: ErrorCode,
+    },
+    /// The peer takes more on a stream.
+    WndInc {
+        /// The stream.
+        id: StreamId,
+        /// How many bytes more; never zero.
+        increment: u32,
+    },
+    /// The peer ends the connection.
+    GoAway {
+        /// Why.
+        code: ErrorCode,
+        /// As much of its text as had come, at most 256 bytes.
+        text: Bytes,
+    },
+    /// A frame of a type that nobody knows. Its payload is passed over in silence.
+    Unknown,
+}
+
+/// Longest text kept of a GOAWAY.
+const TEXT_BYTES_MAX: usize = 256;
+
+/// Takes frames out of what arrived, however it was cut.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    at: At,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum At {
+    /// Before a head.
+    #[default]
+    Head,
+    /// In the payload of a DATA frame.
+    Payload { left: usize },
+    /// In bytes that nobody wants.
+    Skip { left: usize },
+}
+
+impl Decoder {
+    /// The next piece; `None` when `input` holds no whole one. Taken bytes leave `input`, and fewer
+    /// than 24 bytes stay behind.
+    pub fn next(&mut self, input: &mut BytesMut) -> Result<Option<Piece>, Violation> {
+        loop {
+            match self.at {
+                At::Head => return self.head(input),
+                At::Payload { left } => {
+                    let length = left.min(input.len());
+                    if length == 0 {
+                        return Ok(None);
+                    }
+                    self.at = match left - length {
+                        0 => At::Head,
+                        left => At::Payload { left },
+                    };
+                    return Ok(Some(Piece::Payload(input.split_to(length).freeze())));
+                }
+                At::Skip { left } => {
+                    let length = left.min(input.len());
+                    if length == 0 {
+                        return Ok(None);
+                    }
+                    input.advance(length);
+                    self.at = match left - length {
+                        0 => At::Head,
+                        left => At::Skip { left },
+                    };
+                }
+            }
+        }
+    }
+
+    /// Reads a head, and the payload with it where that is short.
+    fn head(&mut self, input: &mut BytesMut) -> Result<Option<Piece>, Violation> {
+        let Some(bytes) = input.first_chunk::<HEAD_BYTES>() else {
+            return Ok(None);
+        };
+        let head = Head::decode(*bytes);
+        match head.kind {
+            Kind::Data => {
+                let id = stream(head)?;
+                input.advance(HEAD_BYTES);
+                if head.length > 0 {
+                    self.at = At::Payload { left: head.length };
+                }
+                Ok(Some(Piece::Data {
+                    id,
+                    syn: head.flags & SYN != 0,
+                    fin: head.flags & FIN != 0,
+                    length: head.length,
+                }))
+            }
+            Kind::Rst => Ok(word(head, input)?.map(|(id, word)| Piece::Rst {
+                id,
+                code: ErrorCode(word),
+            })),
+            Kind::WndInc => {
+                let Some((id, word)) = word(head, input)? else {
+                    return Ok(None);
+                };
+                match word & INCREMENT_MAX {
+                    0 => Err(violation(ErrorCode::PROTOCOL, "window increment of zero")),
+                    increment => Ok(Some(Piece::WndInc { id, increment })),
+                }
+            }
+            Kind::GoAway => {
+                if head.length < GOAWAY_FIXED_BYTES {
+                    return Err(violation(ErrorCode::FRAME_SIZE, "GOAWAY of a wrong length"));
+                }
+                if head.id != 0 {
+                    return Err(violation(ErrorCode::PROTOCOL, "GOAWAY on a stream"));
+                }
+                if input.len() < HEAD_BYTES + GOAWAY_FIXED_BYTES {
+                    return Ok(None);
+                }
+                input.advance(HEAD_BYTES + 4);
+                let code = ErrorCode(input.get_u32());
+                let text = (head.length - GOAWAY_FIXED_BYTES)
+                    .min(input.len())
+                    .min(TEXT_BYTES_MAX);
+                let text = Bytes::copy_from_slice(&input.split_to(text));
+                // One published agent counts the length of this frame wrongly, and every one closes
+                // the connection behind it: nothing after it can be believed.
+                self.at = At::Skip { left: usize::MAX };
+                Ok(Some(Piece::GoAway { code, text }))
+            }
+            Kind::Unknown(_) => {
+                input.advance(HEAD_BYTES);
+                if head.length > 0 {
+                    self.at = At::Skip { left: head.length };
+                }
+                Ok(Some(Piece::Unknown))
+            }
+        }
+    }
+}
+
+/// Stream and payload of a frame whose payload is four bytes; `None` while it has not all come.
+fn word(head: Head, input: &mut BytesMut) -> Result<Option<(StreamId, u32)>, Violation> {
+    let id = stream(head)?;
+    if head.length != 4 {
+        return Err(violation(
+            ErrorCode::FRAME_SIZE,
+            "RST or WNDINC of a wrong length",
+        ));
+    }
+    if input.len() < HEAD_BYTES + 4 {
+        return Ok(None);
+    }
+    input.advance(HEAD_BYTES);
+    Ok(Some((id, input.get_u32())))
+}
+
+fn stream(head: Head) -> Result<StreamId, Violation> {
+    StreamId::new(head.id).ok_or(violation(
+        ErrorCode::PROTOCOL,
+        "a frame that needs a stream has none",
+    ))
+}
+
+const fn violation(code: ErrorCode, why: &'static str) -> Violation {
+    Violation { code, why }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Frame;
+
+    fn id(id: u32) -> StreamId {
+        StreamId::new(id).unwrap()
+    }
+
+    fn pieces(bytes: &[u8], cut: usize) -> Result<Vec<Piece>, Violation> {
+        let mut decoder = Decoder::default();
+        let mut input = BytesMut::new();
+        let mut pieces = Vec::new();
+        for part in bytes.chunks(cut) {
+            input.extend_from_slice(part);
+            while let Some(piece) = decoder.next(&mut input)? {
+                pieces.push(piece);
+            }
+        }
+        Ok(pieces)
+    }
+
+    /// Frames as the implementation in Go packs them, with its values.
+    #[test]
+    fn frames_have_the_bytes_of_the_reference_implementation() {
+        let cases: &[(Frame, &[u8])] = &[
+            (
+                Frame::Rst {
+                    id: id(0x49a1_bb00),
+                    code: ErrorCode::STREAM_REFUSED,
+                },
+                &[0, 0, 4, 0x00, 0x49, 0xa1, 0xbb, 0, 0, 0, 0, 5],
+            ),
+            (
+                Frame::Data {
+                    id: id(0x49a1_bb00),
+                    syn: false,
+                    fin: false,
+                    payload: Bytes::from_static(&[0, 1, 2, 3, 4]),
+                },
+                &[0, 0, 5, 0x10, 0x49, 0xa1, 0xbb, 0, 0, 1, 2, 3, 4],
+            ),
+            (
+                Frame::Data {
+                    id: id(0x7FFF_FFFF),
+                    syn: false,
+                    fin: true,
+                    payload: Bytes::from_static(&[0xFF, 0xEE]),
+                },
+                &[0, 0, 2, 0x11, 0x7F, 0xFF, 0xFF, 0xFF, 0xFF, 0xEE],
+            ),
+            (
+                Frame::Data {
+                    id: id(3),
+                    syn: true,
+                    fin: false,
+                    payload: Bytes::from_static(&[0xFF; 4]),
+                },
+                &[0, 0, 4, 0x12, 0, 0, 0, 3, 0xFF, 0xFF, 0xFF, 0xFF],
+            ),
+            (
+                Frame::Data {
+                    id: id(1),
+                    syn: false,
+                    fin: false,
+                    payload: Bytes::new(),
+                },
+                &[0, 0, 0, 0x10, 0, 0, 0, 1],
+            ),
+            (
+                Frame::WndInc {
+                    id: id(1),
+                    increment: 0x0012_c498,
+                },
+                &[0, 0, 4, 0x20, 0, 0, 0, 1, 0x00, 0x12, 0xc4, 0x98],
+            ),
+            (
+                Frame::WndInc {
+                    id: id(1),
+                    increment: 0x7FFF_FFFF,
+                },
+                &[0, 0, 4, 0x20, 0, 0, 0, 1, 0x7F, 0xFF, 0xFF, 0xFF],
+            ),
+            (
+                Frame::GoAway {
+                    last: 6,
+                    code: ErrorCode::NONE,
+                    text: Bytes::from_static(b"no error"),
+                },
+                b"\0\0\x10\x30\0\0\0\0\0\0\0\x06\0\0\0\0no error",
+            ),
+        ];
+        for (frame, bytes) in cases {
+            let mut out = BytesMut::new();
+            frame.encode(&mut out);
+            assert_eq!(out, bytes, "{frame:?}");
+        }
+    }
+
+    #[test]
+    fn a_captured_exchange_reads_the_same_however_it_is_cut() {
+        // The first bytes of an agent: heartbeat stream, Auth stream, a beat, credit, the end.
+        let mut wire = Vec::new();
+        wire.extend([0, 0, 4, 0x12, 0, 0, 0, 3, 0xff, 0xff, 0xff, 0xff]);
+        wire.extend([0, 0, 4, 0x12, 0, 0, 0, 5, 0, 0, 0, 0]);
+        wire.extend([0, 0, 4, 0x10, 0, 0, 0, 3, 0xe0, 0x09, 0xb2, 0x35]);
+        wire.extend([0, 0, 4, 0x20, 0, 0, 0, 5, 0, 0, 0, 0x20]);
+        wire.extend([0, 0, 0, 0x11, 0, 0, 0, 5]);
+        let data = |stream, syn, fin, length| Piece::Data {
+            id: id(stream),
+            syn,
+            fin,
+            length,
+        };
+        let expected = vec![
+            data(3, true, false, 4),
+            Piece::Payload(Bytes::from_static(&[0xff; 4])),
+            data(5, true, false, 4),
+            Piece::Payload(Bytes::from_static(&[0; 4])),
+            data(3, false, false, 4),
+            Piece::Payload(Bytes::from_static(&[0xe0, 0x09, 0xb2, 0x35])),
+            Piece::WndInc {
+                id: id(5),
+                increment: 32,
+            },
+            data(5, false, true, 0),
+        ];
+        assert_eq!(pieces(&wire, wire.len()).unwrap(), expected);
+        for cut in 1..wire.len() {
+            let mut joined: Vec<Piece> = Vec::new();
+            for piece in pieces(&wire, cut).unwrap() {
+                match (joined.last_mut(), piece) {
+                    (Some(Piece::Payload(whole)), Piece::Payload(part)) => {
+                        *whole = Bytes::from([&whole[..], &part[..]].concat());
+                    }
+                    (_, piece) => joined.push(piece),
+                }
+            }
+            assert_eq!(joined, expected, "cut every {cut}");
+        }
+    }
+
+    #[test]
+    fn what_no_implementation_sends_is_a_violation() {
+        let cases: &[(&[u8], ErrorCode)] = &[
+            (&[0, 0, 3, 0x00, 0, 0, 0, 2, 0, 0, 0], ErrorCode::FRAME_SIZE),
+            (
+                &[0, 0, 5, 0x20, 0, 0, 0, 2, 0, 0, 0, 1, 0],
+                ErrorCode::FRAME_SIZE,
+            ),
+            (
+                &[0, 0, 4, 0x20, 0, 0, 0, 2, 0, 0, 0, 0],
+                ErrorCode::PROTOCOL,
+            ),
+            (
+                // An increment whose only bit is the one that is masked away.
+                &[0, 0, 4, 0x20, 0, 0, 0, 2, 0x80, 0, 0, 0],
+                ErrorCode::PROTOCOL,
+            ),
+            (
+                &[0, 0, 4, 0x00, 0, 0, 0, 0, 0, 0, 0, 1],
+                ErrorCode::PROTOCOL,
+            ),
+            (&[0, 0, 1, 0x12, 0, 0, 0, 0, 7], ErrorCode::PROTOCOL),
+            (&[0, 0, 1, 0x12, 0x80, 0, 0, 0, 7], ErrorCode::PROTOCOL),
+            (&[0, 0, 7, 0x30, 0, 0, 0, 0], ErrorCode::FRAME_SIZE),
+            (&[0, 0, 8, 0x30, 0, 0, 0, 1], ErrorCode::PROTOCOL),
+        ];
+        for (bytes, code) in cases {
+            for cut in 1..=bytes.len() {
+                assert_eq!(pieces(bytes, cut).unwrap_err().code, *code, "{bytes:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn unknown_frames_are_passed_over_and_nothing_is_read_behind_a_goaway() {
+        let mut wire = vec![0, 0, 5, 0xF3, 1, 2, 3, 4, 9, 9, 9, 9, 9];
+        wire.extend([0, 0, 0, 0x4F, 0, 0, 0, 0]);
+        wire.extend([0, 0, 4, 0x00, 0, 0, 0, 2, 0, 0, 0, 7]);
+        // Counted as the crate counts: the eight fixed bytes are left out.
+        wire.extend(*b"\0\0\x0d\x30\0\0\0\0\0\0\0\x06\0\0\0\x01invalid frame");
+        wire.extend([0, 0, 3, 0x00, 0, 0, 0, 0]);
+        let read = pieces(&wire, wire.len()).unwrap();
+        assert_eq!(read[..2], [Piece::Unknown, Piece::Unknown]);
+        assert_eq!(
+            read[2],
+            Piece::Rst {
+                id: id(2),
+                code: ErrorCode::STREAM_RESET
+            }
+        );
+        assert_eq!(
+            read[3],
+            Piece::GoAway {
+                code: ErrorCode::PROTOCOL,
+                text: Bytes::from_static(b"inval")
+            }
+        );
+        assert_eq!(read.len(), 4);
+        for cut in 1..wire.len() {
+            assert_eq!(pieces(&wire, cut).unwrap().len(), 4, "cut every {cut}");
+        }
+    }
+
+    #[test]
+    fn a_frame_of_the_greatest_length_is_told_by_its_head() {
+        let mut decoder = Decoder::default();
+        let mut input = BytesMut::from(&[0xFF, 0xFF, 0xFF, 0x10, 0, 0, 0, 2, 1, 2][..]);
+        assert_eq!(
+            decoder.next(&mut input).unwrap(),
+            Some(Piece::Data {
+                id: id(2),
+                syn: false,
+                fin: false,
+                length: crate::PAYLOAD_BYTES_MAX
+            })
+        );
+        assert_eq!(
+            decoder.next(&mut input).unwrap(),
+            Some(Piece::Payload(Bytes::from_static(&[1, 2])))
+        );
+        assert_eq!(decoder.next(&mut input).unwrap(), None);
+    }
+}

@@ -1,0 +1,927 @@
+//! All streams of one connection, and what the two sides owe each other.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Instant;
+
+use bytes::{Buf, Bytes, BytesMut};
+
+use crate::codec::{Decoder, Piece};
+use crate::frame::{self, FIN, PAYLOAD_BYTES_MAX, STREAM_ID_MAX, SYN};
+use crate::retired::Retired;
+use crate::stream::{Broken, Read, Receiving, Sending, Stream};
+use crate::window::WINDOW_BYTES;
+use crate::{Ending, ErrorCode, Limits, Outbox, Side, StreamId, Violation};
+
+/// Something a user of the connection was waiting for, or has to know. Told once for each wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A read that had to wait would give something now.
+    Readable(StreamId),
+    /// A write that had to wait would take something now, or fail.
+    Writable(StreamId),
+    /// The peer opened a stream: see [`Connection::accept`].
+    Opened,
+    /// The connection is over: see [`Connection::ending`].
+    Ended,
+}
+
+/// Why a stream was not opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenRefused {
+    /// As many streams are open as the peer can stand. Another connection may have room.
+    Full,
+    /// Every number was used once. Only a new connection helps.
+    Exhausted,
+    /// The first bytes do not fit into one frame.
+    TooLong,
+    /// The connection has ended.
+    Ended,
+}
+
+impl std::fmt::Display for OpenRefused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Full => "too many streams are open",
+            Self::Exhausted => "all stream numbers are used",
+            Self::TooLong => "the first bytes do not fit into a frame",
+            Self::Ended => "the connection ended",
+        })
+    }
+}
+
+impl std::error::Error for OpenRefused {}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct Connection {
+    side: Side,
+    limits: Limits,
+    ending: Option<Ending>,
+    events: VecDeque<Event>,
+
+    streams: BTreeMap<StreamId, Box<Stream>>,
+    next_id: u32,
+    /// Opened by the peer and not taken yet, oldest first.
+    accepted: VecDeque<StreamId>,
+    /// The highest number the peer opened, for a GOAWAY.
+    last_accepted: u32,
+    retired: Retired,
+    /// When the streams this side reset lately stop counting as open.
+    cooling: VecDeque<Instant>,
+
+    decoder: Decoder,
+    /// Where the payload that is arriving goes.
+    current: Option<Current>,
+    unknown_frames: u32,
+    /// Received and not read, all streams.
+    held: usize,
+
+    /// Written and not yet in a frame, all streams.
+    queued: usize,
+    /// Streams with something to send, in turn.
+    round: VecDeque<StreamId>,
+    /// Writers that wait for `queued` to fall.
+    waiting: VecDeque<StreamId>,
+    /// Streams with credit to send.
+    credits: VecDeque<StreamId>,
+    /// Streams to be reset at the peer.
+    resets: VecDeque<Reset>,
+    /// The last frame, if one is to be sent.
+    goodbye: Option<(ErrorCode, &'static str)>,
+}
+
+/// The DATA frame whose payload is arriving.
+#[derive(Clone, Copy, Debug)]
+struct Current {
+    id: StreamId,
+    left: usize,
+    fin: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Reset {
+    id: StreamId,
+    code: ErrorCode,
+    /// See [`Limits::fin_before_rst`].
+    fin: bool,
+}
+
+/// The smallest window a stream is squeezed to while much is held.
+const SQUEEZED_WINDOW_BYTES: u32 = 16 << 10;
+
+impl Connection {
+    /// A connection of which nothing was sent or received yet.
+    pub fn new(side: Side, limits: Limits) -> Self {
+        Self {
+            side,
+            limits,
+            ending: None,
+            events: VecDeque::new(),
+            streams: BTreeMap::new(),
+            next_id: side.first_id(),
+            accepted: VecDeque::new(),
+            last_accepted: 0,
+            retired: Retired::default(),
+            cooling: VecDeque::new(),
+            decoder: Decoder::default(),
+            current: None,
+            unknown_frames: 0,
+            held: 0,
+            queued: 0,
+            round: VecDeque::new(),
+            waiting: VecDeque::new(),
+            credits: VecDeque::new(),
+            resets: VecDeque::new(),
+            goodbye: None,
+        }
+    }
+
+    /// Puts other limits in place. What is above them already stays.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
+    /// How the connection ended, if it has.
+    pub fn ending(&self) -> Option<&Ending> {
+        self.ending.as_ref()
+    }
+
+    /// Streams that exist, whoever opened them.
+    pub fn stream_count(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Bytes received that nobody has read.
+    pub fn held_bytes(&self) -> usize {
+        self.held
+    }
+
+    /// The next thing to tell somebody.
+    pub fn next_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    // What arrives.
+
+    /// Whether more input should be given. It should not while the peer leaves too many answers
+    /// unread or its data finds no readers; reads, [`Connection::transmit`] and
+    /// [`Connection::expire`] change that.
+    pub fn wants_input(&self) -> bool {
+        self.ending.is_none()
+            && self.held < self.limits.held_bytes_max
+            && self.resets.len() < self.limits.answers_max
+    }
+
+    /// Takes what arrived. A frame that is not all there stays in `input`, unless it is DATA, whose
+    /// payload is taken as it comes. Long payloads are kept as slices of `input`: with buffers of
+    /// 16 KiB, what is held costs at most twice its length.
+    pub fn receive(&mut self, input: &mut BytesMut, now: Instant) {
+        while self.ending.is_none() {
+            let taken = match self.decoder.next(input) {
+                Ok(Some(piece)) => self.take(piece, now),
+                Ok(None) => return,
+                Err(violation) => Err(violation),
+            };
+            if let Err(violation) = taken {
+                self.goodbye = Some((violation.code, violation.why));
+                self.end(Ending::Violated(violation));
+            }
+        }
+        input.clear();
+    }
+
+    fn take(&mut self, piece: Piece, now: Instant) -> Result<(), Violation> {
+        match piece {
+            Piece::Data {
+                id,
+                syn,
+                fin,
+                length,
+            } => self.take_data(id, syn, fin, length, now),
+            Piece::Payload(bytes) => {
+                self.take_payload(bytes, now);
+                Ok(())
+            }
+            Piece::WndInc { id, increment } => {
+                self.take_increment(id, increment, now);
+                Ok(())
+            }
+            Piece::Rst { id, code } => {
+                self.take_rst(id, code);
+                Ok(())
+            }
+            Piece::GoAway { code, text } => {
+                let text = String::from_utf8_lossy(&text).into_owned();
+                self.end(Ending::GoneAway { code, text });
+                Ok(())
+            }
+            Piece::Unknown => {
+                self.unknown_frames += 1;
+                if self.unknown_frames > self.limits.unknown_frames_max {
+                    return Err(Violation {
+                        code: ErrorCode::PROTOCOL,
+                        why: "too many frames of unknown types",
+                    });
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn take_data(
+        &mut self,
+        id: StreamId,
+        syn: bool,
+        fin: bool,
+        length: usize,
+        now: Instant,
+    ) -> Result<(), Violation> {
+        // Payload of a frame that is not wanted finds no current frame, and is dropped.
+        self.current = None;
+        if syn && !self.admit(id, now)? {
+            return Ok(());
+        }
+        let Some(stream) = self.streams.get_mut(&id) else {
+            // An empty FIN is how a side says that it never used a stream. For the rest, the peer
+            // is told once per frame, unless it could not know.
+            if length > 0 && !self.retired.contains(id) {
+                self.answer_rst(id, ErrorCode::STREAM_CLOSED);
+            }
+            return Ok(());
+        };
+        match stream.receiving {
+            Receiving::Open if stream.receive_window.charge(length) => {
+                self.current = Some(Current {
+                    id,
+                    left: length,
+                    fin,
+                });
+                if length == 0 {
+                    self.end_frame();
+                }
+            }
+            Receiving::Open => self.reset(id, ErrorCode::FLOW_CONTROL, now),
+            Receiving::Finished if length > 0 => self.reset(id, ErrorCode::STREAM_CLOSED, now),
+            Receiving::Finished | Receiving::Broken(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Decides about a stream that the peer opens. `false` if it was refused.
+    ///
+    /// Numbers need not rise: agents take a number when they open a stream and send it with their
+    /// first write, so two opened at once can arrive in either order.
+    fn admit(&mut self, id: StreamId, now: Instant) -> Result<bool, Violation> {
+        if self.side.opens(id) {
+            return Err(Violation {
+                code: ErrorCode::PROTOCOL,
+                why: "a stream was opened with a number of the other side",
+            });
+        }
+        if self.streams.contains_key(&id) {
+            return Err(Violation {
+                code: ErrorCode::PROTOCOL,
+                why: "a stream was opened twice",
+            });
+        }
+        if self.streams.len() >= self.limits.streams_max {
+            self.answer_rst(id, ErrorCode::STREAM_REFUSED);
+            self.retired.insert(id);
+            return Ok(false);
+        }
+        if self.accepted.len() >= self.limits.accept_max {
+            self.answer_rst(id, ErrorCode::ACCEPT_QUEUE_FULL);
+            self.retired.insert(id);
+            return Ok(false);
+        }
+        self.retired.remove(id);
+        self.last_accepted = self.last_accepted.max(id.get());
+        self.streams.insert(id, Box::new(Stream::new(false, now)));
+        self.accepted.push_back(id);
+        self.events.push_back(Event::Opened);
+        Ok(true)
+    }
+
+    fn take_payload(&mut self, bytes: Bytes, now: Instant) {
+        let Some(current) = &mut self.current else {
+            return;
+        };
+        current.left -= bytes.len();
+        let whole = current.left == 0;
+        let Some(stream) = self
+            .streams
+            .get_mut(&current.id)
+            .filter(|stream| stream.receiving == Receiving::Open)
+        else {
+            self.current = None;
+            return;
+        };
+        stream.receive_window.arrived(bytes.len());
+        // What nobody will read is dropped, and the credit for it is never returned.
+        if !stream.released {
+            if stream.unread.is_empty() {
+                stream.read_at = now;
+            }
+            self.held += bytes.len();
+            stream.unread.push(bytes);
+            if std::mem::take(&mut stream.reader_waits) {
+                self.events.push_back(Event::Readable(current.id));
+            }
+        }
+        let id = current.id;
+        if whole {
+            self.end_frame();
+        }
+        self.credit(id);
+    }
+
+    /// The current frame is complete.
+    fn end_frame(&mut self) {
+        let Some(Current { id, fin: true, .. }) = self.current.take() else {
+            return;
+        };
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        stream.receiving = Receiving::Finished;
+        if std::mem::take(&mut stream.reader_waits) {
+            self.events.push_back(Event::Readable(id));
+        }
+        self.remove_if_done(id);
+    }
+
+    fn take_increment(&mut self, id: StreamId, increment: u32, now: Instant) {
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        if !matches!(stream.sending, Sending::Open | Sending::Finishing) {
+            return;
+        }
+        if !stream.send_window.grow(increment) {
+            return self.reset(id, ErrorCode::FLOW_CONTROL, now);
+        }
+        self.wake_writer(id);
+    }
+
+    fn take_rst(&mut self, id: StreamId, code: ErrorCode) {
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        let why = Broken::ByPeer(code);
+        if !matches!(stream.sending, Sending::Finished | Sending::Broken(_)) {
+            stream.sending = Sending::Broken(why);
+            self.queued -= stream.queue.clear();
+        }
+        // A peer that has finished answers late data with this code; what it sent before is whole.
+        // With any other code its FIN was only the first half of breaking off.
+        let stays_whole =
+            stream.receiving == Receiving::Finished && code == ErrorCode::STREAM_CLOSED;
+        if !stays_whole && !matches!(stream.receiving, Receiving::Broken(_)) {
+            stream.receiving = Receiving::Broken(why);
+            self.held -= stream.unread.clear();
+        }
+        stream.increment = 0;
+        if std::mem::take(&mut stream.reader_waits) {
+            self.events.push_back(Event::Readable(id));
+        }
+        if std::mem::take(&mut stream.writer_waits) {
+            self.events.push_back(Event::Writable(id));
+        }
+        if let Some(at) = self.accepted.iter().position(|waiting| *waiting == id) {
+            // Nobody has seen it, nobody needs to.
+            self.accepted.remove(at);
+            self.streams.remove(&id);
+            return;
+        }
+        self.remove_if_done(id);
+    }
+
+    /// Notes the credit that is due to the peer after something arrived or was read.
+    fn credit(&mut self, id: StreamId) {
+        if self.ending.is_some() {
+            return;
+        }
+        let target = self.window_target();
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        if stream.receiving != Receiving::Open || stream.released || stream.syn {
+            return;
+        }
+        if let Some(increment) = stream.receive_window.due(stream.unread.len(), target) {
+            if stream.increment == 0 {
+                self.credits.push_back(id);
+            }
+            stream.increment += increment;
+        }
+    }
+
+    /// How far a stream's peer may be ahead of its reader: the whole window while little is held,
+    /// less and less from a quarter of the limit on. So many slow readers together slow their own
+    /// senders down and not those of the quick ones.
+    fn window_target(&self) -> u32 {
+        let whole = self.limits.window_bytes_max.max(SQUEEZED_WINDOW_BYTES);
+        let limit = self.limits.held_bytes_max;
+        let easy = limit / 4;
+        if self.held <= easy {
+            return whole;
+        }
+        let left = limit.saturating_sub(self.held) as u64;
+        let squeezed = u64::from(whole) * left / (limit - easy).max(1) as u64;
+        u32::try_from(squeezed)
+            .unwrap_or(whole)
+            .max(SQUEEZED_WINDOW_BYTES)
+    }
+
+    // Time.
+
+    /// When [`Connection::expire`] should be called at the latest, if ever.
+    pub fn deadline(&self) -> Option<Instant> {
+        if self.ending.is_some() || self.held < self.limits.held_bytes_max {
+            return None;
+        }
+        self.longest_unread()
+            .map(|(_, since)| since + self.limits.unread_after)
+    }
+
+    /// Resets the streams that have stopped all others for too long.
+    pub fn expire(&mut self, now: Instant) {
+        while self.held >= self.limits.held_bytes_max && self.ending.is_none() {
+            match self.longest_unread() {
+                Some((id, since)) if since + self.limits.unread_after <= now => {
+                    self.reset(id, ErrorCode::ENHANCE_YOUR_CALM, now);
+                }
+                _ => return,
+            }
+        }
+    }
+
+    fn longest_unread(&self) -> Option<(StreamId, Instant)> {
+        self.streams
+            .iter()
+            .filter(|(_, stream)| !stream.unread.is_empty())
+            .map(|(id, stream)| (*id, stream.read_at))
+            .min_by_key(|(_, read_at)| *read_at)
+    }
+
+    // Streams.
+
+    /// Whether [`Connection::open`] would find room.
+    pub fn has_room(&mut self, now: Instant) -> bool {
+        self.cool_down(now);
+        self.ending.is_none()
+            && self.resets.len() < self.limits.answers_max
+            && self.streams.len() + self.cooling.len() < self.limits.streams_max
+    }
+
+    /// Opens a stream. `first` travels in the frame that opens it, all of it, as agents expect of
+    /// the type and the header of a stream.
+    pub fn open(&mut self, first: Bytes, now: Instant) -> Result<StreamId, OpenRefused> {
+        if self.ending.is_some() {
+            return Err(OpenRefused::Ended);
+        }
+        if first.len() > self.limits.frame_bytes_max.min(WINDOW_BYTES as usize) {
+            return Err(OpenRefused::TooLong);
+        }
+        if !self.has_room(now) {
+            return Err(OpenRefused::Full);
+        }
+        let id = StreamId::new(self.next_id).ok_or(OpenRefused::Exhausted)?;
+        // One past the last number is no number, so the next call finds them used up.
+        self.next_id = self.next_id.saturating_add(2).min(STREAM_ID_MAX + 1);
+        let mut stream = Stream::new(true, now);
+        stream.send_window.spend(first.len());
+        self.queued += first.len();
+        stream.queue.push(first);
+        stream.scheduled = true;
+        self.streams.insert(id, Box::new(stream));
+        self.round.push_back(id);
+        Ok(id)
+    }
+
+    /// The oldest stream that the peer opened and nobody has taken.
+    pub fn accept(&mut self) -> Option<StreamId> {
+        self.accepted.pop_front()
+    }
+
+    /// The next bytes of a stream, at most `max` of them, which must not be zero.
+    pub fn read(&mut self, id: StreamId, max: usize, now: Instant) -> Result<Read, Broken> {
+        let stream = self.streams.get_mut(&id).ok_or(Broken::Gone)?;
+        let Some(bytes) = stream.unread.pop(max) else {
+            return nothing_to_read(stream, self.ending.is_some());
+        };
+        stream.read_at = now;
+        self.held -= bytes.len();
+        self.credit(id);
+        Ok(Read::Data(bytes))
+    }
+
+    /// The same into a buffer: how many bytes were copied to its front, zero at the end, `None` to
+    /// wait.
+    pub fn read_into(
+        &mut self,
+        id: StreamId,
+        to: &mut [u8],
+        now: Instant,
+    ) -> Result<Option<usize>, Broken> {
+        let stream = self.streams.get_mut(&id).ok_or(Broken::Gone)?;
+        let copied = stream.unread.copy_out(to);
+        if copied == 0 && !to.is_empty() {
+            return nothing_to_read(stream, self.ending.is_some()).map(|read| match read {
+                Read::End => Some(0),
+                _ => None,
+            });
+        }
+        stream.read_at = now;
+        self.held -= copied;
+        self.credit(id);
+        Ok(Some(copied))
+    }
+
+    /// How many bytes a write would take now. With zero, [`Event::Writable`] will tell.
+    pub fn capacity(&mut self, id: StreamId) -> Result<usize, Broken> {
+        let stream = self.streams.get_mut(&id).ok_or(Broken::Gone)?;
+        match stream.sending {
+            Sending::Open => {}
+            Sending::Broken(why) => return Err(why),
+            Sending::Finishing | Sending::Finished => return Err(Broken::Finished),
+        }
+        if self.ending.is_some() {
+            return Err(Broken::Gone);
+        }
+        let room = stream_room(stream, &self.limits);
+        if room == 0 {
+            stream.writer_waits = true;
+            return Ok(0);
+        }
+        let room_of_all = self.limits.queue_bytes_max.saturating_sub(self.queued);
+        if room_of_all == 0 {
+            stream.writer_waits = true;
+            if !std::mem::replace(&mut stream.waits_for_all, true) {
+                self.waiting.push_back(id);
+            }
+            return Ok(0);
+        }
+        Ok(room.min(room_of_all))
+    }
+
+    /// Takes as much of the front of `data` as there is capacity for, and says how much.
+    pub fn write(&mut self, id: StreamId, data: &mut Bytes) -> Result<usize, Broken> {
+        let length = self.capacity(id)?.min(data.len());
+        let piece = data.split_to(length);
+        Ok(self.enqueue(id, length, |queue| queue.push(piece)))
+    }
+
+    /// The same with a copy.
+    pub fn write_copy(&mut self, id: StreamId, data: &[u8]) -> Result<usize, Broken> {
+        let length = self.capacity(id)?.min(data.len());
+        Ok(self.enqueue(id, length, |queue| queue.push_copy(&data[..length])))
+    }
+
+    fn enqueue(
+        &mut self,
+        id: StreamId,
+        length: usize,
+        push: impl FnOnce(&mut crate::chunks::Chunks),
+    ) -> usize {
+        if length > 0
+            && let Some(stream) = self.streams.get_mut(&id)
+        {
+            push(&mut stream.queue);
+            stream.send_window.spend(length);
+            self.queued += length;
+            if !std::mem::replace(&mut stream.scheduled, true) {
+                self.round.push_back(id);
+            }
+        }
+        length
+    }
+
+    /// Ends the sending direction behind what was written.
+    pub fn finish(&mut self, id: StreamId) -> Result<(), Broken> {
+        let stream = self.streams.get_mut(&id).ok_or(Broken::Gone)?;
+        match stream.sending {
+            Sending::Open if self.ending.is_some() => Err(Broken::Gone),
+            Sending::Open => {
+                stream.sending = Sending::Finishing;
+                if !std::mem::replace(&mut stream.scheduled, true) {
+                    self.round.push_back(id);
+                }
+                Ok(())
+            }
+            Sending::Finishing | Sending::Finished => Ok(()),
+            Sending::Broken(why) => Err(why),
+        }
+    }
+
+    /// Whether all that was written to a stream is in frames, its end included.
+    pub fn is_flushed(&self, id: StreamId) -> bool {
+        self.streams
+            .get(&id)
+            .is_none_or(|stream| !stream.has_output())
+    }
+
+    /// Breaks both directions off, and drops what was not read. Nothing if the stream was over.
+    pub fn reset(&mut self, id: StreamId, code: ErrorCode, now: Instant) {
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        let is_open = stream.is_open_on_the_wire();
+        if !is_open && stream.unread.is_empty() {
+            return;
+        }
+        let at_peer = is_open && !stream.syn && self.ending.is_none();
+        if at_peer {
+            self.resets.push_back(Reset {
+                id,
+                code,
+                fin: self.limits.fin_before_rst
+                    && matches!(stream.sending, Sending::Open | Sending::Finishing),
+            });
+        }
+        let why = Broken::Here(code);
+        stream.sending = Sending::Broken(why);
+        stream.receiving = Receiving::Broken(why);
+        stream.increment = 0;
+        self.queued -= stream.queue.clear();
+        self.held -= stream.unread.clear();
+        if std::mem::take(&mut stream.reader_waits) {
+            self.events.push_back(Event::Readable(id));
+        }
+        if std::mem::take(&mut stream.writer_waits) {
+            self.events.push_back(Event::Writable(id));
+        }
+        if at_peer {
+            self.retired.insert(id);
+            self.cool_down(now);
+            self.cooling.push_back(now + self.limits.cooling);
+        }
+        self.remove_if_done(id);
+    }
+
+    /// Forgets the streams that have cooled.
+    fn cool_down(&mut self, now: Instant) {
+        while self.cooling.front().is_some_and(|until| *until <= now) {
+            self.cooling.pop_front();
+        }
+    }
+
+    /// The user of a stream lets go of it. What was written before [`Connection::finish`] is still
+    /// sent; if the peer has not finished by then, or this side has not, the stream is reset.
+    pub fn release(&mut self, id: StreamId, now: Instant) {
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        stream.released = true;
+        stream.reader_waits = false;
+        stream.writer_waits = false;
+        if stream.sending == Sending::Finishing && self.ending.is_none() {
+            self.held -= stream.unread.clear();
+            return;
+        }
+        if self.ending.is_none() {
+            self.reset(id, ErrorCode::STREAM_CANCELLED, now);
+        }
+        self.remove(id);
+    }
+
+    fn remove_if_done(&mut self, id: StreamId) {
+        if let Some(stream) = self.streams.get(&id)
+            && stream.released
+            && !stream.is_open_on_the_wire()
+        {
+            self.remove(id);
+        }
+    }
+
+    fn remove(&mut self, id: StreamId) {
+        if let Some(mut stream) = self.streams.remove(&id) {
+            self.held -= stream.unread.clear();
+            self.queued -= stream.queue.clear();
+        }
+    }
+
+    fn answer_rst(&mut self, id: StreamId, code: ErrorCode) {
+        self.resets.push_back(Reset {
+            id,
+            code,
+            fin: false,
+        });
+    }
+
+    fn wake_writer(&mut self, id: StreamId) {
+        if let Some(stream) = self.streams.get_mut(&id)
+            && stream.writer_waits
+            && !stream.waits_for_all
+            && stream_room(stream, &self.limits) > 0
+        {
+            stream.writer_waits = false;
+            self.events.push_back(Event::Writable(id));
+        }
+    }
+
+    // What leaves.
+
+    /// Whether [`Connection::transmit`] has anything to give.
+    pub fn has_output(&self) -> bool {
+        self.goodbye.is_some()
+            || !self.round.is_empty()
+            || !self.credits.is_empty()
+            || !self.resets.is_empty()
+    }
+
+    /// Puts frames into `out` until there is nothing more to send or `out` holds `enough` bytes.
+    /// Credit and resets go first; then each stream in turn gives one frame.
+    pub fn transmit(&mut self, out: &mut Outbox, enough: usize, now: Instant) {
+        while let Some(id) = self.credits.pop_front() {
+            if let Some(stream) = self.streams.get_mut(&id) {
+                let increment = std::mem::take(&mut stream.increment);
+                if increment > 0 {
+                    out.put(&frame::window_increment(id, increment));
+                }
+            }
+        }
+        while let Some(Reset { id, code, fin }) = self.resets.pop_front() {
+            if fin {
+                out.put(&frame::data_head(id, FIN, 0));
+            }
+            out.put(&frame::rst(id, code));
+            if out.remaining() >= enough {
+                break;
+            }
+        }
+        while out.remaining() < enough {
+            let Some(id) = self.round.pop_front() else {
+                break;
+            };
+            self.transmit_data(id, out, now);
+        }
+        if self.queued <= self.limits.queue_bytes_max / 2 {
+            while let Some(id) = self.waiting.pop_front() {
+                if let Some(stream) = self.streams.get_mut(&id) {
+                    stream.waits_for_all = false;
+                }
+                self.wake_writer(id);
+            }
+        }
+        if let Some((code, why)) = self.goodbye.take() {
+            out.put(&frame::goaway_head(self.last_accepted, code, why.len()));
+            out.put(why.as_bytes());
+        }
+    }
+
+    /// One frame of one stream.
+    fn transmit_data(&mut self, id: StreamId, out: &mut Outbox, now: Instant) {
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        stream.scheduled = false;
+        if !stream.has_output() {
+            return;
+        }
+        let length = stream
+            .queue
+            .len()
+            .min(self.limits.frame_bytes_max)
+            .min(PAYLOAD_BYTES_MAX);
+        let syn = std::mem::take(&mut stream.syn);
+        // One published agent takes the two flags on one frame for the end of its own half.
+        let fin = stream.sending == Sending::Finishing && length == stream.queue.len() && !syn;
+        let flags = if syn { SYN } else { 0 } | if fin { FIN } else { 0 };
+        out.put(&frame::data_head(id, flags, length));
+        let mut left = length;
+        while left > 0
+            && let Some(piece) = stream.queue.pop(left)
+        {
+            left -= piece.len();
+            out.put_payload(piece);
+        }
+        self.queued -= length;
+        if fin {
+            stream.sending = Sending::Finished;
+        }
+        if stream.has_output() {
+            stream.scheduled = true;
+            self.round.push_back(id);
+        } else if fin && stream.released {
+            if stream.receiving == Receiving::Open {
+                self.reset(id, ErrorCode::STREAM_CANCELLED, now);
+            }
+            self.remove(id);
+            return;
+        }
+        if stream_is_low(stream, &self.limits) {
+            self.wake_writer(id);
+        }
+    }
+
+    // The end.
+
+    /// Ends the connection from this side. `why` is for people; the frame that carries it is the
+    /// last, and the bytes below must be closed behind it.
+    pub fn close(&mut self, code: ErrorCode, why: &'static str) {
+        if self.ending.is_none() {
+            self.goodbye = Some((code, why));
+            self.end(Ending::Closed(code));
+        }
+    }
+
+    /// The bytes below have ended.
+    pub fn lost(&mut self) {
+        self.goodbye = None;
+        self.end(Ending::Lost);
+    }
+
+    /// Keeps what was received for its readers, drops what was to be sent, wakes everybody.
+    fn end(&mut self, ending: Ending) {
+        if self.ending.is_some() {
+            return;
+        }
+        self.ending = Some(ending);
+        self.round.clear();
+        self.waiting.clear();
+        self.credits.clear();
+        self.resets.clear();
+        self.cooling.clear();
+        self.current = None;
+        while let Some(id) = self.accepted.pop_front() {
+            self.remove(id);
+        }
+        for (id, stream) in &mut self.streams {
+            self.queued -= stream.queue.clear();
+            stream.scheduled = false;
+            if std::mem::take(&mut stream.reader_waits) {
+                self.events.push_back(Event::Readable(*id));
+            }
+            if std::mem::take(&mut stream.writer_waits) {
+                self.events.push_back(Event::Writable(*id));
+            }
+        }
+        // These waited only for what was written to leave.
+        self.streams.retain(|_, stream| !stream.released);
+        self.events.push_back(Event::Ended);
+    }
+
+    /// Asserts what must hold between any two calls. For tests, simulations and fuzzing; it visits
+    /// every stream.
+    ///
+    /// # Panics
+    ///
+    /// When it does not hold.
+    pub fn check(&self) {
+        let (mut held, mut queued) = (0, 0);
+        for (id, stream) in &self.streams {
+            held += stream.unread.len();
+            queued += stream.queue.len();
+            assert!(
+                !stream.has_output() || stream.scheduled || self.ending.is_some(),
+                "{id:?} has output and no turn"
+            );
+            assert_eq!(
+                stream.scheduled,
+                self.round.contains(id),
+                "{id:?} and the round disagree"
+            );
+            assert!(
+                stream.increment == 0 || self.credits.contains(id),
+                "{id:?} has credit that nobody sends"
+            );
+            assert!(
+                stream.unread.len() <= self.limits.window_bytes_max.max(WINDOW_BYTES) as usize,
+                "{id:?} holds more than its window"
+            );
+        }
+        assert_eq!(held, self.held, "held bytes are miscounted");
+        assert_eq!(queued, self.queued, "queued bytes are miscounted");
+        assert!(self.accepted.len() <= self.limits.accept_max.max(self.streams.len()));
+    }
+}
+
+/// What a read without bytes means.
+fn nothing_to_read(stream: &mut Stream, ended: bool) -> Result<Read, Broken> {
+    match stream.receiving {
+        Receiving::Finished => Ok(Read::End),
+        Receiving::Broken(why) => Err(why),
+        Receiving::Open if ended => Err(Broken::Gone),
+        Receiving::Open => {
+            stream.reader_waits = true;
+            Ok(Read::Wait)
+        }
+    }
+}
+
+/// What a stream's own window and queue have room for.
+fn stream_room(stream: &Stream, limits: &Limits) -> usize {
+    limits
+        .stream_queue_bytes_max
+        .saturating_sub(stream.queue.len())
+        .min(stream.send_window.available())
+}
+
+/// Whether a waiting writer is worth waking: half of the queue is free.
+fn stream_is_low(stream: &Stream, limits: &Limits) -> bool {
+    stream.queue.len() <= limits.stream_queue_bytes_max / 2
+}
+
+#[cfg(test)]
+mod tests;

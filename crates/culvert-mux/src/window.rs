@@ -1,0 +1,138 @@
+//! Credit: how many bytes may travel on a stream before its reader catches up. Both windows are
+//! unsigned and change by checked arithmetic only, so neither can go below zero.
+
+use crate::frame::INCREMENT_MAX;
+
+/// What either direction of a new stream may carry before the first increment.
+pub const WINDOW_BYTES: u32 = 256 << 10;
+
+/// What this side may still send on a stream.
+#[derive(Debug)]
+pub(crate) struct SendWindow(u32);
+
+impl SendWindow {
+    pub(crate) const fn new() -> Self {
+        Self(WINDOW_BYTES)
+    }
+
+    pub(crate) const fn available(&self) -> usize {
+        self.0 as usize
+    }
+
+    /// Spends `bytes`, which the caller has seen to be available.
+    pub(crate) fn spend(&mut self, bytes: usize) {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        debug_assert!(bytes <= self.0);
+        self.0 = self.0.saturating_sub(bytes);
+    }
+
+    /// Takes an increment. `false` if the sum is more than the protocol can say.
+    pub(crate) fn grow(&mut self, increment: u32) -> bool {
+        match self.0.checked_add(increment) {
+            Some(sum) if sum <= INCREMENT_MAX => {
+                self.0 = sum;
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+/// What the peer may still send on a stream.
+#[derive(Debug)]
+pub(crate) struct ReceiveWindow {
+    /// Not yet used by any frame.
+    credit: u32,
+    /// Announced by a frame's head, not yet arrived.
+    arriving: u32,
+}
+
+impl ReceiveWindow {
+    pub(crate) const fn new() -> Self {
+        Self {
+            credit: WINDOW_BYTES,
+            arriving: 0,
+        }
+    }
+
+    /// Charges a whole frame by its head. `false` if the peer had not that much credit.
+    pub(crate) fn charge(&mut self, length: usize) -> bool {
+        let Ok(length) = u32::try_from(length) else {
+            return false;
+        };
+        match self.credit.checked_sub(length) {
+            Some(rest) => {
+                self.credit = rest;
+                self.arriving += length;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Part of a charged frame has arrived.
+    pub(crate) fn arrived(&mut self, length: usize) {
+        let length = u32::try_from(length).unwrap_or(u32::MAX);
+        debug_assert!(length <= self.arriving);
+        self.arriving = self.arriving.saturating_sub(length);
+    }
+
+    /// The increment that is due when `unread` bytes wait for the reader and the peer should be
+    /// `target` bytes ahead of it at most. Half of the target is the least worth a frame.
+    pub(crate) fn due(&mut self, unread: usize, target: u32) -> Option<u32> {
+        let unread = u32::try_from(unread).unwrap_or(u32::MAX);
+        let ahead = self
+            .credit
+            .saturating_add(self.arriving)
+            .saturating_add(unread);
+        let room = target.saturating_sub(ahead);
+        if room == 0 || room < target / 2 {
+            return None;
+        }
+        self.credit += room;
+        Some(room)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credit_is_returned_when_half_of_it_was_read() {
+        let mut window = ReceiveWindow::new();
+        assert_eq!(window.due(0, WINDOW_BYTES), None, "all of it is out");
+        assert!(window.charge(200_000));
+        window.arrived(150_000);
+        assert_eq!(window.due(150_000, WINDOW_BYTES), None, "nothing was read");
+        window.arrived(50_000);
+        assert_eq!(window.due(100_000, WINDOW_BYTES), None, "less than half");
+        assert_eq!(window.due(60_000, WINDOW_BYTES), Some(140_000));
+        assert_eq!(window.due(60_000, WINDOW_BYTES), None);
+        assert!(!window.charge(WINDOW_BYTES as usize - 60_000 + 1));
+        assert!(window.charge(WINDOW_BYTES as usize - 60_000));
+        assert!(!window.charge(1));
+    }
+
+    #[test]
+    fn a_smaller_target_holds_credit_back_and_a_larger_one_adds_to_it() {
+        let mut window = ReceiveWindow::new();
+        assert!(window.charge(250_000));
+        window.arrived(250_000);
+        assert_eq!(window.due(0, 16 << 10), None, "12,144 bytes are still out");
+        assert!(window.charge(8_000));
+        window.arrived(8_000);
+        assert_eq!(window.due(0, 16 << 10), Some((16 << 10) - 4_144));
+        assert_eq!(window.due(0, 1 << 20), Some((1 << 20) - (16 << 10)));
+    }
+
+    #[test]
+    fn a_send_window_grows_to_what_the_protocol_can_say() {
+        let mut window = SendWindow::new();
+        window.spend(WINDOW_BYTES as usize);
+        assert_eq!(window.available(), 0);
+        assert!(window.grow(INCREMENT_MAX));
+        assert!(!window.grow(1));
+        assert_eq!(window.available(), INCREMENT_MAX as usize);
+    }
+}
