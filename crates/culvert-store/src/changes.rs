@@ -1,0 +1,489 @@
+//! One write and its events, as a value.
+//!
+//! A write cannot be built without saying what is told about it. All of a `Changes` is committed
+//! together, or nothing of it.
+
+use culvert_base::{BoxFuture, Event, Fault};
+use tokio::sync::watch;
+
+use crate::chain::Link;
+use crate::dialect::{Arg, Connection};
+use crate::document::{Document, Head, Key, OnDelete};
+use crate::statements::{meta, state};
+use crate::writer::{Book, Outcome};
+use crate::{audit, outbox};
+
+/// What a write tells the world.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// This event, committed together with the write.
+    Event(Event),
+    /// Nothing, for this reason.
+    Nothing { why: &'static str },
+}
+
+/// Writes and their events, committed together in the order they were joined.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    steps: Vec<Step>,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Insert(Document, Told),
+    Replace(Document, Told),
+    Remove(Head, Told),
+    Tell(Event),
+}
+
+impl Changes {
+    /// A new document. Its head's revision is given by the store.
+    pub fn insert(document: Document, told: Told) -> Self {
+        Self::of(Step::Insert(document, told))
+    }
+
+    /// Another body, other keys, references and topics for a document. Refused as stale unless the
+    /// stored revision is the one in `document.head`.
+    pub fn replace(document: Document, told: Told) -> Self {
+        Self::of(Step::Replace(document, told))
+    }
+
+    /// The document goes, with its keys, references and topics. Refused as stale unless the stored
+    /// revision is the one in `head`.
+    pub fn remove(head: Head, told: Told) -> Self {
+        Self::of(Step::Remove(head, told))
+    }
+
+    /// An event without a write.
+    pub fn tell(event: Event) -> Self {
+        Self::of(Step::Tell(event))
+    }
+
+    /// These, then `more`, committed together.
+    pub fn and(mut self, more: Self) -> Self {
+        self.steps.extend(more.steps);
+        self
+    }
+
+    fn of(step: Step) -> Self {
+        Self { steps: vec![step] }
+    }
+}
+
+/// Why a `Changes` was not committed.
+#[derive(Debug, thiserror::Error)]
+pub enum CommitError {
+    /// A document it replaces or removes has moved on, is gone, or is referenced by one that came
+    /// after it was read. Read again and decide again.
+    #[error("the documents have changed since they were read")]
+    Stale,
+    /// Another document holds this unique value. `name` is the key's name, or `id`.
+    #[error("another {kind} has this {name}")]
+    Duplicate { kind: String, name: String },
+    /// A reference points at a document that does not exist.
+    #[error("{field} names {to}, which does not exist")]
+    Missing { field: String, to: String },
+    /// A removed document is referenced by `by`, which blocks the removal.
+    #[error("{id} is in use by {by}")]
+    InUse {
+        id: String,
+        by_kind: String,
+        by: String,
+    },
+    /// A failure of ours. Unless it says so, nothing was committed.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+}
+
+/// Writes `Changes` in the order of the ledger, whose one row every transaction locks first. So
+/// revisions and outbox positions are in commit order, on every node.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    pub(crate) revision: watch::Sender<i64>,
+}
+
+/// One write to the state.
+#[derive(Debug)]
+pub(crate) enum Entry {
+    Commit(Changes),
+    Meta {
+        name: String,
+        value: String,
+    },
+    PruneOutbox {
+        up_to: i64,
+    },
+    /// Hashes of rows that have none, of this many at most.
+    Chain {
+        rows_max: i64,
+    },
+}
+
+/// What an entry's writer hears.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Revision(i64),
+    Rows(u64),
+}
+
+/// The last revision and outbox position given out, and where the chain over the outbox ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Page {
+    revision: i64,
+    outbox: i64,
+    /// At `outbox`, unless a program that knows of no chain has written since.
+    head: Link,
+}
+
+/// Rows without a hash that one transaction chains before its own.
+const CHAINED_AHEAD: i64 = 128;
+
+impl Book for Journal {
+    type Entry = Entry;
+    type Answer = Answer;
+    type Refused = CommitError;
+    type Page = Page;
+
+    fn open<'a>(
+        &'a self,
+        connection: &'a mut Connection,
+    ) -> BoxFuture<'a, Result<Page, sqlx::Error>> {
+        Box::pin(async move {
+            let row = connection
+                .row(state::LOCK, &[])
+                .await?
+                .ok_or(sqlx::Error::RowNotFound)?;
+            let mut page = Page {
+                revision: row.get(0)?,
+                outbox: row.get(1)?,
+                head: audit::link(&row, 2)?,
+            };
+            if page.head.seq < page.outbox {
+                page.head =
+                    outbox::chain(connection, page.head, page.outbox, CHAINED_AHEAD).await?;
+            }
+            Ok(page)
+        })
+    }
+
+    fn write<'a>(
+        &'a self,
+        connection: &'a mut Connection,
+        page: &'a mut Page,
+        entry: &'a Entry,
+    ) -> BoxFuture<'a, Result<Outcome<Self>, sqlx::Error>> {
+        Box::pin(async move {
+            match entry {
+                Entry::Commit(changes) => {
+                    page.revision += 1;
+                    match changes.apply(connection, page).await {
+                        Ok(()) => Ok(Outcome::Written(Answer::Revision(page.revision))),
+                        Err(Failure::Refused(refused)) => Ok(Outcome::Refused(refused)),
+                        Err(Failure::Database(error)) => Err(error),
+                    }
+                }
+                Entry::Meta { name, value } => {
+                    let n = connection
+                        .run(meta::SET, &[Arg::Text(name), Arg::Text(value)])
+                        .await?;
+                    Ok(Outcome::Written(Answer::Rows(n)))
+                }
+                Entry::PruneOutbox { up_to } => {
+                    let n = outbox::prune(connection, page.head, *up_to).await?;
+                    Ok(Outcome::Written(Answer::Rows(n)))
+                }
+                Entry::Chain { rows_max } => {
+                    page.head =
+                        outbox::chain(connection, page.head, page.outbox, *rows_max).await?;
+                    let n_left = page.outbox.saturating_sub(page.head.seq);
+                    Ok(Outcome::Written(Answer::Rows(n_left.unsigned_abs())))
+                }
+            }
+        })
+    }
+
+    fn close<'a>(
+        &'a self,
+        connection: &'a mut Connection,
+        page: &'a Page,
+    ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
+        Box::pin(async move {
+            let head = page.head.hash.to_string();
+            let arguments = [
+                Arg::Int(page.revision),
+                Arg::Int(page.outbox),
+                Arg::Int(page.head.seq),
+                Arg::Text(&head),
+            ];
+            connection.run(state::ADVANCE, &arguments).await.map(drop)
+        })
+    }
+
+    fn committed(&self, page: &Page) {
+        announce(&self.revision, page.revision);
+    }
+}
+
+/// Moves the watch forward, never back.
+pub(crate) fn announce(watch: &watch::Sender<i64>, revision: i64) {
+    watch.send_if_modified(|latest| {
+        let is_newer = revision > *latest;
+        if is_newer {
+            *latest = revision;
+        }
+        is_newer
+    });
+}
+
+/// Why a step could not be applied.
+enum Failure {
+    Refused(CommitError),
+    Database(sqlx::Error),
+}
+
+impl From<sqlx::Error> for Failure {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+impl From<CommitError> for Failure {
+    fn from(refused: CommitError) -> Self {
+        Self::Refused(refused)
+    }
+}
+
+impl Changes {
+    async fn apply(&self, connection: &mut Connection, page: &mut Page) -> Result<(), Failure> {
+        for step in &self.steps {
+            step.apply(connection, page).await?;
+        }
+        // References are judged by how things stand at the end, so the order of steps is free.
+        for step in &self.steps {
+            step.check_references(connection).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Step {
+    async fn apply(&self, connection: &mut Connection, page: &mut Page) -> Result<(), Failure> {
+        match self {
+            Self::Insert(document, told) => {
+                insert(connection, document, page.revision).await?;
+                told.tell(connection, page).await
+            }
+            Self::Replace(document, told) => {
+                replace(connection, document, page.revision).await?;
+                told.tell(connection, page).await
+            }
+            Self::Remove(head, told) => {
+                // Told to those who wanted to know before: a subscription reports its own end.
+                told.tell(connection, page).await?;
+                let n_removed = connection
+                    .run(
+                        state::REMOVE,
+                        &[
+                            Arg::Text(&head.id),
+                            Arg::Text(&head.kind),
+                            Arg::Int(head.revision),
+                        ],
+                    )
+                    .await?;
+                if n_removed == 0 {
+                    return Err(CommitError::Stale.into());
+                }
+                Ok(())
+            }
+            Self::Tell(event) => tell(connection, page, event).await,
+        }
+    }
+
+    async fn check_references(&self, connection: &mut Connection) -> Result<(), Failure> {
+        match self {
+            Self::Insert(document, _) | Self::Replace(document, _) if !document.refs.is_empty() => {
+                let missing = connection
+                    .row(state::MISSING, &[Arg::Text(&document.head.id)])
+                    .await?;
+                match missing {
+                    None => Ok(()),
+                    Some(row) => Err(CommitError::Missing {
+                        field: row.get(0)?,
+                        to: row.get(1)?,
+                    }
+                    .into()),
+                }
+            }
+            Self::Remove(head, _) => {
+                let referrer = connection
+                    .row(state::REFERRER, &[Arg::Text(&head.id)])
+                    .await?;
+                let Some(row) = referrer else { return Ok(()) };
+                let blocks: i64 = row.get(2)?;
+                if blocks == 0 {
+                    return Err(CommitError::Stale.into());
+                }
+                Err(CommitError::InUse {
+                    id: head.id.clone(),
+                    by: row.get(0)?,
+                    by_kind: row.get(1)?,
+                }
+                .into())
+            }
+            Self::Insert(..) | Self::Replace(..) | Self::Tell(_) => Ok(()),
+        }
+    }
+}
+
+impl Told {
+    async fn tell(&self, connection: &mut Connection, page: &mut Page) -> Result<(), Failure> {
+        match self {
+            Self::Event(event) => tell(connection, page, event).await,
+            Self::Nothing { why } => {
+                tracing::debug!(why, "a write that nobody is told of");
+                Ok(())
+            }
+        }
+    }
+}
+
+async fn tell(connection: &mut Connection, page: &mut Page, event: &Event) -> Result<(), Failure> {
+    let audience = outbox::audience(connection, event).await?;
+    let is_chained = page.head.seq == page.outbox;
+    page.outbox += 1;
+    if is_chained {
+        page.head = page
+            .head
+            .next(page.outbox, outbox::content(event, &audience));
+    }
+    // Behind rows that are not chained yet it waits for its turn.
+    let hash = is_chained.then(|| page.head.hash.to_string());
+    if outbox::tell(connection, page.outbox, event, &audience, hash.as_deref()).await? {
+        return Ok(());
+    }
+    Err(CommitError::Duplicate {
+        kind: "event".to_owned(),
+        name: "id".to_owned(),
+    }
+    .into())
+}
+
+async fn insert(
+    connection: &mut Connection,
+    document: &Document,
+    revision: i64,
+) -> Result<(), Failure> {
+    let head = &document.head;
+    let n_written = connection
+        .run(
+            state::INSERT,
+            &[
+                Arg::Text(&head.id),
+                Arg::Text(&head.kind),
+                Arg::Text(&head.account),
+                Arg::Int(revision),
+                Arg::Int(head.created_at.unix_nanos()),
+                Arg::Int(head.updated_at.unix_nanos()),
+                Arg::Text(&document.links()?),
+                Arg::Text(&document.body),
+            ],
+        )
+        .await?;
+    if n_written == 0 {
+        return Err(CommitError::Duplicate {
+            kind: head.kind.clone(),
+            name: "id".to_owned(),
+        }
+        .into());
+    }
+    link(connection, document).await
+}
+
+async fn replace(
+    connection: &mut Connection,
+    document: &Document,
+    revision: i64,
+) -> Result<(), Failure> {
+    let head = &document.head;
+    let named = [Arg::Text(&head.id), Arg::Text(&head.kind)];
+    let stored = connection
+        .row(state::LINKS, &[named[0], named[1], Arg::Int(head.revision)])
+        .await?
+        .ok_or(CommitError::Stale)?;
+    let links_before: String = stored.get(0)?;
+    let links = document.links()?;
+    connection
+        .run(
+            state::REPLACE,
+            &[
+                named[0],
+                named[1],
+                Arg::Int(revision),
+                Arg::Int(head.updated_at.unix_nanos()),
+                Arg::Text(&links),
+                Arg::Text(&document.body),
+            ],
+        )
+        .await?;
+    if links == links_before {
+        return Ok(());
+    }
+    for sql in [state::REMOVE_KEYS, state::REMOVE_REFS, state::REMOVE_TOPICS] {
+        connection.run(sql, &[named[0]]).await?;
+    }
+    link(connection, document).await
+}
+
+/// Writes the rows that enforce a document's keys and references and hold its topics.
+async fn link(connection: &mut Connection, document: &Document) -> Result<(), Failure> {
+    let head = &document.head;
+    let id = Arg::Text(&head.id);
+    for key in &document.keys {
+        let n_written = connection
+            .run(
+                state::INSERT_KEY,
+                &[
+                    Arg::Text(&head.kind),
+                    Arg::Text(&key.name),
+                    Arg::Text(&Key::spelled(&key.value)),
+                    id,
+                ],
+            )
+            .await?;
+        if n_written == 0 {
+            return Err(CommitError::Duplicate {
+                kind: head.kind.clone(),
+                name: key.name.clone().into_owned(),
+            }
+            .into());
+        }
+    }
+    for reference in &document.refs {
+        let blocks = i64::from(reference.on_delete == OnDelete::Block);
+        connection
+            .run(
+                state::INSERT_REF,
+                &[
+                    id,
+                    Arg::Text(&reference.field),
+                    Arg::Text(&reference.to),
+                    Arg::Int(blocks),
+                ],
+            )
+            .await?;
+    }
+    for topic in &document.topics {
+        connection
+            .run(
+                state::INSERT_TOPIC,
+                &[
+                    Arg::Text(&head.account),
+                    Arg::Text(&topic.kind),
+                    id,
+                    Arg::Text(&topic.destination),
+                ],
+            )
+            .await?;
+    }
+    Ok(())
+}

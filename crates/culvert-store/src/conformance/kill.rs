@@ -1,0 +1,229 @@
+//! `kill -9` at any moment: what was acknowledged is there, and every document has its event.
+//!
+//! The test starts its own binary again as a child that writes without pause and prints what was
+//! acknowledged; the child is killed after a random number of lines.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use culvert_base::{Entropy, OsEntropy, SystemClock};
+use tokio::task::JoinSet;
+
+use super::on_both_engines;
+use super::place::Place;
+use super::store::{document, event};
+use crate::{
+    BatchClass, Changes, CursorMove, NewBatch, OutboxRow, Queue, QueueError, Store, StoreUrl, Told,
+};
+
+on_both_engines!(nothing_acknowledged_is_lost_by_a_kill);
+
+const ROUNDS: usize = 4;
+const URL: &str = "CULVERT_TEST_CHILD_URL";
+const ROUND: &str = "CULVERT_TEST_CHILD_ROUND";
+const CURSOR: &str = "outbox";
+
+async fn nothing_acknowledged_is_lost_by_a_kill(place: &Place) {
+    let mut documents = BTreeSet::new();
+    let mut cursor = 0;
+    for round in 0..ROUNDS {
+        let url = match &place.url {
+            StoreUrl::Sqlite(path) => path.to_str().unwrap().to_owned(),
+            StoreUrl::Postgres(url) => url.clone(),
+        };
+        let acknowledged = tokio::task::spawn_blocking(move || run_and_kill(&url, round))
+            .await
+            .unwrap();
+        for line in acknowledged {
+            match line.split_once(' ') {
+                Some(("document", id)) => assert!(documents.insert(id.to_owned())),
+                Some(("cursor", to)) => cursor = to.parse().unwrap(),
+                _ => panic!("the child said {line:?}"),
+            }
+        }
+        verify(place, &documents, cursor).await;
+    }
+    assert!(
+        cursor > 0 && !documents.is_empty(),
+        "the child did something"
+    );
+}
+
+/// Starts the child, kills it after a random number of acknowledgements, returns all it could say.
+fn run_and_kill(url: &str, round: usize) -> Vec<String> {
+    let entropy: &dyn Entropy = &OsEntropy;
+    let n_lines = 20 + usize::from(entropy.bytes::<1>()[0]);
+    let mut child = Running(
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "conformance::kill::child", "--nocapture"])
+            .env(URL, url)
+            .env(ROUND, round.to_string())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap(),
+    );
+    let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
+    let mut said = Vec::new();
+    // The harness prints lines of its own. What was cut off in the middle was not said.
+    while let Some(Ok(line)) = lines.next() {
+        if let Some(line) = line.strip_prefix("acknowledged ") {
+            if let Some(line) = line.strip_suffix('.') {
+                said.push(line.to_owned());
+            }
+            if said.len() == n_lines {
+                child.0.kill().unwrap();
+            }
+        }
+    }
+    assert!(
+        said.len() >= n_lines,
+        "the child ended by itself after {said:?}"
+    );
+    said
+}
+
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended already; either way it is waited for.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+async fn verify(place: &Place, documents: &BTreeSet<String>, cursor: i64) {
+    let store = place.store().await;
+    let queue = place.queue().await;
+    store.check().await.unwrap();
+    queue.check().await.unwrap();
+
+    let rows = outbox_and_documents(&store, documents).await;
+    let n_rows = i64::try_from(rows.len()).unwrap();
+    assert_eq!(
+        rows.last().map(|row| row.seq),
+        Some(n_rows),
+        "the outbox has gaps"
+    );
+
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let reached = queue.cursor(CURSOR).await.unwrap();
+        assert!(reached >= cursor, "an acknowledged append is gone");
+        let backlog = queue.backlog().await.unwrap();
+        // A child killed before its first append leaves no line at all.
+        let n_batches = backlog
+            .iter()
+            .find(|line| line.destination == "ed_1")
+            .map_or(0, |line| line.batches);
+        if i64::try_from(n_batches).unwrap() == reached {
+            break;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "{n_batches} batches, but the cursor stands at {reached}"
+        );
+        tokio::task::yield_now().await;
+    }
+    store.close().await;
+    queue.close().await;
+}
+
+/// The outbox, once it and the documents say the same. A killed process may have left a commit that
+/// PostgreSQL still finishes; nobody was told of it, and it is whole like every other.
+async fn outbox_and_documents(store: &Store, acknowledged: &BTreeSet<String>) -> Vec<OutboxRow> {
+    store.audit_log().verify(None).await.unwrap();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let present: BTreeSet<String> = store
+            .all("user")
+            .await
+            .unwrap()
+            .into_iter()
+            .map(|document| document.head.id)
+            .collect();
+        assert!(
+            acknowledged.is_subset(&present),
+            "an acknowledged document is gone"
+        );
+        let rows = store.outbox_after(0, 1_000_000).await.unwrap();
+        let told: BTreeSet<String> = rows
+            .iter()
+            .map(|row| row.event.id.replace("ev_", "usr_"))
+            .collect();
+        if told == present {
+            return rows;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "a document without its event, or the reverse: {:?}",
+            told.symmetric_difference(&present).collect::<Vec<_>>()
+        );
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Not a test by itself: does nothing unless started by one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "a child process is told what to do by its environment"
+)]
+async fn child() {
+    let (Ok(url), Ok(round)) = (std::env::var(URL), std::env::var(ROUND)) else {
+        return;
+    };
+    let url: StoreUrl = url.parse().unwrap();
+    let store = Store::open(&url, Arc::new(SystemClock)).await.unwrap();
+    let queue = Queue::open(&url, Arc::new(SystemClock)).await.unwrap();
+    let mut writers = JoinSet::new();
+    for writer in 0..6 {
+        let (store, round) = (store.clone(), round.clone());
+        writers.spawn(async move {
+            for n in 0.. {
+                let id = format!("{round}_{writer}_{n}");
+                let told = Told::Event(event("k.v0", &format!("ev_{id}")));
+                let made = document("user", &format!("usr_{id}"));
+                store.commit(Changes::insert(made, told)).await.unwrap();
+                acknowledge(&format!("document usr_{id}"));
+            }
+        });
+    }
+    writers.spawn(async move {
+        let mut from = queue.cursor(CURSOR).await.unwrap();
+        loop {
+            let batch = NewBatch {
+                destination: "ed_1".to_owned(),
+                class: BatchClass::Audit,
+                count: 1,
+                body: from.to_string().into_bytes(),
+            };
+            let to = from + 1;
+            let moved = CursorMove {
+                name: CURSOR.to_owned(),
+                from,
+                to,
+            };
+            match queue.append(vec![batch], Some(moved)).await {
+                Ok(()) => {
+                    acknowledge(&format!("cursor {to}"));
+                    from = to;
+                }
+                // PostgreSQL has just finished the last append of the child before.
+                Err(QueueError::Lost) => from = queue.cursor(CURSOR).await.unwrap(),
+                Err(QueueError::Fault(fault)) => panic!("{fault}"),
+            }
+        }
+    });
+    writers.join_all().await;
+}
+
+/// The leading break parts it from what the harness left on the line; the full stop says that it is
+/// whole.
+fn acknowledge(what: &str) {
+    let line = format!("\nacknowledged {what}.\n");
+    std::io::stdout().lock().write_all(line.as_bytes()).unwrap();
+}

@@ -1,0 +1,186 @@
+//! Formats: upgrades with a copy aside, refusal of what is too new, and files that are no database.
+
+use std::sync::LazyLock;
+
+use culvert_base::Clock;
+
+use super::on_both_engines;
+use super::place::Place;
+use crate::database::{Database, Part};
+use crate::dialect::{Access, Arg};
+use crate::migrate::{self, Step};
+use crate::statements::meta;
+use crate::{Store, StoreUrl};
+
+on_both_engines!(
+    a_step_is_applied_once_and_the_last_two_copies_are_kept,
+    a_database_that_needs_a_newer_culvert_is_refused,
+    two_nodes_may_start_at_once,
+);
+
+const fn step(format: i64, min_reader: i64, sql: &'static str) -> Step {
+    Step {
+        format,
+        min_reader,
+        sql,
+    }
+}
+
+/// The format this program writes.
+const OURS: usize = migrate::STATE.len();
+
+/// The steps of this program and of three that come later.
+static LATER: LazyLock<Vec<Step>> = LazyLock::new(|| {
+    let format = |n: usize| i64::try_from(OURS + n).unwrap();
+    let mut steps = migrate::STATE.to_vec();
+    steps.extend([
+        step(
+            format(1),
+            1,
+            "CREATE TABLE two (a INTEGER NOT NULL) STRICT;",
+        ),
+        step(
+            format(2),
+            1,
+            "CREATE TABLE three (a BLOB) STRICT; INSERT INTO two (a) VALUES (3);",
+        ),
+        step(format(3), format(3), "DROP TABLE two;"),
+    ]);
+    steps
+});
+
+async fn a_step_is_applied_once_and_the_last_two_copies_are_kept(place: &Place) {
+    let store = place.store().await;
+    store.meta_set("node", "a").await.unwrap();
+    store.close().await;
+    if let StoreUrl::Sqlite(path) = &place.url {
+        let copy = path.with_file_name(format!("state.db.pre-{OURS}"));
+        assert!(!copy.exists(), "a new database has nothing to keep");
+    }
+    for n in [OURS + 1, OURS + 2, OURS + 2, OURS + 3] {
+        let part = Part {
+            steps: &LATER[..n],
+            ..crate::STATE
+        };
+        let database = Database::open(&place.url, part, &*place.clock)
+            .await
+            .unwrap();
+        let row = database
+            .pool
+            .row("", meta::GET, &[Arg::Text("format")])
+            .await
+            .unwrap();
+        assert_eq!(row.unwrap().get::<String>(0).unwrap(), n.to_string());
+        database.close().await;
+        if n == OURS + 2 {
+            // The program of an older format may still use it, and does not take it back.
+            let older = place.store().await;
+            assert_eq!(older.meta_get("node").await.unwrap().as_deref(), Some("a"));
+            assert_eq!(
+                older.meta_get("format").await.unwrap().as_deref(),
+                Some(&*n.to_string())
+            );
+            older.close().await;
+        }
+    }
+    if let StoreUrl::Sqlite(path) = &place.url {
+        let exists = |n: usize| path.with_file_name(format!("state.db.pre-{n}")).exists();
+        assert_eq!(
+            [OURS, OURS + 1, OURS + 2, OURS + 3].map(exists),
+            [false, false, true, true]
+        );
+    }
+}
+
+async fn a_database_that_needs_a_newer_culvert_is_refused(place: &Place) {
+    let part = Part {
+        steps: &LATER,
+        ..crate::STATE
+    };
+    let newer = Database::open(&place.url, part, &*place.clock)
+        .await
+        .unwrap();
+    newer.close().await;
+    let refused = Store::open(&place.url, place.clock.clone())
+        .await
+        .unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        format!(
+            "opening the database: it has format {0} and needs a culvert that reads format {0}, this one \
+             reads up to {OURS}; start the newer version, or restore the backup made before the upgrade",
+            LATER.len()
+        )
+    );
+}
+
+async fn two_nodes_may_start_at_once(place: &Place) {
+    let (one, other) = tokio::join!(place.store(), place.store());
+    let format = one.meta_get("format").await.unwrap();
+    assert_eq!(format, Some(OURS.to_string()));
+    let migrated_at = place.clock.now().to_string();
+    assert_eq!(
+        other.meta_get("migrated_at").await.unwrap(),
+        Some(migrated_at)
+    );
+}
+
+#[tokio::test]
+async fn damage_is_found_before_anything_is_written() {
+    let place = Place::sqlite();
+    let StoreUrl::Sqlite(path) = &place.url else {
+        panic!("a SQLite place")
+    };
+    let store = place.store().await;
+    store.close().await;
+    let mut bytes = std::fs::read(path).unwrap();
+    bytes[..16].fill(b'x');
+    std::fs::write(path, &bytes).unwrap();
+    assert!(Store::open(&place.url, place.clock.clone()).await.is_err());
+    assert_eq!(std::fs::read(path).unwrap(), bytes);
+}
+
+#[tokio::test]
+async fn a_password_is_never_shown() {
+    let place = Place::sqlite();
+    let url: StoreUrl = "postgres://u:hush@127.0.0.1:1/x".parse().unwrap();
+    assert!(!format!("{url:?}").contains("hush"));
+    let fault = Store::open(&url, place.clock.clone()).await.unwrap_err();
+    assert!(!fault.chain().contains("hush"), "{}", fault.chain());
+    let wrong: StoreUrl = "postgres://u:hush@[bad".parse().unwrap();
+    let fault = Store::open(&wrong, place.clock.clone()).await.unwrap_err();
+    assert!(!fault.chain().contains("hush"), "{}", fault.chain());
+}
+
+#[tokio::test]
+async fn a_disk_error_is_told_from_a_refusal() {
+    let place = Place::sqlite();
+    let store = place.store().await;
+    let mut connection = store
+        .shared
+        .database
+        .site
+        .connect(Access::Write)
+        .await
+        .unwrap();
+    let health = crate::health::Health::good();
+    let refused = connection.run("SELECT nothing FROM nowhere", &[]).await;
+    health.judge(&refused.unwrap_err(), "reading");
+    assert!(health.check().is_ok());
+    // What is attached is not a database.
+    let garbage = place.folder.path().join("garbage");
+    std::fs::write(&garbage, [b'x'; 4096]).unwrap();
+    let path = garbage.to_str().unwrap();
+    let error = match connection
+        .run("ATTACH $1 AS garbage", &[Arg::Text(path)])
+        .await
+    {
+        Err(error) => error,
+        Ok(_) => connection
+            .rows("SELECT name FROM garbage.sqlite_schema", &[])
+            .await
+            .unwrap_err(),
+    };
+    health.judge(&error, "reading");
+    assert!(health.check().is_err(), "{error}");
+}

@@ -1,0 +1,114 @@
+//! An empty database that goes away with the test.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use culvert_base::{Entropy, ManualClock, OsEntropy, Timestamp};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+
+use crate::{Queue, Store, StoreUrl};
+
+pub(super) struct Place {
+    pub(super) url: StoreUrl,
+    pub(super) clock: Arc<ManualClock>,
+    /// Where the test may put files.
+    pub(super) folder: tempfile::TempDir,
+    database: Option<Temporary>,
+}
+
+impl Place {
+    pub(super) fn sqlite() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        Self {
+            url: StoreUrl::Sqlite(folder.path().join("data/state.db")),
+            clock: Arc::new(ManualClock::at(Timestamp::from_unix_seconds(1_800_000_000))),
+            folder,
+            database: None,
+        }
+    }
+
+    /// `None`, said aloud, where no server answers.
+    pub(super) async fn postgres() -> Option<Self> {
+        let server = server();
+        let entropy: &dyn Entropy = &OsEntropy;
+        let name = format!(
+            "culvert_test_{}",
+            entropy.text(b"abcdefghijklmnopqrstuvwxyz0123456789", 16)
+        );
+        if let Err(error) = run(&server, format!("CREATE DATABASE {name}")).await {
+            // Past the test harness, which keeps what passing tests print to itself.
+            writeln!(
+                std::io::stderr(),
+                "skipped: PostgreSQL half of a conformance test: no server: {error}"
+            )
+            .unwrap();
+            return None;
+        }
+        let url = {
+            let (base, _) = server.rsplit_once('/').unwrap();
+            format!("{base}/{name}")
+        };
+        Some(Self {
+            url: StoreUrl::Postgres(url),
+            database: Some(Temporary { server, name }),
+            ..Self::sqlite()
+        })
+    }
+
+    pub(super) fn is_sqlite(&self) -> bool {
+        self.database.is_none()
+    }
+
+    pub(super) async fn store(&self) -> Store {
+        Store::open(&self.url, self.clock.clone()).await.unwrap()
+    }
+
+    pub(super) async fn queue(&self) -> Queue {
+        Queue::open(&self.url, self.clock.clone()).await.unwrap()
+    }
+}
+
+struct Temporary {
+    server: String,
+    name: String,
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let (server, name) = (self.server.clone(), self.name.clone());
+        // Its own thread and runtime, because drop cannot wait inside the test's.
+        let dropped = std::thread::spawn(move || {
+            tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap()
+                .block_on(run(&server, format!("DROP DATABASE {name} WITH (FORCE)")))
+        })
+        .join();
+        if !matches!(dropped, Ok(Ok(()))) {
+            writeln!(
+                std::io::stderr(),
+                "a test database stays behind: {}",
+                self.name
+            )
+            .unwrap();
+        }
+    }
+}
+
+async fn run(server: &str, sql: String) -> Result<(), sqlx::Error> {
+    let mut connection = PgConnection::connect(server).await?;
+    sqlx::raw_sql(AssertSqlSafe(sql))
+        .execute(&mut connection)
+        .await?;
+    connection.close().await
+}
+
+#[allow(
+    clippy::disallowed_methods,
+    reason = "where the tests' PostgreSQL is can only be told from outside"
+)]
+fn server() -> String {
+    std::env::var("CULVERT_TEST_POSTGRES_URL")
+        .unwrap_or_else(|_| "postgres://postgres@127.0.0.1:5432/test".to_owned())
+}

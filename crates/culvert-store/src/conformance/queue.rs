@@ -1,0 +1,420 @@
+//! Batches: order, leases, fences, settlements, dead letters.
+
+use std::time::Duration;
+
+use culvert_base::Clock;
+use tokio::task::JoinSet;
+
+use super::on_both_engines;
+use super::place::Place;
+use crate::{
+    BatchClass, Burial, CursorMove, DEAD_LETTERS_FOR, Lease, NewBatch, Queue, QueueError,
+    WHY_BYTES_MAX,
+};
+
+on_both_engines!(
+    batches_come_in_order_audit_first,
+    a_waiting_batch_holds_back_its_class_only,
+    what_waits_can_be_made_due,
+    a_lease_runs_out_and_its_holder_has_lost,
+    a_settled_lease_is_spent,
+    leases_of_a_former_life_are_given_back,
+    pieces_take_the_place_of_the_whole,
+    a_cursor_moves_with_its_batches_or_not_at_all,
+    dead_letters_are_kept_redriven_and_pruned,
+    backlog_counts_by_destination,
+    a_batch_is_leased_once_however_many_ask,
+    everything_survives_reopening,
+);
+
+const LEASE: Duration = Duration::from_secs(60);
+
+fn batch(destination: &str, class: BatchClass, body: &str) -> NewBatch {
+    NewBatch {
+        destination: destination.to_owned(),
+        class,
+        count: 2,
+        body: body.as_bytes().to_vec(),
+    }
+}
+
+fn audit(body: &str) -> NewBatch {
+    batch("ed_1", BatchClass::Audit, body)
+}
+
+fn traffic(body: &str) -> NewBatch {
+    batch("ed_1", BatchClass::Traffic, body)
+}
+
+async fn lease(place: &Place, queue: &Queue) -> Option<Lease> {
+    queue
+        .lease("ed_1", "node-1", LEASE, place.clock.now())
+        .await
+        .unwrap()
+}
+
+fn text(lease: Option<&Lease>) -> Option<&str> {
+    lease.map(|lease| std::str::from_utf8(&lease.body).unwrap())
+}
+
+/// Everything that can be leased now, acknowledged one after the other.
+async fn drain(place: &Place, queue: &Queue) -> Vec<String> {
+    let mut bodies = Vec::new();
+    while let Some(lease) = lease(place, queue).await {
+        bodies.push(String::from_utf8(lease.body.clone()).unwrap());
+        queue.ack(&lease).await.unwrap();
+    }
+    bodies
+}
+
+fn is_lost(outcome: Result<(), QueueError>) -> bool {
+    matches!(outcome, Err(QueueError::Lost))
+}
+
+async fn what_waits_can_be_made_due(place: &Place) {
+    let queue = place.queue().await;
+    let elsewhere = batch("ed_2", BatchClass::Audit, "b");
+    queue
+        .append(vec![audit("a"), elsewhere], None)
+        .await
+        .unwrap();
+    let now = place.clock.now();
+    let later = now.plus(Duration::from_secs(600));
+    let held = lease(place, &queue).await.unwrap();
+    queue.retry(&held, later, "401").await.unwrap();
+    assert_eq!(lease(place, &queue).await, None);
+    assert_eq!(queue.hasten("ed_2", now).await.unwrap(), 0);
+    assert_eq!(queue.hasten("ed_1", now).await.unwrap(), 1);
+    let again = lease(place, &queue).await.unwrap();
+    assert_eq!((again.attempt, again.why.as_deref()), (2, Some("401")));
+}
+
+async fn batches_come_in_order_audit_first(place: &Place) {
+    let queue = place.queue().await;
+    let mut watch = queue.watch();
+    assert_eq!(lease(place, &queue).await, None);
+    assert_eq!(queue.next_due("ed_1").await.unwrap(), None);
+    queue
+        .append(vec![traffic("t1"), traffic("t2")], None)
+        .await
+        .unwrap();
+    queue
+        .append(vec![audit("a1"), audit("a2")], None)
+        .await
+        .unwrap();
+    queue
+        .append(vec![batch("ed_2", BatchClass::Audit, "x")], None)
+        .await
+        .unwrap();
+    assert!(watch.has_changed().unwrap());
+    watch.mark_unchanged();
+    assert_eq!(
+        queue.next_due("ed_1").await.unwrap(),
+        Some(place.clock.now())
+    );
+    let first = lease(place, &queue).await.unwrap();
+    assert_eq!(
+        (
+            first.attempt,
+            first.count,
+            first.first_at,
+            first.why.as_deref()
+        ),
+        (1, 2, place.clock.now(), None)
+    );
+    queue.ack(&first).await.unwrap();
+    assert_eq!(drain(place, &queue).await, ["a2", "t1", "t2"]);
+    assert!(!watch.has_changed().unwrap());
+}
+
+async fn a_waiting_batch_holds_back_its_class_only(place: &Place) {
+    let queue = place.queue().await;
+    queue
+        .append(
+            vec![audit("a1"), audit("a2"), traffic("t1"), traffic("t2")],
+            None,
+        )
+        .await
+        .unwrap();
+    let first = lease(place, &queue).await.unwrap();
+    // Leased: the next audit batch waits, traffic goes.
+    let second = lease(place, &queue).await;
+    assert_eq!(text(second.as_ref()), Some("t1"));
+    assert_eq!(lease(place, &queue).await, None);
+    let due = place.clock.now().plus(Duration::from_secs(10));
+    let long = "because ".repeat(100);
+    queue.retry(&first, due, &long).await.unwrap();
+    queue.ack(&second.unwrap()).await.unwrap();
+    assert_eq!(drain(place, &queue).await, ["t2"]);
+    assert_eq!(queue.next_due("ed_1").await.unwrap(), Some(due));
+    place.clock.advance(Duration::from_secs(10));
+    let again = lease(place, &queue).await.unwrap();
+    assert_eq!(text(Some(&again)), Some("a1"));
+    assert_eq!((again.attempt, again.first_at), (2, first.first_at));
+    assert_eq!(again.why.as_deref(), Some(&long[..WHY_BYTES_MAX]));
+    assert!(again.fence > first.fence);
+}
+
+async fn a_lease_runs_out_and_its_holder_has_lost(place: &Place) {
+    let queue = place.queue().await;
+    queue.append(vec![audit("a1")], None).await.unwrap();
+    let slow = lease(place, &queue).await.unwrap();
+    assert_eq!(
+        queue.next_due("ed_1").await.unwrap(),
+        Some(place.clock.now().plus(LEASE))
+    );
+    place.clock.advance(LEASE - Duration::from_nanos(1));
+    assert_eq!(lease(place, &queue).await, None);
+    place.clock.advance(Duration::from_nanos(1));
+    let other = queue
+        .lease("ed_1", "node-2", LEASE, place.clock.now())
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!((other.batch, other.attempt), (slow.batch, 2));
+    let now = place.clock.now();
+    let why = Burial {
+        class: "permanent".to_owned(),
+        code: String::new(),
+        text: String::new(),
+    };
+    assert!(is_lost(queue.ack(&slow).await));
+    assert!(is_lost(queue.retry(&slow, now, "late").await));
+    assert!(is_lost(queue.replace(&slow, vec![audit("p")], now).await));
+    assert!(is_lost(queue.bury(&slow, why).await));
+    queue.ack(&other).await.unwrap();
+    assert_eq!(queue.backlog().await.unwrap(), []);
+
+    // Run out, but nobody took it: it is still the holder's.
+    queue.append(vec![audit("a2")], None).await.unwrap();
+    let slow = lease(place, &queue).await.unwrap();
+    place.clock.advance(2 * LEASE);
+    queue.ack(&slow).await.unwrap();
+}
+
+async fn a_settled_lease_is_spent(place: &Place) {
+    let queue = place.queue().await;
+    queue.append(vec![audit("a1")], None).await.unwrap();
+    let first = lease(place, &queue).await.unwrap();
+    queue
+        .retry(&first, place.clock.now(), "once")
+        .await
+        .unwrap();
+    assert!(is_lost(queue.ack(&first).await));
+    assert!(is_lost(
+        queue.retry(&first, place.clock.now(), "twice").await
+    ));
+    assert_eq!(drain(place, &queue).await, ["a1"]);
+}
+
+async fn leases_of_a_former_life_are_given_back(place: &Place) {
+    let queue = place.queue().await;
+    queue
+        .append(
+            vec![audit("a1"), batch("ed_2", BatchClass::Audit, "x")],
+            None,
+        )
+        .await
+        .unwrap();
+    let before = lease(place, &queue).await.unwrap();
+    let foreign = queue
+        .lease("ed_2", "node-2", LEASE, place.clock.now())
+        .await
+        .unwrap()
+        .unwrap();
+    queue.release_owner("node-1").await.unwrap();
+    assert!(is_lost(queue.ack(&before).await));
+    assert_eq!(drain(place, &queue).await, ["a1"]);
+    queue.ack(&foreign).await.unwrap();
+}
+
+async fn pieces_take_the_place_of_the_whole(place: &Place) {
+    let queue = place.queue().await;
+    queue
+        .append(vec![audit("1234"), audit("5")], None)
+        .await
+        .unwrap();
+    let whole = lease(place, &queue).await.unwrap();
+    let now = place.clock.now();
+    place.clock.advance(Duration::from_secs(1));
+    queue
+        .replace(&whole, vec![audit("12"), audit("34")], now)
+        .await
+        .unwrap();
+    // The first half is split again: its parts still go before the second half.
+    let half = lease(place, &queue).await.unwrap();
+    assert_eq!(text(Some(&half)), Some("12"));
+    assert_eq!((half.attempt, half.first_at), (2, whole.first_at));
+    let pieces = vec![audit("1"), audit("2"), audit("2b")];
+    queue
+        .replace(&half, pieces, now.plus(Duration::from_secs(5)))
+        .await
+        .unwrap();
+    assert_eq!(
+        lease(place, &queue).await,
+        None,
+        "pieces wait for their time"
+    );
+    place.clock.advance(Duration::from_secs(5));
+    assert_eq!(drain(place, &queue).await, ["1", "2", "2b", "34", "5"]);
+    queue.append(vec![audit("6")], None).await.unwrap();
+    let whole = lease(place, &queue).await.unwrap();
+    queue.replace(&whole, Vec::new(), now).await.unwrap();
+    assert_eq!(queue.backlog().await.unwrap(), []);
+}
+
+async fn a_cursor_moves_with_its_batches_or_not_at_all(place: &Place) {
+    let queue = place.queue().await;
+    let to = |from, to| {
+        Some(CursorMove {
+            name: "outbox".to_owned(),
+            from,
+            to,
+        })
+    };
+    assert_eq!(queue.cursor("outbox").await.unwrap(), 0);
+    queue.append(vec![audit("a1")], to(0, 3)).await.unwrap();
+    queue.append(Vec::new(), to(3, 4)).await.unwrap();
+    for stale in [to(0, 5), to(3, 5), to(9, 10)] {
+        assert!(is_lost(queue.append(vec![audit("twice")], stale).await));
+    }
+    assert_eq!(queue.cursor("outbox").await.unwrap(), 4);
+    assert_eq!(drain(place, &queue).await, ["a1"]);
+}
+
+async fn dead_letters_are_kept_redriven_and_pruned(place: &Place) {
+    let queue = place.queue().await;
+    let why = |text: &str| Burial {
+        class: "permanent".to_owned(),
+        code: "413".to_owned(),
+        text: text.to_owned(),
+    };
+    queue
+        .append(vec![audit("a1"), audit("a2")], None)
+        .await
+        .unwrap();
+    for text in ["too big", &"é".repeat(400)] {
+        let lease = lease(place, &queue).await.unwrap();
+        queue.bury(&lease, why(text)).await.unwrap();
+    }
+    let letters = queue.dead_letters("ed_1", None, 10).await.unwrap();
+    assert_eq!(letters.len(), 2);
+    assert_eq!(letters[1].body, b"a1");
+    assert_eq!(letters[1].why, why("too big"));
+    assert_eq!((letters[1].attempts, letters[1].count), (1, 2));
+    assert_eq!(letters[0].why.text, "é".repeat(WHY_BYTES_MAX / 2));
+    assert_eq!(
+        queue
+            .dead_letters("ed_1", Some(letters[0].id), 10)
+            .await
+            .unwrap(),
+        letters[1..]
+    );
+    place.clock.advance(Duration::from_secs(100));
+    assert!(queue.redrive(letters[1].id).await.unwrap());
+    assert!(!queue.redrive(letters[1].id).await.unwrap());
+    let again = lease(place, &queue).await.unwrap();
+    assert_eq!((again.attempt, again.first_at), (1, place.clock.now()));
+    queue.ack(&again).await.unwrap();
+    assert_eq!(queue.prune(place.clock.now()).await.unwrap(), 0);
+    let later = place.clock.now().plus(DEAD_LETTERS_FOR);
+    assert_eq!(queue.prune(later).await.unwrap(), 1);
+    assert_eq!(queue.dead_letters("ed_1", None, 10).await.unwrap(), []);
+    queue.check().await.unwrap();
+}
+
+async fn backlog_counts_by_destination(place: &Place) {
+    let queue = place.queue().await;
+    queue
+        .append(
+            vec![
+                audit("123"),
+                traffic("4567"),
+                batch("ed_2", BatchClass::Audit, "x"),
+            ],
+            None,
+        )
+        .await
+        .unwrap();
+    let gone = queue
+        .lease("ed_2", "node-1", LEASE, place.clock.now())
+        .await
+        .unwrap()
+        .unwrap();
+    let why = Burial {
+        class: "permanent".to_owned(),
+        code: String::new(),
+        text: String::new(),
+    };
+    queue.bury(&gone, why).await.unwrap();
+    let backlog = queue.backlog().await.unwrap();
+    assert_eq!(backlog.len(), 2);
+    let first = &backlog[0];
+    assert_eq!(
+        (first.destination.as_str(), first.batches, first.buried),
+        ("ed_1", 2, 0)
+    );
+    assert_eq!(
+        (first.events, first.bytes, first.oldest),
+        (4, 7, Some(place.clock.now()))
+    );
+    let second = &backlog[1];
+    assert_eq!(
+        (second.destination.as_str(), second.batches, second.buried),
+        ("ed_2", 0, 1)
+    );
+    assert_eq!(queue.drop_destination("ed_1").await.unwrap(), 2);
+    assert_eq!(queue.drop_destination("ed_2").await.unwrap(), 1);
+    assert_eq!(queue.backlog().await.unwrap(), []);
+}
+
+async fn a_batch_is_leased_once_however_many_ask(place: &Place) {
+    let nodes = [place.queue().await, place.queue().await];
+    let bodies: Vec<String> = (0..20).map(|n| format!("{n:02}")).collect();
+    nodes[0]
+        .append(bodies.iter().map(|body| audit(body)).collect(), None)
+        .await
+        .unwrap();
+    let now = place.clock.now();
+    let mut workers = JoinSet::new();
+    for n in 0..8 {
+        let queue = nodes[n % 2].clone();
+        workers.spawn(async move {
+            let mut sent = Vec::new();
+            while queue.next_due("ed_1").await.unwrap().is_some() {
+                let owner = format!("node-{n}");
+                if let Some(lease) = queue.lease("ed_1", &owner, LEASE, now).await.unwrap() {
+                    assert_eq!(lease.attempt, 1);
+                    sent.push(String::from_utf8(lease.body.clone()).unwrap());
+                    queue.ack(&lease).await.unwrap();
+                }
+            }
+            sent
+        });
+    }
+    let mut sent: Vec<String> = workers.join_all().await.concat();
+    sent.sort_unstable();
+    assert_eq!(sent, bodies);
+}
+
+async fn everything_survives_reopening(place: &Place) {
+    let queue = place.queue().await;
+    let cursor = CursorMove {
+        name: "outbox".to_owned(),
+        from: 0,
+        to: 7,
+    };
+    queue
+        .append(vec![audit("a1"), traffic("t1")], Some(cursor))
+        .await
+        .unwrap();
+    let held = lease(place, &queue).await.unwrap();
+    queue.close().await;
+    let queue = place.queue().await;
+    assert_eq!(queue.cursor("outbox").await.unwrap(), 7);
+    queue.ack(&held).await.unwrap();
+    assert_eq!(drain(place, &queue).await, ["t1"]);
+    queue.usable().await.unwrap();
+    queue.close().await;
+    assert!(queue.usable().await.is_err());
+}

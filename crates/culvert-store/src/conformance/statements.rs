@@ -1,0 +1,147 @@
+//! Every statement is understood by both engines, with the tables as the migrations leave them.
+
+use sqlx::postgres::{PgConnection, PgTypeInfo};
+use sqlx::{AssertSqlSafe, Executor as _, Row as _, SqlSafeStr as _, SqlStr};
+
+use super::on_both_engines;
+use super::place::Place;
+use super::store::document;
+use crate::database::{Database, Part};
+use crate::dialect::{Access, Connection};
+use crate::statements::{PAIRS, events, meta, state};
+use crate::{Changes, Document, OnDelete, Ref, Told};
+
+on_both_engines!(
+    every_statement_is_prepared,
+    a_page_is_read_from_an_index_and_no_further,
+);
+
+async fn every_statement_is_prepared(place: &Place) {
+    for (part, statements) in [
+        (crate::STATE, [state::ALL, meta::ALL]),
+        (crate::queue::EVENTS, [events::ALL, meta::ALL]),
+    ] {
+        prepare(place, part, &statements.concat()).await;
+    }
+}
+
+async fn prepare(place: &Place, part: Part, statements: &[&'static str]) {
+    let database = Database::open(&place.url, part, &*place.clock)
+        .await
+        .unwrap();
+    let pairs = PAIRS
+        .iter()
+        .filter(|pair| part.file.is_none() || !pair.sqlite.contains("document"))
+        .map(|pair| database.site.spell(*pair));
+    let mut connection = database.site.connect(Access::Write).await.unwrap();
+    for sql in statements.iter().copied().chain(pairs) {
+        let prepared = match &mut connection {
+            Connection::Sqlite(connection) => connection.prepare(text(sql)).await.map(drop),
+            Connection::Postgres(connection) => prepare_typed(connection, sql).await,
+        };
+        if let Err(error) = prepared {
+            panic!("{error}: {sql}");
+        }
+    }
+    connection.close().await;
+    database.close().await;
+}
+
+/// Arguments in a select list have no type but the one they are sent with.
+async fn prepare_typed(
+    connection: &mut PgConnection,
+    sql: &'static str,
+) -> Result<(), sqlx::Error> {
+    let types: &[&'static str] = match sql {
+        events::APPEND => &["text", "int8", "int8", "int8", "int8", "int8", "bytea"],
+        events::BURY => &["int8", "int8", "int8", "text", "text", "text"],
+        events::REDRIVE => &["int8", "int8"],
+        _ => &[],
+    };
+    let types: Vec<PgTypeInfo> = types
+        .iter()
+        .map(|name| PgTypeInfo::with_name(name))
+        .collect();
+    connection.prepare_with(text(sql), &types).await.map(drop)
+}
+
+fn text(sql: &'static str) -> SqlStr {
+    sql.into_sql_str()
+}
+
+/// The plans of pages on tables of many documents: an index gives the rows in order, so that the
+/// limit ends the reading.
+async fn a_page_is_read_from_an_index_and_no_further(place: &Place) {
+    let store = place.store().await;
+    let nothing = || Told::Nothing { why: "a test" };
+    let owner = document("own", "own_1");
+    store
+        .commit(Changes::insert(owner, nothing()))
+        .await
+        .unwrap();
+    for batch in 0..10 {
+        let items = (0..100).map(|n| Document {
+            refs: ["a", "b"]
+                .map(|field| Ref::new(field, "own_1", OnDelete::Block))
+                .into(),
+            ..document("item", &format!("item_{batch}{n:02}"))
+        });
+        let changes = items.fold(Changes::default(), |changes, item| {
+            changes.and(Changes::insert(item, nothing()))
+        });
+        store.commit(changes).await.unwrap();
+    }
+    store.close().await;
+
+    let database = Database::open(&place.url, crate::STATE, &*place.clock)
+        .await
+        .unwrap();
+    let mut connection = database.site.connect(Access::Write).await.unwrap();
+    for sql in [
+        state::PAGE,
+        state::PAGE_OF_REFERRERS,
+        state::COUNT_REFERRERS,
+        state::CHANGED,
+        state::COUNT,
+        state::IDS,
+    ] {
+        let plan = plan(&mut connection, sql).await;
+        for slow in ["SCAN ", "TEMP B-TREE", "Seq Scan", "Sort"] {
+            assert!(!plan.contains(slow), "{sql}\n{plan}");
+        }
+    }
+    connection.close().await;
+    database.close().await;
+}
+
+/// What the engine is going to do, as text.
+async fn plan(connection: &mut Connection, sql: &str) -> String {
+    let arguments: &[&str] = match sql {
+        state::COUNT_REFERRERS => &["'own_1'"],
+        state::CHANGED => &["'item'", "5"],
+        state::COUNT | state::IDS => &["'item'"],
+        _ => &["'item'", "'ac_1'", "'item_500'", "100", "'own_1'"],
+    };
+    let sql = (1..)
+        .zip(arguments)
+        .fold(sql.to_owned(), |sql, (n, argument)| {
+            sql.replace(&format!("${n}"), argument)
+        });
+    let lines: Vec<String> = match connection {
+        Connection::Sqlite(connection) => {
+            let plan = AssertSqlSafe(format!("EXPLAIN QUERY PLAN {sql}"));
+            let rows = sqlx::raw_sql(plan).fetch_all(connection).await.unwrap();
+            rows.iter().map(|row| row.get("detail")).collect()
+        }
+        Connection::Postgres(connection) => {
+            // Where an index can do it, these leave nothing else; a small table would be scanned.
+            let no_other_way = "SET enable_seqscan = off; SET enable_sort = off; \
+                 SET enable_bitmapscan = off; SET enable_hashjoin = off; ANALYZE";
+            connection.execute(no_other_way).await.unwrap();
+            let plan = AssertSqlSafe(format!("EXPLAIN {sql}"));
+            let rows = sqlx::raw_sql(plan).fetch_all(connection).await.unwrap();
+            rows.iter().map(|row| row.get(0)).collect()
+        }
+    };
+    lines.join("\n")
+}

@@ -1,0 +1,671 @@
+//! Documents, references, topics, the outbox, group commit.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+use culvert_base::{Event, Timestamp};
+use tokio::task::JoinSet;
+
+use super::on_both_engines;
+use super::place::Place;
+use crate::dialect::Access;
+use crate::statements::{state, transaction};
+use crate::{
+    Changes, CommitError, Document, Head, Key, OnDelete, PageQuery, Ref, Store, StoreUrl, Told,
+    Topic,
+};
+
+on_both_engines!(
+    a_document_comes_back_as_it_went,
+    keys_are_unique_and_free_again,
+    references_hold_at_both_ends,
+    a_parent_goes_with_its_children_in_any_order,
+    stale_writes_are_refused,
+    what_is_refused_leaves_nothing,
+    events_go_to_those_who_wanted_them_then,
+    pages_are_newest_first,
+    many_at_once_keep_their_own_outcome,
+    the_outbox_is_in_commit_order_over_two_nodes,
+    many_lookups_at_once_each_get_their_own,
+    settings_and_pruning,
+    a_copy_opens_and_holds_everything,
+    a_blocked_store_refuses_in_time_and_recovers,
+    closed_means_closed,
+);
+
+pub(super) fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_unix_seconds(1_800_000_000 + seconds)
+}
+
+pub(super) fn document(kind: &str, id: &str) -> Document {
+    Document {
+        head: Head {
+            id: id.to_owned(),
+            kind: kind.to_owned(),
+            account: "ac_1".to_owned(),
+            revision: 0,
+            created_at: at(0),
+            updated_at: at(0),
+        },
+        body: format!(r#"{{"n":"{id}"}}"#),
+        keys: Vec::new(),
+        refs: Vec::new(),
+        topics: Vec::new(),
+    }
+}
+
+pub(super) fn event(kind: &str, id: &str) -> Event {
+    Event {
+        id: id.to_owned(),
+        kind: kind.to_owned(),
+        at: at(1),
+        account: "ac_1".to_owned(),
+        body: format!(r#"{{"event_id":"{id}"}}"#),
+    }
+}
+
+const SILENT: Told = Told::Nothing {
+    why: "the test does not look at events",
+};
+
+fn insert(document: Document) -> Changes {
+    Changes::insert(document, SILENT)
+}
+
+fn key(kind: &str, id: &str, value: &str) -> Document {
+    Document {
+        keys: vec![Key::new("token", value)],
+        ..document(kind, id)
+    }
+}
+
+fn child(id: &str, of: &str, on_delete: OnDelete) -> Document {
+    Document {
+        refs: vec![Ref::new("owner_id", of, on_delete)],
+        ..document("child", id)
+    }
+}
+
+async fn head(store: &Store, kind: &str, id: &str) -> Head {
+    store.get(kind, id).await.unwrap().unwrap().head
+}
+
+async fn a_document_comes_back_as_it_went(place: &Place) {
+    let store = place.store().await;
+    store
+        .commit(insert(document("user", "usr_1")))
+        .await
+        .unwrap();
+    let mut full = Document {
+        body: "{\"text\":\"ünï ' \\u0000 ☃\"}".to_owned(),
+        keys: vec![Key::new("token", "a"), Key::new("name", "b")],
+        refs: vec![Ref::new("owner_id", "usr_1", OnDelete::Block)],
+        topics: vec![Topic {
+            kind: "api_key_created.v0".to_owned(),
+            destination: "ed_1".to_owned(),
+        }],
+        ..document("api_key", "ak_1")
+    };
+    full.head.created_at = Timestamp::from_unix_nanos(1_800_000_000_123_456_789);
+    let revision = store.commit(insert(full.clone())).await.unwrap();
+    full.head.revision = revision;
+    assert_eq!(
+        store.get("api_key", "ak_1").await.unwrap(),
+        Some(full.clone())
+    );
+    assert_eq!(
+        store.find("api_key", "name", "b").await.unwrap(),
+        Some(full.clone())
+    );
+    assert_eq!(store.all("api_key").await.unwrap(), [full]);
+    assert_eq!(
+        store.get("user", "ak_1").await.unwrap(),
+        None,
+        "another kind"
+    );
+    assert_eq!(store.get("api_key", "ak_2").await.unwrap(), None);
+    assert_eq!(store.find("user", "name", "b").await.unwrap(), None);
+    assert_eq!(*store.watch().borrow(), revision);
+    assert_eq!(store.revision().await.unwrap(), revision);
+    store.usable().await.unwrap();
+    store.check().await.unwrap();
+}
+
+async fn keys_are_unique_and_free_again(place: &Place) {
+    let store = place.store().await;
+    store
+        .commit(insert(key("api_key", "ak_1", "x")))
+        .await
+        .unwrap();
+    match store.commit(insert(key("api_key", "ak_2", "x"))).await {
+        Err(CommitError::Duplicate { kind, name }) => {
+            assert_eq!((kind.as_str(), name.as_str()), ("api_key", "token"));
+        }
+        other => panic!("{other:?}"),
+    }
+    match store.commit(insert(key("api_key", "ak_1", "y"))).await {
+        Err(CommitError::Duplicate { name, .. }) => assert_eq!(name, "id"),
+        other => panic!("{other:?}"),
+    }
+    store
+        .commit(insert(key("other", "ot_1", "x")))
+        .await
+        .unwrap();
+    // A replacement frees the value, and another document may take it in the same write.
+    let mut moved = key("api_key", "ak_1", "z");
+    moved.head = head(&store, "api_key", "ak_1").await;
+    store
+        .commit(Changes::replace(moved, SILENT).and(insert(key("api_key", "ak_2", "x"))))
+        .await
+        .unwrap();
+    assert_eq!(
+        store
+            .find("api_key", "token", "x")
+            .await
+            .unwrap()
+            .unwrap()
+            .head
+            .id,
+        "ak_2"
+    );
+    assert_eq!(
+        store
+            .find("api_key", "token", "z")
+            .await
+            .unwrap()
+            .unwrap()
+            .head
+            .id,
+        "ak_1"
+    );
+    // Any text may be a value.
+    for (id, value) in [("bot_1", "\0"), ("bot_2", "\u{1}0"), ("bot_3", "\u{1}")] {
+        store.commit(insert(key("bot", id, value))).await.unwrap();
+        let found = store.find("bot", "token", value).await.unwrap().unwrap();
+        assert_eq!((&*found.head.id, &*found.keys[0].value), (id, value));
+    }
+    let gone = head(&store, "api_key", "ak_2").await;
+    store.commit(Changes::remove(gone, SILENT)).await.unwrap();
+    assert_eq!(store.find("api_key", "token", "x").await.unwrap(), None);
+    store
+        .commit(insert(key("api_key", "ak_3", "x")))
+        .await
+        .unwrap();
+}
+
+async fn references_hold_at_both_ends(place: &Place) {
+    let store = place.store().await;
+    match store
+        .commit(insert(child("ch_1", "usr_1", OnDelete::Block)))
+        .await
+    {
+        Err(CommitError::Missing { field, to }) => {
+            assert_eq!((field.as_str(), to.as_str()), ("owner_id", "usr_1"));
+        }
+        other => panic!("{other:?}"),
+    }
+    store
+        .commit(insert(document("user", "usr_1")))
+        .await
+        .unwrap();
+    store
+        .commit(insert(child("ch_1", "usr_1", OnDelete::Block)))
+        .await
+        .unwrap();
+    store
+        .commit(insert(child("ch_2", "usr_1", OnDelete::Cascade)))
+        .await
+        .unwrap();
+    let user = head(&store, "user", "usr_1").await;
+    match store.commit(Changes::remove(user.clone(), SILENT)).await {
+        Err(CommitError::InUse { id, by_kind, by }) => assert_eq!(
+            (id.as_str(), by_kind.as_str(), by.as_str()),
+            ("usr_1", "child", "ch_1")
+        ),
+        other => panic!("{other:?}"),
+    }
+    // A replacement without the reference detaches.
+    let mut detached = document("child", "ch_1");
+    detached.head = head(&store, "child", "ch_1").await;
+    store
+        .commit(Changes::replace(detached, SILENT))
+        .await
+        .unwrap();
+    // A cascade that was not spelled out came after the caller looked.
+    let refused = store.commit(Changes::remove(user.clone(), SILENT)).await;
+    assert!(matches!(refused, Err(CommitError::Stale)), "{refused:?}");
+    let mut dangling = child("ch_1", "usr_9", OnDelete::Block);
+    dangling.head = head(&store, "child", "ch_1").await;
+    let refused = store.commit(Changes::replace(dangling, SILENT)).await;
+    assert!(
+        matches!(refused, Err(CommitError::Missing { .. })),
+        "{refused:?}"
+    );
+    let last = head(&store, "child", "ch_2").await;
+    store
+        .commit(Changes::remove(last, SILENT).and(Changes::remove(user, SILENT)))
+        .await
+        .unwrap();
+    store.check().await.unwrap();
+}
+
+async fn a_parent_goes_with_its_children_in_any_order(place: &Place) {
+    let store = place.store().await;
+    // Written before what it points at, within one write.
+    let family =
+        insert(child("ch_1", "usr_1", OnDelete::Cascade)).and(insert(document("user", "usr_1")));
+    store.commit(family).await.unwrap();
+    let user = head(&store, "user", "usr_1").await;
+    let child = head(&store, "child", "ch_1").await;
+    assert_eq!(user.revision, child.revision);
+    store
+        .commit(Changes::remove(user, SILENT).and(Changes::remove(child, SILENT)))
+        .await
+        .unwrap();
+    assert_eq!(store.all("user").await.unwrap(), []);
+    assert_eq!(store.all("child").await.unwrap(), []);
+}
+
+async fn stale_writes_are_refused(place: &Place) {
+    let store = place.store().await;
+    store
+        .commit(insert(document("user", "usr_1")))
+        .await
+        .unwrap();
+    let seen = store.get("user", "usr_1").await.unwrap().unwrap();
+    let mut newer = seen.clone();
+    newer.body = "{\"a\":1}".to_owned();
+    newer.head.updated_at = at(5);
+    let revision = store.commit(Changes::replace(newer, SILENT)).await.unwrap();
+    let stored = store.get("user", "usr_1").await.unwrap().unwrap();
+    assert_eq!(
+        (stored.head.revision, stored.head.updated_at),
+        (revision, at(5))
+    );
+    for late in [
+        Changes::replace(seen.clone(), SILENT),
+        Changes::remove(seen.head.clone(), SILENT),
+        Changes::remove(document("user", "usr_2").head, SILENT),
+    ] {
+        let refused = store.commit(late).await;
+        assert!(matches!(refused, Err(CommitError::Stale)), "{refused:?}");
+    }
+    assert_eq!(store.get("user", "usr_1").await.unwrap(), Some(stored));
+    assert_eq!(store.revision().await.unwrap(), revision);
+}
+
+async fn what_is_refused_leaves_nothing(place: &Place) {
+    let store = place.store().await;
+    store
+        .commit(insert(key("api_key", "ak_1", "x")))
+        .await
+        .unwrap();
+    let told = |id: &str| Told::Event(event("k.v0", id));
+    let refused = store
+        .commit(
+            Changes::insert(document("user", "usr_1"), told("ev_1"))
+                .and(Changes::tell(event("k.v0", "ev_2")))
+                .and(Changes::insert(key("api_key", "ak_2", "x"), told("ev_3"))),
+        )
+        .await;
+    assert!(
+        matches!(refused, Err(CommitError::Duplicate { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(store.get("user", "usr_1").await.unwrap(), None);
+    assert_eq!(store.outbox_after(0, 10).await.unwrap(), []);
+    // The same event is told once, whoever tells it.
+    store
+        .commit(Changes::tell(event("k.v0", "ev_1")))
+        .await
+        .unwrap();
+    let again = store.commit(Changes::tell(event("k.v0", "ev_1"))).await;
+    assert!(
+        matches!(again, Err(CommitError::Duplicate { .. })),
+        "{again:?}"
+    );
+    let rows = store.outbox_after(0, 10).await.unwrap();
+    assert_eq!(rows.len(), 1);
+    assert_eq!((rows[0].seq, &rows[0].event), (1, &event("k.v0", "ev_1")));
+}
+
+async fn events_go_to_those_who_wanted_them_then(place: &Place) {
+    let store = place.store().await;
+    let wants = |id: &str, kinds: &[&str], destination: &str| Document {
+        topics: kinds
+            .iter()
+            .map(|kind| Topic {
+                kind: (*kind).to_owned(),
+                destination: destination.to_owned(),
+            })
+            .collect(),
+        ..document("event_subscription", id)
+    };
+    const LIFE: &[&str] = &["made.v0", "changed.v0", "gone.v0"];
+    let told = |kind: &str, id: &str| Told::Event(event(kind, id));
+    let foreign = Document {
+        head: Head {
+            account: "ac_2".to_owned(),
+            ..document("event_subscription", "es_9").head
+        },
+        ..wants("es_9", LIFE, "ed_9")
+    };
+    store.commit(insert(foreign)).await.unwrap();
+    store
+        .commit(insert(wants("es_1", LIFE, "ed_1")))
+        .await
+        .unwrap();
+    // It hears of its own making, of the change that begins its interest, of its own end.
+    store
+        .commit(Changes::insert(
+            wants("es_2", &["made.v0"], "ed_2"),
+            told("made.v0", "ev_1"),
+        ))
+        .await
+        .unwrap();
+    let mut more = wants("es_2", LIFE, "ed_3");
+    more.head = head(&store, "event_subscription", "es_2").await;
+    store
+        .commit(Changes::replace(more, told("changed.v0", "ev_2")))
+        .await
+        .unwrap();
+    let last = head(&store, "event_subscription", "es_2").await;
+    store
+        .commit(Changes::remove(last, told("gone.v0", "ev_3")))
+        .await
+        .unwrap();
+    store
+        .commit(Changes::tell(event("gone.v0", "ev_4")))
+        .await
+        .unwrap();
+    store
+        .commit(Changes::tell(event("unwanted.v0", "ev_5")))
+        .await
+        .unwrap();
+    let rows = store.outbox_after(0, 10).await.unwrap();
+    let heard: Vec<(&str, Vec<(&str, &str)>)> = rows
+        .iter()
+        .map(|row| {
+            let audience = row.audience.iter().map(|(s, d)| (s.as_str(), d.as_str()));
+            (row.event.id.as_str(), audience.collect())
+        })
+        .collect();
+    assert_eq!(
+        heard,
+        [
+            ("ev_1", vec![("es_1", "ed_1"), ("es_2", "ed_2")]),
+            ("ev_2", vec![("es_1", "ed_1"), ("es_2", "ed_3")]),
+            ("ev_3", vec![("es_1", "ed_1"), ("es_2", "ed_3")]),
+            ("ev_4", vec![("es_1", "ed_1")]),
+            ("ev_5", vec![]),
+        ]
+    );
+    assert_eq!(store.outbox_after(3, 1).await.unwrap()[0].event.id, "ev_4");
+}
+
+async fn pages_are_newest_first(place: &Place) {
+    let store = place.store().await;
+    store
+        .commit(insert(document("user", "usr_1")))
+        .await
+        .unwrap();
+    // Byte order: digits, capitals, small letters, whatever the database's collation.
+    for id in ["ch_a", "ch_B", "ch_1", "ch_Z", "ch_b"] {
+        store
+            .commit(insert(child(id, "usr_1", OnDelete::Cascade)))
+            .await
+            .unwrap();
+    }
+    store
+        .commit(insert(document("child", "ch_c")))
+        .await
+        .unwrap();
+    let ids = async |before: Option<&str>, limit: u32, refs_to: Option<&str>| {
+        let query = PageQuery {
+            kind: "child".to_owned(),
+            account: "ac_1".to_owned(),
+            before: before.map(str::to_owned),
+            limit,
+            refs_to: refs_to.map(str::to_owned),
+        };
+        let page = store.page(&query).await.unwrap();
+        page.into_iter()
+            .map(|document| document.head.id)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(ids(None, 3, None).await, ["ch_c", "ch_b", "ch_a"]);
+    assert_eq!(ids(Some("ch_a"), 9, None).await, ["ch_Z", "ch_B", "ch_1"]);
+    assert_eq!(ids(None, 2, Some("usr_1")).await, ["ch_b", "ch_a"]);
+    assert_eq!(ids(Some("ch_Z"), 9, Some("usr_1")).await, ["ch_B", "ch_1"]);
+    assert_eq!(ids(None, 9, Some("usr_2")).await, Vec::<String>::new());
+    let foreign = PageQuery {
+        kind: "child".to_owned(),
+        account: "ac_2".to_owned(),
+        before: None,
+        limit: 9,
+        refs_to: None,
+    };
+    assert_eq!(store.page(&foreign).await.unwrap(), []);
+}
+
+async fn many_at_once_keep_their_own_outcome(place: &Place) {
+    let store = place.store().await;
+    let mut writers = JoinSet::new();
+    for n in 0..200 {
+        let store = store.clone();
+        writers.spawn(async move {
+            // Every value is wanted twice.
+            let wanted = key("api_key", &format!("ak_{n:03}"), &format!("v{}", n / 2));
+            let told = Told::Event(event("k.v0", &format!("ev_{n:03}")));
+            (n, store.commit(Changes::insert(wanted, told)).await)
+        });
+    }
+    let mut revisions = BTreeSet::new();
+    let mut committed = BTreeSet::new();
+    for (n, outcome) in writers.join_all().await {
+        match outcome {
+            Ok(revision) => {
+                assert!(revisions.insert(revision), "a revision was given twice");
+                committed.insert(format!("ak_{n:03}"));
+                assert!(
+                    store
+                        .get("api_key", &format!("ak_{n:03}"))
+                        .await
+                        .unwrap()
+                        .is_some()
+                );
+            }
+            Err(CommitError::Duplicate { .. }) => {
+                assert_eq!(
+                    store.get("api_key", &format!("ak_{n:03}")).await.unwrap(),
+                    None
+                );
+            }
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(revisions, (1..=100).collect());
+    assert_eq!(*store.watch().borrow(), 100);
+    let rows = store.outbox_after(0, 1000).await.unwrap();
+    let seqs: Vec<i64> = rows.iter().map(|row| row.seq).collect();
+    assert_eq!(seqs, (1..=100).collect::<Vec<_>>());
+    let told: BTreeSet<String> = rows
+        .iter()
+        .map(|row| row.event.id.replace("ev_", "ak_"))
+        .collect();
+    assert_eq!(told, committed);
+    store.check().await.unwrap();
+}
+
+async fn the_outbox_is_in_commit_order_over_two_nodes(place: &Place) {
+    let nodes = [place.store().await, place.store().await];
+    let mut writers = JoinSet::new();
+    for n in 0..120 {
+        let store = nodes[n % 2].clone();
+        writers.spawn(async move {
+            let id = format!("ev_{n:03}");
+            let told = Told::Event(event("k.v0", &id));
+            let made = document("user", &format!("usr_{n:03}"));
+            (store.commit(Changes::insert(made, told)).await.unwrap(), id)
+        });
+    }
+    let mut by_revision = writers.join_all().await;
+    by_revision.sort_unstable();
+    let rows = nodes[0].outbox_after(0, 1000).await.unwrap();
+    let by_seq: Vec<&String> = rows.iter().map(|row| &row.event.id).collect();
+    assert_eq!(
+        by_seq,
+        by_revision.iter().map(|(_, id)| id).collect::<Vec<_>>()
+    );
+    assert_eq!(rows.last().unwrap().seq, 120);
+    // Each node hears of the other's commits.
+    for store in &nodes {
+        let mut watch = store.watch();
+        let heard = watch.wait_for(|revision| *revision == 120);
+        tokio::time::timeout(Duration::from_secs(5), heard)
+            .await
+            .unwrap()
+            .unwrap();
+    }
+}
+
+async fn many_lookups_at_once_each_get_their_own(place: &Place) {
+    let store = place.store().await;
+    let family = (0..50).fold(Changes::default(), |all, n| {
+        all.and(insert(document("user", &format!("usr_{n}"))))
+    });
+    store.commit(family).await.unwrap();
+    let mut readers = JoinSet::new();
+    for n in 0..600 {
+        let store = store.clone();
+        readers.spawn(async move {
+            let id = format!("usr_{}", n % 60);
+            let found = store.get("user", &id).await.unwrap();
+            assert_eq!(
+                found.map(|found| found.head.id),
+                (n % 60 < 50).then_some(id)
+            );
+        });
+    }
+    readers.join_all().await;
+}
+
+async fn settings_and_pruning(place: &Place) {
+    let store = place.store().await;
+    assert_eq!(store.meta_get("node").await.unwrap(), None);
+    store.meta_set("node", "a").await.unwrap();
+    store.meta_set("node", "b").await.unwrap();
+    assert_eq!(store.meta_get("node").await.unwrap().as_deref(), Some("b"));
+    for n in 1..=3 {
+        store
+            .commit(Changes::tell(event("k.v0", &format!("ev_{n}"))))
+            .await
+            .unwrap();
+    }
+    assert_eq!(store.prune_outbox(2).await.unwrap(), 2);
+    assert_eq!(store.prune_outbox(3).await.unwrap(), 1);
+    // Positions are never given twice, even when nothing is left to remind of them.
+    store
+        .commit(Changes::tell(event("k.v0", "ev_4")))
+        .await
+        .unwrap();
+    assert_eq!(store.outbox_after(0, 9).await.unwrap()[0].seq, 4);
+    assert_eq!(store.revision().await.unwrap(), 4);
+}
+
+async fn a_copy_opens_and_holds_everything(place: &Place) {
+    let store = place.store().await;
+    let queue = place.queue().await;
+    let told = Told::Event(event("k.v0", "ev_1"));
+    store
+        .commit(Changes::insert(document("user", "usr_1"), told))
+        .await
+        .unwrap();
+    let copy = place.folder.path().join("copy/state.db");
+    std::fs::create_dir(copy.parent().unwrap()).unwrap();
+    if !place.is_sqlite() {
+        assert!(store.backup(&copy).await.is_err());
+        return;
+    }
+    queue
+        .backup(&copy.with_file_name("events.db"))
+        .await
+        .unwrap();
+    store.backup(&copy).await.unwrap();
+    store
+        .commit(insert(document("user", "usr_2")))
+        .await
+        .unwrap();
+    // Again, over the first one.
+    store.backup(&copy).await.unwrap();
+    store.close().await;
+
+    let url = StoreUrl::Sqlite(copy.clone());
+    let copied = Store::open(&url, place.clock.clone()).await.unwrap();
+    copied.check().await.unwrap();
+    assert_eq!(copied.all("user").await.unwrap().len(), 2);
+    assert_eq!(copied.outbox_after(0, 9).await.unwrap().len(), 1);
+    copied
+        .commit(insert(document("user", "usr_3")))
+        .await
+        .unwrap();
+    for path in [&copy, &copy.with_file_name("state.db-wal")] {
+        let mode = std::fs::metadata(path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{}", path.display());
+    }
+    copied.close().await;
+    // The original opens again as it was left.
+    let reopened = place.store().await;
+    assert_eq!(reopened.revision().await.unwrap(), 2);
+}
+
+async fn a_blocked_store_refuses_in_time_and_recovers(place: &Place) {
+    let store = place.store().await;
+    let mut other = store
+        .shared
+        .database
+        .site
+        .connect(Access::Write)
+        .await
+        .unwrap();
+    other.begin().await.unwrap();
+    other.run(state::LOCK, &[]).await.unwrap();
+
+    let asked_at = Instant::now();
+    let told = Told::Event(event("k.v0", "ev_1"));
+    let blocked = Changes::insert(document("user", "usr_1"), told);
+    let refused = store.commit(blocked.clone()).await;
+    let CommitError::Fault(fault) = refused.unwrap_err() else {
+        panic!("a fault, since nothing is wrong with the change")
+    };
+    assert!(asked_at.elapsed() < Duration::from_millis(5_500));
+    assert!(fault.to_string().contains("nothing was written"), "{fault}");
+    assert_eq!(
+        store.get("user", "usr_1").await.unwrap(),
+        None,
+        "reading goes on"
+    );
+
+    other.run(transaction::ROLLBACK, &[]).await.unwrap();
+    store.commit(blocked).await.unwrap();
+    assert_eq!(store.outbox_after(0, 9).await.unwrap().len(), 1);
+    other.close().await;
+}
+
+async fn closed_means_closed(place: &Place) {
+    let store = place.store().await;
+    let committed = store.commit(insert(document("user", "usr_1")));
+    committed.await.unwrap();
+    store.close().await;
+    assert!(
+        store
+            .commit(insert(document("user", "usr_2")))
+            .await
+            .is_err()
+    );
+    assert!(store.get("user", "usr_1").await.is_err());
+    assert!(store.all("user").await.is_err());
+    assert!(store.usable().await.is_err());
+    store.close().await;
+}

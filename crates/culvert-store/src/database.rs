@@ -1,0 +1,174 @@
+//! What the store and the queue share: a migrated database with its readers, tasks and health.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use culvert_base::{Clock, Fault};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+
+use crate::StoreUrl;
+use crate::dialect::{Access, Site, While};
+use crate::health::Health;
+use crate::migrate::{self, Step};
+use crate::pool::Pool;
+use crate::writer::{Book, Writer};
+use crate::{postgres, sqlite};
+
+/// Which of the two databases of an installation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    /// File beside the state file; `None` for the state file itself.
+    pub(crate) file: Option<&'static str>,
+    pub(crate) schema: &'static str,
+    pub(crate) steps: &'static [Step],
+    /// Reading connections on PostgreSQL. With those of writer and lookup, 16 for both parts.
+    pub(crate) postgres_readers: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct Database {
+    pub(crate) site: Site,
+    pub(crate) pool: Arc<Pool>,
+    health: Arc<Health>,
+    closing: watch::Sender<bool>,
+    tasks: Mutex<JoinSet<()>>,
+}
+
+impl Database {
+    pub(crate) async fn open(url: &StoreUrl, part: Part, clock: &dyn Clock) -> Result<Self, Fault> {
+        let (site, n_readers) = match url {
+            StoreUrl::Sqlite(path) => {
+                let path = match part.file {
+                    Some(name) => path.with_file_name(name),
+                    None => path.clone(),
+                };
+                (Site::Sqlite(sqlite::File::prepare(&path)?), SQLITE_READERS)
+            }
+            StoreUrl::Postgres(url) => (
+                Site::Postgres(postgres::Schema::at(url, part.schema)?),
+                part.postgres_readers,
+            ),
+        };
+        let mut connection = site
+            .connect(Access::Write)
+            .await
+            .during("opening the database")?;
+        let sound = match &site {
+            Site::Sqlite(file) => sqlite::problems(&mut connection, sqlite::Check::Quick)
+                .await
+                .during("checking the database")
+                .and_then(|problems| report(&file.path, &problems)),
+            Site::Postgres(_) => postgres::Schema::check_durability(&mut connection).await,
+        };
+        connection.close().await;
+        sound?;
+        migrate::migrate(&site, part.steps, clock).await?;
+        Ok(Self {
+            pool: Arc::new(Pool::new(site.clone(), n_readers)),
+            site,
+            health: Arc::new(Health::good()),
+            closing: watch::Sender::new(false),
+            tasks: Mutex::new(JoinSet::new()),
+        })
+    }
+
+    /// Starts the writing task, and beside it the checkpointer of a SQLite file.
+    pub(crate) fn start_writer<B: Book>(&self, book: Arc<B>) -> Writer<B> {
+        let committed = Arc::new(Notify::new());
+        let (writer, task) = Writer::new(
+            book,
+            self.site.clone(),
+            Arc::clone(&self.health),
+            Arc::clone(&committed),
+            self.closing(),
+        );
+        let guard = Guard(Arc::clone(&self.health));
+        self.start(async move {
+            let _guard = guard;
+            task.await;
+        });
+        if let Site::Sqlite(file) = &self.site {
+            self.start(sqlite::checkpoint(
+                file.clone(),
+                committed,
+                Arc::clone(&self.health),
+                self.closing(),
+            ));
+        }
+        writer
+    }
+
+    /// Starts a task that ends by itself when `closing` says so.
+    pub(crate) fn start(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .spawn(task);
+    }
+
+    pub(crate) fn closing(&self) -> watch::Receiver<bool> {
+        self.closing.subscribe()
+    }
+
+    pub(crate) fn health(&self) -> &Health {
+        &self.health
+    }
+
+    pub(crate) async fn backup(&self, to: &Path) -> Result<(), Fault> {
+        match &self.site {
+            Site::Sqlite(file) => file.backup(to).await,
+            Site::Postgres(_) => Err(Fault::bare(
+                "backing up: a PostgreSQL database is backed up by its own tools, such as `pg_dump`",
+            )),
+        }
+    }
+
+    /// The engine's own check of the whole database.
+    pub(crate) async fn check(&self) -> Result<(), Fault> {
+        let Site::Sqlite(file) = &self.site else {
+            return Ok(());
+        };
+        let doing = "checking the database";
+        let mut connection = self.site.connect(Access::Read).await.during(doing)?;
+        let problems = sqlite::problems(&mut connection, sqlite::Check::Whole).await;
+        connection.close().await;
+        report(&file.path, &problems.during(doing)?)
+    }
+
+    pub(crate) async fn close(&self) {
+        self.closing.send_replace(true);
+        let mut tasks = std::mem::take(
+            &mut *self
+                .tasks
+                .lock()
+                .unwrap_or_else(|poisoned| poisoned.into_inner()),
+        );
+        while tasks.join_next().await.is_some() {}
+        self.pool.close().await;
+    }
+}
+
+fn report(path: &Path, problems: &[String]) -> Result<(), Fault> {
+    if problems.is_empty() {
+        return Ok(());
+    }
+    Err(Fault::bare(format!(
+        "checking the database {}: {}",
+        path.display(),
+        problems.join("; ")
+    )))
+}
+
+/// A writing task that panicked leaves nobody to write.
+struct Guard(Arc<Health>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.give_up("the writing task panicked".to_owned());
+        }
+    }
+}
+
+const SQLITE_READERS: usize = 4;

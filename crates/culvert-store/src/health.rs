@@ -1,0 +1,98 @@
+//! Whether a database may still be trusted.
+//!
+//! A failed sync leaves it unknown what is on disk, and a second sync may succeed without having
+//! written anything. So the first one ends it: no further commit is accepted and the process exits;
+//! recovery reads the log.
+
+use culvert_base::Fault;
+use sqlx::error::DatabaseError;
+use sqlx::sqlite::SqliteError;
+use tokio::sync::watch;
+
+/// Set once, never cleared.
+#[derive(Debug)]
+pub(crate) struct Health {
+    broken: watch::Sender<Option<String>>,
+}
+
+impl Health {
+    pub(crate) fn good() -> Self {
+        Self {
+            broken: watch::Sender::new(None),
+        }
+    }
+
+    /// Marks the database broken if this error says so.
+    pub(crate) fn judge(&self, error: &sqlx::Error, doing: &str) {
+        if is_fatal(error) {
+            self.give_up(format!("{doing}: {error}"));
+        }
+    }
+
+    pub(crate) fn give_up(&self, why: String) {
+        self.broken.send_if_modified(|broken| {
+            if broken.is_some() {
+                return false;
+            }
+            tracing::error!(
+                why,
+                "the database can no longer be trusted; culvert must stop"
+            );
+            *broken = Some(why);
+            true
+        });
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Fault> {
+        match &*self.broken.borrow() {
+            None => Ok(()),
+            Some(why) => Err(broken(why)),
+        }
+    }
+
+    /// Completes once the database is broken.
+    pub(crate) async fn broken(&self) -> Fault {
+        let mut receiver = self.broken.subscribe();
+        loop {
+            // The guard of the value must not live into the wait.
+            if let Some(why) = receiver.borrow_and_update().as_deref() {
+                return broken(why);
+            }
+            if receiver.changed().await.is_err() {
+                // The sender lives as long as `self`; this has no moment to happen in.
+                return std::future::pending().await;
+            }
+        }
+    }
+}
+
+fn broken(why: &str) -> Fault {
+    Fault::new("using a database that failed earlier", why.to_owned())
+}
+
+/// Input and output errors, damage, not a database. PostgreSQL looks after its own disk.
+fn is_fatal(error: &sqlx::Error) -> bool {
+    error
+        .as_database_error()
+        .and_then(|error| error.try_downcast_ref::<SqliteError>())
+        .and_then(DatabaseError::code)
+        .and_then(|code| code.parse::<i32>().ok())
+        // The low byte is the primary code: SQLITE_IOERR, SQLITE_CORRUPT, SQLITE_NOTADB.
+        .is_some_and(|code| [10, 11, 26].contains(&(code & 0xff)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn broken_once_is_broken_for_good_and_tells_the_first_reason() {
+        let health = Health::good();
+        health.judge(&sqlx::Error::RowNotFound, "reading");
+        assert!(health.check().is_ok());
+        health.give_up("sync failed".to_owned());
+        health.give_up("later".to_owned());
+        assert!(health.check().is_err());
+        assert!(health.broken().await.chain().contains("sync failed"));
+    }
+}

@@ -1,0 +1,470 @@
+//! The store: documents, the audit outbox and the event queue, on SQLite or PostgreSQL.
+//!
+//! The only crate that speaks SQL, and one that knows nothing of any resource. What it promises: a
+//! commit that returned is on disk with its events; the outbox is in commit order; keys are unique
+//! and references never dangle.
+
+mod audit;
+mod chain;
+mod changes;
+#[cfg(test)]
+mod conformance;
+mod database;
+mod dialect;
+mod document;
+mod health;
+mod lookup;
+mod migrate;
+mod outbox;
+mod pool;
+mod postgres;
+mod queue;
+mod sqlite;
+mod statements;
+mod writer;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use culvert_base::{Clock, Fault};
+use tokio::sync::watch;
+
+use crate::changes::{Answer, Entry, Journal};
+use crate::database::{Database, Part};
+use crate::dialect::{Arg, While};
+use crate::lookup::Lookup;
+use crate::pool::Pool;
+use crate::statements::{PAGE_CONTAINING, meta, state};
+use crate::writer::Writer;
+
+pub use audit::{
+    AuditError, AuditLog, AuditRow, Bound, Damage, Extent, NotedHead, Range, RangeError,
+};
+pub use chain::{Hash, Link, NotAHash};
+pub use changes::{Changes, CommitError, Told};
+pub use document::{Document, Head, Key, OnDelete, PageQuery, Ref, Topic};
+pub use outbox::OutboxRow;
+pub use queue::{
+    Backlog, BatchClass, Burial, CursorMove, DEAD_LETTERS_FOR, DEAD_LETTERS_MAX, DeadLetter, Lease,
+    NewBatch, Queue, QueueError, WHY_BYTES_MAX,
+};
+
+/// Where the store is.
+#[derive(Clone, PartialEq, Eq)]
+pub enum StoreUrl {
+    /// The state file. The queue is `events.db` beside it.
+    Sqlite(PathBuf),
+    /// A `postgres://` URL. The schemas are `culvert` and `culvert_events`.
+    Postgres(String),
+}
+
+impl FromStr for StoreUrl {
+    type Err = Fault;
+
+    /// `postgres://…`, `postgresql://…`, `sqlite:<path>` or a path.
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        if text.starts_with("postgres://") || text.starts_with("postgresql://") {
+            return Ok(Self::Postgres(text.to_owned()));
+        }
+        let path = text
+            .strip_prefix("sqlite://")
+            .or_else(|| text.strip_prefix("sqlite:"))
+            .unwrap_or(text);
+        if path.is_empty() || path.contains("://") {
+            return Err(Fault::bare(
+                "reading the database URL: it is neither a path nor a postgres:// URL",
+            ));
+        }
+        Ok(Self::Sqlite(PathBuf::from(path)))
+    }
+}
+
+impl fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sqlite(path) => f.debug_tuple("Sqlite").field(path).finish(),
+            // The URL may hold a password.
+            Self::Postgres(_) => f.write_str("Postgres([secret])"),
+        }
+    }
+}
+
+/// Documents and the outbox. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Store {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    database: Database,
+    writer: Writer<Journal>,
+    lookup: Lookup,
+    journal: Arc<Journal>,
+}
+
+const STATE: Part = Part {
+    file: None,
+    schema: "culvert",
+    steps: migrate::STATE,
+    postgres_readers: 8,
+};
+
+impl Store {
+    /// Opens the store, makes or migrates its tables, and starts its tasks on the current runtime.
+    pub async fn open(url: &StoreUrl, clock: Arc<dyn Clock>) -> Result<Self, Fault> {
+        let database = Database::open(url, STATE, clock.as_ref()).await?;
+        let journal = Arc::new(Journal {
+            revision: watch::Sender::new(latest_revision(&database.pool).await?),
+        });
+        let writer = database.start_writer(Arc::clone(&journal));
+        let (lookup, tasks) = Lookup::new(&database.site, &database.closing());
+        for task in tasks {
+            database.start(task);
+        }
+        let poll = poll(
+            Arc::clone(&database.pool),
+            Arc::clone(&journal),
+            database.closing(),
+        );
+        database.start(poll);
+        let store = Self {
+            shared: Arc::new(Shared {
+                database,
+                writer,
+                lookup,
+                journal,
+            }),
+        };
+        store.chain().await?;
+        Ok(store)
+    }
+
+    /// Chains what a program of an older format has left without hashes.
+    async fn chain(&self) -> Result<(), Fault> {
+        let extent = self.audit_log().extent().await?;
+        let mut n_left = extent.last.saturating_sub(extent.head.seq).unsigned_abs();
+        if n_left > 0 {
+            tracing::info!(events = n_left, "chaining the audit log");
+        }
+        while n_left > 0 {
+            let entry = Entry::Chain {
+                rows_max: CHAINED_AT_ONCE,
+            };
+            let left = self.write("chaining the audit log", entry).await?;
+            // Rows that somebody took away cannot be chained; verification tells of them.
+            if left >= n_left {
+                break;
+            }
+            n_left = left;
+        }
+        Ok(())
+    }
+
+    /// The audit log, to be read.
+    pub fn audit_log(&self) -> AuditLog {
+        AuditLog {
+            pool: Arc::clone(&self.shared.database.pool),
+        }
+    }
+
+    /// The document with this id, if it is of this kind.
+    pub async fn get(&self, kind: &str, id: &str) -> Result<Option<Document>, Fault> {
+        let document = self.shared.lookup.get(id).await?;
+        Ok(document.filter(|document| document.head.kind == kind))
+    }
+
+    /// The document of this kind that holds this unique value.
+    pub async fn find(
+        &self,
+        kind: &str,
+        key_name: &str,
+        value: &str,
+    ) -> Result<Option<Document>, Fault> {
+        let value = Key::spelled(value);
+        let arguments = [Arg::Text(kind), Arg::Text(key_name), Arg::Text(&value)];
+        let documents = self.documents(state::FIND, &arguments).await?;
+        Ok(documents.into_iter().next())
+    }
+
+    /// Documents of one kind and account, newest (largest id) first.
+    pub async fn page(&self, query: &PageQuery) -> Result<Vec<Document>, Fault> {
+        let arguments = [
+            Arg::Text(&query.kind),
+            Arg::Text(&query.account),
+            Arg::Text(query.before.as_deref().unwrap_or(BEHIND_EVERY_ID)),
+            Arg::Int(i64::from(query.limit)),
+        ];
+        match &query.refs_to {
+            None => self.documents(state::PAGE, &arguments).await,
+            Some(to) => {
+                let [kind, account, before, limit] = arguments;
+                let arguments = [kind, account, before, limit, Arg::Text(to)];
+                self.documents(state::PAGE_OF_REFERRERS, &arguments).await
+            }
+        }
+    }
+
+    /// Every document of a kind that was written after a revision, in the order of their writing.
+    pub async fn changed(&self, kind: &str, after: i64) -> Result<Vec<Document>, Fault> {
+        let arguments = [Arg::Text(kind), Arg::Int(after)];
+        self.documents(state::CHANGED, &arguments).await
+    }
+
+    /// How many documents of a kind there are.
+    pub async fn count(&self, kind: &str) -> Result<usize, Fault> {
+        self.number(state::COUNT, kind).await
+    }
+
+    /// The id of every document of a kind.
+    pub async fn ids(&self, kind: &str) -> Result<Vec<String>, Fault> {
+        let doing = "reading ids";
+        let rows = self
+            .pool()
+            .rows(doing, state::IDS, &[Arg::Text(kind)])
+            .await?;
+        rows.iter().map(|row| row.get(0).during(doing)).collect()
+    }
+
+    /// How many references there are to this id.
+    pub async fn n_referring(&self, to: &str) -> Result<usize, Fault> {
+        self.number(state::COUNT_REFERRERS, to).await
+    }
+
+    /// The same of the documents whose body has this text in it, which the engine finds faster than
+    /// its reader could.
+    pub async fn page_containing(
+        &self,
+        query: &PageQuery,
+        text: &str,
+    ) -> Result<Vec<Document>, Fault> {
+        let arguments = [
+            Arg::Text(&query.kind),
+            Arg::Text(&query.account),
+            Arg::Text(query.before.as_deref().unwrap_or(BEHIND_EVERY_ID)),
+            Arg::Int(i64::from(query.limit)),
+            Arg::Text(text),
+        ];
+        let sql = self.shared.database.site.spell(PAGE_CONTAINING);
+        self.documents(sql, &arguments).await
+    }
+
+    /// Every document of a kind, in the order of their ids.
+    pub async fn all(&self, kind: &str) -> Result<Vec<Document>, Fault> {
+        self.documents(state::ALL_OF_KIND, &[Arg::Text(kind)]).await
+    }
+
+    /// Documents of every kind and account with ids above `id`, in the order of their ids.
+    pub async fn documents_after(&self, id: &str, limit: u32) -> Result<Vec<Document>, Fault> {
+        let arguments = [Arg::Text(id), Arg::Int(i64::from(limit))];
+        self.documents(state::ALL_AFTER, &arguments).await
+    }
+
+    /// Commits all of it or nothing. Returns the revision it got once it is on disk, or within five
+    /// seconds why not.
+    pub async fn commit(&self, changes: Changes) -> Result<i64, CommitError> {
+        match self
+            .shared
+            .writer
+            .write("committing", Entry::Commit(changes))
+            .await?
+        {
+            Answer::Revision(revision) => Ok(revision),
+            Answer::Rows(_) => Err(Fault::bare("committing: no revision was given").into()),
+        }
+    }
+
+    /// The latest revision known here. Commits of this process show at once, those of others within
+    /// a second.
+    pub fn watch(&self) -> watch::Receiver<i64> {
+        self.shared.journal.revision.subscribe()
+    }
+
+    /// The latest revision committed anywhere.
+    pub async fn revision(&self) -> Result<i64, Fault> {
+        latest_revision(&self.shared.database.pool).await
+    }
+
+    /// At most `limit` outbox rows after `seq`, in commit order.
+    pub async fn outbox_after(&self, seq: i64, limit: u32) -> Result<Vec<OutboxRow>, Fault> {
+        let doing = "reading the outbox";
+        let arguments = [Arg::Int(seq), Arg::Int(i64::from(limit))];
+        let rows = self
+            .pool()
+            .rows(doing, state::OUTBOX_AFTER, &arguments)
+            .await?;
+        rows.iter()
+            .map(|row| OutboxRow::read(row).during(doing))
+            .collect()
+    }
+
+    /// Removes outbox rows up to and including `seq`; how many there were. They are the audit log:
+    /// only for what its retention has outlived and every reader has passed. The link of the last one
+    /// stays as the anchor of what follows.
+    pub async fn prune_outbox(&self, seq: i64) -> Result<u64, Fault> {
+        self.write("pruning the outbox", Entry::PruneOutbox { up_to: seq })
+            .await
+    }
+
+    /// A value kept beside the documents.
+    pub async fn meta_get(&self, name: &str) -> Result<Option<String>, Fault> {
+        let doing = "reading a setting";
+        let row = self
+            .pool()
+            .row(doing, meta::GET, &[Arg::Text(name)])
+            .await?;
+        row.map(|row| row.get(0)).transpose().during(doing)
+    }
+
+    /// Sets a value kept beside the documents. Not a commit: the revision stays.
+    pub async fn meta_set(&self, name: &str, value: &str) -> Result<(), Fault> {
+        let entry = Entry::Meta {
+            name: name.to_owned(),
+            value: value.to_owned(),
+        };
+        self.write("writing a setting", entry).await.map(drop)
+    }
+
+    /// A consistent copy of the state file, made while in use. SQLite only. Copy the queue before
+    /// the store: then its cursors cannot be ahead of the outbox they point into.
+    pub async fn backup(&self, to: &Path) -> Result<(), Fault> {
+        self.shared.database.backup(to).await
+    }
+
+    /// Looks at everything: the file, references, positions. The first thing found wrong.
+    pub async fn check(&self) -> Result<(), Fault> {
+        self.shared.database.check().await?;
+        for (sql, problem) in [
+            (state::BEYOND_THE_LEDGER, "rows beyond the ledger"),
+            (state::DANGLING, "references to nothing"),
+        ] {
+            let doing = "checking the store";
+            let row = self.pool().row(doing, sql, &[]).await?;
+            let n: i64 = row.map_or(Ok(0), |row| row.get(0)).during(doing)?;
+            if n > 0 {
+                return Err(Fault::bare(format!("{doing}: {n} {problem}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the store can be used right now, for readiness.
+    pub async fn usable(&self) -> Result<(), Fault> {
+        self.shared.database.health().check()?;
+        self.revision().await.map(drop)
+    }
+
+    /// Completes when the store may no longer be trusted, such as after a failed sync. Then the
+    /// process must exit with 70; nothing is committed any more.
+    pub async fn broken(&self) -> Fault {
+        self.shared.database.health().broken().await
+    }
+
+    /// Lets accepted writes finish and closes every connection.
+    pub async fn close(&self) {
+        self.shared.database.close().await;
+    }
+
+    async fn documents(
+        &self,
+        sql: &'static str,
+        arguments: &[Arg<'_>],
+    ) -> Result<Vec<Document>, Fault> {
+        let doing = "reading documents";
+        let rows = self.pool().rows(doing, sql, arguments).await?;
+        rows.iter()
+            .map(|row| Document::read(row).during(doing))
+            .collect()
+    }
+
+    async fn number(&self, sql: &'static str, of: &str) -> Result<usize, Fault> {
+        let doing = "counting";
+        let row = self.pool().row(doing, sql, &[Arg::Text(of)]).await?;
+        let n: i64 = row.map_or(Ok(0), |row| row.get(0)).during(doing)?;
+        Ok(usize::try_from(n).unwrap_or(0))
+    }
+
+    async fn write(&self, doing: &str, entry: Entry) -> Result<u64, Fault> {
+        match self.shared.writer.write(doing, entry).await {
+            Ok(Answer::Rows(n)) => Ok(n),
+            Ok(Answer::Revision(_)) => Err(Fault::bare(format!("{doing}: no count was given"))),
+            Err(CommitError::Fault(fault)) => Err(fault),
+            Err(refused) => Err(Fault::new(doing, refused)),
+        }
+    }
+
+    fn pool(&self) -> &Pool {
+        &self.shared.database.pool
+    }
+}
+
+async fn latest_revision(pool: &Pool) -> Result<i64, Fault> {
+    let doing = "reading the revision";
+    let row = pool.row(doing, state::REVISION, &[]).await?;
+    row.ok_or_else(|| Fault::bare(format!("{doing}: the ledger is empty")))?
+        .get(0)
+        .during(doing)
+}
+
+/// Learns of commits made elsewhere: by other nodes, or by a command on the same file.
+async fn poll(pool: Arc<Pool>, journal: Arc<Journal>, mut closing: watch::Receiver<bool>) {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(POLL_EVERY) => {}
+            _ = closing.wait_for(|closing| *closing) => return,
+        }
+        match latest_revision(&pool).await {
+            Ok(revision) => changes::announce(&journal.revision, revision),
+            Err(fault) => tracing::debug!(fault = fault.chain(), "polling the revision"),
+        }
+    }
+}
+
+/// Rows chained in one transaction when many wait.
+const CHAINED_AT_ONCE: i64 = 512;
+/// Ids are letters, digits and underscores.
+const BEHIND_EVERY_ID: &str = "~";
+
+/// A commit elsewhere is known here within a second.
+const POLL_EVERY: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_path_or_a_postgres_url() {
+        let sqlite = |path: &str| StoreUrl::Sqlite(PathBuf::from(path));
+        for (text, url) in [
+            ("data/state.db", sqlite("data/state.db")),
+            ("/var/lib/state.db", sqlite("/var/lib/state.db")),
+            ("sqlite:state.db", sqlite("state.db")),
+            ("sqlite:///var/state.db", sqlite("/var/state.db")),
+            (
+                "postgres://h/d",
+                StoreUrl::Postgres("postgres://h/d".to_owned()),
+            ),
+            (
+                "postgresql://h/d",
+                StoreUrl::Postgres("postgresql://h/d".to_owned()),
+            ),
+        ] {
+            assert_eq!(text.parse::<StoreUrl>().unwrap(), url);
+        }
+        for text in ["", "sqlite:", "mysql://h/d"] {
+            assert!(text.parse::<StoreUrl>().is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_url_or_refused(text: String) {
+            drop(text.parse::<StoreUrl>());
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Documents by id, the read that every authenticated call makes.
+//!
+//! What many callers ask for at the same time is read with one statement: the hop to the driver's
+//! thread, or the trip to the server, is shared. A read begins after it was asked for, so a commit
+//! that returned before is always seen; nothing is kept.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use culvert_base::Fault;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::dialect::{Access, Arg, Connection, Site, While};
+use crate::document::Document;
+use crate::statements::{GET_MANY, state};
+
+/// Hands lookups to the reading tasks.
+#[derive(Debug)]
+pub(crate) struct Lookup {
+    tasks: Vec<mpsc::Sender<Asked>>,
+    next: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Asked {
+    id: String,
+    answer: oneshot::Sender<Result<Option<Document>, Fault>>,
+}
+
+impl Lookup {
+    /// A lookup, and the tasks that do its work until `closing`.
+    pub(crate) fn new(
+        site: &Site,
+        closing: &watch::Receiver<bool>,
+    ) -> (Self, Vec<impl Future<Output = ()> + Send + use<>>) {
+        let mut senders = Vec::new();
+        let mut tasks = Vec::new();
+        for _ in 0..TASKS {
+            // When it is full, callers wait, until their deadline.
+            let (sender, asked) = mpsc::channel(ASKED_MAX);
+            senders.push(sender);
+            tasks.push(run(site.clone(), asked, closing.clone()));
+        }
+        let lookup = Self {
+            tasks: senders,
+            next: AtomicUsize::new(0),
+        };
+        (lookup, tasks)
+    }
+
+    pub(crate) async fn get(&self, id: &str) -> Result<Option<Document>, Fault> {
+        let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.tasks.len();
+        let closed = || Fault::bare("reading a document: the store is closed");
+        let task = self.tasks.get(turn).ok_or_else(closed)?;
+        let read = async {
+            let (answer, outcome) = oneshot::channel();
+            let asked = Asked {
+                id: id.to_owned(),
+                answer,
+            };
+            task.send(asked).await.map_err(|_| closed())?;
+            outcome.await.map_err(|_| closed())?
+        };
+        tokio::time::timeout(READ_TIMEOUT, read)
+            .await
+            .unwrap_or_else(|_| {
+                Err(Fault::bare(
+                    "reading a document: no answer from the database in time",
+                ))
+            })
+    }
+}
+
+async fn run(site: Site, mut asked: mpsc::Receiver<Asked>, mut closing: watch::Receiver<bool>) {
+    let mut connection: Option<Connection> = None;
+    let mut group = Vec::with_capacity(GROUP_MAX);
+    loop {
+        tokio::select! {
+            n = asked.recv_many(&mut group, GROUP_MAX) => if n == 0 { break },
+            _ = closing.wait_for(|closing| *closing) => break,
+        }
+        group.retain(|one| !one.answer.is_closed());
+        // A connection that lay idle may have been closed by the server; reading again is harmless.
+        let mut found = Err(Fault::bare("reading a document"));
+        for _ in 0..2 {
+            let open = match connection.take() {
+                Some(open) => Ok(open),
+                None => site
+                    .connect(Access::Read)
+                    .await
+                    .during("reading a document"),
+            };
+            found = match open {
+                Ok(mut open) => {
+                    match tokio::time::timeout(READ_TIMEOUT, read(&site, &mut open, &group)).await {
+                        Ok(Ok(found)) => {
+                            connection = Some(open);
+                            Ok(found)
+                        }
+                        Ok(Err(error)) => Err(Fault::new("reading a document", error)),
+                        Err(late) => Err(Fault::new("reading a document", late)),
+                    }
+                }
+                Err(fault) => Err(fault),
+            };
+            if found.is_ok() {
+                break;
+            }
+        }
+        answer(&mut group, found);
+    }
+    if let Some(connection) = connection {
+        connection.close().await;
+    }
+}
+
+async fn read(
+    site: &Site,
+    connection: &mut Connection,
+    group: &[Asked],
+) -> Result<HashMap<String, Document>, sqlx::Error> {
+    let mut ids: Vec<&str> = group.iter().map(|one| one.id.as_str()).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    let rows = match ids.as_slice() {
+        [] => Vec::new(),
+        [id] => connection.rows(state::GET, &[Arg::Text(id)]).await?,
+        ids => {
+            let list =
+                serde_json::to_string(ids).map_err(|error| sqlx::Error::Encode(error.into()))?;
+            connection
+                .rows(site.spell(GET_MANY), &[Arg::Text(&list)])
+                .await?
+        }
+    };
+    rows.iter()
+        .map(|row| Document::read(row).map(|document| (document.head.id.clone(), document)))
+        .collect()
+}
+
+fn answer(group: &mut Vec<Asked>, found: Result<HashMap<String, Document>, Fault>) {
+    for one in group.drain(..) {
+        let outcome = match &found {
+            Ok(documents) => Ok(documents.get(&one.id).cloned()),
+            Err(fault) => Err(Fault::new("reading a document", fault.chain())),
+        };
+        // A caller that has gone meanwhile hears nothing.
+        drop(one.answer.send(outcome));
+    }
+}
+
+/// Also the number of connections they hold.
+pub(crate) const TASKS: usize = 2;
+const ASKED_MAX: usize = 1024;
+const GROUP_MAX: usize = 64;
+const READ_TIMEOUT: Duration = Duration::from_secs(5);

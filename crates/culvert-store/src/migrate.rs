@@ -1,0 +1,197 @@
+//! Brings a database to the format this program writes. Forward only.
+//!
+//! Each step is one transaction, so an interrupted migration is continued by the next start. A lock
+//! lets one node migrate while others wait. SQLite files are copied aside before the first step. A
+//! database that needs a newer program is refused with a sentence.
+
+use culvert_base::{Clock, Fault};
+
+use crate::dialect::{Access, Arg, Connection, Site, While};
+use crate::statements::{HAS_META, meta, transaction};
+
+/// One numbered file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step {
+    /// The format it leads to.
+    pub(crate) format: i64,
+    /// The oldest format whose program may still use the result.
+    pub(crate) min_reader: i64,
+    pub(crate) sql: &'static str,
+}
+
+/// The state: documents and outbox.
+pub(crate) const STATE: &[Step] = &[
+    Step {
+        format: 1,
+        min_reader: 1,
+        sql: include_str!("sql/state/0001_start.sql"),
+    },
+    Step {
+        format: 2,
+        min_reader: 1,
+        sql: include_str!("sql/state/0002_chain.sql"),
+    },
+    Step {
+        format: 3,
+        min_reader: 1,
+        sql: include_str!("sql/state/0003_pages.sql"),
+    },
+];
+
+/// The queue.
+pub(crate) const EVENTS: &[Step] = &[Step {
+    format: 1,
+    min_reader: 1,
+    sql: include_str!("sql/events/0001_start.sql"),
+}];
+
+/// Applies what is missing of `steps`, which are numbered from 1 without gaps.
+pub(crate) async fn migrate(site: &Site, steps: &[Step], clock: &dyn Clock) -> Result<(), Fault> {
+    let mut connection = site
+        .connect(Access::Write)
+        .await
+        .during("opening the database")?;
+    let migrated = Migration { site, steps, clock }.run(&mut connection).await;
+    // Closing gives back the lock and undoes what was not committed.
+    connection.close().await;
+    migrated
+}
+
+struct Migration<'a> {
+    site: &'a Site,
+    steps: &'a [Step],
+    clock: &'a dyn Clock,
+}
+
+impl Migration<'_> {
+    async fn run(&self, connection: &mut Connection) -> Result<(), Fault> {
+        if let Site::Postgres(schema) = self.site {
+            // A second node waits here for as long as the first needs.
+            let prepare = format!(
+                "SET statement_timeout = 0; SET lock_timeout = 0; SET client_min_messages = warning; \
+                 SELECT pg_advisory_lock(hashtext('{0}')); CREATE SCHEMA IF NOT EXISTS {0}",
+                schema.name
+            );
+            connection
+                .script(prepare)
+                .await
+                .during("preparing the database schema")?;
+        }
+        let mut is_saved = false;
+        loop {
+            connection.begin().await.during("beginning a migration")?;
+            let found = self.found(connection).await?;
+            self.admit(found)?;
+            let format = found.map_or(0, |found| found.format);
+            let Some(step) = self.steps.iter().find(|step| step.format > format) else {
+                return connection
+                    .run(transaction::ROLLBACK, &[])
+                    .await
+                    .map(drop)
+                    .during("ending a migration");
+            };
+            if found.is_some() && !is_saved {
+                self.save(step.format).await?;
+            }
+            // Of a database that was empty a step ago there is nothing to keep.
+            is_saved = true;
+            self.apply(connection, step, found.is_none()).await?;
+        }
+    }
+
+    /// What the database says of itself; `None` if it is empty.
+    async fn found(&self, connection: &mut Connection) -> Result<Option<Found>, Fault> {
+        let doing = "reading the database's format";
+        let row = connection
+            .row(self.site.spell(HAS_META), &[])
+            .await
+            .during(doing)?;
+        let n_tables: i64 = row.map_or(Ok(0), |row| row.get(0)).during(doing)?;
+        if n_tables == 0 {
+            return Ok(None);
+        }
+        Ok(Some(Found {
+            format: self.number(connection, "format").await?,
+            min_reader: self.number(connection, "min_reader").await?,
+        }))
+    }
+
+    async fn number(&self, connection: &mut Connection, name: &str) -> Result<i64, Fault> {
+        let doing = "reading the database's format";
+        let row = connection
+            .row(meta::GET, &[Arg::Text(name)])
+            .await
+            .during(doing)?
+            .ok_or_else(|| Fault::bare(format!("{doing}: it does not name its {name}")))?;
+        let text: String = row.get(0).during(doing)?;
+        text.parse().map_err(|error| Fault::new(doing, error))
+    }
+
+    fn admit(&self, found: Option<Found>) -> Result<(), Fault> {
+        let ours = self.steps.iter().map(|step| step.format).max().unwrap_or(0);
+        match found {
+            Some(found) if found.min_reader > ours => Err(Fault::bare(format!(
+                "opening the database: it has format {} and needs a culvert that reads format {}, \
+                 this one reads up to {ours}; start the newer version, or restore the backup made \
+                 before the upgrade",
+                found.format, found.min_reader
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    async fn save(&self, format: i64) -> Result<(), Fault> {
+        match self.site {
+            Site::Sqlite(file) => file.backup_before(format).await,
+            Site::Postgres(schema) => {
+                tracing::warn!(
+                    schema = schema.name,
+                    format,
+                    "migrating the database; a backup of it is the operator's to keep"
+                );
+                Ok(())
+            }
+        }
+    }
+
+    async fn apply(
+        &self,
+        connection: &mut Connection,
+        step: &Step,
+        is_first: bool,
+    ) -> Result<(), Fault> {
+        let doing = format!("migrating the database to format {}", step.format);
+        if is_first {
+            connection
+                .script(self.site.define(include_str!("sql/meta.sql")))
+                .await
+                .during(&doing)?;
+        }
+        connection
+            .script(self.site.define(step.sql))
+            .await
+            .during(&doing)?;
+        for (name, value) in [
+            ("format", step.format.to_string()),
+            ("min_reader", step.min_reader.to_string()),
+            ("migrated_at", self.clock.now().to_string()),
+        ] {
+            connection
+                .run(meta::SET, &[Arg::Text(name), Arg::Text(&value)])
+                .await
+                .during(&doing)?;
+        }
+        connection
+            .run(transaction::COMMIT, &[])
+            .await
+            .during(&doing)?;
+        tracing::info!(format = step.format, "the database has a new format");
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    format: i64,
+    min_reader: i64,
+}

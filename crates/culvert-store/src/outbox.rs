@@ -1,0 +1,136 @@
+//! Audit events in commit order, each with its audience.
+//!
+//! The rows are written by commit, in the same transaction as the change they tell of, and are kept:
+//! they are the audit log. Who has copied how far is not recorded here but in the queue, together
+//! with the copies.
+
+use culvert_base::{Event, Timestamp};
+
+use crate::audit::AuditRow;
+use crate::chain::{Content, Link};
+use crate::dialect::{Arg, Connection, Row};
+use crate::statements::state;
+
+/// One audit event as committed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutboxRow {
+    /// Position in commit order; ascending, never reused.
+    pub seq: i64,
+    pub event: Event,
+    /// Who receives it, as the subscriptions stood when it was committed: after an insert or a
+    /// replacement, before a removal. Pairs of subscription id and destination id.
+    pub audience: Vec<(String, String)>,
+}
+
+impl OutboxRow {
+    /// From a row of `OUTBOX_AFTER`.
+    pub(crate) fn read(row: &Row) -> Result<Self, sqlx::Error> {
+        let audience: String = row.get(5)?;
+        Ok(Self {
+            seq: row.get(0)?,
+            event: Event {
+                id: row.get(1)?,
+                account: row.get(2)?,
+                kind: row.get(3)?,
+                at: Timestamp::from_unix_nanos(row.get(4)?),
+                body: row.get(6)?,
+            },
+            audience: serde_json::from_str(&audience)
+                .map_err(|error| sqlx::Error::Decode(error.into()))?,
+        })
+    }
+}
+
+/// Who wants this event, by the topics as they stand at this point of the transaction. JSON.
+pub(crate) async fn audience(
+    connection: &mut Connection,
+    event: &Event,
+) -> Result<String, sqlx::Error> {
+    let rows = connection
+        .rows(
+            state::AUDIENCE,
+            &[Arg::Text(&event.account), Arg::Text(&event.kind)],
+        )
+        .await?;
+    let audience = rows
+        .iter()
+        .map(|row| Ok((row.get(0)?, row.get(1)?)))
+        .collect::<Result<Vec<(String, String)>, sqlx::Error>>()?;
+    serde_json::to_string(&audience).map_err(|error| sqlx::Error::Encode(error.into()))
+}
+
+/// Writes the row. False if the event's id is there already.
+pub(crate) async fn tell(
+    connection: &mut Connection,
+    seq: i64,
+    event: &Event,
+    audience: &str,
+    hash: Option<&str>,
+) -> Result<bool, sqlx::Error> {
+    let n_written = connection
+        .run(
+            state::TELL,
+            &[
+                Arg::Int(seq),
+                Arg::Text(&event.id),
+                Arg::Text(&event.account),
+                Arg::Text(&event.kind),
+                Arg::Int(event.at.unix_nanos()),
+                Arg::Text(audience),
+                Arg::Text(&event.body),
+                Arg::MaybeText(hash),
+            ],
+        )
+        .await?;
+    Ok(n_written > 0)
+}
+
+/// What is hashed of an event that is told.
+pub(crate) fn content<'a>(event: &'a Event, audience: &'a str) -> Content<'a> {
+    Content {
+        id: &event.id,
+        account: &event.account,
+        kind: &event.kind,
+        happened_at: event.at.unix_nanos(),
+        audience,
+        body: &event.body,
+    }
+}
+
+/// Gives at most `rows_max` rows up to `last` their hashes; they were written by a program that knows
+/// of none. Where the chain ends now.
+pub(crate) async fn chain(
+    connection: &mut Connection,
+    head: Link,
+    last: i64,
+    rows_max: i64,
+) -> Result<Link, sqlx::Error> {
+    let arguments = [Arg::Int(head.seq), Arg::Int(last), Arg::Int(rows_max)];
+    let mut head = head;
+    for row in connection.rows(state::AUDIT, &arguments).await? {
+        let row = AuditRow::read(&row)?;
+        head = head.next(row.seq, row.content());
+        let hash = head.hash.to_string();
+        let arguments = [Arg::Int(head.seq), Arg::Text(&hash)];
+        connection.run(state::SET_HASH, &arguments).await?;
+    }
+    Ok(head)
+}
+
+/// Removes rows up to `up_to`, of those that are chained, and keeps the last one's link as the anchor
+/// of what stays. How many that were.
+pub(crate) async fn prune(
+    connection: &mut Connection,
+    head: Link,
+    up_to: i64,
+) -> Result<u64, sqlx::Error> {
+    let up_to = [Arg::Int(up_to.min(head.seq))];
+    let Some(row) = connection.row(state::LAST_UP_TO, &up_to).await? else {
+        return Ok(0);
+    };
+    let (seq, hash): (i64, String) = (row.get(0)?, row.get(1)?);
+    let n_removed = connection.run(state::PRUNE_OUTBOX, &up_to).await?;
+    let anchor = [Arg::Int(seq), Arg::Text(&hash)];
+    connection.run(state::ANCHOR, &anchor).await?;
+    Ok(n_removed)
+}

@@ -1,0 +1,83 @@
+//! PostgreSQL: a schema of a database that several nodes may share.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use culvert_base::Fault;
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgSslMode};
+use sqlx::{ConnectOptions, Connection as _};
+
+use crate::dialect::{Connection, While};
+
+/// A schema and how to reach it.
+#[derive(Clone, Debug)]
+pub(crate) struct Schema {
+    options: Box<PgConnectOptions>,
+    pub(crate) name: &'static str,
+}
+
+impl Schema {
+    /// Reads the URL. TLS is verified unless the server is on this machine or the URL itself names
+    /// an `sslmode`.
+    pub(crate) fn at(url: &str, name: &'static str) -> Result<Self, Fault> {
+        let options = PgConnectOptions::from_str(url)
+            // The driver's error may quote the URL, and with it a password.
+            .map_err(|_| Fault::bare("reading the database URL: it is not a postgres:// URL"))?;
+        let host = options.get_host();
+        let is_local = options.get_socket().is_some()
+            || host.starts_with('/')
+            || ["localhost", "127.0.0.1", "::1", "[::1]"].contains(&host);
+        let names_mode = url.contains("sslmode=") || url.contains("ssl-mode=");
+        let options = if is_local || names_mode {
+            options
+        } else {
+            options.ssl_mode(PgSslMode::VerifyFull)
+        };
+        let options = options
+            .application_name("culvert")
+            .options([
+                ("search_path", name),
+                ("lock_timeout", LOCK_TIMEOUT_MS),
+                ("statement_timeout", STATEMENT_TIMEOUT_MS),
+                (
+                    "idle_in_transaction_session_timeout",
+                    IDLE_IN_TRANSACTION_MS,
+                ),
+            ])
+            .disable_statement_logging();
+        Ok(Self {
+            options: Box::new(options),
+            name,
+        })
+    }
+
+    pub(crate) async fn connect(&self) -> Result<PgConnection, sqlx::Error> {
+        tokio::time::timeout(CONNECT_TIMEOUT, PgConnection::connect_with(&self.options))
+            .await
+            .unwrap_or(Err(sqlx::Error::PoolTimedOut))
+    }
+
+    /// Refuses a server that acknowledges before it has written.
+    pub(crate) async fn check_durability(connection: &mut Connection) -> Result<(), Fault> {
+        let row = connection
+            .row("SHOW synchronous_commit", &[])
+            .await
+            .during("asking PostgreSQL whether commits are durable")?;
+        let setting: String = row
+            .map_or(Ok(String::new()), |row| row.get(0))
+            .during("asking PostgreSQL whether commits are durable")?;
+        if setting == "off" {
+            return Err(Fault::bare(
+                "opening the database: PostgreSQL runs with `synchronous_commit = off` and would \
+                 acknowledge what it may still lose; set it to `on`",
+            ));
+        }
+        Ok(())
+    }
+}
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Shorter than a commit may take, so that its caller hears that nothing was written.
+const LOCK_TIMEOUT_MS: &str = "4000";
+const STATEMENT_TIMEOUT_MS: &str = "5000";
+const IDLE_IN_TRANSACTION_MS: &str = "10000";

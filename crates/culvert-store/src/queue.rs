@@ -1,0 +1,568 @@
+//! Batches on their way to destinations, durably: append, lease, then ack, retry, replace or bury.
+//!
+//! A batch leaves the queue only by being acknowledged, replaced or buried by the holder of its
+//! lease. Every lease carries a fence, a number that grows with each lease of the batch; a holder
+//! whose batch was leased again since finds its settlement refused as [`QueueError::Lost`].
+//!
+//! Within a destination audit batches go before traffic batches. Within a class the order of
+//! appending is kept: the first batch holds back the others while it is leased or waits for its
+//! time.
+//!
+//! Not here: what is in a batch (`delivery`), when to try again and when to give up.
+
+mod lines;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use culvert_base::{Clock, Fault, Timestamp};
+use tokio::sync::watch;
+
+use self::lines::{Answer, Entry, Lines, Settlement};
+use crate::StoreUrl;
+use crate::database::{Database, Part};
+use crate::dialect::{Arg, Row, While};
+use crate::migrate;
+use crate::pool::Pool;
+use crate::statements::events;
+use crate::writer::Writer;
+
+/// The durable queue. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Queue {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    database: Database,
+    writer: Writer<Lines>,
+    lines: Arc<Lines>,
+    clock: Arc<dyn Clock>,
+}
+
+/// Which of a destination's two lines a batch stands in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum BatchClass {
+    Audit,
+    Traffic,
+}
+
+/// A batch to be appended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewBatch {
+    pub destination: String,
+    pub class: BatchClass,
+    /// Events in it.
+    pub count: u32,
+    /// Opaque to the queue.
+    pub body: Vec<u8>,
+}
+
+/// How far a reader of the outbox gets with this append.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CursorMove {
+    pub name: String,
+    /// Where the cursor must stand now, or the append is refused as lost.
+    pub from: i64,
+    pub to: i64,
+}
+
+/// The right to send a batch for a while.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    pub batch: i64,
+    pub destination: String,
+    pub class: BatchClass,
+    pub count: u32,
+    pub body: Vec<u8>,
+    /// 1 for the first lease. A lease that ran out counts.
+    pub attempt: u32,
+    /// When the batch was appended; a replacement keeps the time of what it replaces.
+    pub first_at: Timestamp,
+    /// Grows with every lease of this batch.
+    pub fence: i64,
+    /// Why the attempt before failed.
+    pub why: Option<String>,
+}
+
+/// Why a batch was given up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Burial {
+    /// Outcome class, such as `permanent`.
+    pub class: String,
+    /// The other side's code, if it gave one.
+    pub code: String,
+    /// At most 500 bytes are kept.
+    pub text: String,
+}
+
+/// A batch that was given up, kept for inspection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadLetter {
+    pub id: i64,
+    pub destination: String,
+    pub class: BatchClass,
+    pub count: u32,
+    pub body: Vec<u8>,
+    pub attempts: u32,
+    pub first_at: Timestamp,
+    pub buried_at: Timestamp,
+    pub why: Burial,
+}
+
+/// What waits for one destination.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backlog {
+    pub destination: String,
+    pub batches: u64,
+    pub events: u64,
+    pub bytes: u64,
+    /// When the oldest was appended; `None` when only dead letters are left.
+    pub oldest: Option<Timestamp>,
+    /// Dead letters kept.
+    pub buried: u64,
+}
+
+/// Why a queue operation did nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum QueueError {
+    /// The lease, or the place of the cursor, belongs to someone else by now.
+    #[error("the lease or cursor has passed to another holder")]
+    Lost,
+    #[error(transparent)]
+    Fault(#[from] Fault),
+}
+
+/// Dead letters kept, in number and time.
+pub const DEAD_LETTERS_MAX: i64 = 10_000;
+pub const DEAD_LETTERS_FOR: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+/// Bytes kept of the text that says why a batch was put back or buried.
+pub const WHY_BYTES_MAX: usize = 500;
+
+pub(crate) const EVENTS: Part = Part {
+    file: Some("events.db"),
+    schema: "culvert_events",
+    steps: migrate::EVENTS,
+    postgres_readers: 4,
+};
+
+impl Queue {
+    /// Opens the queue that belongs to the store at `url`: the file `events.db` beside the state
+    /// file, or the schema `culvert_events`. Starts its tasks on the current runtime.
+    pub async fn open(url: &StoreUrl, clock: Arc<dyn Clock>) -> Result<Self, Fault> {
+        let database = Database::open(url, EVENTS, clock.as_ref()).await?;
+        let lines = Arc::new(Lines {
+            appended: watch::Sender::new(0),
+        });
+        let writer = database.start_writer(Arc::clone(&lines));
+        Ok(Self {
+            shared: Arc::new(Shared {
+                database,
+                writer,
+                lines,
+                clock,
+            }),
+        })
+    }
+
+    /// Appends all, and moves the cursor, in one transaction. Durable on return. Lost if the cursor
+    /// stands elsewhere; then nothing is appended.
+    pub async fn append(
+        &self,
+        batches: Vec<NewBatch>,
+        cursor: Option<CursorMove>,
+    ) -> Result<(), QueueError> {
+        let at = self.shared.clock.now();
+        self.write(
+            "appending batches",
+            Entry::Append {
+                batches,
+                cursor,
+                at,
+            },
+        )
+        .await
+        .map(drop)
+    }
+
+    /// Where a cursor stands; 0 before its first move.
+    pub async fn cursor(&self, name: &str) -> Result<i64, Fault> {
+        let doing = "reading a cursor";
+        let row = self
+            .pool()
+            .row(doing, events::CURSOR, &[Arg::Text(name)])
+            .await?;
+        row.map_or(Ok(0), |row| row.get(0)).during(doing)
+    }
+
+    /// Names of cursors that begin with `prefix`, which is ASCII and not empty: the first thousand.
+    pub async fn cursors(&self, prefix: &str) -> Result<Vec<String>, Fault> {
+        let doing = "listing cursors";
+        // The first text behind all that begin so.
+        let (stem, last) = prefix.split_at(prefix.len().saturating_sub(1));
+        let end = last.bytes().next().unwrap_or_default().saturating_add(1);
+        let end = format!("{stem}{}", char::from(end));
+        let arguments = [Arg::Text(prefix), Arg::Text(&end), Arg::Int(1_000)];
+        let rows = self.pool().rows(doing, events::CURSORS, &arguments).await?;
+        rows.iter().map(|row| row.get(0).during(doing)).collect()
+    }
+
+    /// Forgets a cursor whose reader is gone for good.
+    pub async fn drop_cursor(&self, name: &str) -> Result<(), Fault> {
+        let name = name.to_owned();
+        self.count("dropping a cursor", Entry::DropCursor { name })
+            .await
+            .map(drop)
+    }
+
+    /// Moves whenever this process has put batches in line. A hint: other nodes append as well.
+    pub fn watch(&self) -> watch::Receiver<u64> {
+        self.shared.lines.appended.subscribe()
+    }
+
+    /// The next batch of a destination, or `None` if none is due. Audit before traffic, oldest
+    /// first; a batch that is leased or waits for its time holds back its class.
+    pub async fn lease(
+        &self,
+        destination: &str,
+        owner: &str,
+        lease_for: Duration,
+        now: Timestamp,
+    ) -> Result<Option<Lease>, Fault> {
+        let entry = Entry::Lease {
+            destination: destination.to_owned(),
+            owner: owner.to_owned(),
+            until: now.plus(lease_for),
+            now,
+        };
+        match self.write("leasing a batch", entry).await {
+            Ok(Answer::Lease(lease)) => Ok(lease.map(|lease| *lease)),
+            Ok(Answer::Rows(_)) => Ok(None),
+            Err(error) => Err(error.into_fault("leasing a batch")),
+        }
+    }
+
+    /// The batch was delivered and goes.
+    pub async fn ack(&self, lease: &Lease) -> Result<(), QueueError> {
+        self.settle("acknowledging a batch", lease, Settlement::Ack)
+            .await
+    }
+
+    /// The batch stays and is due again at `at`.
+    pub async fn retry(&self, lease: &Lease, at: Timestamp, why: &str) -> Result<(), QueueError> {
+        let why = cut(why, WHY_BYTES_MAX).to_owned();
+        self.settle("putting a batch back", lease, Settlement::Retry { at, why })
+            .await
+    }
+
+    /// The batch goes and `pieces` take its place in line, in order, due at `at`, with its first
+    /// time and attempts. Their destination and class are the lease's, whatever they say.
+    pub async fn replace(
+        &self,
+        lease: &Lease,
+        pieces: Vec<NewBatch>,
+        at: Timestamp,
+    ) -> Result<(), QueueError> {
+        self.settle(
+            "replacing a batch",
+            lease,
+            Settlement::Replace { pieces, at },
+        )
+        .await
+    }
+
+    /// The batch becomes a dead letter.
+    pub async fn bury(&self, lease: &Lease, why: Burial) -> Result<(), QueueError> {
+        let at = self.shared.clock.now();
+        self.settle("burying a batch", lease, Settlement::Bury { why, at })
+            .await
+    }
+
+    /// Gives back every lease of `owner`, such as those of this node's former life.
+    pub async fn release_owner(&self, owner: &str) -> Result<(), Fault> {
+        let owner = owner.to_owned();
+        self.count("releasing leases", Entry::ReleaseOwner { owner })
+            .await
+            .map(drop)
+    }
+
+    /// When `lease` may next return something for a destination, a moment in the past if it may
+    /// now; `None` when nothing waits.
+    pub async fn next_due(&self, destination: &str) -> Result<Option<Timestamp>, Fault> {
+        let doing = "looking for the next batch";
+        let rows = self
+            .pool()
+            .rows(doing, events::HEADS, &[Arg::Text(destination)])
+            .await?;
+        let mut next = None;
+        for row in &rows {
+            let due_at: i64 = row.get(0).during(doing)?;
+            let lease_until: Option<i64> = row.get(1).during(doing)?;
+            let at = due_at.max(lease_until.unwrap_or(i64::MIN));
+            next = Some(next.map_or(at, |next: i64| next.min(at)));
+        }
+        Ok(next.map(Timestamp::from_unix_nanos))
+    }
+
+    /// What waits, for every destination that has anything waiting or buried.
+    pub async fn backlog(&self) -> Result<Vec<Backlog>, Fault> {
+        let doing = "counting what waits";
+        let mut found = BTreeMap::new();
+        for row in self.pool().rows(doing, events::BACKLOG, &[]).await? {
+            let backlog = Backlog {
+                destination: row.get(0).during(doing)?,
+                batches: unsigned(&row, 1).during(doing)?,
+                events: unsigned(&row, 2).during(doing)?,
+                bytes: unsigned(&row, 3).during(doing)?,
+                oldest: Some(Timestamp::from_unix_nanos(row.get(4).during(doing)?)),
+                buried: 0,
+            };
+            found.insert(backlog.destination.clone(), backlog);
+        }
+        for row in self.pool().rows(doing, events::BURIED, &[]).await? {
+            let destination: String = row.get(0).during(doing)?;
+            let n_buried = unsigned(&row, 1).during(doing)?;
+            found
+                .entry(destination.clone())
+                .or_insert(Backlog {
+                    destination,
+                    batches: 0,
+                    events: 0,
+                    bytes: 0,
+                    oldest: None,
+                    buried: 0,
+                })
+                .buried = n_buried;
+        }
+        Ok(found.into_values().collect())
+    }
+
+    /// Dead letters of a destination, newest first, with ids below `before`.
+    pub async fn dead_letters(
+        &self,
+        destination: &str,
+        before: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<DeadLetter>, Fault> {
+        let doing = "reading dead letters";
+        let arguments = [
+            Arg::Text(destination),
+            Arg::MaybeInt(before),
+            Arg::Int(i64::from(limit)),
+        ];
+        let rows = self
+            .pool()
+            .rows(doing, events::DEAD_LETTERS, &arguments)
+            .await?;
+        rows.iter()
+            .map(|row| DeadLetter::read(row).during(doing))
+            .collect()
+    }
+
+    /// Puts a dead letter back at the end of its line, as if appended now; false if there is none.
+    pub async fn redrive(&self, id: i64) -> Result<bool, Fault> {
+        let at = self.shared.clock.now();
+        let n = self
+            .count("redriving a dead letter", Entry::Redrive { id, at })
+            .await?;
+        Ok(n > 0)
+    }
+
+    /// Makes everything that waits for a later time due `now`, such as after the destination was
+    /// edited. How many batches that were.
+    pub async fn hasten(&self, destination: &str, now: Timestamp) -> Result<u64, Fault> {
+        let destination = destination.to_owned();
+        self.count("making batches due", Entry::Hasten { destination, now })
+            .await
+    }
+
+    /// Forgets everything of a destination that no longer exists. How many batches and dead letters
+    /// that were.
+    pub async fn drop_destination(&self, destination: &str) -> Result<u64, Fault> {
+        let destination = destination.to_owned();
+        self.count(
+            "dropping a destination",
+            Entry::DropDestination { destination },
+        )
+        .await
+    }
+
+    /// Removes dead letters beyond [`DEAD_LETTERS_MAX`] or older than [`DEAD_LETTERS_FOR`]; how many
+    /// that were.
+    pub async fn prune(&self, now: Timestamp) -> Result<u64, Fault> {
+        self.count("pruning dead letters", Entry::Prune { now })
+            .await
+    }
+
+    /// Whether the queue can be used right now, for readiness.
+    pub async fn usable(&self) -> Result<(), Fault> {
+        self.shared.database.health().check()?;
+        self.pool()
+            .rows("asking whether the queue is usable", events::USABLE, &[])
+            .await
+            .map(drop)
+    }
+
+    /// Completes when the queue may no longer be trusted, such as after a failed sync. Then the
+    /// process must exit with 70; nothing is written any more.
+    pub async fn broken(&self) -> Fault {
+        self.shared.database.health().broken().await
+    }
+
+    /// A consistent copy of the queue's file, made while in use. SQLite only. Copy the queue before
+    /// the store.
+    pub async fn backup(&self, to: &Path) -> Result<(), Fault> {
+        self.shared.database.backup(to).await
+    }
+
+    /// Looks at everything: the file, and every batch against its checksum. The first thing found
+    /// wrong.
+    pub async fn check(&self) -> Result<(), Fault> {
+        self.shared.database.check().await?;
+        let doing = "checking the queue";
+        let mut after = 0;
+        loop {
+            let rows = self
+                .pool()
+                .rows(doing, events::CHECK_BODIES, &[Arg::Int(after)])
+                .await?;
+            if rows.is_empty() {
+                return Ok(());
+            }
+            for row in rows {
+                after = row.get(0).during(doing)?;
+                let crc: i64 = row.get(1).during(doing)?;
+                let body: Vec<u8> = row.get(2).during(doing)?;
+                if crc != checksum(&body) {
+                    return Err(Fault::bare(format!("{doing}: batch {after} is damaged")));
+                }
+            }
+        }
+    }
+
+    /// Lets accepted writes finish and closes every connection.
+    pub async fn close(&self) {
+        self.shared.database.close().await;
+    }
+
+    async fn write(&self, doing: &str, entry: Entry) -> Result<Answer, QueueError> {
+        self.shared.writer.write(doing, entry).await
+    }
+
+    async fn settle(
+        &self,
+        doing: &str,
+        lease: &Lease,
+        settlement: Settlement,
+    ) -> Result<(), QueueError> {
+        let entry = Entry::Settle {
+            batch: lease.batch,
+            fence: lease.fence,
+            settlement,
+        };
+        self.write(doing, entry).await.map(drop)
+    }
+
+    async fn count(&self, doing: &str, entry: Entry) -> Result<u64, Fault> {
+        match self.write(doing, entry).await {
+            Ok(Answer::Rows(n)) => Ok(n),
+            Ok(Answer::Lease(_)) => Err(Fault::bare(format!("{doing}: no count was given"))),
+            Err(error) => Err(error.into_fault(doing)),
+        }
+    }
+
+    fn pool(&self) -> &Pool {
+        &self.shared.database.pool
+    }
+}
+
+impl QueueError {
+    fn into_fault(self, doing: &str) -> Fault {
+        match self {
+            Self::Fault(fault) => fault,
+            Self::Lost => Fault::new(doing, self),
+        }
+    }
+}
+
+impl BatchClass {
+    pub(crate) fn number(self) -> i64 {
+        match self {
+            Self::Audit => 0,
+            Self::Traffic => 1,
+        }
+    }
+
+    fn of(number: i64) -> Result<Self, sqlx::Error> {
+        match number {
+            0 => Ok(Self::Audit),
+            1 => Ok(Self::Traffic),
+            _ => Err(sqlx::Error::Decode(
+                format!("there is no batch class {number}").into(),
+            )),
+        }
+    }
+}
+
+impl DeadLetter {
+    fn read(row: &Row) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            id: row.get(0)?,
+            destination: row.get(1)?,
+            class: BatchClass::of(row.get(2)?)?,
+            count: small(row, 3)?,
+            attempts: small(row, 4)?,
+            first_at: Timestamp::from_unix_nanos(row.get(5)?),
+            buried_at: Timestamp::from_unix_nanos(row.get(6)?),
+            why: Burial {
+                class: row.get(7)?,
+                code: row.get(8)?,
+                text: row.get(9)?,
+            },
+            body: row.get(10)?,
+        })
+    }
+}
+
+fn unsigned(row: &Row, index: usize) -> Result<u64, sqlx::Error> {
+    let number: i64 = row.get(index)?;
+    u64::try_from(number).map_err(|error| sqlx::Error::Decode(error.into()))
+}
+
+fn small(row: &Row, index: usize) -> Result<u32, sqlx::Error> {
+    let number: i64 = row.get(index)?;
+    u32::try_from(number).map_err(|error| sqlx::Error::Decode(error.into()))
+}
+
+fn checksum(body: &[u8]) -> i64 {
+    i64::from(crc32fast::hash(body))
+}
+
+/// At most `max` bytes of `text`, whole characters.
+fn cut(text: &str, max: usize) -> &str {
+    let mut end = text.len().min(max);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_cut_text_is_a_beginning_within_its_limit(text: String, max in 0usize..20) {
+            let kept = cut(&text, max);
+            prop_assert!(text.starts_with(kept) && kept.len() <= max);
+            // At most three bytes of a character that did not fit are given up.
+            prop_assert!(kept.len() == text.len() || kept.len() + 4 > max);
+        }
+    }
+}

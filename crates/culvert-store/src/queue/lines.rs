@@ -1,0 +1,416 @@
+//! The writes of the queue, each inside its savepoint.
+//!
+//! A destination has two lines of batches, audit and traffic. Every write here keeps their order:
+//! appending goes to the end, pieces go to the place of what they replace.
+
+use culvert_base::{BoxFuture, Timestamp};
+use tokio::sync::watch;
+
+use super::{
+    BatchClass, Burial, CursorMove, DEAD_LETTERS_FOR, DEAD_LETTERS_MAX, Lease, NewBatch,
+    QueueError, WHY_BYTES_MAX, checksum, cut, small,
+};
+use crate::dialect::{Arg, Connection};
+use crate::statements::events;
+use crate::writer::{Book, Outcome};
+
+/// Writes to the queue.
+#[derive(Debug)]
+pub(crate) struct Lines {
+    pub(crate) appended: watch::Sender<u64>,
+}
+
+/// One write.
+#[derive(Debug)]
+pub(crate) enum Entry {
+    Append {
+        batches: Vec<NewBatch>,
+        cursor: Option<CursorMove>,
+        at: Timestamp,
+    },
+    Lease {
+        destination: String,
+        owner: String,
+        until: Timestamp,
+        now: Timestamp,
+    },
+    Settle {
+        batch: i64,
+        fence: i64,
+        settlement: Settlement,
+    },
+    ReleaseOwner {
+        owner: String,
+    },
+    Redrive {
+        id: i64,
+        at: Timestamp,
+    },
+    DropDestination {
+        destination: String,
+    },
+    DropCursor {
+        name: String,
+    },
+    Hasten {
+        destination: String,
+        now: Timestamp,
+    },
+    Prune {
+        now: Timestamp,
+    },
+}
+
+/// How a lease ends.
+#[derive(Debug)]
+pub(crate) enum Settlement {
+    Ack,
+    Retry {
+        at: Timestamp,
+        why: String,
+    },
+    Replace {
+        pieces: Vec<NewBatch>,
+        at: Timestamp,
+    },
+    Bury {
+        why: Burial,
+        at: Timestamp,
+    },
+}
+
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Lease(Option<Box<Lease>>),
+    Rows(u64),
+}
+
+/// Whether anything was put in line.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Page {
+    has_appended: bool,
+}
+
+impl Book for Lines {
+    type Entry = Entry;
+    type Answer = Answer;
+    type Refused = QueueError;
+    type Page = Page;
+
+    fn open<'a>(&'a self, _: &'a mut Connection) -> BoxFuture<'a, Result<Page, sqlx::Error>> {
+        Box::pin(std::future::ready(Ok(Page {
+            has_appended: false,
+        })))
+    }
+
+    fn write<'a>(
+        &'a self,
+        connection: &'a mut Connection,
+        page: &'a mut Page,
+        entry: &'a Entry,
+    ) -> BoxFuture<'a, Result<Outcome<Self>, sqlx::Error>> {
+        Box::pin(async move {
+            page.has_appended |= matches!(entry, Entry::Append { .. } | Entry::Redrive { .. });
+            match entry {
+                Entry::Append {
+                    batches,
+                    cursor,
+                    at,
+                } => append(connection, batches, cursor.as_ref(), *at).await,
+                Entry::Lease {
+                    destination,
+                    owner,
+                    until,
+                    now,
+                } => lease(connection, destination, owner, *until, *now).await,
+                Entry::Settle {
+                    batch,
+                    fence,
+                    settlement,
+                } => {
+                    let held = [Arg::Int(*batch), Arg::Int(*fence)];
+                    Ok(match settlement.apply(connection, held).await? {
+                        true => Outcome::Written(Answer::Rows(1)),
+                        false => Outcome::Refused(QueueError::Lost),
+                    })
+                }
+                Entry::ReleaseOwner { owner } => {
+                    rows(connection, &[(events::RELEASE_OWNER, &[Arg::Text(owner)])]).await
+                }
+                Entry::Redrive { id, at } => {
+                    let (id, at) = (Arg::Int(*id), Arg::Int(at.unix_nanos()));
+                    let n = connection.run(events::REDRIVE, &[id, at]).await?;
+                    connection.run(events::UNBURY, &[id]).await?;
+                    Ok(written(n))
+                }
+                Entry::DropDestination { destination } => {
+                    let of = [Arg::Text(destination)];
+                    rows(
+                        connection,
+                        &[
+                            (events::DROP_BATCHES, &of),
+                            (events::DROP_DEAD_LETTERS, &of),
+                        ],
+                    )
+                    .await
+                }
+                Entry::DropCursor { name } => {
+                    rows(connection, &[(events::DROP_CURSOR, &[Arg::Text(name)])]).await
+                }
+                Entry::Hasten { destination, now } => {
+                    let arguments = [Arg::Text(destination), Arg::Int(now.unix_nanos())];
+                    rows(connection, &[(events::HASTEN, &arguments)]).await
+                }
+                Entry::Prune { now } => prune(connection, *now).await,
+            }
+        })
+    }
+
+    fn close<'a>(
+        &'a self,
+        _: &'a mut Connection,
+        _: &'a Page,
+    ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn committed(&self, page: &Page) {
+        if page.has_appended {
+            self.appended.send_modify(|n| *n = n.wrapping_add(1));
+        }
+    }
+}
+
+fn written(n: u64) -> Outcome<Lines> {
+    if n == 0 {
+        Outcome::Unchanged(Answer::Rows(0))
+    } else {
+        Outcome::Written(Answer::Rows(n))
+    }
+}
+
+/// Runs statements and adds up the rows they touched.
+async fn rows(
+    connection: &mut Connection,
+    statements: &[(&'static str, &[Arg<'_>])],
+) -> Result<Outcome<Lines>, sqlx::Error> {
+    let mut n = 0;
+    for (sql, arguments) in statements {
+        n += connection.run(sql, arguments).await?;
+    }
+    Ok(written(n))
+}
+
+async fn append(
+    connection: &mut Connection,
+    batches: &[NewBatch],
+    cursor: Option<&CursorMove>,
+    at: Timestamp,
+) -> Result<Outcome<Lines>, sqlx::Error> {
+    if let Some(CursorMove { name, from, to }) = cursor {
+        let (name, from, to) = (Arg::Text(name), Arg::Int(*from), Arg::Int(*to));
+        let mut n_moved = connection
+            .run(events::MOVE_CURSOR, &[name, from, to])
+            .await?;
+        if n_moved == 0 && matches!(from, Arg::Int(0)) {
+            n_moved = connection.run(events::START_CURSOR, &[name, to]).await?;
+        }
+        if n_moved == 0 {
+            return Ok(Outcome::Refused(QueueError::Lost));
+        }
+    }
+    for batch in batches {
+        connection
+            .run(
+                events::APPEND,
+                &[
+                    Arg::Text(&batch.destination),
+                    Arg::Int(batch.class.number()),
+                    Arg::Int(i64::from(batch.count)),
+                    Arg::Int(length(&batch.body)),
+                    Arg::Int(checksum(&batch.body)),
+                    Arg::Int(at.unix_nanos()),
+                    Arg::Blob(&batch.body),
+                ],
+            )
+            .await?;
+    }
+    Ok(Outcome::Written(Answer::Rows(0)))
+}
+
+async fn lease(
+    connection: &mut Connection,
+    destination: &str,
+    owner: &str,
+    until: Timestamp,
+    now: Timestamp,
+) -> Result<Outcome<Lines>, sqlx::Error> {
+    let mut has_buried = false;
+    for class in [BatchClass::Audit, BatchClass::Traffic] {
+        while let Some(row) = connection
+            .row(
+                events::LEASE,
+                &[
+                    Arg::Text(owner),
+                    Arg::Int(until.unix_nanos()),
+                    Arg::Text(destination),
+                    Arg::Int(class.number()),
+                    Arg::Int(now.unix_nanos()),
+                ],
+            )
+            .await?
+        {
+            let crc: i64 = row.get(2)?;
+            let lease = Lease {
+                batch: row.get(0)?,
+                destination: destination.to_owned(),
+                class,
+                count: small(&row, 1)?,
+                attempt: small(&row, 3)?,
+                first_at: Timestamp::from_unix_nanos(row.get(4)?),
+                fence: row.get(5)?,
+                why: row.get(6)?,
+                body: row.get(7)?,
+            };
+            if crc == checksum(&lease.body) {
+                return Ok(Outcome::Written(Answer::Lease(Some(Box::new(lease)))));
+            }
+            tracing::error!(
+                batch.id = lease.batch,
+                destination.id = destination,
+                "batch {} for {destination} is damaged on disk and was buried",
+                lease.batch
+            );
+            has_buried = true;
+            let why = Burial {
+                class: "damaged".to_owned(),
+                code: String::new(),
+                text: "the stored batch does not match its checksum".to_owned(),
+            };
+            let held = [Arg::Int(lease.batch), Arg::Int(lease.fence)];
+            Settlement::Bury { why, at: now }
+                .apply(connection, held)
+                .await?;
+        }
+    }
+    Ok(if has_buried {
+        Outcome::Written(Answer::Lease(None))
+    } else {
+        Outcome::Unchanged(Answer::Lease(None))
+    })
+}
+
+impl Settlement {
+    /// False if the lease is not held any more.
+    async fn apply(
+        &self,
+        connection: &mut Connection,
+        held: [Arg<'_>; 2],
+    ) -> Result<bool, sqlx::Error> {
+        let [batch, fence] = held;
+        match self {
+            Self::Ack => Ok(connection.run(events::ACK, &held).await? > 0),
+            Self::Retry { at, why } => {
+                let arguments = [batch, fence, Arg::Int(at.unix_nanos()), Arg::Text(why)];
+                Ok(connection.run(events::RETRY, &arguments).await? > 0)
+            }
+            Self::Replace { pieces, at } => replace(connection, held, pieces, *at).await,
+            Self::Bury { why, at } => {
+                let arguments = [
+                    batch,
+                    fence,
+                    Arg::Int(at.unix_nanos()),
+                    Arg::Text(&why.class),
+                    Arg::Text(&why.code),
+                    Arg::Text(cut(&why.text, WHY_BYTES_MAX)),
+                ];
+                let Some(row) = connection.row(events::BURY, &arguments).await? else {
+                    return Ok(false);
+                };
+                connection.run(events::ACK, &held).await?;
+                let id: i64 = row.get(0)?;
+                let too_old = [Arg::Int(id.saturating_sub(DEAD_LETTERS_MAX))];
+                let n_forgotten = connection.run(events::PRUNE_UP_TO, &too_old).await?;
+                if n_forgotten > 0 {
+                    tracing::warn!(
+                        n_forgotten,
+                        "the oldest dead letters made room for new ones"
+                    );
+                }
+                Ok(true)
+            }
+        }
+    }
+}
+
+async fn replace(
+    connection: &mut Connection,
+    held: [Arg<'_>; 2],
+    pieces: &[NewBatch],
+    at: Timestamp,
+) -> Result<bool, sqlx::Error> {
+    let Some(row) = connection.row(events::TAKE, &held).await? else {
+        return Ok(false);
+    };
+    let destination: String = row.get(0)?;
+    let (class, place, part): (i64, i64, i64) = (row.get(1)?, row.get(2)?, row.get(3)?);
+    let (attempt, first_at): (i64, i64) = (row.get(4)?, row.get(5)?);
+    let why: Option<String> = row.get(6)?;
+    let line = [Arg::Text(&destination), Arg::Int(class), Arg::Int(place)];
+    let [destination, class, place] = line;
+    let n_pieces = i64::try_from(pieces.len()).unwrap_or(i64::MAX);
+    if n_pieces > 1 {
+        let room = [
+            destination,
+            class,
+            place,
+            Arg::Int(part),
+            Arg::Int(n_pieces - 1),
+        ];
+        connection.run(events::MAKE_ROOM, &room).await?;
+    }
+    for (part, piece) in (part..).zip(pieces) {
+        connection
+            .run(
+                events::PUT_PIECE,
+                &[
+                    destination,
+                    class,
+                    place,
+                    Arg::Int(part),
+                    Arg::Int(i64::from(piece.count)),
+                    Arg::Int(length(&piece.body)),
+                    Arg::Int(checksum(&piece.body)),
+                    Arg::Int(attempt),
+                    Arg::Int(first_at),
+                    Arg::Int(at.unix_nanos()),
+                    Arg::MaybeText(why.as_deref()),
+                    Arg::Blob(&piece.body),
+                ],
+            )
+            .await?;
+    }
+    Ok(true)
+}
+
+async fn prune(connection: &mut Connection, now: Timestamp) -> Result<Outcome<Lines>, sqlx::Error> {
+    let mut n = connection
+        .run(
+            events::PRUNE_OLD,
+            &[Arg::Int(now.minus(DEAD_LETTERS_FOR).unix_nanos())],
+        )
+        .await?;
+    let beyond = connection
+        .row(events::FIRST_BEYOND, &[Arg::Int(DEAD_LETTERS_MAX)])
+        .await?;
+    if let Some(row) = beyond {
+        n += connection
+            .run(events::PRUNE_UP_TO, &[Arg::Int(row.get(0)?)])
+            .await?;
+    }
+    Ok(written(n))
+}
+
+fn length(body: &[u8]) -> i64 {
+    i64::try_from(body.len()).unwrap_or(i64::MAX)
+}

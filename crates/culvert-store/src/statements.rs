@@ -1,0 +1,321 @@
+//! Every statement, in one place. One text serves both engines, except the pairs at the end.
+//!
+//! The conformance suite prepares each of them on both engines, so a wrong column is a failing test.
+
+/// What is read of a document, in the order `Document::read` expects.
+macro_rules! document {
+    ($rest:literal) => {
+        concat!(
+            "SELECT d.id, d.kind, d.account, d.revision, d.created_at, d.updated_at, d.links, d.body \
+             FROM document d ",
+            $rest
+        )
+    };
+}
+
+/// The right to settle a batch: the fence is the lease's, and it was not settled yet.
+macro_rules! held {
+    () => {
+        " WHERE id = $1 AND fence = $2 AND lease_until IS NOT NULL"
+    };
+}
+
+pub(crate) mod transaction {
+    pub(crate) const BEGIN: &str = "BEGIN";
+    /// SQLite takes the write lock at once, so that a transaction never fails half-way for it.
+    pub(crate) const BEGIN_IMMEDIATE: &str = "BEGIN IMMEDIATE";
+    pub(crate) const COMMIT: &str = "COMMIT";
+    pub(crate) const ROLLBACK: &str = "ROLLBACK";
+    pub(crate) const SAVEPOINT: &str = "SAVEPOINT one";
+    pub(crate) const RELEASE: &str = "RELEASE SAVEPOINT one";
+    pub(crate) const ROLLBACK_TO: &str = "ROLLBACK TO SAVEPOINT one";
+}
+
+pub(crate) mod meta {
+    pub(crate) const GET: &str = "SELECT value FROM meta WHERE name = $1";
+    pub(crate) const SET: &str = "INSERT INTO meta (name, value) VALUES ($1, $2) \
+         ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+    #[cfg(test)]
+    pub(crate) const ALL: &[&str] = &[GET, SET];
+}
+
+pub(crate) mod state {
+    pub(crate) const GET: &str = document!("WHERE d.id = $1");
+    pub(crate) const FIND: &str = document!(
+        "JOIN document_key k ON k.id = d.id WHERE k.kind = $1 AND k.name = $2 AND k.value = $3"
+    );
+    pub(crate) const PAGE: &str =
+        document!("WHERE d.kind = $1 AND d.account = $2 AND d.id < $3 ORDER BY d.id DESC LIMIT $4");
+    /// A document that refers twice is read at the first of its fields.
+    pub(crate) const PAGE_OF_REFERRERS: &str = document!(
+        "JOIN document_ref r ON r.from_id = d.id \
+         WHERE d.kind = $1 AND d.account = $2 AND r.to_id = $5 AND r.from_id < $3 \
+         AND NOT EXISTS (SELECT 1 FROM document_ref other WHERE other.from_id = r.from_id \
+           AND other.to_id = r.to_id AND other.field < r.field) \
+         ORDER BY r.from_id DESC LIMIT $4"
+    );
+    pub(crate) const COUNT_REFERRERS: &str = "SELECT count(*) FROM document_ref WHERE to_id = $1";
+    pub(crate) const ALL_OF_KIND: &str = document!("WHERE d.kind = $1 ORDER BY d.id");
+    pub(crate) const CHANGED: &str =
+        document!("WHERE d.kind = $1 AND d.revision > $2 ORDER BY d.revision");
+    pub(crate) const COUNT: &str = "SELECT count(*) FROM document WHERE kind = $1";
+    pub(crate) const IDS: &str = "SELECT id FROM document WHERE kind = $1";
+
+    pub(crate) const ALL_AFTER: &str = document!("WHERE d.id > $1 ORDER BY d.id LIMIT $2");
+
+    pub(crate) const REVISION: &str = "SELECT revision FROM ledger";
+    pub(crate) const LOCK: &str =
+        "UPDATE ledger SET revision = revision RETURNING revision, outbox, chained, head";
+    pub(crate) const ADVANCE: &str =
+        "UPDATE ledger SET revision = $1, outbox = $2, chained = $3, head = $4";
+    pub(crate) const EXTENT: &str = "SELECT outbox, chained, head, anchor, anchor_hash FROM ledger";
+
+    pub(crate) const INSERT: &str = "INSERT INTO document \
+         (id, kind, account, revision, created_at, updated_at, links, body) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING";
+    pub(crate) const LINKS: &str =
+        "SELECT links FROM document WHERE id = $1 AND kind = $2 AND revision = $3";
+    pub(crate) const REPLACE: &str = "UPDATE document \
+         SET revision = $3, updated_at = $4, links = $5, body = $6 WHERE id = $1 AND kind = $2";
+    pub(crate) const REMOVE: &str =
+        "DELETE FROM document WHERE id = $1 AND kind = $2 AND revision = $3";
+    pub(crate) const INSERT_KEY: &str = "INSERT INTO document_key (kind, name, value, id) \
+         VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING";
+    pub(crate) const REMOVE_KEYS: &str = "DELETE FROM document_key WHERE id = $1";
+    pub(crate) const INSERT_REF: &str = "INSERT INTO document_ref (from_id, field, to_id, blocks) \
+         VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING";
+    pub(crate) const REMOVE_REFS: &str = "DELETE FROM document_ref WHERE from_id = $1";
+    pub(crate) const INSERT_TOPIC: &str = "INSERT INTO document_topic \
+         (account, kind, id, destination) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING";
+    pub(crate) const REMOVE_TOPICS: &str = "DELETE FROM document_topic WHERE id = $1";
+
+    /// A reference of `$1` whose target is gone or never was.
+    pub(crate) const MISSING: &str = "SELECT r.field, r.to_id FROM document_ref r \
+         WHERE r.from_id = $1 AND NOT EXISTS (SELECT 1 FROM document d WHERE d.id = r.to_id) \
+         ORDER BY r.field, r.to_id LIMIT 1";
+    /// Who still references `$1`, blocking references first.
+    pub(crate) const REFERRER: &str = "SELECT r.from_id, d.kind, r.blocks FROM document_ref r \
+         JOIN document d ON d.id = r.from_id WHERE r.to_id = $1 \
+         ORDER BY r.blocks DESC, r.from_id LIMIT 1";
+
+    pub(crate) const AUDIENCE: &str = "SELECT id, destination FROM document_topic \
+         WHERE account = $1 AND kind = $2 ORDER BY id, destination";
+    pub(crate) const TELL: &str = "INSERT INTO outbox \
+         (seq, id, account, kind, happened_at, audience, body, hash) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING";
+    pub(crate) const OUTBOX_AFTER: &str = "SELECT seq, id, account, kind, happened_at, audience, \
+         body FROM outbox WHERE seq > $1 ORDER BY seq LIMIT $2";
+    pub(crate) const AUDIT: &str = "SELECT seq, id, account, kind, happened_at, audience, body, \
+         hash FROM outbox WHERE seq > $1 AND seq <= $2 ORDER BY seq LIMIT $3";
+    pub(crate) const AUDIT_TIMES: &str =
+        "SELECT seq, happened_at FROM outbox WHERE seq <= $1 ORDER BY seq LIMIT $2";
+    pub(crate) const AUDIT_HASH: &str = "SELECT hash FROM outbox WHERE seq = $1";
+    pub(crate) const AUDIT_SINCE: &str = "SELECT min(seq) FROM outbox WHERE happened_at >= $1";
+    pub(crate) const AUDIT_UNTIL: &str = "SELECT max(seq) FROM outbox WHERE happened_at <= $1";
+    pub(crate) const AUDIT_EVENT: &str = "SELECT seq, account FROM outbox WHERE id = $1";
+    pub(crate) const SET_HASH: &str = "UPDATE outbox SET hash = $2 WHERE seq = $1";
+    pub(crate) const LAST_UP_TO: &str =
+        "SELECT seq, hash FROM outbox WHERE seq <= $1 ORDER BY seq DESC LIMIT 1";
+    pub(crate) const PRUNE_OUTBOX: &str = "DELETE FROM outbox WHERE seq <= $1";
+    pub(crate) const ANCHOR: &str = "UPDATE ledger SET anchor = $1, anchor_hash = $2";
+
+    /// Documents and events the ledger knows nothing of; none, ever.
+    pub(crate) const BEYOND_THE_LEDGER: &str = "SELECT \
+         (SELECT count(*) FROM document WHERE revision > (SELECT revision FROM ledger)) \
+         + (SELECT count(*) FROM outbox WHERE seq > (SELECT outbox FROM ledger))";
+    /// Documents whose columns disagree with the rows that enforce them; none, ever.
+    pub(crate) const DANGLING: &str = "SELECT count(*) FROM document_ref r \
+         WHERE NOT EXISTS (SELECT 1 FROM document d WHERE d.id = r.to_id)";
+
+    #[cfg(test)]
+    pub(crate) const ALL: &[&str] = &[
+        GET,
+        FIND,
+        PAGE,
+        PAGE_OF_REFERRERS,
+        COUNT_REFERRERS,
+        ALL_OF_KIND,
+        CHANGED,
+        COUNT,
+        IDS,
+        ALL_AFTER,
+        REVISION,
+        LOCK,
+        ADVANCE,
+        INSERT,
+        LINKS,
+        REPLACE,
+        REMOVE,
+        INSERT_KEY,
+        REMOVE_KEYS,
+        INSERT_REF,
+        REMOVE_REFS,
+        INSERT_TOPIC,
+        REMOVE_TOPICS,
+        MISSING,
+        REFERRER,
+        AUDIENCE,
+        TELL,
+        EXTENT,
+        OUTBOX_AFTER,
+        AUDIT,
+        AUDIT_TIMES,
+        AUDIT_HASH,
+        AUDIT_SINCE,
+        AUDIT_UNTIL,
+        AUDIT_EVENT,
+        SET_HASH,
+        LAST_UP_TO,
+        PRUNE_OUTBOX,
+        ANCHOR,
+        BEYOND_THE_LEDGER,
+        DANGLING,
+    ];
+}
+
+pub(crate) mod events {
+    pub(crate) const APPEND: &str = "INSERT INTO batch (destination, class, place, part, events, \
+         bytes, crc, attempt, first_at, due_at, fence, body) \
+         SELECT $1, $2, COALESCE(MAX(place), 0) + 1, 0, $3, $4, $5, 0, $6, $6, 0, $7 \
+         FROM batch WHERE destination = $1 AND class = $2";
+    pub(crate) const CURSOR: &str = "SELECT value FROM cursor WHERE name = $1";
+    pub(crate) const CURSORS: &str =
+        "SELECT name FROM cursor WHERE name >= $1 AND name < $2 ORDER BY name LIMIT $3";
+    pub(crate) const DROP_CURSOR: &str = "DELETE FROM cursor WHERE name = $1";
+    pub(crate) const START_CURSOR: &str =
+        "INSERT INTO cursor (name, value) VALUES ($1, $2) ON CONFLICT DO NOTHING";
+    pub(crate) const MOVE_CURSOR: &str =
+        "UPDATE cursor SET value = $3 WHERE name = $1 AND value = $2";
+
+    /// The conditions stand twice: inside they keep the head of the line in front, outside they are
+    /// looked at again when another node was faster.
+    pub(crate) const LEASE: &str = "UPDATE batch \
+         SET owner = $1, lease_until = $2, fence = fence + 1, attempt = attempt + 1 \
+         WHERE id = (SELECT head.id FROM (SELECT id, due_at FROM batch \
+           WHERE destination = $3 AND class = $4 ORDER BY place, part, id LIMIT 1) head \
+           WHERE head.due_at <= $5) \
+         AND due_at <= $5 AND (lease_until IS NULL OR lease_until <= $5) \
+         RETURNING id, events, crc, attempt, first_at, fence, why, body";
+    pub(crate) const ACK: &str = concat!("DELETE FROM batch", held!());
+    pub(crate) const RETRY: &str = concat!(
+        "UPDATE batch SET owner = NULL, lease_until = NULL, due_at = $3, why = $4",
+        held!()
+    );
+    pub(crate) const TAKE: &str = concat!(
+        "DELETE FROM batch",
+        held!(),
+        " RETURNING destination, class, place, part, attempt, first_at, why"
+    );
+    pub(crate) const MAKE_ROOM: &str = "UPDATE batch SET part = part + $5 \
+         WHERE destination = $1 AND class = $2 AND place = $3 AND part > $4";
+    pub(crate) const PUT_PIECE: &str = "INSERT INTO batch (destination, class, place, part, \
+         events, bytes, crc, attempt, first_at, due_at, fence, why, body) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 0, $11, $12)";
+    pub(crate) const BURY: &str = concat!(
+        "INSERT INTO dead_letter (destination, class, events, bytes, crc, attempt, first_at, \
+         buried_at, burial_class, burial_code, burial_text, body) \
+         SELECT destination, class, events, bytes, crc, attempt, first_at, $3, $4, $5, $6, body \
+         FROM batch",
+        held!(),
+        " RETURNING id"
+    );
+    pub(crate) const RELEASE_OWNER: &str = "UPDATE batch \
+         SET owner = NULL, lease_until = NULL, fence = fence + 1 WHERE owner = $1";
+    pub(crate) const HEADS: &str = "SELECT due_at, lease_until FROM (SELECT due_at, lease_until \
+           FROM batch WHERE destination = $1 AND class = 0 ORDER BY place, part, id LIMIT 1) audit \
+         UNION ALL SELECT due_at, lease_until FROM (SELECT due_at, lease_until \
+           FROM batch WHERE destination = $1 AND class = 1 ORDER BY place, part, id LIMIT 1) traffic";
+    pub(crate) const BACKLOG: &str = "SELECT destination, count(*), CAST(sum(events) AS BIGINT), \
+         CAST(sum(bytes) AS BIGINT), min(first_at) FROM batch GROUP BY destination";
+    pub(crate) const BURIED: &str =
+        "SELECT destination, count(*) FROM dead_letter GROUP BY destination";
+    pub(crate) const DEAD_LETTERS: &str = "SELECT id, destination, class, events, attempt, \
+         first_at, buried_at, burial_class, burial_code, burial_text, body FROM dead_letter \
+         WHERE destination = $1 AND (CAST($2 AS BIGINT) IS NULL OR id < $2) ORDER BY id DESC LIMIT $3";
+    pub(crate) const REDRIVE: &str = "INSERT INTO batch (destination, class, place, part, events, \
+         bytes, crc, attempt, first_at, due_at, fence, body) \
+         SELECT destination, class, (SELECT COALESCE(MAX(b.place), 0) + 1 FROM batch b \
+           WHERE b.destination = l.destination AND b.class = l.class), \
+         0, events, bytes, crc, 0, $2, $2, 0, body FROM dead_letter l WHERE id = $1";
+    pub(crate) const UNBURY: &str = "DELETE FROM dead_letter WHERE id = $1";
+    pub(crate) const HASTEN: &str =
+        "UPDATE batch SET due_at = $2 WHERE destination = $1 AND due_at > $2";
+    pub(crate) const DROP_BATCHES: &str = "DELETE FROM batch WHERE destination = $1";
+    pub(crate) const DROP_DEAD_LETTERS: &str = "DELETE FROM dead_letter WHERE destination = $1";
+    pub(crate) const PRUNE_UP_TO: &str = "DELETE FROM dead_letter WHERE id <= $1";
+    pub(crate) const PRUNE_OLD: &str = "DELETE FROM dead_letter WHERE buried_at < $1";
+    pub(crate) const FIRST_BEYOND: &str =
+        "SELECT id FROM dead_letter ORDER BY id DESC LIMIT 1 OFFSET $1";
+    pub(crate) const CHECK_BODIES: &str =
+        "SELECT id, crc, body FROM batch WHERE id > $1 ORDER BY id LIMIT 32";
+    pub(crate) const USABLE: &str = "SELECT count(*) FROM cursor";
+
+    #[cfg(test)]
+    pub(crate) const ALL: &[&str] = &[
+        APPEND,
+        CURSOR,
+        CURSORS,
+        DROP_CURSOR,
+        START_CURSOR,
+        MOVE_CURSOR,
+        LEASE,
+        ACK,
+        RETRY,
+        TAKE,
+        MAKE_ROOM,
+        PUT_PIECE,
+        BURY,
+        RELEASE_OWNER,
+        HEADS,
+        BACKLOG,
+        BURIED,
+        DEAD_LETTERS,
+        REDRIVE,
+        UNBURY,
+        HASTEN,
+        DROP_BATCHES,
+        DROP_DEAD_LETTERS,
+        PRUNE_UP_TO,
+        PRUNE_OLD,
+        FIRST_BEYOND,
+        CHECK_BODIES,
+        USABLE,
+    ];
+}
+
+/// A statement the engines spell differently.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pair {
+    pub(crate) sqlite: &'static str,
+    pub(crate) postgres: &'static str,
+}
+
+/// Several documents by a JSON list of ids.
+pub(crate) const GET_MANY: Pair = Pair {
+    sqlite: document!("WHERE d.id IN (SELECT value FROM json_each($1))"),
+    postgres: document!(
+        "WHERE d.id = ANY (ARRAY(SELECT jsonb_array_elements_text(CAST($1 AS jsonb))))"
+    ),
+};
+
+/// A page of the documents whose body has a text in it.
+pub(crate) const PAGE_CONTAINING: Pair = Pair {
+    sqlite: document!(
+        "WHERE d.kind = $1 AND d.account = $2 AND d.id < $3 AND instr(d.body, $5) > 0 \
+         ORDER BY d.id DESC LIMIT $4"
+    ),
+    postgres: document!(
+        "WHERE d.kind = $1 AND d.account = $2 AND d.id < $3 AND strpos(d.body, $5) > 0 \
+         ORDER BY d.id DESC LIMIT $4"
+    ),
+};
+
+/// 1 once the first migration has run.
+pub(crate) const HAS_META: Pair = Pair {
+    sqlite: "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'meta'",
+    postgres: "SELECT count(*) FROM information_schema.tables \
+         WHERE table_schema = current_schema() AND table_name = 'meta'",
+};
+
+#[cfg(test)]
+pub(crate) const PAIRS: &[Pair] = &[GET_MANY, PAGE_CONTAINING, HAS_META];

@@ -1,0 +1,316 @@
+//! Group commit: one task that joins waiting writes into one transaction.
+//!
+//! A write is acknowledged after the transaction it was part of is on disk. Each write keeps its own
+//! outcome: a savepoint undoes a refused one without touching its neighbours. A write whose caller
+//! has gone before its turn is not begun.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use culvert_base::{BoxFuture, Fault};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+use crate::dialect::{Access, Connection, Site};
+use crate::health::Health;
+use crate::statements::transaction;
+
+/// What is written, and how one write is applied.
+pub(crate) trait Book: Send + Sync + 'static {
+    /// One write.
+    type Entry: Debug + Send + Sync + 'static;
+    /// What the writer of an entry hears.
+    type Answer: Send + 'static;
+    /// Why an entry was refused.
+    type Refused: From<Fault> + Send + 'static;
+    /// What a transaction carries from entry to entry.
+    type Page: Copy + Send + Sync + 'static;
+
+    /// At the beginning of a transaction.
+    fn open<'a>(
+        &'a self,
+        connection: &'a mut Connection,
+    ) -> BoxFuture<'a, Result<Self::Page, sqlx::Error>>;
+
+    /// Applies one entry, inside a savepoint.
+    fn write<'a>(
+        &'a self,
+        connection: &'a mut Connection,
+        page: &'a mut Self::Page,
+        entry: &'a Self::Entry,
+    ) -> BoxFuture<'a, Result<Outcome<Self>, sqlx::Error>>;
+
+    /// At the end of a transaction, before it is committed.
+    fn close<'a>(
+        &'a self,
+        connection: &'a mut Connection,
+        page: &'a Self::Page,
+    ) -> BoxFuture<'a, Result<(), sqlx::Error>>;
+
+    /// After the transaction is on disk, before anybody is answered.
+    fn committed(&self, page: &Self::Page);
+}
+
+/// What became of an entry.
+pub(crate) enum Outcome<B: Book + ?Sized> {
+    /// Something was written.
+    Written(B::Answer),
+    /// Nothing had to be written.
+    Unchanged(B::Answer),
+    /// Nothing was written, and what was begun is undone.
+    Refused(B::Refused),
+}
+
+/// Hands entries to the writing task.
+#[derive(Debug)]
+pub(crate) struct Writer<B: Book> {
+    entries: mpsc::Sender<Waiting<B>>,
+    health: Arc<Health>,
+}
+
+#[derive(Debug)]
+struct Waiting<B: Book> {
+    entry: B::Entry,
+    answer: oneshot::Sender<Result<B::Answer, B::Refused>>,
+}
+
+impl<B: Book> Writer<B> {
+    /// A writer, and the task that does its work until `closing`.
+    pub(crate) fn new(
+        book: Arc<B>,
+        site: Site,
+        health: Arc<Health>,
+        committed: Arc<Notify>,
+        closing: watch::Receiver<bool>,
+    ) -> (Self, impl Future<Output = ()> + Send) {
+        // When it is full, callers wait, until their deadline.
+        let (entries, waiting) = mpsc::channel(WAITING_MAX);
+        let task = Task {
+            book,
+            site,
+            health: Arc::clone(&health),
+            committed,
+            connection: None,
+        };
+        (Self { entries, health }, task.run(waiting, closing))
+    }
+
+    /// Writes an entry. Returns when it is on disk or refused, within five seconds.
+    pub(crate) async fn write(
+        &self,
+        doing: &str,
+        entry: B::Entry,
+    ) -> Result<B::Answer, B::Refused> {
+        self.health.check()?;
+        let write = async {
+            let (answer, outcome) = oneshot::channel();
+            if self.entries.send(Waiting { entry, answer }).await.is_err() {
+                return Err(Fault::bare(format!("{doing}: the store is closed")).into());
+            }
+            outcome.await.unwrap_or_else(|_| {
+                Err(Fault::bare(format!(
+                    "{doing}: the store stopped; the outcome is unknown"
+                ))
+                .into())
+            })
+        };
+        tokio::time::timeout(WRITE_TIMEOUT, write)
+            .await
+            .unwrap_or_else(|_| {
+                Err(Fault::bare(format!(
+                    "{doing}: not written within {} s; the outcome is unknown",
+                    WRITE_TIMEOUT.as_secs()
+                ))
+                .into())
+            })
+    }
+}
+
+struct Task<B: Book> {
+    book: Arc<B>,
+    site: Site,
+    health: Arc<Health>,
+    committed: Arc<Notify>,
+    connection: Option<Connection>,
+}
+
+impl<B: Book> Task<B> {
+    async fn run(
+        mut self,
+        mut waiting: mpsc::Receiver<Waiting<B>>,
+        mut closing: watch::Receiver<bool>,
+    ) {
+        let mut size_before = 1;
+        loop {
+            let first = tokio::select! {
+                first = waiting.recv() => first,
+                _ = closing.wait_for(|closing| *closing), if !waiting.is_closed() => {
+                    // What was accepted is still written; nothing new is.
+                    waiting.close();
+                    continue;
+                }
+            };
+            let Some(first) = first else { break };
+            let mut group = gather(first, &mut waiting, size_before).await;
+            size_before = group.len();
+            group.retain(|one| !one.answer.is_closed());
+            if !group.is_empty() {
+                self.write(group).await;
+            }
+        }
+        if let Some(connection) = self.connection.take() {
+            connection.close().await;
+        }
+    }
+
+    /// Writes a group and answers each of its members.
+    async fn write(&mut self, group: Vec<Waiting<B>>) {
+        if let Err(fault) = self.health.check() {
+            return refuse(group, &fault);
+        }
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => match self.site.connect(Access::Write).await {
+                Ok(connection) => connection,
+                Err(error) => return refuse(group, &Fault::new("reaching the database", error)),
+            },
+        };
+        let (entries, answers): (Vec<_>, Vec<_>) =
+            group.into_iter().map(|one| (one.entry, one.answer)).unzip();
+        let transacted = tokio::time::timeout(
+            TRANSACTION_TIMEOUT,
+            self.transact(&mut connection, &entries),
+        )
+        .await
+        .unwrap_or(Err((
+            "committing, which took too long; the outcome is unknown",
+            sqlx::Error::PoolTimedOut,
+        )));
+        match transacted {
+            Ok(outcomes) => {
+                self.connection = Some(connection);
+                for (answer, outcome) in answers.into_iter().zip(outcomes) {
+                    // A caller that has gone meanwhile hears nothing.
+                    drop(answer.send(outcome));
+                }
+            }
+            Err((doing, error)) => {
+                self.health.judge(&error, doing);
+                for answer in answers {
+                    let fault = Fault::new(doing, error.to_string());
+                    drop(answer.send(Err(fault.into())));
+                }
+                // Whatever state it is in, letting go of it ends the transaction.
+                drop(connection);
+            }
+        }
+    }
+
+    /// One transaction. An error means that the group as a whole failed.
+    async fn transact(
+        &self,
+        connection: &mut Connection,
+        entries: &[B::Entry],
+    ) -> Result<Vec<Result<B::Answer, B::Refused>>, (&'static str, sqlx::Error)> {
+        let beginning = |error| ("beginning a transaction; nothing was written", error);
+        connection.begin().await.map_err(beginning)?;
+        let mut page = self.book.open(connection).await.map_err(beginning)?;
+        let mut outcomes = Vec::with_capacity(entries.len());
+        let mut has_written = false;
+        for entry in entries {
+            let before = page;
+            let outcome = self
+                .one(connection, &mut page, entry)
+                .await
+                .map_err(|error| ("writing; nothing was written", error))?;
+            outcomes.push(match outcome {
+                Outcome::Written(answer) => {
+                    has_written = true;
+                    Ok(answer)
+                }
+                Outcome::Unchanged(answer) => Ok(answer),
+                Outcome::Refused(refused) => {
+                    page = before;
+                    Err(refused)
+                }
+            });
+        }
+        if has_written {
+            let committing = |error| ("committing; the outcome is unknown", error);
+            self.book
+                .close(connection, &page)
+                .await
+                .map_err(committing)?;
+            connection
+                .run(transaction::COMMIT, &[])
+                .await
+                .map_err(committing)?;
+            self.book.committed(&page);
+            self.committed.notify_one();
+        } else {
+            connection
+                .run(transaction::ROLLBACK, &[])
+                .await
+                .map_err(beginning)?;
+        }
+        Ok(outcomes)
+    }
+
+    /// One entry in its savepoint.
+    async fn one(
+        &self,
+        connection: &mut Connection,
+        page: &mut B::Page,
+        entry: &B::Entry,
+    ) -> Result<Outcome<B>, sqlx::Error> {
+        connection.run(transaction::SAVEPOINT, &[]).await?;
+        let outcome = match self.book.write(connection, page, entry).await {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                self.health.judge(&error, "writing");
+                Outcome::Refused(Fault::new("writing; nothing was written", error).into())
+            }
+        };
+        if matches!(outcome, Outcome::Refused(_)) {
+            connection.run(transaction::ROLLBACK_TO, &[]).await?;
+        }
+        connection.run(transaction::RELEASE, &[]).await?;
+        Ok(outcome)
+    }
+}
+
+/// The first and what else is waiting. Where there was company a moment ago it is waited for, a
+/// little: the callers just answered are about to ask again.
+async fn gather<T>(first: T, waiting: &mut mpsc::Receiver<T>, size_before: usize) -> Vec<T> {
+    let mut group = vec![first];
+    let deadline = Instant::now() + GATHER_AT_MOST;
+    while group.len() < GROUP_MAX {
+        if let Ok(next) = waiting.try_recv() {
+            group.push(next);
+        } else if group.len() < size_before {
+            match tokio::time::timeout_at(deadline, waiting.recv()).await {
+                Ok(Some(next)) => group.push(next),
+                Ok(None) | Err(_) => break,
+            }
+        } else {
+            break;
+        }
+    }
+    group
+}
+
+fn refuse<B: Book>(group: Vec<Waiting<B>>, fault: &Fault) {
+    for one in group {
+        let fault = Fault::new("writing; nothing was written", fault.chain());
+        drop(one.answer.send(Err(fault.into())));
+    }
+}
+
+const GROUP_MAX: usize = 64;
+const WAITING_MAX: usize = 4 * GROUP_MAX;
+const GATHER_AT_MOST: Duration = Duration::from_millis(2);
+/// A change that cannot be recorded is refused within this time.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+/// After this a connection counts as dead and the next group takes another one.
+const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(10);
