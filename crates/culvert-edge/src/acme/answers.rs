@@ -1,0 +1,135 @@
+//! What the edge shows an authority that looks at a name: a file over HTTP, a certificate over TLS.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::HOST;
+use http::{Method, request};
+use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair};
+use rustls::ServerConfig;
+use rustls::crypto::aws_lc_rs;
+use rustls::server::{Acceptor, NoServerSessionStorage};
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+
+use super::{Challenge, ChallengeKind};
+use crate::route::Authority;
+use crate::tls::Only;
+
+/// Where the files are looked for.
+const FOLDER: &str = "/.well-known/acme-challenge/";
+/// The protocol that is asked for instead of HTTP (RFC 8737).
+const PROTOCOL: &[u8] = b"acme-tls/1";
+
+/// The answers of one snapshot, by host.
+#[derive(Debug, Default)]
+pub(crate) struct Answers {
+    files: HashMap<String, Vec<(String, Bytes)>>,
+    certificates: HashMap<String, Arc<ServerConfig>>,
+}
+
+/// Certificates that were made for challenges, so that a snapshot with the same ones makes none.
+pub(crate) type Prepared = Vec<(Challenge, Arc<ServerConfig>)>;
+
+impl Answers {
+    /// Puts challenges into tables. What was prepared for others is forgotten.
+    pub(crate) fn of(challenges: Vec<Challenge>, prepared: &mut Prepared) -> Self {
+        let mut answers = Self::default();
+        let before = std::mem::take(prepared);
+        for challenge in challenges {
+            let host = challenge.host.to_string();
+            match challenge.kind {
+                ChallengeKind::Http01 => {
+                    let file = (challenge.token, challenge.answer.into());
+                    answers.files.entry(host).or_default().push(file);
+                }
+                ChallengeKind::TlsAlpn01 => {
+                    let known = before.iter().find(|(known, _)| *known == challenge);
+                    let config = match known {
+                        Some((_, config)) => Ok(Arc::clone(config)),
+                        None => certificate(&challenge),
+                    };
+                    match config {
+                        Ok(config) => {
+                            answers.certificates.insert(host, Arc::clone(&config));
+                            prepared.push((challenge, config));
+                        }
+                        Err(error) => {
+                            tracing::error!(%error, host, "a challenge is left without its certificate");
+                        }
+                    }
+                }
+                // In the DNS, not here.
+                ChallengeKind::Dns01 => {}
+            }
+        }
+        answers
+    }
+
+    /// The file that a plain request asks for, if it is one of a pending challenge of its host.
+    pub(crate) fn file(&self, parts: &request::Parts) -> Option<Bytes> {
+        if self.files.is_empty() || !(parts.method == Method::GET || parts.method == Method::HEAD) {
+            return None;
+        }
+        let token = parts.uri.path().strip_prefix(FOLDER)?;
+        let mut hosts = parts.headers.get_all(HOST).iter();
+        let authority = Authority::of(&parts.uri, hosts.next()).ok()?;
+        if hosts.next().is_some() {
+            return None;
+        }
+        let mut files = self.files.get(&*authority.host)?.iter();
+        files.find_map(|(known, file)| (known == token).then(|| file.clone()))
+    }
+
+    /// The settings a challenge is answered with, if this ClientHello asks for that of a name which
+    /// has one pending.
+    pub(crate) fn handshake(&self, name: &str, hello: &[u8]) -> Option<Arc<ServerConfig>> {
+        let config = self.certificates.get(name)?;
+        asks_for_a_challenge(hello).then(|| Arc::clone(config))
+    }
+}
+
+/// Whether a whole ClientHello offers the protocol of challenges and no other.
+fn asks_for_a_challenge(mut hello: &[u8]) -> bool {
+    let mut acceptor = Acceptor::default();
+    while !hello.is_empty() {
+        if !matches!(acceptor.read_tls(&mut hello), Ok(1..)) {
+            return false;
+        }
+        match acceptor.accept() {
+            Ok(None) => {}
+            Ok(Some(accepted)) => {
+                let offered = accepted.client_hello().alpn();
+                return offered.is_some_and(|offered| offered.eq([PROTOCOL]));
+            }
+            Err(_) => return false,
+        }
+    }
+    false
+}
+
+/// A certificate signed by itself that says nothing but the answer, and the settings to show it.
+fn certificate(
+    challenge: &Challenge,
+) -> Result<Arc<ServerConfig>, Box<dyn std::error::Error + Send + Sync>> {
+    let digest =
+        ::aws_lc_rs::digest::digest(&::aws_lc_rs::digest::SHA256, challenge.answer.as_bytes());
+    let mut params = CertificateParams::new(vec![challenge.host.to_string()])?;
+    params.distinguished_name = DistinguishedName::new();
+    params.custom_extensions = vec![CustomExtension::new_acme_identifier(digest.as_ref())];
+    let key = KeyPair::generate()?;
+    let certificate = params.self_signed(&key)?;
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+    let mut config = ServerConfig::builder_with_provider(aws_lc_rs::default_provider().into())
+        .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(Only(Arc::new(CertifiedKey::new(
+            vec![certificate.der().clone()],
+            aws_lc_rs::sign::any_supported_type(&key)?,
+        )))));
+    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
+}

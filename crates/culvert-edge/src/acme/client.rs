@@ -1,0 +1,386 @@
+//! The client of an authority: each method is one step of an order, and can be taken again.
+
+use std::fmt;
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use culvert_base::net::HostName;
+use culvert_base::{Fault, Secret};
+use instant_acme::{
+    Account, AuthorizationStatus, ChallengeStatus, ChallengeType, Error, Identifier, Key, NewOrder,
+    OrderStatus, Problem,
+};
+use rustls::ClientConfig;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use tokio::sync::Mutex;
+
+use super::https::Https;
+use super::{Blame, Challenge, ChallengeKind, DnsHook, Failure, Order, OrderState};
+use crate::upstream::trusted_roots;
+
+/// Which authority, and how it is spoken with.
+#[derive(Clone, Debug)]
+pub struct AcmeSettings {
+    /// Where its directory is; `https` only.
+    pub directory_url: String,
+    /// Where it may write to us, such as `mailto:ops@example.com`.
+    pub contact: Option<String>,
+    /// Roots its own server is certified by, besides the system's.
+    pub roots: Vec<CertificateDer<'static>>,
+    /// Writes TXT records; without it no wildcard gets a certificate.
+    pub dns_hook: Option<DnsHook>,
+}
+
+/// An authority that certificates are ordered from.
+pub struct Acme {
+    settings: AcmeSettings,
+    https: Https,
+    /// The account in use, with the key that opened it.
+    account: Mutex<Option<(Secret, Account)>>,
+}
+
+impl fmt::Debug for Acme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acme")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Acme {
+    /// A client. Nothing is asked yet.
+    pub fn new(settings: AcmeSettings) -> Result<Self, Fault> {
+        let failed = |error| Fault::new("reading the roots of the certificate authority", error);
+        let roots = trusted_roots(&settings.roots).map_err(failed)?;
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(failed)?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Ok(Self {
+            https: Https::new(config),
+            settings,
+            account: Mutex::new(None),
+        })
+    }
+
+    /// Where the authority's directory is.
+    pub fn directory(&self) -> &str {
+        &self.settings.directory_url
+    }
+
+    /// Writes TXT records, if the operator has a command for it.
+    pub fn dns_hook(&self) -> Option<&DnsHook> {
+        self.settings.dns_hook.as_ref()
+    }
+
+    /// A new key for an account, as text to be kept.
+    pub fn new_account_key() -> Result<Secret, Fault> {
+        let (_, pkcs8) = Key::generate_pkcs8()
+            .map_err(|error| Fault::new("making the key of an ACME account", error))?;
+        Ok(Secret::new(STANDARD.encode(pkcs8.secret_pkcs8_der())))
+    }
+
+    /// Orders a certificate for one name, which may be a wildcard.
+    pub async fn place(&self, key: &Secret, name: &HostName) -> Result<Order, Failure> {
+        self.with(key, move |account| async move {
+            let identifiers = [Identifier::Dns(name.to_string())];
+            let mut order = account.new_order(&NewOrder::new(&identifiers)).await?;
+            read(&account, &mut order).await
+        })
+        .await
+    }
+
+    /// Looks at an order.
+    pub async fn look(&self, key: &Secret, url: &str) -> Result<Order, Failure> {
+        self.with(key, move |account| async move {
+            let mut order = account.order(url.to_owned()).await?;
+            read(&account, &mut order).await
+        })
+        .await
+    }
+
+    /// Says that what one kind of challenge wants to see is there. Said once.
+    pub async fn ready(&self, key: &Secret, url: &str, kind: ChallengeKind) -> Result<(), Failure> {
+        self.with(key, move |account| async move {
+            let mut order = account.order(url.to_owned()).await?;
+            let mut authorizations = order.authorizations();
+            while let Some(authorization) = authorizations.next().await {
+                let mut authorization = authorization?;
+                if authorization.status != AuthorizationStatus::Pending {
+                    continue;
+                }
+                if let Some(mut challenge) = authorization.challenge(type_of(kind))
+                    && challenge.status == ChallengeStatus::Pending
+                {
+                    challenge.set_ready().await?;
+                }
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Requests the certificate of an order that is ready.
+    pub async fn finalize(&self, key: &Secret, url: &str, csr_der: &[u8]) -> Result<(), Failure> {
+        self.with(key, move |account| async move {
+            let mut order = account.order(url.to_owned()).await?;
+            if order.state().status == OrderStatus::Ready {
+                order.finalize_csr(csr_der).await?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// The chain of an order that is valid, PEM, leaf first.
+    pub async fn certificate(&self, key: &Secret, url: &str) -> Result<String, Failure> {
+        self.with(key, move |account| async move {
+            let mut order = account.order(url.to_owned()).await?;
+            let chain = order.certificate().await?;
+            chain.ok_or(Error::Str("the certificate"))
+        })
+        .await
+    }
+
+    /// Takes a step with the account of `key`. An authority that has forgotten the account is told
+    /// of it again.
+    async fn with<T, F>(&self, key: &Secret, step: impl Fn(Account) -> F) -> Result<T, Failure>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let kept = self.account.lock().await.clone();
+        let kept = kept.filter(|(opened_by, _)| opened_by == key);
+        let (mut account, was_kept) = match kept {
+            Some((_, account)) => (account, true),
+            None => (self.open(key).await?, false),
+        };
+        let mut taken = step(account.clone()).await;
+        if was_kept && taken.as_ref().is_err_and(is_unknown_account) {
+            account = self.open(key).await?;
+            taken = step(account.clone()).await;
+        }
+        // After a failure the next step reads the directory again.
+        let keeps = taken.is_ok().then(|| (key.clone(), account));
+        *self.account.lock().await = keeps;
+        taken.map_err(|error| self.failure(&error))
+    }
+
+    async fn open(&self, key: &Secret) -> Result<Account, Failure> {
+        self.register(key)
+            .await
+            .map_err(|error| self.failure(&error))
+    }
+
+    /// Registers the account, which for a key that the authority knows finds it.
+    async fn register(&self, key: &Secret) -> Result<Account, Error> {
+        let unreadable = |_| Error::Str("a readable account key");
+        let pkcs8 = STANDARD.decode(key.reveal()).map_err(unreadable)?;
+        let pkcs8 = PrivatePkcs8KeyDer::from(pkcs8);
+        let signer = Key::from_pkcs8_der(pkcs8.clone_key())?;
+        let builder = Account::builder_with_http(Box::new(self.https.clone()));
+        let directory = self.settings.directory_url.clone();
+        let key = (signer, PrivateKeyDer::Pkcs8(pkcs8));
+        let (account, _) = builder.create_from_key(key, directory).await?;
+        if let Some(contact) = &self.settings.contact {
+            account.update_contacts(&[contact]).await?;
+        }
+        Ok(account)
+    }
+
+    fn failure(&self, error: &Error) -> Failure {
+        let mut failure = match error {
+            Error::Api(problem) => of_problem(problem),
+            other => Failure::passing(format_args!(
+                "the certificate authority cannot be used: {other}"
+            )),
+        };
+        failure.retry_after = self.https.take_retry_after();
+        failure
+    }
+}
+
+fn type_of(kind: ChallengeKind) -> ChallengeType {
+    match kind {
+        ChallengeKind::Http01 => ChallengeType::Http01,
+        ChallengeKind::TlsAlpn01 => ChallengeType::TlsAlpn01,
+        ChallengeKind::Dns01 => ChallengeType::Dns01,
+    }
+}
+
+/// An order with what its authorizations say of it.
+async fn read(account: &Account, order: &mut instant_acme::Order) -> Result<Order, Error> {
+    let url = order.url().to_owned();
+    let of = |state| Order {
+        url: url.clone(),
+        state,
+    };
+    let error = order.state().error.clone();
+    let is_invalid = match order.state().status {
+        OrderStatus::Ready => return Ok(of(OrderState::Ready)),
+        OrderStatus::Processing => return Ok(of(OrderState::Processing)),
+        OrderStatus::Valid => return Ok(of(OrderState::Valid)),
+        OrderStatus::Pending => false,
+        OrderStatus::Invalid => true,
+    };
+    let mut wanted = Vec::new();
+    let mut failed = None;
+    let mut authorizations = order.authorizations();
+    while let Some(authorization) = authorizations.next().await {
+        let authorization = authorization?;
+        let Identifier::Dns(host) = authorization.identifier().identifier else {
+            continue;
+        };
+        let Ok(host) = HostName::parse(host) else {
+            continue;
+        };
+        match authorization.status {
+            AuthorizationStatus::Pending => {
+                for challenge in &authorization.challenges {
+                    let kinds = ChallengeKind::NAMED.map(|(kind, _)| kind);
+                    let kind = kinds
+                        .into_iter()
+                        .find(|kind| type_of(*kind) == challenge.r#type);
+                    if let Some(kind) = kind
+                        && is_token(&challenge.token)
+                    {
+                        wanted.push(Challenge {
+                            kind,
+                            host: host.clone(),
+                            answer: format!("{}.{}", challenge.token, account.key_thumbprint()),
+                            token: challenge.token.clone(),
+                        });
+                    }
+                }
+            }
+            AuthorizationStatus::Valid => {}
+            _ => {
+                let why = authorization
+                    .challenges
+                    .iter()
+                    .find_map(|challenge| challenge.error.as_ref());
+                failed = Some(of_validation(why));
+            }
+        }
+    }
+    Ok(of(match failed {
+        Some(failure) => OrderState::Failed(failure),
+        None if is_invalid => OrderState::Failed(match &error {
+            Some(problem) => of_problem(problem),
+            None => Failure::passing("the certificate authority gave the order up"),
+        }),
+        None => OrderState::Pending(wanted),
+    }))
+}
+
+/// Tokens are of the alphabet of base64 for URLs (RFC 8555 8.1), so one can stand in a path.
+fn is_token(token: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    (1..=256).contains(&token.len()) && token.bytes().all(plain)
+}
+
+/// What follows the prefix that all types of problems have.
+fn short_type(problem: &Problem) -> &str {
+    let name = problem.r#type.as_deref().unwrap_or_default();
+    name.strip_prefix("urn:ietf:params:acme:error:")
+        .unwrap_or(name)
+}
+
+fn is_unknown_account(error: &Error) -> bool {
+    matches!(error, Error::Api(problem) if short_type(problem) == "accountDoesNotExist")
+}
+
+/// What a request was refused with.
+fn of_problem(problem: &Problem) -> Failure {
+    let blame = match short_type(problem) {
+        "rejectedIdentifier" | "unsupportedIdentifier" | "caa" | "dns" => Blame::Name,
+        "malformed" | "unauthorized" if matches!(problem.status, Some(401 | 403 | 404)) => {
+            Blame::Gone
+        }
+        _ => Blame::Passing,
+    };
+    Failure::of(
+        blame,
+        format_args!("the certificate authority refused: {}", told(problem)),
+    )
+}
+
+/// What the authority says it saw instead of an answer to its challenge.
+fn of_validation(problem: Option<&Problem>) -> Failure {
+    let Some(problem) = problem else {
+        return Failure::passing("the certificate authority gave the authorization up");
+    };
+    let blame = match short_type(problem) {
+        "serverInternal" | "rateLimited" => Blame::Passing,
+        _ => Blame::Name,
+    };
+    Failure::of(
+        blame,
+        format_args!(
+            "the certificate authority could not see that the name is served here: {}",
+            told(problem)
+        ),
+    )
+}
+
+fn told(problem: &Problem) -> String {
+    let kind = short_type(problem);
+    match problem
+        .detail
+        .as_deref()
+        .map(|text| text.trim_end_matches('.'))
+    {
+        Some(detail) => format!("{detail} ({kind})"),
+        None => kind.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(kind: &str, status: u16) -> Problem {
+        Problem {
+            r#type: Some(format!("urn:ietf:params:acme:error:{kind}")),
+            detail: Some("so it is.".into()),
+            status: Some(status),
+            subproblems: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn who_can_do_something_about_it() {
+        for (kind, status, refused, seen) in [
+            ("dns", 400, Blame::Name, Blame::Name),
+            ("connection", 400, Blame::Passing, Blame::Name),
+            ("unauthorized", 403, Blame::Gone, Blame::Name),
+            ("caa", 403, Blame::Name, Blame::Name),
+            ("rejectedIdentifier", 400, Blame::Name, Blame::Name),
+            ("malformed", 404, Blame::Gone, Blame::Name),
+            ("malformed", 400, Blame::Passing, Blame::Name),
+            ("rateLimited", 429, Blame::Passing, Blame::Passing),
+            ("serverInternal", 500, Blame::Passing, Blame::Passing),
+        ] {
+            let problem = problem(kind, status);
+            assert_eq!(of_problem(&problem).blame, refused, "{kind}");
+            assert_eq!(of_validation(Some(&problem)).blame, seen, "{kind}");
+        }
+        let why = of_problem(&problem("caa", 403)).why;
+        assert_eq!(why, "the certificate authority refused: so it is (caa)");
+    }
+
+    #[test]
+    fn tokens() {
+        for (token, is) in [
+            ("evaGxfADs6pSRb2LAv9IZf17Dt3juxGJ-PCt92wr_oA", true),
+            ("", false),
+            ("a/b", false),
+            ("a b", false),
+            ("ä", false),
+        ] {
+            assert_eq!(is_token(token), is, "{token}");
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! add-headers: more header fields on what is sent on.
+
+use culvert_base::Code;
+use http::header::USER_AGENT;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+use super::ActionType;
+use crate::http::fields::{self, Field, FieldTemplates};
+use crate::policy::template::map;
+use crate::policy::{Action, Exchange, Flow, Phase, Run};
+
+const HEADERS_MAX: usize = 10;
+
+pub(crate) static TYPE: ActionType = ActionType {
+    name: "add-headers",
+    doc: "Appends header fields to the request that is sent upstream, or to the response that is sent to the client. `host` replaces the one there is. Rules behind it see the message as it arrived.",
+    phases: &[Phase::Request, Phase::Response],
+    schema: Some(|generator| generator.subschema_for::<Config>()),
+    compile: |site| {
+        const NOT_TAKEN: Code = Code::new(2204);
+        let config: Config = site.config()?;
+        let headers = FieldTemplates::compile(site, "headers", &config.headers, 1..=HEADERS_MAX)?;
+        if let Some(name) = headers
+            .names()
+            .find(|name| **name == USER_AGENT || fields::is_framing(name))
+        {
+            let why = format!("`{name}` cannot be added: it is not a policy's to say");
+            return Err(site.refuse(NOT_TAKEN, &why));
+        }
+        Ok(Box::new(AddHeaders { headers }))
+    },
+    ..ActionType::PLAIN
+};
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "AddHeaders")]
+struct Config {
+    /// Names and values, 1 to 10. Values take `${…}`; one with a line break in it is left out.
+    headers: BTreeMap<String, String>,
+}
+
+#[derive(Debug)]
+struct AddHeaders {
+    headers: FieldTemplates,
+}
+
+impl Action for AddHeaders {
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
+        let fields = self.headers.render(x);
+        if x.wants_results() {
+            let added = fields
+                .iter()
+                .map(|field| (field.name.as_str(), field.text()));
+            let added = map(added.collect());
+            let error = x.error();
+            x.result("add_headers", vec![("headers_added", added), error]);
+        }
+        for Field { name, value } in fields {
+            x.edits.add(name, value);
+        }
+        Flow::Continue.into()
+    }
+
+    fn slots(&self) -> Vec<culvert_cel::Slot> {
+        self.headers.slots().collect()
+    }
+}

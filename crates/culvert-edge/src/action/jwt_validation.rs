@@ -1,0 +1,584 @@
+//! jwt-validation: requests that carry the signed tokens of an issuer, and no others.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use culvert_base::{BoxFuture, Code, Refusal, Timestamp};
+use culvert_cel::Value;
+use http::HeaderName;
+use http::header::{HeaderValue, WWW_AUTHENTICATE};
+use jsonwebtoken::errors::ErrorKind;
+use jsonwebtoken::jwk::{Jwk, JwkSet, KeyAlgorithm, PublicKeyUse};
+use jsonwebtoken::{Algorithm, DecodingKey, Header, Validation, decode, decode_header};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value as Json;
+use url::Url;
+
+use super::{ActionType, Ends};
+use crate::downstream::lock;
+use crate::http::reply::Problem;
+use crate::policy::template::{map, of_json};
+use crate::policy::{Action, Exchange, Flow, Phase, Run, Site};
+
+/// Entries of each list of the configuration.
+const ENTRIES_MAX: usize = 10;
+/// Bytes of a value in it.
+const VALUE_BYTES_MAX: usize = 1024;
+/// Bytes of a token.
+const TOKEN_BYTES_MAX: usize = 16 << 10;
+/// Bytes of a body in which a token is looked for.
+const BODY_BYTES_MAX: usize = 1 << 20;
+/// Keys of a set that are looked at.
+const KEYS_MAX: usize = 64;
+/// Seconds by which the clocks of an issuer and of the edge may differ.
+const LEEWAY: i64 = 60;
+
+/// What can be checked by a key that everyone may see.
+const ALGORITHMS: [&str; 9] = [
+    "ES256", "ES384", "EdDSA", "PS256", "PS384", "PS512", "RS256", "RS384", "RS512",
+];
+
+pub(crate) static TYPE: ActionType = ActionType {
+    name: "jwt-validation",
+    doc: "Lets requests pass that carry every token listed, signed with a key of the key sets, from an issuer and for an audience that are allowed, and neither expired nor of the future (give or take a minute). A request without one gets 401, one with another 403, and 502 is answered when the keys cannot be fetched. Key sets are kept for 15 minutes.",
+    phases: &[Phase::Request],
+    ends: Ends::Sometimes,
+    schema: Some(|generator| generator.subschema_for::<Config>()),
+    compile: |site| Ok(Box::new(JwtValidation::compile(site)?)),
+    ..ActionType::PLAIN
+};
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "JwtValidation")]
+struct Config {
+    /// Who may have issued a token.
+    issuer: AllowList,
+    /// Whom a token may be for.
+    audience: AllowList,
+    /// Where the tokens are.
+    http: InHttp,
+    /// How they are signed.
+    jws: Jws,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct AllowList {
+    /// 1 to 10 entries; one is enough.
+    allow_list: Vec<Allowed>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Allowed {
+    /// As it stands in the token.
+    value: String,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct InHttp {
+    /// 1 to 10 tokens; a request must carry each.
+    tokens: Vec<TokenConfig>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct TokenConfig {
+    /// What it is: a token of type `at+jwt` or `it+jwt` must say so in its `typ`.
+    r#type: Kind,
+    /// Whether it is in a header field or in the body: a field of a form, or of an object in JSON.
+    method: Method,
+    /// The name of the field.
+    name: String,
+    /// What stands in front of the token, such as `Bearer `.
+    #[serde(default)]
+    prefix: String,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
+enum Kind {
+    #[serde(rename = "jwt")]
+    Jwt,
+    #[serde(rename = "access_token")]
+    AccessToken,
+    #[serde(rename = "id_token")]
+    IdToken,
+    #[serde(rename = "at+jwt")]
+    AtJwt,
+    #[serde(rename = "it+jwt")]
+    ItJwt,
+    #[serde(rename = "plain")]
+    Plain,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+enum Method {
+    Header,
+    Body,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Jws {
+    /// From `ES256 ES384 EdDSA PS256 PS384 PS512 RS256 RS384 RS512`.
+    allowed_algorithms: Vec<String>,
+    /// Whose keys count.
+    keys: Keys,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Keys {
+    /// Where they are.
+    sources: Sources,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Sources {
+    /// 1 to 10 `https` addresses of JSON Web Key Sets.
+    additional_jkus: Vec<String>,
+}
+
+#[derive(Debug)]
+struct JwtValidation {
+    tokens: Vec<Token>,
+    algorithms: Vec<Algorithm>,
+    validation: Validation,
+    sources: Vec<Source>,
+}
+
+/// Where a token is.
+#[derive(Debug)]
+struct Token {
+    kind: Kind,
+    place: Place,
+    name: String,
+    prefix: String,
+}
+
+#[derive(Debug)]
+enum Place {
+    Header(HeaderName),
+    Body,
+}
+
+/// A set of keys, and what was made of it when it was last looked at.
+#[derive(Debug)]
+struct Source {
+    url: Url,
+    last: Mutex<Option<(Bytes, Arc<[PublicKey]>)>>,
+}
+
+/// A key that tokens may be signed with.
+struct PublicKey {
+    id: Option<String>,
+    algorithm: Option<KeyAlgorithm>,
+    key: DecodingKey,
+}
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PublicKey")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a request does not pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+enum Invalid {
+    #[error("the request carries no token where one is expected")]
+    Missing,
+    #[error("what the request carries is not a signed token")]
+    Unreadable,
+    #[error("the token's algorithm is not allowed")]
+    Algorithm,
+    #[error("the token is not of the type that is expected")]
+    Kind,
+    #[error("the token is not signed with a key that is known")]
+    Signature,
+    #[error("the token's issuer is not allowed")]
+    Issuer,
+    #[error("the token is for another audience")]
+    Audience,
+    #[error("the token has expired, or says not when it does")]
+    Expired,
+    #[error("the token is not valid yet")]
+    Early,
+    #[error("the keys of the issuer cannot be had")]
+    NoKeys,
+}
+
+impl Invalid {
+    fn problem(self) -> Problem {
+        match self {
+            Self::Missing => Problem::NoToken,
+            Self::Unreadable => Problem::BadToken,
+            Self::NoKeys => Problem::NoKeys,
+            _ => Problem::TokenRefused,
+        }
+    }
+}
+
+/// A token that was checked.
+struct Checked {
+    header: Json,
+    payload: Json,
+    signature: String,
+}
+
+impl JwtValidation {
+    fn compile(site: &Site<'_>) -> Result<Self, Refusal> {
+        const INVALID: Code = Code::new(2204);
+        let config: Config = site.config()?;
+        let issuers = values(site, "issuer.allow_list", &config.issuer)?;
+        let audiences = values(site, "audience.allow_list", &config.audience)?;
+        site.count("http.tokens", config.http.tokens.len(), ENTRIES_MAX)?;
+        let mut tokens = Vec::new();
+        for (index, token) in config.http.tokens.into_iter().enumerate() {
+            let field = format!("http.tokens[{index}]");
+            site.length(&format!("{field}.name"), &token.name, VALUE_BYTES_MAX)?;
+            site.length(&format!("{field}.prefix"), &token.prefix, VALUE_BYTES_MAX)?;
+            let place = match token.method {
+                Method::Body if !token.name.is_empty() => Some(Place::Body),
+                Method::Body => None,
+                Method::Header => token.name.parse().ok().map(Place::Header),
+            };
+            tokens.push(Token {
+                kind: token.r#type,
+                place: place.ok_or_else(|| {
+                    site.refuse(
+                        INVALID,
+                        &format!("`{field}.name` is not the name of a field"),
+                    )
+                })?,
+                name: token.name,
+                prefix: token.prefix,
+            });
+        }
+        let named = &config.jws.allowed_algorithms;
+        site.count("jws.allowed_algorithms", named.len(), ENTRIES_MAX)?;
+        let algorithms: Option<Vec<Algorithm>> = named
+            .iter()
+            .map(|name| {
+                name.parse()
+                    .ok()
+                    .filter(|_| ALGORITHMS.contains(&name.as_str()))
+            })
+            .collect();
+        let algorithms = algorithms.ok_or_else(|| {
+            let why = format!(
+                "`jws.allowed_algorithms` takes {} only",
+                ALGORITHMS.join(", ")
+            );
+            site.refuse(INVALID, &why)
+        })?;
+        let urls = &config.jws.keys.sources.additional_jkus;
+        site.count("jws.keys.sources.additional_jkus", urls.len(), ENTRIES_MAX)?;
+        let mut sources = Vec::new();
+        for (index, text) in urls.iter().enumerate() {
+            let field = format!("jws.keys.sources.additional_jkus[{index}]");
+            site.length(&field, text, VALUE_BYTES_MAX)?;
+            let url = Url::parse(text).ok().filter(|url| {
+                let has_user = !url.username().is_empty() || url.password().is_some();
+                url.scheme() == "https" && url.has_host() && !has_user
+            });
+            sources.push(Source {
+                url: url.ok_or_else(|| {
+                    site.refuse(INVALID, &format!("`{field}` must be an https URL"))
+                })?,
+                last: Mutex::default(),
+            });
+        }
+        let mut validation = Validation::new(Algorithm::RS256);
+        validation.set_issuer(&issuers);
+        validation.set_audience(&audiences);
+        validation.set_required_spec_claims(&["iss", "aud"]);
+        // By the edge's own clock, below.
+        validation.validate_exp = false;
+        validation.validate_nbf = false;
+        Ok(Self {
+            tokens,
+            algorithms,
+            validation,
+            sources,
+        })
+    }
+
+    async fn validate(&self, x: &mut Exchange<'_>) -> Flow {
+        let mut results = Vec::new();
+        let mut invalid = None;
+        for token in &self.tokens {
+            let found = match token.find(x).await {
+                Ok(found) => found,
+                Err(flow) => return flow,
+            };
+            let checked = match found {
+                Ok(text) => {
+                    let (edge, now) = (Arc::clone(&x.down.edge), x.down.now());
+                    self.check(&edge, token, &text, now).await
+                }
+                Err(why) => Err(why),
+            };
+            if x.wants_results() {
+                results.push(token.result(checked.as_ref().ok()));
+            }
+            if let Err(why) = checked {
+                invalid = Some(why);
+                break;
+            }
+        }
+        if x.wants_results() {
+            let message = invalid.map(|why| why.to_string()).unwrap_or_default();
+            let code = invalid.map_or(String::new(), |why| why.problem().code());
+            let error = map(vec![
+                ("code", Value::from(code.as_str())),
+                ("message", Value::from(message.as_str())),
+            ]);
+            let tokens = Value::List(results.into_iter().collect());
+            x.result("jwt_validation", vec![("tokens", tokens), ("error", error)]);
+        }
+        match invalid.map(|why| (why, x.refuse(why.problem()))) {
+            None => Flow::Continue,
+            Some((Invalid::Missing | Invalid::Unreadable, Flow::Reply(mut answer))) => {
+                let challenge = HeaderValue::from_static("Bearer");
+                answer.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+                Flow::Reply(answer)
+            }
+            Some((_, flow)) => flow,
+        }
+    }
+
+    /// Checks a token by the keys of all sources.
+    async fn check(
+        &self,
+        edge: &crate::edge::Shared,
+        token: &Token,
+        text: &str,
+        now: Timestamp,
+    ) -> Result<Checked, Invalid> {
+        let header = decode_header(text).map_err(|_| Invalid::Unreadable)?;
+        if !self.algorithms.contains(&header.alg) {
+            return Err(Invalid::Algorithm);
+        }
+        // Nothing that a token could insist on is understood here.
+        if header.crit.is_some() || !token.kind.fits(header.typ.as_deref()) {
+            return Err(Invalid::Kind);
+        }
+        let mut validation = self.validation.clone();
+        validation.algorithms = vec![header.alg];
+        let mut why = Invalid::Signature;
+        for source in &self.sources {
+            let Some(keys) = source.keys(edge).await else {
+                if why == Invalid::Signature {
+                    why = Invalid::NoKeys;
+                }
+                continue;
+            };
+            for key in keys.iter().filter(|key| key.may_have_signed(&header)) {
+                match decode::<Json>(text, &key.key, &validation) {
+                    Ok(decoded) => {
+                        in_time(&decoded.claims, now)?;
+                        let mut parts = text.rsplitn(2, '.');
+                        return Ok(Checked {
+                            header: serde_json::to_value(&decoded.header).unwrap_or(Json::Null),
+                            payload: decoded.claims,
+                            signature: parts.next().unwrap_or_default().to_owned(),
+                        });
+                    }
+                    Err(error) => match error.kind() {
+                        ErrorKind::InvalidIssuer => return Err(Invalid::Issuer),
+                        ErrorKind::InvalidAudience => return Err(Invalid::Audience),
+                        ErrorKind::MissingRequiredClaim(claim) if claim == "iss" => {
+                            return Err(Invalid::Issuer);
+                        }
+                        ErrorKind::MissingRequiredClaim(_) => return Err(Invalid::Audience),
+                        _ => why = Invalid::Signature,
+                    },
+                }
+            }
+        }
+        Err(why)
+    }
+}
+
+/// The entries of a list.
+fn values(site: &Site<'_>, field: &str, list: &AllowList) -> Result<Vec<String>, Refusal> {
+    site.count(field, list.allow_list.len(), ENTRIES_MAX)?;
+    for (index, entry) in list.allow_list.iter().enumerate() {
+        site.length(
+            &format!("{field}[{index}].value"),
+            &entry.value,
+            VALUE_BYTES_MAX,
+        )?;
+    }
+    let entries = list.allow_list.iter();
+    Ok(entries.map(|entry| entry.value.clone()).collect())
+}
+
+/// Whether a token is neither expired nor of the future.
+fn in_time(claims: &Json, now: Timestamp) -> Result<(), Invalid> {
+    let now = now.unix_seconds() as f64;
+    let leeway = LEEWAY as f64;
+    let at = |name: &str| claims.get(name).map(Json::as_f64);
+    match at("exp") {
+        Some(Some(exp)) if exp + leeway > now => {}
+        _ => return Err(Invalid::Expired),
+    }
+    match at("nbf") {
+        None => Ok(()),
+        Some(Some(nbf)) if nbf - leeway <= now => Ok(()),
+        Some(_) => Err(Invalid::Early),
+    }
+}
+
+impl Kind {
+    fn fits(self, typ: Option<&str>) -> bool {
+        let wanted = match self {
+            Self::AtJwt => "at+jwt",
+            Self::ItJwt => "it+jwt",
+            Self::Jwt | Self::AccessToken | Self::IdToken | Self::Plain => return true,
+        };
+        let typ = typ.unwrap_or_default().to_ascii_lowercase();
+        typ.strip_prefix("application/").unwrap_or(&typ) == wanted
+    }
+}
+
+impl Token {
+    /// The text of the token; a flow if the body cannot be read.
+    async fn find(&self, x: &mut Exchange<'_>) -> Result<Result<String, Invalid>, Flow> {
+        let Some(request) = x.request else {
+            return Ok(Err(Invalid::Missing));
+        };
+        let text = match &self.place {
+            Place::Header(name) => {
+                let mut values = request.headers.get_all(name).iter();
+                match (values.next(), values.next()) {
+                    (None, _) => return Ok(Err(Invalid::Missing)),
+                    (Some(value), None) => value.to_str().ok().map(str::to_owned),
+                    (Some(_), Some(_)) => None,
+                }
+            }
+            Place::Body => {
+                let body = x.read_body(BODY_BYTES_MAX).await?;
+                match in_body(&request.headers, &body, &self.name) {
+                    None => return Ok(Err(Invalid::Missing)),
+                    some => some,
+                }
+            }
+        };
+        let Some(text) = text else {
+            return Ok(Err(Invalid::Unreadable));
+        };
+        // The name of an authentication scheme has no case.
+        let (prefix, token) = match text.split_at_checked(self.prefix.len()) {
+            Some(parts) => parts,
+            None => return Ok(Err(Invalid::Missing)),
+        };
+        if !prefix.eq_ignore_ascii_case(&self.prefix) {
+            return Ok(Err(Invalid::Missing));
+        }
+        if token.len() > TOKEN_BYTES_MAX {
+            return Ok(Err(Invalid::Unreadable));
+        }
+        Ok(Ok(token.trim().to_owned()))
+    }
+
+    /// What expressions see of it.
+    fn result(&self, checked: Option<&Checked>) -> Value {
+        let json = |part: Option<&Json>| part.map_or(map(Vec::new()), of_json);
+        let location = match self.place {
+            Place::Header(_) => "header",
+            Place::Body => "body",
+        };
+        let signature = checked.map(|checked| checked.signature.as_str());
+        map(vec![
+            ("header", json(checked.map(|checked| &checked.header))),
+            ("payload", json(checked.map(|checked| &checked.payload))),
+            ("signature", Value::from(signature.unwrap_or_default())),
+            ("location", Value::from(location)),
+            ("location_property", Value::from(self.name.as_str())),
+            ("verified", Value::Bool(checked.is_some())),
+        ])
+    }
+}
+
+/// A field of a form, or a text in an object of JSON.
+fn in_body(headers: &http::HeaderMap, body: &[u8], name: &str) -> Option<String> {
+    let media = headers.get(http::header::CONTENT_TYPE)?.to_str().ok()?;
+    let media = media.split(';').next().unwrap_or_default().trim();
+    if media.eq_ignore_ascii_case("application/x-www-form-urlencoded") {
+        let mut fields = url::form_urlencoded::parse(body);
+        return fields.find_map(|(field, value)| (field == name).then(|| value.into_owned()));
+    }
+    let object: Json = serde_json::from_slice(body).ok()?;
+    object.get(name)?.as_str().map(str::to_owned)
+}
+
+impl Source {
+    /// The keys, fetched if need be; `None` if they cannot be had.
+    async fn keys(&self, edge: &crate::edge::Shared) -> Option<Arc<[PublicKey]>> {
+        let dialer = edge.dialer.load_full();
+        let document = match edge.documents.get(&dialer, &self.url).await {
+            Ok(document) => document,
+            Err(error) => {
+                tracing::warn!(%error, "the keys of an issuer cannot be had");
+                return None;
+            }
+        };
+        let mut last = lock(&self.last);
+        if let Some((seen, keys)) = &*last
+            && seen.as_ptr() == document.as_ptr()
+        {
+            return Some(Arc::clone(keys));
+        }
+        let set: JwkSet = serde_json::from_slice(&document).ok()?;
+        let keys: Arc<[PublicKey]> = set
+            .keys
+            .iter()
+            .take(KEYS_MAX)
+            .filter_map(PublicKey::of)
+            .collect();
+        *last = Some((document, Arc::clone(&keys)));
+        Some(keys)
+    }
+}
+
+impl PublicKey {
+    /// The key, unless it is for something else or of a kind that is not known.
+    fn of(jwk: &Jwk) -> Option<Self> {
+        let signs = matches!(
+            jwk.common.public_key_use,
+            None | Some(PublicKeyUse::Signature)
+        );
+        Some(Self {
+            id: jwk.common.key_id.clone(),
+            algorithm: jwk.common.key_algorithm,
+            key: DecodingKey::from_jwk(jwk).ok().filter(|_| signs)?,
+        })
+    }
+
+    fn may_have_signed(&self, header: &Header) -> bool {
+        let is_named = match (&self.id, &header.kid) {
+            (Some(id), Some(kid)) => id == kid,
+            (None, Some(_)) | (_, None) => true,
+        };
+        let is_meant = self
+            .algorithm
+            .is_none_or(|algorithm| algorithm == KeyAlgorithm::from(header.alg));
+        is_named && is_meant && self.key.family() == header.alg.family()
+    }
+}
+
+impl Action for JwtValidation {
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
+        let validate: BoxFuture<'a, Flow> = Box::pin(self.validate(x));
+        Run::Later(validate)
+    }
+}

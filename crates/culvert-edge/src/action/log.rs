@@ -1,0 +1,56 @@
+//! log: an entry in the event.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::ActionType;
+use crate::policy::template::{ValueTemplate, to_json};
+use crate::policy::{Action, Exchange, Flow, Phase, Run};
+
+pub(crate) static TYPE: ActionType = ActionType {
+    name: "log",
+    doc: "Adds an entry to `traffic_policy.logs` of the event: of the exchange, or of the connection in `on_tcp_connect`. An event keeps 32 entries of 4 KiB each, 16 KiB together.",
+    phases: &[Phase::Connect, Phase::Request, Phase::Response],
+    schema: Some(|generator| generator.subschema_for::<Config>()),
+    compile: |site| {
+        let config: Config = site.config()?;
+        let metadata = Value::Object(config.metadata.into_iter().collect());
+        Ok(Box::new(Log {
+            metadata: site.value("metadata", &metadata)?,
+        }))
+    },
+    ..ActionType::PLAIN
+};
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "Log")]
+struct Config {
+    /// What the entry says: any object. Texts take `${…}`; one that is nothing else keeps the type
+    /// of its value.
+    metadata: BTreeMap<String, Value>,
+}
+
+#[derive(Debug)]
+struct Log {
+    metadata: ValueTemplate,
+}
+
+impl Action for Log {
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
+        let metadata = self.metadata.render(x);
+        if let Value::Object(entry) = to_json(metadata.borrow()) {
+            x.log(entry);
+        }
+        let error = x.error();
+        x.result("log", vec![("metadata", metadata), error]);
+        Flow::Continue.into()
+    }
+
+    fn slots(&self) -> Vec<culvert_cel::Slot> {
+        self.metadata.slots()
+    }
+}

@@ -1,0 +1,191 @@
+//! What policies can do: one file per action, each exporting one `static TYPE`.
+//!
+//! An action is compiled once, at the place where it stands, and run by every exchange that its rule
+//! applies to. It fills its own fields of the event ([`Exchange::tell`](crate::policy::Exchange::tell)),
+//! says what came of it to the expressions behind it
+//! ([`Exchange::result`](crate::policy::Exchange::result)), and decides where the exchange goes
+//! ([`Flow`](crate::policy::Flow)).
+
+mod add_headers;
+mod basic_auth;
+mod circuit_breaker;
+mod close_connection;
+mod custom_response;
+mod deny;
+mod jwt_validation;
+mod log;
+mod rate_limit;
+mod redirect;
+mod remove_headers;
+mod restrict_ips;
+mod set_vars;
+mod url_rewrite;
+mod verify_webhook;
+
+use std::fmt;
+
+use culvert_base::{Code, Refusal};
+use schemars::{Schema, SchemaGenerator};
+
+use crate::policy::{Action, Phase, Site};
+use crate::snapshot::Scheme;
+
+/// Every action, sorted by name.
+pub static ALL: &[&ActionType] = &[
+    &add_headers::TYPE,
+    &basic_auth::TYPE,
+    &circuit_breaker::TYPE,
+    &close_connection::TYPE,
+    &custom_response::TYPE,
+    &deny::TYPE,
+    &jwt_validation::TYPE,
+    &log::TYPE,
+    &rate_limit::TYPE,
+    &redirect::TYPE,
+    &remove_headers::TYPE,
+    &restrict_ips::TYPE,
+    &set_vars::TYPE,
+    &url_rewrite::TYPE,
+    &verify_webhook::TYPE,
+];
+
+/// The action of that name.
+pub fn find(name: &str) -> Option<&'static ActionType> {
+    ALL.iter().copied().find(|ty| ty.name == name)
+}
+
+/// One kind of action.
+pub struct ActionType {
+    /// Its `type` in a policy.
+    pub name: &'static str,
+    /// Sentences for the reference.
+    pub doc: &'static str,
+    /// Where it may stand.
+    pub phases: &'static [Phase],
+    /// The endpoints it makes sense for.
+    pub schemes: &'static [Scheme],
+    /// Whether it ends its phase.
+    pub ends: Ends,
+    /// Whether it logs people in; a policy has one such action.
+    pub is_login: bool,
+    /// Fields of the configuration whose texts are sealed at rest and never shown.
+    pub secrets: &'static [&'static str],
+    /// Fields that list ids of other objects, with the prefix of those ids.
+    pub references: &'static [(&'static str, &'static str)],
+    /// Of the configuration; `None` if it takes none.
+    pub schema: Option<fn(&mut SchemaGenerator) -> Schema>,
+    /// Checks the configuration and makes it ready to run.
+    pub(crate) compile: fn(&Site<'_>) -> Result<Box<dyn Action>, Refusal>,
+}
+
+impl ActionType {
+    /// What most actions are; each names the rest.
+    pub(crate) const PLAIN: Self = Self {
+        name: "",
+        doc: "",
+        phases: &[],
+        schemes: &Scheme::ALL,
+        ends: Ends::Never,
+        is_login: false,
+        secrets: &[],
+        references: &[],
+        schema: None,
+        compile: |site| Err(site.refuse(Code::new(2201), "it cannot be run")),
+    };
+}
+
+impl fmt::Debug for ActionType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ActionType")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Whether an action ends its phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// It never does.
+    Never,
+    /// It does when it refuses, or redirects.
+    Sometimes,
+    /// It always does: nothing may stand behind it.
+    Always,
+}
+
+/// An action that other implementations of the language have and this one does not.
+#[derive(Debug)]
+pub struct NotBuilt {
+    /// Its `type`.
+    pub name: &'static str,
+    /// Answered when a policy uses it.
+    pub code: Code,
+    /// The end of a sentence that begins with its name.
+    pub reason: &'static str,
+}
+
+const fn later(name: &'static str) -> NotBuilt {
+    NotBuilt {
+        name,
+        code: Code::new(2201),
+        reason: "is not built into this version of culvert yet",
+    }
+}
+
+const fn out(name: &'static str, reason: &'static str) -> NotBuilt {
+    NotBuilt {
+        name,
+        code: Code::new(2204),
+        reason,
+    }
+}
+
+/// What is refused with a reason.
+pub static NOT_BUILT: &[NotBuilt] = &[
+    out(
+        "ai-gateway",
+        "is not supported: it needs services of its vendor",
+    ),
+    later("compress-response"),
+    later("forward-internal"),
+    later("http-request"),
+    later("oauth"),
+    later("openid-connect"),
+    out(
+        "owasp-crs-request",
+        "is not supported: it needs an engine for the Core Rule Set",
+    ),
+    out(
+        "owasp-crs-response",
+        "is not supported: it needs an engine for the Core Rule Set",
+    ),
+    later("request-body-find-replace"),
+    later("response-body-find-replace"),
+    out("saml", "is not supported"),
+    out("sse-find-replace", "is not supported"),
+    later("terminate-tls"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_action_is_whole_and_built_once() {
+        for ty in ALL {
+            assert!(!ty.name.is_empty() && ty.doc.ends_with('.'), "{}", ty.name);
+            assert!(
+                !ty.phases.is_empty() && !ty.schemes.is_empty(),
+                "{}",
+                ty.name
+            );
+            assert!(
+                !NOT_BUILT.iter().any(|row| row.name == ty.name),
+                "{}",
+                ty.name
+            );
+        }
+        assert!(ALL.windows(2).all(|pair| pair[0].name < pair[1].name));
+        assert!(NOT_BUILT.windows(2).all(|pair| pair[0].name < pair[1].name));
+    }
+}

@@ -1,0 +1,115 @@
+//! redirect: somewhere else.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use culvert_base::Code;
+use culvert_cel::Value;
+use http::header::{CONTENT_LENGTH, HeaderValue, LOCATION};
+use http::{Response, StatusCode};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::{ActionType, Ends};
+use crate::http::fields::{Field, FieldTemplates};
+use crate::policy::rewrite::{Matches, Rewrite};
+use crate::policy::template::texts;
+use crate::policy::{Action, Exchange, Flow, Phase, Run};
+
+const HEADERS_MAX: usize = 10;
+const STATUSES: [u16; 5] = [301, 302, 303, 307, 308];
+
+pub(crate) static TYPE: ActionType = ActionType {
+    name: "redirect",
+    doc: "Sends the client to another URL: the one it asked for, with the first match of `from` replaced by `to`, or `to` where there is no `from`. Where nothing matches, or nothing changes, the rules go on.",
+    phases: &[Phase::Request],
+    ends: Ends::Sometimes,
+    schema: Some(|generator| generator.subschema_for::<Config>()),
+    compile: |site| {
+        const NO_REDIRECT: Code = Code::new(2222);
+        let config: Config = site.config()?;
+        let status = config.status_code.unwrap_or(302);
+        if !STATUSES.contains(&status) {
+            let why = "`status_code` must be one of 301, 302, 303, 307 and 308";
+            return Err(site.refuse(NO_REDIRECT, why));
+        }
+        Ok(Box::new(Redirect {
+            rewrite: Rewrite::compile(site, config.from.as_deref(), &config.to)?,
+            status: StatusCode::from_u16(status).unwrap_or(StatusCode::FOUND),
+            headers: FieldTemplates::compile(site, "headers", &config.headers, 0..=HEADERS_MAX)?,
+        }))
+    },
+    ..ActionType::PLAIN
+};
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "Redirect")]
+struct Config {
+    /// What is replaced in the whole URL: a regular expression (RE2). Takes `${…}`.
+    #[serde(default)]
+    from: Option<String>,
+    /// What stands in its place; `$1` is the first group. Takes `${…}`.
+    to: String,
+    /// 301, 302 (also by default), 303, 307 or 308.
+    #[serde(default)]
+    status_code: Option<u16>,
+    /// Further header fields, at most 10. Values take `${…}`.
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
+}
+
+#[derive(Debug)]
+struct Redirect {
+    rewrite: Rewrite,
+    status: StatusCode,
+    headers: FieldTemplates,
+}
+
+impl Action for Redirect {
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
+        let before = x.raw_url().unwrap_or_default();
+        let made = match self.rewrite.of(&before, Matches::First, x) {
+            Ok(Some(made)) => made,
+            Ok(None) => return Flow::Continue.into(),
+            Err(_) => return x.fault().into(),
+        };
+        let error = x.error();
+        x.result(
+            "redirect",
+            vec![
+                ("matches", texts(made.matches.iter().map(String::as_str))),
+                ("url", Value::from(made.url.as_str())),
+                error,
+            ],
+        );
+        if made.url == before {
+            return Flow::Continue.into();
+        }
+        let Ok(location) = HeaderValue::from_str(&made.url) else {
+            return x.fault().into();
+        };
+        let mut response = Response::new(Bytes::new());
+        *response.status_mut() = self.status;
+        let fields = self.headers.render(x);
+        let headers = response.headers_mut();
+        for Field { name, value } in fields {
+            headers.append(name, value);
+        }
+        headers.insert(LOCATION, location);
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(0));
+        Flow::Reply(Box::new(response)).into()
+    }
+
+    fn handles(&self) -> bool {
+        self.rewrite.is_total()
+    }
+
+    fn slots(&self) -> Vec<culvert_cel::Slot> {
+        self.rewrite
+            .slots()
+            .into_iter()
+            .chain(self.headers.slots())
+            .collect()
+    }
+}

@@ -1,0 +1,65 @@
+//! remove-headers: fewer header fields on what is sent on.
+
+use culvert_base::Code;
+use http::header::{HOST, HeaderName, USER_AGENT};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::ActionType;
+use crate::http::fields;
+use crate::policy::template::texts;
+use crate::policy::{Action, Exchange, Flow, Phase, Run};
+
+const HEADERS_MAX: usize = 10;
+
+pub(crate) static TYPE: ActionType = ActionType {
+    name: "remove-headers",
+    doc: "Removes header fields from the request that is sent upstream, or from the response that is sent to the client. Rules behind it see the message as it arrived.",
+    phases: &[Phase::Request, Phase::Response],
+    schema: Some(|generator| generator.subschema_for::<Config>()),
+    compile: |site| {
+        const NOT_TAKEN: Code = Code::new(2204);
+        let config: Config = site.config()?;
+        site.count("headers", config.headers.len(), HEADERS_MAX)?;
+        let mut names = Vec::with_capacity(config.headers.len());
+        for name in &config.headers {
+            let shown: String = name.chars().take(64).collect();
+            let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| {
+                site.refuse(NOT_TAKEN, &format!("`{shown}` is not a header's name"))
+            })?;
+            if name == USER_AGENT || name == HOST || fields::is_framing(&name) {
+                let why = format!("`{shown}` cannot be removed: it is not a policy's to say");
+                return Err(site.refuse(NOT_TAKEN, &why));
+            }
+            names.push(name);
+        }
+        Ok(Box::new(RemoveHeaders { names }))
+    },
+    ..ActionType::PLAIN
+};
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "RemoveHeaders")]
+struct Config {
+    /// Names, 1 to 10.
+    headers: Vec<String>,
+}
+
+#[derive(Debug)]
+struct RemoveHeaders {
+    names: Vec<HeaderName>,
+}
+
+impl Action for RemoveHeaders {
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
+        for name in &self.names {
+            x.edits.remove(name.clone());
+        }
+        if x.wants_results() {
+            let removed = texts(self.names.iter().map(HeaderName::as_str));
+            x.result("remove_headers", vec![("headers_removed", removed)]);
+        }
+        Flow::Continue.into()
+    }
+}

@@ -1,0 +1,109 @@
+//! set-vars: names for values, for the rest of the phase.
+
+use std::collections::BTreeMap;
+
+use culvert_base::Code;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::ActionType;
+use crate::policy::template::{ValueTemplate, to_json};
+use crate::policy::{Action, Exchange, Flow, Phase, Run, Site};
+
+/// How deep a value may be.
+const NESTING_MAX: usize = 10;
+/// Bytes of all variables of a phase, as JSON.
+const BYTES_MAX: usize = 64 << 10;
+
+pub(crate) static TYPE: ActionType = ActionType {
+    name: "set-vars",
+    doc: "Sets variables that expressions behind it read as `vars.<name>`, in this phase. Each entry sees the ones before it. All variables together have 64 KiB; one that does not fit stays as it was.",
+    phases: &[Phase::Connect, Phase::Request, Phase::Response],
+    schema: Some(|generator| generator.subschema_for::<Config>()),
+    compile: |site| {
+        let config: Config = site.config()?;
+        let mut vars = Vec::with_capacity(config.vars.len());
+        for (index, entry) in config.vars.into_iter().enumerate() {
+            vars.push(variable(site, index, entry)?);
+        }
+        Ok(Box::new(SetVars { vars }))
+    },
+    ..ActionType::PLAIN
+};
+
+fn variable(
+    site: &Site<'_>,
+    index: usize,
+    entry: BTreeMap<String, Value>,
+) -> Result<(String, ValueTemplate), culvert_base::Refusal> {
+    const SHAPE: Code = Code::new(2252);
+    const NESTING: Code = Code::new(2250);
+    let field = format!("vars[{index}]");
+    let mut entries = entry.into_iter();
+    let (Some((name, value)), None) = (entries.next(), entries.next()) else {
+        let why = format!("`{field}` must be one name with its value");
+        return Err(site.refuse(SHAPE, &why));
+    };
+    let is_name = name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
+        && name.len() <= 64
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    if !is_name {
+        let why = format!(
+            "`{field}`: a name has letters, digits and `_`, at most 64, and begins with no digit"
+        );
+        return Err(site.refuse(SHAPE, &why));
+    }
+    if depth(&value) > NESTING_MAX {
+        let why = format!("`{field}` is nested deeper than {NESTING_MAX} levels");
+        return Err(site.refuse(NESTING, &why));
+    }
+    let value = site.value(&field, &value)?;
+    Ok((name, value))
+}
+
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or_default(),
+        Value::Object(entries) => 1 + entries.values().map(depth).max().unwrap_or_default(),
+        _ => 0,
+    }
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "SetVars")]
+struct Config {
+    /// Objects with one key each: a name and its value. Texts take `${…}`; one that is nothing else
+    /// keeps the type of its value.
+    vars: Vec<BTreeMap<String, Value>>,
+}
+
+#[derive(Debug)]
+struct SetVars {
+    vars: Vec<(String, ValueTemplate)>,
+}
+
+impl Action for SetVars {
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
+        for (name, template) in &self.vars {
+            let value = template.render(x);
+            let size = |value: &culvert_cel::Value| to_json(value.borrow()).to_string().len();
+            let others = x.memory.vars.iter().filter(|(known, _)| known != name);
+            let bytes: usize = others.map(|(_, value)| size(value)).sum();
+            if bytes + size(&value) <= BYTES_MAX {
+                x.set_var(name, value);
+            }
+        }
+        Flow::Continue.into()
+    }
+
+    fn slots(&self) -> Vec<culvert_cel::Slot> {
+        self.vars
+            .iter()
+            .flat_map(|(_, template)| template.slots())
+            .collect()
+    }
+}

@@ -1,0 +1,196 @@
+//! verify-webhook: requests that their provider signed, and no others.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use culvert_base::{BoxFuture, Code, Timestamp};
+use culvert_cel::Value;
+use http::{Response, request};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Deserialize;
+
+use super::{ActionType, Ends};
+use crate::edge::Shared;
+use crate::http::reply::Problem;
+use crate::policy::template::{Template, map};
+use crate::policy::{Action, Exchange, Flow, Phase, Run};
+use crate::slots;
+use crate::webhook::{self, Provider, Unverified, sns};
+
+/// Bytes of a webhook's body.
+const BODY_BYTES_MAX: usize = 5 << 20;
+
+pub(crate) static TYPE: ActionType = ActionType {
+    name: "verify-webhook",
+    doc: "Lets a webhook pass that its provider signed with the secret, and recently where the provider says when; others get 403. The body is read whole, at most 5 MiB of it (413), and sent on unchanged. The questions by which twitter, worldline, xero and zoom find out whose an address is are answered. The ways of signing of orbit and vmware are not documented by them and not confirmed. With sns, which takes no secret, every message of Amazon SNS passes, whoever's topic it is of.",
+    phases: &[Phase::Request],
+    ends: Ends::Sometimes,
+    secrets: &["secret"],
+    schema: Some(|generator| generator.subschema_for::<Config>()),
+    compile: |site| {
+        const INVALID: Code = Code::new(2204);
+        const MISSING: Code = Code::new(2234);
+        let config: Config = site.config()?;
+        let Some(provider) = webhook::find(&config.provider) else {
+            let names: Vec<_> = webhook::all().map(Provider::name).collect();
+            let why = format!("`provider` must be one of {}", names.join(", "));
+            return Err(site.refuse(INVALID, &why));
+        };
+        let name = provider.name();
+        let secret = match (config.secret, provider.has_certificate()) {
+            (None, true) => None,
+            (Some(_), true) => {
+                let why = format!("{name} signs with a key of its own and takes no `secret`");
+                return Err(site.refuse(INVALID, &why));
+            }
+            (None, false) => return Err(site.refuse(MISSING, "`secret` is missing")),
+            (Some(text), false) => Some(site.template("secret", &text)?),
+        };
+        if let Some(constant) = secret.as_ref().and_then(Template::constant) {
+            provider
+                .check_secret(constant)
+                .map_err(|why| site.refuse(INVALID, &format!("`secret` {why}")))?;
+        }
+        Ok(Box::new(VerifyWebhook {
+            provider,
+            secret,
+            enforce: config.enforce.unwrap_or(true),
+        }))
+    },
+    ..ActionType::PLAIN
+};
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "VerifyWebhook")]
+struct Config {
+    /// Who signs.
+    #[schemars(schema_with = "providers")]
+    provider: String,
+    /// What the provider signs with, as it shows it; with `box`, two with a comma between are taken;
+    /// with `sendgrid`, its public key. Takes `${…}`. Sealed at rest and never shown.
+    #[serde(default)]
+    secret: Option<String>,
+    /// Whether others are refused; true by default.
+    #[serde(default)]
+    enforce: Option<bool>,
+}
+
+/// The names of all providers.
+fn providers(_: &mut SchemaGenerator) -> Schema {
+    let names: Vec<_> = webhook::all().map(Provider::name).collect();
+    json_schema!({ "type": "string", "enum": names })
+}
+
+struct VerifyWebhook {
+    provider: Provider,
+    /// `None` where the provider has a certificate.
+    secret: Option<Template>,
+    enforce: bool,
+}
+
+impl fmt::Debug for VerifyWebhook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VerifyWebhook")
+            .field("provider", &self.provider.name())
+            .field("enforce", &self.enforce)
+            .finish_non_exhaustive()
+    }
+}
+
+impl VerifyWebhook {
+    async fn verify(&self, x: &mut Exchange<'_>) -> Flow {
+        let Some(request) = x.request else {
+            return Flow::Continue;
+        };
+        let body = match x.read_body(BODY_BYTES_MAX).await {
+            Ok(body) => body,
+            Err(flow) => {
+                if !matches!(flow, Flow::Broken) {
+                    x.tell(slots::http::WEBHOOK_DECISION, "block");
+                }
+                return flow;
+            }
+        };
+        let (verdict, answer) = match &self.secret {
+            None => {
+                let edge = Arc::clone(&x.down.edge);
+                (by_certificate(&edge, &body, x.down.now()).await, None)
+            }
+            Some(secret) => self.by_secret(x, secret, request, &body),
+        };
+        let is_answered = answer
+            .as_ref()
+            .is_some_and(|answer| answer.status().is_success());
+        let passes = verdict.is_ok() || is_answered || !self.enforce;
+        let decision = if passes { "allow" } else { "block" };
+        x.tell(slots::http::WEBHOOK_DECISION, decision);
+        if x.wants_results() {
+            let (code, message) = match verdict {
+                Err(why) if !is_answered => ("ERR_NGROK_3204", why.to_string()),
+                _ => ("", String::new()),
+            };
+            let error = vec![
+                ("code", Value::from(code)),
+                ("message", Value::from(message.as_str())),
+            ];
+            let fields = vec![
+                ("verified", Value::Bool(verdict.is_ok() || is_answered)),
+                ("error", map(error)),
+            ];
+            x.result("verify_webhook", fields);
+        }
+        match answer {
+            // A question that is refused is answered so only where others are refused, too.
+            Some(answer) if passes == is_answered => Flow::Reply(Box::new(answer)),
+            _ if passes => Flow::Continue,
+            _ => x.refuse(Problem::Webhook),
+        }
+    }
+
+    fn by_secret(
+        &self,
+        x: &mut Exchange<'_>,
+        secret: &Template,
+        request: &request::Parts,
+        body: &Bytes,
+    ) -> (Result<(), Unverified>, Option<Response<Bytes>>) {
+        let Ok(secret) = secret.strict(x).map(Cow::into_owned) else {
+            return (Err(Unverified::Secret), None);
+        };
+        let url = x.raw_url().unwrap_or_default();
+        let request = webhook::Request {
+            method: &request.method,
+            url: &url,
+            headers: &request.headers,
+            body,
+        };
+        let verdict = webhook::verify(self.provider, &secret, &request, x.down.now());
+        let answer = webhook::answer(self.provider, &secret, &request, verdict);
+        (verdict, answer)
+    }
+}
+
+async fn by_certificate(edge: &Shared, body: &Bytes, now: Timestamp) -> Result<(), Unverified> {
+    let message = sns::Message::read(body, now)?;
+    let dialer = edge.dialer.load().to_public();
+    let certificate = edge.documents.get(&dialer, message.certificate()).await;
+    let certificate = certificate.map_err(|error| {
+        tracing::warn!(%error, "the certificate of a webhook's signer cannot be had");
+        Unverified::Certificate
+    })?;
+    message.verify(&certificate, now)
+}
+
+impl Action for VerifyWebhook {
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
+        let verify: BoxFuture<'a, Flow> = Box::pin(self.verify(x));
+        Run::Later(verify)
+    }
+
+    fn slots(&self) -> Vec<culvert_cel::Slot> {
+        self.secret.iter().flat_map(Template::slots).collect()
+    }
+}

@@ -1,0 +1,54 @@
+//! A timer for deadlines that move with every message.
+//!
+//! A deadline that moves later costs nothing: the timer stays armed for the old moment, and looks at
+//! the deadline again when it fires. Only one that moves earlier touches the runtime's timer wheel.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::time::{Instant, Sleep};
+
+/// A lazily armed timer. Armed for no moment until first polled.
+#[derive(Debug, Default)]
+pub(crate) struct Alarm {
+    sleep: Option<Pin<Box<Sleep>>>,
+}
+
+impl Alarm {
+    /// Whether `deadline` has passed; if not, the task is woken when it has.
+    pub(crate) fn is_due(&mut self, cx: &mut Context<'_>, deadline: Instant) -> bool {
+        let sleep = match &mut self.sleep {
+            Some(sleep) => {
+                if deadline < sleep.deadline() {
+                    sleep.as_mut().reset(deadline);
+                }
+                sleep
+            }
+            None => self
+                .sleep
+                .insert(Box::pin(tokio::time::sleep_until(deadline))),
+        };
+        while sleep.as_mut().poll(cx).is_ready() {
+            if Instant::now() >= deadline {
+                return true;
+            }
+            sleep.as_mut().reset(deadline);
+        }
+        false
+    }
+
+    /// Waits for `future` until `deadline`; `None` when it is not ready by then.
+    pub(crate) async fn within<F: Future>(
+        &mut self,
+        deadline: Instant,
+        future: F,
+    ) -> Option<F::Output> {
+        let mut future = std::pin::pin!(future);
+        std::future::poll_fn(|cx| match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if self.is_due(cx, deadline) => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        })
+        .await
+    }
+}

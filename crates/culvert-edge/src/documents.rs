@@ -1,0 +1,182 @@
+//! Documents that policies need from elsewhere, such as the certificates of signers: fetched when
+//! first asked for, and kept for a while.
+//!
+//! A fetch goes to public addresses only, follows no redirect, and has a limit on everything. Who
+//! asks names no address of a stranger's making without having judged it first.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, HOST, HeaderValue, USER_AGENT};
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use moka::future::Cache;
+use tokio::sync::Semaphore;
+use url::{Position, Url};
+
+use crate::upstream::{Dialer, Upstream};
+
+/// Documents that are kept.
+const DOCUMENTS_MAX: u64 = 256;
+/// How long one is kept.
+const KEPT_FOR: Duration = Duration::from_secs(15 * 60);
+/// Bytes of one.
+const BYTES_MAX: usize = 64 << 10;
+/// Fetches at once; who comes later goes without.
+const FETCHES_MAX: usize = 16;
+/// From the name's lookup to the last byte.
+const FETCH_WITHIN: Duration = Duration::from_secs(5);
+
+/// The documents that are here, by their address.
+#[derive(Debug)]
+pub(crate) struct Documents {
+    kept: Cache<String, Bytes>,
+    fetches: Semaphore,
+}
+
+/// Why a document is not to be had.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("fetching {host}: {why}")]
+pub(crate) struct NotFetched {
+    host: String,
+    why: String,
+}
+
+type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+impl Documents {
+    pub(crate) fn new() -> Self {
+        Self {
+            kept: Cache::builder()
+                .max_capacity(DOCUMENTS_MAX)
+                .time_to_live(KEPT_FOR)
+                .build(),
+            fetches: Semaphore::new(FETCHES_MAX),
+        }
+    }
+
+    /// The document at an `https` address. Those who ask for the same at once share a fetch.
+    pub(crate) async fn get(&self, dialer: &Dialer, url: &Url) -> Result<Bytes, Arc<NotFetched>> {
+        let fetched = self.kept.try_get_with_by_ref(url.as_str(), async {
+            let fetch = async {
+                let _turn = self.fetches.try_acquire()?;
+                fetch(dialer, url).await
+            };
+            let fetched = match tokio::time::timeout(FETCH_WITHIN, fetch).await {
+                Ok(fetched) => fetched,
+                Err(_) => Err("it takes too long".into()),
+            };
+            fetched.map_err(|why| NotFetched {
+                host: url.host_str().unwrap_or_default().to_owned(),
+                why: why.to_string(),
+            })
+        });
+        fetched.await
+    }
+
+    /// Puts a document here as if it had been fetched.
+    #[cfg(test)]
+    pub(crate) async fn put(&self, url: &str, document: Bytes) {
+        self.kept.insert(url.to_owned(), document).await;
+    }
+}
+
+async fn fetch(dialer: &Dialer, url: &Url) -> Result<Bytes, Cause> {
+    let origin = &url[..Position::BeforePath];
+    let wire = dialer.dial(&Upstream::parse(origin, "")?).await?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(wire)).await?;
+    let authority = &url[Position::BeforeHost..Position::AfterPort];
+    let request = Request::get(&url[Position::BeforePath..Position::AfterQuery])
+        .header(HOST, HeaderValue::from_str(authority)?)
+        .header(ACCEPT, HeaderValue::from_static("*/*"))
+        .header(USER_AGENT, HeaderValue::from_static("culvert"))
+        .body(Empty::<Bytes>::new())?;
+    let answer = async {
+        let answer = sender.send_request(request).await?;
+        if answer.status() != StatusCode::OK {
+            return Err(format!("it answers {}", answer.status()).into());
+        }
+        let body = Limited::new(answer.into_body(), BYTES_MAX)
+            .collect()
+            .await?;
+        Ok::<_, Cause>(body.to_bytes())
+    };
+    let (mut answer, mut connection) = (std::pin::pin!(answer), std::pin::pin!(connection));
+    tokio::select! {
+        biased;
+        answer = &mut answer => answer,
+        // What it ended with is told to the one who waits for the answer.
+        _ = &mut connection => answer.await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+    use tokio::task::JoinSet;
+    use tokio_rustls::TlsAcceptor;
+
+    use super::*;
+    use crate::tests::harness::{Client, Turns, certificate};
+
+    #[tokio::test]
+    async fn a_document_is_fetched_once_and_within_limits() {
+        let (_, key, root) = certificate(&["localhost"]);
+        let acceptor = TlsAcceptor::from(crate::tls::server_config(key).unwrap());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let asked = Arc::new(Turns::default());
+        let mut tasks = JoinSet::new();
+        let turns = Arc::clone(&asked);
+        tasks.spawn(async move {
+            while let Ok((tcp, _)) = listener.accept().await {
+                let Ok(tls) = acceptor.accept(tcp).await else {
+                    continue;
+                };
+                let mut client = Client::new(tls);
+                let (head, _) = client.request().await.unwrap();
+                turns.next();
+                let (status, length) = match head.split(' ').nth(1).unwrap() {
+                    "/a.pem?b" => (200, 3),
+                    "/longest" => (200, BYTES_MAX),
+                    "/longer" => (200, BYTES_MAX + 1),
+                    "/moved" => (302, 3),
+                    _ => (404, 3),
+                };
+                let answer = format!(
+                    "HTTP/1.1 {status} \r\nlocation: /a.pem?b\r\ncontent-length: {length}\r\n\r\n{}",
+                    "x".repeat(length)
+                );
+                client.send(answer).await;
+            }
+        });
+        let dialer = Dialer::new(&[root], Duration::from_secs(5), true).unwrap();
+        let documents = Documents::new();
+        let get = async |dialer: &Dialer, path: &str| {
+            let url = Url::parse(&format!("https://localhost:{port}{path}")).unwrap();
+            let got = documents.get(dialer, &url).await;
+            got.map(|document| document.len())
+                .map_err(|error| error.to_string())
+        };
+
+        let both = tokio::join!(get(&dialer, "/a.pem?b"), get(&dialer, "/a.pem?b"));
+        assert_eq!(both, (Ok(3), Ok(3)));
+        assert_eq!(asked.get(), 1);
+        assert_eq!(get(&dialer, "/longest").await, Ok(BYTES_MAX));
+        for path in ["/longer", "/moved", "/nothing"] {
+            let error = get(&dialer, path).await.unwrap_err();
+            assert!(error.starts_with("fetching localhost: "), "{error}");
+        }
+        // What failed is tried again.
+        let before = asked.get();
+        assert!(get(&dialer, "/nothing").await.is_err());
+        assert_eq!(asked.get(), before + 1);
+
+        let error = get(&dialer.to_public(), "/else").await.unwrap_err();
+        assert!(error.contains("private"), "{error}");
+        assert_eq!(asked.get(), before + 1);
+    }
+}

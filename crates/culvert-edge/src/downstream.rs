@@ -1,0 +1,428 @@
+//! One accepted connection: what is known about it from accept to close.
+//!
+//! It is shared by the socket, the protocol driver and every exchange on the connection, and its
+//! drop is the connection's end: by then each of those is gone, so `tcp_connection_closed` comes
+//! after every `http_request_complete` of the connection, whatever ended them.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use culvert_base::Timestamp;
+use culvert_base::net::plain_address;
+use futures_util::task::AtomicWaker;
+use http::HeaderValue;
+use rustls::ServerConfig;
+use serde_json::{Map, Value};
+use tokio::time::Instant;
+
+use crate::alarm::Alarm;
+use crate::edge::Shared;
+use crate::http::framing::Violation;
+use crate::policy::Policy;
+use crate::recording::{self, Unflushed};
+use crate::settings::Rules;
+use crate::snapshot::Group;
+
+/// Whose turn it is on an HTTP/1 connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// The client's: no request is open.
+    Client = 0,
+    /// Ours: a request is open.
+    Edge = 1,
+    /// Ours: the answer is complete but may not have left the process.
+    Flush = 2,
+    /// Nobody's: the connection is being taken down.
+    Over = 3,
+}
+
+/// Why a request's body broke off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Broken {
+    /// The client went away.
+    Left,
+    /// What came is refused.
+    Refused(Violation),
+}
+
+/// A connection accepted by the edge.
+#[derive(Debug)]
+pub(crate) struct Downstream {
+    pub(crate) edge: Arc<Shared>,
+    pub(crate) client: SocketAddr,
+    pub(crate) server: SocketAddr,
+    /// The rules of the moment it was accepted.
+    pub(crate) rules: Arc<Rules>,
+    /// Whether the peer may speak for others in forwarding headers.
+    pub(crate) is_trusted: bool,
+    started_at: Timestamp,
+    started: Instant,
+    /// What the TLS handshake settled; empty in clear.
+    pub(crate) tls: OnceLock<Tls>,
+    attribution: OnceLock<Attribution>,
+    bytes_in: AtomicU64,
+    bytes_out: AtomicU64,
+    /// Nanoseconds from accept to the socket's close; 0 while open.
+    closed_after: AtomicU64,
+    /// HTTP/1 only: whose turn it is, payload bytes of the open request, bytes handed to the socket
+    /// or to TLS.
+    turn: AtomicU8,
+    payload: AtomicU64,
+    handed_out: AtomicU64,
+    /// HTTP/1 only: the record of an answered exchange, until its last byte left.
+    unflushed: Mutex<Option<Unflushed>>,
+    /// A timer for the next exchange.
+    alarm: Mutex<Option<Alarm>>,
+    /// Exchanges open now, and begun so far.
+    pub(crate) open: AtomicUsize,
+    pub(crate) begun: AtomicU64,
+    /// HTTP/2 only: header bytes of the requests that are open.
+    pub(crate) header_bytes: AtomicUsize,
+    /// Answers of which a part waits for the client to take it.
+    pub(crate) waiting: AtomicUsize,
+    /// Wakes the task that drives the connection when the edge drains.
+    pub(crate) driver: AtomicWaker,
+    client_value: OnceLock<HeaderValue>,
+    addresses: OnceLock<(String, String)>,
+    /// HTTP/1 only: why the body of the open request broke off.
+    broken: OnceLock<Broken>,
+    /// Whether an IP restriction closed it.
+    is_blocked: AtomicBool,
+    /// Whether a policy closes it.
+    is_hung_up: AtomicBool,
+    /// What the policy of its endpoint made of it.
+    entry: Mutex<Option<Box<Entry>>>,
+    slot: AtomicUsize,
+    is_listed: AtomicBool,
+}
+
+/// What the TLS handshake settled.
+#[derive(Debug)]
+pub(crate) struct Tls {
+    /// SNI, lower case.
+    pub(crate) server_name: String,
+    /// Endpoints of that name, if there are any.
+    pub(crate) group: Option<Arc<Group>>,
+    /// The settings the handshake ran with: one per certificate.
+    pub(crate) config: Arc<ServerConfig>,
+    /// Known when the handshake is complete.
+    pub(crate) agreed: OnceLock<Agreed>,
+}
+
+/// Version and suite as events show them.
+#[derive(Debug)]
+pub(crate) struct Agreed {
+    pub(crate) version: &'static str,
+    pub(crate) cipher_suite: &'static str,
+}
+
+/// What the connection phase of a policy made of a connection.
+#[derive(Debug, Default)]
+struct Entry {
+    /// The policy that ran last, and whether it let the connection in.
+    policy: Option<(Arc<Policy>, bool)>,
+    is_http: bool,
+    /// What IP policies decided.
+    decision: Option<&'static str>,
+    logs: Vec<Map<String, Value>>,
+}
+
+/// Whose connection it is.
+#[derive(Debug)]
+struct Attribution {
+    account: Arc<str>,
+    server_name: String,
+}
+
+impl Downstream {
+    pub(crate) fn new(edge: Arc<Shared>, client: SocketAddr, server: SocketAddr) -> Self {
+        let client = SocketAddr::new(plain_address(client.ip()), client.port());
+        let server = SocketAddr::new(plain_address(server.ip()), server.port());
+        let rules = edge.rules.load_full();
+        let is_trusted = rules.trusts(client.ip());
+        Self {
+            started_at: edge.clock.now(),
+            started: Instant::now(),
+            edge,
+            client,
+            server,
+            rules,
+            is_trusted,
+            tls: OnceLock::new(),
+            attribution: OnceLock::new(),
+            bytes_in: AtomicU64::new(0),
+            bytes_out: AtomicU64::new(0),
+            closed_after: AtomicU64::new(0),
+            turn: AtomicU8::new(Turn::Client as u8),
+            payload: AtomicU64::new(0),
+            handed_out: AtomicU64::new(0),
+            unflushed: Mutex::new(None),
+            alarm: Mutex::new(None),
+            open: AtomicUsize::new(0),
+            begun: AtomicU64::new(0),
+            header_bytes: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
+            driver: AtomicWaker::new(),
+            client_value: OnceLock::new(),
+            addresses: OnceLock::new(),
+            broken: OnceLock::new(),
+            is_blocked: AtomicBool::new(false),
+            is_hung_up: AtomicBool::new(false),
+            entry: Mutex::new(None),
+            slot: AtomicUsize::new(0),
+            is_listed: AtomicBool::new(false),
+        }
+    }
+
+    /// Notes the place in the edge's census that its end gives back.
+    pub(crate) fn listed(&self, slot: usize) {
+        self.slot.store(slot, Ordering::Relaxed);
+        self.is_listed.store(true, Ordering::Relaxed);
+    }
+
+    /// When the connection was accepted.
+    pub(crate) fn started_at(&self) -> Timestamp {
+        self.started_at
+    }
+
+    /// The present moment, never before the accept.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.started_at.plus(self.started.elapsed())
+    }
+
+    /// Says whose connection it is. The first word counts.
+    pub(crate) fn attribute(&self, account: &Arc<str>, server_name: &str) {
+        if self.attribution.get().is_none() {
+            // Two exchanges of an HTTP/2 connection may race; either is the first.
+            drop(self.attribution.set(Attribution {
+                account: Arc::clone(account),
+                server_name: server_name.to_owned(),
+            }));
+        }
+    }
+
+    pub(crate) fn set_bytes_in(&self, bytes: u64) {
+        self.bytes_in.store(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_bytes_out(&self, bytes: u64) {
+        self.bytes_out.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes read from and written to the client's socket.
+    pub(crate) fn bytes(&self) -> (u64, u64) {
+        (
+            self.bytes_in.load(Ordering::Relaxed),
+            self.bytes_out.load(Ordering::Relaxed),
+        )
+    }
+
+    /// Notes that the socket is gone.
+    pub(crate) fn closed(&self) {
+        let nanos = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.closed_after.store(nanos.max(1), Ordering::Relaxed);
+    }
+
+    pub(crate) fn turn(&self) -> Turn {
+        match self.turn.load(Ordering::Acquire) {
+            0 => Turn::Client,
+            1 => Turn::Edge,
+            2 => Turn::Flush,
+            _ => Turn::Over,
+        }
+    }
+
+    pub(crate) fn set_turn(&self, turn: Turn) {
+        self.turn.store(turn as u8, Ordering::Release);
+    }
+
+    pub(crate) fn payload(&self) -> u64 {
+        self.payload.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_payload(&self, bytes: u64) {
+        self.payload.store(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn handed_out(&self) -> u64 {
+        self.handed_out.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_handed_out(&self, bytes: u64) {
+        self.handed_out.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Keeps the record of an answered exchange until [`Self::flushed`].
+    pub(crate) fn keep(&self, record: Unflushed) {
+        *lock(&self.unflushed) = Some(record);
+    }
+
+    /// The answer has left the process: its record is complete.
+    pub(crate) fn flushed(&self) {
+        let record = lock(&self.unflushed).take();
+        if let Some(record) = record {
+            record.complete(self);
+        }
+    }
+
+    /// The connection ended before the answer had left: its record says how far it came.
+    pub(crate) fn cut(&self) {
+        let record = lock(&self.unflushed).take();
+        if let Some(record) = record {
+            record.cut(self);
+        }
+    }
+
+    /// A timer, armed or not.
+    pub(crate) fn borrow_alarm(&self) -> Alarm {
+        lock(&self.alarm).take().unwrap_or_default()
+    }
+
+    /// Gives a timer to the next exchange.
+    pub(crate) fn return_alarm(&self, alarm: Alarm) {
+        *lock(&self.alarm) = Some(alarm);
+    }
+
+    /// The client's address as a header value.
+    pub(crate) fn client_value(&self) -> HeaderValue {
+        self.client_value
+            .get_or_init(|| {
+                HeaderValue::try_from(self.client.ip().to_string())
+                    .expect("an address is made of header characters")
+            })
+            .clone()
+    }
+
+    /// The client's and the server's address as events show them.
+    pub(crate) fn addresses(&self) -> (&str, &str) {
+        let (client, server) = self
+            .addresses
+            .get_or_init(|| (self.client.ip().to_string(), self.server.ip().to_string()));
+        (client, server)
+    }
+
+    /// Notes why the open request's body broke off. The first word counts.
+    pub(crate) fn broke(&self, why: Broken) {
+        self.broken.get_or_init(|| why);
+    }
+
+    /// Why the open request's body broke off, if it did.
+    pub(crate) fn broken(&self) -> Option<Broken> {
+        self.broken.get().copied()
+    }
+
+    /// Notes that the connection is closed because its address is not admitted.
+    pub(crate) fn block(&self) {
+        self.is_blocked.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a policy's connection phase let the connection in, if that is the one that ran last.
+    /// If not it is about to run, and what the one before decided is forgotten.
+    pub(crate) fn entered(&self, policy: &Arc<Policy>) -> Option<bool> {
+        let mut entry = lock(&self.entry);
+        let entry = entry.get_or_insert_default();
+        match &entry.policy {
+            Some((known, is_in)) if Arc::ptr_eq(known, policy) => Some(*is_in),
+            _ => {
+                entry.decision = None;
+                None
+            }
+        }
+    }
+
+    /// Notes whether a policy's connection phase let the connection in.
+    pub(crate) fn enter(&self, policy: &Arc<Policy>, is_http: bool, is_in: bool) {
+        let mut entry = lock(&self.entry);
+        let entry = entry.get_or_insert_default();
+        entry.policy = Some((Arc::clone(policy), is_in));
+        entry.is_http = is_http;
+    }
+
+    /// Notes what IP policies decided about the connection.
+    pub(crate) fn decide(&self, decision: &'static str) {
+        lock(&self.entry).get_or_insert_default().decision = Some(decision);
+    }
+
+    /// Keeps an entry of the connection's log.
+    pub(crate) fn log(&self, entry: Map<String, Value>) {
+        recording::push_log(&mut lock(&self.entry).get_or_insert_default().logs, entry);
+    }
+
+    /// What IP policies decided, for each request on the connection.
+    pub(crate) fn decision_for_requests(&self) -> Option<&'static str> {
+        lock(&self.entry).as_ref()?.decision
+    }
+
+    /// The same for the connection's own event, which leaves it to those of requests where there are
+    /// some.
+    pub(crate) fn decision(&self) -> Option<&'static str> {
+        if self.is_blocked.load(Ordering::Relaxed) {
+            return Some("block");
+        }
+        let entry = lock(&self.entry);
+        let entry = entry.as_ref().filter(|entry| !entry.is_http);
+        entry.and_then(|entry| entry.decision)
+    }
+
+    /// Shows the connection's log, if it has one.
+    pub(crate) fn with_logs(&self, show: impl FnOnce(&[Map<String, Value>])) {
+        if let Some(entry) = &*lock(&self.entry)
+            && !entry.logs.is_empty()
+        {
+            show(&entry.logs);
+        }
+    }
+
+    /// Ends the connection with all that is open on it.
+    pub(crate) fn hang_up(&self) {
+        self.is_hung_up.store(true, Ordering::Release);
+        self.driver.wake();
+    }
+
+    /// Whether it is to end.
+    pub(crate) fn is_hung_up(&self) -> bool {
+        self.is_hung_up.load(Ordering::Acquire)
+    }
+
+    /// The name it is for; empty before that is known.
+    pub(crate) fn server_name(&self) -> &str {
+        self.attribution
+            .get()
+            .map_or("", |attribution| &attribution.server_name)
+    }
+
+    /// The address block connections are counted by: the address itself, or the /64 of IPv6.
+    pub(crate) fn source(&self) -> IpAddr {
+        crate::edge::source(self.client.ip())
+    }
+}
+
+impl Drop for Downstream {
+    fn drop(&mut self) {
+        if let Some(Attribution {
+            account,
+            server_name,
+        }) = self.attribution.get()
+        {
+            let ended_at = match *self.closed_after.get_mut() {
+                0 => self.now(),
+                nanos => self.started_at.plus(std::time::Duration::from_nanos(nanos)),
+            };
+            recording::connection_closed(self, account, server_name, ended_at);
+        }
+        let (bytes_in, bytes_out) = self.bytes();
+        self.edge.meters.bytes_in.add(bytes_in);
+        self.edge.meters.bytes_out.add(bytes_out);
+        if *self.is_listed.get_mut() {
+            self.edge.forget(*self.slot.get_mut(), self.source());
+        }
+    }
+}
+
+/// Locks, also after a panic elsewhere: what is inside is whole between two statements.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
+}

@@ -1,0 +1,494 @@
+//! The edge as a whole: its listeners, what all connections share, and its life from bind to drain.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use culvert_base::net::plain_address;
+use culvert_base::{Clock, Entropy, Fault};
+use culvert_events::Recorder;
+use futures_util::FutureExt;
+use rustls::ServerConfig;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::documents::Documents;
+use crate::downstream::{Downstream, lock};
+use crate::inherited::Inherited;
+use crate::listener::{self, Kind};
+use crate::meters::Meters;
+use crate::overload::{self, Level, Pressure};
+use crate::route::Hosts;
+use crate::settings::{Rules, Settings};
+use crate::snapshot::{Kept, Live, Snapshot};
+use crate::upstream::Dialer;
+
+/// How long tasks may take to end once everything is cut.
+const CUT_WITHIN: Duration = Duration::from_secs(5);
+/// Connections at once whose PROXY header is not whole. They count among no source yet.
+const ANNOUNCEMENTS_MAX: usize = 1_024;
+/// How often pools are looked through.
+const SWEEP_EVERY: Duration = Duration::from_secs(5);
+
+/// The traffic plane. Clones are handles to the same edge.
+#[derive(Clone, Debug)]
+pub struct Edge {
+    shared: Arc<Shared>,
+    ports: Arc<tokio::sync::Mutex<Ports>>,
+    listeners: Arc<Mutex<Vec<(TcpListener, Kind)>>>,
+    http_addr: Option<SocketAddr>,
+    https_addr: Option<SocketAddr>,
+}
+
+/// What only a change of snapshot touches.
+#[derive(Debug)]
+struct Ports {
+    kept: Kept,
+    tcp_bind_ip: IpAddr,
+    inherited: Inherited,
+    open: HashMap<u16, CancellationToken>,
+}
+
+/// What all connections of an edge share.
+pub(crate) struct Shared {
+    pub(crate) live: ArcSwap<Live>,
+    pub(crate) recorder: Arc<dyn Recorder>,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// What new connections are held to.
+    pub(crate) rules: ArcSwap<Rules>,
+    pub(crate) entropy: Arc<dyn Entropy>,
+    pub(crate) meters: Meters,
+    pub(crate) dialer: ArcSwap<Dialer>,
+    /// Bytes that request bodies may take while actions look at them.
+    pub(crate) bodies: Arc<Semaphore>,
+    /// What was fetched for policies.
+    pub(crate) documents: Documents,
+    /// Certificates of the operator's files.
+    files: ArcSwap<Hosts<Arc<ServerConfig>>>,
+    pub(crate) handshakes: Semaphore,
+    /// Connections whose PROXY header is being read.
+    pub(crate) announcements: Semaphore,
+    phase: AtomicU8,
+    level: AtomicU8,
+    tasks: TaskTracker,
+    /// Cancelled when accepting ends.
+    pub(crate) accepting: CancellationToken,
+    census: Mutex<Census>,
+}
+
+/// Which connections there are, and where from. Touched when one begins or ends.
+#[derive(Debug, Default)]
+struct Census {
+    open: Vec<Option<Weak<Downstream>>>,
+    free: Vec<usize>,
+    by_source: HashMap<IpAddr, usize>,
+}
+
+/// How far the edge is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// Everything is served.
+    Serving = 0,
+    /// Nothing new is accepted, and every answer says that it is the last of its connection.
+    Parting = 1,
+    /// What has begun is finished; idle connections close.
+    Draining = 2,
+    /// Everything ends now.
+    Cut = 3,
+}
+
+impl Edge {
+    /// Binds the listeners of HTTP and TLS. Connections wait in them until [`Edge::run`].
+    ///
+    /// # Errors
+    ///
+    /// When an address cannot be listened on, or a root certificate is none.
+    pub async fn bind(
+        settings: Settings,
+        recorder: Arc<dyn Recorder>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, Fault> {
+        let mut listeners = Vec::new();
+        let mut bound = [None, None];
+        let wanted = [
+            (settings.http_addr, Kind::Http),
+            (settings.https_addr, Kind::Tls),
+        ];
+        for ((address, kind), bound) in wanted.into_iter().zip(&mut bound) {
+            let Some(address) = address else { continue };
+            let doing = || format!("listening on {address}");
+            let listener = listener::bind(address, &settings.inherited)
+                .map_err(|error| Fault::new(doing(), error))?;
+            *bound = Some(
+                listener
+                    .local_addr()
+                    .map_err(|error| Fault::new(doing(), error))?,
+            );
+            listeners.push((listener, kind));
+        }
+        let [http_addr, https_addr] = bound;
+        let dialer = settings.dialer()?;
+        let files = settings.files()?;
+        let shared = Shared {
+            live: ArcSwap::default(),
+            recorder,
+            clock,
+            handshakes: Semaphore::new(settings.limits.handshakes),
+            announcements: Semaphore::new(ANNOUNCEMENTS_MAX),
+            bodies: Arc::new(Semaphore::new(settings.limits.held_bytes)),
+            documents: Documents::new(),
+            rules: ArcSwap::from_pointee(settings.rules()),
+            entropy: settings.entropy,
+            meters: Meters::default(),
+            dialer: ArcSwap::from_pointee(dialer),
+            files: ArcSwap::from_pointee(files),
+            phase: AtomicU8::new(Phase::Serving as u8),
+            level: AtomicU8::new(Level::Calm as u8),
+            tasks: TaskTracker::new(),
+            accepting: CancellationToken::new(),
+            census: Mutex::default(),
+        };
+        Ok(Self {
+            shared: Arc::new(shared),
+            ports: Arc::new(tokio::sync::Mutex::new(Ports {
+                kept: Kept::default(),
+                tcp_bind_ip: settings.tcp_bind_ip,
+                inherited: settings.inherited,
+                open: HashMap::new(),
+            })),
+            listeners: Arc::new(Mutex::new(listeners)),
+            http_addr,
+            https_addr,
+        })
+    }
+
+    /// Where plain HTTP is accepted.
+    pub fn http_addr(&self) -> Option<SocketAddr> {
+        self.http_addr
+    }
+
+    /// Where TLS is accepted.
+    pub fn https_addr(&self) -> Option<SocketAddr> {
+        self.https_addr
+    }
+
+    /// What its connections share.
+    #[cfg(test)]
+    pub(crate) fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
+    }
+
+    /// What the edge counts.
+    pub fn meters(&self) -> &Meters {
+        &self.shared.meters
+    }
+
+    /// Takes other settings into use, all but the addresses: for new connections, and for
+    /// certificates and roots from the next handshake on. How many handshakes run at once stays.
+    ///
+    /// # Errors
+    ///
+    /// When a certificate cannot be used; then nothing has changed.
+    pub fn reload(&self, settings: &Settings) -> Result<(), Fault> {
+        let (dialer, files) = (settings.dialer()?, settings.files()?);
+        self.shared.rules.store(Arc::new(settings.rules()));
+        self.shared.dialer.store(Arc::new(dialer));
+        self.shared.files.store(Arc::new(files));
+        Ok(())
+    }
+
+    /// Takes a snapshot into use: when this returns, new requests and connections see it, ports of
+    /// new TCP endpoints accept and those of removed ones do not. What is under way goes on with
+    /// what it began with.
+    ///
+    /// A port that cannot be listened on is logged and counted, and tried again with the next
+    /// snapshot.
+    pub async fn publish(&self, snapshot: Snapshot) {
+        let mut ports = self.ports.lock().await;
+        let live = match ports.kept.compile(snapshot) {
+            Ok(live) => Arc::new(live),
+            Err(error) => {
+                tracing::error!(%error, "a snapshot cannot be used; the edge keeps the one before");
+                return;
+            }
+        };
+        ports.open.retain(|port, stop| {
+            let stays = live.tcp.contains_key(port);
+            if !stays {
+                stop.cancel();
+            }
+            stays
+        });
+        let wanted: Vec<u16> = live.tcp.keys().copied().collect();
+        self.shared.live.store(live);
+        for port in wanted {
+            if ports.open.contains_key(&port) {
+                continue;
+            }
+            let address = SocketAddr::new(ports.tcp_bind_ip, port);
+            match listener::bind(address, &ports.inherited) {
+                Ok(listener) => {
+                    let stop = self.shared.accepting.child_token();
+                    ports.open.insert(port, stop.clone());
+                    let shared = Arc::clone(&self.shared);
+                    self.shared
+                        .track(listener::accept(shared, listener, Kind::Tcp(port), stop));
+                }
+                Err(error) => {
+                    self.shared.meters.ports_failed.up();
+                    tracing::warn!(%error, port, "a TCP endpoint's port cannot be listened on");
+                }
+            }
+        }
+        self.shared.meters.snapshots.up();
+    }
+
+    /// Serves until `cancel`, then drains: stops accepting, lets what has begun finish within the
+    /// drain time, and cuts the rest. When this returns every connection is closed and its events
+    /// are offered.
+    pub async fn run(self, cancel: CancellationToken) {
+        let shared = &self.shared;
+        let listeners = std::mem::take(&mut *lock(&self.listeners));
+        for (listener, kind) in listeners {
+            let stop = shared.accepting.child_token();
+            shared.track(listener::accept(Arc::clone(shared), listener, kind, stop));
+        }
+        let mut sweep = tokio::time::interval(SWEEP_EVERY);
+        let mut look = tokio::time::interval(overload::LOOK_EVERY);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut pressure, files) = (Pressure::default(), overload::files_max());
+        let half = overload::memory_max();
+        loop {
+            tokio::select! {
+                biased;
+                () = cancel.cancelled() => break,
+                _ = look.tick() => {
+                    let memory = shared.rules.load().limits.memory_bytes.min(half);
+                    shared.press(pressure.observe(overload::share(memory, files), Instant::now()));
+                }
+                _ = sweep.tick() => {
+                    for pool in self.ports.lock().await.kept.pools() {
+                        pool.sweep();
+                    }
+                }
+            }
+        }
+        shared.accepting.cancel();
+        let (parting, drain) = {
+            let rules = shared.rules.load();
+            (
+                rules.limits.parting.min(rules.limits.drain),
+                rules.limits.drain,
+            )
+        };
+        let until = Instant::now() + drain;
+        shared.enter(Phase::Parting);
+        // A request that was on its way when the end began is still answered.
+        drop(tokio::time::timeout(parting, shared.drained()).await);
+        shared.enter(Phase::Draining);
+        shared.tasks.close();
+        if tokio::time::timeout_at(until, shared.drained())
+            .await
+            .is_err()
+        {
+            tracing::info!(
+                connections = shared.meters.connections.get(),
+                "the drain time is over, the edge cuts what is left"
+            );
+        }
+        shared.enter(Phase::Cut);
+        // Connections to upstreams end with the pools that share them.
+        shared.live.store(Arc::default());
+        self.ports.lock().await.kept = Kept::default();
+        if tokio::time::timeout(CUT_WITHIN, shared.tasks.wait())
+            .await
+            .is_err()
+        {
+            tracing::error!("tasks of the edge did not end when they were cut");
+        }
+    }
+}
+
+impl Shared {
+    pub(crate) fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::Acquire) {
+            0 => Phase::Serving,
+            1 => Phase::Parting,
+            2 => Phase::Draining,
+            _ => Phase::Cut,
+        }
+    }
+
+    /// Whether the edge is on its way to its end.
+    pub(crate) fn is_parting(&self) -> bool {
+        self.phase() != Phase::Serving
+    }
+
+    /// How far the edge is under pressure.
+    pub(crate) fn level(&self) -> Level {
+        Level::of(self.level.load(Ordering::Relaxed))
+    }
+
+    /// Whether connections end with what they are doing.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.is_parting() || self.level() >= Level::Tight
+    }
+
+    /// Takes note of the level, and tells every connection when it changes.
+    fn press(&self, level: Level) {
+        let before = self.level.swap(level as u8, Ordering::Relaxed);
+        if before != level as u8 {
+            tracing::warn!(
+                from = before,
+                to = level as u8,
+                "the edge is under other pressure"
+            );
+            self.meters.overload_level.set(u64::from(level as u8));
+            self.tell();
+        }
+    }
+
+    /// Enters a phase and tells every connection.
+    fn enter(&self, phase: Phase) {
+        self.phase.store(phase as u8, Ordering::Release);
+        self.tell();
+    }
+
+    /// Wakes every connection.
+    fn tell(&self) {
+        let open: Vec<_> = lock(&self.census)
+            .open
+            .iter()
+            .flatten()
+            .filter_map(Weak::upgrade)
+            .collect();
+        for down in open {
+            down.driver.wake();
+        }
+    }
+
+    /// Waits until no connection is open.
+    async fn drained(&self) {
+        let mut look = tokio::time::interval(Duration::from_millis(20));
+        while self.meters.connections.get() > 0 {
+            look.tick().await;
+        }
+    }
+
+    /// The settings that TLS is served with for a name: its owner's certificate, else one of the
+    /// operator's files, else the installation's own.
+    pub(crate) fn certificate(&self, live: &Live, name: &str) -> Option<Arc<ServerConfig>> {
+        let files = self.files.load();
+        live.certificates
+            .find(name)
+            .or_else(|| files.find(name))
+            .or_else(|| live.fallback.find(name))
+            .map(Arc::clone)
+    }
+
+    /// Runs a task of the edge. A panic in it ends it alone, and is counted.
+    ///
+    /// Combinators, because an `async` block that awaits what it captured holds it twice.
+    pub(crate) fn track(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
+        let shared = Arc::clone(self);
+        self.tasks
+            .spawn(AssertUnwindSafe(task).catch_unwind().map(move |ended| {
+                if ended.is_err() {
+                    shared.meters.panics.up();
+                    tracing::error!("a task of the edge panicked");
+                }
+            }));
+    }
+
+    /// Takes a connection into the census, if there is room for it.
+    pub(crate) fn enlist(
+        self: &Arc<Self>,
+        client: SocketAddr,
+        server: SocketAddr,
+    ) -> Option<Arc<Downstream>> {
+        let source = source(plain_address(client.ip()));
+        let slot = {
+            let rules = self.rules.load();
+            let limits = &rules.limits;
+            let mut census = lock(&self.census);
+            if census.open.len() - census.free.len() >= limits.connections {
+                self.meters.refused_full.up();
+                return None;
+            }
+            let count = census.by_source.entry(source).or_default();
+            if *count >= limits.connections_per_source {
+                self.meters.refused_source.up();
+                return None;
+            }
+            *count += 1;
+            census.free.pop().unwrap_or_else(|| {
+                census.open.push(None);
+                census.open.len() - 1
+            })
+        };
+        self.meters.connections.up();
+        let down = Arc::new(Downstream::new(Arc::clone(self), client, server));
+        down.listed(slot);
+        if let Some(place) = lock(&self.census).open.get_mut(slot) {
+            *place = Some(Arc::downgrade(&down));
+        }
+        Some(down)
+    }
+
+    /// A connection has ended.
+    pub(crate) fn forget(&self, slot: usize, source: IpAddr) {
+        let mut census = lock(&self.census);
+        if let Some(place) = census.open.get_mut(slot) {
+            *place = None;
+            census.free.push(slot);
+        }
+        if let Some(count) = census.by_source.get_mut(&source) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                census.by_source.remove(&source);
+            }
+        }
+        drop(census);
+        self.meters.connections.down();
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Edge")
+            .field("meters", &self.meters)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The address block connections are counted by: the address itself, or the /64 of IPv6.
+pub(crate) fn source(client: IpAddr) -> IpAddr {
+    match client {
+        IpAddr::V4(_) => client,
+        IpAddr::V6(address) => {
+            let network = u128::from(address) >> 64 << 64;
+            Ipv6Addr::from(network).into()
+        }
+    }
+}
+
+/// Runs what the HTTP/2 library gives out: the streams of a connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Streams(pub(crate) Arc<Shared>);
+
+impl<F> hyper::rt::Executor<F> for Streams
+where
+    F: Future + Send + 'static,
+{
+    fn execute(&self, stream: F) {
+        self.0.track(stream.map(drop));
+    }
+}

@@ -1,0 +1,412 @@
+//! Bodies on their way: a request's towards the upstream, an answer's towards the client. Both pass
+//! frame by frame, only as fast as the receiver takes them, unless an action has to see the whole of
+//! it first ([`Upload`]).
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+use crate::http::fields;
+use crate::recording::Recording;
+use crate::upstream::Lease;
+
+/// From the first look at a body that is held to its last byte.
+const HELD_WITHIN: Duration = Duration::from_secs(60);
+
+/// A request's body, as the upstream's connection reads it.
+#[derive(Debug)]
+pub(crate) struct RequestBody {
+    source: Upload,
+    received: Option<Arc<AtomicU64>>,
+}
+
+/// Where a request's body comes from.
+#[derive(Debug)]
+pub(crate) enum Upload {
+    /// Nowhere: there is none, or it has ended.
+    None,
+    /// The client.
+    Client(Incoming),
+    /// Here: it was read before.
+    Held(Box<Held>),
+}
+
+/// A body that was read before it is sent on.
+#[derive(Debug)]
+pub(crate) struct Held {
+    bytes: Bytes,
+    trailers: Option<HeaderMap>,
+    /// Its share of the memory for such bodies.
+    room: Option<OwnedSemaphorePermit>,
+}
+
+/// Why a body was not read to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotHeld {
+    /// It is longer than its reader takes.
+    TooLong,
+    /// Too many are held already.
+    NoRoom,
+    /// It did not come in time.
+    TooSlow,
+    /// The client broke off.
+    Broken,
+}
+
+impl Upload {
+    pub(crate) fn of(incoming: Incoming) -> Self {
+        if incoming.is_end_stream() {
+            Self::None
+        } else {
+            Self::Client(incoming)
+        }
+    }
+
+    /// The whole body, read once and kept until it is sent on. What is read takes `room`, a permit
+    /// for each byte.
+    pub(crate) async fn hold(
+        &mut self,
+        bytes_max: usize,
+        room: &Arc<Semaphore>,
+        received: impl FnOnce() -> Option<Arc<AtomicU64>>,
+    ) -> Result<Bytes, NotHeld> {
+        let mut incoming = match std::mem::replace(self, Self::None) {
+            Self::None => return Ok(Bytes::new()),
+            Self::Held(held) => {
+                let bytes = held.bytes.clone();
+                *self = Self::Held(held);
+                return if bytes.len() > bytes_max {
+                    Err(NotHeld::TooLong)
+                } else {
+                    Ok(bytes)
+                };
+            }
+            Self::Client(incoming) => incoming,
+        };
+        if incoming.size_hint().lower() > bytes_max as u64 {
+            return Err(NotHeld::TooLong);
+        }
+        let received = received();
+        let mut held = Held {
+            bytes: Bytes::new(),
+            trailers: None,
+            room: None,
+        };
+        let reading = held.read(&mut incoming, bytes_max, room, received.as_deref());
+        match tokio::time::timeout(HELD_WITHIN, reading).await {
+            Ok(read) => read?,
+            Err(_) => return Err(NotHeld::TooSlow),
+        }
+        let bytes = held.bytes.clone();
+        *self = Self::Held(Box::new(held));
+        Ok(bytes)
+    }
+}
+
+impl Held {
+    async fn read(
+        &mut self,
+        incoming: &mut Incoming,
+        bytes_max: usize,
+        room: &Arc<Semaphore>,
+        received: Option<&AtomicU64>,
+    ) -> Result<(), NotHeld> {
+        let mut whole = BytesMut::new();
+        while let Some(frame) = incoming.frame().await {
+            let frame = frame.map_err(|_| NotHeld::Broken)?;
+            let data = match frame.into_data() {
+                Ok(data) => data,
+                Err(frame) => {
+                    self.trailers = frame.into_trailers().ok();
+                    continue;
+                }
+            };
+            if whole.len() + data.len() > bytes_max {
+                return Err(NotHeld::TooLong);
+            }
+            let permits = u32::try_from(data.len()).map_err(|_| NotHeld::TooLong)?;
+            let permit = Arc::clone(room)
+                .try_acquire_many_owned(permits)
+                .map_err(|_| NotHeld::NoRoom)?;
+            match &mut self.room {
+                Some(room) => room.merge(permit),
+                none => *none = Some(permit),
+            }
+            if let Some(received) = received {
+                received.fetch_add(data.len() as u64, Ordering::Relaxed);
+            }
+            whole.extend_from_slice(&data);
+        }
+        self.bytes = whole.freeze();
+        Ok(())
+    }
+}
+
+impl RequestBody {
+    pub(crate) fn empty() -> Self {
+        Self {
+            source: Upload::None,
+            received: None,
+        }
+    }
+
+    /// What comes from the client is counted in `received`.
+    pub(crate) fn new(source: Upload, received: Option<Arc<AtomicU64>>) -> Self {
+        Self { source, received }
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let incoming = match &mut self.source {
+            Upload::None => return Poll::Ready(None),
+            Upload::Client(incoming) => incoming,
+            Upload::Held(held) => {
+                if !held.bytes.is_empty() {
+                    let data = std::mem::take(&mut held.bytes);
+                    return Poll::Ready(Some(Ok(Frame::data(data))));
+                }
+                let trailers = held.trailers.take().map(|mut trailers| {
+                    fields::strip_trailers(&mut trailers);
+                    Ok(Frame::trailers(trailers))
+                });
+                return Poll::Ready(trailers);
+            }
+        };
+        match Pin::new(incoming).poll_frame(cx) {
+            Poll::Ready(Some(Ok(mut frame))) => {
+                if let (Some(data), Some(received)) = (frame.data_ref(), &self.received) {
+                    received.fetch_add(data.len() as u64, Ordering::Relaxed);
+                }
+                if let Some(trailers) = frame.trailers_mut() {
+                    fields::strip_trailers(trailers);
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            other => other,
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.source {
+            Upload::None => true,
+            Upload::Client(incoming) => incoming.is_end_stream(),
+            Upload::Held(held) => held.bytes.is_empty() && held.trailers.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.source {
+            Upload::None => SizeHint::with_exact(0),
+            Upload::Client(incoming) => incoming.size_hint(),
+            // Before trailers a length could not be told.
+            Upload::Held(held) if held.trailers.is_some() => SizeHint::default(),
+            Upload::Held(held) => SizeHint::with_exact(held.bytes.len() as u64),
+        }
+    }
+}
+
+/// Why an answer's body broke off. The client sees a reset, never a clean end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BodyError {
+    #[error("the upstream broke off: {0}")]
+    Upstream(#[from] hyper::Error),
+    #[error("the upstream sent nothing for too long")]
+    Stalled,
+}
+
+/// An answer's body, as the client's connection reads it. With it lives the exchange: when it is
+/// dropped, the exchange is over.
+#[derive(Debug)]
+pub(crate) struct ResponseBody {
+    source: Source,
+    is_chunked: bool,
+    /// How long the upstream may be silent.
+    stall: Duration,
+    stalled: Option<Instant>,
+    /// Why it broke off, until what came before has been passed on.
+    failed: Option<BodyError>,
+    /// `None` when the exchange goes on elsewhere: after an upgrade.
+    recording: Option<Recording>,
+}
+
+/// Where an answer's body comes from.
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// Nowhere: it has none, or had one that has ended.
+    None,
+    /// The edge itself.
+    Edge(Bytes),
+    /// An HTTP/1 upstream, with the connection that carries it.
+    Http1(Incoming, Lease),
+    /// An HTTP/2 upstream.
+    Http2(Incoming),
+}
+
+impl ResponseBody {
+    pub(crate) fn new(source: Source, stall: Duration, recording: Recording) -> Self {
+        Self {
+            source,
+            is_chunked: false,
+            stall,
+            stalled: None,
+            failed: None,
+            recording: Some(recording),
+        }
+    }
+
+    /// The body of a 101, whose exchange goes on as a tunnel.
+    pub(crate) fn of_upgrade() -> Self {
+        Self {
+            source: Source::None,
+            is_chunked: false,
+            stall: Duration::MAX,
+            stalled: None,
+            failed: None,
+            recording: None,
+        }
+    }
+
+    /// Speaks to the exchange's recording, if it is here.
+    pub(crate) fn recorded(&mut self, say: impl FnOnce(&mut Recording)) {
+        if let Some(recording) = &mut self.recording {
+            say(recording);
+        }
+    }
+
+    /// Says that it will be sent in chunks.
+    pub(crate) fn chunked(mut self) -> Self {
+        self.is_chunked = true;
+        self
+    }
+
+    /// The next frame of an upstream, moving its connection's bytes.
+    fn poll_source(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        match &mut self.source {
+            Source::None => Poll::Ready(None),
+            Source::Edge(bytes) => {
+                let bytes = std::mem::take(bytes);
+                self.source = Source::None;
+                Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))))
+            }
+            Source::Http1(incoming, lease) => {
+                // Asking first tells the connection that there is room.
+                if let Poll::Ready(frame) = Pin::new(&mut *incoming).poll_frame(cx) {
+                    return Poll::Ready(frame);
+                }
+                lease.drive(cx);
+                Pin::new(incoming).poll_frame(cx)
+            }
+            Source::Http2(incoming) => Pin::new(incoming).poll_frame(cx),
+        }
+    }
+
+    /// The upstream's part is complete.
+    fn end(&mut self, cx: &mut Context<'_>) {
+        if let Source::Http1(_, lease) = std::mem::replace(&mut self.source, Source::None) {
+            lease.give_back(cx);
+        }
+    }
+
+    /// Whether nothing is left to come.
+    fn is_ended(&self) -> bool {
+        match &self.source {
+            Source::None => true,
+            Source::Edge(bytes) => bytes.is_empty(),
+            Source::Http1(incoming, _) | Source::Http2(incoming) => incoming.is_end_stream(),
+        }
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = &mut *self;
+        // Being asked for more means that what came before was taken.
+        this.recorded(|recording| recording.waits(false));
+        if let Some(error) = this.failed.take() {
+            return Poll::Ready(Some(Err(error)));
+        }
+        match this.poll_source(cx) {
+            Poll::Ready(Some(Ok(mut frame))) => {
+                this.stalled = None;
+                if let (Some(data), Some(recording)) = (frame.data_ref(), &mut this.recording) {
+                    recording.sent(data.len(), this.is_chunked);
+                    recording.waits(true);
+                }
+                let trailers = frame.trailers_mut();
+                let is_last = trailers.is_some();
+                if let Some(trailers) = trailers {
+                    fields::strip_trailers(trailers);
+                }
+                if is_last || this.is_ended() {
+                    this.end(cx);
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Ready(Some(Err(error))) => {
+                // The library forgets what it has not sent when a body fails. Having to wait once,
+                // it sends first.
+                this.failed = Some(error.into());
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            Poll::Ready(None) => {
+                this.end(cx);
+                Poll::Ready(None)
+            }
+            Poll::Pending => {
+                let deadline = *this.stalled.get_or_insert_with(Instant::now) + this.stall;
+                let recording = this.recording.as_mut();
+                if recording.is_some_and(|recording| recording.alarm.is_due(cx, deadline)) {
+                    return Poll::Ready(Some(Err(BodyError::Stalled)));
+                }
+                Poll::Pending
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.is_ended()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.source {
+            Source::None => SizeHint::with_exact(0),
+            Source::Edge(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Source::Http1(incoming, _) | Source::Http2(incoming) => incoming.size_hint(),
+        }
+    }
+}
+
+impl Drop for ResponseBody {
+    fn drop(&mut self) {
+        if self.is_ended() {
+            self.recorded(Recording::answered);
+        }
+    }
+}

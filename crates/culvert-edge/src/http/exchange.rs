@@ -1,0 +1,597 @@
+//! One HTTP request and its answer: found, checked, forwarded, recorded.
+//!
+//! The order is fixed: authority, endpoint, what the edge itself refuses, the request phase of the
+//! endpoint's policy, upstream, the response phase, answer. Whatever ends it, dropping the
+//! [`Recording`] completes its event.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{
+    ACCEPT, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, EXPECT, HOST, HeaderMap, HeaderValue,
+    TRANSFER_ENCODING,
+};
+use http::{Method, Request, Response, StatusCode, Version, request, response};
+use http_body::Body;
+use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
+
+use crate::downstream::{Broken, Downstream, lock};
+use crate::http::body::{RequestBody, ResponseBody, Source, Upload};
+use crate::http::fields;
+use crate::http::forward;
+use crate::http::framing::Violation;
+use crate::http::reply::{self, Problem};
+use crate::http::server::TunnelSlot;
+use crate::http::upgrade::{self, Tunnel, Wanted};
+use crate::overload::Level;
+use crate::policy::{Edits, Exchange, Flow, Memory, Phase, Policy, connect};
+use crate::recording::Recording;
+use crate::route::Authority;
+use crate::slots;
+use crate::snapshot::{Group, Live, Member};
+use crate::tcp;
+use crate::upstream::{DialError, Failure, Protocol, UpWire};
+
+/// The connection is to be closed without an answer.
+#[derive(Debug, thiserror::Error)]
+#[error("the exchange was abandoned")]
+pub(crate) struct Abandoned;
+
+/// What an answer still needs to know of a request that has moved on.
+struct Asked {
+    version: Version,
+    is_head: bool,
+    /// HTTP/1: whether the client would send another request on the connection.
+    stays: bool,
+    accept: Option<HeaderValue>,
+}
+
+/// An answer that is not yet the client's: its head, its body, and whether the connection ends with
+/// it.
+struct Answer {
+    head: response::Parts,
+    source: Source,
+    closes: bool,
+}
+
+/// Answers one request.
+pub(crate) async fn serve(
+    down: Arc<Downstream>,
+    tunnel: TunnelSlot,
+    mut request: Request<Incoming>,
+) -> Result<Response<ResponseBody>, Abandoned> {
+    let stream = upgrade::take_stream(&mut request);
+    let mut recording = Recording::begin(Arc::clone(&down), request.version());
+    let (parts, body) = request.into_parts();
+    let asked = Asked::of(&parts);
+    if asked.version == Version::HTTP_2 && !recording.hold_head(&parts) {
+        let problem = Problem::Violation(Violation::FieldsTooLarge);
+        return Ok(refuse(recording, problem, &asked));
+    }
+    if let Some(file) = challenge(&down, &parts) {
+        return Ok(prove(recording, file, &asked));
+    }
+    if down.edge.level() == Level::Full {
+        down.edge.meters.shed_requests.up();
+        return Ok(refuse(recording, Problem::Overloaded, &asked));
+    }
+    let (member, authority) = match find(&down, &mut recording, &parts) {
+        Ok(found) => found,
+        Err(problem) => return Ok(refuse(recording, problem, &asked)),
+    };
+    let wanted = upgrade::wanted(&parts, !body.is_end_stream());
+    let answer = match &member.endpoint.policy {
+        None => {
+            let ready = check(&parts, &member, &wanted);
+            let sent = match ready {
+                Ok(()) => {
+                    let body = Upload::of(body);
+                    let request = outgoing(&mut recording, parts, body, authority, &wanted, None);
+                    forward(&member, &mut recording, request).await?
+                }
+                Err(problem) => Err(problem),
+            };
+            sent.unwrap_or_else(|problem| Answer::of(problem, &asked, &down))
+        }
+        // In a box: endpoints without a policy keep no room for one.
+        Some(policy) => {
+            let request = (parts, Upload::of(body), authority);
+            Box::pin(governed(
+                policy,
+                &member,
+                &mut recording,
+                request,
+                &wanted,
+                &asked,
+            ))
+            .await?
+        }
+    };
+    let ends = (tunnel, stream);
+    Ok(finish(recording, ends, answer, wanted, &asked).await)
+}
+
+/// The answer to a request of an endpoint with a policy: each phase in its place.
+async fn governed(
+    policy: &Arc<Policy>,
+    member: &Arc<Member>,
+    recording: &mut Recording,
+    (parts, mut body, authority): (request::Parts, Upload, HeaderValue),
+    wanted: &Wanted,
+    asked: &Asked,
+) -> Result<Answer, Abandoned> {
+    let down = &Arc::clone(recording.down());
+    let endpoint = &member.endpoint;
+    if !connect::admits(down, endpoint).await {
+        // The connection's event tells it.
+        recording.withdraw();
+        down.hang_up();
+        return Err(Abandoned);
+    }
+    if let Some(decision) = down.decision_for_requests() {
+        recording.set(slots::http::IP_POLICY_DECISION, decision);
+    }
+    let mut memory = Memory::new(down.now());
+    let mut edits = Edits::default();
+    let flow = match check(&parts, member, wanted) {
+        Ok(()) if policy.rules(Phase::Request).is_empty() => Ok(Flow::Continue),
+        Ok(()) => {
+            let mut x = Exchange::new(Phase::Request, policy, endpoint, down, &mut memory);
+            x.request = Some(&parts);
+            x.body = Some(&mut body);
+            x.recording = Some(recording);
+            let flow = x.run().await;
+            edits = std::mem::take(&mut x.edits);
+            Ok(flow)
+        }
+        Err(problem) => Err(problem),
+    };
+    let received = (!policy.rules(Phase::Response).is_empty()).then(|| parts.clone());
+    let sent = match flow {
+        Ok(Flow::Continue) => {
+            let request = outgoing(recording, parts, body, authority, wanted, Some(edits));
+            let sent = forward(member, recording, request).await?;
+            match &sent {
+                Ok(answer) => memory.answered(Some(answer.head.status)),
+                Err(problem) if problem.is_upstreams() => memory.answered(None),
+                Err(_) => {}
+            }
+            sent
+        }
+        Ok(Flow::Reply(reply)) => Ok(Answer::made(*reply)),
+        Ok(Flow::Broken) => match down.broken() {
+            Some(Broken::Refused(violation)) => Err(Problem::Violation(violation)),
+            _ => return Err(Abandoned),
+        },
+        Ok(Flow::Close) => {
+            down.hang_up();
+            return Err(Abandoned);
+        }
+        Err(problem) => Err(problem),
+    };
+    let mut answer = sent.unwrap_or_else(|problem| Answer::of(problem, asked, down));
+    let Some(received) = received else {
+        return Ok(answer);
+    };
+    let mut x = Exchange::new(Phase::Response, policy, endpoint, down, &mut memory);
+    x.request = Some(&received);
+    x.response = Some(&answer.head);
+    x.recording = Some(recording);
+    let flow = x.run().await;
+    let mut edits = std::mem::take(&mut x.edits);
+    match flow {
+        Flow::Continue => {}
+        Flow::Reply(reply) => answer = Answer::made(*reply),
+        Flow::Broken => return Err(Abandoned),
+        Flow::Close => {
+            down.hang_up();
+            return Err(Abandoned);
+        }
+    }
+    edits.apply(&mut answer.head.headers);
+    Ok(answer)
+}
+
+/// The request as the upstream gets it.
+fn outgoing(
+    recording: &mut Recording,
+    mut parts: request::Parts,
+    body: Upload,
+    authority: HeaderValue,
+    wanted: &Wanted,
+    edits: Option<Edits>,
+) -> Request<RequestBody> {
+    if let Wanted::Stream(key) = wanted {
+        upgrade::translate(&mut parts, key);
+    }
+    fields::to_upstream(&mut parts.headers, recording.down(), authority);
+    if parts.version == Version::HTTP_2 {
+        fields::join_cookies(&mut parts.headers);
+    }
+    if *wanted != Wanted::Http {
+        upgrade::ask(&mut parts.headers);
+    }
+    if let Some(mut edits) = edits {
+        edits.apply(&mut parts.headers);
+        if let Some(target) = edits.target {
+            parts.uri = target;
+        }
+    }
+    let received = match &body {
+        Upload::Client(_) => recording.count_received(),
+        Upload::None | Upload::Held(_) => None,
+    };
+    let body = RequestBody::new(body, received);
+    Request::from_parts(parts, body)
+}
+
+/// The upstream's answer, or what the client is told of its absence.
+async fn forward(
+    member: &Member,
+    recording: &mut Recording,
+    request: Request<RequestBody>,
+) -> Result<Result<Answer, Problem>, Abandoned> {
+    let Some(pool) = &member.pool else {
+        return Ok(Err(Problem::Unhandled));
+    };
+    let forwarded = match pool.upstream().protocol() {
+        Protocol::Http1 => forward::over_http1(pool, recording, request).await,
+        Protocol::Http2 => forward::over_http2(pool, recording, request).await,
+    };
+    let down = recording.down();
+    match (forwarded, down.broken()) {
+        (Ok((mut head, source)), _) => {
+            // The handshake of an upgrade is read in the fields of the hop.
+            if head.status != StatusCode::SWITCHING_PROTOCOLS {
+                fields::to_client(&mut head.headers);
+            }
+            Ok(Ok(Answer {
+                head,
+                source,
+                closes: false,
+            }))
+        }
+        // Nobody is there to be answered.
+        (Err(_), Some(Broken::Left)) => Err(Abandoned),
+        (Err(_), Some(Broken::Refused(violation))) => Ok(Err(Problem::Violation(violation))),
+        (Err(failure), None) => Ok(Err(problem_of(&failure, down, member))),
+    }
+}
+
+/// Gives an answer to the client.
+async fn finish(
+    recording: Recording,
+    (tunnel, stream): (TunnelSlot, Option<OnUpgrade>),
+    answer: Answer,
+    wanted: Wanted,
+    asked: &Asked,
+) -> Response<ResponseBody> {
+    match (answer.head.status, wanted) {
+        (StatusCode::SWITCHING_PROTOCOLS, Wanted::WebSocket(key)) => {
+            switch(recording, &tunnel, answer, &key, asked).await
+        }
+        (StatusCode::SWITCHING_PROTOCOLS, Wanted::Stream(key)) => {
+            open(recording, stream, answer, &key, asked).await
+        }
+        (StatusCode::SWITCHING_PROTOCOLS, _) => refuse(recording, Problem::BadAnswer, asked),
+        // The client would take it for a stream that is open.
+        (status, Wanted::Stream(_)) if status.is_success() => {
+            refuse(recording, Problem::BadAnswer, asked)
+        }
+        // A refused upgrade ends the connection, with what was sent ahead of it.
+        (_, wanted) => {
+            let closes = answer.closes || wanted != Wanted::Http;
+            send(recording, Answer { closes, ..answer }, asked)
+        }
+    }
+}
+
+impl Answer {
+    /// The edge's own.
+    fn of(problem: Problem, asked: &Asked, down: &Downstream) -> Self {
+        Self {
+            closes: problem.status() == StatusCode::BAD_REQUEST,
+            ..Self::made(problem.answer(asked.accept.as_ref(), down))
+        }
+    }
+
+    /// One that a policy made.
+    fn made(answer: Response<Bytes>) -> Self {
+        let (head, body) = answer.into_parts();
+        Self {
+            head,
+            source: Source::Edge(body),
+            closes: false,
+        }
+    }
+}
+
+impl Asked {
+    fn of(parts: &request::Parts) -> Self {
+        Self {
+            version: parts.version,
+            is_head: parts.method == Method::HEAD,
+            stays: if parts.version == Version::HTTP_10 {
+                fields::has_token(&parts.headers, &CONNECTION, b"keep-alive")
+            } else {
+                !fields::has_token(&parts.headers, &CONNECTION, b"close")
+            },
+            accept: parts.headers.get(ACCEPT).cloned(),
+        }
+    }
+
+    /// Says what becomes of an HTTP/1 connection after the answer (RFC 9112 9.3), so that the event
+    /// tells it as it was sent.
+    fn tell(&self, headers: &mut HeaderMap, closes: bool) {
+        let word = match self.version {
+            Version::HTTP_2 => return,
+            _ if closes || !self.stays => "close",
+            Version::HTTP_10 => "keep-alive",
+            _ => return,
+        };
+        headers.insert(CONNECTION, HeaderValue::from_static(word));
+    }
+}
+
+/// The file an authority looks for at a name that is to get a certificate, whatever endpoint is there.
+fn challenge(down: &Downstream, parts: &request::Parts) -> Option<Bytes> {
+    if down.tls.get().is_some() {
+        return None;
+    }
+    down.edge.live.load().answers.file(parts)
+}
+
+/// Answers an authority. Nobody's event.
+fn prove(mut recording: Recording, file: Bytes, asked: &Asked) -> Response<ResponseBody> {
+    let down = Arc::clone(recording.down());
+    down.edge.meters.challenges_answered.up();
+    let mut response = Response::new(());
+    let headers = response.headers_mut();
+    let media = HeaderValue::from_static("application/octet-stream");
+    headers.insert(CONTENT_TYPE, media);
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(file.len()));
+    headers.insert(DATE, reply::date(&down));
+    recording.answer(response.status(), response.headers());
+    let source = if asked.is_head {
+        Source::None
+    } else {
+        Source::Edge(file)
+    };
+    let stall = down.rules.limits.body_stall;
+    response.map(|()| ResponseBody::new(source, stall, recording))
+}
+
+/// The endpoint a request is for, and its authority as a header value.
+fn find(
+    down: &Downstream,
+    recording: &mut Recording,
+    parts: &request::Parts,
+) -> Result<(Arc<Member>, HeaderValue), Problem> {
+    let mut hosts = parts.headers.get_all(HOST).iter();
+    let host = hosts.next();
+    if hosts.next().is_some() {
+        return Err(Problem::Authority);
+    }
+    let authority = Authority::of(&parts.uri, host).map_err(|_| Problem::Authority)?;
+    let live = down.edge.live.load();
+    let tls = down.tls.get();
+    let table = if tls.is_some() {
+        &live.https
+    } else {
+        &live.http
+    };
+    let Some(group) = table.find(&authority.host) else {
+        down.edge.meters.unknown_hosts.up();
+        return Err(Problem::UnknownHost);
+    };
+    if let Some(tls) = tls
+        && tls.server_name != authority.host
+        && !shares_rules(down, tls, group, &live, &authority.host)
+    {
+        if let Some(own) = &tls.group {
+            recording.resolved(own.account(), parts, &authority);
+        }
+        return Err(Problem::Misdirected);
+    }
+    recording.resolved(group.account(), parts, &authority);
+    if !group.admits(down.client.ip()) {
+        recording.blocked();
+        return Err(Problem::Restricted);
+    }
+    let value = match host {
+        Some(value) => value.clone(),
+        None => HeaderValue::from_str(authority.text).map_err(|_| Problem::Authority)?,
+    };
+    Ok((Arc::clone(group.pick()), value))
+}
+
+/// Whether a connection made for one name may carry requests for another: same account, and the
+/// certificate it was made with covers both.
+fn shares_rules(
+    down: &Downstream,
+    tls: &crate::downstream::Tls,
+    group: &Group,
+    live: &Live,
+    host: &str,
+) -> bool {
+    tls.group
+        .as_ref()
+        .is_none_or(|own| own.account() == group.account())
+        && down
+            .edge
+            .certificate(live, host)
+            .is_some_and(|config| Arc::ptr_eq(&config, &tls.config))
+}
+
+/// What the edge refuses of any endpoint, and what this one's upstream cannot take.
+fn check(parts: &request::Parts, member: &Member, wanted: &Wanted) -> Result<(), Problem> {
+    // Streams that ask for a protocol are judged by what they ask.
+    let is_stream = parts.extensions.get::<hyper::ext::Protocol>().is_some();
+    if (parts.method == Method::CONNECT && !is_stream) || parts.method == Method::TRACE {
+        return Err(Problem::Method);
+    }
+    let path = parts.uri.path();
+    let is_star = path == "*" && parts.method == Method::OPTIONS;
+    if !is_star && !path.starts_with('/') {
+        return Err(Problem::Malformed);
+    }
+    for expectation in parts.headers.get_all(EXPECT) {
+        if !expectation.as_bytes().eq_ignore_ascii_case(b"100-continue") {
+            return Err(Problem::Expectation);
+        }
+    }
+    let protocol = member.pool.as_ref().map(|pool| pool.upstream().protocol());
+    match (wanted, protocol) {
+        (Wanted::Broken, _) => Err(Problem::Upgrade),
+        (Wanted::WebSocket(_) | Wanted::Stream(_), Some(Protocol::Http2)) => Err(Problem::Unsuited),
+        _ => Ok(()),
+    }
+}
+
+/// What a client is told of a failure.
+fn problem_of(failure: &Failure, down: &Downstream, member: &Member) -> Problem {
+    down.edge.meters.upstream_failed.up();
+    tracing::debug!(endpoint.id = %member.endpoint.id, %failure, "an upstream did not answer");
+    match failure {
+        Failure::Dial(DialError::TooSlow) | Failure::TooSlow => Problem::UpstreamTooSlow,
+        Failure::Dial(_) => Problem::Unreachable,
+        Failure::Broken(_) | Failure::Closed | Failure::Unacceptable(_) => Problem::BadAnswer,
+    }
+}
+
+/// The edge's own answer.
+fn refuse(recording: Recording, problem: Problem, asked: &Asked) -> Response<ResponseBody> {
+    let answer = Answer::of(problem, asked, recording.down());
+    send(recording, answer, asked)
+}
+
+/// An answer on its way to the client.
+fn send(recording: Recording, answer: Answer, asked: &Asked) -> Response<ResponseBody> {
+    let down = Arc::clone(recording.down());
+    let Answer {
+        mut head,
+        source,
+        closes,
+    } = answer;
+    head.extensions.clear();
+    if !head.headers.contains_key(DATE) {
+        head.headers.insert(DATE, reply::date(&down));
+    }
+    let has_none = asked.is_head
+        || matches!(
+            head.status,
+            StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED
+        );
+    if has_none && !asked.is_head {
+        head.headers.remove(CONTENT_LENGTH);
+    }
+    let stall = if is_event_stream(&head.headers) {
+        down.rules.limits.tunnel_idle
+    } else {
+        down.rules.limits.body_stall
+    };
+    let source = if has_none { Source::None } else { source };
+    let mut body = ResponseBody::new(source, stall, recording);
+    if asked.version != Version::HTTP_2 {
+        head.version = Version::HTTP_11;
+        let is_open_ended = !has_none && body.size_hint().exact().is_none();
+        if asked.version == Version::HTTP_11 && is_open_ended {
+            head.headers
+                .insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+            body = body.chunked();
+        }
+        // Before chunks, only its close could end such an answer.
+        let ends = asked.version == Version::HTTP_10 && is_open_ended;
+        let closes = closes || ends || down.edge.is_closing();
+        asked.tell(&mut head.headers, closes);
+    }
+    body.recorded(|recording| recording.answer(head.status, &head.headers));
+    Response::from_parts(head, body)
+}
+
+/// Whether silence is ordinary for this answer.
+fn is_event_stream(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_TYPE).is_some_and(|value| {
+        value
+            .as_bytes()
+            .get(..17)
+            .is_some_and(|start| start.eq_ignore_ascii_case(b"text/event-stream"))
+    })
+}
+
+/// The upstream switched to WebSocket: passes its 101 on, and leaves the rest to the connection's
+/// driver.
+async fn switch(
+    mut recording: Recording,
+    tunnel: &TunnelSlot,
+    answer: Answer,
+    key: &HeaderValue,
+    asked: &Asked,
+) -> Response<ResponseBody> {
+    let Answer {
+        head: mut parts,
+        source,
+        ..
+    } = answer;
+    let Some((upstream, early)) = upgraded(&parts, source, key).await else {
+        return refuse(recording, Problem::BadAnswer, asked);
+    };
+    fields::to_client(&mut parts.headers);
+    parts.extensions.clear();
+    parts.headers.remove(CONTENT_LENGTH);
+    upgrade::ask(&mut parts.headers);
+    recording.answer(parts.status, &parts.headers);
+    *lock(tunnel) = Some(Tunnel {
+        upstream,
+        early,
+        recording,
+    });
+    Response::from_parts(parts, ResponseBody::of_upgrade())
+}
+
+/// The same for a stream of HTTP/2, which lives in a task of its own.
+async fn open(
+    mut recording: Recording,
+    stream: Option<OnUpgrade>,
+    answer: Answer,
+    key: &HeaderValue,
+    asked: &Asked,
+) -> Response<ResponseBody> {
+    let Answer {
+        head: mut parts,
+        source,
+        ..
+    } = answer;
+    let (Some(stream), Some((upstream, early))) = (stream, upgraded(&parts, source, key).await)
+    else {
+        return refuse(recording, Problem::BadAnswer, asked);
+    };
+    fields::to_client(&mut parts.headers);
+    parts.extensions.clear();
+    parts.headers.remove(CONTENT_LENGTH);
+    upgrade::translate_back(&mut parts);
+    recording.answer(parts.status, &parts.headers);
+    let down = Arc::clone(recording.down());
+    let tunnel = Tunnel {
+        upstream,
+        early,
+        recording,
+    };
+    down.edge.track(tcp::stream(stream, tunnel));
+    Response::from_parts(parts, ResponseBody::of_upgrade())
+}
+
+/// The upstream's end of an upgraded connection, if its 101 carries the proof.
+async fn upgraded(
+    parts: &response::Parts,
+    source: Source,
+    key: &HeaderValue,
+) -> Option<(UpWire, Bytes)> {
+    match source {
+        Source::Http1(_, lease) if upgrade::is_accepted(&parts.headers, key) => {
+            lease.into_upgraded().await
+        }
+        _ => None,
+    }
+}

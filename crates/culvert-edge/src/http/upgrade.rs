@@ -1,0 +1,186 @@
+//! Upgrades: only WebSocket, only with a whole handshake on both sides. A client asks for it with an
+//! HTTP/1.1 upgrade or with a stream of HTTP/2 (RFC 8441); upstreams are asked with the former.
+//!
+//! No byte of the client passes before the upstream's 101 with the right proof: until then
+//! [`Guard`](crate::http::guard::Guard) keeps them. Any other answer ends the connection, and what
+//! the client sent ahead is forgotten.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use culvert_base::{Entropy, OsEntropy};
+use http::header::{
+    CONNECTION, HeaderMap, HeaderName, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY,
+    SEC_WEBSOCKET_VERSION, UPGRADE,
+};
+use http::{Method, Request, StatusCode, Version, request, response};
+use hyper::ext::Protocol;
+use hyper::upgrade::OnUpgrade;
+
+use crate::http::fields::has_token;
+use crate::recording::Recording;
+use crate::upstream::UpWire;
+
+/// What a request wants to become.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// Nothing else; an upgrade we do not know is ignored.
+    Http,
+    /// A WebSocket, with the key whose proof the upstream owes.
+    WebSocket(HeaderValue),
+    /// A WebSocket in a stream of HTTP/2, with the key that the upstream is to be asked with.
+    Stream(HeaderValue),
+    /// A WebSocket, with a handshake that is wrong.
+    Broken,
+}
+
+/// The two ends of an upgraded connection that are not the client's socket: the upstream's, and the
+/// exchange that ends with it.
+#[derive(Debug)]
+pub(crate) struct Tunnel {
+    pub(crate) upstream: UpWire,
+    /// What the upstream sent behind its 101.
+    pub(crate) early: Bytes,
+    pub(crate) recording: Recording,
+}
+
+/// Takes the stream of a request that asks for what comes after its answer, which only HTTP/2 has.
+pub(crate) fn take_stream<B>(request: &mut Request<B>) -> Option<OnUpgrade> {
+    let asks = request.extensions().get::<Protocol>().is_some();
+    asks.then(|| hyper::upgrade::on(request))
+}
+
+/// Makes a stream's request the handshake it stands for.
+pub(crate) fn translate(parts: &mut request::Parts, key: &HeaderValue) {
+    parts.method = Method::GET;
+    parts.extensions.remove::<Protocol>();
+    parts.headers.insert(SEC_WEBSOCKET_KEY, key.clone());
+}
+
+/// Makes a handshake's answer that of a stream.
+pub(crate) fn translate_back(parts: &mut response::Parts) {
+    parts.status = StatusCode::OK;
+    parts.headers.remove(SEC_WEBSOCKET_ACCEPT);
+}
+
+/// Reads what a request wants.
+pub(crate) fn wanted(parts: &request::Parts, has_body: bool) -> Wanted {
+    let has_version =
+        || one(&parts.headers, &SEC_WEBSOCKET_VERSION).is_some_and(|version| version == "13");
+    if let Some(protocol) = parts.extensions.get::<Protocol>() {
+        let is_sound = parts.method == Method::CONNECT && protocol.as_str() == "websocket";
+        return if is_sound && has_version() {
+            Wanted::Stream(fresh_key())
+        } else {
+            Wanted::Broken
+        };
+    }
+    let Some(protocol) = parts.headers.get(UPGRADE) else {
+        return Wanted::Http;
+    };
+    let is_websocket = parts.version == Version::HTTP_11
+        && protocol.as_bytes().eq_ignore_ascii_case(b"websocket")
+        && has_token(&parts.headers, &CONNECTION, b"upgrade");
+    if !is_websocket {
+        return Wanted::Http;
+    }
+    let is_sound = parts.method == Method::GET
+        && !has_body
+        && one(&parts.headers, &UPGRADE).is_some()
+        && has_version();
+    match one(&parts.headers, &SEC_WEBSOCKET_KEY) {
+        Some(key)
+            if is_sound
+                && STANDARD
+                    .decode(key.as_bytes())
+                    .is_ok_and(|key| key.len() == 16) =>
+        {
+            Wanted::WebSocket(key.clone())
+        }
+        _ => Wanted::Broken,
+    }
+}
+
+/// A key no proof for which was given before. Its bytes decide nothing else.
+fn fresh_key() -> HeaderValue {
+    let mut bytes = [0; 16];
+    OsEntropy.fill(&mut bytes);
+    HeaderValue::try_from(STANDARD.encode(bytes)).expect("base64 is made of header characters")
+}
+
+/// Puts back what makes the request a handshake, after fields of one hop were stripped.
+pub(crate) fn ask(headers: &mut HeaderMap) {
+    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+}
+
+/// Whether an upstream's 101 carries the proof for `key`.
+pub(crate) fn is_accepted(headers: &HeaderMap, key: &HeaderValue) -> bool {
+    const MAGIC: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+    let input = [key.as_bytes(), MAGIC].concat();
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA1_FOR_LEGACY_USE_ONLY, &input);
+    let proof = STANDARD.encode(digest.as_ref());
+    one(headers, &SEC_WEBSOCKET_ACCEPT).is_some_and(|accept| accept == proof.as_str())
+        && one(headers, &UPGRADE).is_some_and(|it| it.as_bytes().eq_ignore_ascii_case(b"websocket"))
+}
+
+/// The value of a field that is there exactly once.
+fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue> {
+    let mut values = headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (Some(value), None) => Some(value),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_proof_of_the_standard_is_accepted() {
+        // RFC 6455 1.3.
+        let key = HeaderValue::from_static("dGhlIHNhbXBsZSBub25jZQ==");
+        let mut headers = HeaderMap::new();
+        headers.insert(UPGRADE, HeaderValue::from_static("WebSocket"));
+        headers.insert(
+            SEC_WEBSOCKET_ACCEPT,
+            HeaderValue::from_static("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="),
+        );
+        assert!(is_accepted(&headers, &key));
+        assert!(!is_accepted(&headers, &HeaderValue::from_static("x")));
+    }
+
+    #[test]
+    fn only_whole_handshakes_count() {
+        let ask = |change: &dyn Fn(&mut request::Builder)| {
+            let mut builder = Request::get("/")
+                .header(CONNECTION, "keep-alive, Upgrade")
+                .header(UPGRADE, "websocket")
+                .header(SEC_WEBSOCKET_VERSION, "13")
+                .header(SEC_WEBSOCKET_KEY, "dGhlIHNhbXBsZSBub25jZQ==");
+            change(&mut builder);
+            builder.body(()).unwrap().into_parts().0
+        };
+        let set = |name: HeaderName, value: &'static str| {
+            move |builder: &mut request::Builder| {
+                builder
+                    .headers_mut()
+                    .unwrap()
+                    .insert(&name, HeaderValue::from_static(value));
+            }
+        };
+        assert!(matches!(wanted(&ask(&|_| {}), false), Wanted::WebSocket(_)));
+        assert_eq!(wanted(&ask(&|_| {}), true), Wanted::Broken);
+        assert_eq!(
+            wanted(&ask(&set(SEC_WEBSOCKET_VERSION, "8")), false),
+            Wanted::Broken
+        );
+        assert_eq!(
+            wanted(&ask(&set(SEC_WEBSOCKET_KEY, "short")), false),
+            Wanted::Broken
+        );
+        assert_eq!(wanted(&ask(&set(UPGRADE, "h2c")), false), Wanted::Http);
+        assert_eq!(wanted(&ask(&set(CONNECTION, "close")), false), Wanted::Http);
+    }
+}

@@ -1,0 +1,66 @@
+//! Listening sockets that were open before this process began.
+//!
+//! A supervisor that keeps them open lets a restart lose no connection: those that arrive while no
+//! process accepts wait in the socket.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex};
+
+use crate::downstream::lock;
+
+/// Sockets that are used instead of new ones where somebody wants to listen on their address. Clones
+/// share them.
+#[derive(Clone, Debug, Default)]
+pub struct Inherited(Arc<Mutex<Vec<TcpListener>>>);
+
+impl Inherited {
+    /// Of these sockets.
+    pub fn new(sockets: Vec<TcpListener>) -> Self {
+        Self(Arc::new(Mutex::new(sockets)))
+    }
+
+    /// A handle of the socket that listens on `address`, if there is one. A socket that listens on
+    /// all addresses of its port listens on each. It stays here for who asks next.
+    pub fn take(&self, address: SocketAddr) -> Option<std::io::Result<TcpListener>> {
+        let sockets = lock(&self.0);
+        let bound = |socket: &&TcpListener| {
+            socket.local_addr().is_ok_and(|own| {
+                own == address || (own.ip().is_unspecified() && own.port() == address.port())
+            })
+        };
+        sockets.iter().find(bound).map(TcpListener::try_clone)
+    }
+
+    /// Where they listen.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        let sockets = lock(&self.0);
+        let addresses = sockets.iter().filter_map(|socket| socket.local_addr().ok());
+        addresses.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_is_found_by_what_it_listens_on() {
+        let one = TcpListener::bind("127.0.0.1:0").unwrap();
+        let all = TcpListener::bind("0.0.0.0:0").unwrap();
+        let (one_at, port) = (one.local_addr().unwrap(), all.local_addr().unwrap().port());
+        let inherited = Inherited::new(vec![one, all]);
+        let found = |address: SocketAddr| {
+            let socket = inherited.take(address)?.unwrap();
+            Some(socket.local_addr().unwrap())
+        };
+        assert_eq!(found(one_at), Some(one_at));
+        assert_eq!(found(one_at), Some(one_at));
+        let on_all = SocketAddr::from(([127, 0, 0, 1], port));
+        assert_eq!(found(on_all).unwrap().port(), port);
+        assert_eq!(
+            found(SocketAddr::from(([127, 0, 0, 2], one_at.port()))),
+            None
+        );
+        assert_eq!(inherited.addresses().len(), 2);
+    }
+}

@@ -1,0 +1,46 @@
+//! Traffic in, traffic out.
+//!
+//! The edge accepts HTTP, TLS and raw TCP, finds the endpoint a connection or request is for in its
+//! [`Snapshot`], forwards to that endpoint's [`Upstream`], and offers one event for every exchange
+//! and every connection to a [`Recorder`](culvert_events::Recorder).
+//!
+//! It runs on a snapshot that others compile and [publish](Edge::publish), and knows nothing of
+//! accounts, resources or storage: an account is a label on an endpoint here.
+
+pub mod acme;
+pub mod action;
+mod alarm;
+mod documents;
+mod downstream;
+mod edge;
+pub mod fuzz;
+mod http;
+mod inherited;
+mod listener;
+mod meters;
+mod overload;
+mod peek;
+mod policy;
+mod proxy;
+mod recording;
+mod route;
+mod settings;
+mod slots;
+mod snapshot;
+mod socket;
+mod tcp;
+mod tls;
+mod upstream;
+pub mod webhook;
+
+#[cfg(test)]
+mod tests;
+
+pub use edge::Edge;
+pub use inherited::Inherited;
+pub use meters::{Meter, Meters};
+pub use policy::{IpPolicy, Phase, Policy, REDACTED, Resources, Source, reference};
+pub use settings::{Limits, ProxyProtocol, Settings};
+pub use snapshot::{Endpoint, Restriction, Scheme, Snapshot, SnapshotBuilder};
+pub use tls::read_certificate;
+pub use upstream::{Protocol, Upstream};

@@ -1,0 +1,266 @@
+//! Accepts connections, and finds out what each of them is.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use culvert_base::net::plain_address;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+use crate::downstream::{Downstream, Tls};
+use crate::edge::Shared;
+use crate::http::server;
+use crate::inherited::Inherited;
+use crate::overload::Level;
+use crate::peek::{self, Peeked};
+use crate::policy::connect;
+use crate::proxy::{self, Ends, Header};
+use crate::snapshot::Group;
+use crate::socket::{Counted, Replay, Wire};
+use crate::tcp;
+use crate::tls;
+
+/// How long accepting rests after it failed, as it does when files run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+const BACKLOG: i32 = 1024;
+
+/// What arrives at a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// HTTP in clear.
+    Http,
+    /// TLS: ended here, or passed through.
+    Tls,
+    /// Raw TCP for the endpoint of this public port.
+    Tcp(u16),
+}
+
+/// Listens on an address, with a socket that is already there if one is.
+pub(crate) fn bind(address: SocketAddr, inherited: &Inherited) -> std::io::Result<TcpListener> {
+    if let Some(socket) = inherited.take(address) {
+        let socket = socket?;
+        socket.set_nonblocking(true)?;
+        return TcpListener::from_std(socket);
+    }
+    let domain = socket2::Domain::for_address(address);
+    let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
+    // So that a restart does not wait for the last connections of its predecessor.
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
+/// Accepts until told to stop.
+pub(crate) async fn accept(
+    edge: Arc<Shared>,
+    listener: TcpListener,
+    kind: Kind,
+    stop: CancellationToken,
+) {
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((tcp, client)) => admit(&edge, tcp, client, kind),
+            Err(error) => {
+                tracing::warn!(%error, "accepting a connection failed");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Takes a connection in.
+fn admit(edge: &Arc<Shared>, tcp: TcpStream, client: SocketAddr, kind: Kind) {
+    edge.meters.accepted.up();
+    if edge.level() == Level::Full {
+        edge.meters.shed_connections.up();
+        return;
+    }
+    let Ok(server) = tcp.local_addr() else { return };
+    let own = Ends { client, server };
+    let peer = plain_address(client.ip());
+    if edge.rules.load().is_announced(kind, peer) {
+        edge.track(announced(Arc::clone(edge), tcp, own, kind));
+    } else {
+        serve(edge, tcp, own, kind);
+    }
+}
+
+/// A connection that begins with a PROXY header.
+async fn announced(edge: Arc<Shared>, mut tcp: TcpStream, own: Ends, kind: Kind) {
+    let Ok(_place) = edge.announcements.try_acquire() else {
+        edge.meters.refused_full.up();
+        return;
+    };
+    let limit = edge.rules.load().limits.first_byte;
+    let header = tokio::select! {
+        biased;
+        () = edge.accepting.cancelled() => return,
+        header = tokio::time::timeout(limit, read_header(&mut tcp)) => header,
+    };
+    match header {
+        Ok(Some(ends)) => serve(&edge, tcp, ends.unwrap_or(own), kind),
+        _ => edge.meters.refused_announcements.up(),
+    }
+}
+
+/// Reads a PROXY header and not one byte more. `None` when it is none.
+async fn read_header(tcp: &mut TcpStream) -> Option<Option<Ends>> {
+    let mut bytes = Vec::new();
+    loop {
+        match proxy::header(&bytes) {
+            Header::Whole(ends) => return Some(ends),
+            Header::Malformed => return None,
+            Header::Partial(missing) => {
+                let begin = bytes.len();
+                bytes.resize(begin + missing, 0);
+                tcp.read_exact(bytes.get_mut(begin..)?).await.ok()?;
+            }
+        }
+    }
+}
+
+/// Serves a connection, if there is room for it.
+fn serve(edge: &Arc<Shared>, tcp: TcpStream, ends: Ends, kind: Kind) {
+    let Ends { client, server } = ends;
+    let Some(down) = edge.enlist(client, server) else {
+        return;
+    };
+    if tcp.set_nodelay(true).is_err() {
+        return;
+    }
+    let socket = Counted::new(tcp, Arc::clone(&down));
+    match kind {
+        Kind::Http => edge.track(server::http1(Wire::Plain(socket), down)),
+        Kind::Tls => edge.track(secure(socket, down)),
+        Kind::Tcp(port) => edge.track(raw(socket, down, port)),
+    }
+}
+
+/// A connection to a TCP endpoint.
+async fn raw(socket: Counted, down: Arc<Downstream>, port: u16) {
+    let group = down.edge.live.load().tcp.get(&port).cloned();
+    if let Some(group) = group {
+        down.attribute(group.account(), group.host());
+        if !group.admits(down.client.ip()) {
+            down.block();
+            return;
+        }
+        Box::pin(pass(socket, &[], &group, &down)).await;
+    }
+}
+
+/// Passes a connection of a TCP or TLS endpoint on, if the endpoint's policy lets it.
+async fn pass(socket: Counted, ahead: &[u8], group: &Group, down: &Arc<Downstream>) {
+    let member = group.pick();
+    if connect::admits(down, &member.endpoint).await {
+        tcp::endpoint(socket, ahead, member, down).await;
+    } else {
+        socket.reset();
+    }
+}
+
+/// A connection that must begin with TLS.
+async fn secure(mut socket: Counted, down: Arc<Downstream>) {
+    let meters = &down.edge.meters;
+    let deadline = tokio::time::Instant::now() + down.rules.limits.handshake;
+    let hello = tokio::time::timeout_at(deadline, read_hello(&mut socket)).await;
+    let Ok(Some((ahead, name))) = hello else {
+        meters.handshakes_failed.up();
+        return;
+    };
+    let name = name.unwrap_or_default();
+    let live = down.edge.live.load_full();
+    if let Some(config) = live.answers.handshake(&name, &ahead) {
+        let handshake = TlsAcceptor::from(config).accept(Replay::new(ahead, socket));
+        if let Ok(Ok(mut stream)) = tokio::time::timeout_at(deadline, handshake).await {
+            meters.challenges_answered.up();
+            // The authority has seen what it came for.
+            drop(tokio::time::timeout_at(deadline, stream.shutdown()).await);
+        }
+        return;
+    }
+    if let Some(group) = live.tls.find(&name) {
+        down.attribute(group.account(), &name);
+        if !group.admits(down.client.ip()) {
+            down.block();
+            return;
+        }
+        Box::pin(pass(socket, &ahead, group, &down)).await;
+        return;
+    }
+    let Some(config) = down.edge.certificate(&live, &name) else {
+        meters.unknown_names.up();
+        let alert = async {
+            socket.write_all(&tls::UNRECOGNIZED_NAME).await?;
+            socket.shutdown().await
+        };
+        // The client learns the reason if it still listens.
+        drop(tokio::time::timeout_at(deadline, alert).await);
+        return;
+    };
+    let group: Option<Arc<Group>> = live.https.find(&name).map(Arc::clone);
+    drop(live);
+    if let Some(group) = &group {
+        down.attribute(group.account(), &name);
+    }
+    let facts = Tls {
+        server_name: name,
+        group,
+        config: Arc::clone(&config),
+        agreed: OnceLock::new(),
+    };
+    let facts = down.tls.get_or_init(|| facts);
+    if let Some(group) = &facts.group
+        && !connect::admits(&down, &group.first().endpoint).await
+    {
+        socket.reset();
+        return;
+    }
+    // What lasts a moment or is rare is boxed, so that an idle connection is not as large as it.
+    let handshake = Box::pin(async {
+        // Handshakes are the dearest thing a stranger can ask for; only so many at once.
+        let _permit = down.edge.handshakes.acquire().await.ok()?;
+        TlsAcceptor::from(config)
+            .accept(Replay::new(ahead, socket))
+            .await
+            .ok()
+    });
+    let Ok(Some(stream)) = tokio::time::timeout_at(deadline, handshake).await else {
+        meters.handshakes_failed.up();
+        return;
+    };
+    let (_, session) = stream.get_ref();
+    let is_http2 = session.alpn_protocol() == Some(b"h2");
+    facts.agreed.get_or_init(|| tls::agreed(session));
+    let wire = Wire::Tls(Box::new(stream));
+    if is_http2 {
+        Box::pin(server::http2(wire, down)).await;
+    } else {
+        server::http1(wire, down).await;
+    }
+}
+
+/// Reads a whole ClientHello: its bytes, and the name it asks for.
+async fn read_hello(socket: &mut Counted) -> Option<(Vec<u8>, Option<String>)> {
+    let mut bytes = Vec::with_capacity(2048);
+    loop {
+        if socket.read_buf(&mut bytes).await.ok()? == 0 {
+            return None;
+        }
+        match peek::client_hello(&bytes) {
+            Peeked::Partial => {}
+            Peeked::Hello(name) => return Some((bytes, name)),
+            Peeked::Other => return None,
+        }
+    }
+}

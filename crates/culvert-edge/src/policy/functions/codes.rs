@@ -1,0 +1,209 @@
+//! Functions that read and write encodings: base64, JSON, query strings, URLs.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use culvert_cel::{EvalErrorKind, Meter, Value, ValueRef};
+use url::Url;
+
+use super::{INVALID, NO_OVERLOAD, Row, global, made, member};
+use crate::policy::template::{map, of_json, text, to_json};
+use crate::policy::variables::query_parameters;
+
+#[rustfmt::skip]
+pub(super) fn rows() -> Vec<Row> {
+    const TEXT: &[&str] = &["(string) -> string"];
+    const IS: &[&str] = &["(string) -> bool"];
+    const READ: &[&str] = &["(string) -> dyn"];
+    const WRITE: &[&str] = &["(dyn) -> string"];
+    const QUERY: &[&str] = &["(string) -> map(string, string)"];
+    const PAIRS: &[&str] = &["(map(string, dyn)) -> string"];
+    const URL: &[&str] = &["(string) -> map(string, dyn)"];
+    vec![
+        global("base64.encode", &["(bytes) -> string"], "Bytes in base64.", encode_base64),
+        global("base64.decode", &["(string) -> bytes"], "The bytes of base64, padding included.", decode_base64),
+        member("encodeBase64", TEXT, "The text in base64.", encode_base64),
+        member("decodeBase64", TEXT, "The text of base64.", decode_base64_text),
+        global("json.decode", READ, "The value of JSON text.", decode_json),
+        global("json.encode", WRITE, "A value as JSON text.", encode_json),
+        member("decodeJson", READ, "The value of JSON text.", decode_json),
+        member("encodeJson", WRITE, "A value as JSON text.", encode_json),
+        member("isJson", IS, "Whether it is JSON.", |a, _| one(a, |text| serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok())),
+        global("queryString.decode", QUERY, "Parameters of a query, the first value of each.", decode_query),
+        global("queryString.encode", PAIRS, "A map as a query.", encode_query),
+        member("decodeQueryString", QUERY, "Parameters of a query, the first value of each.", decode_query),
+        member("encodeQueryString", PAIRS, "A map as a query.", encode_query),
+        member("isQueryString", IS, "Whether it is a query: parameters without spaces or control characters.", |a, _| one(a, is_query)),
+        global("url.parse", URL, "A URL as `host`, `scheme`, `path`, `query` and `port`.", parse_url),
+        global("url.escape", TEXT, "The text as a value of a query.", escape),
+        global("url.unescape", TEXT, "The text of a value of a query.", unescape),
+        member("parseUrl", URL, "A URL as `host`, `scheme`, `path`, `query` and `port`.", parse_url),
+        member("escapeUrl", TEXT, "The text as a value of a query.", escape),
+        member("unescapeUrl", TEXT, "The text of a value of a query.", unescape),
+        member("isURL", IS, "Whether it is a URL with a scheme and a host.", |a, _| one(a, |text| Url::parse(text).is_ok_and(|url| url.has_host()))),
+    ]
+}
+
+fn one(arguments: &[ValueRef<'_>], is: impl Fn(&str) -> bool) -> Result<Value, EvalErrorKind> {
+    match arguments {
+        [ValueRef::String(text)] => Ok(Value::Bool(is(text))),
+        _ => Err(NO_OVERLOAD),
+    }
+}
+
+fn encode_base64(
+    arguments: &[ValueRef<'_>],
+    meter: &mut Meter<'_>,
+) -> Result<Value, EvalErrorKind> {
+    match arguments {
+        [ValueRef::Bytes(bytes)] => made(STANDARD.encode(bytes), meter),
+        [ValueRef::String(text)] => made(STANDARD.encode(text), meter),
+        _ => Err(NO_OVERLOAD),
+    }
+}
+
+fn decoded(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Vec<u8>, EvalErrorKind> {
+    let [ValueRef::String(text)] = arguments else {
+        return Err(NO_OVERLOAD);
+    };
+    meter.make_string(text.len())?;
+    STANDARD.decode(text).map_err(|_| INVALID)
+}
+
+fn decode_base64(
+    arguments: &[ValueRef<'_>],
+    meter: &mut Meter<'_>,
+) -> Result<Value, EvalErrorKind> {
+    Ok(Value::Bytes(decoded(arguments, meter)?.into()))
+}
+
+fn decode_base64_text(
+    arguments: &[ValueRef<'_>],
+    meter: &mut Meter<'_>,
+) -> Result<Value, EvalErrorKind> {
+    let text = String::from_utf8(decoded(arguments, meter)?).map_err(|_| INVALID)?;
+    Ok(Value::from(text.as_str()))
+}
+
+fn decode_json(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Value, EvalErrorKind> {
+    let [ValueRef::String(text)] = arguments else {
+        return Err(NO_OVERLOAD);
+    };
+    // The values are larger than their text: an item of a list takes two bytes of it.
+    meter.make_string(text.len())?;
+    meter.spend(text.len() as u64 / 4)?;
+    let json = serde_json::from_str(text).map_err(|_| INVALID)?;
+    Ok(of_json(&json))
+}
+
+fn encode_json(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Value, EvalErrorKind> {
+    match arguments {
+        [value] => made(to_json(*value).to_string(), meter),
+        _ => Err(NO_OVERLOAD),
+    }
+}
+
+fn decode_query(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Value, EvalErrorKind> {
+    let [ValueRef::String(query)] = arguments else {
+        return Err(NO_OVERLOAD);
+    };
+    meter.make_string(query.len())?;
+    let Value::Map(parameters) = query_parameters(query) else {
+        return Err(INVALID);
+    };
+    meter.make_list(parameters.len())?;
+    let firsts = parameters
+        .entries()
+        .iter()
+        .filter_map(|(name, values)| match values {
+            Value::List(values) => Some((text(name.to_value().borrow()), values.first()?.clone())),
+            _ => None,
+        });
+    let firsts: Vec<(String, Value)> = firsts.collect();
+    Ok(map(firsts
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.clone()))
+        .collect()))
+}
+
+fn encode_query(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Value, EvalErrorKind> {
+    let [ValueRef::Map(parameters)] = arguments else {
+        return Err(NO_OVERLOAD);
+    };
+    let mut query = url::form_urlencoded::Serializer::new(String::new());
+    for (name, value) in parameters.entries() {
+        let name = text(name.to_value().borrow());
+        let values = match value {
+            Value::List(values) => values.iter().map(|value| text(value.borrow())).collect(),
+            value => vec![text(value.borrow())],
+        };
+        for value in values {
+            meter.touch(name.len() + value.len())?;
+            query.append_pair(&name, &value);
+        }
+    }
+    made(query.finish(), meter)
+}
+
+fn is_query(text: &str) -> bool {
+    !text.is_empty()
+        && text.contains('=')
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_graphic() && !b"?#".contains(&byte))
+}
+
+fn parse_url(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Value, EvalErrorKind> {
+    let [ValueRef::String(text)] = arguments else {
+        return Err(NO_OVERLOAD);
+    };
+    meter.make_string(text.len())?;
+    let url = Url::parse(text).map_err(|_| INVALID)?;
+    let port = url.port().map_or_else(String::new, |port| port.to_string());
+    Ok(map(vec![
+        ("scheme", Value::from(url.scheme())),
+        ("host", Value::from(url.host_str().unwrap_or_default())),
+        ("port", Value::from(port.as_str())),
+        ("path", Value::from(url.path())),
+        ("query", Value::from(url.query().unwrap_or_default())),
+    ]))
+}
+
+fn escape(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Value, EvalErrorKind> {
+    match arguments {
+        [ValueRef::String(text)] => made(
+            url::form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>(),
+            meter,
+        ),
+        _ => Err(NO_OVERLOAD),
+    }
+}
+
+fn unescape(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Value, EvalErrorKind> {
+    match arguments {
+        [ValueRef::String(text)] => {
+            let spaced = text.replace('+', " ");
+            made(percent_decoded(&spaced).ok_or(INVALID)?, meter)
+        }
+        _ => Err(NO_OVERLOAD),
+    }
+}
+
+/// The text of percent-encoding; `None` if an escape is broken or it is not UTF-8.
+fn percent_decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut parts = text.split('%');
+    bytes.extend_from_slice(parts.next()?.as_bytes());
+    for part in parts {
+        let (digits, rest) = part.as_bytes().split_at_checked(2)?;
+        let is_hex = digits.iter().all(u8::is_ascii_hexdigit);
+        let digits = std::str::from_utf8(digits).ok().filter(|_| is_hex)?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        bytes.extend_from_slice(rest);
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// A path decoded, or as it is where it cannot be.
+pub(crate) fn unescape_path(path: &str) -> String {
+    percent_decoded(path).unwrap_or_else(|| path.to_owned())
+}

@@ -1,0 +1,497 @@
+//! Traffic policies: rules that see a connection, a request or a response, and act on it.
+//!
+//! A policy is text that a user wrote. [`Source::read`] takes it apart and [`Source::compile`] makes
+//! it ready to run; whoever stores policies calls both before, so that what is stored runs. A
+//! compiled [`Policy`] is immutable, but for what its actions count, and shared by all exchanges of
+//! its endpoint.
+//!
+//! Not here: what the actions do ([`action`](crate::action)).
+
+mod address;
+pub(crate) mod connect;
+pub(crate) mod cookies;
+mod document;
+mod functions;
+mod reference;
+pub(crate) mod rewrite;
+mod run;
+mod secret;
+mod site;
+pub(crate) mod template;
+mod variables;
+
+use culvert_base::{Code, Refusal};
+use culvert_cel::{Predicate, Slot};
+
+pub use crate::policy::address::IpPolicy;
+pub(crate) use crate::policy::address::{Addresses, prefix};
+pub use crate::policy::reference::reference;
+pub(crate) use crate::policy::run::{Action, Edits, Exchange, Flow, Memory, Run, Watch};
+pub use crate::policy::secret::REDACTED;
+pub use crate::policy::site::Resources;
+pub(crate) use crate::policy::site::{GoDuration, Site};
+
+use crate::action::{self, ActionType, Ends};
+use crate::meters::Meter;
+use crate::policy::document::{Node, Unreadable};
+use crate::snapshot::Scheme;
+
+/// Rules of one phase.
+const RULES_MAX: usize = 100;
+/// Actions, and expressions, of one rule.
+const PER_RULE_MAX: usize = 20;
+/// Bytes of a rule's name.
+const NAME_BYTES_MAX: usize = 255;
+
+/// When a rule runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Once per connection, before any handshake.
+    Connect,
+    /// Once per request, when its head is read.
+    Request,
+    /// Once per response, before it is sent.
+    Response,
+}
+
+impl Phase {
+    pub(crate) const ALL: [Self; 3] = [Self::Connect, Self::Request, Self::Response];
+
+    /// Its key in a policy.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connect => "on_tcp_connect",
+            Self::Request => "on_http_request",
+            Self::Response => "on_http_response",
+        }
+    }
+
+    fn is_of(self, scheme: Scheme) -> bool {
+        self == Self::Connect || scheme.is_http()
+    }
+}
+
+/// A policy, ready to run.
+#[derive(Debug)]
+pub struct Policy {
+    connect: Box<[Rule]>,
+    request: Box<[Rule]>,
+    response: Box<[Rule]>,
+    /// Slots of the variables it reads, ascending.
+    reads: Box<[Slot]>,
+    reads_results: bool,
+}
+
+/// What to do when all expressions hold.
+#[derive(Debug)]
+pub(crate) struct Rule {
+    pub(crate) name: String,
+    pub(crate) expressions: Box<[Predicate]>,
+    pub(crate) actions: Box<[Box<dyn Action>]>,
+    /// How often an expression of it failed.
+    pub(crate) failures: Meter,
+}
+
+impl Policy {
+    /// The rules of a phase, in order.
+    pub(crate) fn rules(&self, phase: Phase) -> &[Rule] {
+        match phase {
+            Phase::Connect => &self.connect,
+            Phase::Request => &self.request,
+            Phase::Response => &self.response,
+        }
+    }
+
+    /// The variables any of it reads.
+    pub(crate) fn reads(&self) -> &[Slot] {
+        &self.reads
+    }
+
+    /// The place of a variable among those it reads.
+    pub(crate) fn cell(&self, slot: Slot) -> Option<usize> {
+        self.reads.binary_search(&slot).ok()
+    }
+
+    /// Whether any of it reads what actions say of themselves.
+    pub(crate) fn reads_results(&self) -> bool {
+        self.reads_results
+    }
+
+    /// How often an expression of one of its rules failed, since it is in use.
+    pub fn failures(&self) -> u64 {
+        Phase::ALL
+            .iter()
+            .flat_map(|phase| self.rules(*phase))
+            .map(|rule| rule.failures.get())
+            .sum()
+    }
+}
+
+/// The text of a policy, taken apart.
+#[derive(Clone, Debug)]
+pub struct Source {
+    text: String,
+    root: Node,
+}
+
+/// An object that a policy names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reference {
+    /// Prefix that its id must have, such as `ipp`.
+    pub prefix: &'static str,
+    /// As it is written.
+    pub id: String,
+}
+
+/// What is wrong where; places are counted from 1.
+fn refusal(code: Code, place: &str, why: &str) -> Refusal {
+    let colon = if place.is_empty() { "" } else { ": " };
+    Refusal::new(
+        code,
+        format!("The traffic policy is not valid: {place}{colon}{why}."),
+    )
+}
+
+impl Source {
+    /// Reads YAML or JSON.
+    ///
+    /// # Errors
+    /// When the text is neither, or is no policy at all (2236).
+    pub fn read(text: &str) -> Result<Self, Refusal> {
+        const UNPARSABLE: Code = Code::new(2236);
+        let root = Node::parse(text).map_err(|Unreadable(why)| refusal(UNPARSABLE, "", &why))?;
+        let Node::Object(_) = root else {
+            let why = "it must be an object with phases such as `on_http_request`";
+            return Err(refusal(UNPARSABLE, "", why));
+        };
+        Ok(Self {
+            text: text.to_owned(),
+            root,
+        })
+    }
+
+    /// The whole text, secrets and all.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The objects it names, each once.
+    pub fn references(&self) -> Vec<Reference> {
+        let mut found: Vec<Reference> = Vec::new();
+        for (ty, action) in self.actions() {
+            let config = action.get("config");
+            for (field, prefix) in ty.references {
+                let Some(Node::List(items)) = config.and_then(|config| config.get(field)) else {
+                    continue;
+                };
+                for item in items {
+                    let Node::Text(text) = item else { continue };
+                    let reference = Reference {
+                        prefix,
+                        id: text.value.clone(),
+                    };
+                    if !found.contains(&reference) {
+                        found.push(reference);
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    /// Makes it ready to run for an endpoint.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with it, by the codes of the contract (traffic policy 11).
+    pub fn compile(
+        &self,
+        scheme: Scheme,
+        has_upstream: bool,
+        resources: &Resources,
+    ) -> Result<Policy, Refusal> {
+        const UNKNOWN_KEY: Code = Code::new(2236);
+        const NOT_SUPPORTED: Code = Code::new(2204);
+        const WRONG_PROTOCOL: Code = Code::new(2230);
+        const UNHANDLED: Code = Code::new(2235);
+        let Node::Object(phases) = &self.root else {
+            return Err(refusal(UNKNOWN_KEY, "", "it must be an object"));
+        };
+        for (key, _) in phases {
+            let why = match key.as_str() {
+                key if Phase::ALL.iter().any(|phase| phase.name() == key) => continue,
+                "inbound" => "`inbound` is `on_http_request` now",
+                "outbound" => "`outbound` is `on_http_response` now",
+                "on_event_stream_message" => {
+                    let why = "`on_event_stream_message` is not supported";
+                    return Err(refusal(NOT_SUPPORTED, "", why));
+                }
+                _ => {
+                    let shown: String = key.chars().take(64).collect();
+                    let names = Phase::ALL.map(|phase| format!("`{}`", phase.name()));
+                    let why = format!("there is no phase `{shown}`, only {}", names.join(", "));
+                    return Err(refusal(UNKNOWN_KEY, "", &why));
+                }
+            };
+            return Err(refusal(UNKNOWN_KEY, "", why));
+        }
+        let mut reader = Reader {
+            scheme,
+            resources,
+            reads: Vec::new(),
+            has_login: false,
+        };
+        let mut compiled = Phase::ALL.map(|_| Vec::new());
+        let mut handles = !scheme.is_http() || has_upstream;
+        for (phase, rules) in Phase::ALL.into_iter().zip(&mut compiled) {
+            let place = phase.name();
+            let items = match self.root.get(place) {
+                None | Some(Node::Null) => continue,
+                Some(Node::List(items)) => items,
+                Some(other) => {
+                    let why = format!("it must be a list of rules, not {}", other.kind());
+                    return Err(refusal(UNKNOWN_KEY, place, &why));
+                }
+            };
+            if !phase.is_of(scheme) && !items.is_empty() {
+                let why = format!("{} endpoints do not have this phase", scheme.name());
+                return Err(refusal(WRONG_PROTOCOL, place, &why));
+            }
+            if items.len() > RULES_MAX {
+                const TOO_MANY: Code = Code::new(2264);
+                let why = format!(
+                    "it has {} rules, at most {RULES_MAX} are taken",
+                    items.len()
+                );
+                return Err(refusal(TOO_MANY, place, &why));
+            }
+            for (index, item) in items.iter().enumerate() {
+                let (rule, ends) = reader.rule(phase, index, item)?;
+                handles |= phase == Phase::Request && ends && rule.expressions.is_empty();
+                rules.push(rule);
+            }
+        }
+        if !handles {
+            let why = "the endpoint has no `upstream_url`, so a rule of `on_http_request` without expressions must \
+                       end in an action that answers, such as `custom-response`, `deny` or `redirect`";
+            return Err(refusal(UNHANDLED, "", why));
+        }
+        let mut reads = reader.reads;
+        reads.sort_unstable();
+        reads.dedup();
+        let [connect, request, response] = compiled.map(Vec::into_boxed_slice);
+        Ok(Policy {
+            connect,
+            request,
+            response,
+            reads_results: reads.contains(&variables::slot(variables::ACTIONS)),
+            reads: reads.into(),
+        })
+    }
+
+    /// The actions with a known type.
+    fn actions(&self) -> impl Iterator<Item = (&'static ActionType, &Node)> {
+        let rules = Phase::ALL
+            .into_iter()
+            .flat_map(|phase| match self.root.get(phase.name()) {
+                Some(Node::List(rules)) => rules.as_slice(),
+                _ => &[],
+            });
+        let actions = rules.flat_map(|rule| match rule.get("actions") {
+            Some(Node::List(actions)) => actions.as_slice(),
+            _ => &[],
+        });
+        actions.filter_map(|action| match action.get("type")? {
+            Node::Text(name) => Some((action::find(&name.value)?, action)),
+            _ => None,
+        })
+    }
+}
+
+/// Reads rules.
+struct Reader<'c> {
+    scheme: Scheme,
+    resources: &'c Resources,
+    /// What expressions and templates read so far.
+    reads: Vec<Slot>,
+    has_login: bool,
+}
+
+impl Reader<'_> {
+    /// A rule, and whether its actions answer all traffic.
+    fn rule(&mut self, phase: Phase, index: usize, item: &Node) -> Result<(Rule, bool), Refusal> {
+        const UNKNOWN_KEY: Code = Code::new(2236);
+        const NAME_TOO_LONG: Code = Code::new(2221);
+        const TOO_MANY: Code = Code::new(2265);
+        const NO_ACTION: Code = Code::new(2206);
+        let mut place = format!("{}, rule {}", phase.name(), index + 1);
+        let Node::Object(entries) = item else {
+            let why = format!("a rule is an object, not {}", item.kind());
+            return Err(refusal(UNKNOWN_KEY, &place, &why));
+        };
+        known_keys(entries, &["name", "expressions", "actions"], &place)?;
+        let name = match item.get("name") {
+            None | Some(Node::Null) => String::new(),
+            Some(Node::Text(name)) => name.value.clone(),
+            Some(_) => return Err(refusal(UNKNOWN_KEY, &place, "`name` must be text")),
+        };
+        if name.len() > NAME_BYTES_MAX {
+            let why = format!("`name` is longer than {NAME_BYTES_MAX} bytes");
+            return Err(refusal(NAME_TOO_LONG, &place, &why));
+        }
+        if !name.is_empty() {
+            let shown: String = name.chars().take(64).collect();
+            place = format!("{place} ({shown})");
+        }
+        let expressions = list(item, "expressions", &place)?;
+        let actions = list(item, "actions", &place)?;
+        for (name, items) in [("expressions", expressions), ("actions", actions)] {
+            if items.len() > PER_RULE_MAX {
+                let why = format!(
+                    "it has {} {name}, at most {PER_RULE_MAX} are taken",
+                    items.len()
+                );
+                return Err(refusal(TOO_MANY, &place, &why));
+            }
+        }
+        if actions.is_empty() {
+            return Err(refusal(NO_ACTION, &place, "it has no actions"));
+        }
+        let expressions = expressions
+            .iter()
+            .enumerate()
+            .map(|(index, source)| self.expression(phase, source, &place, index))
+            .collect::<Result<_, _>>()?;
+        let mut compiled = Vec::with_capacity(actions.len());
+        let mut ends_by = None;
+        let mut handles = false;
+        for (index, item) in actions.iter().enumerate() {
+            let place = format!("{place}, action {}", index + 1);
+            let (ty, action) = self.action(phase, item, &place)?;
+            if let Some(before) = ends_by {
+                const UNREACHABLE: Code = Code::new(2207);
+                let why = format!(
+                    "`{}` can never run: `{before}` before it always ends the phase",
+                    ty.name
+                );
+                return Err(refusal(UNREACHABLE, &place, &why));
+            }
+            if ty.ends == Ends::Always {
+                ends_by = Some(ty.name);
+            }
+            handles |= ty.ends == Ends::Always || action.handles();
+            compiled.push(action);
+        }
+        let rule = Rule {
+            name,
+            expressions,
+            actions: compiled.into(),
+            failures: Meter::default(),
+        };
+        Ok((rule, handles))
+    }
+
+    fn expression(
+        &mut self,
+        phase: Phase,
+        source: &Node,
+        place: &str,
+        index: usize,
+    ) -> Result<Predicate, Refusal> {
+        const INVALID: Code = Code::new(2200);
+        let place = format!("{place}, expression {}", index + 1);
+        let source = match source {
+            Node::Text(text) => text.value.as_str(),
+            Node::Bool(true) => "true",
+            Node::Bool(false) => "false",
+            other => {
+                let why = format!("an expression is text, not {}", other.kind());
+                return Err(refusal(INVALID, &place, &why));
+            }
+        };
+        let compiled = variables::of(phase)
+            .compile_predicate(source)
+            .map_err(|error| refusal(INVALID, &place, &error.to_string()))?;
+        self.reads.extend(compiled.slots());
+        Ok(compiled)
+    }
+
+    fn action(
+        &mut self,
+        phase: Phase,
+        item: &Node,
+        place: &str,
+    ) -> Result<(&'static ActionType, Box<dyn Action>), Refusal> {
+        const UNKNOWN_KEY: Code = Code::new(2236);
+        const UNKNOWN_TYPE: Code = Code::new(2201);
+        const WRONG_PHASE: Code = Code::new(2202);
+        const WRONG_PROTOCOL: Code = Code::new(2205);
+        const SECOND_LOGIN: Code = Code::new(2239);
+        let Node::Object(entries) = item else {
+            let why = format!("an action is an object, not {}", item.kind());
+            return Err(refusal(UNKNOWN_KEY, place, &why));
+        };
+        known_keys(entries, &["type", "config"], place)?;
+        let Some(Node::Text(name)) = item.get("type") else {
+            return Err(refusal(UNKNOWN_TYPE, place, "`type` must name an action"));
+        };
+        let name = name.value.as_str();
+        let Some(ty) = action::find(name) else {
+            if let Some(missing) = action::NOT_BUILT.iter().find(|row| row.name == name) {
+                let why = format!("`{name}` {}", missing.reason);
+                return Err(refusal(missing.code, place, &why));
+            }
+            let shown: String = name.chars().take(64).collect();
+            let why = format!("there is no action `{shown}`");
+            return Err(refusal(UNKNOWN_TYPE, place, &why));
+        };
+        let place = &format!("{place} ({name})");
+        if !ty.phases.contains(&phase) {
+            let phases: Vec<_> = ty.phases.iter().map(|phase| phase.name()).collect();
+            let why = format!("it runs in {} only", phases.join(" and "));
+            return Err(refusal(WRONG_PHASE, place, &why));
+        }
+        if !ty.schemes.contains(&self.scheme) {
+            let why = format!("it does not fit a {} endpoint", self.scheme.name());
+            return Err(refusal(WRONG_PROTOCOL, place, &why));
+        }
+        if ty.is_login && std::mem::replace(&mut self.has_login, true) {
+            let why = "it is the second one that logs people in";
+            return Err(refusal(SECOND_LOGIN, place, why));
+        }
+        let config = item
+            .get("config")
+            .map_or(serde_json::Value::Null, Node::to_json);
+        let site = Site::new(phase, place, config, self.resources);
+        let compiled = (ty.compile)(&site)?;
+        self.reads.extend(compiled.slots());
+        Ok((ty, compiled))
+    }
+}
+
+fn known_keys(entries: &[(String, Node)], known: &[&str], place: &str) -> Result<(), Refusal> {
+    const UNKNOWN_KEY: Code = Code::new(2236);
+    let unknown = entries
+        .iter()
+        .find(|(key, _)| !known.contains(&key.as_str()));
+    let Some((key, _)) = unknown else {
+        return Ok(());
+    };
+    let shown: String = key.chars().take(64).collect();
+    let why = format!("there is no field `{shown}`, only {}", known.join(", "));
+    Err(refusal(UNKNOWN_KEY, place, &why))
+}
+
+fn list<'n>(item: &'n Node, key: &str, place: &str) -> Result<&'n [Node], Refusal> {
+    const NOT_A_LIST: Code = Code::new(2236);
+    match item.get(key) {
+        None | Some(Node::Null) => Ok(&[]),
+        Some(Node::List(items)) => Ok(items),
+        Some(other) => {
+            let why = format!("`{key}` must be a list, not {}", other.kind());
+            Err(refusal(NOT_A_LIST, place, &why))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,211 @@
+//! A URL by pattern: what redirect and url-rewrite have in common.
+
+use culvert_base::{Code, Refusal};
+use culvert_cel::Slot;
+use regex::{Captures, Regex, RegexBuilder};
+
+use crate::policy::template::Template;
+use crate::policy::{Exchange, Site};
+
+const PATTERN_BYTES_MAX: usize = 1 << 10;
+const PROGRAM_BYTES_MAX: usize = 1 << 20;
+/// Length of a URL that is made.
+const URL_BYTES_MAX: usize = 16 << 10;
+
+/// A pattern and what stands in the place of its matches.
+#[derive(Debug)]
+pub(crate) struct Rewrite {
+    from: Option<From>,
+    to: Template,
+}
+
+#[derive(Debug)]
+enum From {
+    Pattern(Regex),
+    /// A pattern that an expression gives.
+    Computed(Template),
+}
+
+/// How many matches are replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Matches {
+    First,
+    All,
+}
+
+/// A URL, and the matches that were replaced in it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Rewritten {
+    pub(crate) url: String,
+    pub(crate) matches: Vec<String>,
+}
+
+impl Rewrite {
+    pub(crate) fn compile(site: &Site<'_>, from: Option<&str>, to: &str) -> Result<Self, Refusal> {
+        const EMPTY: Code = Code::new(2223);
+        const NO_PATTERN: Code = Code::new(2204);
+        if to.is_empty() {
+            return Err(site.refuse(EMPTY, "`to` must not be empty"));
+        }
+        let from = match from.filter(|from| !from.is_empty()) {
+            None => None,
+            Some(text) => {
+                let template = site.template("from", text)?;
+                Some(match template.constant() {
+                    None => From::Computed(template),
+                    Some(text) => From::Pattern(pattern(text).ok_or_else(|| {
+                        let why = "`from` must be a regular expression (RE2), at most 1 KiB";
+                        site.refuse(NO_PATTERN, why)
+                    })?),
+                })
+            }
+        };
+        Ok(Self {
+            from,
+            to: site.template("to", to)?,
+        })
+    }
+
+    /// Whether it applies to every URL.
+    pub(crate) fn is_total(&self) -> bool {
+        self.from.is_none()
+    }
+
+    pub(crate) fn slots(&self) -> Vec<Slot> {
+        let from = match &self.from {
+            Some(From::Computed(template)) => Some(template.slots()),
+            _ => None,
+        };
+        self.to.slots().chain(from.into_iter().flatten()).collect()
+    }
+
+    /// The URL it makes of `url`; `Ok(None)` where nothing matches, an error where it cannot be
+    /// known.
+    pub(crate) fn of(
+        &self,
+        url: &str,
+        matches: Matches,
+        x: &mut Exchange<'_>,
+    ) -> Result<Option<Rewritten>, Failed> {
+        let to = self.to.strict(x).map_err(|_| Failed)?;
+        let computed;
+        let pattern = match &self.from {
+            None => {
+                return Ok(Some(Rewritten {
+                    url: to.into_owned(),
+                    matches: vec![url.to_owned()],
+                }));
+            }
+            Some(From::Pattern(pattern)) => pattern,
+            Some(From::Computed(template)) => {
+                let text = template.strict(x).map_err(|_| Failed)?;
+                computed = pattern(&text).ok_or(Failed)?;
+                &computed
+            }
+        };
+        replaced(pattern, url, &to, matches)
+    }
+}
+
+/// It could not be known what to do.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Failed;
+
+fn pattern(text: &str) -> Option<Regex> {
+    if text.len() > PATTERN_BYTES_MAX {
+        return None;
+    }
+    let mut builder = RegexBuilder::new(text);
+    builder.size_limit(PROGRAM_BYTES_MAX).build().ok()
+}
+
+fn replaced(
+    pattern: &Regex,
+    url: &str,
+    to: &str,
+    matches: Matches,
+) -> Result<Option<Rewritten>, Failed> {
+    let most = match matches {
+        Matches::First => 1,
+        Matches::All => usize::MAX,
+    };
+    let (mut out, mut found, mut end) = (String::new(), Vec::new(), 0);
+    for captures in pattern.captures_iter(url).take(most) {
+        let Some(whole) = captures.get(0) else {
+            continue;
+        };
+        out.push_str(url.get(end..whole.start()).unwrap_or_default());
+        expand(&mut out, to, &captures);
+        end = whole.end();
+        found.push(whole.as_str().to_owned());
+        if out.len() > URL_BYTES_MAX {
+            return Err(Failed);
+        }
+    }
+    if found.is_empty() {
+        return Ok(None);
+    }
+    out.push_str(url.get(end..).unwrap_or_default());
+    Ok(Some(Rewritten {
+        url: out,
+        matches: found,
+    }))
+}
+
+/// `$1` to `$99` are groups, `$$` is a dollar sign.
+fn expand(out: &mut String, to: &str, captures: &Captures<'_>) {
+    let mut rest = to;
+    while let Some((before, after)) = rest.split_once('$') {
+        out.push_str(before);
+        let digits = after.bytes().take(2).take_while(u8::is_ascii_digit).count();
+        let (number, behind) = after.split_at(digits);
+        match number.parse::<usize>() {
+            Ok(group) => {
+                out.push_str(captures.get(group).map_or("", |group| group.as_str()));
+                rest = behind;
+            }
+            Err(_) => {
+                out.push('$');
+                rest = after.strip_prefix('$').unwrap_or(after);
+            }
+        }
+    }
+    out.push_str(rest);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn matches_are_replaced() {
+        for (from, to, matches, expected) in [
+            (
+                "/a/(\\d+)",
+                "/b?id=$1",
+                Matches::First,
+                Some("https://x/b?id=1/a/2"),
+            ),
+            (
+                "/a/(\\d+)",
+                "/b-$1-$$",
+                Matches::All,
+                Some("https://x/b-1-$/b-2-$"),
+            ),
+            ("^http:", "https:", Matches::First, None),
+            ("x/(a)?", "$2$1y", Matches::First, Some("https://ay/1/a/2")),
+        ] {
+            let pattern = pattern(from).unwrap();
+            let made = replaced(&pattern, "https://x/a/1/a/2", to, matches).unwrap();
+            assert_eq!(made.map(|made| made.url).as_deref(), expected, "{from}");
+        }
+        let growing = replaced(
+            &pattern("").unwrap(),
+            &"x".repeat(1000),
+            &"y".repeat(100),
+            Matches::All,
+        );
+        assert_eq!(growing, Err(Failed));
+        assert!(pattern("(").is_none() && pattern("(\\w{100}){100}{100}").is_none());
+    }
+}

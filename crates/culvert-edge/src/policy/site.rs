@@ -1,0 +1,203 @@
+//! Where an action stands while it is compiled, and what it may ask there.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use culvert_base::{Code, Refusal};
+use culvert_cel::Env;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+
+use crate::policy::address::IpPolicy;
+use crate::policy::template::{Template, ValueTemplate};
+use crate::policy::{Phase, refusal, variables};
+
+/// Objects that policies may name.
+#[derive(Clone, Debug, Default)]
+pub struct Resources {
+    /// IP policies by id; what they admit is read when a request comes.
+    pub ip_policies: HashMap<String, Arc<IpPolicy>>,
+}
+
+/// The place of an action, with its configuration.
+#[derive(Debug)]
+pub(crate) struct Site<'c> {
+    phase: Phase,
+    place: &'c str,
+    config: Value,
+    resources: &'c Resources,
+}
+
+impl<'c> Site<'c> {
+    pub(crate) fn new(
+        phase: Phase,
+        place: &'c str,
+        config: Value,
+        resources: &'c Resources,
+    ) -> Self {
+        Self {
+            phase,
+            place,
+            config,
+            resources,
+        }
+    }
+
+    /// The configuration, read into a type that refuses unknown fields (2203, 2234).
+    pub(crate) fn config<T: DeserializeOwned>(&self) -> Result<T, Refusal> {
+        const UNREADABLE: Code = Code::new(2203);
+        const MISSING: Code = Code::new(2234);
+        let config = match &self.config {
+            Value::Null => Value::Object(serde_json::Map::new()),
+            given => given.clone(),
+        };
+        serde_path_to_error::deserialize(config).map_err(|error| {
+            let path = error.path().to_string();
+            let why = quoteless(&error.inner().to_string());
+            let code = if why.starts_with("missing field") {
+                MISSING
+            } else {
+                UNREADABLE
+            };
+            match path.as_str() {
+                "." => self.refuse(code, &why),
+                path => self.refuse(code, &format!("`{path}`: {why}")),
+            }
+        })
+    }
+
+    /// A refusal at this place; `why` is a sentence without a full stop.
+    pub(crate) fn refuse(&self, code: Code, why: &str) -> Refusal {
+        refusal(code, self.place, why)
+    }
+
+    /// The names that expressions of this phase may use.
+    pub(crate) fn env(&self) -> &'static Env {
+        variables::of(self.phase)
+    }
+
+    /// Text with expressions (2224).
+    pub(crate) fn template(&self, field: &str, text: &str) -> Result<Template, Refusal> {
+        const INVALID: Code = Code::new(2224);
+        Template::parse(text, self.env())
+            .map_err(|why| self.refuse(INVALID, &format!("`{field}`: {why}")))
+    }
+
+    /// Any value with expressions in its texts (2224).
+    pub(crate) fn value(&self, field: &str, value: &Value) -> Result<ValueTemplate, Refusal> {
+        const INVALID: Code = Code::new(2224);
+        ValueTemplate::parse(value, self.env())
+            .map_err(|why| self.refuse(INVALID, &format!("`{field}`: {why}")))
+    }
+
+    /// Refuses a number out of range (2215).
+    pub(crate) fn within<N: PartialOrd + fmt::Display>(
+        &self,
+        field: &str,
+        number: N,
+        range: RangeInclusive<N>,
+    ) -> Result<(), Refusal> {
+        const OUT_OF_RANGE: Code = Code::new(2215);
+        if range.contains(&number) {
+            return Ok(());
+        }
+        let why = format!(
+            "`{field}` must be from {} to {}",
+            range.start(),
+            range.end()
+        );
+        Err(self.refuse(OUT_OF_RANGE, &why))
+    }
+
+    /// Refuses a list that is empty (2223) or too long (2218).
+    pub(crate) fn count(&self, field: &str, items: usize, max: usize) -> Result<(), Refusal> {
+        const EMPTY: Code = Code::new(2223);
+        const TOO_MANY: Code = Code::new(2218);
+        if items == 0 {
+            return Err(self.refuse(EMPTY, &format!("`{field}` must not be empty")));
+        }
+        if items > max {
+            let why = format!("`{field}` has {items} entries, at most {max} are taken");
+            return Err(self.refuse(TOO_MANY, &why));
+        }
+        Ok(())
+    }
+
+    /// Refuses a text that is too long (2221).
+    pub(crate) fn length(&self, field: &str, text: &str, max: usize) -> Result<(), Refusal> {
+        const TOO_LONG: Code = Code::new(2221);
+        if text.len() <= max {
+            return Ok(());
+        }
+        let why = format!("`{field}` is longer than {max} bytes");
+        Err(self.refuse(TOO_LONG, &why))
+    }
+
+    /// The IP policy of that id (2216).
+    pub(crate) fn ip_policy(&self, id: &str) -> Result<Arc<IpPolicy>, Refusal> {
+        const UNKNOWN: Code = Code::new(2216);
+        let found = self.resources.ip_policies.get(id).cloned();
+        found.ok_or_else(|| {
+            let shown: String = id.chars().take(64).collect();
+            self.refuse(UNKNOWN, &format!("there is no IP policy `{shown}`"))
+        })
+    }
+}
+
+/// What a reader says, without the value it quotes: that may be a secret in the wrong place.
+fn quoteless(message: &str) -> String {
+    let said = match message.split_once(", expected ") {
+        Some((found, _)) if found.starts_with("unknown field") => message.to_owned(),
+        Some((_, expected)) => format!("it must be {expected}"),
+        None => message.to_owned(),
+    };
+    said.trim_end_matches('.').chars().take(300).collect()
+}
+
+/// A span of time as Go writes it: `10s`, `1m30s`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+pub(crate) struct GoDuration(pub(crate) Duration);
+
+impl GoDuration {
+    pub(crate) const fn seconds(seconds: u64) -> Self {
+        Self(Duration::from_secs(seconds))
+    }
+}
+
+impl fmt::Display for GoDuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}s", self.0.as_secs_f64())
+    }
+}
+
+impl<'de> Deserialize<'de> for GoDuration {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let nanos = culvert_cel::Duration::parse(&text).map(culvert_cel::Duration::nanos);
+        match nanos.map(u64::try_from) {
+            Some(Ok(nanos)) => Ok(Self(Duration::from_nanos(nanos))),
+            _ => Err(D::Error::custom(
+                "it must be a duration such as `10s` or `1m30s`",
+            )),
+        }
+    }
+}
+
+impl JsonSchema for GoDuration {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Duration".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "description": "A duration such as `10s` or `1m30s`." })
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+}

@@ -1,0 +1,471 @@
+//! The variables of policy expressions: one table, for the checker, for evaluation and for the
+//! reference.
+//!
+//! A variable is had when an expression reads it, and then once per phase. What is borrowed costs
+//! nothing; what must be made (maps of headers, say) is made for the policies that read it alone.
+//! Messages are shown as they arrived: what actions change is seen by those it is sent to.
+
+use std::borrow::Cow;
+use std::sync::{Arc, LazyLock};
+
+use culvert_cel::{Env, Key, Limits, Slot, Type, Value, ValueRef};
+use http::header::{
+    CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, LOCATION,
+    SET_COOKIE, USER_AGENT,
+};
+use http::{Version, request};
+use url::Url;
+
+use crate::policy::functions;
+use crate::policy::run::Exchange;
+use crate::policy::template::{map, moment, text, texts};
+use crate::policy::{Phase, cookies};
+
+/// A variable.
+pub(crate) struct Variable {
+    pub(crate) path: Cow<'static, str>,
+    pub(crate) of: Type,
+    /// The first phase that has it; later ones do too.
+    pub(crate) since: Phase,
+    pub(crate) doc: &'static str,
+    read: Reader,
+}
+
+type Reader = for<'a, 'x> fn(&'a Exchange<'x>) -> Option<Read<'a>>;
+
+/// A value that is there, or one that was made and is kept.
+pub(crate) enum Read<'a> {
+    There(ValueRef<'a>),
+    Made(Value),
+}
+
+/// What set-vars set in this phase.
+pub(crate) const VARS: &str = "vars";
+/// What actions said of themselves.
+pub(crate) const ACTIONS: &str = "actions";
+/// Random bits, new at each reading. Not a name that an expression can write.
+pub(crate) const RANDOM: &str = "(random)";
+
+/// Every variable; its place is its slot.
+pub(crate) static ALL: LazyLock<Vec<Variable>> = LazyLock::new(all);
+
+static ENVIRONMENTS: LazyLock<[Env; 3]> = LazyLock::new(|| Phase::ALL.map(environment));
+
+/// What expressions of a phase may name.
+pub(crate) fn of(phase: Phase) -> &'static Env {
+    let [connect, request, response] = &*ENVIRONMENTS;
+    match phase {
+        Phase::Connect => connect,
+        Phase::Request => request,
+        Phase::Response => response,
+    }
+}
+
+/// The slot of a variable of the table.
+pub(crate) fn slot(path: &str) -> Slot {
+    let place = ALL.iter().position(|variable| variable.path == path);
+    let place = place.unwrap_or_else(|| panic!("no variable `{path}`"));
+    Slot::try_from(place).expect("the table is short")
+}
+
+/// The value of a slot.
+pub(crate) fn read<'a>(slot: Slot, x: &'a Exchange<'_>) -> Option<Read<'a>> {
+    (ALL.get(usize::from(slot))?.read)(x)
+}
+
+fn environment(phase: Phase) -> Env {
+    let mut env = Env::new(Limits::POLICY).with_zones(functions::zone_offset);
+    for (slot, variable) in ALL.iter().enumerate() {
+        let slot = Slot::try_from(slot).expect("the table is short");
+        env = if variable.since <= phase {
+            env.with_slot(&variable.path, slot, variable.of.clone())
+        } else {
+            env.with_unusable(&variable.path)
+        };
+    }
+    for function in functions::ALL.iter() {
+        if function.since <= phase {
+            env = env.with_extension(function.extension);
+        }
+    }
+    env
+}
+
+fn there<'a>(value: &'a str) -> Option<Read<'a>> {
+    Some(Read::There(ValueRef::String(value)))
+}
+
+fn int<'a>(value: impl TryInto<i64>) -> Option<Read<'a>> {
+    value
+        .try_into()
+        .ok()
+        .map(|value| Read::There(ValueRef::Int(value)))
+}
+
+fn flag<'a>(value: bool) -> Option<Read<'a>> {
+    Some(Read::There(ValueRef::Bool(value)))
+}
+
+fn made<'a>(value: Value) -> Option<Read<'a>> {
+    Some(Read::Made(value))
+}
+
+fn owned<'a>(value: impl AsRef<str>) -> Option<Read<'a>> {
+    made(Value::from(value.as_ref()))
+}
+
+fn none<'a>() -> Option<Read<'a>> {
+    there("")
+}
+
+fn all() -> Vec<Variable> {
+    let mut rows: Vec<Variable> = Vec::new();
+    let mut row = |since: Phase, path: Cow<'static, str>, of: &str, doc, read: Reader| {
+        let of = Type::parse(of).unwrap_or_else(|| panic!("no type: {of}"));
+        rows.push(Variable {
+            path,
+            of,
+            since,
+            doc,
+            read,
+        });
+    };
+    connection(&mut |path, of, doc, read| row(Phase::Connect, path.into(), of, doc, read));
+    addresses(&mut |path, of, doc, read| row(Phase::Connect, path.into(), of, doc, read));
+    session(&mut |path, of, doc, read| row(Phase::Request, path.into(), of, doc, read));
+    asked(&mut |path, of, doc, read| row(Phase::Request, path.into(), of, doc, read));
+    answered(&mut |path, of, doc, read| row(Phase::Response, path.into(), of, doc, read));
+    rows
+}
+
+type Row<'r> = &'r mut dyn FnMut(&'static str, &'static str, &'static str, Reader);
+
+/// `conn`, `endpoint`, `time`, `vars`, `actions`.
+#[rustfmt::skip]
+fn connection(row: Row<'_>) {
+    row("conn.client_ip", "string", "Source address of the client's connection. Never taken from a header.", |x| there(x.down.addresses().0));
+    row("conn.client_port", "int", "Its source port.", |x| int(x.down.client.port()));
+    row("conn.server_ip", "string", "Address the connection came in on.", |x| there(x.down.addresses().1));
+    row("conn.server_port", "int", "Port the connection came in on.", |x| int(x.down.server.port()));
+    row("conn.server_region", "string", "Region of the node.", |_| none());
+    row("conn.bytes_in", "int", "Bytes received on the connection so far.", |x| int(x.down.bytes().0));
+    row("conn.bytes_out", "int", "Bytes sent on the connection so far.", |x| int(x.down.bytes().1));
+    row("conn.ts.start", "timestamp", "When the connection was accepted.", |x| made(moment(x.down.started_at())));
+    row("conn.geo.city", "string", "Place of the client; empty without a database of places.", |_| none());
+    row("conn.geo.country", "string", "The same: country.", |_| none());
+    row("conn.geo.country_code", "string", "The same: its code.", |_| none());
+    row("conn.geo.latitude", "string", "The same: latitude.", |_| none());
+    row("conn.geo.longitude", "string", "The same: longitude.", |_| none());
+    row("conn.geo.radius", "string", "The same: radius of uncertainty.", |_| none());
+    row("conn.geo.subdivision", "string", "The same: part of the country.", |_| none());
+    row("conn.tls.sni", "string", "Name the client asked for in its TLS handshake; empty without TLS.", |x| there(x.server_name()));
+    row("endpoint.id", "string", "Id of the endpoint.", |x| there(&x.endpoint.id));
+    row("endpoint.host", "string", "Host of the endpoint.", |x| there(&x.endpoint.host));
+    row("endpoint.port", "int", "Public port of the endpoint.", |x| int(x.endpoint.port));
+    row("endpoint.addr", "string", "Host and port of the endpoint.", |x| owned(format!("{}:{}", &*x.endpoint.host, x.endpoint.port)));
+    row("endpoint.protocol", "string", "Scheme of the endpoint: `http`, `https`, `tls` or `tcp`.", |x| there(x.endpoint.scheme.name()));
+    row("endpoint.url", "string", "Address of the endpoint as a URL.", |x| owned(x.endpoint.url()));
+    row("time.now", "string", "The present moment: RFC 3339, UTC. Compare with `timestamp(time.now)`.", |x| owned(x.down.now().to_string()));
+    row(VARS, "map(string, dyn)", "What set-vars set in this phase.", |x| made(map(x.memory.vars.iter().map(|(name, value)| (name.as_str(), value.clone())).collect())));
+    row(ACTIONS, "dyn", "Results of the actions that ran, as `actions.ngrok.<action>` or `actions.culvert.<action>`.", |x| made(x.memory.results()));
+    row(RANDOM, "int", "", |x| int(x.random()));
+}
+
+/// What is known of an address. This build has no database of addresses, so that is little.
+#[rustfmt::skip]
+fn addresses(row: Row<'_>) {
+    macro_rules! unknown {
+        ($of:literal) => {
+            row(concat!("conn.", $of, ".as.number"), "int", "Number of the address's network; 0 without a database of addresses.", |_| int(0));
+            row(concat!("conn.", $of, ".as.organization"), "string", "Who runs that network.", |_| none());
+            row(concat!("conn.", $of, ".categories"), "list(string)", "Categories of the address; empty without a database.", |_| made(texts([])));
+            row(concat!("conn.", $of, ".is_on_blocklist"), "bool", "Whether it is on a list of bad addresses; false without one.", |_| flag(false));
+            row(concat!("conn.", $of, ".is_tor_node"), "bool", "Whether it is a node of Tor; false without a list.", |_| flag(false));
+            unknown!($of, "location" "city" "continent" "country" "country_code" "latitude" "longitude" "metro_code" "postal_code" "radius" "subdivision" "timezone");
+            unknown!($of, "registered_location" "city" "continent" "country" "country_code" "metro_code" "postal_code" "subdivision" "timezone");
+        };
+        ($of:literal, $place:literal $($field:literal)+) => {
+            row(concat!("conn.", $of, ".geo.", $place, ".is_eu"), "bool", "Whether it is in the European Union; false without a database.", |_| flag(false));
+            $(row(concat!("conn.", $of, ".geo.", $place, ".", $field), "string", "Empty without a database of places.", |_| none());)+
+        };
+    }
+    unknown!("client_ip");
+    unknown!("server_ip");
+}
+
+/// `conn.tls`, once the handshake is over.
+#[rustfmt::skip]
+fn session(row: Row<'_>) {
+    row("conn.tls.version", "string", "`1.2` or `1.3`; empty without TLS.", |x| there(x.agreed().map_or("", |agreed| agreed.version)));
+    row("conn.tls.cipher_suite", "string", "IANA name of the cipher suite; empty without TLS.", |x| there(x.agreed().map_or("", |agreed| agreed.cipher_suite)));
+    row("conn.tls.negotiated_alpn", "string", "`h2` or `http/1.1`; empty without TLS.", |x| there(match (x.agreed(), x.request) {
+        (Some(_), Some(request)) if request.version == Version::HTTP_2 => "h2",
+        (Some(_), _) => "http/1.1",
+        _ => "",
+    }));
+}
+
+/// `req`.
+#[rustfmt::skip]
+fn asked(row: Row<'_>) {
+    row("req.method", "string", "Method as received, in upper case as it is written.", |x| there(x.request?.method.as_str()));
+    row("req.version", "string", "`HTTP/1.1` or `HTTP/2.0`.", |x| there(match x.request?.version {
+        Version::HTTP_2 => "HTTP/2.0",
+        Version::HTTP_10 => "HTTP/1.0",
+        _ => "HTTP/1.1",
+    }));
+    row("req.host", "string", "Host header as received.", |x| there(authority(x.request?)));
+    row("req.headers", "map(string, list(string))", "Header fields; names in lower case.", |x| made(headers(&x.request?.headers)));
+    row("req.trailers", "map(string, list(string))", "Trailer fields known so far.", |_| made(map(Vec::new())));
+    row("req.cookies", "map(string, list(map(string, string)))", "Cookies by name, each with `name` and `value`.", |x| made(cookies::of_request(&x.request?.headers)));
+    row("req.content_encoding", "list(string)", "Content-Encoding, outermost last.", |x| made(list(&x.request?.headers, &CONTENT_ENCODING)));
+    row("req.content_length", "int", "Content-Length; absent when unknown.", |x| length(&x.request?.headers));
+    row("req.content_type", "string", "Media type of the body, without parameters.", |x| owned(media_type(&x.request?.headers)));
+    row("req.content_type.parameters", "map(string, string)", "Its parameters.", |x| made(parameters(&x.request?.headers)));
+    row("req.content_type.raw", "string", "The whole field.", |x| made(first(&x.request?.headers, &CONTENT_TYPE)));
+    row("req.location", "string", "Location header; empty without one.", |x| made(first(&x.request?.headers, &LOCATION)));
+    row("req.ts.header_received", "timestamp", "When the request's head had arrived.", |x| made(moment(x.memory.began)));
+    row("req.ts.body_received", "timestamp", "When the body had arrived; absent before.", |_| None);
+    row("req.url", "string", "The whole URL, normalised.", |x| owned(x.url()?.as_str()));
+    row("req.url.raw", "string", "The whole URL as received.", |x| owned(x.raw_url()?));
+    row("req.url.scheme", "string", "`https` if the client's connection is TLS, else `http`.", |x| there(x.scheme()));
+    row("req.url.authority", "string", "Host and port as received.", |x| there(authority(x.request?)));
+    row("req.url.host", "string", "Host in lower case, without port.", |x| owned(x.url()?.host_str().unwrap_or_default()));
+    row("req.url.port", "int", "Port, where one is written; absent otherwise.", |x| authority(x.request?).rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok()).and_then(int));
+    row("req.url.path", "string", "Path, decoded, without `.` and `..` segments.", |x| owned(functions::unescape_path(x.url()?.path())));
+    row("req.url.raw_path", "string", "Path as received.", |x| there(x.request?.uri.path()));
+    row("req.url.query", "string", "Query as received; empty without one.", |x| there(x.request?.uri.query().unwrap_or_default()));
+    row("req.url.query_params", "map(string, list(string))", "Parameters of the query, decoded.", |x| made(query_parameters(x.request?.uri.query().unwrap_or_default())));
+    row("req.url.uri", "string", "Path and query as received.", |x| there(x.request?.uri.path_and_query()?.as_str()));
+    row("req.url.user_password", "string", "Always empty: a URL with credentials is refused.", |_| none());
+    row("req.user_agent", "string", "User-Agent header; empty without one.", |x| made(first(&x.request?.headers, &USER_AGENT)));
+    row("req.user_agent.name", "string", "Empty: this build does not take user agents apart.", |_| none());
+    row("req.user_agent.version", "string", "The same.", |_| none());
+    row("req.user_agent.os", "string", "The same.", |_| none());
+    row("req.user_agent.os_version", "string", "The same.", |_| none());
+    row("req.user_agent.device", "string", "The same.", |_| none());
+    row("req.user_agent.url", "string", "The same.", |_| none());
+    row("req.user_agent.is_mobile", "bool", "False: this build does not take user agents apart.", |_| flag(false));
+    row("req.user_agent.is_tablet", "bool", "The same.", |_| flag(false));
+    row("req.user_agent.is_desktop", "bool", "The same.", |_| flag(false));
+    row("req.user_agent.is_bot", "bool", "The same.", |_| flag(false));
+}
+
+/// `res`.
+#[rustfmt::skip]
+fn answered(row: Row<'_>) {
+    row("res.status_code", "int", "Status of the response.", |x| int(x.response?.status.as_u16()));
+    row("res.headers", "map(string, list(string))", "Header fields; names in lower case.", |x| made(headers(&x.response?.headers)));
+    row("res.trailers", "map(string, list(string))", "Trailer fields known so far.", |_| made(map(Vec::new())));
+    row("res.content_length", "int", "Content-Length; absent when unknown.", |x| length(&x.response?.headers));
+    row("res.content_encoding", "list(string)", "Content-Encoding, outermost last.", |x| made(list(&x.response?.headers, &CONTENT_ENCODING)));
+    row("res.content_type", "string", "Media type of the body, without parameters.", |x| owned(media_type(&x.response?.headers)));
+    row("res.content_type.parameters", "map(string, string)", "Its parameters.", |x| made(parameters(&x.response?.headers)));
+    row("res.content_type.raw", "string", "The whole field.", |x| made(first(&x.response?.headers, &CONTENT_TYPE)));
+    row("res.location", "string", "Location header; empty without one.", |x| made(first(&x.response?.headers, &LOCATION)));
+    row("res.cookies", "map(string, list(dyn))", "Cookies that are set, by name, the longest path first.", |x| made(cookies::of_response(x.response?.headers.get_all(SET_COOKIE).iter().map(decoded))));
+}
+
+/// A field value: UTF-8, else each byte as a character of Latin-1.
+pub(crate) fn decoded(value: &http::HeaderValue) -> Cow<'_, str> {
+    match std::str::from_utf8(value.as_bytes()) {
+        Ok(text) => text.into(),
+        Err(_) => value.as_bytes().iter().copied().map(char::from).collect(),
+    }
+}
+
+/// Host and port as received.
+pub(crate) fn authority(request: &request::Parts) -> &str {
+    match request.uri.authority() {
+        Some(authority) => authority.as_str(),
+        None => request
+            .headers
+            .get(HOST)
+            .and_then(|host| host.to_str().ok())
+            .unwrap_or_default(),
+    }
+}
+
+fn headers(headers: &HeaderMap) -> Value {
+    let entries = headers.keys().map(|name| {
+        let values = headers.get_all(name).iter();
+        let values: Arc<[Value]> = values.map(|value| Value::from(&*decoded(value))).collect();
+        (Key::String(name.as_str().into()), Value::List(values))
+    });
+    // A header map has each name once.
+    Value::Map(Arc::new(
+        culvert_cel::Map::new(entries.collect()).unwrap_or_default(),
+    ))
+}
+
+fn first(headers: &HeaderMap, name: &HeaderName) -> Value {
+    headers
+        .get(name)
+        .map_or_else(|| Value::from(""), |value| Value::from(&*decoded(value)))
+}
+
+fn length<'a>(headers: &HeaderMap) -> Option<Read<'a>> {
+    int(headers
+        .get(CONTENT_LENGTH)?
+        .to_str()
+        .ok()?
+        .parse::<i64>()
+        .ok()?)
+}
+
+/// The members of a list field, in lower case.
+fn list(headers: &HeaderMap, name: &HeaderName) -> Value {
+    let lines: Vec<Cow<'_, str>> = headers.get_all(name).iter().map(decoded).collect();
+    let members = lines.iter().flat_map(|line| line.split(',')).map(str::trim);
+    let members = members
+        .filter(|member| !member.is_empty())
+        .map(str::to_ascii_lowercase);
+    Value::List(members.map(|member| Value::from(member.as_str())).collect())
+}
+
+/// The media type of a body, in lower case.
+pub(crate) fn media_type(headers: &HeaderMap) -> String {
+    let raw = text(first(headers, &CONTENT_TYPE).borrow());
+    raw.split(';')
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .to_ascii_lowercase()
+}
+
+fn parameters(headers: &HeaderMap) -> Value {
+    let raw = text(first(headers, &CONTENT_TYPE).borrow());
+    let parameters = raw.split(';').skip(1).filter_map(|part| {
+        let (name, value) = part.split_once('=')?;
+        Some((
+            name.trim().to_ascii_lowercase(),
+            value.trim().trim_matches('"').to_owned(),
+        ))
+    });
+    let parameters: Vec<(String, String)> = parameters.collect();
+    map(parameters
+        .iter()
+        .map(|(name, value)| (name.as_str(), Value::from(value.as_str())))
+        .collect())
+}
+
+/// Parameters of a query by name, decoded.
+pub(crate) fn query_parameters(query: &str) -> Value {
+    let mut names: Vec<(String, Vec<Value>)> = Vec::new();
+    for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
+        let value = Value::from(&*value);
+        match names.iter_mut().find(|(known, _)| *known == *name) {
+            Some((_, values)) => values.push(value),
+            None => names.push((name.into_owned(), vec![value])),
+        }
+    }
+    let entries = names
+        .into_iter()
+        .map(|(name, values)| (Key::String(name.into()), Value::List(values.into())));
+    Value::Map(Arc::new(
+        culvert_cel::Map::new(entries.collect()).unwrap_or_default(),
+    ))
+}
+
+impl Exchange<'_> {
+    fn agreed(&self) -> Option<&crate::downstream::Agreed> {
+        self.down.tls.get()?.agreed.get()
+    }
+
+    /// `https` if the client's connection is TLS, else `http`.
+    pub(crate) fn scheme(&self) -> &'static str {
+        if self.down.tls.get().is_some() {
+            "https"
+        } else {
+            "http"
+        }
+    }
+
+    /// The URL as received.
+    pub(crate) fn raw_url(&self) -> Option<String> {
+        let request = self.request?;
+        let target = request
+            .uri
+            .path_and_query()
+            .map_or("/", |target| target.as_str());
+        Some(format!(
+            "{}://{}{target}",
+            self.scheme(),
+            authority(request)
+        ))
+    }
+
+    fn url(&self) -> Option<Url> {
+        Url::parse(&self.raw_url()?).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_path_is_there_once_and_documented() {
+        for (place, variable) in ALL.iter().enumerate() {
+            assert_eq!(
+                usize::from(slot(&variable.path)),
+                place,
+                "{}",
+                variable.path
+            );
+            assert_eq!(
+                variable.doc.is_empty(),
+                variable.path == RANDOM,
+                "{}",
+                variable.path
+            );
+        }
+    }
+
+    #[test]
+    fn phases_have_their_variables() {
+        for (text, since) in [
+            ("conn.client_ip == '1'", Phase::Connect),
+            ("conn.client_ip.is_tor_node", Phase::Connect),
+            ("conn.client_ip.geo.location.city == ''", Phase::Connect),
+            ("conn.tls.sni.endsWith('x')", Phase::Connect),
+            ("conn.tls.version == '1.3'", Phase::Request),
+            ("req.headers['x'][0] == 'y'", Phase::Request),
+            ("has(req.content_length)", Phase::Request),
+            ("'a' in req.url.query_params", Phase::Request),
+            (
+                "req.url.contains('x') && req.url.path == '/'",
+                Phase::Request,
+            ),
+            ("res.status_code < 200", Phase::Response),
+            (
+                "timestamp(time.now) > timestamp('2026-01-01T00:00:00Z')",
+                Phase::Connect,
+            ),
+            (
+                "vars.a.b == 1 && actions.ngrok.basic_auth.credentials.authorized",
+                Phase::Connect,
+            ),
+        ] {
+            for phase in Phase::ALL {
+                let compiled = of(phase).compile_predicate(text);
+                assert_eq!(
+                    compiled.is_ok(),
+                    since <= phase,
+                    "{text} {phase:?}: {compiled:?}"
+                );
+            }
+        }
+        for text in [
+            "res.status_code < '200'",
+            "req.nope == ''",
+            "conn",
+            "x.starts_with('a')",
+        ] {
+            assert!(
+                of(Phase::Response).compile_predicate(text).is_err(),
+                "{text}"
+            );
+        }
+    }
+}

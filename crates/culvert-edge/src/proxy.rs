@@ -1,0 +1,289 @@
+//! The PROXY protocol, versions 1 and 2: what a load balancer says of the client, in front of the
+//! client's own first byte.
+//!
+//! A pure reading of bytes. A header that is not whole names how many bytes it surely still has, so
+//! that its reader never takes a byte of what follows.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
+
+/// Longest header of version 2.
+pub(crate) const HEADER_BYTES_MAX: usize = 536;
+/// Longest line of version 1, its end included.
+const LINE_BYTES_MAX: usize = 107;
+/// Shortest: `PROXY UNKNOWN` and a line end.
+const LINE_BYTES_MIN: usize = 15;
+const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
+
+/// The two ends of the client's connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ends {
+    pub(crate) client: SocketAddr,
+    pub(crate) server: SocketAddr,
+}
+
+/// What bytes are, as the beginning of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Header {
+    /// At least so many bytes are missing.
+    Partial(usize),
+    /// A whole header. Without ends the connection is the balancer's own, or of a kind that has no
+    /// addresses.
+    Whole(Option<Ends>),
+    /// No header.
+    Malformed,
+}
+
+/// Reads a header.
+pub(crate) fn header(bytes: &[u8]) -> Header {
+    let known = bytes.len().min(SIGNATURE.len());
+    let verdict = if bytes.is_empty() {
+        Some(Header::Partial(LINE_BYTES_MIN))
+    } else if bytes.get(..known) == SIGNATURE.get(..known) {
+        second(bytes)
+    } else {
+        first(bytes)
+    };
+    verdict.unwrap_or(Header::Malformed)
+}
+
+/// Version 1: a line of text. `None` when it is none.
+fn first(bytes: &[u8]) -> Option<Header> {
+    const WORD: &[u8] = b"PROXY ";
+    let known = bytes.len().min(WORD.len());
+    if bytes.get(..known) != WORD.get(..known) {
+        return None;
+    }
+    let Some(end) = memchr::memchr(b'\n', bytes) else {
+        let least = match bytes.get(6..10) {
+            Some(b"TCP4") => "PROXY TCP4 0.0.0.0 0.0.0.0 0 0\r\n".len(),
+            Some(b"TCP6") => "PROXY TCP6 :: :: 0 0\r\n".len(),
+            _ => LINE_BYTES_MIN,
+        };
+        let end = if bytes.last() == Some(&b'\r') { 1 } else { 2 };
+        let missing = least.saturating_sub(bytes.len()).max(end);
+        let fits = bytes.len() + missing <= LINE_BYTES_MAX;
+        return fits.then_some(Header::Partial(missing));
+    };
+    if end + 1 != bytes.len() || bytes.len() > LINE_BYTES_MAX {
+        return None;
+    }
+    let line = std::str::from_utf8(bytes.get(..end)?).ok()?;
+    let line = line.strip_suffix('\r')?;
+    if line.contains('\r') {
+        return None;
+    }
+    let mut words = line.split(' ');
+    let (_, family) = (words.next()?, words.next()?);
+    let ends = match family {
+        // What follows is not to be looked at.
+        "UNKNOWN" => return Some(Header::Whole(None)),
+        "TCP4" => line_ends::<Ipv4Addr>(&mut words)?,
+        "TCP6" => line_ends::<Ipv6Addr>(&mut words)?,
+        _ => return None,
+    };
+    words.next().is_none().then_some(Header::Whole(Some(ends)))
+}
+
+fn line_ends<'a, A: FromStr + Into<IpAddr>>(
+    words: &mut impl Iterator<Item = &'a str>,
+) -> Option<Ends> {
+    let mut address = || words.next()?.parse::<A>().ok();
+    let (client, server) = (address()?, address()?);
+    let mut port = || {
+        let text = words.next()?;
+        let is_plain =
+            text.bytes().all(|b| b.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
+        text.parse::<u16>().ok().filter(|_| is_plain)
+    };
+    Some(Ends {
+        client: SocketAddr::new(client.into(), port()?),
+        server: SocketAddr::new(server.into(), port()?),
+    })
+}
+
+/// Version 2: binary. `None` when it is none.
+fn second(bytes: &[u8]) -> Option<Header> {
+    let Some((head, rest)) = bytes.split_at_checked(16) else {
+        return Some(Header::Partial(16 - bytes.len()));
+    };
+    let [command, family, high, low] = *head.last_chunk()?;
+    let length = usize::from(u16::from_be_bytes([high, low]));
+    if !matches!(command, 0x20 | 0x21) || 16 + length > HEADER_BYTES_MAX {
+        return None;
+    }
+    if rest.len() < length {
+        return Some(Header::Partial(length - rest.len()));
+    }
+    if rest.len() > length {
+        return None;
+    }
+    let is_local = command == 0x20;
+    let (ends, after) = match family {
+        // Not to be looked at.
+        _ if is_local => return Some(Header::Whole(None)),
+        0x00 => return Some(Header::Whole(None)),
+        // TCP over IPv4 and IPv6, a stream of a Unix socket.
+        0x11 => binary_ends::<4>(rest)?,
+        0x21 => binary_ends::<16>(rest)?,
+        0x31 => (None, rest.get(216..)?),
+        _ => return None,
+    };
+    are_records(after).then_some(Header::Whole(ends))
+}
+
+/// Two addresses of `N` bytes, two ports, and what follows them.
+fn binary_ends<const N: usize>(bytes: &[u8]) -> Option<(Option<Ends>, &[u8])>
+where
+    [u8; N]: Into<IpAddr>,
+{
+    let (client, rest) = bytes.split_first_chunk::<N>()?;
+    let (server, rest) = rest.split_first_chunk::<N>()?;
+    let (client_port, rest) = rest.split_first_chunk::<2>()?;
+    let (server_port, rest) = rest.split_first_chunk::<2>()?;
+    let ends = Ends {
+        client: SocketAddr::new((*client).into(), u16::from_be_bytes(*client_port)),
+        server: SocketAddr::new((*server).into(), u16::from_be_bytes(*server_port)),
+    };
+    Some((Some(ends), rest))
+}
+
+/// Whether bytes are records of type, length and value, to the last byte.
+fn are_records(mut bytes: &[u8]) -> bool {
+    while let Some((&[_, high, low], rest)) = bytes.split_first_chunk::<3>() {
+        let length = usize::from(u16::from_be_bytes([high, low]));
+        match rest.get(length..) {
+            Some(after) => bytes = after,
+            None => return false,
+        }
+    }
+    bytes.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ends(client: &str, server: &str) -> Header {
+        Header::Whole(Some(Ends {
+            client: client.parse().unwrap(),
+            server: server.parse().unwrap(),
+        }))
+    }
+
+    /// A header of version 2 with this after its length.
+    fn binary(command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(rest.len()).unwrap().to_be_bytes();
+        [&SIGNATURE[..], &[command, family], &length, rest].concat()
+    }
+
+    #[test]
+    fn lines() {
+        for (line, header) in [
+            (
+                "PROXY TCP4 1.2.3.4 5.6.7.8 9 10",
+                ends("1.2.3.4:9", "5.6.7.8:10"),
+            ),
+            (
+                "PROXY TCP4 255.255.255.255 0.0.0.0 65535 0",
+                ends("255.255.255.255:65535", "0.0.0.0:0"),
+            ),
+            (
+                "PROXY TCP6 2001:db8::1 ::1 9 10",
+                ends("[2001:db8::1]:9", "[::1]:10"),
+            ),
+            ("PROXY UNKNOWN", Header::Whole(None)),
+            ("PROXY UNKNOWN ffff::1 whatever", Header::Whole(None)),
+            ("PROXY TCP4 1.2.3.4 5.6.7.8 9", Header::Malformed),
+            ("PROXY TCP4 1.2.3.4 5.6.7.8 9 10 11", Header::Malformed),
+            ("PROXY TCP4 1.2.3.4  5.6.7.8 9 10", Header::Malformed),
+            ("PROXY TCP4 1.2.3.04 5.6.7.8 9 10", Header::Malformed),
+            ("PROXY TCP4 1.2.3.4 5.6.7.8 09 10", Header::Malformed),
+            ("PROXY TCP4 1.2.3.4 5.6.7.8 +9 10", Header::Malformed),
+            ("PROXY TCP4 1.2.3.4 5.6.7.8 9 65536", Header::Malformed),
+            ("PROXY TCP4 ::1 ::1 9 10", Header::Malformed),
+            ("PROXY TCP6 1.2.3.4 5.6.7.8 9 10", Header::Malformed),
+            ("PROXY TCP5 1.2.3.4 5.6.7.8 9 10", Header::Malformed),
+            ("PROXY tcp4 1.2.3.4 5.6.7.8 9 10", Header::Malformed),
+            ("PROXY  TCP4 1.2.3.4 5.6.7.8 9 10", Header::Malformed),
+            ("PROXY TCP4 1.2.3.4 5.6.7.8 9 10\r", Header::Malformed),
+            ("PROXY TCP4 1.2.3.4 5.6.7.8 9 10 ", Header::Malformed),
+            ("proxy TCP4 1.2.3.4 5.6.7.8 9 10", Header::Malformed),
+            ("GET / HTTP/1.1", Header::Malformed),
+        ] {
+            assert_eq!(
+                super::header(format!("{line}\r\n").as_bytes()),
+                header,
+                "{line}"
+            );
+        }
+        let bare = b"PROXY TCP4 1.2.3.4 5.6.7.8 9 10\n";
+        assert_eq!(header(bare), Header::Malformed);
+        let longest = format!("PROXY UNKNOWN {}\r\n", "x".repeat(LINE_BYTES_MAX - 16));
+        assert_eq!(header(longest.as_bytes()), Header::Whole(None));
+        let longer = format!("PROXY UNKNOWN {}", "x".repeat(LINE_BYTES_MAX - 15));
+        assert_eq!(header(longer.as_bytes()), Header::Malformed);
+    }
+
+    #[test]
+    fn binaries() {
+        let four = [1, 2, 3, 4, 5, 6, 7, 8, 0, 9, 0, 10];
+        let whole = ends("1.2.3.4:9", "5.6.7.8:10");
+        let with = |after: &[u8]| [&four[..], after].concat();
+        let mut six = [0; 36];
+        six[15] = 1;
+        six[31] = 2;
+        six[33] = 9;
+        six[35] = 10;
+        for (bytes, header) in [
+            (binary(0x21, 0x11, &four), whole),
+            (binary(0x21, 0x21, &six), ends("[::1]:9", "[::2]:10")),
+            (binary(0x21, 0x11, &with(&[4, 0, 1, 7, 4, 0, 0])), whole),
+            (binary(0x21, 0x11, &with(&[0; 508])), Header::Malformed),
+            (binary(0x21, 0x11, &with(&[4, 1, 249])), Header::Malformed),
+            (binary(0x21, 0x11, &with(&[4, 0])), Header::Malformed),
+            (binary(0x21, 0x11, &with(&[4, 0, 2, 7])), Header::Malformed),
+            (binary(0x21, 0x11, &four[..11]), Header::Malformed),
+            (binary(0x21, 0x21, &six[..35]), Header::Malformed),
+            (binary(0x20, 0x00, &[]), Header::Whole(None)),
+            (binary(0x20, 0x11, &[1]), Header::Whole(None)),
+            (binary(0x21, 0x00, &[9]), Header::Whole(None)),
+            (binary(0x21, 0x31, &[0; 216]), Header::Whole(None)),
+            (binary(0x21, 0x31, &[0; 215]), Header::Malformed),
+            (binary(0x21, 0x12, &four), Header::Malformed),
+            (binary(0x22, 0x11, &four), Header::Malformed),
+            (binary(0x11, 0x11, &four), Header::Malformed),
+            (binary(0x21, 0x41, &four), Header::Malformed),
+            (
+                binary(0x20, 0x00, &[0; HEADER_BYTES_MAX - 16]),
+                Header::Whole(None),
+            ),
+            (
+                binary(0x20, 0x00, &[0; HEADER_BYTES_MAX - 15]),
+                Header::Malformed,
+            ),
+        ] {
+            assert_eq!(super::header(&bytes), header, "{bytes:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+            crate::fuzz::proxy_header(&bytes);
+        }
+
+        #[test]
+        fn nearly_headers_are_read(
+            start in prop_oneof![Just(&SIGNATURE[..]), Just(&b"PROXY TCP4 "[..]), Just(&b"PROXY "[..])],
+            rest in prop_oneof![
+                proptest::collection::vec(any::<u8>(), 0..60),
+                "[0-9:. TCPUNKOW\r\n]{0,120}".prop_map(String::into_bytes),
+            ],
+        ) {
+            crate::fuzz::proxy_header(&[start, &rest].concat());
+        }
+    }
+}

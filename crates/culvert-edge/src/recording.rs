@@ -1,0 +1,433 @@
+//! The life of a traffic event, from the first byte to the last.
+//!
+//! A [`Recording`] belongs to one exchange and is completed by being dropped, wherever that happens:
+//! at the end of the answer, with a body that nobody wants any more, with a connection that broke,
+//! in an unwinding panic. What is dropped before the answer was complete is an exchange cut short.
+//!
+//! An answer on HTTP/1 is complete when its last byte has left the process, which is after its body
+//! is dropped: the record waits for that in the connection ([`Unflushed`]).
+//!
+//! Nothing is allocated or formatted for an event that nobody captures.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use culvert_base::Timestamp;
+use culvert_events::{
+    Cookies, HTTP_REQUEST_COMPLETE, Record, Settable, Slot, TCP_CONNECTION_CLOSED,
+};
+use http::header::{HOST, HeaderMap, USER_AGENT};
+use http::{Method, StatusCode, Version, request};
+use serde_json::{Map, Value};
+
+use crate::alarm::Alarm;
+use crate::downstream::{Downstream, Turn};
+use crate::route::Authority;
+use crate::slots;
+
+/// Header bytes that the open requests of an HTTP/2 connection may hold together.
+const HEADER_BYTES_MAX: usize = 512 << 10;
+
+/// One exchange, and what is captured of it.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    down: Arc<Downstream>,
+    is_http1: bool,
+    record: Option<Record>,
+    /// Entries of log actions.
+    logs: Vec<Map<String, Value>>,
+    sent: Sent,
+    /// HTTP/2: payload bytes of the request so far.
+    received: Option<Arc<AtomicU64>>,
+    /// HTTP/2: what the request's head holds of its connection's allowance.
+    header_bytes: usize,
+    /// Whether the client has yet to take what was handed over.
+    is_waiting: bool,
+    /// Whether the whole answer was handed to the protocol.
+    is_answered: bool,
+    pub(crate) alarm: Alarm,
+}
+
+/// How far an answer has come.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sent {
+    /// Body bytes handed to the protocol, and the chunk framing around them.
+    payload: u64,
+    chunking: u64,
+    /// Bytes of the head, and where on the connection it begins.
+    head: u64,
+    begins: u64,
+}
+
+/// The record of an answer whose last byte may not have left.
+#[derive(Debug)]
+pub(crate) struct Unflushed {
+    record: Record,
+    sent: Sent,
+}
+
+impl Recording {
+    /// Begins an exchange on a connection.
+    pub(crate) fn begin(down: Arc<Downstream>, version: Version) -> Self {
+        down.edge.meters.requests.up();
+        down.open.fetch_add(1, Ordering::AcqRel);
+        down.begun.fetch_add(1, Ordering::Relaxed);
+        Self {
+            is_http1: version != Version::HTTP_2,
+            record: None,
+            logs: Vec::new(),
+            sent: Sent::default(),
+            received: None,
+            header_bytes: 0,
+            is_waiting: false,
+            is_answered: false,
+            alarm: down.borrow_alarm(),
+            down,
+        }
+    }
+
+    /// The connection of the exchange.
+    pub(crate) fn down(&self) -> &Arc<Downstream> {
+        &self.down
+    }
+
+    /// Notes whose exchange it is and what is asked. Until then it makes no event.
+    pub(crate) fn resolved(
+        &mut self,
+        account: &Arc<str>,
+        parts: &request::Parts,
+        authority: &Authority<'_>,
+    ) {
+        let tls = self.down.tls.get();
+        let server_name = tls.map_or(authority.host.as_ref(), |tls| tls.server_name.as_str());
+        self.down.attribute(account, server_name);
+
+        let capture = self.down.edge.recorder.capture(&HTTP_REQUEST_COMPLETE);
+        if capture.is_none() {
+            return;
+        }
+        let mut record = Record::new(&HTTP_REQUEST_COMPLETE, capture, Arc::clone(account));
+        let (client, server) = self.down.addresses();
+        record.set(slots::http::CLIENT_IP, client);
+        record.set(slots::http::SERVER_IP, server);
+        record.set(slots::http::SERVER_NAME, server_name);
+        record.set(slots::http::SERVER_PORT, i32::from(self.down.server.port()));
+        record.set(slots::http::START_TS, self.down.started_at());
+        if let Some(agreed) = tls.and_then(|tls| tls.agreed.get()) {
+            record.set(slots::http::CIPHER_SUITE, agreed.cipher_suite);
+            record.set(slots::http::TLS_VERSION, agreed.version);
+        }
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        set_method(&mut record, &parts.method);
+        set_url(&mut record, parts, scheme, authority);
+        if let Some(agent) = parts.headers.get(USER_AGENT) {
+            record.set_bytes(slots::http::USER_AGENT, agent.as_bytes());
+        }
+        // HTTP/2 names its host outside the fields; events have it among them.
+        let host = (!self.is_http1 && !parts.headers.contains_key(HOST))
+            .then(|| (&b"host"[..], authority.text.as_bytes()));
+        let cookies = if self.is_http1 {
+            Cookies::AsReceived
+        } else {
+            Cookies::Joined
+        };
+        record.set_headers(
+            slots::http::REQUEST_HEADERS,
+            &self.down.rules.header_rules,
+            cookies,
+            host.into_iter().chain(lines(&parts.headers)),
+        );
+        self.record = Some(record);
+    }
+
+    /// Sets a field of the event, if it makes one.
+    pub(crate) fn set<T: Settable>(&mut self, slot: Slot<T>, value: T::In<'_>) {
+        if let Some(record) = &mut self.record {
+            record.set(slot, value);
+        }
+    }
+
+    /// Keeps an entry of the event's log.
+    pub(crate) fn log(&mut self, entry: Map<String, Value>) {
+        if self
+            .record
+            .as_ref()
+            .is_some_and(|record| record.wants(slots::http::POLICY_LOGS))
+        {
+            push_log(&mut self.logs, entry);
+        }
+    }
+
+    /// Makes no event after all.
+    pub(crate) fn withdraw(&mut self) {
+        self.record = None;
+    }
+
+    /// Notes that the client's address is not admitted.
+    pub(crate) fn blocked(&mut self) {
+        if let Some(record) = &mut self.record {
+            record.set(slots::http::IP_POLICY_DECISION, "block");
+        }
+    }
+
+    /// Notes whether the upstream connection of the last attempt had served before.
+    pub(crate) fn upstream(&mut self, is_reused: bool) {
+        if let Some(record) = &mut self.record {
+            record.set(slots::http::CONNECTION_REUSED, is_reused);
+        }
+    }
+
+    /// Where an HTTP/2 request's payload bytes are to be counted, if anyone asks. On HTTP/1 they are
+    /// counted on the wire.
+    pub(crate) fn count_received(&mut self) -> Option<Arc<AtomicU64>> {
+        if self.is_http1 || self.record.is_none() {
+            return None;
+        }
+        let counter = Arc::new(AtomicU64::new(0));
+        self.received = Some(Arc::clone(&counter));
+        Some(counter)
+    }
+
+    /// Takes the head of an HTTP/2 request into its connection's allowance. False when there is no
+    /// room for it beside the requests that are open.
+    pub(crate) fn hold_head(&mut self, parts: &request::Parts) -> bool {
+        let target = parts.uri.path_and_query().map_or(0, |it| it.as_str().len());
+        // With the overhead for each field of RFC 9113 6.5.2.
+        let fields = parts.headers.iter();
+        let bytes = fields.fold(target, |sum, (name, value)| {
+            sum + name.as_str().len() + value.len() + 32
+        });
+        self.header_bytes = bytes;
+        self.down.header_bytes.fetch_add(bytes, Ordering::AcqRel) + bytes <= HEADER_BYTES_MAX
+    }
+
+    /// Notes the final head of the answer.
+    pub(crate) fn answer(&mut self, status: StatusCode, headers: &HeaderMap) {
+        let Some(record) = &mut self.record else {
+            return;
+        };
+        record.set(slots::http::STATUS_CODE, i32::from(status.as_u16()));
+        record.set_headers(
+            slots::http::RESPONSE_HEADERS,
+            &self.down.rules.header_rules,
+            Cookies::AsReceived,
+            lines(headers),
+        );
+        if self.is_http1 {
+            let reason = status.canonical_reason().unwrap_or("<none>");
+            let fields: usize = headers
+                .iter()
+                .map(|(name, value)| name.as_str().len() + value.len() + 4)
+                .sum();
+            self.sent.head = ("HTTP/1.1 200 \r\n\r\n".len() + reason.len() + fields) as u64;
+            self.sent.begins = self.down.handed_out();
+        }
+    }
+
+    /// Notes whether a part of the answer waits for the client. On HTTP/1 the guard sees that.
+    pub(crate) fn waits(&mut self, is_waiting: bool) {
+        if self.is_http1 || self.is_waiting == is_waiting {
+            return;
+        }
+        self.is_waiting = is_waiting;
+        if is_waiting {
+            self.down.waiting.fetch_add(1, Ordering::AcqRel);
+        } else {
+            self.down.waiting.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Counts body bytes of the answer.
+    pub(crate) fn sent(&mut self, bytes: usize, is_chunked: bool) {
+        self.sent.payload = self.sent.payload.saturating_add(bytes as u64);
+        if is_chunked {
+            // Size in hexadecimal and two line ends.
+            let digits = u64::from((usize::BITS - bytes.leading_zeros()).div_ceil(4));
+            self.sent.chunking = self.sent.chunking.saturating_add(digits + 4);
+        }
+    }
+
+    /// The whole answer was handed to the protocol.
+    pub(crate) fn answered(&mut self) {
+        self.is_answered = true;
+    }
+
+    fn write_logs(&mut self) {
+        if let (Some(record), false) = (&mut self.record, self.logs.is_empty()) {
+            record.set(slots::http::POLICY_LOGS, &self.logs);
+        }
+    }
+
+    /// The answer was an upgrade, and the upgraded stream is over.
+    pub(crate) fn tunnel_closed(mut self) {
+        self.write_logs();
+        if let Some(record) = self.record.take() {
+            let down = Arc::clone(&self.down);
+            offer(record, 0, Some(0), &down);
+        }
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        self.waits(false);
+        self.down.return_alarm(std::mem::take(&mut self.alarm));
+        self.write_logs();
+        if let Some(record) = self.record.take() {
+            if !self.is_http1 {
+                let received = self
+                    .received
+                    .as_ref()
+                    .map_or(0, |count| count.load(Ordering::Relaxed));
+                offer(record, received, Some(self.sent.payload), &self.down);
+            } else {
+                let unflushed = Unflushed {
+                    record,
+                    sent: self.sent,
+                };
+                if self.is_answered && self.down.turn() == Turn::Edge {
+                    self.down.keep(unflushed);
+                } else {
+                    unflushed.cut(&self.down);
+                }
+            }
+        }
+        if self.is_http1 && self.is_answered && self.down.turn() == Turn::Edge {
+            self.down.set_turn(Turn::Flush);
+        }
+        self.down
+            .header_bytes
+            .fetch_sub(self.header_bytes, Ordering::AcqRel);
+        self.down.open.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Unflushed {
+    /// Everything has left.
+    pub(crate) fn complete(self, down: &Downstream) {
+        offer(self.record, down.payload(), Some(self.sent.payload), down);
+    }
+
+    /// The connection ended before that.
+    pub(crate) fn cut(self, down: &Downstream) {
+        let wire = down.handed_out().saturating_sub(self.sent.begins);
+        // Nothing of the head left: nothing was answered.
+        let sent = (wire > 0).then(|| {
+            let whole = self.sent.payload.saturating_add(self.sent.chunking);
+            let missing = whole.saturating_sub(wire.saturating_sub(self.sent.head));
+            self.sent.payload.saturating_sub(missing)
+        });
+        offer(self.record, down.payload(), sent, down);
+    }
+}
+
+/// Completes and offers an exchange's record; `sent` is `None` when not even a status was.
+fn offer(mut record: Record, received: u64, sent: Option<u64>, down: &Downstream) {
+    record.set(slots::http::REQUEST_BODY_LENGTH, number(received));
+    match sent {
+        Some(sent) => record.set(slots::http::RESPONSE_BODY_LENGTH, number(sent)),
+        None => {
+            record.set_null(slots::http::STATUS_CODE);
+            record.set_null(slots::http::RESPONSE_HEADERS);
+        }
+    }
+    record.complete(down.now());
+    down.edge.recorder.offer(record);
+}
+
+/// A connection that belonged to someone is closed.
+pub(crate) fn connection_closed(
+    down: &Downstream,
+    account: &Arc<str>,
+    server_name: &str,
+    at: Timestamp,
+) {
+    let capture = down.edge.recorder.capture(&TCP_CONNECTION_CLOSED);
+    if capture.is_none() {
+        return;
+    }
+    let mut record = Record::new(&TCP_CONNECTION_CLOSED, capture, Arc::clone(account));
+    let (bytes_in, bytes_out) = down.bytes();
+    let (client, server) = down.addresses();
+    record.set(slots::tcp::BYTES_IN, number(bytes_in));
+    record.set(slots::tcp::BYTES_OUT, number(bytes_out));
+    record.set(slots::tcp::CLIENT_IP, client);
+    record.set(slots::tcp::END_TS, at);
+    record.set(slots::tcp::SERVER_IP, server);
+    record.set(slots::tcp::SERVER_NAME, server_name);
+    record.set(slots::tcp::SERVER_PORT, i32::from(down.server.port()));
+    record.set(slots::tcp::START_TS, down.started_at());
+    if let Some(decision) = down.decision() {
+        record.set(slots::tcp::IP_POLICY_DECISION, decision);
+    }
+    down.with_logs(|logs| record.set(slots::tcp::POLICY_LOGS, logs));
+    record.complete(at);
+    down.edge.recorder.offer(record);
+}
+
+/// How many entries are kept; the event keeps fewer if they are long.
+const LOGS_MAX: usize = 32;
+
+/// Adds an entry, unless there are as many as an event has.
+pub(crate) fn push_log(logs: &mut Vec<Map<String, Value>>, entry: Map<String, Value>) {
+    if logs.len() < LOGS_MAX {
+        logs.push(entry);
+    }
+}
+
+/// Field lines in wire order, names grouped as they are sent.
+fn lines(headers: &HeaderMap) -> impl Iterator<Item = (&[u8], &[u8])> {
+    headers
+        .iter()
+        .map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()))
+}
+
+fn number(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+fn set_method(record: &mut Record, method: &Method) {
+    let name = match *method {
+        Method::GET => "get",
+        Method::POST => "post",
+        Method::PUT => "put",
+        Method::DELETE => "delete",
+        Method::HEAD => "head",
+        Method::OPTIONS => "options",
+        Method::PATCH => "patch",
+        _ => {
+            if record.wants(slots::http::METHOD) {
+                record.set(slots::http::METHOD, &method.as_str().to_ascii_lowercase());
+            }
+            return;
+        }
+    };
+    record.set(slots::http::METHOD, name);
+}
+
+fn set_url(
+    record: &mut Record,
+    parts: &request::Parts,
+    scheme: &'static str,
+    authority: &Authority<'_>,
+) {
+    let (path, query) = (parts.uri.path(), parts.uri.query());
+    record.set(slots::http::URL_SCHEME, scheme);
+    record.set(slots::http::URL_HOST, &authority.host);
+    record.set(slots::http::URL_PATH, path);
+    record.set(slots::http::URL_QUERY, query.unwrap_or_default());
+    if record.wants(slots::http::URL_RAW) {
+        let length =
+            scheme.len() + 4 + authority.text.len() + path.len() + query.map_or(0, str::len);
+        let mut raw = String::with_capacity(length);
+        raw.push_str(scheme);
+        raw.push_str("://");
+        raw.push_str(authority.text);
+        raw.push_str(path);
+        if let Some(query) = query {
+            raw.push('?');
+            raw.push_str(query);
+        }
+        record.set(slots::http::URL_RAW, &raw);
+    }
+}

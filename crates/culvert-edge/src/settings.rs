@@ -1,0 +1,237 @@
+//! How the edge is set up, and its limits with their defaults (reliability 4.1, 4.2).
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use culvert_base::net::HostName;
+use culvert_base::{Entropy, Fault, OsEntropy};
+use culvert_events::HeaderRules;
+use rustls::ServerConfig;
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::CertificateDer;
+
+use crate::inherited::Inherited;
+use crate::listener::Kind;
+use crate::route::Hosts;
+use crate::tls;
+use crate::upstream::Dialer;
+
+/// Addresses, trust and limits of an edge.
+#[derive(Clone)]
+pub struct Settings {
+    /// Where plain HTTP is accepted; nowhere if `None`. Port 0 picks a free one.
+    pub http_addr: Option<SocketAddr>,
+    /// Where TLS is accepted; nowhere if `None`.
+    pub https_addr: Option<SocketAddr>,
+    /// Sockets used where they listen on an address that is wanted.
+    pub inherited: Inherited,
+    /// The address on which the ports of TCP endpoints are opened.
+    pub tcp_bind_ip: IpAddr,
+    /// Networks whose forwarding headers are believed and continued.
+    pub trusted_proxies: Vec<ipnet::IpNet>,
+    /// Where connections begin with a header of the PROXY protocol.
+    pub proxy_protocol: ProxyProtocol,
+    /// Whether upstreams may be at addresses that are not public.
+    pub allow_private_upstreams: bool,
+    /// Root certificates trusted for `https` upstreams besides the system's.
+    pub upstream_roots: Vec<CertificateDer<'static>>,
+    /// Certificates with their keys beside those of snapshots, by the names they are presented for.
+    pub certificates: Vec<(Vec<HostName>, Arc<CertifiedKey>)>,
+    /// Where traffic policies get their randomness.
+    pub entropy: Arc<dyn Entropy>,
+    /// Whether a rule of a traffic policy that cannot be decided, because an expression fails,
+    /// refuses the request (500) instead of being passed over.
+    pub refuses_undecided: bool,
+    /// Header values that events do not tell.
+    pub header_rules: HeaderRules,
+    /// Times and counts.
+    pub limits: Limits,
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the certificates, whose keys no log may see.
+        f.debug_struct("Settings")
+            .field("http_addr", &self.http_addr)
+            .field("https_addr", &self.https_addr)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            http_addr: None,
+            https_addr: None,
+            inherited: Inherited::default(),
+            tcp_bind_ip: Ipv4Addr::UNSPECIFIED.into(),
+            trusted_proxies: Vec::new(),
+            proxy_protocol: ProxyProtocol::default(),
+            allow_private_upstreams: true,
+            upstream_roots: Vec::new(),
+            certificates: Vec::new(),
+            entropy: Arc::new(OsEntropy),
+            refuses_undecided: false,
+            header_rules: HeaderRules::default(),
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// Who says in front of a connection whose it is. A peer elsewhere is its own client, and what it
+/// sends is not looked at for a header.
+#[derive(Clone, Debug, Default)]
+pub struct ProxyProtocol {
+    /// Networks whose connections begin with a header, of version 1 or 2.
+    pub from: Vec<ipnet::IpNet>,
+    /// Whether they do so where plain HTTP is accepted.
+    pub http: bool,
+    /// Where TLS is accepted.
+    pub https: bool,
+    /// At the ports of TCP endpoints.
+    pub tcp: bool,
+}
+
+/// What a connection is held to, as it was when the connection was accepted.
+#[derive(Debug)]
+pub(crate) struct Rules {
+    pub(crate) limits: Limits,
+    pub(crate) header_rules: HeaderRules,
+    pub(crate) refuses_undecided: bool,
+    trusted_proxies: Vec<ipnet::IpNet>,
+    proxy_protocol: ProxyProtocol,
+}
+
+impl Rules {
+    /// Whether a connection of this peer to this kind of listener begins with a header of the PROXY
+    /// protocol.
+    pub(crate) fn is_announced(&self, kind: Kind, peer: IpAddr) -> bool {
+        let announced = &self.proxy_protocol;
+        let is_on = match kind {
+            Kind::Http => announced.http,
+            Kind::Tls => announced.https,
+            Kind::Tcp(_) => announced.tcp,
+        };
+        is_on && announced.from.iter().any(|network| network.contains(&peer))
+    }
+
+    /// Whether forwarding headers of this peer are believed.
+    pub(crate) fn trusts(&self, peer: IpAddr) -> bool {
+        self.trusted_proxies
+            .iter()
+            .any(|network| network.contains(&peer))
+    }
+}
+
+impl Settings {
+    pub(crate) fn rules(&self) -> Rules {
+        Rules {
+            limits: self.limits.clone(),
+            header_rules: self.header_rules.clone(),
+            refuses_undecided: self.refuses_undecided,
+            trusted_proxies: self.trusted_proxies.clone(),
+            proxy_protocol: self.proxy_protocol.clone(),
+        }
+    }
+
+    pub(crate) fn dialer(&self) -> Result<Dialer, Fault> {
+        Dialer::new(
+            &self.upstream_roots,
+            self.limits.connect,
+            self.allow_private_upstreams,
+        )
+        .map_err(|error| Fault::new("reading the root certificates for upstreams", error))
+    }
+
+    pub(crate) fn files(&self) -> Result<Hosts<Arc<ServerConfig>>, Fault> {
+        let mut files = Hosts::default();
+        for (names, key) in &self.certificates {
+            let config = tls::server_config(Arc::clone(key))
+                .map_err(|error| Fault::new("using a certificate of a file", error))?;
+            for name in names {
+                files.insert(name, Arc::clone(&config));
+            }
+        }
+        Ok(files)
+    }
+}
+
+/// Times and counts. Sizes of HTTP heads are fixed in the parser.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Memory of the process at which the edge is full. At 70, 85 and 95 percent it sheds load.
+    pub memory_bytes: u64,
+    /// Connections open at once.
+    pub connections: usize,
+    /// Of them, from one address, or from one /64 of IPv6.
+    pub connections_per_source: usize,
+    /// TLS handshakes at once.
+    pub handshakes: usize,
+    /// Bytes of request bodies that are read before they are sent on, of all requests together.
+    pub held_bytes: usize,
+    /// From accept to a complete TLS handshake.
+    pub handshake: Duration,
+    /// From accept to the first byte of a request.
+    pub first_byte: Duration,
+    /// From the first byte of a request's head to its last.
+    pub head: Duration,
+    /// Between an answer and the next request.
+    pub idle: Duration,
+    /// Between an answer and the moment the connection's buffers are freed.
+    pub rest: Duration,
+    /// Between requests on HTTP/2.
+    pub http2_idle: Duration,
+    /// Without progress of a body, either way.
+    pub body_stall: Duration,
+    /// Over how much waiting for a request's body its rate is judged, which may not be under 256
+    /// bytes a second.
+    pub body_rate_over: Duration,
+    /// Without the client taking what is written.
+    pub write_stall: Duration,
+    /// To connect to an upstream, TLS and all.
+    pub connect: Duration,
+    /// From a whole request to the head of its answer.
+    pub answer: Duration,
+    /// Without a byte through a tunnel: TCP, TLS passed through, WebSocket.
+    pub tunnel_idle: Duration,
+    /// Streams open at once on an HTTP/2 connection.
+    pub http2_streams: u32,
+    /// From the end of accepting until idle connections close: time for requests on their way.
+    pub parting: Duration,
+    /// Requests after which an HTTP/2 connection is asked to begin anew.
+    pub http2_requests: u64,
+    /// From the end of accepting to the cut.
+    pub drain: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Self {
+            memory_bytes: 512 << 20,
+            connections: 16_384,
+            connections_per_source: 1_024,
+            handshakes: 256,
+            held_bytes: 256 << 20,
+            handshake: seconds(5),
+            first_byte: seconds(5),
+            head: seconds(10),
+            idle: seconds(75),
+            rest: seconds(1),
+            http2_idle: seconds(120),
+            body_stall: seconds(30),
+            body_rate_over: seconds(10),
+            write_stall: seconds(30),
+            connect: seconds(5),
+            answer: seconds(60),
+            tunnel_idle: seconds(3600),
+            http2_streams: 100,
+            parting: seconds(1),
+            http2_requests: 10_000,
+            drain: seconds(30),
+        }
+    }
+}

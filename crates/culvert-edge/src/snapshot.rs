@@ -1,0 +1,377 @@
+//! The compiled, immutable input of the edge: which endpoints there are, and which certificates.
+//!
+//! A [`Snapshot`] is a plain value that anyone can build. [`Live`] is what the edge makes of it:
+//! the same facts in tables that a request reads without a lock, tied to connection pools and TLS
+//! settings that outlive one snapshot.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use culvert_base::IpSet;
+use culvert_base::net::HostName;
+use rustls::ServerConfig;
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::CertificateDer;
+
+use crate::acme::{Answers, Challenge, Prepared};
+use crate::policy::Policy;
+use crate::route::Hosts;
+use crate::tls;
+use crate::upstream::{Pool, Upstream};
+
+/// How an endpoint is spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scheme {
+    /// HTTP in clear, found by host.
+    Http,
+    /// HTTP over TLS that ends here, found by host.
+    Https,
+    /// Raw TCP on a port of its own.
+    Tcp,
+    /// TLS that passes through, found by the name in its first bytes.
+    Tls,
+}
+
+impl Scheme {
+    /// All there are.
+    pub const ALL: [Self; 4] = [Self::Http, Self::Https, Self::Tcp, Self::Tls];
+
+    /// As it stands in front of `://`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+            Self::Tcp => "tcp",
+            Self::Tls => "tls",
+        }
+    }
+
+    /// Whether the edge speaks HTTP at such an endpoint.
+    pub fn is_http(self) -> bool {
+        matches!(self, Self::Http | Self::Https)
+    }
+}
+
+/// An address at which traffic arrives, and where it goes.
+#[derive(Clone, Debug)]
+pub struct Endpoint {
+    /// `ep_…`, for the log.
+    pub id: String,
+    /// `ac_…` of the account whose events its traffic makes.
+    pub account: Arc<str>,
+    /// How it is spoken to.
+    pub scheme: Scheme,
+    /// Its host; a wildcard covers names of any depth below it.
+    pub host: HostName,
+    /// The public port of a TCP endpoint; nominal for the others.
+    pub port: u16,
+    /// Where its traffic goes, as far as the policy lets it; `None` when the policy answers all.
+    pub upstream: Option<Upstream>,
+    /// What is done with its traffic on the way.
+    pub policy: Option<Arc<Policy>>,
+}
+
+impl Endpoint {
+    /// Its address as a URL.
+    pub(crate) fn url(&self) -> String {
+        let (name, host) = (self.scheme.name(), &*self.host);
+        match self.scheme {
+            Scheme::Tcp => format!("{name}://{host}:{}", self.port),
+            _ => format!("{name}://{host}"),
+        }
+    }
+}
+
+/// The addresses from which the endpoints of an account are reached.
+#[derive(Clone, Debug)]
+pub struct Restriction {
+    /// `ipx_…`, for the log.
+    pub id: String,
+    /// `ac_…` of the account whose endpoints it is about.
+    pub account: Arc<str>,
+    /// Whether others are refused, or only logged.
+    pub enforced: bool,
+    /// Who is admitted.
+    pub admitted: Arc<IpSet>,
+}
+
+/// A certificate with its key, and the names it is presented for.
+type Named = (Vec<HostName>, Arc<CertifiedKey>);
+
+/// Endpoints, certificates and restrictions of one moment.
+#[derive(Clone, Default)]
+pub struct Snapshot {
+    endpoints: Vec<Endpoint>,
+    restrictions: Vec<Restriction>,
+    certificates: Vec<Named>,
+    fallback: Vec<Named>,
+    challenges: Vec<Challenge>,
+}
+
+impl Snapshot {
+    /// A snapshot without endpoints and certificates, to be filled.
+    pub fn builder() -> SnapshotBuilder {
+        SnapshotBuilder(Self::default())
+    }
+
+    /// How many endpoints it has.
+    pub fn len(&self) -> usize {
+        self.endpoints.len()
+    }
+
+    /// Its restrictions.
+    pub fn restrictions(&self) -> &[Restriction] {
+        &self.restrictions
+    }
+
+    /// Its challenges.
+    pub fn challenges(&self) -> &[Challenge] {
+        &self.challenges
+    }
+
+    /// Whether it has no endpoint.
+    pub fn is_empty(&self) -> bool {
+        self.endpoints.is_empty()
+    }
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the certificates, whose keys no log may see.
+        f.debug_struct("Snapshot")
+            .field("endpoints", &self.endpoints)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Fills a [`Snapshot`].
+#[derive(Debug)]
+pub struct SnapshotBuilder(Snapshot);
+
+impl SnapshotBuilder {
+    /// Adds an endpoint. Several with the same scheme, host and port share the load in turn.
+    #[must_use]
+    pub fn endpoint(mut self, endpoint: Endpoint) -> Self {
+        self.0.endpoints.push(endpoint);
+        self
+    }
+
+    /// Adds a certificate with its key, presented for these names. For a name given twice the later
+    /// one counts; a wildcard covers names of any depth.
+    #[must_use]
+    pub fn certificate(
+        mut self,
+        names: impl IntoIterator<Item = HostName>,
+        key: Arc<CertifiedKey>,
+    ) -> Self {
+        self.0.certificates.push((names.into_iter().collect(), key));
+        self
+    }
+
+    /// Adds a certificate that is presented where there is no other, neither of the snapshot nor in
+    /// the operator's files.
+    #[must_use]
+    pub fn fallback_certificate(
+        mut self,
+        names: impl IntoIterator<Item = HostName>,
+        key: Arc<CertifiedKey>,
+    ) -> Self {
+        self.0.fallback.push((names.into_iter().collect(), key));
+        self
+    }
+
+    /// Adds the restriction of an account's endpoints; of two for one account the later one counts.
+    #[must_use]
+    pub fn restriction(mut self, restriction: Restriction) -> Self {
+        self.0.restrictions.push(restriction);
+        self
+    }
+
+    /// Adds a challenge that is to be answered for its host, whatever else is there.
+    #[must_use]
+    pub fn challenge(mut self, challenge: Challenge) -> Self {
+        self.0.challenges.push(challenge);
+        self
+    }
+
+    /// The snapshot.
+    pub fn build(self) -> Snapshot {
+        self.0
+    }
+}
+
+/// A snapshot in use.
+#[derive(Debug, Default)]
+pub(crate) struct Live {
+    pub(crate) http: Hosts<Arc<Group>>,
+    pub(crate) https: Hosts<Arc<Group>>,
+    pub(crate) tls: Hosts<Arc<Group>>,
+    pub(crate) tcp: HashMap<u16, Arc<Group>>,
+    pub(crate) certificates: Hosts<Arc<ServerConfig>>,
+    pub(crate) fallback: Hosts<Arc<ServerConfig>>,
+    pub(crate) answers: Answers,
+}
+
+/// The endpoints at one address.
+#[derive(Debug)]
+pub(crate) struct Group {
+    first: Arc<Member>,
+    others: Vec<Arc<Member>>,
+    turn: AtomicUsize,
+    restriction: Option<Arc<Restriction>>,
+}
+
+/// An endpoint with the connections to its upstream.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) pool: Option<Arc<Pool>>,
+}
+
+impl Group {
+    /// The account of its endpoints: one address belongs to one account.
+    pub(crate) fn account(&self) -> &Arc<str> {
+        &self.first.endpoint.account
+    }
+
+    /// The host of its address.
+    pub(crate) fn host(&self) -> &str {
+        &self.first.endpoint.host
+    }
+
+    /// Whether a client at this address may reach its endpoints. A restriction that is not enforced
+    /// is logged and lets it pass.
+    pub(crate) fn admits(&self, client: IpAddr) -> bool {
+        let Some(restriction) = &self.restriction else {
+            return true;
+        };
+        if restriction.admitted.contains(client) {
+            return true;
+        }
+        let host = self.host();
+        if restriction.enforced {
+            tracing::debug!(restriction.id, %client, host, "an IP restriction refuses a client");
+        } else {
+            tracing::info!(
+                restriction.id,
+                %client,
+                host,
+                "an IP restriction that is not enforced would refuse this client"
+            );
+        }
+        !restriction.enforced
+    }
+
+    /// One of its endpoints, for what happens before a turn is taken.
+    pub(crate) fn first(&self) -> &Arc<Member> {
+        &self.first
+    }
+
+    /// The endpoint whose turn it is.
+    pub(crate) fn pick(&self) -> &Arc<Member> {
+        if self.others.is_empty() {
+            return &self.first;
+        }
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % (self.others.len() + 1);
+        match turn.checked_sub(1) {
+            Some(other) => self.others.get(other).unwrap_or(&self.first),
+            None => &self.first,
+        }
+    }
+}
+
+/// What outlives a snapshot.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    pools: HashMap<(Arc<str>, Upstream), Arc<Pool>>,
+    /// By certificate chain.
+    configs: HashMap<Vec<CertificateDer<'static>>, Arc<ServerConfig>>,
+    prepared: Prepared,
+}
+
+impl Kept {
+    /// Puts a snapshot into tables, reusing the pools and TLS settings of the one before, and
+    /// forgetting those no longer named.
+    pub(crate) fn compile(&mut self, snapshot: Snapshot) -> Result<Live, rustls::Error> {
+        let mut live = Live::default();
+        let mut configs: HashMap<Vec<CertificateDer<'static>>, Arc<ServerConfig>> = HashMap::new();
+        let tables = [
+            (snapshot.certificates, &mut live.certificates),
+            (snapshot.fallback, &mut live.fallback),
+        ];
+        for (certificates, table) in tables {
+            for (names, key) in certificates {
+                let known = configs
+                    .get(&key.cert)
+                    .or_else(|| self.configs.get(&key.cert));
+                let config = match known {
+                    Some(config) => Arc::clone(config),
+                    None => tls::server_config(Arc::clone(&key))?,
+                };
+                for name in names {
+                    table.insert(&name, Arc::clone(&config));
+                }
+                configs.insert(key.cert.clone(), config);
+            }
+        }
+        self.configs = configs;
+        live.answers = Answers::of(snapshot.challenges, &mut self.prepared);
+
+        let mut pools = HashMap::new();
+        let mut groups: HashMap<(Scheme, HostName, u16), Vec<Arc<Member>>> = HashMap::new();
+        for endpoint in snapshot.endpoints {
+            let pool = endpoint.upstream.clone().map(|upstream| {
+                let key = (Arc::clone(&endpoint.account), upstream);
+                let pool = match pools.get(&key).or_else(|| self.pools.get(&key)) {
+                    Some(pool) => Arc::clone(pool),
+                    None => Arc::new(Pool::new(key.1.clone())),
+                };
+                pools.insert(key, Arc::clone(&pool));
+                pool
+            });
+            // Only a TCP endpoint is found by its port.
+            let (host, port) = match endpoint.scheme {
+                Scheme::Tcp => (HostName::parse("tcp").ok(), endpoint.port),
+                _ => (Some(endpoint.host.clone()), 0),
+            };
+            let Some(host) = host else { continue };
+            groups
+                .entry((endpoint.scheme, host, port))
+                .or_default()
+                .push(Arc::new(Member { endpoint, pool }));
+        }
+        self.pools = pools;
+
+        let restrictions: HashMap<Arc<str>, Arc<Restriction>> = snapshot
+            .restrictions
+            .into_iter()
+            .map(|one| (Arc::clone(&one.account), Arc::new(one)))
+            .collect();
+        for ((scheme, host, port), mut members) in groups {
+            let Some(first) = members.pop() else { continue };
+            let group = Arc::new(Group {
+                restriction: restrictions.get(&first.endpoint.account).cloned(),
+                first,
+                others: members,
+                turn: AtomicUsize::new(0),
+            });
+            match scheme {
+                Scheme::Http => live.http.insert(&host, group),
+                Scheme::Https => live.https.insert(&host, group),
+                Scheme::Tls => live.tls.insert(&host, group),
+                Scheme::Tcp => {
+                    live.tcp.insert(port, group);
+                }
+            }
+        }
+        Ok(live)
+    }
+
+    /// The pools in use, for upkeep.
+    pub(crate) fn pools(&self) -> impl Iterator<Item = &Arc<Pool>> {
+        self.pools.values()
+    }
+}

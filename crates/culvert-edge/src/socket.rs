@@ -1,0 +1,239 @@
+//! The client's socket, counted, and the two shapes in which the rest of the edge sees it.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use crate::downstream::Downstream;
+
+/// A client's TCP socket. Counts the bytes that pass, and notes the moment it is dropped, whoever
+/// drops it: the connection's end hangs on that and on nothing else.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    tcp: TcpStream,
+    down: Arc<Downstream>,
+    read: u64,
+    written: u64,
+}
+
+impl Counted {
+    pub(crate) fn new(tcp: TcpStream, down: Arc<Downstream>) -> Self {
+        Self {
+            tcp,
+            down,
+            read: 0,
+            written: 0,
+        }
+    }
+
+    /// Closes it without a farewell: what was sent may be lost, and the client sees a reset.
+    pub(crate) fn reset(self) {
+        let linger = socket2::SockRef::from(&self.tcp).set_linger(Some(Duration::ZERO));
+        if let Err(error) = linger {
+            tracing::debug!(%error, "a connection is closed in the ordinary way");
+        }
+    }
+
+    fn wrote(&mut self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(bytes)) = result {
+            self.written = self.written.saturating_add(bytes as u64);
+            self.down.set_bytes_out(self.written);
+        }
+        result
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.down.closed();
+    }
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let result = Pin::new(&mut self.tcp).poll_read(cx, buf);
+        let bytes = buf.filled().len() - before;
+        if bytes > 0 {
+            self.read = self.read.saturating_add(bytes as u64);
+            self.down.set_bytes_in(self.read);
+        }
+        result
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.tcp).poll_write(cx, bytes);
+        self.wrote(result)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.tcp).poll_write_vectored(cx, slices);
+        self.wrote(result)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_shutdown(cx)
+    }
+}
+
+/// A socket some of whose bytes were read ahead and are read again first.
+#[derive(Debug)]
+pub(crate) struct Replay {
+    ahead: Vec<u8>,
+    at: usize,
+    socket: Counted,
+}
+
+impl Replay {
+    pub(crate) fn new(ahead: Vec<u8>, socket: Counted) -> Self {
+        Self {
+            ahead,
+            at: 0,
+            socket,
+        }
+    }
+}
+
+impl AsyncRead for Replay {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let rest = this.ahead.get(this.at..).unwrap_or_default();
+        if rest.is_empty() {
+            return Pin::new(&mut this.socket).poll_read(cx, buf);
+        }
+        let taken = rest.len().min(buf.remaining());
+        buf.put_slice(rest.get(..taken).unwrap_or_default());
+        this.at += taken;
+        if this.at == this.ahead.len() {
+            this.ahead = Vec::new();
+            this.at = 0;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Replay {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(cx)
+    }
+}
+
+/// A client's connection as HTTP sees it: in clear, or with TLS ended here.
+#[derive(Debug)]
+pub(crate) enum Wire {
+    Plain(Counted),
+    Tls(Box<tokio_rustls::server::TlsStream<Replay>>),
+}
+
+macro_rules! on_wire {
+    ($wire:expr, $io:ident => $call:expr) => {
+        match $wire.get_mut() {
+            Wire::Plain(socket) => {
+                let $io = Pin::new(socket);
+                $call
+            }
+            Wire::Tls(stream) => {
+                let $io = Pin::new(stream.as_mut());
+                $call
+            }
+        }
+    };
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        on_wire!(self, io => io.poll_read(cx, buf))
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        on_wire!(self, io => io.poll_write(cx, bytes))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        on_wire!(self, io => io.poll_write_vectored(cx, slices))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plain(socket) => socket.is_write_vectored(),
+            Self::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        on_wire!(self, io => io.poll_flush(cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        on_wire!(self, io => io.poll_shutdown(cx))
+    }
+}

@@ -1,0 +1,474 @@
+//! One event for each request that found an endpoint, one for each connection that did, in every
+//! situation (contract: events 7.5 and 8).
+
+use serde_json::{Value, json};
+
+use super::harness::*;
+use crate::{Limits, Settings};
+
+/// The parts of an exchange's event that situations differ in.
+fn brief(event: &Value) -> Value {
+    let object = &event["object"];
+    json!([
+        object["http"]["request"]["method"],
+        object["http"]["response"]["status_code"],
+        object["http"]["request"]["body_length"],
+        object["http"]["response"]["body_length"],
+    ])
+}
+
+#[tokio::test]
+async fn an_ordinary_request_tells_everything() {
+    let mut rig = Rig::start().await;
+    let origin = hello(&mut rig.tasks).await;
+    rig.edge.publish(http("app.example", origin).build()).await;
+    let mut client = rig.connect().await;
+    client.send("GET /a/b?c=d HTTP/1.1\r\nHost: App.example:81\r\nUser-Agent: Probe/1\r\nAccept: A\r\naccept: b\r\n\r\n").await;
+    assert_eq!(client.answer("GET").await.status, 200);
+    let event = rig.recorder.events(1).await.remove(0);
+    assert_eq!(event["event_type"], HTTP);
+    assert_eq!(event["account_id"], "ac_1");
+    let mut object = event["object"].clone();
+    let port = rig.edge.http_addr().unwrap().port();
+    assert!(object["conn"]["start_ts"].as_str().unwrap().ends_with('Z'));
+    object["conn"]["start_ts"] = json!("T");
+    assert!(
+        object["http"]["response"]["headers"]["Date"][0]
+            .as_str()
+            .unwrap()
+            .ends_with("gmt")
+    );
+    object["http"]["response"]["headers"]["Date"] = json!("D");
+    assert_eq!(
+        object,
+        json!({
+            "backend": {"connection_reused": false},
+            "basic_auth": {"decision": "invalid", "username": null},
+            "circuit_breaker": {"decision": "invalid"},
+            "compression": {"algorithm": "none", "bytes_saved": 0},
+            "conn": {"client_ip": "127.0.0.1", "server_ip": "127.0.0.1", "server_name": "app.example",
+                "server_port": port, "start_ts": "T"},
+            "http": {
+                "request": {
+                    "body_length": 0,
+                    "headers": {"Host": ["app.example:81"], "User-Agent": ["probe/1"], "Accept": ["a", "b"]},
+                    "method": "get",
+                    "url": {"host": "app.example", "path": "/a/b", "query": "c=d",
+                        "raw": "http://App.example:81/a/b?c=d", "scheme": "http"},
+                    "user_agent": "Probe/1",
+                },
+                "response": {
+                    "body_length": 5,
+                    "headers": {"Content-Type": ["text/plain"], "Content-Length": ["5"], "Date": "D"},
+                    "status_code": 200,
+                },
+            },
+            "ip_policy": {"decision": "invalid"},
+            "oauth": {"app_client_id": null, "decision": "invalid", "user": {"id": null, "name": null}},
+            "tls": {"cipher_suite": null, "client_cert": {"serial_number": null, "subject": {"cn": null}}, "version": null},
+            "traffic_policy": {"logs": []},
+            "webhook_verification": {"decision": "invalid"},
+        })
+    );
+    drop(client);
+    let events = rig.recorder.events(2).await;
+    let conn = &events[1]["object"]["conn"];
+    assert_eq!(events[1]["event_type"], TCP);
+    assert_eq!(conn["server_name"], "app.example");
+    assert_eq!(conn["bytes_in"], 90);
+    assert!(conn["bytes_out"].as_i64().unwrap() > 100);
+    assert!(conn["start_ts"].as_str() <= conn["end_ts"].as_str());
+}
+
+/// What the protocol adds to an answer is told like what the upstream sent: each field once.
+#[tokio::test]
+async fn the_answer_is_told_as_it_was_sent() {
+    let mut rig = Rig::start().await;
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        while let Some((head, _)) = client.request().await {
+            let answer: &[u8] = match head.split(' ').nth(1).unwrap() {
+                "/chunked" => {
+                    b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"
+                }
+                _ => b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
+            };
+            client.send(answer).await;
+        }
+    })
+    .await;
+    rig.edge.publish(http("app.example", origin).build()).await;
+    for (number, (line, asks, told)) in [
+        ("/ HTTP/1.1", "", None),
+        ("/ HTTP/1.1", "Connection: x, Close\r\n", Some("close")),
+        ("/chunked HTTP/1.1", "Connection: close\r\n", Some("close")),
+        ("/ HTTP/1.0", "", Some("close")),
+        (
+            "/ HTTP/1.0",
+            "Connection: keep-alive\r\n",
+            Some("keep-alive"),
+        ),
+        (
+            "/chunked HTTP/1.0",
+            "Connection: keep-alive\r\n",
+            Some("close"),
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut client = rig.connect().await;
+        client
+            .send(format!("GET {line}\r\nHost: app.example\r\n{asks}\r\n"))
+            .await;
+        let answer = client.answer("GET").await;
+        assert_eq!(answer.status, 200, "{line} {asks}");
+        let mut sent: Vec<String> = answer
+            .headers
+            .iter()
+            .map(|(name, _)| name.to_ascii_lowercase())
+            .collect();
+        sent.sort();
+        drop(client);
+        let events = rig.recorder.events(2 * (number + 1)).await;
+        let event = of(&events, HTTP).pop().unwrap();
+        let headers = event["object"]["http"]["response"]["headers"]
+            .as_object()
+            .unwrap();
+        let mut listed: Vec<String> = headers
+            .iter()
+            .flat_map(|(name, values)| {
+                let times = values.as_array().unwrap().len();
+                std::iter::repeat_n(name.to_ascii_lowercase(), times)
+            })
+            .collect();
+        listed.sort();
+        assert_eq!(listed, sent, "{line} {asks}");
+        let connection = headers
+            .get("Connection")
+            .map(|values| values[0].as_str().unwrap());
+        assert_eq!(connection, told, "{line} {asks}");
+    }
+}
+
+#[tokio::test]
+async fn situations() {
+    let mut rig = Rig::with(Settings {
+        limits: Limits {
+            answer: std::time::Duration::from_millis(300),
+            ..Limits::default()
+        },
+        ..settings()
+    })
+    .await;
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        while let Some((head, _)) = client.request().await {
+            let answer: &[u8] = match head.split(' ').nth(1).unwrap() {
+                "/chunked" => b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\nx: y\r\n\r\n",
+                "/head" => b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n",
+                "/204" => b"HTTP/1.1 204 No Content\r\n\r\n",
+                "/dies" => b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\nabcdef",
+                "/bad" => b"?\r\n\r\n",
+                "/slow" => {
+                    client.rest().await;
+                    return;
+                }
+                "/events" => b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: 1\n\n",
+                _ => b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
+            };
+            client.send(answer).await;
+            if head.contains("/dies") || head.contains("/bad") || head.contains("/events") {
+                return;
+            }
+        }
+    })
+    .await;
+    let unreachable = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let snapshot = http("app.example", origin).endpoint(endpoint(
+        crate::Scheme::Http,
+        "gone.example",
+        80,
+        &format!("http://{unreachable}"),
+        "",
+    ));
+    rig.edge.publish(snapshot.build()).await;
+
+    let app = "Host: app.example\r\n";
+    for (request, expected) in [
+        (
+            format!(
+                "POST /chunked HTTP/1.1\r\n{app}Transfer-Encoding: chunked\r\n\r\n4;x=y\r\nabcd\r\n0\r\nt: u\r\n\r\n"
+            ),
+            json!(["post", 200, 4, 5]),
+        ),
+        (
+            format!("HEAD /head HTTP/1.1\r\n{app}\r\n"),
+            json!(["head", 200, 0, 0]),
+        ),
+        (
+            format!("GET /204 HTTP/1.1\r\n{app}\r\n"),
+            json!(["get", 204, 0, 0]),
+        ),
+        (
+            format!("GET /dies HTTP/1.1\r\n{app}\r\n"),
+            json!(["get", 200, 0, 6]),
+        ),
+        (
+            format!("GET /bad HTTP/1.1\r\n{app}\r\n"),
+            json!(["get", 502, 0, null]),
+        ),
+        (
+            format!("GET /slow HTTP/1.1\r\n{app}\r\n"),
+            json!(["get", 504, 0, null]),
+        ),
+        (
+            format!("GET /events HTTP/1.1\r\n{app}\r\n"),
+            json!(["get", 200, 0, 9]),
+        ),
+        (
+            "GET / HTTP/1.1\r\nHost: gone.example\r\n\r\n".to_owned(),
+            json!(["get", 502, 0, null]),
+        ),
+        (
+            format!("TRACE / HTTP/1.1\r\n{app}\r\n"),
+            json!(["trace", 405, 0, null]),
+        ),
+        (
+            format!("POST / HTTP/1.1\r\n{app}Expect: x\r\nContent-Length: 3\r\n\r\n"),
+            json!(["post", 417, 0, null]),
+        ),
+        (
+            format!("M-SEARCH / HTTP/1.1\r\n{app}\r\n"),
+            json!(["m-search", 200, 0, 2]),
+        ),
+        (
+            format!("OPTIONS * HTTP/1.1\r\n{app}\r\n"),
+            json!(["options", 200, 0, 2]),
+        ),
+    ] {
+        let before = rig.recorder.count();
+        let mut client = rig.connect().await;
+        client.send(&request).await;
+        let method = request.split(' ').next().unwrap();
+        let answer = client.try_answer(method).await;
+        drop(client);
+        let events = rig.recorder.events(before + 2).await;
+        let mut expected = expected;
+        if expected[3].is_null() {
+            // The edge's own page, as long as it was.
+            expected[3] = json!(answer.as_ref().unwrap().body.len());
+        }
+        assert_eq!(brief(&events[before]), expected, "{request} {answer:?}");
+        assert_eq!(events[before + 1]["event_type"], TCP, "{request}");
+    }
+    // Nothing more came of any of them.
+    assert_eq!(rig.recorder.count(), 24);
+}
+
+#[tokio::test]
+async fn what_found_no_endpoint_makes_no_event() {
+    let mut rig = Rig::start().await;
+    let origin = hello(&mut rig.tasks).await;
+    rig.edge.publish(http("app.example", origin).build()).await;
+    for request in [
+        "GET / HTTP/1.1\r\nHost: other.example\r\n\r\n",
+        "nonsense\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: app.example\r\nContent-Length: x\r\n\r\n",
+        "GET / HTTP/1.1\r\n\r\n",
+    ] {
+        assert!(rig.ask(request).await.status >= 400);
+    }
+    drop(rig.connect().await);
+    rig.ask("GET / HTTP/1.1\r\nHost: app.example\r\n\r\n").await;
+    let events = rig.recorder.events(2).await;
+    assert_eq!(events[0]["object"]["http"]["response"]["status_code"], 200);
+    assert_eq!(rig.recorder.count(), 2);
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_ends_the_exchange() {
+    let mut rig = Rig::start().await;
+    let (told, mut heard) = tokio::sync::mpsc::channel(8);
+    let origin = origin(&mut rig.tasks, move |mut client| {
+        let told = told.clone();
+        async move {
+            let head = client.head().await.unwrap();
+            if head.starts_with("GET /stream") {
+                client
+                    .send("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n0123456789")
+                    .await;
+            }
+            if head.starts_with("POST") {
+                while client.read.len() < 5 {
+                    client.more().await;
+                }
+            }
+            told.send("asked").await.unwrap();
+            client.rest().await;
+            told.send("left").await.unwrap();
+        }
+    })
+    .await;
+    rig.edge.publish(http("app.example", origin).build()).await;
+
+    // While the answer is awaited.
+    let mut client = rig.connect().await;
+    client
+        .send("GET /wait HTTP/1.1\r\nHost: app.example\r\n\r\n")
+        .await;
+    heard.recv().await.unwrap();
+    drop(client);
+    soon("the origin to be left", heard.recv()).await.unwrap();
+    let events = rig.recorder.events(2).await;
+    assert_eq!(brief(&events[0]), json!(["get", null, 0, 0]));
+    assert_eq!(
+        events[0]["object"]["http"]["response"]["headers"],
+        json!({})
+    );
+
+    // While the request is sent.
+    let mut client = rig.connect().await;
+    client
+        .send("POST / HTTP/1.1\r\nHost: app.example\r\nContent-Length: 100\r\n\r\n01234")
+        .await;
+    heard.recv().await.unwrap();
+    drop(client);
+    soon("the origin to be left", heard.recv()).await.unwrap();
+    let events = rig.recorder.events(4).await;
+    assert_eq!(brief(&events[2]), json!(["post", null, 5, 0]));
+
+    // While the answer is sent.
+    let mut client = rig.connect().await;
+    client
+        .send("GET /stream HTTP/1.1\r\nHost: app.example\r\n\r\n")
+        .await;
+    heard.recv().await.unwrap();
+    while find(&client.read, b"0123456789").is_none() {
+        assert!(client.more().await);
+    }
+    drop(client);
+    soon("the origin to be left", heard.recv()).await.unwrap();
+    let events = rig.recorder.events(6).await;
+    assert_eq!(brief(&events[4]), json!(["get", 200, 0, 10]));
+    for at in [1, 3, 5] {
+        assert_eq!(events[at]["event_type"], TCP);
+    }
+}
+
+#[tokio::test]
+async fn bytes_that_never_left_are_not_counted() {
+    let mut rig = Rig::start().await;
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        client.request().await;
+        client
+            .send("HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n")
+            .await;
+        let block = vec![b'x'; 1 << 20];
+        for _ in 0..95 {
+            client.send(&block).await;
+        }
+    })
+    .await;
+    rig.edge.publish(http("app.example", origin).build()).await;
+    let mut client = rig.connect().await;
+    client
+        .send("GET / HTTP/1.1\r\nHost: app.example\r\n\r\n")
+        .await;
+    client.head().await.unwrap();
+    drop(client);
+    let events = rig.recorder.events(2).await;
+    let body = events[0]["object"]["http"]["response"]["body_length"]
+        .as_i64()
+        .unwrap();
+    let out = events[1]["object"]["conn"]["bytes_out"].as_i64().unwrap();
+    assert!(
+        body > 0 && body < out && out - body < 400,
+        "{body} of {out}"
+    );
+}
+
+#[tokio::test]
+async fn nobody_listening_costs_no_record() {
+    let mut rig = Rig::start().await;
+    rig.recorder
+        .is_off
+        .store(true, std::sync::atomic::Ordering::SeqCst);
+    let origin = hello(&mut rig.tasks).await;
+    rig.edge.publish(http("app.example", origin).build()).await;
+    assert_eq!(
+        rig.ask("GET / HTTP/1.1\r\nHost: app.example\r\n\r\n")
+            .await
+            .status,
+        200
+    );
+    soon("the connection to end", async {
+        while rig.edge.meters().connections.get() > 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(rig.recorder.count(), 0);
+}
+
+#[tokio::test]
+async fn connections_beyond_the_limit_of_their_source_are_closed() {
+    let rig = Rig::with(Settings {
+        limits: Limits {
+            connections_per_source: 2,
+            ..Limits::default()
+        },
+        ..settings()
+    })
+    .await;
+    let (mut one, _two) = (rig.connect().await, rig.connect().await);
+    one.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    assert_eq!(one.answer("GET").await.status, 404);
+    soon("both to be taken in", async {
+        while rig.edge.meters().connections.get() < 2 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let mut three = rig.connect().await;
+    assert!(!three.more().await);
+    assert_eq!(rig.edge.meters().refused_source.get(), 1);
+}
+
+#[tokio::test]
+async fn the_slow_are_closed() {
+    let short = std::time::Duration::from_millis(100);
+    let mut rig = Rig::with(Settings {
+        limits: Limits {
+            first_byte: short,
+            head: short,
+            idle: short,
+            body_stall: short,
+            ..Limits::default()
+        },
+        ..settings()
+    })
+    .await;
+    let origin = hello(&mut rig.tasks).await;
+    rig.edge.publish(http("app.example", origin).build()).await;
+
+    let mut silent = rig.connect().await;
+    assert_eq!(silent.rest().await, b"");
+
+    let mut dripping = rig.connect().await;
+    dripping.send("GET / HTTP/1.1\r\nHo").await;
+    assert_eq!(dripping.answer("GET").await.status, 408);
+
+    let mut idle = rig.connect().await;
+    idle.send("GET / HTTP/1.1\r\nHost: app.example\r\n\r\n")
+        .await;
+    assert_eq!(idle.answer("GET").await.status, 200);
+    assert_eq!(idle.rest().await, b"");
+
+    let mut stalled = rig.connect().await;
+    stalled
+        .send("POST / HTTP/1.1\r\nHost: app.example\r\nContent-Length: 9\r\n\r\nabc")
+        .await;
+    assert_eq!(stalled.answer("POST").await.status, 408);
+}

@@ -1,0 +1,601 @@
+//! What passes between client and origin.
+
+use std::sync::Arc;
+
+use super::harness::*;
+use crate::Scheme;
+
+const GET: &str = "GET /x?y=1 HTTP/1.1\r\nHost: app.example\r\n\r\n";
+
+#[tokio::test]
+async fn a_request_passes_and_its_answer_comes_back() {
+    let mut rig = Rig::start().await;
+    let (told, mut heard) = tokio::sync::mpsc::channel(8);
+    let origin = origin(&mut rig.tasks, move |mut client| {
+        let told = told.clone();
+        async move {
+            while let Some((head, body)) = client.request().await {
+                told.send((head, body)).await.unwrap();
+                client.send("HTTP/1.1 201 Created\r\nx-a: 1\r\nkeep-alive: x\r\nngrok-error-code: no\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n").await;
+            }
+        }
+    })
+    .await;
+    rig.edge.publish(http("app.example", origin).build()).await;
+
+    let mut client = rig.connect().await;
+    for _ in 0..3 {
+        client
+            .send(
+                "POST /p?q HTTP/1.1\r\nHost: App.Example.:8080\r\nConnection: X-Gone, keep-alive\r\nX-Gone: 1\r\n\
+                 X-Forwarded-For: 1.2.3.4\r\nForwarded: for=1\r\nX-Real-IP: 9\r\nUpgrade: h2c\r\nX-Stays: Yes\r\nContent-Length: 4\r\n\r\nbody",
+            )
+            .await;
+        let answer = client.answer("POST").await;
+        assert_eq!((answer.status, answer.text()), (201, "abc"));
+        assert_eq!(answer.header("x-a"), Some("1"));
+        assert_eq!(answer.header("ngrok-error-code"), None);
+        assert_eq!(answer.header("keep-alive"), None);
+        assert!(answer.header("date").is_some());
+
+        let (head, body) = heard.recv().await.unwrap();
+        assert_eq!(body, b"body");
+        let mut lines: Vec<&str> = head.trim_end().split("\r\n").collect();
+        assert_eq!(lines.remove(0), "POST /p?q HTTP/1.1");
+        lines.sort_unstable();
+        assert_eq!(
+            lines,
+            [
+                "content-length: 4",
+                "host: App.Example.:8080",
+                "x-forwarded-for: 127.0.0.1",
+                "x-forwarded-host: App.Example.:8080",
+                "x-forwarded-proto: http",
+                "x-stays: Yes",
+            ]
+        );
+    }
+    assert_eq!(rig.edge.meters().upstream_connects.get(), 1);
+    assert_eq!(rig.edge.meters().upstream_reused.get(), 2);
+}
+
+#[tokio::test]
+async fn a_trusted_proxy_is_believed_and_continued() {
+    let mut rig = Rig::with(crate::Settings {
+        trusted_proxies: vec!["127.0.0.0/8".parse().unwrap()],
+        ..settings()
+    })
+    .await;
+    let (told, mut heard) = tokio::sync::mpsc::channel(8);
+    let origin = origin(&mut rig.tasks, move |mut client| {
+        let told = told.clone();
+        async move {
+            let (head, _) = client.request().await.unwrap();
+            told.send(head).await.unwrap();
+            client.send("HTTP/1.1 204 No Content\r\n\r\n").await;
+        }
+    })
+    .await;
+    rig.edge.publish(http("app.example", origin).build()).await;
+    rig.ask("GET / HTTP/1.1\r\nHost: app.example\r\nX-Forwarded-For: 1.2.3.4\r\nX-Forwarded-Proto: https\r\n\r\n").await;
+    let head = heard.recv().await.unwrap();
+    assert!(
+        head.contains("x-forwarded-for: 1.2.3.4, 127.0.0.1\r\n"),
+        "{head}"
+    );
+    assert!(head.contains("x-forwarded-proto: https\r\n"), "{head}");
+}
+
+#[tokio::test]
+async fn trailers_pass_both_ways() {
+    let mut rig = Rig::start().await;
+    let (told, mut heard) = tokio::sync::mpsc::channel(8);
+    let origin = origin(&mut rig.tasks, move |mut client| {
+        let told = told.clone();
+        async move {
+            let head = client.head().await.unwrap();
+            let (body, trailers) = client.body(&head).await.unwrap();
+            told.send((head, body, trailers)).await.unwrap();
+            client.send("HTTP/1.1 200 OK\r\ntrailer: x-sum\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nx-sum: 7\r\nset-cookie: a=b\r\n\r\n").await;
+        }
+    })
+    .await;
+    rig.edge.publish(http("app.example", origin).build()).await;
+    let answer = rig
+        .ask(
+            "POST / HTTP/1.1\r\nHost: app.example\r\nTE: trailers\r\nTrailer: x-check, content-length\r\nTransfer-Encoding: chunked\r\n\r\n\
+             3\r\nabc\r\n0\r\nx-check: 1\r\ncontent-length: 5\r\n\r\n",
+        )
+        .await;
+    assert_eq!(
+        (answer.text(), answer.trailers.as_str()),
+        ("ok", "x-sum: 7\n")
+    );
+    let (head, body, trailers) = heard.recv().await.unwrap();
+    assert!(head.contains("te: trailers"), "{head}");
+    assert_eq!(
+        (body.as_slice(), trailers.as_str()),
+        (&b"abc"[..], "x-check: 1\n")
+    );
+}
+
+#[tokio::test]
+async fn a_client_that_waits_for_100_gets_it_and_others_do_not() {
+    let mut rig = Rig::start().await;
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        while let Some((head, body)) = client.request().await {
+            assert!(!head.contains("expect"));
+            let length = body.len();
+            client
+                .send(format!(
+                    "HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n{length}"
+                ))
+                .await;
+        }
+    })
+    .await;
+    rig.edge.publish(http("app.example", origin).build()).await;
+    let mut client = rig.connect().await;
+    client.send("POST / HTTP/1.1\r\nHost: app.example\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n").await;
+    assert!(client.head().await.unwrap().starts_with("HTTP/1.1 100"));
+    client.send("abc").await;
+    assert_eq!(client.answer("POST").await.text(), "3");
+
+    let answer = rig
+        .ask(
+            "POST / HTTP/1.1\r\nHost: app.example\r\nExpect: magic\r\nContent-Length: 3\r\n\r\nabc",
+        )
+        .await;
+    assert_eq!(answer.status, 417);
+    let answer = rig.ask("POST / HTTP/1.1\r\nHost: nobody.example\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n").await;
+    assert_eq!(answer.status, 404);
+}
+
+#[tokio::test]
+async fn interim_answers_are_passed_over() {
+    let mut rig = Rig::start().await;
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        while client.request().await.is_some() {
+            client.send("HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
+        }
+    })
+    .await;
+    rig.edge.publish(http("app.example", origin).build()).await;
+    assert_eq!(rig.ask(GET).await.text(), "ok");
+}
+
+#[tokio::test]
+async fn answers_without_body_end_at_their_head() {
+    let mut rig = Rig::start().await;
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        while let Some((head, _)) = client.request().await {
+            let answer = match head.split(' ').nth(1).unwrap() {
+                "/head" => "HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n",
+                "/204" => "HTTP/1.1 204 No Content\r\n\r\n",
+                "/304" => "HTTP/1.1 304 Not Modified\r\netag: x\r\ncontent-length: 7\r\n\r\n",
+                _ => "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
+            };
+            client.send(answer).await;
+        }
+    })
+    .await;
+    rig.edge.publish(http("app.example", origin).build()).await;
+    let mut client = rig.connect().await;
+    for (method, path, status) in [
+        ("HEAD", "/head", 200),
+        ("GET", "/204", 204),
+        ("GET", "/304", 304),
+        ("GET", "/empty", 200),
+        ("HEAD", "/head", 200),
+    ] {
+        client
+            .send(format!(
+                "{method} {path} HTTP/1.1\r\nHost: app.example\r\n\r\n"
+            ))
+            .await;
+        let answer = client.answer(method).await;
+        assert_eq!((answer.status, answer.text()), (status, ""), "{path}");
+        if method == "HEAD" {
+            assert_eq!(answer.header("content-length"), Some("1000"));
+        }
+    }
+    client
+        .send("HEAD / HTTP/1.1\r\nHost: nobody.example\r\n\r\n")
+        .await;
+    assert_eq!(client.answer("HEAD").await.status, 404);
+    client.send(GET).await;
+    assert_eq!(client.answer("GET").await.status, 200);
+    // One connection carried all of it: nothing was left unread.
+    assert_eq!(rig.edge.meters().upstream_connects.get(), 1);
+}
+
+#[tokio::test]
+async fn an_old_client_gets_an_answer_it_understands() {
+    let mut rig = Rig::start().await;
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        while client.request().await.is_some() {
+            client
+                .send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n")
+                .await;
+        }
+    })
+    .await;
+    rig.edge.publish(http("app.example", origin).build()).await;
+    let mut client = rig.connect().await;
+    client
+        .send("GET / HTTP/1.0\r\nHost: app.example\r\n\r\n")
+        .await;
+    let answer = client.answer("GET").await;
+    assert_eq!(
+        (answer.text(), answer.header("transfer-encoding")),
+        ("ok", None)
+    );
+    assert!(!client.more().await);
+}
+
+#[tokio::test]
+async fn requests_sent_ahead_are_answered_in_order() {
+    let mut rig = Rig::start().await;
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        while let Some((head, body)) = client.request().await {
+            let path = head.split(' ').nth(1).unwrap().to_owned();
+            let text = format!("{path}{}", String::from_utf8(body).unwrap());
+            client
+                .send(format!(
+                    "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{text}",
+                    text.len()
+                ))
+                .await;
+        }
+    })
+    .await;
+    rig.edge.publish(http("app.example", origin).build()).await;
+    let mut client = rig.connect().await;
+    client
+        .send(
+            "GET /1 HTTP/1.1\r\nHost: app.example\r\n\r\n\
+             POST /2 HTTP/1.1\r\nHost: app.example\r\nContent-Length: 3\r\n\r\nabc\
+             POST /3 HTTP/1.1\r\nHost: app.example\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nz\r\n0\r\n\r\n\
+             GET /4 HTTP/1.1\r\nHost: app.example\r\n\r\nGET /bad HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        )
+        .await;
+    for text in ["/1", "/2abc", "/3z", "/4"] {
+        assert_eq!(client.answer("GET").await.text(), text);
+    }
+    assert_eq!(client.answer("GET").await.status, 400);
+    assert!(!client.more().await);
+}
+
+#[tokio::test]
+async fn a_head_may_arrive_byte_by_byte() {
+    let mut rig = Rig::start().await;
+    let origin = hello(&mut rig.tasks).await;
+    rig.edge.publish(http("app.example", origin).build()).await;
+    let mut client = rig.connect().await;
+    for byte in "POST / HTTP/1.1\r\nHost: app.example\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n".bytes() {
+        client.send([byte]).await;
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(client.answer("POST").await.text(), "hello");
+}
+
+#[tokio::test]
+async fn large_bodies_pass_both_ways_at_once() {
+    let mut rig = Rig::start().await;
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        while let Some((head, body)) = client.request().await {
+            assert!(head.contains("content-length: 3000000"));
+            client
+                .send(format!(
+                    "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n",
+                    body.len()
+                ))
+                .await;
+            client.send(&body).await;
+        }
+    })
+    .await;
+    rig.edge.publish(http("app.example", origin).build()).await;
+    let body: Vec<u8> = (0..3_000_000u32).map(|i| i.to_le_bytes()[0]).collect();
+    let mut client = rig.connect().await;
+    client
+        .send("POST / HTTP/1.1\r\nHost: app.example\r\nContent-Length: 3000000\r\n\r\n")
+        .await;
+    client.send(&body).await;
+    let answer = client.answer("POST").await;
+    assert!(answer.body == body);
+}
+
+#[tokio::test]
+async fn a_kept_connection_that_was_closed_costs_no_request() {
+    let mut rig = Rig::start().await;
+    let turns = Arc::new(Turns::default());
+    let seen = Arc::clone(&turns);
+    // Each connection answers once and then, on the second request, closes without a word.
+    let origin = origin(&mut rig.tasks, move |mut client| {
+        let seen = Arc::clone(&seen);
+        async move {
+            seen.next();
+            client.request().await;
+            client
+                .send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+                .await;
+            client.head().await;
+        }
+    })
+    .await;
+    rig.edge.publish(http("app.example", origin).build()).await;
+    let mut client = rig.connect().await;
+    for _ in 0..4 {
+        client.send(GET).await;
+        assert_eq!(client.answer("GET").await.text(), "ok");
+    }
+    assert_eq!(turns.get(), 4);
+    assert_eq!(rig.edge.meters().upstream_retries.get(), 3);
+
+    // A request that may not be repeated is not.
+    client
+        .send("POST / HTTP/1.1\r\nHost: app.example\r\nContent-Length: 1\r\n\r\nx")
+        .await;
+    assert_eq!(client.answer("POST").await.status, 502);
+    let events = rig.recorder.events(5).await;
+    assert_eq!(events[4]["object"]["backend"]["connection_reused"], true);
+    assert_eq!(events[3]["object"]["backend"]["connection_reused"], false);
+}
+
+#[tokio::test]
+async fn hosts_are_found_exactly_then_by_wildcard() {
+    let mut rig = Rig::start().await;
+    let [a, b] = [
+        named(&mut rig.tasks, "a").await,
+        named(&mut rig.tasks, "b").await,
+    ];
+    let snapshot = http("a.example", a).endpoint(endpoint(
+        Scheme::Http,
+        "*.example",
+        80,
+        &format!("http://{b}"),
+        "",
+    ));
+    rig.edge.publish(snapshot.build()).await;
+    for (host, name) in [
+        ("A.example:99", "a"),
+        ("b.example", "b"),
+        ("x.y.example.", "b"),
+    ] {
+        let answer = rig
+            .ask(&format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"))
+            .await;
+        assert_eq!(answer.text(), name, "{host}");
+    }
+    let answer = rig
+        .ask("GET http://a.example/ HTTP/1.1\r\nHost: a.example\r\n\r\n")
+        .await;
+    assert_eq!(answer.text(), "a");
+    let answer = rig
+        .ask("GET / HTTP/1.1\r\nHost: other\r\nAccept: text/html, */*\r\n\r\n")
+        .await;
+    assert_eq!(answer.status, 404);
+    assert_eq!(answer.header("ngrok-error-code"), Some("ERR_NGROK_3200"));
+    assert!(answer.text().contains("<h1>404 Not Found</h1>"));
+    let answer = rig
+        .ask("GET / HTTP/1.1\r\nHost: other\r\nAccept: application/json\r\n\r\n")
+        .await;
+    let json: serde_json::Value = serde_json::from_str(answer.text()).unwrap();
+    assert_eq!(json["error_code"], "ERR_NGROK_3200");
+    assert_eq!(
+        json["details"]["request_id"],
+        answer.header("culvert-request-id").unwrap()
+    );
+}
+
+/// An origin that answers with its name.
+async fn named(tasks: &mut tokio::task::JoinSet<()>, name: &'static str) -> std::net::SocketAddr {
+    origin(tasks, move |mut client| async move {
+        while client.request().await.is_some() {
+            client
+                .send(format!(
+                    "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{name}",
+                    name.len()
+                ))
+                .await;
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn endpoints_at_one_address_take_turns() {
+    let mut rig = Rig::start().await;
+    let [a, b] = [
+        named(&mut rig.tasks, "a").await,
+        named(&mut rig.tasks, "b").await,
+    ];
+    let snapshot = http("a.example", a).endpoint(endpoint(
+        Scheme::Http,
+        "a.example",
+        80,
+        &format!("http://{b}"),
+        "",
+    ));
+    rig.edge.publish(snapshot.build()).await;
+    let mut seen = Vec::new();
+    for _ in 0..4 {
+        seen.push(
+            rig.ask("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n")
+                .await
+                .text()
+                .to_owned(),
+        );
+    }
+    assert_ne!(seen[0], seen[1]);
+    assert_eq!(seen[..2], seen[2..]);
+}
+
+#[tokio::test]
+async fn a_change_of_snapshot_loses_no_request() {
+    let mut rig = Rig::start().await;
+    let [a, b] = [hello(&mut rig.tasks).await, hello(&mut rig.tasks).await];
+    rig.edge.publish(http("app.example", a).build()).await;
+    let done = tokio_util::sync::CancellationToken::new();
+    let mut clients = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let (mut client, done) = (rig.connect().await, done.clone());
+        clients.spawn(async move {
+            let mut answered = 0;
+            while !done.is_cancelled() || answered < 10 {
+                client.send(GET).await;
+                assert_eq!(client.answer("GET").await.text(), "hello");
+                answered += 1;
+            }
+            answered
+        });
+    }
+    for turn in 0..200 {
+        let origin = if turn % 2 == 0 { b } else { a };
+        rig.edge.publish(http("app.example", origin).build()).await;
+        tokio::task::yield_now().await;
+    }
+    done.cancel();
+    let mut answered = 0;
+    while let Some(count) = clients.join_next().await {
+        answered += count.unwrap();
+    }
+    assert!(answered >= 40);
+}
+
+#[tokio::test]
+async fn bad_answers_become_502() {
+    let mut rig = Rig::start().await;
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        let Some((head, _)) = client.request().await else {
+            return;
+        };
+        let answer = match head.split(' ').nth(1).unwrap() {
+            "/two-lengths" => "HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 2\r\n\r\nok",
+            "/odd-encoding" => {
+                "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n"
+            }
+            "/garbage" => "nonsense\r\n\r\n",
+            "/switch" => {
+                "HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n"
+            }
+            _ => "",
+        };
+        client.send(answer).await;
+    })
+    .await;
+    rig.edge.publish(http("app.example", origin).build()).await;
+    for path in [
+        "/two-lengths",
+        "/odd-encoding",
+        "/garbage",
+        "/nothing",
+        "/switch",
+    ] {
+        let answer = rig
+            .ask(&format!("GET {path} HTTP/1.1\r\nHost: app.example\r\n\r\n"))
+            .await;
+        assert_eq!(answer.status, 502, "{path}");
+        assert_eq!(
+            answer.header("ngrok-error-code"),
+            Some("ERR_NGROK_3004"),
+            "{path}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn http2_upstreams_are_spoken_to_over_one_connection() {
+    let mut rig = Rig::start().await;
+    let origin = super::secure::http2_origin(&mut rig.tasks).await;
+    let snapshot = crate::Snapshot::builder()
+        .endpoint(endpoint(
+            Scheme::Http,
+            "app.example",
+            80,
+            &format!("http://{origin}"),
+            "http2",
+        ))
+        .build();
+    rig.edge.publish(snapshot).await;
+    let mut client = rig.connect().await;
+    for turn in 0..3 {
+        client
+            .send("POST /p?q HTTP/1.1\r\nHost: app.example\r\nContent-Length: 3\r\n\r\nabc")
+            .await;
+        let answer = client.answer("POST").await;
+        assert_eq!(
+            (answer.status, answer.text()),
+            (200, "POST http://app.example/p?q 3"),
+            "{turn}"
+        );
+    }
+    let events = rig.recorder.events(3).await;
+    let reused: Vec<_> = events
+        .iter()
+        .map(|e| e["object"]["backend"]["connection_reused"].clone())
+        .collect();
+    assert_eq!(reused, [false, true, true]);
+    assert_eq!(rig.edge.meters().upstream_connects.get(), 1);
+}
+
+#[tokio::test]
+async fn an_answers_head_has_limits_too() {
+    let mut rig = Rig::start().await;
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        let Some((head, _)) = client.request().await else {
+            return;
+        };
+        let lines = if head.contains("/many") {
+            "x: y\r\n".repeat(200)
+        } else {
+            format!("x: {}\r\n", "y".repeat(200_000))
+        };
+        client
+            .send(format!(
+                "HTTP/1.1 200 OK\r\n{lines}content-length: 0\r\n\r\n"
+            ))
+            .await;
+    })
+    .await;
+    rig.edge.publish(http("app.example", origin).build()).await;
+    for path in ["/many", "/long"] {
+        let answer = rig
+            .ask(&format!("GET {path} HTTP/1.1\r\nHost: app.example\r\n\r\n"))
+            .await;
+        assert_eq!(answer.status, 502, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn clients_that_give_up_do_not_cost_others_an_http2_upstream() {
+    let mut rig = Rig::start().await;
+    let origin = super::secure::http2_origin(&mut rig.tasks).await;
+    let snapshot = crate::Snapshot::builder()
+        .endpoint(endpoint(
+            Scheme::Http,
+            "app.example",
+            80,
+            &format!("http://{origin}"),
+            "http2",
+        ))
+        .build();
+    rig.edge.publish(snapshot).await;
+    // The upstream answers when it has read the whole body, which never comes.
+    for _ in 0..300 {
+        let before = rig.edge.meters().requests.get();
+        let mut client = rig.connect().await;
+        client
+            .send("POST / HTTP/1.1\r\nHost: app.example\r\nContent-Length: 9\r\n\r\nabc")
+            .await;
+        soon("the request to be read", async {
+            while rig.edge.meters().requests.get() == before {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+    assert_eq!(rig.ask(GET).await.status, 200);
+    assert_eq!(rig.edge.meters().upstream_connects.get(), 1);
+}

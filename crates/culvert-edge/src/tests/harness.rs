@@ -1,0 +1,453 @@
+//! A running edge with a recorder that collects, origins that do as told, and clients on raw sockets.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use culvert_base::net::HostName;
+use culvert_base::{Clock, SystemClock};
+use culvert_events::{Capture, Kind, Record, Recorder, Selection, encode};
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::{Edge, Endpoint, Limits, Scheme, Settings, Snapshot, SnapshotBuilder, Upstream};
+
+/// Nothing in these tests takes this long unless it is broken.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Waits for `future`, not for ever.
+pub(crate) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
+    match tokio::time::timeout(PATIENCE, future).await {
+        Ok(output) => output,
+        Err(_) => panic!("not within {PATIENCE:?}: {what}"),
+    }
+}
+
+/// Collects every event as JSON.
+#[derive(Debug, Default)]
+pub(crate) struct Collector {
+    pub(crate) is_off: AtomicBool,
+    events: Mutex<Vec<Value>>,
+    changed: Notify,
+}
+
+impl Recorder for Collector {
+    fn capture(&self, kind: &'static Kind) -> Capture {
+        if self.is_off.load(Ordering::SeqCst) {
+            Capture::NONE
+        } else {
+            Capture::all(kind)
+        }
+    }
+
+    fn offer(&self, record: Record) {
+        let mut out = Vec::new();
+        let _truncated = encode::event(&record, &Selection::all(record.kind()), "ev_0", &mut out);
+        self.events
+            .lock()
+            .unwrap()
+            .push(serde_json::from_slice(&out).unwrap());
+        self.changed.notify_waiters();
+    }
+}
+
+impl Collector {
+    /// The first `count` events, once there are as many.
+    pub(crate) async fn events(&self, count: usize) -> Vec<Value> {
+        soon(&format!("{count} events"), async {
+            loop {
+                let changed = self.changed.notified();
+                let events = self.events.lock().unwrap().clone();
+                if events.len() >= count {
+                    return events;
+                }
+                // A change between the look and the wait is not missed: the notification was asked
+                // for before.
+                drop(tokio::time::timeout(Duration::from_millis(50), changed).await);
+            }
+        })
+        .await
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.events.lock().unwrap().len()
+    }
+}
+
+/// An edge in service.
+pub(crate) struct Rig {
+    pub(crate) edge: Edge,
+    pub(crate) recorder: Arc<Collector>,
+    pub(crate) cancel: CancellationToken,
+    pub(crate) tasks: JoinSet<()>,
+}
+
+pub(crate) fn settings() -> Settings {
+    Settings {
+        http_addr: Some((Ipv4Addr::LOCALHOST, 0).into()),
+        https_addr: Some((Ipv4Addr::LOCALHOST, 0).into()),
+        tcp_bind_ip: Ipv4Addr::LOCALHOST.into(),
+        limits: Limits {
+            parting: Duration::ZERO,
+            // All tests share the memory of one process.
+            memory_bytes: u64::MAX,
+            ..Limits::default()
+        },
+        ..Settings::default()
+    }
+}
+
+impl Rig {
+    pub(crate) async fn start() -> Self {
+        Self::with(settings()).await
+    }
+
+    pub(crate) async fn with(settings: Settings) -> Self {
+        Self::at(settings, Arc::new(SystemClock)).await
+    }
+
+    /// With another clock.
+    pub(crate) async fn at(settings: Settings, clock: Arc<dyn Clock>) -> Self {
+        let recorder = Arc::new(Collector::default());
+        let edge = Edge::bind(settings, Arc::clone(&recorder) as _, clock)
+            .await
+            .unwrap();
+        let cancel = CancellationToken::new();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(edge.clone().run(cancel.clone()));
+        Self {
+            edge,
+            recorder,
+            cancel,
+            tasks,
+        }
+    }
+
+    pub(crate) async fn connect(&self) -> Client<TcpStream> {
+        Client::new(
+            TcpStream::connect(self.edge.http_addr().unwrap())
+                .await
+                .unwrap(),
+        )
+    }
+
+    /// One request on a connection of its own, which is closed after.
+    pub(crate) async fn ask(&self, request: &str) -> Answer {
+        let mut client = self.connect().await;
+        client.send(request).await;
+        client.answer("GET").await
+    }
+}
+
+pub(crate) fn endpoint(
+    scheme: Scheme,
+    host: &str,
+    port: u16,
+    upstream: &str,
+    protocol: &str,
+) -> Endpoint {
+    Endpoint {
+        id: "ep_1".into(),
+        account: "ac_1".into(),
+        scheme,
+        host: HostName::parse(host).unwrap(),
+        port,
+        upstream: Some(Upstream::parse(upstream, protocol).unwrap()),
+        policy: None,
+    }
+}
+
+pub(crate) fn http(host: &str, origin: SocketAddr) -> SnapshotBuilder {
+    Snapshot::builder().endpoint(endpoint(
+        Scheme::Http,
+        host,
+        80,
+        &format!("http://{origin}"),
+        "",
+    ))
+}
+
+/// A listener whose connections each run `serve`.
+pub(crate) async fn origin<F, S>(rig_tasks: &mut JoinSet<()>, serve: F) -> SocketAddr
+where
+    F: Fn(Client<TcpStream>) -> S + Send + 'static,
+    S: Future<Output = ()> + Send + 'static,
+{
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    rig_tasks.spawn(async move {
+        let mut connections = JoinSet::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            connections.spawn(serve(Client::new(stream)));
+        }
+    });
+    address
+}
+
+/// An origin that answers everything with 200 and `hello`, keeping connections.
+pub(crate) async fn hello(tasks: &mut JoinSet<()>) -> SocketAddr {
+    origin(tasks, |mut client| async move {
+        while client.request().await.is_some() {
+            client
+                .send(
+                    "HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 5\r\n\r\nhello",
+                )
+                .await;
+        }
+    })
+    .await
+}
+
+/// One end of a connection, read by messages.
+pub(crate) struct Client<S> {
+    pub(crate) stream: S,
+    pub(crate) read: Vec<u8>,
+}
+
+/// An answer as read from the wire.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+    pub(crate) trailers: String,
+}
+
+impl Answer {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers
+            .iter()
+            .find(|(n, _)| n == name)
+            .map(|(_, v)| v.as_str())
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
+    pub(crate) fn new(stream: S) -> Self {
+        Self {
+            stream,
+            read: Vec::new(),
+        }
+    }
+
+    pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        // The other side may close early; what it says before is looked at.
+        drop(self.stream.write_all(bytes.as_ref()).await);
+        drop(self.stream.flush().await);
+    }
+
+    /// Reads more; false at the end.
+    pub(crate) async fn more(&mut self) -> bool {
+        matches!(
+            soon("bytes", self.stream.read_buf(&mut self.read)).await,
+            Ok(bytes) if bytes > 0
+        )
+    }
+
+    /// Reads to the end.
+    pub(crate) async fn rest(&mut self) -> Vec<u8> {
+        while self.more().await {}
+        std::mem::take(&mut self.read)
+    }
+
+    /// A head, blank line included.
+    pub(crate) async fn head(&mut self) -> Option<String> {
+        loop {
+            if let Some(at) = find(&self.read, b"\r\n\r\n") {
+                let head = self.read.drain(..at + 4).collect();
+                return Some(String::from_utf8(head).unwrap());
+            }
+            if !self.more().await {
+                return None;
+            }
+        }
+    }
+
+    pub(crate) async fn take(&mut self, length: usize) -> Option<Vec<u8>> {
+        while self.read.len() < length {
+            if !self.more().await {
+                return None;
+            }
+        }
+        Some(self.read.drain(..length).collect())
+    }
+
+    async fn line(&mut self) -> Option<String> {
+        loop {
+            if let Some(at) = find(&self.read, b"\r\n") {
+                let line: Vec<u8> = self.read.drain(..at + 2).collect();
+                return Some(String::from_utf8(line[..at].to_vec()).unwrap());
+            }
+            if !self.more().await {
+                return None;
+            }
+        }
+    }
+
+    async fn chunks(&mut self) -> Option<(Vec<u8>, String)> {
+        let mut body = Vec::new();
+        loop {
+            let size = usize::from_str_radix(self.line().await?.split(';').next()?, 16).unwrap();
+            if size == 0 {
+                break;
+            }
+            body.extend(self.take(size).await?);
+            self.line().await?;
+        }
+        let mut trailers = String::new();
+        loop {
+            let line = self.line().await?;
+            if line.is_empty() {
+                return Some((body, trailers));
+            }
+            trailers.push_str(&line);
+            trailers.push('\n');
+        }
+    }
+
+    /// A whole request: head, and body after framing.
+    pub(crate) async fn request(&mut self) -> Option<(String, Vec<u8>)> {
+        let head = self.head().await?;
+        let body = self.body(&head).await?.0;
+        Some((head, body))
+    }
+
+    pub(crate) async fn body(&mut self, head: &str) -> Option<(Vec<u8>, String)> {
+        let lower = head.to_ascii_lowercase();
+        if lower.contains("transfer-encoding: chunked") {
+            return self.chunks().await;
+        }
+        let length = lower.split("content-length:").nth(1).map_or(0, |rest| {
+            rest.split("\r\n").next().unwrap().trim().parse().unwrap()
+        });
+        Some((self.take(length).await?, String::new()))
+    }
+
+    /// The next answer that is not interim, to a request of `method`.
+    pub(crate) async fn answer(&mut self, method: &str) -> Answer {
+        self.try_answer(method).await.expect("an answer")
+    }
+
+    pub(crate) async fn try_answer(&mut self, method: &str) -> Option<Answer> {
+        loop {
+            let head = self.head().await?;
+            let mut lines = head.split("\r\n");
+            let status: u16 = lines.next()?.split(' ').nth(1)?.parse().ok()?;
+            if (100..200).contains(&status) && status != 101 {
+                continue;
+            }
+            let headers: Vec<(String, String)> = lines
+                .filter_map(|line| line.split_once(": "))
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect();
+            let framed = headers
+                .iter()
+                .any(|(name, _)| name == "content-length" || name == "transfer-encoding");
+            let (body, trailers) = match (method, status) {
+                ("HEAD", _) | (_, 101 | 204 | 304) => (Vec::new(), String::new()),
+                _ if framed => self.body(&head).await?,
+                _ => (self.rest().await, String::new()),
+            };
+            return Some(Answer {
+                status,
+                headers,
+                body,
+                trailers,
+            });
+        }
+    }
+}
+
+pub(crate) fn find(bytes: &[u8], part: &[u8]) -> Option<usize> {
+    bytes.windows(part.len()).position(|window| window == part)
+}
+
+/// A certificate for names, signed by itself, and the root that trusts it.
+pub(crate) fn certificate(
+    names: &[&str],
+) -> (Vec<HostName>, Arc<CertifiedKey>, CertificateDer<'static>) {
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    let made = rcgen::generate_simple_self_signed(names.clone()).unwrap();
+    let der = made.cert.der().clone();
+    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&key).unwrap();
+    let names = names
+        .iter()
+        .map(|name| HostName::parse(name).unwrap())
+        .collect();
+    (
+        names,
+        Arc::new(CertifiedKey::new(vec![der.clone()], key)),
+        der,
+    )
+}
+
+/// A TLS connection to `address` for `name`, offering `alpn`.
+pub(crate) async fn tls(
+    address: SocketAddr,
+    root: &CertificateDer<'static>,
+    name: &str,
+    alpn: &str,
+) -> std::io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
+    tls_over(TcpStream::connect(address).await?, root, name, alpn).await
+}
+
+/// The same on a connection that is there.
+pub(crate) async fn tls_over(
+    tcp: TcpStream,
+    root: &CertificateDer<'static>,
+    name: &str,
+    alpn: &str,
+) -> std::io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(root.clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![alpn.as_bytes().to_vec()];
+    let name = rustls_pki_types::ServerName::try_from(name.to_owned()).unwrap();
+    soon(
+        "a handshake",
+        tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, tcp),
+    )
+    .await
+}
+
+/// Counts, for origins that act by turn.
+#[derive(Debug, Default)]
+pub(crate) struct Turns(AtomicUsize);
+
+impl Turns {
+    pub(crate) fn next(&self) -> usize {
+        self.0.fetch_add(1, Ordering::SeqCst)
+    }
+
+    pub(crate) fn get(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// The events of one kind, in order.
+pub(crate) fn of<'e>(events: &'e [Value], kind: &str) -> Vec<&'e Value> {
+    events
+        .iter()
+        .filter(|event| event["event_type"] == kind)
+        .collect()
+}
+
+pub(crate) const HTTP: &str = "http_request_complete.v0";
+pub(crate) const TCP: &str = "tcp_connection_closed.v0";

@@ -1,0 +1,611 @@
+//! Every limit of connections, times and HTTP/2: what is at it passes, what is over it gets its
+//! answer or its close. Sizes of HTTP/1 heads, chunks and trailers are in the corpus of
+//! [`malformed`](super::malformed), what a flood may cost in [`floods`](super::floods).
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use rustls_pki_types::CertificateDer;
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+use super::floods::{
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, SETTINGS,
+    WINDOW_UPDATE, frame, request, section, stream,
+};
+use super::harness::*;
+use super::secure::http2;
+use super::webhooks::held_bytes;
+use crate::{Limits, Scheme, Settings, Snapshot};
+
+/// Over which a test does not want to wait.
+const SHORT: Duration = Duration::from_millis(150);
+
+const GET: &str = "GET / HTTP/1.1\r\nHost: app.example\r\n\r\n";
+const URL: &str = "https://app.example/";
+
+type Case = Pin<Box<dyn Future<Output = ()>>>;
+
+/// The tests of the limits. A limit without one does not compile.
+fn cases() -> Vec<Case> {
+    macro_rules! cases {
+        ($($name:ident),* $(,)?) => {{
+            // Names every field, so that a new one is missed here.
+            let Limits { $($name: _),* } = Limits::default();
+            vec![$(Box::pin($name()) as Case),*]
+        }};
+    }
+    cases![
+        memory_bytes,
+        connections,
+        connections_per_source,
+        handshakes,
+        held_bytes,
+        handshake,
+        first_byte,
+        head,
+        idle,
+        rest,
+        http2_idle,
+        body_stall,
+        body_rate_over,
+        write_stall,
+        connect,
+        answer,
+        tunnel_idle,
+        http2_streams,
+        http2_requests,
+        parting,
+        drain,
+    ]
+}
+
+#[tokio::test]
+async fn each_limit_holds() {
+    for case in cases() {
+        case.await;
+    }
+}
+
+async fn rig(limits: Limits) -> Rig {
+    Rig::with(Settings {
+        limits,
+        ..settings()
+    })
+    .await
+}
+
+/// An edge that forwards `app.example`, in clear and with TLS, to an origin that says hello.
+async fn serving(limits: Limits) -> (Rig, CertificateDer<'static>) {
+    let mut rig = rig(limits).await;
+    let origin = hello(&mut rig.tasks).await;
+    let root = publish(&rig, &format!("http://{origin}")).await;
+    (rig, root)
+}
+
+async fn publish(rig: &Rig, upstream: &str) -> CertificateDer<'static> {
+    let (names, key, root) = certificate(&["app.example"]);
+    let snapshot = Snapshot::builder()
+        .endpoint(endpoint(Scheme::Http, "app.example", 80, upstream, ""))
+        .endpoint(endpoint(Scheme::Https, "app.example", 443, upstream, ""))
+        .certificate(names, key)
+        .build();
+    rig.edge.publish(snapshot).await;
+    root
+}
+
+/// An edge before an origin that takes everything and answers nothing.
+async fn before_silence(limits: Limits) -> (Rig, CertificateDer<'static>) {
+    let mut rig = rig(limits).await;
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        client.rest().await;
+    })
+    .await;
+    let root = publish(&rig, &format!("http://{origin}")).await;
+    (rig, root)
+}
+
+/// Waits until as many connections are open.
+async fn open(rig: &Rig, connections: u64) {
+    soon("connections to open or close", async {
+        while rig.edge.meters().connections.get() != connections {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+/// Waits until as many requests have begun.
+async fn asked(rig: &Rig, requests: u64) {
+    soon("requests", async {
+        while rig.edge.meters().requests.get() < requests {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+async fn is_served(client: &mut Client<TcpStream>) -> bool {
+    client.send(GET).await;
+    let answer = client.try_answer("GET").await;
+    answer.is_some_and(|answer| answer.status == 200)
+}
+
+async fn memory_bytes() {
+    super::overloaded::sheds().await;
+}
+
+async fn connections() {
+    let (rig, _) = serving(Limits {
+        connections: 2,
+        ..Limits::default()
+    })
+    .await;
+    let (mut one, mut two) = (rig.connect().await, rig.connect().await);
+    assert!(is_served(&mut one).await && is_served(&mut two).await);
+    assert!(!is_served(&mut rig.connect().await).await);
+    assert_eq!(rig.edge.meters().refused_full.get(), 1);
+    drop(one);
+    open(&rig, 1).await;
+    assert!(is_served(&mut rig.connect().await).await);
+}
+
+async fn connections_per_source() {
+    let (rig, _) = serving(Limits {
+        connections_per_source: 2,
+        ..Limits::default()
+    })
+    .await;
+    let (mut one, mut two) = (rig.connect().await, rig.connect().await);
+    assert!(is_served(&mut one).await && is_served(&mut two).await);
+    assert!(!is_served(&mut rig.connect().await).await);
+    assert_eq!(rig.edge.meters().refused_source.get(), 1);
+    drop(one);
+    open(&rig, 1).await;
+    assert!(is_served(&mut rig.connect().await).await);
+}
+
+async fn handshakes() {
+    let limits = Limits {
+        handshakes: 1,
+        handshake: SHORT,
+        ..Limits::default()
+    };
+    let (rig, root) = serving(limits).await;
+    let address = rig.edge.https_addr().unwrap();
+    let shared = rig.edge.shared();
+    let permit = shared.handshakes.acquire().await.unwrap();
+    assert!(
+        tls(address, &root, "app.example", "http/1.1")
+            .await
+            .is_err()
+    );
+    drop(permit);
+    rig.edge
+        .reload(&settings())
+        .expect("default limits are good");
+    assert!(tls(address, &root, "app.example", "http/1.1").await.is_ok());
+}
+
+async fn handshake() {
+    let (rig, _) = serving(Limits {
+        handshake: SHORT,
+        ..Limits::default()
+    })
+    .await;
+    let address = rig.edge.https_addr().unwrap();
+    for begun in [&b""[..], b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"] {
+        let mut client = Client::new(TcpStream::connect(address).await.unwrap());
+        client.send(begun).await;
+        assert_eq!(client.rest().await, b"");
+    }
+    assert_eq!(rig.edge.meters().handshakes_failed.get(), 2);
+}
+
+async fn first_byte() {
+    let (rig, _) = serving(Limits {
+        first_byte: SHORT,
+        ..Limits::default()
+    })
+    .await;
+    assert_eq!(rig.connect().await.rest().await, b"");
+}
+
+async fn head() {
+    let (rig, _) = serving(Limits {
+        head: SHORT,
+        ..Limits::default()
+    })
+    .await;
+    let mut client = rig.connect().await;
+    client.send("GET / HTTP/1.1\r\nHost: app.ex").await;
+    assert_eq!(client.answer("GET").await.status, 408);
+    assert!(!client.more().await);
+    // A byte now and then does not put it off.
+    let mut client = rig.connect().await;
+    let (mut reads, mut writes) = tokio::io::split(&mut client.stream);
+    let dripping = async {
+        let mut tick = tokio::time::interval(SHORT / 10);
+        for byte in GET.trim_end().bytes().cycle() {
+            tick.tick().await;
+            if tokio::io::AsyncWriteExt::write_all(&mut writes, &[byte])
+                .await
+                .is_err()
+            {
+                break;
+            }
+        }
+    };
+    let mut answer = Vec::new();
+    tokio::select! {
+        () = dripping => {}
+        _ = tokio::io::AsyncReadExt::read_to_end(&mut reads, &mut answer) => {}
+    }
+    assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 408"));
+}
+
+async fn idle() {
+    let (rig, _) = serving(Limits {
+        idle: SHORT,
+        ..Limits::default()
+    })
+    .await;
+    let mut client = rig.connect().await;
+    assert!(is_served(&mut client).await);
+    assert_eq!(client.rest().await, b"");
+}
+
+async fn rest() {
+    let (rig, _) = serving(Limits {
+        rest: SHORT,
+        idle: 4 * SHORT,
+        ..Limits::default()
+    })
+    .await;
+    // It rests without a word, and is closed at the end of the idle time all the same.
+    let mut client = rig.connect().await;
+    assert!(is_served(&mut client).await);
+    assert_eq!(client.rest().await, b"");
+}
+
+async fn http2_idle() {
+    let (mut rig, root) = serving(Limits {
+        http2_idle: SHORT,
+        ..Limits::default()
+    })
+    .await;
+    let sender = http2(&mut rig, &root, "app.example").await;
+    open(&rig, 0).await;
+    drop(sender);
+}
+
+async fn body_stall() {
+    let limits = Limits {
+        body_stall: SHORT,
+        ..Limits::default()
+    };
+    let (rig, _) = serving(limits.clone()).await;
+    let mut client = rig.connect().await;
+    client
+        .send("POST / HTTP/1.1\r\nHost: app.example\r\nContent-Length: 9\r\n\r\nabc")
+        .await;
+    assert_eq!(client.answer("POST").await.status, 408);
+    assert!(!client.more().await);
+
+    // The answer's body: cut, never ended as if it were whole.
+    let mut rig = self::rig(limits).await;
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        client.request().await;
+        client
+            .send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n")
+            .await;
+        client.rest().await;
+    })
+    .await;
+    publish(&rig, &format!("http://{origin}")).await;
+    let mut client = rig.connect().await;
+    client.send(GET).await;
+    let answer = client.rest().await;
+    assert!(find(&answer, b"3\r\nabc\r\n").is_some());
+    assert!(find(&answer, b"\r\n0\r\n").is_none());
+}
+
+async fn body_rate_over() {
+    let (rig, _) = serving(Limits {
+        body_rate_over: SHORT,
+        ..Limits::default()
+    })
+    .await;
+    // A byte every 20 ms is progress, but 50 bytes a second are too few.
+    let mut client = rig.connect().await;
+    client
+        .send("POST / HTTP/1.1\r\nHost: app.example\r\nContent-Length: 9000\r\n\r\n")
+        .await;
+    let mut tick = tokio::time::interval(Duration::from_millis(20));
+    let answer = loop {
+        tokio::select! {
+            answer = client.try_answer("POST") => break answer,
+            _ = tick.tick() => {}
+        }
+        client.send("x").await;
+    };
+    assert_eq!(answer.map(|answer| answer.status), Some(408));
+}
+
+async fn write_stall() {
+    let mut rig = rig(Limits {
+        write_stall: 2 * SHORT,
+        ..Limits::default()
+    })
+    .await;
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        client.request().await;
+        client.send("HTTP/1.1 200 OK\r\n\r\n").await;
+        let part = vec![b'x'; 64 << 10];
+        loop {
+            if tokio::io::AsyncWriteExt::write_all(&mut client.stream, &part)
+                .await
+                .is_err()
+            {
+                return;
+            }
+        }
+    })
+    .await;
+    let root = publish(&rig, &format!("http://{origin}")).await;
+    // Readers that read nothing, of an answer without end.
+    let mut client = rig.connect().await;
+    client.send(GET).await;
+    asked(&rig, 1).await;
+    open(&rig, 0).await;
+    let mut raw = raw(&rig, &root).await;
+    raw.send(request(0, END_STREAM)).await;
+    asked(&rig, 2).await;
+    open(&rig, 0).await;
+}
+
+async fn connect() {
+    let mut rig = rig(Limits {
+        connect: SHORT,
+        ..Limits::default()
+    })
+    .await;
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        client.rest().await;
+    })
+    .await;
+    // It takes the connection, but not the TLS handshake.
+    publish(&rig, &format!("https://{origin}")).await;
+    assert_eq!(rig.ask(GET).await.status, 504);
+}
+
+async fn answer() {
+    let (rig, _) = before_silence(Limits {
+        answer: SHORT,
+        ..Limits::default()
+    })
+    .await;
+    assert_eq!(rig.ask(GET).await.status, 504);
+}
+
+async fn tunnel_idle() {
+    let mut rig = rig(Limits {
+        tunnel_idle: SHORT,
+        ..Limits::default()
+    })
+    .await;
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        client.rest().await;
+    })
+    .await;
+    let port = free_port().await;
+    let snapshot = Snapshot::builder()
+        .endpoint(endpoint(
+            Scheme::Tcp,
+            "app.example",
+            port,
+            &format!("tcp://{origin}"),
+            "",
+        ))
+        .build();
+    rig.edge.publish(snapshot).await;
+    let mut client = Client::new(TcpStream::connect(("127.0.0.1", port)).await.unwrap());
+    client.send("x").await;
+    assert_eq!(client.rest().await, b"");
+}
+
+async fn free_port() -> u16 {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+async fn http2_streams() {
+    let (rig, root) = before_silence(Limits {
+        http2_streams: 3,
+        ..Limits::default()
+    })
+    .await;
+    let mut client = raw(&rig, &root).await;
+    for turn in 0..4 {
+        client.send(request(turn, END_STREAM)).await;
+    }
+    let (_, of, payload) = next(&mut client, RST_STREAM).await;
+    assert_eq!((of, code(&payload)), (stream(3), 7));
+    asked(&rig, 3).await;
+    assert_eq!(rig.edge.meters().requests.get(), 3);
+}
+
+async fn http2_requests() {
+    let (rig, root) = serving(Limits {
+        http2_requests: 3,
+        ..Limits::default()
+    })
+    .await;
+    let mut client = raw(&rig, &root).await;
+    for turn in 0..3 {
+        client.send(request(turn, END_STREAM)).await;
+        while next(&mut client, DATA).await.0 & END_STREAM == 0 {}
+    }
+    let (_, _, payload) = next(&mut client, GOAWAY).await;
+    assert_eq!(code(&payload[4..]), 0);
+}
+
+async fn parting() {
+    let (rig, _) = serving(Limits {
+        parting: SHORT,
+        ..Limits::default()
+    })
+    .await;
+    let mut client = rig.connect().await;
+    assert!(is_served(&mut client).await);
+    rig.cancel.cancel();
+    assert_eq!(client.rest().await, b"");
+}
+
+async fn drain() {
+    let (rig, _) = before_silence(Limits {
+        drain: SHORT,
+        ..Limits::default()
+    })
+    .await;
+    let mut client = rig.connect().await;
+    client.send(GET).await;
+    asked(&rig, 1).await;
+    rig.cancel.cancel();
+    assert_eq!(client.rest().await, b"");
+}
+
+/// An HTTP/2 connection whose frames are made by hand.
+async fn raw(rig: &Rig, root: &CertificateDer<'static>) -> Client<TlsStream<TcpStream>> {
+    let address = rig.edge.https_addr().unwrap();
+    let mut client = Client::new(tls(address, root, "app.example", "h2").await.unwrap());
+    client.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
+    client.send(frame(SETTINGS, 0, 0, &[])).await;
+    client
+}
+
+/// The next frame of a kind: flags, stream, payload.
+async fn next(client: &mut Client<TlsStream<TcpStream>>, kind: u8) -> (u8, u32, Vec<u8>) {
+    loop {
+        let head = client.take(9).await.expect("a frame");
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let payload = client.take(usize::try_from(length).unwrap()).await.unwrap();
+        if head[3] == kind {
+            return (head[4], code(&head[5..]), payload);
+        }
+    }
+}
+
+fn code(bytes: &[u8]) -> u32 {
+    u32::from_be_bytes(bytes[..4].try_into().unwrap())
+}
+
+#[tokio::test]
+async fn http2_announces_its_limits() {
+    let (rig, root) = serving(Limits::default()).await;
+    let mut client = raw(&rig, &root).await;
+    let (_, _, payload) = next(&mut client, SETTINGS).await;
+    let mut announced: Vec<(u16, u32)> = payload
+        .chunks(6)
+        .map(|it| (u16::from_be_bytes([it[0], it[1]]), code(&it[2..])))
+        .collect();
+    announced.sort_unstable();
+    for (setting, value) in [
+        (1, 4 << 10),
+        (3, 100),
+        (4, 64 << 10),
+        (5, 16 << 10),
+        (6, 64 << 10),
+    ] {
+        assert!(
+            announced.contains(&(setting, value)),
+            "{setting}: {announced:?}"
+        );
+    }
+    let (_, of, payload) = next(&mut client, WINDOW_UPDATE).await;
+    assert_eq!((of, code(&payload)), (0, (1 << 20) - 65_535));
+}
+
+#[tokio::test]
+async fn http2_frames_have_a_size() {
+    for (bytes, is_good) in [(16 << 10, true), ((16 << 10) + 1, false)] {
+        let (rig, root) = serving(Limits::default()).await;
+        let mut client = raw(&rig, &root).await;
+        client.send(request(0, 0)).await;
+        client
+            .send(frame(DATA, END_STREAM, stream(0), &vec![0; bytes]))
+            .await;
+        if is_good {
+            next(&mut client, DATA).await;
+        } else {
+            let (_, _, payload) = next(&mut client, GOAWAY).await;
+            assert_eq!(code(&payload[4..]), 6);
+        }
+    }
+}
+
+#[tokio::test]
+async fn field_sections_of_http2_come_in_a_few_pieces() {
+    for (pieces, is_good) in [(5, true), (6, false)] {
+        let (rig, root) = serving(Limits::default()).await;
+        let mut client = raw(&rig, &root).await;
+        client
+            .send(frame(HEADERS, END_STREAM, stream(0), &section()))
+            .await;
+        for piece in 1..=pieces {
+            let flags = if piece == pieces { END_HEADERS } else { 0 };
+            client
+                .send(frame(
+                    CONTINUATION,
+                    flags,
+                    stream(0),
+                    &[0, 1, b'a', 1, b'b'],
+                ))
+                .await;
+        }
+        if is_good {
+            next(&mut client, DATA).await;
+        } else {
+            let (_, _, payload) = next(&mut client, GOAWAY).await;
+            assert_eq!(code(&payload[4..]), 11);
+        }
+    }
+}
+
+#[tokio::test]
+async fn heads_of_http2_share_a_connections_allowance() {
+    let (mut rig, root) = before_silence(Limits::default()).await;
+    let mut sender = http2(&mut rig, &root, "app.example").await;
+    let large = |bytes: usize| {
+        http::Request::get(URL)
+            .header("x", "y".repeat(bytes))
+            .body(Full::new(Bytes::new()))
+            .unwrap()
+    };
+    // One alone is too large.
+    let answer = soon("an answer", sender.send_request(large(66 << 10))).await;
+    assert!(answer.is_err() || answer.is_ok_and(|answer| answer.status() == 431));
+    // Eight fit beside each other, a ninth does not; when they are given up, it does again.
+    let mut held = tokio::task::JoinSet::new();
+    for number in 1..=8 {
+        held.spawn(sender.send_request(large(60_000)));
+        asked(&rig, number).await;
+    }
+    let ninth = soon("an answer", sender.send_request(large(60_000))).await;
+    assert_eq!(ninth.unwrap().status(), 431);
+    held.shutdown().await;
+    // A refused one is nobody's event.
+    rig.recorder.events(8).await;
+    let again = sender.send_request(large(60_000));
+    tokio::select! {
+        answer = again => panic!("nobody answers here: {answer:?}"),
+        () = soon("the request", async {
+            while rig.edge.meters().upstream_connects.get() < 9 {
+                tokio::task::yield_now().await;
+            }
+        }) => {}
+    }
+}

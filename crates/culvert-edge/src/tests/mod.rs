@@ -1,0 +1,22 @@
+//! The edge from outside: raw clients, raw origins, every event looked at.
+
+pub(crate) mod harness;
+
+mod challenges;
+mod drain;
+mod events;
+mod floods;
+mod forwarding;
+mod limits;
+mod malformed;
+mod overloaded;
+mod policies;
+mod proxied;
+mod restricted;
+mod secure;
+mod sizes;
+mod storm;
+mod streams;
+mod tokens;
+mod tunnels;
+mod webhooks;

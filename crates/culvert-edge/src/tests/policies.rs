@@ -1,0 +1,552 @@
+//! Traffic policies on live traffic: what the client gets, what the upstream gets, and the whole
+//! event (contract: traffic policy, events 7).
+
+use std::sync::Arc;
+
+use culvert_base::{Prefix, Verdict};
+use serde_json::{Value, json};
+
+use super::harness::*;
+use crate::{Endpoint, IpPolicy, Resources, Scheme, Snapshot, Source};
+
+/// An endpoint with a policy, in front of an origin or of none.
+pub(crate) fn governed(scheme: Scheme, upstream: &str, policy: &str) -> Endpoint {
+    governed_with(scheme, upstream, policy, &Resources::default())
+}
+
+fn governed_with(scheme: Scheme, upstream: &str, policy: &str, resources: &Resources) -> Endpoint {
+    let source = Source::read(policy).unwrap();
+    let policy = source.compile(scheme, !upstream.is_empty(), resources);
+    let mut endpoint = endpoint(scheme, "app.example", 443, "http://127.0.0.1:1", "");
+    endpoint.policy = Some(Arc::new(policy.unwrap()));
+    endpoint.upstream = match upstream {
+        "" => None,
+        url => Some(crate::Upstream::parse(url, "").unwrap()),
+    };
+    endpoint
+}
+
+pub(crate) async fn publish(rig: &Rig, upstream: &str, policy: &str) {
+    let endpoint = governed(Scheme::Http, upstream, policy);
+    rig.edge
+        .publish(Snapshot::builder().endpoint(endpoint).build())
+        .await;
+}
+
+const ASK: &str = "GET /a?b=c HTTP/1.1\r\nHost: app.example\r\nX-Who: me\r\n\r\n";
+
+/// An origin that answers with the head it got.
+async fn echo(rig: &mut Rig) -> String {
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        while let Some((head, _)) = client.request().await {
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\nx-origin: yes\r\nx-secret: s\r\ncontent-length: {}\r\n\r\n{head}",
+                head.len()
+            );
+            client.send(answer).await;
+        }
+    })
+    .await;
+    format!("http://{origin}")
+}
+
+/// The last exchange's event without what changes from run to run.
+pub(crate) async fn last_event(rig: &Rig, count: usize) -> Value {
+    let events = rig.recorder.events(count).await;
+    let mut object = of(&events, HTTP).last().unwrap()["object"].clone();
+    for field in ["server_port", "start_ts"] {
+        object["conn"].as_object_mut().unwrap().remove(field);
+    }
+    let headers = &mut object["http"]["response"]["headers"];
+    if let Some(headers) = headers.as_object_mut() {
+        headers.remove("Date");
+        headers.remove("Culvert-Request-Id");
+    }
+    object
+}
+
+/// The event of `ASK`, blocked or answered by the edge, before what the case changes.
+pub(crate) fn event(status: Value, headers: Value, body_length: usize) -> Value {
+    json!({
+        "backend": {"connection_reused": false},
+        "basic_auth": {"decision": "invalid", "username": null},
+        "circuit_breaker": {"decision": "invalid"},
+        "compression": {"algorithm": "none", "bytes_saved": 0},
+        "conn": {"client_ip": "127.0.0.1", "server_ip": "127.0.0.1", "server_name": "app.example"},
+        "http": {
+            "request": {
+                "body_length": 0, "headers": {"Host": ["app.example"], "X-Who": ["me"]}, "method": "get",
+                "url": {"host": "app.example", "path": "/a", "query": "b=c", "raw": "http://app.example/a?b=c", "scheme": "http"},
+                "user_agent": null,
+            },
+            "response": {"body_length": body_length, "headers": headers, "status_code": status},
+        },
+        "ip_policy": {"decision": "invalid"},
+        "oauth": {"app_client_id": null, "decision": "invalid", "user": {"id": null, "name": null}},
+        "tls": {"cipher_suite": null, "client_cert": {"serial_number": null, "subject": {"cn": null}}, "version": null},
+        "traffic_policy": {"logs": []},
+        "webhook_verification": {"decision": "invalid"},
+    })
+}
+
+#[tokio::test]
+async fn a_policy_answers_without_an_upstream() {
+    let rig = Rig::start().await;
+    publish(
+        &rig,
+        "",
+        r#"
+on_http_request:
+- expressions: ["req.headers['x-who'][0] == 'me'", "conn.client_ip == '127.0.0.1'"]
+  actions:
+  - type: log
+    config: {metadata: {who: "${req.headers['x-who'][0]}", n: "${1 + 1}", list: [true, "${req.url.query_params}"]}}
+- expressions: ["'b' in req.url.query_params && vars.nothing == 1"]
+  actions: [{type: deny}]
+- actions:
+  - type: custom-response
+    config: {status_code: 201, body: '{"path": "${req.url.path}"}', headers: {x-id: "${endpoint.id}"}}
+on_http_response:
+- expressions: ["res.status_code == 201"]
+  actions:
+  - {type: log, config: {metadata: {type: "${res.content_type}"}}}
+  - {type: add-headers, config: {headers: {x-late: yes it is}}}
+"#,
+    )
+    .await;
+    let answer = rig.ask(ASK).await;
+    assert_eq!((answer.status, answer.text()), (201, r#"{"path": "/a"}"#));
+    assert_eq!(answer.header("x-id"), Some("ep_1"));
+    assert_eq!(answer.header("x-late"), Some("yes it is"));
+    let headers = json!({
+        "Content-Type": ["application/json"], "Content-Length": ["14"], "X-Id": ["ep_1"], "X-Late": ["yes it is"],
+    });
+    let mut expected = event(json!(201), headers, 14);
+    expected["traffic_policy"]["logs"] = json!([
+        {"metadata": {"who": "me", "n": 2, "list": [true, {"b": ["c"]}]}},
+        {"metadata": {"type": "application/json"}},
+    ]);
+    assert_eq!(last_event(&rig, 1).await, expected);
+    // The rule whose expression failed was passed over, and counted.
+    assert_eq!(rig.edge.meters().policy_failures.get(), 1);
+}
+
+#[tokio::test]
+async fn requests_and_responses_are_changed_on_the_way() {
+    let mut rig = Rig::start().await;
+    let origin = echo(&mut rig).await;
+    publish(
+        &rig,
+        &origin,
+        r#"
+on_http_request:
+- actions:
+  - {type: set-vars, config: {vars: [{who: "${req.headers['x-who'][0]}"}, {twice: "${vars.who + vars.who}"}]}}
+  - {type: add-headers, config: {headers: {x-twice: "${vars.twice}", host: inner.example, x-broken: "a${'\\n'}b"}}}
+  - {type: remove-headers, config: {headers: [x-who, x-forwarded-for]}}
+  - {type: url-rewrite, config: {from: "/a\\?(.*)", to: "/v2/$1?was=${req.url.uri}"}}
+on_http_response:
+- actions:
+  - {type: remove-headers, config: {headers: [x-secret]}}
+  - {type: add-headers, config: {headers: {x-vars: "${size(vars)}", x-removed: "${actions.ngrok.remove_headers.headers_removed[0]}"}}}
+"#,
+    )
+    .await;
+    let answer = rig.ask(ASK).await;
+    let sent = answer.text().to_ascii_lowercase();
+    assert!(
+        sent.starts_with("get /v2/b=c?was=/a?b=c http/1.1\r\n"),
+        "{sent}"
+    );
+    assert!(
+        sent.contains("\r\nhost: inner.example\r\n") && sent.contains("\r\nx-twice: meme\r\n"),
+        "{sent}"
+    );
+    for gone in [
+        "x-who:",
+        "x-forwarded-for:",
+        "x-broken:",
+        "app.example\r\nhost",
+    ] {
+        assert!(!sent.contains(gone), "{gone}: {sent}");
+    }
+    assert_eq!(answer.header("x-secret"), None);
+    // Variables last for a phase; a later action's own result is what it reads.
+    assert_eq!(answer.header("x-vars"), Some("0"));
+    assert_eq!(answer.header("x-removed"), Some("x-secret"));
+    assert_eq!(answer.header("x-origin"), Some("yes"));
+    let told = last_event(&rig, 1).await;
+    assert_eq!(
+        told["http"]["request"]["headers"],
+        json!({"Host": ["app.example"], "X-Who": ["me"]})
+    );
+    assert_eq!(told["http"]["request"]["url"]["path"], "/a");
+    assert_eq!(told["http"]["response"]["headers"]["X-Vars"], json!(["0"]));
+}
+
+#[tokio::test]
+async fn endings() {
+    let mut rig = Rig::start().await;
+    let origin = echo(&mut rig).await;
+    for (n, (rules, status, location)) in [
+        ("{type: deny}", Some(403), None),
+        ("{type: deny, config: {status_code: 451}}", Some(451), None),
+        (
+            "{type: redirect, config: {to: 'https://other/${req.method}'}}",
+            Some(302),
+            Some("https://other/GET"),
+        ),
+        (
+            "{type: redirect, config: {from: '^http:(.*)', to: 'https:$1', status_code: 308}}",
+            Some(308),
+            Some("https://app.example/a?b=c"),
+        ),
+        (
+            "{type: redirect, config: {from: '^ftp:', to: 'x'}}",
+            Some(200),
+            None,
+        ),
+        (
+            "{type: redirect, config: {from: '/a', to: '/a'}}",
+            Some(200),
+            None,
+        ),
+        (
+            "{type: redirect, config: {to: \"${req.headers['absent'][0]}\"}}",
+            Some(500),
+            None,
+        ),
+        (
+            "{type: restrict-ips, config: {allow: [127.0.0.0/8], deny: [127.0.0.1]}}",
+            Some(403),
+            None,
+        ),
+        (
+            "{type: restrict-ips, config: {enforce: false, deny: ['::/0']}}",
+            Some(200),
+            None,
+        ),
+        (
+            "{type: restrict-ips, config: {allow: ['${conn.client_ip}/8']}}",
+            Some(200),
+            None,
+        ),
+        (
+            "{type: restrict-ips, config: {allow: ['${req.host}']}}",
+            Some(403),
+            None,
+        ),
+        ("{type: close-connection}", None, None),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        publish(&rig, &origin, &format!("on_http_request: [{{actions: [{rules}]}}]\non_http_response: [{{actions: [{{type: log, config: {{metadata: {{s: '${{res.status_code}}'}}}}}}]}}]")).await;
+        let mut client = rig.connect().await;
+        client.send(ASK).await;
+        let answer = client.try_answer("GET").await;
+        assert_eq!(
+            answer.as_ref().map(|answer| answer.status),
+            status,
+            "{rules}"
+        );
+        let found = answer.as_ref().and_then(|answer| answer.header("location"));
+        assert_eq!(found, location, "{rules}");
+        drop(client);
+        let events = rig.recorder.events(2 * n + 2).await;
+        let told = &of(&events, HTTP)[n]["object"];
+        assert_eq!(
+            told["http"]["response"]["status_code"],
+            json!(status),
+            "{rules}"
+        );
+        // The response phase runs on what the edge made too, unless there is no response.
+        let logs = status.map_or(json!([]), |status| json!([{"metadata": {"s": status}}]));
+        assert_eq!(told["traffic_policy"]["logs"], logs, "{rules}");
+        let decision = match (rules.contains("restrict"), status) {
+            (false, _) => "invalid",
+            (true, Some(403)) => "block",
+            _ => "allow",
+        };
+        assert_eq!(told["ip_policy"]["decision"], decision, "{rules}");
+    }
+}
+
+#[tokio::test]
+async fn edge_made_errors_pass_the_response_phase() {
+    let rig = Rig::start().await;
+    let policy = "on_http_response: [{expressions: ['res.status_code == 502'], actions: [{type: custom-response, config: {status_code: 503, body: back soon}}]}]";
+    publish(&rig, "http://127.0.0.1:1", policy).await;
+    let answer = rig.ask(ASK).await;
+    assert_eq!((answer.status, answer.text()), (503, "back soon"));
+    let headers = json!({"Content-Type": ["text/plain; charset=utf-8"], "Content-Length": ["9"]});
+    assert_eq!(last_event(&rig, 1).await, event(json!(503), headers, 9));
+}
+
+#[tokio::test]
+async fn ip_policies_are_read_live() {
+    let mut rig = Rig::start().await;
+    let origin = echo(&mut rig).await;
+    let cell = Arc::new(IpPolicy::default());
+    let mut resources = Resources::default();
+    resources
+        .ip_policies
+        .insert("ipp_1".into(), Arc::clone(&cell));
+    let policy = "on_http_request: [{actions: [{type: restrict-ips, config: {ip_policies: [ipp_1]}}, {type: log, config: {metadata: {m: '${actions.culvert.restrict_ips.matched_cidr}'}}}]}]";
+    let endpoint = governed_with(Scheme::Http, &origin, policy, &resources);
+    rig.edge
+        .publish(Snapshot::builder().endpoint(endpoint).build())
+        .await;
+    let mut client = rig.connect().await;
+    client.send(ASK).await;
+    let answer = client.answer("GET").await;
+    assert_eq!(answer.header("ngrok-error-code"), Some("ERR_NGROK_3203"));
+    cell.replace(vec![(
+        Verdict::Allow,
+        Prefix::parse("127.0.0.0/8").unwrap(),
+    )]);
+    client.send(ASK).await;
+    assert_eq!(client.answer("GET").await.status, 200);
+    let told = last_event(&rig, 2).await;
+    assert_eq!(told["ip_policy"]["decision"], "allow");
+    assert_eq!(
+        told["traffic_policy"]["logs"],
+        json!([{"metadata": {"m": "127.0.0.0/8"}}])
+    );
+}
+
+#[tokio::test]
+async fn connections_are_judged_before_requests() {
+    let mut rig = Rig::start().await;
+    let origin = echo(&mut rig).await;
+    let policy = |allow: &str| {
+        format!(
+            "on_tcp_connect: [{{actions: [{{type: log, config: {{metadata: {{ip: '${{conn.client_ip}}'}}}}}}, {{type: restrict-ips, config: {{allow: [{allow}]}}}}]}}]"
+        )
+    };
+    publish(&rig, &origin, &policy("127.0.0.1")).await;
+    let mut client = rig.connect().await;
+    for _ in 0..2 {
+        client.send(ASK).await;
+        assert_eq!(client.answer("GET").await.status, 200);
+    }
+    // A change counts for the next request of an open connection.
+    publish(&rig, &origin, &policy("192.0.2.1")).await;
+    client.send(ASK).await;
+    assert!(client.try_answer("GET").await.is_none());
+    let events = rig.recorder.events(3).await;
+    assert_eq!(of(&events, HTTP).len(), 2);
+    for event in of(&events, HTTP) {
+        assert_eq!(event["object"]["ip_policy"]["decision"], "allow");
+        assert_eq!(event["object"]["traffic_policy"]["logs"], json!([]));
+    }
+    let tcp = &of(&events, TCP)[0]["object"];
+    assert_eq!(tcp["ip_policy"]["decision"], "invalid");
+    let entry = json!({"metadata": {"ip": "127.0.0.1"}});
+    assert_eq!(tcp["traffic_policy"]["logs"], json!([entry, entry]));
+}
+
+#[tokio::test]
+async fn tcp_and_tls_connections_obey_their_policy() {
+    let mut rig = Rig::start().await;
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        client.send("from the origin").await;
+    })
+    .await;
+    let free = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let upstream = format!("tcp://{origin}");
+    for (n, (rule, is_in, decision)) in [
+        (
+            "{type: restrict-ips, config: {allow: [127.0.0.1]}}",
+            true,
+            "allow",
+        ),
+        (
+            "{type: restrict-ips, config: {allow: [192.0.2.1]}}",
+            false,
+            "block",
+        ),
+        ("{type: deny}", false, "invalid"),
+        (
+            "{type: set-vars, config: {vars: [{a: '${endpoint.url}'}]}}",
+            true,
+            "invalid",
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let policy = format!("on_tcp_connect: [{{actions: [{rule}]}}]");
+        let mut tcp = governed(Scheme::Tcp, &upstream, &policy);
+        tcp.port = free.port();
+        let tls_endpoint = governed(Scheme::Tls, &upstream, &policy);
+        let snapshot = Snapshot::builder().endpoint(tcp).endpoint(tls_endpoint);
+        rig.edge.publish(snapshot.build()).await;
+        let mut client = Client::new(tokio::net::TcpStream::connect(free).await.unwrap());
+        let expected: &[u8] = if is_in { b"from the origin" } else { b"" };
+        assert_eq!(client.rest().await, expected, "{rule}");
+        drop(client);
+        let (_, _, root) = certificate(&["app.example"]);
+        // The origin speaks no TLS: a connection that is let in fails too.
+        assert!(
+            tls(rig.edge.https_addr().unwrap(), &root, "app.example", "x")
+                .await
+                .is_err()
+        );
+        let events = rig.recorder.events(2 * n + 2).await;
+        for event in &events[2 * n..] {
+            assert_eq!(event["object"]["ip_policy"]["decision"], decision, "{rule}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn basic_credentials() {
+    let mut rig = Rig::start().await;
+    let origin = echo(&mut rig).await;
+    let policy = |more: &str| {
+        format!(
+            "on_http_request: [{{actions: [{{type: basic-auth, config: {{credentials: ['me:correct horse', 'who:${{req.host}}']{more}}}}}, {{type: log, config: {{metadata: {{auth: '${{actions.ngrok.basic_auth.credentials}}'}}}}}}]}}]"
+        )
+    };
+    publish(&rig, &origin, &policy(", realm: the \"door\"")).await;
+    let ask = |header: &str| format!("GET / HTTP/1.1\r\nHost: app.example\r\n{header}\r\n");
+    for (n, (header, status, decision, user)) in [
+        ("", 401, "block", json!(null)),
+        ("Authorization: Bearer x\r\n", 401, "block", json!(null)),
+        ("Authorization: Basic ???\r\n", 401, "block", json!(null)),
+        // me:wrong
+        (
+            "Authorization: Basic bWU6d3Jvbmc=\r\n",
+            401,
+            "block",
+            json!("me"),
+        ),
+        // me:correct horse
+        (
+            "Authorization: basic bWU6Y29ycmVjdCBob3JzZQ==\r\n",
+            200,
+            "allow",
+            json!("me"),
+        ),
+        // who:app.example
+        (
+            "Authorization: Basic d2hvOmFwcC5leGFtcGxl\r\n",
+            200,
+            "allow",
+            json!("who"),
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let answer = rig.ask(&ask(header)).await;
+        assert_eq!(answer.status, status, "{header}");
+        let challenge = (status == 401).then_some(r#"Basic realm="the \"door\"", charset="UTF-8""#);
+        assert_eq!(answer.header("www-authenticate"), challenge);
+        assert_eq!(
+            answer.text().contains("authorization: basic"),
+            status == 200 && header.contains("basic")
+        );
+        let events = rig.recorder.events(2 * n + 2).await;
+        let told = &of(&events, HTTP)[n]["object"];
+        assert_eq!(
+            told["basic_auth"],
+            json!({"decision": decision, "username": user}),
+            "{header}"
+        );
+        if status == 200 {
+            let auth = json!({"presented": true, "username": user, "authorized": true});
+            assert_eq!(
+                told["traffic_policy"]["logs"],
+                json!([{"metadata": {"auth": auth}}])
+            );
+        }
+    }
+    publish(&rig, &origin, &policy(", enforce: false")).await;
+    assert_eq!(rig.ask(&ask("")).await.status, 200);
+}
+
+#[tokio::test]
+async fn requests_beyond_the_limit_wait() {
+    let mut rig = Rig::start().await;
+    let origin = echo(&mut rig).await;
+    let policy = "on_http_request: [{actions: [{type: rate-limit, config: {capacity: 2, rate: 24h, bucket_key: [\"req.headers['x-who'][0]\"]}}]}]";
+    publish(&rig, &origin, policy).await;
+    let ask = |who: &str| format!("GET / HTTP/1.1\r\nHost: app.example\r\nX-Who: {who}\r\n\r\n");
+    for (who, status) in [("a", 200), ("a", 200), ("a", 429), ("b", 200), ("a", 429)] {
+        let answer = rig.ask(&ask(who)).await;
+        assert_eq!(answer.status, status, "{who}");
+        let wait = answer
+            .header("retry-after")
+            .map(|wait| wait.parse::<u64>().unwrap());
+        assert_eq!(
+            wait.is_some_and(|wait| (1..=86_400).contains(&wait)),
+            status == 429
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_failing_upstream_is_left_alone() {
+    let mut rig = Rig::start().await;
+    let served = Arc::new(Turns::default());
+    let turns = Arc::clone(&served);
+    let origin = origin(&mut rig.tasks, move |mut client| {
+        let turns = Arc::clone(&turns);
+        async move {
+            while client.request().await.is_some() {
+                let status = if turns.next() < 3 {
+                    "500 Broken"
+                } else {
+                    "200 OK"
+                };
+                client
+                    .send(format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n"))
+                    .await;
+            }
+        }
+    })
+    .await;
+    let policy = "on_http_request: [{actions: [{type: circuit-breaker, config: {volume_threshold: 3, tripped_duration: 1s}}]}]";
+    publish(&rig, &format!("http://{origin}"), policy).await;
+    let mut decisions = Vec::new();
+    let mut asked = 0;
+    let mut ask = async || {
+        let answer = rig.ask(ASK).await;
+        asked += 1;
+        let events = rig.recorder.events(2 * asked).await;
+        let told =
+            of(&events, HTTP).last().unwrap()["object"]["circuit_breaker"]["decision"].clone();
+        (
+            answer.status,
+            told,
+            answer.header("retry-after").map(str::to_owned),
+        )
+    };
+    for _ in 0..3 {
+        assert_eq!(ask().await, (500, json!("allow"), None));
+    }
+    // Open: until it is probed the upstream hears nothing.
+    soon("a probe", async {
+        loop {
+            let (status, decision, wait) = ask().await;
+            decisions.push(decision);
+            if status == 200 {
+                return;
+            }
+            assert_eq!((status, served.get()), (503, 3));
+            assert_eq!(wait.as_deref(), Some("1"));
+        }
+    })
+    .await;
+    assert_eq!(decisions.pop(), Some(json!("allow_while_open")));
+    assert!(
+        decisions.iter().all(|decision| decision == "block"),
+        "{decisions:?}"
+    );
+    assert_eq!(ask().await, (200, json!("allow"), None));
+}

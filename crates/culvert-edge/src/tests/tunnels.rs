@@ -1,0 +1,202 @@
+//! Bytes without meaning: upgraded connections, TCP endpoints.
+
+use super::harness::*;
+use crate::{Scheme, Snapshot};
+
+const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
+const PROOF: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
+
+fn handshake() -> String {
+    format!(
+        "GET /chat HTTP/1.1\r\nHost: app.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {KEY}\r\n\r\n"
+    )
+}
+
+#[tokio::test]
+async fn a_websocket_passes_and_ends_as_one_exchange() {
+    let mut rig = Rig::start().await;
+    let (told, mut heard) = tokio::sync::mpsc::channel(8);
+    let origin = origin(&mut rig.tasks, move |mut client| {
+        let told = told.clone();
+        async move {
+            let head = client.head().await.unwrap();
+            told.send((head, client.read.clone())).await.unwrap();
+            client
+                .send(format!(
+                    "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n\
+                     sec-websocket-accept: {PROOF}\r\n\r\nhi"
+                ))
+                .await;
+            while client.more().await {
+                let echo = std::mem::take(&mut client.read);
+                client.send(echo).await;
+            }
+        }
+    })
+    .await;
+    rig.edge.publish(http("app.example", origin).build()).await;
+    let mut client = rig.connect().await;
+    // With bytes that nobody may see before the 101.
+    client.send(handshake() + "early").await;
+    let (head, ahead) = heard.recv().await.unwrap();
+    assert!(
+        head.contains("upgrade: websocket\r\n") && head.contains("connection: upgrade\r\n"),
+        "{head}"
+    );
+    assert!(ahead.is_empty());
+    let answer = client.answer("GET").await;
+    assert_eq!(answer.status, 101);
+    assert_eq!(answer.header("sec-websocket-accept"), Some(PROOF));
+    assert_eq!(client.take(7).await.unwrap(), b"hiearly");
+    client.send("more").await;
+    assert_eq!(client.take(4).await.unwrap(), b"more");
+    assert_eq!(rig.recorder.count(), 0);
+    drop(client);
+    let events = rig.recorder.events(2).await;
+    let exchange = &events[0]["object"]["http"];
+    assert_eq!(exchange["response"]["status_code"], 101);
+    assert_eq!(exchange["request"]["body_length"], 0);
+    assert_eq!(exchange["response"]["body_length"], 0);
+    assert_eq!(events[1]["event_type"], TCP);
+    let sent = handshake().len() as i64 + 9;
+    assert_eq!(events[1]["object"]["conn"]["bytes_in"], sent);
+}
+
+#[tokio::test]
+async fn an_upgrade_that_is_refused_ends_the_connection() {
+    let mut rig = Rig::start().await;
+    let (told, mut heard) = tokio::sync::mpsc::channel(8);
+    let origin = origin(&mut rig.tasks, move |mut client| {
+        let told = told.clone();
+        async move {
+            client.head().await.unwrap();
+            client
+                .send("HTTP/1.1 403 Forbidden\r\ncontent-length: 2\r\n\r\nno")
+                .await;
+            told.send(client.rest().await).await.unwrap();
+        }
+    })
+    .await;
+    rig.edge.publish(http("app.example", origin).build()).await;
+    let mut client = rig.connect().await;
+    client
+        .send(handshake() + "GET /smuggled HTTP/1.1\r\nHost: app.example\r\n\r\n")
+        .await;
+    let answer = client.answer("GET").await;
+    assert_eq!(
+        (answer.status, answer.header("connection")),
+        (403, Some("close"))
+    );
+    assert!(!client.more().await);
+    drop(client);
+    rig.edge.publish(Snapshot::default()).await;
+    assert_eq!(heard.recv().await.unwrap(), b"");
+    assert_eq!(
+        rig.recorder.events(2).await[0]["object"]["http"]["response"]["status_code"],
+        403
+    );
+}
+
+#[tokio::test]
+async fn handshakes_that_are_none_are_refused() {
+    let mut rig = Rig::start().await;
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        client.head().await;
+        client.send("HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-accept: wrong\r\n\r\n").await;
+    })
+    .await;
+    rig.edge.publish(http("app.example", origin).build()).await;
+    for (request, status) in [
+        (handshake().replace("13", "12"), 400),
+        (handshake().replace(KEY, "c2hvcnQ="), 400),
+        (handshake().replace("GET", "POST"), 400),
+        (handshake(), 502),
+    ] {
+        assert_eq!(rig.ask(&request).await.status, status, "{request}");
+    }
+}
+
+#[tokio::test]
+async fn tcp_endpoints_open_and_close_with_the_snapshot() {
+    let mut rig = Rig::start().await;
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        while client.more().await {
+            let echo = std::mem::take(&mut client.read);
+            client.send(echo).await;
+        }
+    })
+    .await;
+    let free = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let snapshot = || {
+        Snapshot::builder()
+            .endpoint(endpoint(
+                Scheme::Tcp,
+                "tcp.example",
+                free.port(),
+                &format!("tcp://{origin}"),
+                "",
+            ))
+            .build()
+    };
+    rig.edge.publish(snapshot()).await;
+    let mut client = Client::new(tokio::net::TcpStream::connect(free).await.unwrap());
+    client.send("ping").await;
+    assert_eq!(client.take(4).await.unwrap(), b"ping");
+
+    // Publishing the same again, or removing it, leaves the connection alone.
+    rig.edge.publish(snapshot()).await;
+    rig.edge.publish(Snapshot::default()).await;
+    client.send("pong").await;
+    assert_eq!(client.take(4).await.unwrap(), b"pong");
+    soon("the port to close", async {
+        while tokio::net::TcpStream::connect(free).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    drop(client);
+    let events = rig.recorder.events(1).await;
+    let conn = &events[0]["object"]["conn"];
+    assert_eq!(events[0]["event_type"], TCP);
+    assert_eq!(
+        (&conn["bytes_in"], &conn["bytes_out"]),
+        (&8.into(), &8.into())
+    );
+    assert_eq!(rig.edge.meters().bytes_in.get(), 8);
+    assert_eq!(conn["server_name"], "tcp.example");
+    assert_eq!(conn["server_port"], free.port());
+}
+
+#[tokio::test]
+async fn one_direction_may_close_first() {
+    let mut rig = Rig::start().await;
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        let all = client.rest().await;
+        client.send(format!("got {}", all.len())).await;
+    })
+    .await;
+    let free = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let snapshot = Snapshot::builder()
+        .endpoint(endpoint(
+            Scheme::Tcp,
+            "tcp.example",
+            free.port(),
+            &format!("tcp://{origin}"),
+            "",
+        ))
+        .build();
+    rig.edge.publish(snapshot).await;
+    let mut client = Client::new(tokio::net::TcpStream::connect(free).await.unwrap());
+    client.send("12345").await;
+    tokio::io::AsyncWriteExt::shutdown(&mut client.stream)
+        .await
+        .unwrap();
+    assert_eq!(client.rest().await, b"got 5");
+}

@@ -1,0 +1,343 @@
+//! Connections to one upstream, kept between requests.
+//!
+//! An HTTP/1 connection has no task of its own: whoever leases it drives it while its exchange
+//! lasts, so a request never changes tasks. It comes back only when request and answer were both
+//! complete and nothing else was received; everything else closes it. An HTTP/2 connection is
+//! shared and driven by a task of the edge.
+//!
+//! The idle connections are spread over shards that are only ever tried, never waited for.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::client::conn::{TrySendError, http1, http2};
+use hyper_util::rt::TokioIo;
+use tokio::time::Instant;
+
+use crate::edge::{Shared, Streams};
+use crate::http::body::RequestBody;
+use crate::upstream::{DialError, UpWire, Upstream};
+
+const SHARDS: usize = 8;
+/// Idle connections kept in one shard.
+const IDLE_MAX: usize = 64;
+/// How long an idle connection is kept.
+const IDLE_FOR: Duration = Duration::from_secs(60);
+/// Most bytes of an answer's head, and most of its lines.
+const HEAD_BYTES_MAX: usize = 96 << 10;
+const FIELDS_MAX: usize = 128;
+
+/// The connections to one upstream.
+#[derive(Debug)]
+#[allow(
+    clippy::vec_box,
+    reason = "a lease takes the box, and what is in it is large"
+)]
+pub(crate) struct Pool {
+    upstream: Upstream,
+    idle: [Mutex<Vec<Box<Http1>>>; SHARDS],
+    http2: ArcSwapOption<Http2>,
+    /// Held while an HTTP/2 connection is being made, so that one is made.
+    connecting: tokio::sync::Mutex<()>,
+}
+
+/// One HTTP/1 connection, with the future that moves its bytes.
+#[derive(Debug)]
+pub(crate) struct Http1 {
+    sender: http1::SendRequest<RequestBody>,
+    /// Gone when it ended without answering what was asked last.
+    connection: Option<http1::Connection<TokioIo<UpWire>, RequestBody>>,
+    is_over: bool,
+    has_served: bool,
+    received: Arc<AtomicU64>,
+    idle_since: Instant,
+}
+
+/// One HTTP/2 connection.
+#[derive(Debug)]
+struct Http2 {
+    sender: http2::SendRequest<RequestBody>,
+    has_served: AtomicBool,
+}
+
+/// An HTTP/1 connection in the hands of one exchange.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    link: Box<Http1>,
+    pool: Arc<Pool>,
+}
+
+/// What became of a request.
+#[derive(Debug)]
+pub(crate) enum Sent {
+    /// It was answered.
+    Answered(Response<Incoming>),
+    /// The connection had been closed, and nothing was received: the request did not count. With
+    /// the request if it was not even begun.
+    Stale(Option<Box<Request<RequestBody>>>),
+    /// It failed.
+    Failed(hyper::Error),
+}
+
+/// Why a request has no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error("{0}")]
+    Dial(DialError),
+    #[error("the exchange broke: {0}")]
+    Broken(hyper::Error),
+    #[error("the connection was closed, and the request cannot be repeated")]
+    Closed,
+    #[error("no answer in time")]
+    TooSlow,
+    #[error("{0}")]
+    Unacceptable(&'static str),
+}
+
+impl Pool {
+    pub(crate) fn new(upstream: Upstream) -> Self {
+        Self {
+            upstream,
+            idle: std::array::from_fn(|_| Mutex::new(Vec::new())),
+            http2: ArcSwapOption::empty(),
+            connecting: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    pub(crate) fn upstream(&self) -> &Upstream {
+        &self.upstream
+    }
+
+    /// A connection that served before and is still open, if there is one.
+    pub(crate) fn reuse(self: &Arc<Self>, cx: &mut Context<'_>) -> Option<Lease> {
+        let first = shard();
+        for step in 0..SHARDS {
+            let Some(shard) = self.idle.get((first + step) % SHARDS) else {
+                continue;
+            };
+            while let Some(mut link) = shard.try_lock().ok().and_then(|mut idle| idle.pop()) {
+                // What happened to it while nobody looked shows when it is driven once.
+                if link.drive(cx) && link.sender.is_ready() {
+                    return Some(Lease {
+                        link,
+                        pool: Arc::clone(self),
+                    });
+                }
+            }
+        }
+        None
+    }
+
+    /// A new connection.
+    pub(crate) async fn connect(self: &Arc<Self>, edge: &Shared) -> Result<Lease, Failure> {
+        let wire = self.dial(edge).await?;
+        let received = wire.received();
+        let (sender, connection) = http1::Builder::new()
+            .max_headers(FIELDS_MAX)
+            .max_buf_size(HEAD_BYTES_MAX)
+            .handshake(TokioIo::new(wire))
+            .await
+            .map_err(Failure::Broken)?;
+        let link = Box::new(Http1 {
+            sender,
+            connection: Some(connection),
+            is_over: false,
+            has_served: false,
+            received,
+            idle_since: Instant::now(),
+        });
+        Ok(Lease {
+            link,
+            pool: Arc::clone(self),
+        })
+    }
+
+    async fn dial(&self, edge: &Shared) -> Result<UpWire, Failure> {
+        edge.meters.upstream_connects.up();
+        edge.dialer
+            .load_full()
+            .dial(&self.upstream)
+            .await
+            .map_err(|error| {
+                edge.meters.upstream_connects_failed.up();
+                Failure::Dial(error)
+            })
+    }
+
+    /// The shared HTTP/2 connection, and whether it had served before.
+    pub(crate) async fn http2(
+        &self,
+        edge: &Arc<Shared>,
+    ) -> Result<(http2::SendRequest<RequestBody>, bool), Failure> {
+        let link = match self.open_http2() {
+            Some(link) => link,
+            None => {
+                let _one = self.connecting.lock().await;
+                match self.open_http2() {
+                    Some(link) => link,
+                    None => self.connect_http2(edge).await?,
+                }
+            }
+        };
+        let had_served = link.has_served.swap(true, Ordering::Relaxed);
+        Ok((link.sender.clone(), had_served))
+    }
+
+    fn open_http2(&self) -> Option<Arc<Http2>> {
+        self.http2
+            .load_full()
+            .filter(|link| !link.sender.is_closed())
+    }
+
+    async fn connect_http2(&self, edge: &Arc<Shared>) -> Result<Arc<Http2>, Failure> {
+        let wire = self.dial(edge).await?;
+        let (sender, connection) = http2::Builder::new(Streams(Arc::clone(edge)))
+            .initial_stream_window_size(64 << 10)
+            .initial_connection_window_size(1 << 20)
+            .max_frame_size(16 << 10)
+            .max_header_list_size(64 << 10)
+            // Answers cut short by our clients are not the upstream's fault.
+            .max_local_error_reset_streams(None)
+            .handshake(TokioIo::new(wire))
+            .await
+            .map_err(Failure::Broken)?;
+        edge.track(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "an HTTP/2 connection to an upstream broke");
+            }
+        });
+        let link = Arc::new(Http2 {
+            sender,
+            has_served: false.into(),
+        });
+        self.http2.store(Some(Arc::clone(&link)));
+        Ok(link)
+    }
+
+    /// Closes what was idle too long, or was closed by the other side.
+    pub(crate) fn sweep(&self) {
+        let mut cx = Context::from_waker(Waker::noop());
+        for shard in &self.idle {
+            let Ok(mut idle) = shard.try_lock() else {
+                continue;
+            };
+            idle.retain_mut(|link| link.idle_since.elapsed() < IDLE_FOR && link.drive(&mut cx));
+        }
+    }
+
+    fn put(&self, mut link: Box<Http1>) {
+        link.idle_since = Instant::now();
+        let first = shard();
+        for step in 0..SHARDS {
+            let Some(shard) = self.idle.get((first + step) % SHARDS) else {
+                continue;
+            };
+            if let Ok(mut idle) = shard.try_lock() {
+                if idle.len() < IDLE_MAX {
+                    idle.push(link);
+                }
+                return;
+            }
+        }
+    }
+}
+
+/// The shard this thread looks at first.
+fn shard() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static SHARD: Cell<Option<usize>> = const { Cell::new(None) };
+    }
+    SHARD.with(|shard| match shard.get() {
+        Some(number) => number,
+        None => {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
+            shard.set(Some(number));
+            number
+        }
+    })
+}
+
+impl Http1 {
+    /// Moves bytes. False when the connection is over.
+    fn drive(&mut self, cx: &mut Context<'_>) -> bool {
+        if !self.is_over {
+            self.is_over = match &mut self.connection {
+                Some(connection) => connection.poll_without_shutdown(cx).is_ready(),
+                None => true,
+            };
+        }
+        !self.is_over
+    }
+}
+
+impl Lease {
+    /// Moves bytes.
+    pub(crate) fn drive(&mut self, cx: &mut Context<'_>) {
+        self.link.drive(cx);
+    }
+
+    /// Sends a request and waits for the head of its answer.
+    pub(crate) async fn send(&mut self, request: Request<RequestBody>) -> Sent {
+        let link = &mut *self.link;
+        let before = link.received.load(Ordering::Relaxed);
+        let was_reused = std::mem::replace(&mut link.has_served, true);
+        let mut answer = std::pin::pin!(link.sender.try_send_request(request));
+        let (connection, is_over) = (&mut link.connection, &mut link.is_over);
+        let result: Result<_, TrySendError<_>> = std::future::poll_fn(|cx| {
+            if let (false, Some(connection)) = (*is_over, connection.as_mut()) {
+                *is_over = connection.poll_without_shutdown(cx).is_ready();
+            }
+            match answer.as_mut().poll(cx) {
+                Poll::Pending if *is_over => {
+                    // It ended before it took the request, which dropping it gives back.
+                    *connection = None;
+                    answer.as_mut().poll(cx)
+                }
+                result => result,
+            }
+        })
+        .await;
+        match result {
+            Ok(response) => Sent::Answered(response),
+            Err(mut error) => {
+                let request = error.take_message();
+                let is_silent = link.received.load(Ordering::Relaxed) == before;
+                if was_reused && is_silent {
+                    Sent::Stale(request.map(Box::new))
+                } else {
+                    Sent::Failed(error.into_error())
+                }
+            }
+        }
+    }
+
+    /// The exchange is complete: keeps the connection if it can serve again.
+    pub(crate) fn give_back(mut self, cx: &mut Context<'_>) {
+        // Driven once more, the library sees the end of the answer, and whatever came behind it.
+        if self.link.drive(cx) && self.link.sender.is_ready() {
+            self.pool.put(self.link);
+        }
+    }
+
+    /// The bare connection after an upgrade, and what was received behind the 101.
+    pub(crate) async fn into_upgraded(mut self) -> Option<(UpWire, bytes::Bytes)> {
+        let link = &mut self.link;
+        std::future::poll_fn(|cx| {
+            if link.drive(cx) {
+                Poll::Pending
+            } else {
+                Poll::Ready(())
+            }
+        })
+        .await;
+        let parts = self.link.connection.take()?.into_parts();
+        Some((parts.io.into_inner(), parts.read_buf))
+    }
+}

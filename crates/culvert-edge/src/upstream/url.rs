@@ -1,0 +1,482 @@
+//! Upstreams given as a URL: reading the URL, and connecting to it.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use culvert_base::net::{HostName, plain_address};
+use culvert_base::{Code, Refusal};
+use rustls::ClientConfig;
+use rustls_pki_types::{CertificateDer, ServerName};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+/// Addresses of one name that are tried.
+const ADDRESSES_MAX: usize = 16;
+
+/// A service that traffic is forwarded to: scheme, host and port of a URL, and how HTTP is spoken
+/// there.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Upstream {
+    scheme: UpstreamScheme,
+    host: String,
+    port: u16,
+    protocol: Protocol,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum UpstreamScheme {
+    Http,
+    Https,
+    Tcp,
+}
+
+/// How HTTP is spoken to an upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2 from the first byte on.
+    Http2,
+}
+
+impl Upstream {
+    /// Reads `http://host:port`, `https://host:port` or `tcp://host:port` and `http1` (or nothing)
+    /// or `http2`. Without a port, http has 80 and https 443.
+    ///
+    /// # Errors
+    ///
+    /// Code 18014 with a sentence saying what is wrong.
+    pub fn parse(url: &str, protocol: &str) -> Result<Self, Refusal> {
+        const FIELD: Code = Code::new(18014);
+        let wrong =
+            |why: &str| Refusal::new(FIELD, format!("the upstream_url is not usable: {why}"));
+        if url.len() > 2048 {
+            return Err(wrong("it is longer than 2048 bytes"));
+        }
+        let parsed = url::Url::parse(url).map_err(|error| wrong(&error.to_string()))?;
+        let scheme = match parsed.scheme() {
+            "http" => UpstreamScheme::Http,
+            "https" => UpstreamScheme::Https,
+            "tcp" => UpstreamScheme::Tcp,
+            _ => return Err(wrong("its scheme must be http, https or tcp")),
+        };
+        if !parsed.username().is_empty() || parsed.password().is_some() {
+            return Err(wrong("it must not carry a user or password"));
+        }
+        if !matches!(parsed.path(), "" | "/")
+            || parsed.query().is_some()
+            || parsed.fragment().is_some()
+        {
+            return Err(wrong("it must end after the port"));
+        }
+        let host = parsed.host_str().unwrap_or_default();
+        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        let host = match (bare.parse::<IpAddr>(), HostName::parse(host)) {
+            (Ok(address), _) => address.to_string(),
+            (_, Ok(name)) if !name.is_wildcard() => name.to_string(),
+            _ => return Err(wrong("its host is neither a name nor an address")),
+        };
+        let port = match (parsed.port_or_known_default(), scheme) {
+            (Some(port), _) if port > 0 => port,
+            _ => return Err(wrong("it needs a port between 1 and 65535")),
+        };
+        let protocol = match protocol {
+            "" | "http1" => Protocol::Http1,
+            "http2" => Protocol::Http2,
+            _ => {
+                return Err(Refusal::new(
+                    FIELD,
+                    "the upstream_protocol must be http1 or http2",
+                ));
+            }
+        };
+        Ok(Self {
+            scheme,
+            host,
+            port,
+            protocol,
+        })
+    }
+
+    /// How HTTP is spoken there.
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// Whether it is reached over TLS.
+    pub fn is_tls(&self) -> bool {
+        self.scheme == UpstreamScheme::Https
+    }
+
+    /// Whether it speaks HTTP, rather than carrying bytes.
+    pub fn is_http(&self) -> bool {
+        self.scheme != UpstreamScheme::Tcp
+    }
+
+    /// Whether it is named by an address that is not public, or as `localhost`. Names are judged
+    /// again by what they resolve to, when they are dialled.
+    pub fn is_private(&self) -> bool {
+        match self.host.parse() {
+            Ok(address) => is_private(address),
+            Err(_) => self.host == "localhost" || self.host.ends_with(".localhost"),
+        }
+    }
+
+    /// Host name or address, without brackets.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+impl fmt::Display for Upstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = match self.scheme {
+            UpstreamScheme::Http => "http",
+            UpstreamScheme::Https => "https",
+            UpstreamScheme::Tcp => "tcp",
+        };
+        if self.host.contains(':') {
+            write!(f, "{scheme}://[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{scheme}://{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DialError {
+    #[error("the name has no address")]
+    NoAddress,
+    #[error("the address is private, and private upstreams are switched off")]
+    Private,
+    #[error("connecting took too long")]
+    TooSlow,
+    #[error("connecting: {0}")]
+    Connect(io::Error),
+    #[error("the TLS handshake failed: {0}")]
+    Tls(io::Error),
+}
+
+/// Connects to upstreams.
+#[derive(Clone, Debug)]
+pub(crate) struct Dialer {
+    http1: TlsConnector_,
+    http2: TlsConnector_,
+    connect: Duration,
+    allows_private: bool,
+}
+
+/// The system's roots and further ones.
+pub(crate) fn trusted_roots(
+    extra: &[CertificateDer<'static>],
+) -> Result<rustls::RootCertStore, rustls::Error> {
+    let mut roots = rustls::RootCertStore::empty();
+    // A system without roots is one that trusts nobody else; dialling says so.
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    for root in extra {
+        roots.add(root.clone())?;
+    }
+    Ok(roots)
+}
+
+/// A connector that can be shown.
+#[derive(Clone)]
+struct TlsConnector_(TlsConnector);
+
+impl fmt::Debug for TlsConnector_ {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TlsConnector")
+    }
+}
+
+impl Dialer {
+    /// Trusts the system's roots and `extra` ones.
+    pub(crate) fn new(
+        extra: &[CertificateDer<'static>],
+        connect: Duration,
+        allows_private: bool,
+    ) -> Result<Self, rustls::Error> {
+        let roots = trusted_roots(extra)?;
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut http1 = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let mut http2 = http1.clone();
+        http1.alpn_protocols = vec![b"http/1.1".to_vec()];
+        http2.alpn_protocols = vec![b"h2".to_vec()];
+        Ok(Self {
+            http1: TlsConnector_(Arc::new(http1).into()),
+            http2: TlsConnector_(Arc::new(http2).into()),
+            connect,
+            allows_private,
+        })
+    }
+
+    /// The same, but for public addresses only.
+    pub(crate) fn to_public(&self) -> Self {
+        Self {
+            allows_private: false,
+            ..self.clone()
+        }
+    }
+
+    /// A new connection, TLS and all, within the connect deadline.
+    pub(crate) async fn dial(&self, to: &Upstream) -> Result<UpWire, DialError> {
+        match tokio::time::timeout(self.connect, self.connect(to)).await {
+            Ok(result) => result,
+            Err(_) => Err(DialError::TooSlow),
+        }
+    }
+
+    async fn connect(&self, to: &Upstream) -> Result<UpWire, DialError> {
+        let tcp = self.connect_tcp(to).await?;
+        // Small messages in both directions must not wait for each other.
+        tcp.set_nodelay(true).map_err(DialError::Connect)?;
+        let received = Arc::new(AtomicU64::new(0));
+        if !to.is_tls() {
+            return Ok(UpWire {
+                stream: Stream::Plain(tcp),
+                received,
+            });
+        }
+        let connector = match to.protocol {
+            Protocol::Http1 => &self.http1.0,
+            Protocol::Http2 => &self.http2.0,
+        };
+        let name = ServerName::try_from(to.host.clone())
+            .map_err(|error| DialError::Tls(io::Error::other(error)))?;
+        let tls = connector.connect(name, tcp).await.map_err(DialError::Tls)?;
+        Ok(UpWire {
+            stream: Stream::Tls(Box::new(tls)),
+            received,
+        })
+    }
+
+    async fn connect_tcp(&self, to: &Upstream) -> Result<TcpStream, DialError> {
+        let mut last = DialError::NoAddress;
+        let addresses: Vec<SocketAddr> = match to.host.parse::<IpAddr>() {
+            Ok(address) => vec![SocketAddr::new(address, to.port)],
+            Err(_) => tokio::net::lookup_host((to.host.as_str(), to.port))
+                .await
+                .map_err(DialError::Connect)?
+                .take(ADDRESSES_MAX)
+                .collect(),
+        };
+        if !self.allows_private && addresses.iter().any(|address| is_private(address.ip())) {
+            return Err(DialError::Private);
+        }
+        for address in addresses {
+            match TcpStream::connect(address).await {
+                Ok(tcp) => return Ok(tcp),
+                Err(error) => last = DialError::Connect(error),
+            }
+        }
+        Err(last)
+    }
+}
+
+/// Whether an address belongs to no one on the public internet (reliability 9, by ranges).
+fn is_private(address: IpAddr) -> bool {
+    match plain_address(address) {
+        IpAddr::V4(v4) => {
+            let [a, b, c, _] = v4.octets();
+            v4.is_private()
+                || v4.is_loopback()
+                || v4.is_link_local()
+                || v4.is_multicast()
+                || v4.is_documentation()
+                || matches!(
+                    (a, b, c),
+                    (0 | 240.., ..) | (100, 64..=127, _) | (198, 18..=19, _)
+                )
+                || matches!((a, b, c), (192, 0, 0) | (192, 88, 99) | (168, 63, 129))
+        }
+        IpAddr::V6(v6) => {
+            let [a, b, c, ..] = v6.segments();
+            // Only 2000::/3 is routed, and parts of it lead elsewhere: Teredo, documentation, 6to4.
+            (a & 0xE000) != 0x2000
+                || a == 0x2002
+                || (a == 0x2001 && (b == 0 || b == 0x0DB8))
+                || (a == 0x3FFF && b < 0x1000)
+                || (a == 0x64 && b == 0xFF9B && c == 1)
+        }
+    }
+}
+
+/// A connection to an upstream. Counts what it receives.
+#[derive(Debug)]
+pub(crate) struct UpWire {
+    stream: Stream,
+    received: Arc<AtomicU64>,
+}
+
+#[derive(Debug)]
+enum Stream {
+    Plain(TcpStream),
+    Tls(Box<tokio_rustls::client::TlsStream<TcpStream>>),
+}
+
+impl UpWire {
+    /// The counter of received bytes, which moves on while the connection is in use elsewhere.
+    pub(crate) fn received(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.received)
+    }
+}
+
+macro_rules! on_stream {
+    ($wire:expr, $io:ident => $call:expr) => {
+        match &mut $wire.get_mut().stream {
+            Stream::Plain(socket) => {
+                let $io = Pin::new(socket);
+                $call
+            }
+            Stream::Tls(stream) => {
+                let $io = Pin::new(stream.as_mut());
+                $call
+            }
+        }
+    };
+}
+
+impl AsyncRead for UpWire {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let result = on_stream!(self.as_mut(), io => io.poll_read(cx, buf));
+        let bytes = (buf.filled().len() - before) as u64;
+        if bytes > 0 {
+            let received = self.received.load(Ordering::Relaxed).saturating_add(bytes);
+            self.received.store(received, Ordering::Relaxed);
+        }
+        result
+    }
+}
+
+impl AsyncWrite for UpWire {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        on_stream!(self, io => io.poll_write(cx, bytes))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        on_stream!(self, io => io.poll_write_vectored(cx, slices))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match &self.stream {
+            Stream::Plain(socket) => socket.is_write_vectored(),
+            Stream::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        on_stream!(self, io => io.poll_flush(cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        on_stream!(self, io => io.poll_shutdown(cx))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn urls() {
+        for (url, shown) in [
+            ("http://127.0.0.1:3000", "http://127.0.0.1:3000"),
+            ("http://LOCALHOST", "http://localhost:80"),
+            ("https://a.example/", "https://a.example:443"),
+            ("tcp://[::1]:22", "tcp://[::1]:22"),
+        ] {
+            assert_eq!(Upstream::parse(url, "").unwrap().to_string(), shown);
+        }
+        for wrong in [
+            "",
+            "a",
+            "ftp://a:1",
+            "http://",
+            "tcp://a",
+            "http://u:p@a",
+            "http://a/path",
+            "http://a?q",
+            "http://a:0",
+            "http://a:99999",
+            "http://*.a:1",
+            "http://a b",
+        ] {
+            assert_eq!(
+                Upstream::parse(wrong, "")
+                    .unwrap_err()
+                    .code
+                    .unwrap()
+                    .number(),
+                18014,
+                "{wrong}"
+            );
+        }
+        assert!(Upstream::parse("http://a", "http3").is_err());
+        assert_eq!(
+            Upstream::parse("http://a", "http2").unwrap().protocol(),
+            Protocol::Http2
+        );
+    }
+
+    #[test]
+    fn private_addresses() {
+        for private in [
+            "127.0.0.1",
+            "10.1.2.3",
+            "169.254.169.254",
+            "100.64.0.1",
+            "0.0.0.0",
+            "::1",
+            "fd00::1",
+            "::ffff:10.0.0.1",
+            "fe80::1",
+            "64:ff9b::a00:1",
+            "2002:a00:1::",
+        ] {
+            assert!(is_private(private.parse().unwrap()), "{private}");
+        }
+        for public in ["1.1.1.1", "93.184.216.34", "2606:4700::1111"] {
+            assert!(!is_private(public.parse().unwrap()), "{public}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read(url in "\\PC{0,60}", protocol in "\\PC{0,6}") {
+            if let Ok(upstream) = Upstream::parse(&url, &protocol) {
+                prop_assert_eq!(Upstream::parse(&upstream.to_string(), &protocol), Ok(upstream));
+            }
+        }
+    }
+}

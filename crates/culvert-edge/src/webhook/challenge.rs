@@ -1,0 +1,119 @@
+//! Questions by which a provider finds out whether an address is its customer's. The edge answers
+//! them, so that what is behind it needs no code for them.
+//!
+//! An answer must not sign for strangers what they could send as a webhook: Zoom's question is
+//! answered where it is signed itself, and Twitter's where it cannot be the body of an event.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use http::{Method, Response, StatusCode};
+
+use crate::webhook::provider::Hash;
+use crate::webhook::{Digester, Provider, Request, Unverified, json};
+
+/// Bytes of what a provider wants to have back.
+const QUESTION_BYTES_MAX: usize = 512;
+
+/// The answer to a request that is a question of its provider; `None` if it is something else, or
+/// must not be answered. The verdict is that of [`verify`](super::verify).
+pub fn answer(
+    provider: Provider,
+    secret: &str,
+    request: &Request<'_>,
+    verdict: Result<(), Unverified>,
+) -> Option<Response<Bytes>> {
+    if secret.is_empty() {
+        return None;
+    }
+    match provider.name() {
+        "twitter" => twitter(secret, request),
+        "worldline" => worldline(request),
+        "xero" => xero(request, verdict),
+        "zoom" => verdict.ok().and_then(|()| zoom(secret, request)),
+        _ => None,
+    }
+}
+
+fn twitter(secret: &str, request: &Request<'_>) -> Option<Response<Bytes>> {
+    if request.method != Method::GET {
+        return None;
+    }
+    let (_, query) = request.url.split_once('?')?;
+    let mut tokens = url::form_urlencoded::parse(query.as_bytes())
+        .filter_map(|(name, value)| (name == "crc_token").then_some(value));
+    let token = tokens.next().filter(|token| is_word(token))?;
+    let text = serde_json::json!({
+        "response_token": format!("sha256={}", STANDARD.encode(mac(secret, &token))),
+    });
+    Some(reply(StatusCode::OK, "application/json", text.to_string()))
+}
+
+fn worldline(request: &Request<'_>) -> Option<Response<Bytes>> {
+    if request.method != Method::GET {
+        return None;
+    }
+    let question = request
+        .headers
+        .get("x-gcs-webhooks-endpoint-verification")?;
+    let text = question.to_str().ok().filter(|text| is_word(text))?;
+    Some(reply(StatusCode::OK, "text/plain", text.to_owned()))
+}
+
+/// Asks with an event of no events, signed and not, and wants to see the difference.
+fn xero(request: &Request<'_>, verdict: Result<(), Unverified>) -> Option<Response<Bytes>> {
+    #[derive(serde::Deserialize)]
+    struct Question {
+        events: [serde::de::IgnoredAny; 0],
+        #[serde(rename = "entropy")]
+        _entropy: String,
+    }
+    let Question { events: [], .. } = serde_json::from_slice(request.body).ok()?;
+    let status = match verdict {
+        Ok(()) => StatusCode::OK,
+        Err(_) => StatusCode::UNAUTHORIZED,
+    };
+    Some(reply(status, "text/plain", String::new()))
+}
+
+fn zoom(secret: &str, request: &Request<'_>) -> Option<Response<Bytes>> {
+    let event = json::text(request.body, &["event"]).ok()?;
+    if event != "endpoint.url_validation" {
+        return None;
+    }
+    let token = json::text(request.body, &["payload", "plainToken"]).ok()?;
+    if token.len() > QUESTION_BYTES_MAX {
+        return None;
+    }
+    let encrypted: String = mac(secret, &token)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let text = serde_json::json!({ "plainToken": token, "encryptedToken": encrypted });
+    Some(reply(StatusCode::OK, "application/json", text.to_string()))
+}
+
+fn mac(secret: &str, text: &str) -> Vec<u8> {
+    let mut digester = Digester::new(Hash::Sha256, secret.as_bytes());
+    digester.update(text.as_bytes());
+    digester.finish()
+}
+
+/// Whether a text is of letters, digits and what base64 adds to them: an id, and no event.
+fn is_word(text: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_+/=.".contains(&byte);
+    (1..=QUESTION_BYTES_MAX).contains(&text.len()) && text.bytes().all(is_plain)
+}
+
+fn reply(status: StatusCode, media: &'static str, body: String) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::new());
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
+    if !body.is_empty() {
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(media));
+    }
+    *response.body_mut() = body.into();
+    response
+}
