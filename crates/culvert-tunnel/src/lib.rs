@@ -1,0 +1,11 @@
+//! Agents: programs beside a service that dial in and carry connections to it.
+//!
+//! [`driver`] runs the multiplexer over a socket and gives its streams to ordinary asynchronous
+//! code. [`wire`] holds the messages that agents and servers exchange on those streams. [`server`]
+//! is the end that agents dial.
+//!
+//! Not here: where traffic comes from and what happens to it, and whose agent it is.
+
+pub mod driver;
+pub mod server;
+pub mod wire;

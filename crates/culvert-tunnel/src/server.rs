@@ -1,0 +1,22 @@
+//! The end of a tunnel that agents dial: takes their connections, asks the [`Gate`] about each
+//! thing they want, and keeps which endpoint is behind which connection.
+//!
+//! ```text
+//! accept ──TLS──▶ Handshaking ──Auth admitted──▶ Serving ──┬─ lost, said goodbye ─▶ ended
+//!                      │                                   ├─ silent, expired ────▶ ended
+//!                      └─ refused, too slow ─▶ gone        └─ taken over ─▶ gone, the session lives
+//! ```
+
+mod accept;
+mod bindings;
+mod call;
+mod command;
+mod gate;
+mod pace;
+mod session;
+
+pub use accept::Ingress;
+pub use bindings::{Bindings, DialError};
+pub use command::{Command, CommandError};
+pub use gate::{Binding, EndReason, Gate, Grant, Hello, SessionEnd};
+pub use session::Server;

@@ -1,0 +1,221 @@
+//! Takes the connections of agents: TCP, TLS, and a place among the strangers until an agent has
+//! said who it is.
+
+use std::collections::BTreeMap;
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use rustls::ServerConfig;
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_util::sync::CancellationToken;
+
+use super::session::{Origin, Server};
+
+/// Connections that have not said who they are; further ones wait to be accepted.
+const STRANGERS_MAX: usize = 256;
+/// The same of one source; further ones are closed.
+const STRANGERS_PER_SOURCE_MAX: usize = 16;
+/// Agents at once; further ones wait to be accepted.
+const CONNECTIONS_MAX: usize = 10_000;
+/// For the handshake of TLS.
+const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+/// After a failure to accept, most often for want of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The listener of agents.
+#[derive(Debug)]
+pub struct Ingress {
+    listener: TcpListener,
+    tls: Arc<ServerConfig>,
+    server: Arc<Server>,
+}
+
+impl Ingress {
+    /// Agents dial `listener` and are shown the certificate of `tls`.
+    pub fn new(listener: TcpListener, tls: Arc<ServerConfig>, server: Arc<Server>) -> Self {
+        Self {
+            listener,
+            tls,
+            server,
+        }
+    }
+
+    /// Serves agents until told to stop; then their connections are closed and their sessions ended.
+    pub async fn run(self, stop: CancellationToken) {
+        let strangers = Arc::new(Semaphore::new(STRANGERS_MAX));
+        let sources = Arc::new(Sources::default());
+        let mut connections = JoinSet::new();
+        loop {
+            let accepting = async {
+                let place = Arc::clone(&strangers).acquire_owned().await;
+                (place, self.listener.accept().await)
+            };
+            let (place, accepted) = tokio::select! {
+                () = stop.cancelled() => break,
+                Some(_) = connections.join_next() => continue,
+                accepted = accepting, if connections.len() < CONNECTIONS_MAX => accepted,
+            };
+            let (Ok(place), Ok((socket, peer))) = (place, accepted) else {
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            };
+            let Some(source) = Sources::enter(&sources, peer.ip()) else {
+                continue;
+            };
+            let tls = TlsAcceptor::from(Arc::clone(&self.tls));
+            let server = Arc::clone(&self.server);
+            let stranger = Stranger {
+                _place: place,
+                _source: source,
+            };
+            let stop = stop.clone();
+            connections.spawn(async move {
+                let greeted = tokio::select! {
+                    greeted = greet(socket, peer, tls) => greeted,
+                    () = stop.cancelled() => None,
+                };
+                if let Some((socket, origin)) = greeted {
+                    server.serve(socket, origin, stranger, stop).await;
+                }
+            });
+        }
+        while connections.join_next().await.is_some() {}
+    }
+}
+
+/// Speaks TLS, or gives up.
+async fn greet(
+    socket: TcpStream,
+    peer: SocketAddr,
+    tls: TlsAcceptor,
+) -> Option<(TlsStream<Prompt>, Origin)> {
+    let local = socket.local_addr().ok()?;
+    socket.set_nodelay(true).ok()?;
+    let handshake = tls.accept(Prompt(socket));
+    let socket = tokio::time::timeout(HANDSHAKE_TIME, handshake)
+        .await
+        .ok()?
+        .ok()?;
+    let origin = Origin {
+        peer,
+        local,
+        server_name: socket.get_ref().1.server_name().map(String::from),
+    };
+    Some((socket, origin))
+}
+
+/// A place among those who have not said who they are, given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Stranger {
+    _place: OwnedSemaphorePermit,
+    _source: Source,
+}
+
+/// How many strangers each source has.
+#[derive(Debug, Default)]
+struct Sources {
+    counts: Mutex<BTreeMap<IpAddr, usize>>,
+}
+
+#[derive(Debug)]
+struct Source {
+    sources: Arc<Sources>,
+    address: IpAddr,
+}
+
+impl Sources {
+    /// `None` if the source has all of its places taken.
+    fn enter(sources: &Arc<Self>, address: IpAddr) -> Option<Source> {
+        let mut counts = sources
+            .counts
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let count = counts.entry(address).or_default();
+        if *count >= STRANGERS_PER_SOURCE_MAX {
+            return None;
+        }
+        *count += 1;
+        drop(counts);
+        Some(Source {
+            sources: Arc::clone(sources),
+            address,
+        })
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        let mut counts = self
+            .sources
+            .counts
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(count) = counts.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.address);
+            }
+        }
+    }
+}
+
+/// A socket that acknowledges at once.
+///
+/// Some agents leave Nagle's algorithm on and write a little before each reply; with delayed
+/// acknowledgements every request then costs 40 ms more. The kernel forgets the wish now and then,
+/// so it is repeated at every read.
+#[derive(Debug)]
+struct Prompt(TcpStream);
+
+impl AsyncRead for Prompt {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        ready!(Pin::new(&mut self.0).poll_read(cx, buf))?;
+        // What cannot be set makes things slower and not wrong.
+        SockRef::from(&self.0).set_tcp_quickack(true).ok();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Prompt {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}

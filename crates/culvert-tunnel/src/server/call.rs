@@ -1,0 +1,92 @@
+//! One call of an agent: a request without an end mark, an answer with one.
+
+use std::time::Duration;
+
+use bytes::BytesMut;
+use culvert_base::{Code, Refusal};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::driver::Stream;
+use crate::wire::{Object, Scanned, StreamType};
+
+/// For an agent to end its half after an answer.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// How long a request may be, and take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    pub(crate) bytes: usize,
+    pub(crate) time: Duration,
+}
+
+impl Patience {
+    /// With somebody who has not said who it is.
+    pub(crate) const STRANGER: Self = Self {
+        bytes: 64 << 10,
+        time: Duration::from_secs(10),
+    };
+    /// With an agent that was admitted: policies can be long.
+    pub(crate) const AGENT: Self = Self {
+        bytes: 1 << 20,
+        time: Duration::from_secs(30),
+    };
+}
+
+/// What a stream is for; `None` if it ended or said nothing in time.
+pub(crate) async fn kind(stream: &mut Stream) -> Option<StreamType> {
+    let mut bytes = [0; 4];
+    let reading = stream.read_exact(&mut bytes);
+    match tokio::time::timeout(Patience::STRANGER.time, reading).await {
+        Ok(Ok(_)) => Some(StreamType::from_bytes(bytes)),
+        Ok(Err(_)) | Err(_) => None,
+    }
+}
+
+/// Reads the request.
+pub(crate) async fn request(stream: &mut Stream, patience: Patience) -> Result<Value, Refusal> {
+    let (mut bytes, mut object) = (BytesMut::new(), Object::default());
+    let reading = async {
+        loop {
+            let piece = std::future::poll_fn(|cx| stream.poll_read_bytes(cx, 16 << 10)).await;
+            let piece = piece.unwrap_or_default();
+            if piece.is_empty() {
+                return Err(unreadable());
+            }
+            bytes.extend_from_slice(&piece);
+            match object.scan(&bytes) {
+                Scanned::Whole(length) => {
+                    return serde_json::from_slice(&bytes[..length]).map_err(|_| unreadable());
+                }
+                Scanned::Nonsense => return Err(unreadable()),
+                Scanned::Part if bytes.len() > patience.bytes => {
+                    return Err(Refusal::of(const { Code::new(812) }));
+                }
+                Scanned::Part => {}
+            }
+        }
+    };
+    tokio::time::timeout(patience.time, reading)
+        .await
+        .unwrap_or_else(|_| Err(unreadable()))
+}
+
+fn unreadable() -> Refusal {
+    Refusal::of(const { Code::new(801) })
+}
+
+/// Writes the answer, ends the stream, and waits for the agent to end it: a reset right behind the
+/// answer could overtake it in the agent.
+pub(crate) async fn answer(mut stream: Stream, reply: &[u8]) {
+    let answering = async {
+        stream.write_all(reply).await?;
+        stream.shutdown().await?;
+        let mut rest = [0; 256];
+        while stream.read(&mut rest).await? > 0 {}
+        std::io::Result::Ok(())
+    };
+    // An agent that does not take its answer, or never ends the stream, loses the stream.
+    match tokio::time::timeout(LINGER, answering).await {
+        Ok(Ok(())) | Ok(Err(_)) | Err(_) => {}
+    }
+}

@@ -1,0 +1,131 @@
+//! What a server asks of an agent: to end, to start anew, to replace itself, to let an endpoint go.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::io::AsyncWriteExt;
+use tokio::task::JoinSet;
+
+use super::Bindings;
+use super::call::{self, Patience};
+use crate::wire::{self, AuthExtra, Outcome, StopEndpointRequest, StreamType, UpdateRequest};
+
+/// For an agent to answer. Some never do when their application did not ask to be told.
+const ANSWER: Patience = Patience {
+    bytes: 64 << 10,
+    time: Duration::from_secs(5),
+};
+
+/// Something an agent can be asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// To end.
+    Stop,
+    /// To end and begin again.
+    Restart,
+    /// To replace itself by another version.
+    Update(UpdateRequest),
+}
+
+/// Why it did not do so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CommandError {
+    /// The session has no connection.
+    Unknown,
+    /// It said from the beginning that it cannot, and perhaps why.
+    Unsupported(String),
+    /// It tried, and says what came of it.
+    Failed(String),
+    /// It gave no answer.
+    Away,
+}
+
+impl fmt::Display for CommandError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown => f.write_str("the session is not connected"),
+            Self::Unsupported(why) if why.is_empty() => f.write_str("the agent is too old for it"),
+            Self::Unsupported(why) => write!(f, "the agent does not do it: {why}"),
+            Self::Failed(why) => write!(f, "the agent failed: {why}"),
+            Self::Away => f.write_str("the agent gave no answer"),
+        }
+    }
+}
+
+impl std::error::Error for CommandError {}
+
+/// What an agent said of each command when it came: nothing, if it is too old to know; an empty text
+/// if it can; else why not.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Abilities {
+    stop: Option<String>,
+    restart: Option<String>,
+    update: Option<String>,
+}
+
+impl Abilities {
+    pub(crate) fn of(agent: &AuthExtra) -> Self {
+        Self {
+            stop: agent.stop_unsupported.clone(),
+            restart: agent.restart_unsupported.clone(),
+            update: agent.update_unsupported.clone(),
+        }
+    }
+
+    fn refuse(&self, command: &Command) -> Option<String> {
+        let said = match command {
+            Command::Stop => &self.stop,
+            Command::Restart => &self.restart,
+            Command::Update(_) => &self.update,
+        };
+        match said {
+            None => Some(String::new()),
+            Some(why) if why.is_empty() => None,
+            Some(why) => Some(why.clone()),
+        }
+    }
+}
+
+impl Bindings {
+    /// Asks the agent of a session for something and waits for its answer. Whether its connection
+    /// ends then is up to the agent.
+    pub async fn command(&self, session_id: &str, command: &Command) -> Result<(), CommandError> {
+        let (session, abilities) = self.agent(session_id).ok_or(CommandError::Unknown)?;
+        if let Some(why) = abilities.refuse(command) {
+            return Err(CommandError::Unsupported(why));
+        }
+        let nothing = Value::Object(serde_json::Map::new());
+        let first = match command {
+            Command::Stop => wire::call(StreamType::STOP, &nothing),
+            Command::Restart => wire::call(StreamType::RESTART, &nothing),
+            Command::Update(to) => wire::call(StreamType::UPDATE, to),
+        };
+        let mut stream = session.open(first).map_err(|_| CommandError::Away)?;
+        let reply = call::request(&mut stream, ANSWER).await;
+        let outcome: Outcome = reply
+            .ok()
+            .and_then(|reply| wire::parse(reply).ok())
+            .ok_or(CommandError::Away)?;
+        // Some agents leave it to the server to end the stream.
+        stream.shutdown().await.ok();
+        if outcome.error.is_empty() {
+            Ok(())
+        } else {
+            Err(CommandError::Failed(outcome.error))
+        }
+    }
+
+    /// Takes an endpoint from every agent that serves it, at once, and then tells them so. Streams
+    /// that are open run to their end. Nobody answers; what is waited for is that they have heard.
+    pub async fn stop_endpoint(&self, request: &StopEndpointRequest) {
+        let mut telling = JoinSet::new();
+        for session in self.forget_endpoint(&request.id) {
+            let first = wire::call(StreamType::STOP_ENDPOINT, request);
+            if let Ok(stream) = session.open(first) {
+                telling.spawn(call::answer(stream, b""));
+            }
+        }
+        telling.join_all().await;
+    }
+}

@@ -1,0 +1,469 @@
+//! One connection of an agent, from its first byte to its last.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use culvert_base::{Code, Refusal};
+use culvert_mux::{Limits, Side};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::Bindings;
+use super::accept::Stranger;
+use super::bindings::Leg;
+use super::call::{self, Patience};
+use super::command::Abilities;
+use super::gate::{EndReason, Gate, Grant, Hello, SessionEnd};
+use super::pace::Pace;
+use crate::driver::{self, Session, Stream};
+use crate::wire::{
+    self, AuthReply, AuthReplyExtra, AuthRequest, BindReply, BindReplyExtra, BindRequest,
+    LabelledReply, LabelledRequest, Outcome, PatchRequest, ServerInfoReply, StreamType,
+    UnbindRequest,
+};
+
+/// For a stranger to become an agent.
+const AUTH_TIME: Duration = Duration::from_secs(10);
+/// For the gate to decide. Agents are held rather than refused.
+const DECISION_TIME: Duration = Duration::from_secs(20);
+/// Of one session at once.
+const ENDPOINTS_MAX: usize = 100;
+/// One is what agents open; another may be left over from before.
+const HEARTBEATS_MAX: usize = 2;
+/// What an agent may ask for between heartbeats, together with how late one may be.
+const SILENCE: std::ops::RangeInclusive<Duration> =
+    Duration::from_secs(2)..=Duration::from_secs(600);
+
+/// Where a connection came from.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    /// The agent's end.
+    pub(crate) peer: SocketAddr,
+    /// This end.
+    pub(crate) local: SocketAddr,
+    /// The name asked for in TLS.
+    pub(crate) server_name: Option<String>,
+}
+
+/// What all connections share.
+pub struct Server {
+    gate: Arc<dyn Gate>,
+    bindings: Arc<Bindings>,
+    region: String,
+    pace: Pace,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// A server that asks `gate`, tells agents that it stands in `region`, and keeps `bindings`.
+    pub fn new(gate: Arc<dyn Gate>, bindings: Arc<Bindings>, region: String) -> Self {
+        Self {
+            gate,
+            bindings,
+            region,
+            pace: Pace::default(),
+        }
+    }
+
+    /// Serves one connection to its end. `stranger` is its place among those that have not said who
+    /// they are.
+    pub(crate) async fn serve<S>(
+        self: &Arc<Self>,
+        socket: S,
+        origin: Origin,
+        stranger: Stranger,
+        stop: CancellationToken,
+    ) where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let (session, driver) = driver::connect(socket, Side::Server, Limits::for_strangers());
+        let connection = Connection {
+            server: Arc::clone(self),
+            origin,
+            session,
+            beat_at: Mutex::new(Instant::now()),
+            told: Arc::default(),
+        };
+        let conversation = async {
+            Arc::new(connection).converse(stranger, stop).await;
+        };
+        tokio::join!(driver.run(), conversation);
+    }
+}
+
+/// One connection.
+struct Connection {
+    server: Arc<Server>,
+    origin: Origin,
+    session: Session,
+    /// When the agent last showed that it is there.
+    beat_at: Mutex<Instant>,
+    /// Why somebody here ended it.
+    told: Arc<OnceLock<EndReason>>,
+}
+
+/// An admitted connection.
+struct Admitted {
+    grant: Arc<Grant>,
+    leg: Leg,
+    silence: Duration,
+    /// Ids of the endpoints it serves.
+    serves: Mutex<BTreeSet<String>>,
+}
+
+/// What one of a connection's tasks has come to.
+enum Done {
+    /// A stream said what it is for.
+    Kind(StreamType, Stream),
+    /// The agent said who it is, and may stay.
+    Admitted(Grant, Box<AuthRequest>, Stream),
+    /// It may not, and knows.
+    Refused,
+    /// A heartbeat stream ended.
+    HeartbeatEnded,
+    /// Nothing of interest.
+    Nothing,
+}
+
+impl Connection {
+    async fn converse(self: Arc<Self>, stranger: Stranger, stop: CancellationToken) {
+        let mut stranger = Some(stranger);
+        let mut tasks: JoinSet<Done> = JoinSet::new();
+        let mut admitted: Option<Arc<Admitted>> = None;
+        let (mut asked, mut heartbeats) = (false, 0);
+        let began = Instant::now();
+        let mut expires = None;
+        let reason = loop {
+            // The one moment at which something must have happened.
+            let deadline = match &admitted {
+                None if asked => began + AUTH_TIME + DECISION_TIME + Duration::from_secs(10),
+                None => began + AUTH_TIME,
+                Some(admitted) => expires
+                    .into_iter()
+                    .chain([self.last_beat() + admitted.silence])
+                    .min()
+                    .unwrap_or(began),
+            };
+            let done = tokio::select! {
+                () = stop.cancelled() => {
+                    break EndReason::Stopped("the server is shutting down".into());
+                }
+                accepted = self.session.accept() => match accepted {
+                    Some(mut stream) => {
+                        tasks.spawn(async move {
+                            match call::kind(&mut stream).await {
+                                Some(kind) => Done::Kind(kind, stream),
+                                None => Done::Nothing,
+                            }
+                        });
+                        continue;
+                    }
+                    None => {
+                        let lost = EndReason::Lost(self.session.ended().await.to_string());
+                        break self.told.get().cloned().unwrap_or(lost);
+                    }
+                },
+                Some(done) = tasks.join_next() => done.unwrap_or(Done::Nothing),
+                () = tokio::time::sleep_until(deadline) => {
+                    let now = Instant::now();
+                    match &admitted {
+                        _ if now < deadline => continue,
+                        None => break EndReason::Silent,
+                        Some(_) if expires.is_some_and(|at| at <= now) => break EndReason::Expired,
+                        Some(admitted) if self.last_beat() + admitted.silence <= now => {
+                            break EndReason::Silent;
+                        }
+                        Some(_) => continue,
+                    }
+                }
+            };
+            match done {
+                Done::Kind(StreamType::HEARTBEAT, stream) if heartbeats < HEARTBEATS_MAX => {
+                    heartbeats += 1;
+                    tasks.spawn(Arc::clone(&self).echo(stream));
+                }
+                Done::HeartbeatEnded => heartbeats -= 1,
+                Done::Kind(StreamType::AUTH, stream) if !asked => {
+                    asked = true;
+                    tasks.spawn(Arc::clone(&self).authenticate(stream));
+                }
+                Done::Kind(kind, stream) => {
+                    let this = Arc::clone(&self);
+                    let admitted = admitted.clone();
+                    tasks.spawn(async move {
+                        this.answer(kind, stream, admitted).await;
+                        Done::Nothing
+                    });
+                }
+                Done::Admitted(grant, auth, stream) => {
+                    drop(stranger.take());
+                    self.session.set_limits(Limits::default());
+                    expires = grant.duration.map(|duration| Instant::now() + duration);
+                    let it = self.enter(grant, &auth);
+                    self.beat();
+                    let reply = wire::reply(&self.welcome(&it.grant));
+                    admitted = Some(it);
+                    tasks.spawn(async move {
+                        call::answer(stream, &reply).await;
+                        Done::Nothing
+                    });
+                }
+                Done::Refused => break EndReason::Stopped("refused".into()),
+                Done::Nothing => {}
+            }
+        };
+        self.session.hang_up();
+        // The gate may be admitting at this moment, and what began must end.
+        while asked && admitted.is_none() {
+            match tasks.join_next().await {
+                Some(Ok(Done::Admitted(grant, auth, _))) => {
+                    admitted = Some(self.enter(grant, &auth));
+                }
+                Some(Ok(Done::Refused)) | None => break,
+                Some(_) => {}
+            }
+        }
+        drop(tasks);
+        if let Some(admitted) = admitted
+            && self.server.bindings.leave(&admitted.leg)
+        {
+            let grant = Arc::clone(&admitted.grant);
+            self.server.gate.ended(SessionEnd { grant, reason }).await;
+        }
+    }
+
+    fn enter(&self, grant: Grant, auth: &AuthRequest) -> Arc<Admitted> {
+        let nanos = auth
+            .extra
+            .heartbeat_interval
+            .saturating_add(auth.extra.heartbeat_tolerance);
+        let silence = Duration::from_nanos(u64::try_from(nanos).unwrap_or(0));
+        let leg = self.server.bindings.enter(
+            &grant.session_id,
+            auth.extra.leg,
+            self.session.clone(),
+            Arc::clone(&self.told),
+            Abilities::of(&auth.extra),
+        );
+        Arc::new(Admitted {
+            grant: Arc::new(grant),
+            leg,
+            silence: silence.clamp(*SILENCE.start(), *SILENCE.end()),
+            serves: Mutex::default(),
+        })
+    }
+
+    fn welcome(&self, grant: &Grant) -> AuthReply {
+        AuthReply {
+            version: wire::VERSION.into(),
+            client_id: grant.session_id.clone(),
+            error: String::new(),
+            extra: AuthReplyExtra {
+                version: env!("CARGO_PKG_VERSION").into(),
+                region: self.server.region.clone(),
+                cookie: grant.cookie.clone(),
+                account_name: grant.account_name.clone(),
+                plan_name: grant.plan_name.clone(),
+                session_duration: grant
+                    .duration
+                    .map_or(0, |duration| i64::try_from(duration.as_secs()).unwrap_or(0)),
+                agent_session_id: grant.session_id.clone(),
+                ..AuthReplyExtra::default()
+            },
+        }
+    }
+
+    fn last_beat(&self) -> Instant {
+        *self
+            .beat_at
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn beat(&self) {
+        *self
+            .beat_at
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner()) = Instant::now();
+    }
+
+    /// Gives each heartbeat back.
+    async fn echo(self: Arc<Self>, mut stream: Stream) -> Done {
+        let mut beat = [0; 4];
+        while stream.read_exact(&mut beat).await.is_ok() {
+            self.beat();
+            if stream.write_all(&beat).await.is_err() {
+                break;
+            }
+        }
+        Done::HeartbeatEnded
+    }
+
+    async fn authenticate(self: Arc<Self>, mut stream: Stream) -> Done {
+        let asked = async {
+            let object = call::request(&mut stream, Patience::STRANGER).await?;
+            let auth: AuthRequest =
+                wire::parse(object).map_err(|_| Refusal::of(const { Code::new(109) }))?;
+            if !auth.versions.iter().any(|version| version == wire::VERSION) {
+                return Err(Refusal::of(const { Code::new(811) }));
+            }
+            let hello = Hello {
+                auth: auth.clone(),
+                peer: self.origin.peer,
+                local: self.origin.local,
+                server_name: self.origin.server_name.clone(),
+            };
+            let grant = decided(self.server.gate.admit(hello)).await?;
+            Ok((grant, auth))
+        };
+        match asked.await {
+            Ok((grant, auth)) => Done::Admitted(grant, Box::new(auth), stream),
+            Err(refusal) => {
+                let source = self.origin.peer.ip();
+                let wait = self.server.pace.wait(source, std::time::Instant::now());
+                tokio::time::sleep(wait).await;
+                call::answer(stream, &wire::reply(&Outcome::refused(&refusal))).await;
+                Done::Refused
+            }
+        }
+    }
+
+    /// Answers any other call.
+    async fn answer(&self, kind: StreamType, mut stream: Stream, admitted: Option<Arc<Admitted>>) {
+        let reply = match (kind, &admitted) {
+            (StreamType::SERVER_INFO, _) => Ok(wire::reply(&ServerInfoReply {
+                region: self.server.region.clone(),
+            })),
+            (_, None) => Err(Refusal::new(
+                const { Code::new(801) },
+                "The first call of a session says who the agent is.",
+            )),
+            (StreamType::BIND, Some(admitted)) => self.bind(&mut stream, admitted).await,
+            (StreamType::UNBIND, Some(admitted)) => self.unbind(&mut stream, admitted).await,
+            (StreamType::LABELLED, Some(admitted)) => self.bind_labels(&mut stream, admitted).await,
+            (StreamType::PATCH_ENDPOINT, Some(admitted)) => self.patch(&mut stream, admitted).await,
+            _ => Err(Refusal::of(const { Code::new(800) })),
+        };
+        let reply = reply.unwrap_or_else(|refusal| wire::reply(&Outcome::refused(&refusal)));
+        call::answer(stream, &reply).await;
+    }
+
+    async fn bind(
+        &self,
+        stream: &mut Stream,
+        admitted: &Admitted,
+    ) -> Result<bytes::Bytes, Refusal> {
+        let object = call::request(stream, Patience::AGENT).await?;
+        let invalid = |_| Refusal::of(const { Code::new(301) });
+        let want = BindRequest::read(object).map_err(invalid)?;
+        want.options().map_err(invalid)?;
+        if !matches!(&want.proto[..], "http" | "https" | "tcp" | "tls") {
+            return Err(Refusal::of(const { Code::new(332) }));
+        }
+        if admitted.serves_too_much() {
+            return Err(Refusal::of(const { Code::new(324) }));
+        }
+        let binding = decided(self.server.gate.bind(&admitted.grant, &want)).await?;
+        self.serves(admitted, &binding.id);
+        Ok(wire::reply(&BindReply {
+            opts: want.options_with(&binding.name, &binding.url),
+            id: binding.id.clone(),
+            url: binding.url,
+            proto: want.proto,
+            error: String::new(),
+            extra: BindReplyExtra {
+                token: binding.token,
+                tunnel_id: binding.id,
+            },
+        }))
+    }
+
+    async fn bind_labels(
+        &self,
+        stream: &mut Stream,
+        admitted: &Admitted,
+    ) -> Result<bytes::Bytes, Refusal> {
+        let object = call::request(stream, Patience::AGENT).await?;
+        let want: LabelledRequest =
+            wire::parse(object).map_err(|_| Refusal::of(const { Code::new(301) }))?;
+        if admitted.serves_too_much() {
+            return Err(Refusal::of(const { Code::new(324) }));
+        }
+        let id = decided(self.server.gate.bind_labels(&admitted.grant, &want)).await?;
+        self.serves(admitted, &id);
+        Ok(wire::reply(&LabelledReply {
+            id,
+            error: String::new(),
+        }))
+    }
+
+    fn serves(&self, admitted: &Admitted, id: &str) {
+        admitted.lock().insert(id.to_owned());
+        self.server.bindings.bind(id, &admitted.leg, &self.session);
+    }
+
+    /// Agents say it two or three times, so an endpoint that is gone is no reason to refuse.
+    async fn unbind(
+        &self,
+        stream: &mut Stream,
+        admitted: &Admitted,
+    ) -> Result<bytes::Bytes, Refusal> {
+        let object = call::request(stream, Patience::AGENT).await?;
+        let request: UnbindRequest =
+            wire::parse(object).map_err(|_| Refusal::of(const { Code::new(801) }))?;
+        let served = admitted.lock().remove(&request.id);
+        if served {
+            self.server.bindings.unbind(&request.id, &admitted.leg);
+            let unbinding = self.server.gate.unbind(&admitted.grant, &request.id);
+            decided(async {
+                unbinding.await;
+                Ok(())
+            })
+            .await?;
+        }
+        Ok(wire::reply(&Outcome::default()))
+    }
+
+    async fn patch(
+        &self,
+        stream: &mut Stream,
+        admitted: &Admitted,
+    ) -> Result<bytes::Bytes, Refusal> {
+        let object = call::request(stream, Patience::AGENT).await?;
+        let change: PatchRequest =
+            wire::parse(object).map_err(|_| Refusal::of(const { Code::new(801) }))?;
+        if !admitted.lock().contains(&change.tunnel_id) {
+            return Err(Refusal::of(const { Code::new(333) }));
+        }
+        decided(self.server.gate.patch(&admitted.grant, &change)).await?;
+        Ok(wire::reply(&Outcome::default()))
+    }
+}
+
+impl Admitted {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeSet<String>> {
+        self.serves
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn serves_too_much(&self) -> bool {
+        self.lock().len() >= ENDPOINTS_MAX
+    }
+}
+
+/// What the gate says, if it says it in time.
+async fn decided<T>(deciding: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
+    tokio::time::timeout(DECISION_TIME, deciding)
+        .await
+        .unwrap_or_else(|_| Err(Refusal::of(const { Code::new(802) })))
+}

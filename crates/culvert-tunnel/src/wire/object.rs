@@ -1,0 +1,102 @@
+//! One JSON object out of a stream that does not say where it ends.
+
+/// What the bytes so far are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scanned {
+    /// The beginning of an object.
+    Part,
+    /// A whole object, of so many bytes; what follows is not part of it.
+    Whole(usize),
+    /// Nothing that could become an object.
+    Nonsense,
+}
+
+/// Finds the end of an object. Each byte is looked at once, however the object arrives.
+///
+/// It counts brackets outside of texts and leaves judgement to the parser.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Object {
+    looked_at: usize,
+    depth: u32,
+    in_text: bool,
+    escaped: bool,
+}
+
+/// Deeper is nothing that an agent says.
+const DEPTH_MAX: u32 = 32;
+
+impl Object {
+    /// Looks at what was added to `bytes` since the last call; the beginning must be the same.
+    pub fn scan(&mut self, bytes: &[u8]) -> Scanned {
+        for (at, byte) in bytes.iter().enumerate().skip(self.looked_at) {
+            self.looked_at = at + 1;
+            if self.in_text {
+                match byte {
+                    _ if self.escaped => self.escaped = false,
+                    b'\\' => self.escaped = true,
+                    b'"' => self.in_text = false,
+                    _ => {}
+                }
+                continue;
+            }
+            match byte {
+                b'{' | b'[' if self.depth < DEPTH_MAX && (self.depth > 0 || *byte == b'{') => {
+                    self.depth += 1;
+                }
+                b'}' | b']' if self.depth == 1 => return Scanned::Whole(at + 1),
+                b'}' | b']' if self.depth > 1 => self.depth -= 1,
+                b'"' if self.depth > 0 => self.in_text = true,
+                b' ' | b'\t' | b'\r' | b'\n' => {}
+                b'{' | b'[' | b'}' | b']' => return Scanned::Nonsense,
+                _ if self.depth == 0 => return Scanned::Nonsense,
+                _ => {}
+            }
+        }
+        Scanned::Part
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scan(text: &str) -> Scanned {
+        let mut whole = Object::default();
+        let verdict = whole.scan(text.as_bytes());
+        let mut dripped = Object::default();
+        let mut of_drips = Scanned::Part;
+        for end in 1..=text.len() {
+            of_drips = dripped.scan(&text.as_bytes()[..end]);
+            if of_drips != Scanned::Part {
+                break;
+            }
+        }
+        assert_eq!(verdict, of_drips, "the verdict depends on the cut: {text}");
+        verdict
+    }
+
+    #[test]
+    fn an_object_ends_with_its_last_bracket() {
+        for object in [
+            "{}",
+            r#"{"a":"}"}"#,
+            r#"{"a":"\"}","b":[{"c":"\\"}]}"#,
+            " \n{\"a\":{\"b\":[1,2,[3]]}}",
+        ] {
+            assert_eq!(scan(object), Scanned::Whole(object.len()), "{object}");
+            let followed = format!("{object}\n{{");
+            assert_eq!(scan(&followed), Scanned::Whole(object.len()));
+            for end in 0..object.len() {
+                assert_eq!(scan(&object[..end]), Scanned::Part, "{}", &object[..end]);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_object_is_said_at_once() {
+        for text in ["[]", "x", "\"{}\"", "}", "1", " null"] {
+            assert_eq!(scan(text), Scanned::Nonsense, "{text}");
+        }
+        assert_eq!(scan(&"{\"a\":".repeat(40)), Scanned::Nonsense);
+    }
+}

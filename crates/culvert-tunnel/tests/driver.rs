@@ -1,0 +1,305 @@
+//! Connections over pipes in memory: our driver at one end, the multiplexer of the published agents
+//! or our own at the other.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use culvert_mux::{Ending, ErrorCode, Limits, OpenRefused, Side};
+use culvert_tunnel::driver::{Session, Stream, connect};
+use muxado::{Accept, OpenClose, SessionBuilder};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, duplex, split};
+use tokio::task::JoinSet;
+
+const STREAMS: usize = 40;
+const LENGTH: usize = 500_000;
+
+fn payload(seed: usize) -> Vec<u8> {
+    (0..LENGTH)
+        .map(|at| (at * 31 + at / 977 + seed) as u8)
+        .collect()
+}
+
+/// Fails instead of hanging.
+async fn soon<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(60), future)
+        .await
+        .expect("it comes to an end")
+}
+
+/// Sends a payload and expects it back.
+async fn expect_echo(stream: impl AsyncRead + AsyncWrite, seed: usize) {
+    let (mut reader, mut writer) = split(stream);
+    let sent = payload(seed);
+    let writing = async {
+        writer.write_all(&sent).await.unwrap();
+        writer.shutdown().await.unwrap();
+    };
+    let mut back = Vec::new();
+    let reading = async { reader.read_to_end(&mut back).await.unwrap() };
+    tokio::join!(writing, reading);
+    assert!(back == sent, "stream {seed} came back changed");
+}
+
+async fn echo(stream: impl AsyncRead + AsyncWrite) {
+    let (mut reader, mut writer) = split(stream);
+    tokio::io::copy(&mut reader, &mut writer).await.unwrap();
+    writer.shutdown().await.unwrap();
+}
+
+async fn echo_all(session: Session) {
+    let mut echoes = JoinSet::new();
+    while let Some(stream) = session.accept().await {
+        echoes.spawn(echo(stream));
+    }
+}
+
+/// Two connected sessions of ours, the agent's side first.
+fn pair(tasks: &mut JoinSet<()>, agent: Limits, server: Limits) -> (Session, Session) {
+    let (near, far) = duplex(64 << 10);
+    let (agent, agent_driver) = connect(near, Side::Client, agent);
+    let (server, server_driver) = connect(far, Side::Server, server);
+    tasks.spawn(async { drop(agent_driver.run().await) });
+    tasks.spawn(async { drop(server_driver.run().await) });
+    (agent, server)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_reach_a_published_agent_and_come_back_intact() {
+    let (near, far) = duplex(64 << 10);
+    let mut agent = SessionBuilder::new(far).client().start();
+    let (session, driver) = connect(near, Side::Server, Limits::default());
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async { drop(driver.run().await) });
+    tasks.spawn(async move {
+        let mut echoes = JoinSet::new();
+        while let Some(stream) = agent.accept().await {
+            echoes.spawn(echo(stream));
+        }
+    });
+    let mut talks = JoinSet::new();
+    for seed in 0..STREAMS {
+        let stream = session
+            .open(Bytes::copy_from_slice(&payload(seed)[..100]))
+            .unwrap();
+        talks.spawn(async move {
+            let (mut reader, mut writer) = split(stream);
+            let sent = payload(seed);
+            let writing = async {
+                writer.write_all(&sent[100..]).await.unwrap();
+                writer.shutdown().await.unwrap();
+            };
+            let mut back = Vec::new();
+            let reading = async { reader.read_to_end(&mut back).await.unwrap() };
+            tokio::join!(writing, reading);
+            assert!(back == sent, "stream {seed} came back changed");
+        });
+    }
+    soon(talks.join_all()).await;
+    assert_eq!(session.stream_count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_of_a_published_agent_come_back_intact() {
+    let (near, far) = duplex(64 << 10);
+    let mut agent = SessionBuilder::new(far).client().start();
+    let (session, driver) = connect(near, Side::Server, Limits::default());
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async { drop(driver.run().await) });
+    tasks.spawn(echo_all(session.clone()));
+    let mut talks = JoinSet::new();
+    for seed in 0..STREAMS {
+        talks.spawn(expect_echo(soon(agent.open()).await.unwrap(), seed));
+    }
+    soon(talks.join_all()).await;
+    assert_eq!(session.open(Bytes::new()).map(drop), Ok(()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_ends_of_ours_carry_streams_both_ways_at_once() {
+    let mut tasks = JoinSet::new();
+    let limits = Limits {
+        window_bytes_max: 1 << 20,
+        fin_before_rst: false,
+        ..Limits::default()
+    };
+    let (agent, server) = pair(&mut tasks, limits, limits);
+    tasks.spawn(echo_all(agent.clone()));
+    tasks.spawn(echo_all(server.clone()));
+    let mut talks = JoinSet::new();
+    for seed in 0..STREAMS {
+        for session in [&agent, &server] {
+            talks.spawn(expect_echo(session.open(Bytes::new()).unwrap(), seed));
+        }
+    }
+    soon(talks.join_all()).await;
+    assert_eq!((agent.stream_count(), server.stream_count()), (0, 0));
+}
+
+#[tokio::test]
+async fn whole_pieces_pass_from_stream_to_stream() {
+    let mut tasks = JoinSet::new();
+    let (agent, server) = pair(&mut tasks, Limits::default(), Limits::default());
+    tasks.spawn(async move {
+        let mut stream = agent.accept().await.unwrap();
+        loop {
+            let mut bytes = std::future::poll_fn(|cx| stream.poll_read_bytes(cx, usize::MAX))
+                .await
+                .unwrap();
+            if bytes.is_empty() {
+                break;
+            }
+            while !bytes.is_empty() {
+                std::future::poll_fn(|cx| stream.poll_write_bytes(cx, &mut bytes))
+                    .await
+                    .unwrap();
+            }
+        }
+        stream.shutdown().await.unwrap();
+    });
+    soon(expect_echo(server.open(Bytes::new()).unwrap(), 7)).await;
+}
+
+#[tokio::test]
+async fn a_dropped_stream_is_broken_off_at_the_other_end() {
+    let mut tasks = JoinSet::new();
+    let limits = Limits {
+        fin_before_rst: false,
+        ..Limits::default()
+    };
+    let (agent, server) = pair(&mut tasks, limits, limits);
+    let opened = server.open(Bytes::from_static(b"half a story")).unwrap();
+    let mut stream: Stream = soon(agent.accept()).await.unwrap();
+    let mut first = [0; 12];
+    soon(stream.read_exact(&mut first)).await.unwrap();
+    drop(opened);
+    let error = soon(stream.read(&mut first)).await.unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    let error = stream.write(b"x").await.unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+#[tokio::test]
+async fn what_was_written_leaves_although_the_stream_is_dropped() {
+    let mut tasks = JoinSet::new();
+    let (agent, server) = pair(&mut tasks, Limits::default(), Limits::default());
+    let mut call = agent.open(Bytes::from_static(b"question")).unwrap();
+    call.shutdown().await.unwrap();
+    let mut answering = soon(server.accept()).await.unwrap();
+    let mut question = Vec::new();
+    soon(answering.read_to_end(&mut question)).await.unwrap();
+    answering.write_all(b"answer").await.unwrap();
+    answering.shutdown().await.unwrap();
+    drop(answering);
+    let mut answer = Vec::new();
+    soon(call.read_to_end(&mut answer)).await.unwrap();
+    assert_eq!(
+        (&question[..], &answer[..]),
+        (&b"question"[..], &b"answer"[..])
+    );
+}
+
+#[tokio::test]
+async fn the_end_of_a_connection_reaches_everybody() {
+    let mut tasks = JoinSet::new();
+    let (agent, server) = pair(&mut tasks, Limits::default(), Limits::default());
+    let mut opened = server.open(Bytes::from_static(b"x")).unwrap();
+    let mut accepted = soon(agent.accept()).await.unwrap();
+    server.close(ErrorCode::ENHANCE_YOUR_CALM, "enough");
+    assert_eq!(
+        soon(agent.ended()).await,
+        Ending::GoneAway {
+            code: ErrorCode::ENHANCE_YOUR_CALM,
+            text: "enough".into()
+        }
+    );
+    assert_eq!(
+        soon(server.ended()).await,
+        Ending::Closed(ErrorCode::ENHANCE_YOUR_CALM)
+    );
+    let mut byte = [0; 1];
+    assert!(soon(opened.read(&mut byte)).await.is_err());
+    soon(accepted.read_exact(&mut byte)).await.unwrap();
+    assert!(soon(accepted.read(&mut byte)).await.is_err());
+    assert!(soon(agent.accept()).await.is_none());
+    assert_eq!(server.open(Bytes::new()).unwrap_err(), OpenRefused::Ended);
+    soon(tasks.join_all()).await;
+}
+
+#[tokio::test]
+async fn a_driver_that_is_dropped_leaves_nobody_waiting() {
+    let (near, _far) = duplex(1000);
+    let (session, driver) = connect(near, Side::Server, Limits::default());
+    let mut stream = session.open(Bytes::from_static(b"x")).unwrap();
+    let mut byte = [0; 1];
+    let waiting = async {
+        let read = stream.read(&mut byte).await;
+        (read.is_err(), session.accept().await.is_none())
+    };
+    let ending = async {
+        tokio::task::yield_now().await;
+        drop(driver);
+    };
+    let (waited, ()) = soon(async { tokio::join!(waiting, ending) }).await;
+    assert_eq!(waited, (true, true));
+}
+
+#[tokio::test]
+async fn a_peer_that_takes_nothing_is_given_up() {
+    let (near, _far) = duplex(1000);
+    let (session, driver) = connect(near, Side::Server, Limits::default());
+    let mut stream = session.open(Bytes::from_static(b"x")).unwrap();
+    stream.write_all(&[7; 50_000]).await.unwrap();
+    let ending = soon(driver.with_stall(Duration::from_millis(50)).run()).await;
+    assert_eq!(ending, Ending::Lost);
+    assert!(stream.write(b"more").await.is_err());
+}
+
+#[tokio::test]
+async fn a_reader_that_stops_the_others_loses_its_stream_and_only_that() {
+    let mut tasks = JoinSet::new();
+    let limits = Limits {
+        held_bytes_max: 100_000,
+        unread_after: Duration::from_millis(50),
+        ..Limits::default()
+    };
+    let (agent, server) = pair(&mut tasks, Limits::default(), limits);
+    // Nobody reads this one.
+    let mut unread = server.open(Bytes::from_static(b"x")).unwrap();
+    let mut sender = soon(agent.accept()).await.unwrap();
+    tasks.spawn(async move {
+        // Fails when the stream is broken off, which is what is waited for below.
+        drop(sender.write_all(&[1; 200_000]).await);
+        std::future::pending::<()>().await;
+    });
+    tasks.spawn(echo_all(agent.clone()));
+    soon(expect_echo(server.open(Bytes::new()).unwrap(), 3)).await;
+    let mut byte = [0; 1];
+    let error = loop {
+        match soon(unread.read(&mut byte)).await {
+            Ok(_) => {}
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionAborted);
+}
+
+#[tokio::test]
+async fn a_stranger_that_opens_much_ends_nothing_but_its_own_streams() {
+    let mut tasks = JoinSet::new();
+    let (agent, server) = pair(&mut tasks, Limits::default(), Limits::for_strangers());
+    let mut calls: Vec<Stream> = (0..5)
+        .map(|_| agent.open(Bytes::from_static(b"call")).unwrap())
+        .collect();
+    let mut byte = [0; 1];
+    let refused = soon(calls[4].read(&mut byte)).await.unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionReset);
+    // It said who it is.
+    server.set_limits(Limits::default());
+    tasks.spawn(echo_all(server.clone()));
+    soon(expect_echo(agent.open(Bytes::new()).unwrap(), 1)).await;
+    calls[0].shutdown().await.unwrap();
+    let mut back = String::new();
+    soon(calls[0].read_to_string(&mut back)).await.unwrap();
+    assert_eq!(back, "call");
+}
