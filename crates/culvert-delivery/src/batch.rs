@@ -1,0 +1,437 @@
+//! The unit of durable delivery: what is in a batch, and how it lies in the queue.
+//!
+//! A batch holds finished envelopes in order, and for each the subscription it is for. Its stored
+//! form starts with the envelopes as lines, so that a target that writes lines hands on one slice
+//! without looking at them; an index follows, and its length comes last:
+//!
+//! ```text
+//! lines: { envelope '\n' }*
+//! index: u16 subscriptions, { u16 length, bytes }*, u32 events, { u32 line length, u16 subscription }*
+//! u32 length of the index, u8 version          (all numbers little-endian)
+//! ```
+//!
+//! Reading believes nothing: every number is checked against what is there. Not here: when a batch
+//! is flushed (`recorder`, `dispatcher`) and what becomes of it (`worker`).
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use culvert_store::BatchClass;
+
+const VERSION: u8 = 1;
+
+/// Most events and bytes of lines in one batch. One event always fits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchLimits {
+    /// Events.
+    pub events_max: u32,
+    /// Bytes of envelopes with their line ends.
+    pub bytes_max: usize,
+}
+
+impl BatchLimits {
+    /// What the recorder makes of a batch when the target asks for no less.
+    pub const DEFAULT: Self = Self {
+        events_max: 500,
+        bytes_max: 512 << 10,
+    };
+}
+
+/// A batch being filled.
+#[derive(Debug, Default)]
+pub struct OpenBatch {
+    body: Vec<u8>,
+    entries: Vec<(u32, u16)>,
+    subscriptions: Vec<Arc<str>>,
+}
+
+impl OpenBatch {
+    /// Whether one more envelope of `length` bytes keeps to `limits`.
+    pub fn fits(&self, length: usize, limits: BatchLimits) -> bool {
+        self.entries.is_empty()
+            || (self.len() < limits.events_max
+                && self.body.len().saturating_add(length).saturating_add(1) <= limits.bytes_max
+                && self.subscriptions.len() < usize::from(u16::MAX))
+    }
+
+    /// Appends an envelope without line ends. The caller asked [`Self::fits`].
+    pub fn push(&mut self, subscription: &Arc<str>, envelope: &[u8]) {
+        debug_assert!(!envelope.contains(&b'\n'), "an envelope is one line");
+        let known = self
+            .subscriptions
+            .iter()
+            .rposition(|known| Arc::ptr_eq(known, subscription) || known == subscription);
+        let index = known.unwrap_or_else(|| {
+            self.subscriptions.push(subscription.clone());
+            self.subscriptions.len() - 1
+        });
+        self.body.extend_from_slice(envelope);
+        self.body.push(b'\n');
+        self.entries.push((
+            u32::try_from(envelope.len()).expect("an envelope is at most 256 KiB"),
+            u16::try_from(index).expect("fits() keeps subscriptions below 65,535"),
+        ));
+    }
+
+    /// Events so far.
+    pub fn len(&self) -> u32 {
+        u32::try_from(self.entries.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether nothing was pushed.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Bytes of lines so far.
+    pub fn bytes(&self) -> usize {
+        self.body.len()
+    }
+
+    /// The stored form.
+    pub fn finish(self) -> Vec<u8> {
+        let Self {
+            mut body,
+            entries,
+            subscriptions,
+        } = self;
+        let index_at = body.len();
+        let names: usize = subscriptions.iter().map(|name| name.len() + 2).sum();
+        body.reserve_exact(2 + names + 4 + entries.len() * 6 + 5);
+        let n_subscriptions = u16::try_from(subscriptions.len()).unwrap_or(u16::MAX);
+        body.extend_from_slice(&n_subscriptions.to_le_bytes());
+        for name in &subscriptions {
+            let length = u16::try_from(name.len()).unwrap_or(u16::MAX);
+            body.extend_from_slice(&length.to_le_bytes());
+            body.extend_from_slice(&name.as_bytes()[..usize::from(length)]);
+        }
+        let n_events = u32::try_from(entries.len()).unwrap_or(u32::MAX);
+        body.extend_from_slice(&n_events.to_le_bytes());
+        for (length, subscription) in entries {
+            body.extend_from_slice(&length.to_le_bytes());
+            body.extend_from_slice(&subscription.to_le_bytes());
+        }
+        let index_length = u32::try_from(body.len() - index_at).unwrap_or(u32::MAX);
+        body.extend_from_slice(&index_length.to_le_bytes());
+        body.push(VERSION);
+        body
+    }
+}
+
+/// A batch as a target sees it. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    destination: Arc<str>,
+    class: BatchClass,
+    body: Bytes,
+    lines_end: usize,
+    subscriptions: Arc<[Arc<str>]>,
+    entries: Arc<[Entry]>,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    line: Range<usize>,
+    subscription: usize,
+}
+
+/// One event of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivery<'a> {
+    /// `ev_…`, from the envelope.
+    pub event_id: &'a str,
+    /// The subscription it is for.
+    pub subscription: &'a Arc<str>,
+    /// The envelope, one line without its end.
+    pub envelope: &'a [u8],
+}
+
+impl Delivery<'_> {
+    /// What a receiver may recognise a repetition by: the same for every attempt and node.
+    pub fn idempotency_key(&self) -> String {
+        format!("{}:{}", self.event_id, self.subscription)
+    }
+}
+
+/// The stored form of a batch cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the stored batch cannot be read")]
+pub struct Unreadable;
+
+impl Batch {
+    /// Reads the stored form.
+    pub fn read(
+        destination: Arc<str>,
+        class: BatchClass,
+        body: impl Into<Bytes>,
+    ) -> Result<Self, Unreadable> {
+        let body = body.into();
+        let (version, rest) = body.split_last().ok_or(Unreadable)?;
+        if *version != VERSION {
+            return Err(Unreadable);
+        }
+        let (rest, index_length) = rest.split_last_chunk::<4>().ok_or(Unreadable)?;
+        let index_length =
+            usize::try_from(u32::from_le_bytes(*index_length)).map_err(|_| Unreadable)?;
+        let lines_end = rest.len().checked_sub(index_length).ok_or(Unreadable)?;
+        let (lines, index) = rest.split_at(lines_end);
+        let mut index = Reader(index);
+
+        let n_subscriptions = usize::from(index.u16()?);
+        let mut subscriptions = Vec::new();
+        for _ in 0..n_subscriptions {
+            let length = usize::from(index.u16()?);
+            let name = std::str::from_utf8(index.take(length)?).map_err(|_| Unreadable)?;
+            subscriptions.push(Arc::from(name));
+        }
+        let n_events = usize::try_from(index.u32()?).map_err(|_| Unreadable)?;
+        if index.0.len() != n_events.checked_mul(6).ok_or(Unreadable)? {
+            return Err(Unreadable);
+        }
+        let mut entries = Vec::with_capacity(n_events);
+        let mut start = 0usize;
+        for _ in 0..n_events {
+            let length = usize::try_from(index.u32()?).map_err(|_| Unreadable)?;
+            let subscription = usize::from(index.u16()?);
+            let end = start.checked_add(length).ok_or(Unreadable)?;
+            if lines.get(end) != Some(&b'\n') || subscription >= subscriptions.len() {
+                return Err(Unreadable);
+            }
+            event_id(&lines[start..end]).ok_or(Unreadable)?;
+            entries.push(Entry {
+                line: start..end,
+                subscription,
+            });
+            start = end + 1;
+        }
+        if start != lines.len() {
+            return Err(Unreadable);
+        }
+        Ok(Self {
+            destination,
+            class,
+            lines_end,
+            subscriptions: subscriptions.into(),
+            entries: entries.into(),
+            body,
+        })
+    }
+
+    /// A batch of its own, not from the queue: for test events.
+    pub fn of_one(
+        destination: Arc<str>,
+        class: BatchClass,
+        envelope: &[u8],
+    ) -> Result<Self, Unreadable> {
+        let mut open = OpenBatch::default();
+        open.push(&Arc::from("test"), envelope);
+        Self::read(destination, class, open.finish())
+    }
+
+    /// The destination it is for.
+    pub fn destination(&self) -> &Arc<str> {
+        &self.destination
+    }
+
+    /// Whether it holds audit or traffic events.
+    pub fn class(&self) -> BatchClass {
+        self.class
+    }
+
+    /// Events in it.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// All envelopes, each followed by a line feed.
+    pub fn lines(&self) -> Bytes {
+        self.body.slice(..self.lines_end)
+    }
+
+    /// The events in order.
+    pub fn deliveries(&self) -> impl ExactSizeIterator<Item = Delivery<'_>> + DoubleEndedIterator {
+        self.entries.iter().map(|entry| {
+            let envelope = &self.body[entry.line.clone()];
+            Delivery {
+                event_id: event_id(envelope).expect("read() found an id in every envelope"),
+                subscription: &self.subscriptions[entry.subscription],
+                envelope,
+            }
+        })
+    }
+
+    /// All envelopes as one JSON array.
+    pub fn json_array(&self) -> Vec<u8> {
+        let mut array = Vec::with_capacity(self.lines_end + 2);
+        array.push(b'[');
+        for (index, entry) in self.entries.iter().enumerate() {
+            if index > 0 {
+                array.push(b',');
+            }
+            array.extend_from_slice(&self.body[entry.line.clone()]);
+        }
+        array.push(b']');
+        array
+    }
+
+    /// The events for which `keep` says yes, as a new batch's stored form; `None` when none is kept.
+    pub fn only(&self, mut keep: impl FnMut(usize) -> bool) -> Option<OpenBatch> {
+        let mut open = OpenBatch::default();
+        for (index, delivery) in self.deliveries().enumerate() {
+            if keep(index) {
+                open.push(delivery.subscription, delivery.envelope);
+            }
+        }
+        (!open.is_empty()).then_some(open)
+    }
+
+    /// Two halves in order; `None` when there is one event or none.
+    pub fn halves(&self) -> Option<[OpenBatch; 2]> {
+        let middle = self.len() / 2;
+        Some([
+            self.only(|index| index < middle)?,
+            self.only(|index| index >= middle)?,
+        ])
+    }
+}
+
+/// The id in an envelope: it is the first key, by contract (events 1).
+pub fn event_id(envelope: &[u8]) -> Option<&str> {
+    let rest = envelope.strip_prefix(br#"{"event_id":""#)?;
+    let end = rest.iter().take(80).position(|byte| *byte == b'"')?;
+    std::str::from_utf8(&rest[..end]).ok()
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, length: usize) -> Result<&'a [u8], Unreadable> {
+        let (taken, rest) = self.0.split_at_checked(length).ok_or(Unreadable)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn u16(&mut self) -> Result<u16, Unreadable> {
+        let (number, rest) = self.0.split_first_chunk().ok_or(Unreadable)?;
+        self.0 = rest;
+        Ok(u16::from_le_bytes(*number))
+    }
+
+    fn u32(&mut self) -> Result<u32, Unreadable> {
+        let (number, rest) = self.0.split_first_chunk().ok_or(Unreadable)?;
+        self.0 = rest;
+        Ok(u32::from_le_bytes(*number))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn envelope(id: usize, filling: usize) -> Vec<u8> {
+        format!(
+            r#"{{"event_id":"ev_{id}","object":"{}"}}"#,
+            "x".repeat(filling)
+        )
+        .into_bytes()
+    }
+
+    fn read(open: OpenBatch) -> Batch {
+        Batch::read("ed_1".into(), BatchClass::Traffic, open.finish()).unwrap()
+    }
+
+    fn ids(batch: &Batch) -> Vec<String> {
+        batch.deliveries().map(|d| d.idempotency_key()).collect()
+    }
+
+    #[test]
+    fn a_batch_reads_as_it_was_filled() {
+        let (a, b): (Arc<str>, Arc<str>) = ("esb_a".into(), "esb_b".into());
+        let mut open = OpenBatch::default();
+        open.push(&a, &envelope(1, 0));
+        open.push(&b, &envelope(1, 3));
+        open.push(&a, &envelope(2, 1));
+        let batch = read(open);
+        assert_eq!(ids(&batch), ["ev_1:esb_a", "ev_1:esb_b", "ev_2:esb_a"]);
+        assert_eq!(
+            std::str::from_utf8(&batch.json_array()).unwrap(),
+            r#"[{"event_id":"ev_1","object":""},{"event_id":"ev_1","object":"xxx"},{"event_id":"ev_2","object":"x"}]"#
+        );
+        assert_eq!(batch.lines().iter().filter(|b| **b == b'\n').count(), 3);
+    }
+
+    /// Fills batches the way the recorder does.
+    fn pack(sizes: &[usize], limits: BatchLimits) -> Vec<OpenBatch> {
+        let subscription: Arc<str> = "esb_1".into();
+        let mut done = Vec::new();
+        let mut open = OpenBatch::default();
+        for (id, size) in sizes.iter().enumerate() {
+            let envelope = envelope(id, *size);
+            if !open.fits(envelope.len(), limits) {
+                done.push(std::mem::take(&mut open));
+            }
+            open.push(&subscription, &envelope);
+        }
+        if !open.is_empty() {
+            done.push(open);
+        }
+        done
+    }
+
+    proptest! {
+        #[test]
+        fn packing_and_splitting_never_lose_reorder_or_exceed(
+            sizes in proptest::collection::vec(0usize..600, 0..120),
+            events_max in 1u32..40,
+            bytes_max in 50usize..2000,
+        ) {
+            let limits = BatchLimits { events_max, bytes_max };
+            let mut seen = Vec::new();
+            for open in pack(&sizes, limits) {
+                prop_assert!(open.len() == 1 || (open.len() <= events_max && open.bytes() <= bytes_max));
+                // Split down to single events, as a destination that refuses each batch makes us do.
+                let mut stack = vec![read(open)];
+                while let Some(batch) = stack.pop() {
+                    match batch.halves() {
+                        Some([first, second]) => {
+                            prop_assert_eq!((first.len() + second.len()) as usize, batch.len());
+                            stack.push(read(second));
+                            stack.push(read(first));
+                        }
+                        None => seen.extend(ids(&batch)),
+                    }
+                }
+            }
+            let wanted: Vec<String> = (0..sizes.len()).map(|id| format!("ev_{id}:esb_1")).collect();
+            prop_assert_eq!(seen, wanted);
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(mut body in proptest::collection::vec(any::<u8>(), 0..200)) {
+            body.push(VERSION);
+            Batch::read("ed_1".into(), BatchClass::Audit, body).ok();
+        }
+
+        #[test]
+        fn a_damaged_batch_is_refused_or_whole(at: prop::sample::Index, to: u8) {
+            let mut open = OpenBatch::default();
+            for id in 0..5 {
+                open.push(&"esb_1".into(), &envelope(id, id));
+            }
+            let mut body = open.finish();
+            let at = at.index(body.len());
+            body[at] = to;
+            if let Ok(batch) = Batch::read("ed_1".into(), BatchClass::Audit, body) {
+                prop_assert_eq!(batch.deliveries().count(), batch.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Audit events: copied from the outbox to the queue, exactly once, in commit order.
+//!
+//! Whom an event is for was decided by the store at its commit; here it is only copied. The cursor
+//! that says how far is in the queue and moves in the transaction that appends the copies, from where
+//! it stood when they were read; with several nodes the second to arrive finds it moved and does
+//! nothing. Live tails have a cursor of their own in memory, so that a tail on this node sees what
+//! another node copied.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use culvert_base::Fault;
+use culvert_store::{BatchClass, CursorMove, NewBatch, OutboxRow, QueueError};
+
+use crate::Plane;
+use crate::batch::{BatchLimits, OpenBatch};
+
+/// The cursor's name in the queue.
+pub(crate) const CURSOR: &str = "outbox";
+/// Rows copied at once; each at most 256 KiB.
+const ROWS: u32 = 128;
+/// A wake that was missed costs this much.
+const TIMER: Duration = Duration::from_secs(5);
+const AFTER_FAULT: Duration = Duration::from_secs(1);
+
+pub(crate) struct Dispatcher {
+    plane: Arc<Plane>,
+    /// Where the queue's cursor stood when this node last looked; `None`: not looked yet.
+    copied: Option<i64>,
+    /// The last row this node's tails were shown.
+    tailed: i64,
+}
+
+impl Dispatcher {
+    pub(crate) fn new(plane: Arc<Plane>) -> Self {
+        Self {
+            plane,
+            copied: None,
+            tailed: 0,
+        }
+    }
+
+    /// Runs until cancelled.
+    pub(crate) async fn run(mut self, cancel: CancellationToken) {
+        let mut commits = self.plane.store.watch();
+        let mut watching = true;
+        while !cancel.is_cancelled() {
+            let pause = match self.pass().await {
+                Ok(true) => continue,
+                Ok(false) => TIMER,
+                Err(fault) => {
+                    tracing::error!(cause = %fault.chain(), "audit events cannot be dispatched");
+                    AFTER_FAULT
+                }
+            };
+            let changed = async {
+                if watching {
+                    commits.changed().await.is_ok()
+                } else {
+                    std::future::pending().await
+                }
+            };
+            tokio::select! {
+                alive = changed => watching = alive,
+                () = self.plane.tails.changed() => {}
+                () = tokio::time::sleep(pause) => {}
+                () = cancel.cancelled() => {}
+            }
+        }
+    }
+
+    /// Copies some rows. Whether there may be more.
+    pub(crate) async fn pass(&mut self) -> Result<bool, Fault> {
+        let copied = match self.copied {
+            Some(copied) => copied,
+            None => {
+                let copied = self.plane.queue.cursor(CURSOR).await?;
+                // What was copied before this node looked is past; tails are for what comes.
+                self.tailed = self.tailed.max(copied);
+                self.copied = Some(copied);
+                copied
+            }
+        };
+        if !self.plane.tails.wants_audit() {
+            self.tailed = self.tailed.max(copied);
+        }
+        let from = copied.min(self.tailed);
+        let rows = self.plane.store.outbox_after(from, ROWS).await?;
+        let Some(last) = rows.last().map(|row| row.seq) else {
+            return Ok(false);
+        };
+        for row in rows.iter().filter(|row| row.seq > self.tailed) {
+            self.plane.tails.event(&row.event, &self.plane.meters);
+        }
+        self.tailed = self.tailed.max(last);
+        if last > copied {
+            let fresh = rows.iter().filter(|row| row.seq > copied);
+            self.copy(fresh, copied, last).await?;
+        }
+        Ok(true)
+    }
+
+    async fn copy<'a>(
+        &mut self,
+        rows: impl Iterator<Item = &'a OutboxRow> + Clone,
+        from: i64,
+        to: i64,
+    ) -> Result<(), Fault> {
+        let plane = &self.plane;
+        let copies = Copies::lay_out(
+            plane,
+            rows.clone().flat_map(|row| {
+                let readers = row.audience.iter();
+                readers.map(|(subscription, destination)| Copy {
+                    subscription,
+                    destination,
+                    envelope: &row.event.body,
+                })
+            }),
+        );
+        let cursor = CursorMove {
+            name: CURSOR.to_owned(),
+            from,
+            to,
+        };
+        // Whatever happens, the cursor is looked at again unless this append moved it.
+        self.copied = None;
+        if copies.append(plane, cursor).await? {
+            self.copied = Some(to);
+            let n_rows = u64::try_from(rows.count()).unwrap_or(0);
+            plane.meters.outbox_copied.add(n_rows);
+        }
+        Ok(())
+    }
+}
+
+/// One audit event for one reader.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Copy<'a> {
+    pub(crate) subscription: &'a str,
+    pub(crate) destination: &'a str,
+    pub(crate) envelope: &'a str,
+}
+
+/// Batches of copies with their bytes, per destination in the order they were given.
+#[derive(Debug)]
+pub(crate) struct Copies(Vec<(NewBatch, usize)>);
+
+impl Copies {
+    pub(crate) fn lay_out<'a>(plane: &Plane, copies: impl Iterator<Item = Copy<'a>>) -> Self {
+        let table = plane.table.load();
+        let mut open: BTreeMap<&str, OpenBatch> = BTreeMap::new();
+        let mut done = Vec::new();
+        let seal = |destination: &str, batch: OpenBatch| {
+            let bytes = batch.bytes();
+            let batch = NewBatch {
+                destination: destination.to_owned(),
+                class: BatchClass::Audit,
+                count: batch.len(),
+                body: batch.finish(),
+            };
+            (batch, bytes)
+        };
+        for copy in copies {
+            let limits = table
+                .outlet(copy.destination)
+                .map_or(BatchLimits::DEFAULT, |outlet| outlet.limits);
+            let batch = open.entry(copy.destination).or_default();
+            if !batch.fits(copy.envelope.len(), limits) {
+                done.push(seal(copy.destination, std::mem::take(batch)));
+            }
+            batch.push(&Arc::from(copy.subscription), copy.envelope.as_bytes());
+        }
+        done.extend(
+            open.into_iter()
+                .map(|(destination, batch)| seal(destination, batch)),
+        );
+        Self(done)
+    }
+
+    /// Puts them in line and moves the cursor, in one transaction. False, and nothing is in line, if
+    /// the cursor stands elsewhere.
+    pub(crate) async fn append(self, plane: &Plane, cursor: CursorMove) -> Result<bool, Fault> {
+        let mut sizes: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+        for (batch, bytes) in &self.0 {
+            let size = sizes.entry(batch.destination.clone()).or_default();
+            size.0 += u64::from(batch.count);
+            size.1 += u64::try_from(*bytes).unwrap_or(u64::MAX);
+        }
+        let batches = self.0.into_iter().map(|(batch, _)| batch).collect();
+        match plane.queue.append(batches, Some(cursor)).await {
+            Ok(()) => {}
+            Err(QueueError::Lost) => return Ok(false),
+            Err(QueueError::Fault(fault)) => return Err(fault),
+        }
+        for (destination, (events, bytes)) in sizes {
+            plane.meters.offered.add(events);
+            plane.meters.queued.add(events);
+            plane.ledgers.of(&destination).queued(events, bytes);
+            plane.wakes.wake(&destination);
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,189 @@
+//! A small HTTP/1.1 server for tests: it answers from a script and remembers what it was sent.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+/// How a request is answered.
+#[derive(Clone, Debug)]
+pub(crate) enum Reply {
+    /// Status, further header lines, body.
+    Status(u16, Vec<String>, String),
+    /// The connection is closed without an answer.
+    Close,
+    /// The answer's body breaks off.
+    Torn,
+    /// No answer ever comes.
+    Hang,
+}
+
+impl Reply {
+    pub(crate) fn status(status: u16) -> Self {
+        Self::Status(status, Vec::new(), String::new())
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) line: String,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Seen {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers
+            .iter()
+            .find(|(known, _)| known == name)
+            .map(|(_, value)| value.as_str())
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.body.clone()).unwrap()
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Fake {
+    pub(crate) addr: SocketAddr,
+    shared: Arc<Shared>,
+    _task: JoinSet<()>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    seen: Mutex<Vec<Seen>>,
+    script: Mutex<VecDeque<Reply>>,
+    otherwise: Mutex<Option<Reply>>,
+    accepts: AtomicUsize,
+}
+
+impl Fake {
+    /// Listens on a free port and answers 200 where the script says nothing.
+    pub(crate) async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let shared = Arc::<Shared>::default();
+        let mut task = JoinSet::new();
+        let own = shared.clone();
+        task.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                own.accepts.fetch_add(1, Ordering::SeqCst);
+                connections.spawn(serve(stream, own.clone()));
+            }
+        });
+        Self {
+            addr,
+            shared,
+            _task: task,
+        }
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.addr)
+    }
+
+    /// The next requests are answered like this, in order.
+    pub(crate) fn script(&self, replies: impl IntoIterator<Item = Reply>) {
+        self.shared.script.lock().unwrap().extend(replies);
+    }
+
+    /// Requests beyond the script are answered like this.
+    pub(crate) fn otherwise(&self, reply: Reply) {
+        *self.shared.otherwise.lock().unwrap() = Some(reply);
+    }
+
+    pub(crate) fn seen(&self) -> Vec<Seen> {
+        self.shared.seen.lock().unwrap().clone()
+    }
+
+    pub(crate) fn accepts(&self) -> usize {
+        self.shared.accepts.load(Ordering::SeqCst)
+    }
+}
+
+async fn serve(mut stream: TcpStream, shared: Arc<Shared>) {
+    let mut buffer = Vec::new();
+    loop {
+        let Some(seen) = read_request(&mut stream, &mut buffer).await else {
+            return;
+        };
+        shared.seen.lock().unwrap().push(seen);
+        let scripted = shared.script.lock().unwrap().pop_front();
+        let otherwise = shared.otherwise.lock().unwrap().clone();
+        let reply = scripted.or(otherwise).unwrap_or(Reply::status(200));
+        let text = match reply {
+            Reply::Close => return,
+            Reply::Hang => std::future::pending().await,
+            Reply::Torn => {
+                let torn = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf";
+                stream.write_all(torn).await.ok();
+                return;
+            }
+            Reply::Status(status, headers, body) => {
+                let headers: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
+                format!(
+                    "HTTP/1.1 {status} X\r\n{headers}content-length: {}\r\n\r\n{body}",
+                    body.len()
+                )
+            }
+        };
+        if stream.write_all(text.as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Seen> {
+    let head_end = loop {
+        if let Some(at) = buffer.windows(4).position(|window| window == b"\r\n\r\n") {
+            break at;
+        }
+        if stream.read_buf(buffer).await.ok()? == 0 {
+            return None;
+        }
+    };
+    let head = String::from_utf8(buffer[..head_end].to_vec()).unwrap();
+    let mut lines = head.split("\r\n");
+    let line = lines.next()?.to_owned();
+    let headers: Vec<(String, String)> = lines
+        .filter_map(|line| line.split_once(": "))
+        .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
+        .collect();
+    let length: usize = headers
+        .iter()
+        .find(|(name, _)| name == "content-length")
+        .map_or(0, |(_, value)| value.parse().unwrap());
+    while buffer.len() < head_end + 4 + length {
+        if stream.read_buf(buffer).await.ok()? == 0 {
+            return None;
+        }
+    }
+    let rest = buffer.split_off(head_end + 4 + length);
+    let body = buffer.split_off(head_end + 4);
+    *buffer = rest;
+    Some(Seen {
+        line,
+        headers,
+        body,
+    })
+}
+
+/// Waits until `condition` holds, looking often; fails after ten seconds.
+pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let began = std::time::Instant::now();
+    while !condition() {
+        assert!(
+            began.elapsed() < Duration::from_secs(10),
+            "never came: {what}"
+        );
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}

@@ -1,0 +1,271 @@
+//! How each destination is doing (contract: destinations 1.6). In memory; a restart begins anew.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use culvert_base::Timestamp;
+use culvert_store::Backlog;
+
+use crate::meters::{Counter, DroppedCounters};
+use crate::retry::FailureClass;
+use crate::target::Failure;
+
+/// A destination's state in a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// The last send was taken, or there was none yet.
+    Ok,
+    /// The last send failed in a way that may pass by itself.
+    Retrying,
+    /// Somebody must act, or twenty sends in a row failed.
+    Unhealthy,
+}
+
+impl State {
+    /// `ok`, `retrying` or `unhealthy`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Retrying => "retrying",
+            Self::Unhealthy => "unhealthy",
+        }
+    }
+}
+
+/// A destination's health at one moment.
+#[derive(Clone, Debug)]
+pub struct Health {
+    /// In a word.
+    pub state: State,
+    /// When a batch was last taken.
+    pub last_success_at: Option<Timestamp>,
+    /// When a send last failed.
+    pub last_error_at: Option<Timestamp>,
+    /// Why. Free of secrets.
+    pub last_error: Option<Failure>,
+    /// Events waiting.
+    pub queued: u64,
+    /// Events lost.
+    pub dropped: u64,
+    /// Dead letters kept.
+    pub dead_lettered: u64,
+    /// Events delivered.
+    pub sent: u64,
+    /// Bytes of lines delivered.
+    pub bytes: u64,
+    /// Sends, repeated ones too.
+    pub batches: u64,
+    /// Failed sends by class.
+    pub failures: Vec<(&'static str, u64)>,
+}
+
+/// What is counted and known of one destination.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    /// Events and bytes waiting in the queue, as far as this node knows.
+    pub(crate) queued_events: AtomicU64,
+    pub(crate) queued_bytes: AtomicU64,
+    pub(crate) buried: AtomicU64,
+    pub(crate) dropped: DroppedCounters,
+    pub(crate) sent: Counter,
+    pub(crate) bytes: Counter,
+    pub(crate) batches: Counter,
+    failures: [Counter; FailureClass::ALL.len()],
+    last: Mutex<Last>,
+}
+
+#[derive(Debug, Default)]
+struct Last {
+    success_at: Option<Timestamp>,
+    error_at: Option<Timestamp>,
+    error: Option<Failure>,
+    in_a_row: u32,
+}
+
+impl Ledger {
+    pub(crate) fn queued(&self, events: u64, bytes: u64) {
+        self.queued_events.fetch_add(events, Ordering::Relaxed);
+        self.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn left(&self, events: u64, bytes: u64) {
+        for (gauge, n) in [(&self.queued_events, events), (&self.queued_bytes, bytes)] {
+            // Never below zero: another node may have settled what it never saw appended. The update
+            // cannot fail, since it always gives a number.
+            gauge
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
+                    Some(held.saturating_sub(n))
+                })
+                .ok();
+        }
+    }
+
+    pub(crate) fn succeeded(&self, at: Timestamp) {
+        let mut last = self.last();
+        last.success_at = Some(at);
+        last.in_a_row = 0;
+    }
+
+    /// Notes a failed send. How many there were in a row.
+    pub(crate) fn failed(&self, failure: &Failure, at: Timestamp) -> u32 {
+        for (class, counter) in FailureClass::ALL.iter().zip(&self.failures) {
+            if *class == failure.class {
+                counter.add(1);
+            }
+        }
+        let mut last = self.last();
+        last.error_at = Some(at);
+        last.error = Some(failure.clone());
+        last.in_a_row = last.in_a_row.saturating_add(1);
+        last.in_a_row
+    }
+
+    pub(crate) fn is_failing(&self) -> bool {
+        self.last().in_a_row > 0
+    }
+
+    pub(crate) fn health(&self) -> Health {
+        let last = self.last();
+        let needs_a_hand = last
+            .error
+            .as_ref()
+            .is_some_and(|error| error.class.needs_a_hand());
+        let state = match last.in_a_row {
+            0 => State::Ok,
+            n if needs_a_hand || n >= crate::retry::CIRCUIT_FAILURES => State::Unhealthy,
+            _ => State::Retrying,
+        };
+        Health {
+            state,
+            last_success_at: last.success_at,
+            last_error_at: last.error_at,
+            last_error: last.error.clone(),
+            queued: self.queued_events.load(Ordering::Relaxed),
+            dropped: self.dropped.total(),
+            dead_lettered: self.buried.load(Ordering::Relaxed),
+            sent: self.sent.get(),
+            bytes: self.bytes.get(),
+            batches: self.batches.get(),
+            failures: FailureClass::ALL
+                .iter()
+                .zip(&self.failures)
+                .map(|(class, counter)| (class.name(), counter.get()))
+                .collect(),
+        }
+    }
+
+    fn last(&self) -> MutexGuard<'_, Last> {
+        self.last
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// The ledgers of every destination that exists or has something waiting.
+#[derive(Debug, Default)]
+pub(crate) struct Ledgers(Mutex<HashMap<Arc<str>, Arc<Ledger>>>);
+
+impl Ledgers {
+    /// The destination's ledger, made if there is none.
+    pub(crate) fn of(&self, destination: &str) -> Arc<Ledger> {
+        let mut ledgers = self.lock();
+        if let Some(ledger) = ledgers.get(destination) {
+            return ledger.clone();
+        }
+        let ledger = Arc::<Ledger>::default();
+        ledgers.insert(destination.into(), ledger.clone());
+        ledger
+    }
+
+    pub(crate) fn get(&self, destination: &str) -> Option<Arc<Ledger>> {
+        self.lock().get(destination).cloned()
+    }
+
+    pub(crate) fn forget(&self, destination: &str) {
+        self.lock().remove(destination);
+    }
+
+    /// Forgets destinations that do not exist any more and have nothing waiting.
+    pub(crate) fn keep(&self, exists: impl Fn(&str) -> bool) {
+        self.lock().retain(|destination, ledger| {
+            exists(destination) || ledger.queued_events.load(Ordering::Relaxed) > 0
+        });
+    }
+
+    pub(crate) fn n_failing(&self) -> usize {
+        self.lock()
+            .values()
+            .filter(|ledger| ledger.is_failing())
+            .count()
+    }
+
+    pub(crate) fn queued_bytes(&self) -> u64 {
+        self.lock()
+            .values()
+            .map(|ledger| ledger.queued_bytes.load(Ordering::Relaxed))
+            .sum()
+    }
+
+    /// Sets what waits to what the queue says. Destinations it does not name have nothing waiting.
+    pub(crate) fn refresh(&self, backlog: &[Backlog]) {
+        for waiting in backlog {
+            let ledger = self.of(&waiting.destination);
+            ledger
+                .queued_events
+                .store(waiting.events, Ordering::Relaxed);
+            ledger.queued_bytes.store(waiting.bytes, Ordering::Relaxed);
+            ledger.buried.store(waiting.buried, Ordering::Relaxed);
+        }
+        for (destination, ledger) in self.lock().iter() {
+            if !backlog
+                .iter()
+                .any(|waiting| *waiting.destination == **destination)
+            {
+                ledger.queued_events.store(0, Ordering::Relaxed);
+                ledger.queued_bytes.store(0, Ordering::Relaxed);
+                ledger.buried.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Ledger>>> {
+        self.0
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_follows_the_failures_in_a_row() {
+        let ledger = Ledger::default();
+        let at = Timestamp::from_unix_seconds(1);
+        assert_eq!(ledger.health().state, State::Ok);
+        ledger.failed(&Failure::new(FailureClass::Retryable, "503", "busy"), at);
+        assert_eq!(ledger.health().state, State::Retrying);
+        for _ in 0..19 {
+            ledger.failed(&Failure::new(FailureClass::Retryable, "503", "busy"), at);
+        }
+        assert_eq!(ledger.health().state, State::Unhealthy);
+        ledger.succeeded(at);
+        assert_eq!(ledger.health().state, State::Ok);
+        ledger.failed(&Failure::new(FailureClass::Auth, "401", "no"), at);
+        let health = ledger.health();
+        assert_eq!(health.state, State::Unhealthy);
+        assert_eq!(health.failures[0], ("retryable", 20));
+        assert_eq!(health.failures[1], ("auth", 1));
+    }
+
+    #[test]
+    fn what_left_is_never_less_than_nothing() {
+        let ledger = Ledger::default();
+        ledger.queued(3, 30);
+        ledger.left(5, 10);
+        assert_eq!(ledger.health().queued, 0);
+        assert_eq!(ledger.queued_bytes.load(Ordering::Relaxed), 20);
+    }
+}

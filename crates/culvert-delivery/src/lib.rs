@@ -1,0 +1,373 @@
+//! Events out: from records and the audit outbox, through the durable queue, to destinations.
+//!
+//! ```text
+//! planes ─offer─▶ recorder ─────┐                       ┌─▶ worker ─▶ target (debug, file, webhook)
+//! store's outbox ─▶ dispatcher ─┼─append─▶ queue ─lease─┤
+//! the audit log ─▶ replayer ────┘                       └─▶ worker ─▶ target
+//! ```
+//!
+//! At least once from the queue on, with the same id at every attempt; traffic never waits for any
+//! of it. Control compiles subscriptions and destinations into a [`Table`] and publishes it.
+//!
+//! Not here: how an event was produced, who may configure what, how metrics are exported.
+
+pub mod batch;
+mod dispatcher;
+#[cfg(test)]
+mod fake;
+pub mod guard;
+mod health;
+mod losses;
+pub mod meters;
+pub mod net;
+mod recorder;
+mod replay;
+mod retention;
+pub mod retry;
+mod subscription;
+mod tail;
+pub mod target;
+mod worker;
+
+use std::error::Error;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use culvert_base::{Clock, Entropy, Fault, Refusal};
+use culvert_events::{EventIds, Recorder, encode};
+use culvert_store::{BatchClass, Queue, Range, Store};
+
+use batch::Batch;
+use dispatcher::Dispatcher;
+use health::Ledgers;
+use losses::Losses;
+use recorder::{Flusher, OfferLimits, Offers};
+use replay::Replayer;
+use retry::RetryBudget;
+use subscription::Compiled;
+use tail::Tails;
+use target::{Outcome, Verdict};
+use worker::Wakes;
+
+pub use health::{Health, State};
+pub use meters::Meters;
+pub use net::{Net, TargetSettings};
+pub use replay::Replay;
+pub use subscription::{Destination, Source, Table};
+pub use tail::{TAIL_BYTES_MAX, TAIL_LINES_MAX, Tail, TailSpec, Tailed};
+pub use target::{Target, TargetType};
+
+/// The kind of document that destinations are stored as. A destination without one is deleted.
+pub const DESTINATION_KIND: &str = "event_destination";
+
+/// Limits and names. The defaults are the contract's.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// This node's name; leases carry it, and those of its former life are released at start.
+    pub node: String,
+    /// Whether this node sends; one that does not still records and copies, for nodes that do.
+    pub sends: bool,
+    /// What targets may use and reach.
+    pub targets: TargetSettings,
+    /// Records waiting to be written, at most; more are dropped and counted.
+    pub offer_records_max: usize,
+    /// Bytes of records waiting to be written, at most.
+    pub offer_bytes_max: usize,
+    /// A flush happens after that many events,
+    pub flush_events: usize,
+    /// or that many bytes of them,
+    pub flush_bytes: usize,
+    /// or that long after the first, whichever comes first.
+    pub flush_after: Duration,
+    /// Events waiting for one destination, at most; further traffic events are dropped and counted.
+    pub destination_events_max: u64,
+    /// Bytes waiting for one destination, at most.
+    pub destination_bytes_max: u64,
+    /// Bytes waiting for all destinations, at most, for traffic events.
+    pub disk_bytes_max: u64,
+    /// Live tails open at once.
+    pub tails_max: usize,
+    /// A send takes no longer.
+    pub send_deadline: Duration,
+    /// A lease holds for this long; longer than a send.
+    pub lease: Duration,
+    /// The audit log keeps events for this long.
+    pub audit_retention: Duration,
+    /// Stopping takes no longer.
+    pub drain: Duration,
+    /// When to try again and when to stop.
+    pub schedule: retry::Schedule,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            node: "culvert".to_owned(),
+            sends: true,
+            targets: TargetSettings::default(),
+            offer_records_max: 65_536,
+            offer_bytes_max: 32 << 20,
+            flush_events: 500,
+            flush_bytes: 512 << 10,
+            flush_after: Duration::from_millis(200),
+            destination_events_max: 10_000,
+            destination_bytes_max: 32 << 20,
+            disk_bytes_max: 4 << 30,
+            tails_max: 64,
+            send_deadline: Duration::from_secs(30),
+            lease: Duration::from_secs(60),
+            audit_retention: Duration::from_secs(365 * 24 * 60 * 60),
+            drain: Duration::from_secs(10),
+            schedule: retry::Schedule::default(),
+        }
+    }
+}
+
+/// A test event is tried for no longer.
+const TEST_DEADLINE: Duration = Duration::from_secs(10);
+
+/// What recorder, dispatcher and workers share.
+#[derive(Debug)]
+pub(crate) struct Plane {
+    pub(crate) settings: Settings,
+    pub(crate) queue: Queue,
+    pub(crate) store: Store,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) entropy: Arc<dyn Entropy>,
+    pub(crate) net: Net,
+    pub(crate) table: ArcSwap<Compiled>,
+    /// How many tables were published; moves after the table.
+    pub(crate) tables: watch::Sender<u64>,
+    pub(crate) offers: Arc<Offers>,
+    pub(crate) tails: Arc<Tails>,
+    pub(crate) ledgers: Ledgers,
+    pub(crate) meters: Arc<Meters>,
+    pub(crate) wakes: Wakes,
+    budget: Mutex<RetryBudget>,
+    disk_full: AtomicBool,
+}
+
+impl Plane {
+    /// Whether the queue holds more than traffic may fill. Looked at every few seconds.
+    pub(crate) fn is_disk_full(&self) -> bool {
+        self.disk_full.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn look_at_disk(&self) {
+        let is_full = self.ledgers.queued_bytes() >= self.settings.disk_bytes_max;
+        if self.disk_full.swap(is_full, Ordering::Relaxed) != is_full && is_full {
+            tracing::error!("the event queue is full: traffic events are dropped until it drains");
+        }
+    }
+
+    /// Whether the retry budget lets a batch go.
+    pub(crate) fn may_send(&self, attempt: u32) -> bool {
+        let mut budget = self
+            .budget
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        if attempt <= 1 {
+            budget.sent();
+            return true;
+        }
+        budget.take(self.ledgers.n_failing(), self.clock.now())
+    }
+
+    /// Tells the planes what is wanted now.
+    pub(crate) fn recapture(&self) {
+        let table = self.table.load();
+        self.offers
+            .set_captures(table.captures().chain(self.tails.captures()));
+    }
+}
+
+/// The delivery plane.
+#[derive(Debug)]
+pub struct Delivery {
+    plane: Arc<Plane>,
+}
+
+impl Delivery {
+    /// A plane with an empty table; nothing moves before [`Self::run`].
+    pub fn new(
+        settings: Settings,
+        queue: Queue,
+        store: Store,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+    ) -> Arc<Self> {
+        let net = Net::new(settings.targets.clone(), clock.clone(), entropy.clone());
+        let meters = Arc::new(Meters::default());
+        let limits = OfferLimits {
+            records_max: settings.offer_records_max,
+            bytes_max: settings.offer_bytes_max,
+            wake_records: settings.flush_events.max(1),
+            wake_bytes: settings.flush_bytes.max(1),
+        };
+        Arc::new(Self {
+            plane: Arc::new(Plane {
+                queue,
+                store,
+                net,
+                table: ArcSwap::default(),
+                tables: watch::Sender::new(0),
+                offers: Arc::new(Offers::new(limits, meters.clone())),
+                tails: Arc::default(),
+                ledgers: Ledgers::default(),
+                meters,
+                wakes: Wakes::default(),
+                budget: Mutex::new(RetryBudget::new(clock.now())),
+                disk_full: AtomicBool::new(false),
+                settings,
+                clock,
+                entropy,
+            }),
+        })
+    }
+
+    /// Where the planes leave their records.
+    pub fn recorder(&self) -> Arc<dyn Recorder> {
+        self.plane.offers.clone()
+    }
+
+    /// Runs on `table` from now on. Records already offered are judged by it too.
+    pub fn publish(&self, table: Table) {
+        let compiled = Compiled::new(table, &self.plane.ledgers);
+        self.plane.ledgers.keep(|id| compiled.outlet(id).is_some());
+        self.plane.table.store(Arc::new(compiled));
+        self.plane.tables.send_modify(|n| *n = n.saturating_add(1));
+        self.plane.recapture();
+        self.plane.wakes.wake_all();
+    }
+
+    /// The guard and the clients behind it.
+    pub fn net(&self) -> &Net {
+        &self.plane.net
+    }
+
+    /// Follows events as they happen.
+    ///
+    /// # Errors
+    /// 238, 5401 to 5406 as for a source, and a refusal when too many tails are open.
+    pub fn tail(&self, spec: TailSpec) -> Result<Tail, Refusal> {
+        tail::open(&self.plane, spec)
+    }
+
+    /// Counters.
+    pub fn meters(&self) -> &Meters {
+        &self.plane.meters
+    }
+
+    /// How a destination is doing; `None` when it is not known here.
+    pub fn health(&self, destination: &str) -> Option<Health> {
+        Some(self.plane.ledgers.get(destination)?.health())
+    }
+
+    /// How far a replay is: the last position of its range whose events are in the queue or behind
+    /// it, or the one before the range.
+    ///
+    /// # Errors
+    /// A queue that fails.
+    pub async fn replayed(&self, replay: &str, range: &Range) -> Result<i64, Fault> {
+        let value = self.plane.queue.cursor(&Replay::cursor(replay)).await?;
+        Ok(Replay::position(range, value))
+    }
+
+    /// Sends a `test` event to a destination: one attempt, not recorded. The error is a sentence for
+    /// the user.
+    pub async fn send_test(&self, destination: &str) -> Result<(), String> {
+        let plane = &self.plane;
+        let outlet = plane
+            .table
+            .load()
+            .outlet(destination)
+            .cloned()
+            .ok_or("the destination does not exist or is not active yet")?;
+        let now = plane.clock.now();
+        let id = EventIds::new(plane.entropy.clone()).next(now);
+        let event = encode::test(&id, now, &outlet.account);
+        let batch = Batch::of_one(outlet.id.clone(), BatchClass::Audit, event.body.as_bytes())
+            .map_err(|error| error.to_string())?;
+        let sent = tokio::time::timeout(TEST_DEADLINE, outlet.target.send(&batch))
+            .await
+            .map_err(|_| format!("no answer within {} s", TEST_DEADLINE.as_secs()))?;
+        match sent {
+            Verdict::Delivered => Ok(()),
+            Verdict::Failed(failure) => Err(failure.to_string()),
+            Verdict::Partial(outcomes) => match outcomes.into_iter().next() {
+                Some(Outcome::Failed(failure)) => Err(failure.to_string()),
+                _ => Err("the destination did not take the event".to_owned()),
+            },
+        }
+    }
+
+    /// Moves events until cancelled; then flushes what was offered, lets workers finish, and returns
+    /// within [`Settings::drain`].
+    pub async fn run(self: Arc<Self>, cancel: CancellationToken) {
+        let plane = self.plane.clone();
+        if let Err(fault) = plane.queue.release_owner(&plane.settings.node).await {
+            tracing::error!(cause = %fault.chain(), "leases of a former life cannot be released");
+        }
+        if let Ok(backlog) = plane.queue.backlog().await {
+            let events = backlog.iter().map(|waiting| waiting.events).sum();
+            plane.meters.recovered.add(events);
+            plane.ledgers.refresh(&backlog);
+        }
+        let losses = match Losses::read(&plane.queue, &plane.settings.node).await {
+            Ok((losses, lost)) => {
+                plane.meters.lost.add(lost);
+                if lost > 0 {
+                    tracing::warn!(
+                        lost,
+                        "the life before ended with {lost} records that were not queued"
+                    );
+                }
+                Some(losses)
+            }
+            Err(fault) => {
+                tracing::error!(cause = %fault.chain(), "counts of the life before cannot be read");
+                None
+            }
+        };
+        let stop_workers = CancellationToken::new();
+        let mut makers = JoinSet::new();
+        makers.spawn(Flusher::new(plane.clone(), losses).run(cancel.clone()));
+        makers.spawn(Dispatcher::new(plane.clone()).run(cancel.clone()));
+        makers.spawn(Replayer::new(plane.clone()).run(cancel.clone()));
+        makers.spawn(retention::run(plane.clone(), cancel.clone()));
+        let mut workers = JoinSet::new();
+        workers.spawn(worker::supervise(plane.clone(), stop_workers.clone()));
+        cancel.cancelled().await;
+        let drained = tokio::time::timeout(plane.settings.drain, async {
+            while makers.join_next().await.is_some() {}
+            stop_workers.cancel();
+            while workers.join_next().await.is_some() {}
+        });
+        if drained.await.is_err() {
+            tracing::warn!(
+                "delivery did not come to rest in time; what is queued goes out after the next start"
+            );
+        }
+    }
+}
+
+/// An error and its causes, for one log line.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

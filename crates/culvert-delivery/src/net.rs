@@ -1,0 +1,560 @@
+//! Requests to addresses that users name: an HTTP client behind the address guard.
+//!
+//! Every connection is made to an address this file resolved and `guard` allowed, all answers of the
+//! resolver being judged, the one connected to once more right before. No redirect is followed, no
+//! proxy is used, at most 64 KiB of an answer are read, undecoded, within the caller's deadline.
+//! Each destination has a client, hence a connection pool, of its own: nothing is shared between
+//! accounts or TLS identities.
+//!
+//! Not here: which addresses are allowed (`guard`), what an answer means to a destination
+//! (`target`).
+
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, Uri, header};
+use http_body_util::{BodyExt, Full};
+use hyper_rustls::HttpsConnector;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use tokio::net::TcpStream;
+use url::Url;
+
+use culvert_base::{BoxFuture, Clock, Entropy, Fault, Timestamp};
+
+use crate::guard::{Denied, Place, Rules};
+use crate::retry::FailureClass;
+use crate::target::{Failure, FileRoots};
+
+/// Most bytes of an answer's body that are read.
+pub const ANSWER_BYTES_MAX: usize = 64 << 10;
+/// Looking a name up takes no longer.
+const RESOLVE_DEADLINE: Duration = Duration::from_secs(2);
+/// Connecting to all allowed addresses in turn takes no longer.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
+/// An unused connection is closed after this.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// Server configuration of targets: the `destinations.*` settings.
+#[derive(Clone, Debug, Default)]
+pub struct TargetSettings {
+    /// What outgoing requests may reach.
+    pub rules: Rules,
+    /// Certificates, PEM, trusted beside the system's (`destinations.tls.extra_ca_file`).
+    pub extra_ca_file: Option<PathBuf>,
+    /// Folder under which `file` destinations write (`destinations.file.root`); none: they are
+    /// refused.
+    pub file_root: Option<PathBuf>,
+    /// Public base URL of the management API without a trailing slash, for the `source` of
+    /// CloudEvents.
+    pub public_base: String,
+}
+
+/// Turns names into addresses.
+pub trait Resolve: Send + Sync + fmt::Debug {
+    /// Every address of `host`. The error is a short sentence for the user.
+    fn resolve<'a>(&'a self, host: &'a str) -> BoxFuture<'a, Result<Vec<IpAddr>, String>>;
+}
+
+/// What a target may use of the world.
+#[derive(Clone, Debug)]
+pub struct Net {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    settings: TargetSettings,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    resolver: Arc<dyn Resolve>,
+    own_listeners: ArcSwap<Vec<SocketAddr>>,
+    tls: tokio::sync::OnceCell<Arc<rustls::ClientConfig>>,
+    files: FileRoots,
+    refused: [AtomicU64; Denied::ALL.len()],
+}
+
+impl Net {
+    /// With the resolver of the operating system's configuration.
+    pub fn new(settings: TargetSettings, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
+        Self::with_resolver(
+            settings,
+            clock,
+            entropy,
+            Arc::new(SystemResolver::default()),
+        )
+    }
+
+    /// With another resolver, for tests that need names to move.
+    pub fn with_resolver(
+        settings: TargetSettings,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+        resolver: Arc<dyn Resolve>,
+    ) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                settings,
+                clock,
+                entropy,
+                resolver,
+                own_listeners: ArcSwap::default(),
+                tls: tokio::sync::OnceCell::new(),
+                files: FileRoots::default(),
+                refused: std::array::from_fn(|_| AtomicU64::new(0)),
+            }),
+        }
+    }
+
+    /// Tells the addresses this server itself listens on. They are refused whatever is allowed.
+    pub fn set_own_listeners(&self, addresses: Vec<SocketAddr>) {
+        self.inner.own_listeners.store(Arc::new(addresses));
+    }
+
+    /// The settings of targets.
+    pub fn settings(&self) -> &TargetSettings {
+        &self.inner.settings
+    }
+
+    /// The time now.
+    pub fn now(&self) -> Timestamp {
+        self.inner.clock.now()
+    }
+
+    /// The source of random bytes.
+    pub fn entropy(&self) -> &dyn Entropy {
+        &*self.inner.entropy
+    }
+
+    /// Files that `file` destinations have open, shared by those that name the same path.
+    pub(crate) fn files(&self) -> &FileRoots {
+        &self.inner.files
+    }
+
+    /// A client with a connection pool of its own.
+    pub fn http(&self) -> Http {
+        Http {
+            net: self.clone(),
+            plain: OnceLock::new(),
+            tls: tokio::sync::OnceCell::new(),
+        }
+    }
+
+    /// Times each rule of the guard refused: `guard_refused_total{rule}`.
+    pub fn refused(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        Denied::ALL
+            .iter()
+            .zip(&self.inner.refused)
+            .map(|(denied, count)| (denied.rule(), count.load(Ordering::Relaxed)))
+    }
+
+    fn refuse(&self, denied: Denied) -> io::Error {
+        let place = Denied::ALL.iter().position(|known| *known == denied);
+        if let Some(count) = place.and_then(|place| self.inner.refused.get(place)) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        io::Error::new(io::ErrorKind::PermissionDenied, denied)
+    }
+
+    /// Resolves, judges, connects.
+    async fn connect(&self, uri: Uri) -> io::Result<TcpStream> {
+        let host = uri.host().unwrap_or_default();
+        let port = uri.port_u16().unwrap_or(match uri.scheme_str() {
+            Some("http") => 80,
+            _ => 443,
+        });
+        let rules = &self.inner.settings.rules;
+        rules.port(port).map_err(|denied| self.refuse(denied))?;
+        let bare = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'))
+            .unwrap_or(host);
+        let addresses = match bare.parse::<IpAddr>() {
+            Ok(address) => vec![address],
+            Err(_) => tokio::time::timeout(RESOLVE_DEADLINE, self.inner.resolver.resolve(bare))
+                .await
+                .map_err(|_| {
+                    io::Error::new(io::ErrorKind::TimedOut, "looking the host up took too long")
+                })?
+                .map_err(io::Error::other)?,
+        };
+        rules
+            .answers(&addresses)
+            .map_err(|denied| self.refuse(denied))?;
+        let mut last = io::Error::other("no address");
+        for address in addresses {
+            let place = SocketAddr::new(address, port);
+            rules
+                .address(address)
+                .map_err(|denied| self.refuse(denied))?;
+            if self.is_own_listener(place) {
+                return Err(self.refuse(Denied::OwnListener));
+            }
+            match TcpStream::connect(place).await {
+                Ok(stream) => {
+                    stream.set_nodelay(true)?;
+                    return Ok(stream);
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// Whether a listener of this server would answer at `place`.
+    fn is_own_listener(&self, place: SocketAddr) -> bool {
+        let listeners = self.inner.own_listeners.load();
+        let ip = place.ip().to_canonical();
+        listeners.iter().any(|own| {
+            own.port() == place.port()
+                && (own.ip().to_canonical() == ip
+                    || (own.ip().is_unspecified() && is_address_of_this_host(ip)))
+        })
+    }
+
+    async fn tls(&self) -> Result<Arc<rustls::ClientConfig>, Fault> {
+        self.inner
+            .tls
+            .get_or_try_init(|| async {
+                let extra = self.inner.settings.extra_ca_file.clone();
+                tokio::task::spawn_blocking(move || trust(extra))
+                    .await
+                    .map_err(|error| Fault::new("loading trusted certificates", error))?
+            })
+            .await
+            .cloned()
+    }
+}
+
+/// Whether `ip` is one of this machine's: a socket that would reach it starts at it. Nothing is
+/// sent.
+fn is_address_of_this_host(ip: IpAddr) -> bool {
+    if ip.is_loopback() || ip.is_unspecified() {
+        return true;
+    }
+    let any: IpAddr = match ip {
+        IpAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let local = || {
+        let socket = UdpSocket::bind((any, 0))?;
+        socket.connect((ip, 9))?;
+        socket.local_addr()
+    };
+    local().is_ok_and(|local| local.ip() == ip)
+}
+
+/// The system's roots and the extra ones, TLS 1.2 and 1.3, names verified, no switch to disable.
+fn trust(extra: Option<PathBuf>) -> Result<Arc<rustls::ClientConfig>, Fault> {
+    let doing = "loading trusted certificates";
+    let mut roots = rustls::RootCertStore::empty();
+    let (_, _) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if let Some(path) = extra {
+        for certificate in
+            CertificateDer::pem_file_iter(&path).map_err(|error| Fault::new(doing, error))?
+        {
+            let certificate = certificate.map_err(|error| Fault::new(doing, error))?;
+            roots
+                .add(certificate)
+                .map_err(|error| Fault::new(doing, error))?;
+        }
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| Fault::new(doing, error))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// One destination's HTTP client.
+pub struct Http {
+    net: Net,
+    plain: OnceLock<Client<Guarded, Full<Bytes>>>,
+    tls: tokio::sync::OnceCell<Client<HttpsConnector<Guarded>, Full<Bytes>>>,
+}
+
+impl fmt::Debug for Http {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Http").finish_non_exhaustive()
+    }
+}
+
+/// What came back.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// HTTP status.
+    pub status: u16,
+    /// `Retry-After`, if it was there and could be read.
+    pub retry_after: Option<Duration>,
+    /// The first 64 KiB of the body; other than UTF-8 replaced.
+    pub text: String,
+}
+
+impl Http {
+    /// Sends `body` and reads the answer, all before `deadline` from now.
+    pub async fn post(
+        &self,
+        to: &Place,
+        headers: HeaderMap,
+        body: Bytes,
+        deadline: Duration,
+    ) -> Result<Answer, Failure> {
+        let exchange = self.exchange(&to.url, headers, body);
+        match tokio::time::timeout(deadline, exchange).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(Failure::new(
+                FailureClass::Unknown,
+                "timeout",
+                format!("no answer within {} s", deadline.as_secs()),
+            )),
+        }
+    }
+
+    async fn exchange(
+        &self,
+        url: &Url,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<Answer, Failure> {
+        let uri: Uri = url.as_str().parse().map_err(|_| {
+            Failure::new(
+                FailureClass::Config,
+                "url",
+                "the URL cannot be sent as it is",
+            )
+        })?;
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = uri;
+        *request.headers_mut() = headers;
+        request
+            .headers_mut()
+            .entry(header::USER_AGENT)
+            .or_insert(header::HeaderValue::from_static("culvert"));
+        let answer = if url.scheme() == "https" {
+            let client = self
+                .tls
+                .get_or_try_init(|| async {
+                    let config = self.net.tls().await?;
+                    Ok(pool(HttpsConnector::from((self.guarded(), config))))
+                })
+                .await
+                .map_err(|fault: Fault| {
+                    tracing::error!(cause = %fault.chain(), "TLS for destinations cannot be set up");
+                    Failure::new(FailureClass::Config, "tls", "TLS is not set up on this server")
+                })?;
+            client.request(request).await
+        } else {
+            self.plain
+                .get_or_init(|| pool(self.guarded()))
+                .request(request)
+                .await
+        };
+        let answer = answer.map_err(|error| {
+            let connecting = error.is_connect();
+            blame(&error, connecting)
+        })?;
+        let retry_after = answer
+            .headers()
+            .get(header::RETRY_AFTER)
+            .and_then(|value| value.to_str().ok())
+            .and_then(|value| parse_retry_after(value, self.net.now()));
+        let status = answer.status().as_u16();
+        let mut body = answer.into_body();
+        let mut text = Vec::new();
+        while text.len() < ANSWER_BYTES_MAX {
+            match body.frame().await {
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        let room = ANSWER_BYTES_MAX - text.len();
+                        text.extend_from_slice(&data[..data.len().min(room)]);
+                    }
+                }
+                // The head of a refusal says enough; a success that breaks off may be none.
+                Some(Err(_)) if !(200..300).contains(&status) => break,
+                Some(Err(error)) => return Err(blame(&error, false)),
+                None => break,
+            }
+        }
+        Ok(Answer {
+            status,
+            retry_after,
+            text: String::from_utf8_lossy(&text).into_owned(),
+        })
+    }
+
+    fn guarded(&self) -> Guarded {
+        Guarded(self.net.clone())
+    }
+}
+
+fn pool<C>(connector: C) -> Client<C, Full<Bytes>>
+where
+    C: hyper_util::client::legacy::connect::Connect + Clone,
+{
+    Client::builder(TokioExecutor::new())
+        .pool_idle_timeout(IDLE)
+        .pool_max_idle_per_host(1)
+        .pool_timer(TokioTimer::new())
+        .http1_max_headers(64)
+        .http1_max_buf_size(ANSWER_BYTES_MAX)
+        .build(connector)
+}
+
+/// Makes connections, all of them through the guard.
+#[derive(Clone, Debug)]
+struct Guarded(Net);
+
+impl tower::Service<Uri> for Guarded {
+    type Response = TokioIo<TcpStream>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let net = self.0.clone();
+        Box::pin(async move {
+            tokio::time::timeout(RESOLVE_DEADLINE + CONNECT_DEADLINE, net.connect(uri))
+                .await
+                .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "connecting took too long"))?
+                .map(TokioIo::new)
+        })
+    }
+}
+
+/// What a failed exchange was about. The text names neither addresses nor the URL.
+fn blame(error: &(dyn Error + 'static), connecting: bool) -> Failure {
+    let mut next = Some(error);
+    while let Some(cause) = next {
+        if let Some(denied) = cause.downcast_ref::<Denied>() {
+            return Failure::new(FailureClass::Config, "address", denied.to_string());
+        }
+        if let Some(tls) = cause.downcast_ref::<rustls::Error>() {
+            let class = match tls {
+                rustls::Error::InvalidCertificate(_) => FailureClass::Config,
+                _ => FailureClass::Retryable,
+            };
+            return Failure::new(class, "tls", tls.to_string());
+        }
+        if let Some(io) = cause.downcast_ref::<io::Error>() {
+            if let Some(inner) = io.get_ref() {
+                let inner: &(dyn Error + 'static) = inner;
+                if inner.is::<Denied>() || inner.is::<rustls::Error>() || inner.is::<io::Error>() {
+                    return blame(inner, connecting);
+                }
+                if inner.source().is_none() && !inner.is::<hyper::Error>() {
+                    return Failure::new(class_of(connecting), "connection", inner.to_string());
+                }
+            } else {
+                return Failure::new(class_of(connecting), "connection", io.kind().to_string());
+            }
+        }
+        next = cause.source();
+    }
+    let text = if connecting {
+        "connecting failed"
+    } else {
+        "the connection broke before the answer was complete"
+    };
+    Failure::new(class_of(connecting), "connection", text)
+}
+
+fn class_of(connecting: bool) -> FailureClass {
+    if connecting {
+        FailureClass::Retryable
+    } else {
+        FailureClass::Unknown
+    }
+}
+
+/// `Retry-After`: seconds, or a date as HTTP writes it (`Sun, 06 Nov 1994 08:49:37 GMT`).
+pub fn parse_retry_after(value: &str, now: Timestamp) -> Option<Duration> {
+    let value = value.trim();
+    if value.is_empty() || value.len() > 64 {
+        return None;
+    }
+    if value.bytes().all(|byte| byte.is_ascii_digit()) {
+        // More digits than fit mean longer than anybody waits.
+        return Some(Duration::from_secs(value.parse().unwrap_or(u64::MAX >> 1)));
+    }
+    let mut words = value.split(' ');
+    let (Some(_weekday), Some(day), Some(month), Some(year), Some(time), Some("GMT"), None) = (
+        words.next(),
+        words.next(),
+        words.next(),
+        words.next(),
+        words.next(),
+        words.next(),
+        words.next(),
+    ) else {
+        return None;
+    };
+    let month = MONTHS.iter().position(|name| *name == month)? + 1;
+    let at = Timestamp::parse(&format!("{year}-{month:02}-{day}T{time}Z"))?;
+    Some(at.since(now))
+}
+
+const MONTHS: [&str; 12] = [
+    "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+];
+
+/// DNS as the operating system is configured for it, made at the first use.
+#[derive(Default)]
+struct SystemResolver(OnceLock<Result<hickory_resolver::TokioResolver, String>>);
+
+impl fmt::Debug for SystemResolver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SystemResolver")
+    }
+}
+
+impl Resolve for SystemResolver {
+    fn resolve<'a>(&'a self, host: &'a str) -> BoxFuture<'a, Result<Vec<IpAddr>, String>> {
+        Box::pin(async move {
+            let resolver = self
+                .0
+                .get_or_init(|| {
+                    hickory_resolver::TokioResolver::builder_tokio()
+                        .map(|mut builder| {
+                            builder.options_mut().ip_strategy =
+                                hickory_resolver::config::LookupIpStrategy::Ipv4AndIpv6;
+                            builder
+                        })
+                        .and_then(|builder| builder.build())
+                        .map_err(|error| error.to_string())
+                })
+                .as_ref()
+                .map_err(|error| {
+                    tracing::error!(cause = %error, "the resolver cannot be set up");
+                    "names cannot be looked up on this server".to_owned()
+                })?;
+            let found = resolver
+                .lookup_ip(host)
+                .await
+                .map_err(|_| "the host name does not resolve".to_owned())?;
+            Ok(found.iter().collect())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,299 @@
+use std::net::SocketAddr;
+
+use culvert_base::{ManualClock, OsEntropy};
+
+use super::*;
+use crate::fake::{Fake, Reply};
+
+fn clock() -> Arc<ManualClock> {
+    Arc::new(ManualClock::at(Timestamp::from_unix_seconds(1_800_000_000)))
+}
+
+fn net(allow: &[&str]) -> Net {
+    net_with(allow, Arc::new(Names(Vec::new())))
+}
+
+fn net_with(allow: &[&str], resolver: Arc<dyn Resolve>) -> Net {
+    let settings = TargetSettings {
+        rules: Rules {
+            allow_networks: allow
+                .iter()
+                .map(|network| network.parse().unwrap())
+                .collect(),
+            allow_plain_http: true,
+            deny_ports: Vec::new(),
+        },
+        ..TargetSettings::default()
+    };
+    Net::with_resolver(settings, clock(), Arc::new(OsEntropy), resolver)
+}
+
+/// A resolver that gives the next list of answers at each look-up, and repeats the last.
+#[derive(Debug)]
+struct Names(Vec<Vec<IpAddr>>);
+
+#[derive(Debug)]
+struct Moving {
+    names: Names,
+    asked: AtomicU64,
+}
+
+impl Resolve for Names {
+    fn resolve<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Vec<IpAddr>, String>> {
+        let found = self.0.first().cloned();
+        Box::pin(async move { found.ok_or_else(|| "the host name does not resolve".to_owned()) })
+    }
+}
+
+impl Resolve for Moving {
+    fn resolve<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Vec<IpAddr>, String>> {
+        let asked = self.asked.fetch_add(1, Ordering::SeqCst) as usize;
+        let last = self.names.0.len() - 1;
+        let found = self.names.0[asked.min(last)].clone();
+        Box::pin(async move { Ok(found) })
+    }
+}
+
+fn place(net: &Net, url: &str) -> Place {
+    net.settings().rules.url(url).unwrap()
+}
+
+async fn post(net: &Net, to: &Place) -> Result<Answer, Failure> {
+    let body = Bytes::from_static(b"{}");
+    let deadline = Duration::from_millis(500);
+    net.http().post(to, HeaderMap::new(), body, deadline).await
+}
+
+fn name_with_port(addr: SocketAddr) -> String {
+    format!("http://hook.example:{}/", addr.port())
+}
+
+const LOOPBACK: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+const PUBLIC: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(93, 184, 216, 34));
+
+#[tokio::test]
+async fn names_that_lead_inside_are_refused_before_any_connection() {
+    let fake = Fake::start().await;
+    for answers in [
+        vec![LOOPBACK],
+        vec![PUBLIC, LOOPBACK],
+        vec![LOOPBACK, PUBLIC],
+    ] {
+        let net = net_with(&[], Arc::new(Names(vec![answers])));
+        let failure = post(&net, &place(&net, &name_with_port(fake.addr)))
+            .await
+            .unwrap_err();
+        assert_eq!(
+            (failure.class, &*failure.code),
+            (FailureClass::Config, "address")
+        );
+        assert_eq!(failure.text, "loopback addresses are not allowed");
+        assert_eq!(
+            net.refused()
+                .find(|(rule, _)| *rule == "loopback")
+                .unwrap()
+                .1,
+            1
+        );
+    }
+    assert_eq!(fake.accepts(), 0);
+}
+
+#[tokio::test]
+async fn a_name_that_moves_inside_between_two_requests_is_refused_then() {
+    let fake = Fake::start().await;
+    let names = Names(vec![
+        vec![LOOPBACK],
+        vec!["169.254.169.254".parse().unwrap()],
+    ]);
+    let moving = Moving {
+        names,
+        asked: AtomicU64::new(0),
+    };
+    let net = net_with(&["127.0.0.0/8"], Arc::new(moving));
+    let to = place(&net, &name_with_port(fake.addr));
+    assert_eq!(post(&net, &to).await.unwrap().status, 200);
+    let failure = post(&net, &to).await.unwrap_err();
+    assert_eq!(failure.text, "metadata services are not allowed");
+    assert_eq!(fake.accepts(), 1);
+}
+
+#[tokio::test]
+async fn an_address_that_was_allowed_once_is_judged_again_at_the_connection() {
+    let fake = Fake::start().await;
+    let to = place(&net(&["127.0.0.0/8"]), &fake.url("/"));
+    let failure = post(&net(&[]), &to).await.unwrap_err();
+    assert_eq!(failure.class, FailureClass::Config);
+    assert_eq!(fake.accepts(), 0);
+}
+
+#[tokio::test]
+async fn our_own_listeners_are_refused_whatever_is_allowed() {
+    let fake = Fake::start().await;
+    let net = net(&["0.0.0.0/0"]);
+    let to = place(&net, &fake.url("/"));
+    let wildcard = SocketAddr::from(([0, 0, 0, 0], fake.addr.port()));
+    for own in [fake.addr, wildcard] {
+        net.set_own_listeners(vec![own]);
+        let failure = post(&net, &to).await.unwrap_err();
+        assert_eq!(failure.text, "this server's own listeners are not allowed");
+    }
+    assert_eq!(fake.accepts(), 0);
+    let other_port = fake.addr.port().wrapping_add(1).max(1);
+    net.set_own_listeners(vec![SocketAddr::from(([0, 0, 0, 0], other_port))]);
+    assert_eq!(post(&net, &to).await.unwrap().status, 200);
+}
+
+#[tokio::test]
+async fn a_redirect_is_an_answer_and_not_followed() {
+    let (fake, other) = (Fake::start().await, Fake::start().await);
+    fake.script([Reply::Status(
+        302,
+        vec![format!("location: {}", other.url("/"))],
+        String::new(),
+    )]);
+    let net = net(&["127.0.0.0/8"]);
+    assert_eq!(
+        post(&net, &place(&net, &fake.url("/")))
+            .await
+            .unwrap()
+            .status,
+        302
+    );
+    assert_eq!((fake.seen().len(), other.accepts()), (1, 0));
+}
+
+#[tokio::test]
+async fn at_most_64_kib_of_an_answer_are_read() {
+    let fake = Fake::start().await;
+    fake.script([Reply::Status(200, Vec::new(), "x".repeat(200_000))]);
+    let net = net(&["127.0.0.0/8"]);
+    let answer = post(&net, &place(&net, &fake.url("/"))).await.unwrap();
+    assert_eq!(answer.text.len(), ANSWER_BYTES_MAX);
+}
+
+#[tokio::test]
+async fn what_goes_wrong_is_told_apart() {
+    use FailureClass::*;
+    let net = net(&["127.0.0.0/8"]);
+    for (reply, class, code) in [
+        (Reply::Close, Unknown, "connection"),
+        (Reply::Torn, Unknown, "connection"),
+        (Reply::Hang, Unknown, "timeout"),
+    ] {
+        let fake = Fake::start().await;
+        fake.otherwise(reply.clone());
+        let failure = post(&net, &place(&net, &fake.url("/"))).await.unwrap_err();
+        assert_eq!(
+            (failure.class, &*failure.code),
+            (class, code),
+            "{reply:?} {failure}"
+        );
+    }
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let closed = format!("http://{}/", nobody.local_addr().unwrap());
+    drop(nobody);
+    let failure = post(&net, &place(&net, &closed)).await.unwrap_err();
+    assert_eq!(
+        (failure.class, &*failure.text),
+        (Retryable, "connection refused")
+    );
+    let failure = post(&net, &place(&net, "http://nowhere.example/"))
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (failure.class, &*failure.text),
+        (Retryable, "the host name does not resolve")
+    );
+}
+
+#[tokio::test]
+async fn tls_takes_the_extra_authority_and_checks_the_name() {
+    let certified = rcgen::generate_simple_self_signed(vec!["hook.example".to_owned()]).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let ca_file = folder.path().join("ca.pem");
+    std::fs::write(&ca_file, certified.cert.pem()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let server = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![certified.cert.der().clone()],
+            rustls::pki_types::PrivateKeyDer::try_from(certified.signing_key.serialize_der())
+                .unwrap(),
+        )
+        .unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(server));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let mut server = tokio::task::JoinSet::new();
+    server.spawn(async move {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let Ok(mut stream) = acceptor.accept(stream).await else {
+                continue;
+            };
+            let mut request = Vec::new();
+            stream.read_buf(&mut request).await.ok();
+            stream
+                .write_all(b"HTTP/1.1 204 X\r\nconnection: close\r\n\r\n")
+                .await
+                .ok();
+        }
+    });
+    let with = |extra_ca_file| {
+        let settings = TargetSettings {
+            extra_ca_file,
+            rules: Rules {
+                allow_networks: vec!["127.0.0.0/8".parse().unwrap()],
+                ..Rules::default()
+            },
+            ..TargetSettings::default()
+        };
+        let names = Arc::new(Names(vec![vec![LOOPBACK]]));
+        Net::with_resolver(settings, clock(), Arc::new(OsEntropy), names)
+    };
+    let trusting = with(Some(ca_file));
+    let right = place(&trusting, &format!("https://hook.example:{port}/"));
+    let wrong = place(&trusting, &format!("https://other.example:{port}/"));
+    assert_eq!(post(&trusting, &right).await.unwrap().status, 204);
+    for (net, to) in [(&trusting, &wrong), (&with(None), &right)] {
+        let failure = post(net, to).await.unwrap_err();
+        assert_eq!(
+            (failure.class, &*failure.code),
+            (FailureClass::Config, "tls"),
+            "{failure}"
+        );
+    }
+}
+
+#[test]
+fn retry_after() {
+    let now = Timestamp::parse("2026-11-06T08:49:37Z").unwrap();
+    for (value, seconds) in [
+        ("120", Some(120)),
+        (" 0 ", Some(0)),
+        ("99999999999999999999999", Some(u64::MAX >> 1)),
+        ("Fri, 06 Nov 2026 08:51:37 GMT", Some(120)),
+        ("Fri, 06 Nov 2026 08:49:00 GMT", Some(0)),
+        ("", None),
+        ("-1", None),
+        ("1.5", None),
+        ("soon", None),
+        ("Fri, 06 Foo 2026 08:51:37 GMT", None),
+        ("Fri, 06 Nov 2026 08:51:37 CET", None),
+        ("Fri, 36 Nov 2026 08:51:37 GMT", None),
+    ] {
+        let expected = seconds.map(Duration::from_secs);
+        assert_eq!(parse_retry_after(value, now), expected, "{value:?}");
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_retry_after_is_read_or_not(value in "\\PC{0,70}") {
+        parse_retry_after(&value, Timestamp::from_unix_seconds(1_800_000_000));
+    }
+}

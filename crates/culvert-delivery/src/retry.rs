@@ -1,0 +1,421 @@
+//! When to try again, and when to stop (contract: destinations 1.3).
+//!
+//! Pure: attempt, failure, age and a random number go in, a decision comes out. The worker keeps the
+//! clock and the queue.
+
+use std::time::Duration;
+
+use culvert_base::Timestamp;
+
+/// What a failed send was about; decides the schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum FailureClass {
+    /// It may pass by itself: time-outs, resets, 5xx, throttling, names that do not resolve.
+    Retryable,
+    /// The credentials are not taken.
+    Auth,
+    /// What the destination points at is not there, or may not be reached.
+    Config,
+    /// The batch is too large for the other side.
+    Split,
+    /// The content is not taken and never will be.
+    Permanent,
+    /// The request went out whole and no answer came: it may have been taken.
+    Unknown,
+    /// The other side says it will not come back; nothing is sent until the destination is edited.
+    Gone,
+}
+
+impl FailureClass {
+    /// Every class, for meters.
+    pub const ALL: &'static [Self] = &[
+        Self::Retryable,
+        Self::Auth,
+        Self::Config,
+        Self::Split,
+        Self::Permanent,
+        Self::Unknown,
+        Self::Gone,
+    ];
+
+    /// Its name in metrics, health and dead letters.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Retryable => "retryable",
+            Self::Auth => "auth",
+            Self::Config => "config",
+            Self::Split => "split",
+            Self::Permanent => "permanent",
+            Self::Unknown => "unknown",
+            Self::Gone => "gone",
+        }
+    }
+
+    /// Whether somebody must act before it can pass: slow schedule, destination unhealthy.
+    pub const fn needs_a_hand(self) -> bool {
+        matches!(self, Self::Auth | Self::Config | Self::Gone)
+    }
+}
+
+/// Delays and ages. The defaults are the contract's.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    /// The first delay is between zero and this.
+    pub base: Duration,
+    /// Delays grow no further, for failures that may pass by themselves.
+    pub cap: Duration,
+    /// The same for failures that need a hand.
+    pub slow_cap: Duration,
+    /// The most that a `Retry-After` is believed.
+    pub retry_after_max: Duration,
+    /// Traffic events older than this are given up.
+    pub give_up_traffic: Duration,
+    /// Audit events older than this are given up (their rows stay in the audit log).
+    pub give_up_audit: Duration,
+}
+
+impl Default for Schedule {
+    fn default() -> Self {
+        Self {
+            base: Duration::from_millis(500),
+            cap: Duration::from_secs(60),
+            slow_cap: Duration::from_secs(600),
+            retry_after_max: Duration::from_secs(3600),
+            give_up_traffic: Duration::from_secs(3600),
+            give_up_audit: Duration::from_secs(72 * 3600),
+        }
+    }
+}
+
+/// What to do with a batch that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Try again at that moment.
+    At(Timestamp),
+    /// It is too old.
+    GiveUp,
+}
+
+/// One failed attempt.
+#[derive(Clone, Copy, Debug)]
+pub struct Failed {
+    /// How often the batch has been sent, this time included: 1 and up.
+    pub attempt: u32,
+    /// What it was about.
+    pub class: FailureClass,
+    /// What the other side asked for, if it did.
+    pub retry_after: Option<Duration>,
+    /// When the batch was made.
+    pub first_at: Timestamp,
+    /// Give-up age of its class of events.
+    pub give_up_after: Duration,
+}
+
+impl Schedule {
+    /// Decides. `random` is any 64 random bits.
+    pub fn next(&self, failed: Failed, now: Timestamp, random: u64) -> Next {
+        let give_up_at = failed.first_at.plus(failed.give_up_after);
+        if now >= give_up_at {
+            return Next::GiveUp;
+        }
+        let delay = match failed.retry_after {
+            Some(asked) => asked.min(self.retry_after_max),
+            None => self.jittered(failed.attempt, failed.class, random),
+        };
+        // Never past the give-up age: the last attempt is at that moment, not after it.
+        Next::At(now.plus(delay).min(give_up_at))
+    }
+
+    /// Full jitter: anywhere between zero and the step's ceiling.
+    fn jittered(&self, attempt: u32, class: FailureClass, random: u64) -> Duration {
+        let ceiling = self.ceiling(attempt, class);
+        let nanos = u64::try_from(ceiling.as_nanos()).unwrap_or(u64::MAX);
+        // Multiply and shift: uniform enough at these sizes, and no division by a ceiling of zero.
+        let scaled = (u128::from(random) * u128::from(nanos)) >> 64;
+        Duration::from_nanos(u64::try_from(scaled).unwrap_or(nanos))
+    }
+
+    /// The longest delay after that many attempts.
+    pub fn ceiling(&self, attempt: u32, class: FailureClass) -> Duration {
+        let cap = if class.needs_a_hand() {
+            self.slow_cap
+        } else {
+            self.cap
+        };
+        let doublings = attempt.saturating_sub(1).min(30);
+        self.base.saturating_mul(1 << doublings).min(cap)
+    }
+}
+
+/// After this many failures in a row a destination gets one probe batch per step.
+pub const CIRCUIT_FAILURES: u32 = 20;
+
+/// A destination's failures in a row, and what follows from them.
+///
+/// ```text
+/// closed ──20 failures in a row──▶ open until the step's end ──probe fails──▶ open again
+///   ▲                                        └──probe passes──▶ ramping: 1, 2, 4 … batches a second
+///   └──────────────────── 64 batches a second reached ◀────────────────┘
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Circuit {
+    failures: u32,
+    open_until: Option<Timestamp>,
+    ramp: Option<Ramp>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ramp {
+    second_began: Timestamp,
+    allowed: u32,
+    sent: u32,
+}
+
+const RAMP_DONE: u32 = 64;
+
+impl Circuit {
+    /// Failures since the last success.
+    pub fn failures(&self) -> u32 {
+        self.failures
+    }
+
+    /// Whether only probes are sent.
+    pub fn is_open(&self) -> bool {
+        self.failures >= CIRCUIT_FAILURES
+    }
+
+    /// Until when nothing may be sent; `None` when something may be sent now.
+    pub fn closed_until(&mut self, now: Timestamp) -> Option<Timestamp> {
+        if let Some(until) = self.open_until {
+            if now < until {
+                return Some(until);
+            }
+            self.open_until = None;
+        }
+        let ramp = self.ramp.as_mut()?;
+        let second = Duration::from_secs(1);
+        if now.since(ramp.second_began) >= second {
+            ramp.allowed = ramp.allowed.saturating_mul(2);
+            ramp.second_began = now;
+            ramp.sent = 0;
+        }
+        if ramp.allowed >= RAMP_DONE {
+            self.ramp = None;
+            return None;
+        }
+        (ramp.sent >= ramp.allowed).then(|| ramp.second_began.plus(second))
+    }
+
+    /// A batch was taken.
+    pub fn succeeded(&mut self, now: Timestamp) {
+        if self.is_open() {
+            self.ramp = Some(Ramp {
+                second_began: now,
+                allowed: 1,
+                sent: 0,
+            });
+        }
+        self.failures = 0;
+        self.open_until = None;
+        if let Some(ramp) = &mut self.ramp {
+            ramp.sent = ramp.sent.saturating_add(1);
+        }
+    }
+
+    /// A batch failed and is tried again at `next`.
+    pub fn failed(&mut self, next: Timestamp) {
+        self.failures = self.failures.saturating_add(1);
+        self.ramp = None;
+        if self.is_open() {
+            self.open_until = Some(next);
+        }
+    }
+
+    /// The destination was edited: old failures say nothing about it.
+    pub fn reset(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// Keeps retries at a fifth of all sends of the process while many destinations fail, so that the
+/// failing ones do not eat the sockets of the others.
+#[derive(Clone, Debug)]
+pub struct RetryBudget {
+    /// Hundredths of a retry.
+    tokens: u32,
+    refilled_at: Timestamp,
+}
+
+const BUDGET_FULL: u32 = 10_000;
+/// Destinations that may fail at once without any budget.
+pub const BUDGET_FREE_DESTINATIONS: usize = 10;
+
+impl RetryBudget {
+    /// A full one.
+    pub fn new(now: Timestamp) -> Self {
+        Self {
+            tokens: BUDGET_FULL,
+            refilled_at: now,
+        }
+    }
+
+    /// A first send: four of them pay for one retry.
+    pub fn sent(&mut self) {
+        self.tokens = self.tokens.saturating_add(25).min(BUDGET_FULL);
+    }
+
+    /// Whether one more retry may be sent. One a second always may.
+    pub fn take(&mut self, failing_destinations: usize, now: Timestamp) -> bool {
+        if failing_destinations <= BUDGET_FREE_DESTINATIONS {
+            return true;
+        }
+        let seconds = now.since(self.refilled_at).as_secs();
+        if seconds > 0 {
+            let gained = u32::try_from(seconds)
+                .unwrap_or(u32::MAX)
+                .saturating_mul(100);
+            self.tokens = self.tokens.saturating_add(gained).min(BUDGET_FULL);
+            self.refilled_at = now;
+        }
+        match self.tokens.checked_sub(100) {
+            Some(left) => {
+                self.tokens = left;
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_unix_seconds(1_800_000_000 + seconds)
+    }
+
+    fn failed(
+        attempt: u32,
+        class: FailureClass,
+        age: i64,
+        after: Option<u64>,
+    ) -> (Failed, Timestamp) {
+        let failed = Failed {
+            attempt,
+            class,
+            retry_after: after.map(Duration::from_secs),
+            first_at: at(0),
+            give_up_after: Duration::from_secs(3600),
+        };
+        (failed, at(age))
+    }
+
+    #[test]
+    fn the_table_of_the_contract() {
+        use FailureClass::*;
+        // attempt, class, age, Retry-After → longest delay in milliseconds, or none: give up
+        type Row = (u32, FailureClass, i64, Option<u64>, Option<u64>);
+        let rows: &[Row] = &[
+            (1, Retryable, 1, None, Some(500)),
+            (2, Retryable, 1, None, Some(1_000)),
+            (3, Unknown, 1, None, Some(2_000)),
+            (7, Retryable, 1, None, Some(32_000)),
+            (8, Retryable, 1, None, Some(60_000)),
+            (u32::MAX, Retryable, 1, None, Some(60_000)),
+            (1, Auth, 1, None, Some(500)),
+            (8, Auth, 1, None, Some(64_000)),
+            (11, Config, 1, None, Some(512_000)),
+            (12, Config, 1, None, Some(600_000)),
+            (40, Gone, 1, None, Some(600_000)),
+            (1, Retryable, 1, Some(120), Some(120_000)),
+            (1, Retryable, 1, Some(0), Some(0)),
+            (1, Retryable, 0, Some(86_400), Some(3_600_000)),
+            // The last attempt is at the give-up age.
+            (9, Retryable, 3590, None, Some(10_000)),
+            (9, Retryable, 3600, None, None),
+            (9, Retryable, 9999, Some(1), None),
+        ];
+        let schedule = Schedule::default();
+        for (attempt, class, age, after, expected) in rows {
+            let (failure, now) = failed(*attempt, *class, *age, *after);
+            let longest = match schedule.next(failure, now, u64::MAX) {
+                // Full jitter stops one step short of its ceiling.
+                Next::At(next) => Some(next.since(now).as_nanos().div_ceil(1_000_000)),
+                Next::GiveUp => None,
+            };
+            assert_eq!(
+                longest,
+                expected.map(u128::from),
+                "{attempt} {class:?} {age} {after:?}"
+            );
+            if after.is_none() && expected.is_some() {
+                assert_eq!(
+                    schedule.next(failure, now, 0),
+                    Next::At(now),
+                    "no lower bound"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn twenty_failures_leave_one_probe_per_step_and_a_ramp_afterwards() {
+        let mut circuit = Circuit::default();
+        for _ in 0..CIRCUIT_FAILURES - 1 {
+            circuit.failed(at(100));
+            assert_eq!(circuit.closed_until(at(0)), None);
+        }
+        circuit.failed(at(100));
+        assert!(circuit.is_open());
+        assert_eq!(circuit.closed_until(at(99)), Some(at(100)));
+        assert_eq!(circuit.closed_until(at(100)), None);
+        circuit.failed(at(160));
+        assert_eq!(circuit.closed_until(at(100)), Some(at(160)));
+
+        circuit.succeeded(at(160));
+        assert_eq!(circuit.closed_until(at(160)), Some(at(161)));
+        assert_eq!(circuit.closed_until(at(161)), None);
+        circuit.succeeded(at(161));
+        assert_eq!(circuit.closed_until(at(161)), None);
+        circuit.succeeded(at(161));
+        assert_eq!(circuit.closed_until(at(161)), Some(at(162)));
+        for second in 162..168 {
+            circuit.closed_until(at(second));
+        }
+        for _ in 0..1000 {
+            circuit.succeeded(at(168));
+            assert_eq!(circuit.closed_until(at(168)), None);
+        }
+    }
+
+    #[test]
+    fn retries_are_a_fifth_of_all_sends_when_many_destinations_fail() {
+        let mut budget = RetryBudget::new(at(0));
+        while budget.take(11, at(0)) {}
+        let mut retries = 0;
+        for _ in 0..400 {
+            budget.sent();
+            retries += u32::from(budget.take(11, at(0)));
+        }
+        assert_eq!(retries, 100);
+        assert!(budget.take(10, at(0)), "few failing destinations are free");
+        assert!(!budget.take(11, at(0)));
+        assert!(budget.take(11, at(1)), "one a second always may");
+    }
+
+    proptest! {
+        #[test]
+        fn a_next_attempt_is_never_in_the_past_nor_beyond_the_age(
+            attempt: u32, random: u64, age in 0i64..7200, after in proptest::option::of(0u64..100_000)
+        ) {
+            let (failure, now) = failed(attempt, FailureClass::Retryable, age, after);
+            match Schedule::default().next(failure, now, random) {
+                Next::At(next) => prop_assert!(next >= now && next <= at(3600)),
+                Next::GiveUp => prop_assert!(age >= 3600),
+            }
+        }
+    }
+}

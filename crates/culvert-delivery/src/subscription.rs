@@ -1,0 +1,186 @@
+//! The compiled subscriptions: who receives which traffic events, in the shape the recorder runs on.
+//!
+//! Control hands in a [`Table`]; here it is turned round so that a record finds its readers without
+//! a search: kind, then account, then one group for each distinct selection, so that an event is
+//! written once for all who want the same fields of it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use culvert_events::{Capture, Filter, Kind, Selection};
+
+use crate::batch::BatchLimits;
+use crate::health::{Ledger, Ledgers};
+use crate::replay::Replay;
+use crate::target::Target;
+
+/// What delivery runs on. Swapped whole.
+#[derive(Debug, Default)]
+pub struct Table {
+    /// Sources of traffic kinds. Audit kinds are matched by the store.
+    pub sources: Vec<Source>,
+    /// Every destination.
+    pub destinations: Vec<Destination>,
+    /// Replays, those that are done too.
+    pub replays: Vec<Replay>,
+}
+
+/// One source of one subscription.
+#[derive(Debug)]
+pub struct Source {
+    /// `esb_…` of the subscription.
+    pub subscription: String,
+    /// Only events of this account match.
+    pub account: Arc<str>,
+    /// The kind of traffic event.
+    pub kind: &'static Kind,
+    /// The fields it receives.
+    pub selection: Selection,
+    /// Which events it receives; all if there is none.
+    pub filter: Option<Filter>,
+    /// Ids of the subscription's destinations. Those that are not in the table receive nothing.
+    pub destinations: Vec<String>,
+}
+
+/// One destination, ready to send.
+#[derive(Clone, Debug)]
+pub struct Destination {
+    /// `ed_…`.
+    pub id: String,
+    /// `ac_…`.
+    pub account: String,
+    /// Grows with every edit: failures of an older revision say nothing about this one.
+    pub revision: i64,
+    /// Its target.
+    pub target: Arc<dyn Target>,
+}
+
+/// A [`Table`] turned round.
+#[derive(Debug, Default)]
+pub(crate) struct Compiled {
+    pub(crate) replays: Vec<Replay>,
+    kinds: Vec<KindPlan>,
+    destinations: HashMap<Arc<str>, Arc<Outlet>>,
+}
+
+#[derive(Debug)]
+struct KindPlan {
+    kind: &'static Kind,
+    capture: Capture,
+    accounts: HashMap<Arc<str>, Vec<Group>>,
+}
+
+/// Sources that select the same fields.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) selection: Selection,
+    pub(crate) readers: Vec<Reader>,
+}
+
+/// One source within a group.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    pub(crate) subscription: Arc<str>,
+    pub(crate) filter: Option<Filter>,
+    pub(crate) outlets: Vec<Arc<Outlet>>,
+}
+
+/// A destination as recorder and worker see it.
+#[derive(Debug)]
+pub(crate) struct Outlet {
+    pub(crate) id: Arc<str>,
+    pub(crate) account: Arc<str>,
+    pub(crate) revision: i64,
+    pub(crate) target: Arc<dyn Target>,
+    pub(crate) limits: BatchLimits,
+    pub(crate) ledger: Arc<Ledger>,
+}
+
+impl Compiled {
+    pub(crate) fn new(table: Table, ledgers: &Ledgers) -> Self {
+        let destinations: HashMap<Arc<str>, Arc<Outlet>> = table
+            .destinations
+            .into_iter()
+            .map(|destination| {
+                let id: Arc<str> = destination.id.into();
+                let outlet = Outlet {
+                    ledger: ledgers.of(&id),
+                    id: id.clone(),
+                    account: destination.account.into(),
+                    revision: destination.revision,
+                    limits: destination.target.limits(),
+                    target: destination.target,
+                };
+                (id, Arc::new(outlet))
+            })
+            .collect();
+        let mut kinds: Vec<KindPlan> = Vec::new();
+        for source in table.sources {
+            let outlets: Vec<Arc<Outlet>> = source
+                .destinations
+                .iter()
+                .filter_map(|id| destinations.get(id.as_str()).cloned())
+                .collect();
+            if outlets.is_empty() {
+                // Nobody would receive it, so nobody captures for it.
+                continue;
+            }
+            let at = kinds
+                .iter()
+                .position(|plan| plan.kind.name == source.kind.name)
+                .unwrap_or_else(|| {
+                    kinds.push(KindPlan {
+                        kind: source.kind,
+                        capture: Capture::NONE,
+                        accounts: HashMap::new(),
+                    });
+                    kinds.len() - 1
+                });
+            let plan = &mut kinds[at];
+            plan.capture = plan.capture.union(source.selection.capture());
+            if let Some(filter) = &source.filter {
+                plan.capture = plan.capture.union(filter.capture());
+            }
+            let groups = plan.accounts.entry(source.account).or_default();
+            let reader = Reader {
+                subscription: source.subscription.into(),
+                filter: source.filter,
+                outlets,
+            };
+            // What is written depends on the set of fields alone, not on the order they were named.
+            match groups
+                .iter_mut()
+                .find(|group| group.selection.capture() == source.selection.capture())
+            {
+                Some(group) => group.readers.push(reader),
+                None => groups.push(Group {
+                    selection: source.selection,
+                    readers: vec![reader],
+                }),
+            }
+        }
+        Self {
+            replays: table.replays,
+            kinds,
+            destinations,
+        }
+    }
+
+    /// What anybody wants of each kind.
+    pub(crate) fn captures(&self) -> impl Iterator<Item = (&'static Kind, Capture)> + '_ {
+        self.kinds.iter().map(|plan| (plan.kind, plan.capture))
+    }
+
+    /// Who reads events of that kind and account.
+    pub(crate) fn groups(&self, kind: &'static Kind, account: &str) -> &[Group] {
+        self.kinds
+            .iter()
+            .find(|plan| std::ptr::eq(plan.kind, kind) || plan.kind.name == kind.name)
+            .and_then(|plan| plan.accounts.get(account))
+            .map_or(&[], Vec::as_slice)
+    }
+
+    pub(crate) fn outlet(&self, destination: &str) -> Option<&Arc<Outlet>> {
+        self.destinations.get(destination)
+    }
+}

@@ -1,0 +1,325 @@
+//! Live tails: events as they happen, for people who watch.
+//!
+//! A tail names kinds, and for traffic kinds fields and a filter of its own; what it wants is
+//! captured while it is open and no longer. It keeps at most 1,024 lines or 4 MiB for a reader; a
+//! slower reader misses lines and is told how many, and nobody else is slowed.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use arc_swap::ArcSwap;
+use tokio::sync::Notify;
+
+use culvert_base::{Class, Code, Event, Refusal};
+use culvert_events::{Capture, Filter, Kind, Record, Selection, encode, kinds};
+
+use crate::Plane;
+use crate::meters::Meters;
+
+/// Lines a tail keeps for its reader.
+pub const TAIL_LINES_MAX: usize = 1024;
+/// Bytes of lines a tail keeps for its reader.
+pub const TAIL_BYTES_MAX: usize = 4 << 20;
+
+/// What to follow.
+#[derive(Clone, Debug, Default)]
+pub struct TailSpec {
+    /// Only events of this account.
+    pub account: String,
+    /// Names of kinds; every kind if there is none, or every traffic kind that has the fields where
+    /// fields or a filter are given. Names that are no traffic kind are taken for audit kinds; the
+    /// caller knows which exist.
+    pub kinds: Vec<String>,
+    /// A filter for the traffic kinds; empty: all events.
+    pub filter: String,
+    /// Fields of the traffic kinds; none: all fields.
+    pub fields: Vec<String>,
+}
+
+/// What a tail yields.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tailed {
+    /// One event: the envelope as one line without its end.
+    Event(String),
+    /// That many events were missed before what comes next.
+    Lost(u64),
+}
+
+/// The reading end. Dropping it closes the tail.
+#[derive(Debug)]
+pub struct Tail {
+    follower: Arc<Follower>,
+    plane: Arc<Plane>,
+}
+
+impl Tail {
+    /// The next event or loss, when there is one. Never ends by itself.
+    pub async fn next(&mut self) -> Tailed {
+        loop {
+            let notified = self.follower.arrived.notified();
+            if let Some(next) = self.follower.take() {
+                return next;
+            }
+            notified.await;
+        }
+    }
+}
+
+impl Drop for Tail {
+    fn drop(&mut self) {
+        self.plane.tails.close(&self.follower);
+        self.plane.recapture();
+    }
+}
+
+/// Opens a tail, unless too many are open.
+pub(crate) fn open(plane: &Arc<Plane>, spec: TailSpec) -> Result<Tail, Refusal> {
+    let follower = Arc::new(compile(spec)?);
+    plane.tails.open(&follower, plane.settings.tails_max)?;
+    plane.recapture();
+    Ok(Tail {
+        follower,
+        plane: plane.clone(),
+    })
+}
+
+/// One open tail.
+#[derive(Debug)]
+struct Follower {
+    account: String,
+    traffic: Vec<(&'static Kind, Selection, Option<Filter>)>,
+    audit: Audit,
+    waiting: Mutex<Waiting>,
+    arrived: Notify,
+}
+
+#[derive(Debug)]
+enum Audit {
+    None,
+    All,
+    Kinds(Vec<String>),
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    lines: VecDeque<String>,
+    bytes: usize,
+    lost: u64,
+}
+
+impl Follower {
+    fn take(&self) -> Option<Tailed> {
+        let mut waiting = self.waiting();
+        // Everything waiting is older than what was lost while it waited.
+        if let Some(line) = waiting.lines.pop_front() {
+            waiting.bytes = waiting.bytes.saturating_sub(line.len());
+            return Some(Tailed::Event(line));
+        }
+        match std::mem::take(&mut waiting.lost) {
+            0 => None,
+            lost => Some(Tailed::Lost(lost)),
+        }
+    }
+
+    /// Whether the line was kept for the reader.
+    fn put(&self, line: String) -> bool {
+        let mut waiting = self.waiting();
+        let fits = waiting.lines.len() < TAIL_LINES_MAX
+            && waiting.bytes.saturating_add(line.len()) <= TAIL_BYTES_MAX
+            // Once something is lost the reader must hear of it before anything newer.
+            && waiting.lost == 0;
+        if fits {
+            waiting.bytes += line.len();
+            waiting.lines.push_back(line);
+        } else {
+            waiting.lost = waiting.lost.saturating_add(1);
+        }
+        drop(waiting);
+        self.arrived.notify_one();
+        fits
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// Every open tail.
+#[derive(Debug, Default)]
+pub(crate) struct Tails {
+    followers: ArcSwap<Vec<Arc<Follower>>>,
+    /// One writer at a time; readers never wait.
+    writing: Mutex<()>,
+    n_audit: AtomicUsize,
+    changed: Notify,
+}
+
+const UNKNOWN_KIND: Code = Code::new(238);
+const FIELDS_OF_AUDIT: Code = Code::new(5401);
+const FILTER_OF_AUDIT: Code = Code::new(5402);
+
+impl Tails {
+    fn open(&self, follower: &Arc<Follower>, tails_max: usize) -> Result<(), Refusal> {
+        let writing = self
+            .writing
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut followers = Vec::clone(&self.followers.load());
+        if followers.len() >= tails_max {
+            return Err(Refusal::uncoded(
+                Class::TooMany,
+                format!(
+                    "There are {tails_max} live tails open already; close one or try again later."
+                ),
+            ));
+        }
+        followers.push(follower.clone());
+        self.publish(followers);
+        drop(writing);
+        Ok(())
+    }
+
+    fn close(&self, follower: &Arc<Follower>) {
+        let writing = self
+            .writing
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut followers = Vec::clone(&self.followers.load());
+        followers.retain(|open| !Arc::ptr_eq(open, follower));
+        self.publish(followers);
+        drop(writing);
+    }
+
+    fn publish(&self, followers: Vec<Arc<Follower>>) {
+        let n_audit = followers
+            .iter()
+            .filter(|follower| !matches!(follower.audit, Audit::None))
+            .count();
+        self.n_audit.store(n_audit, Ordering::Release);
+        self.followers.store(Arc::new(followers));
+        self.changed.notify_one();
+    }
+
+    /// Completes after a tail was opened or closed.
+    pub(crate) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// What open tails want of each kind.
+    pub(crate) fn captures(&self) -> Vec<(&'static Kind, Capture)> {
+        let mut captures = Vec::new();
+        for follower in self.followers.load().iter() {
+            for (kind, selection, filter) in &follower.traffic {
+                let of_filter = filter.as_ref().map_or(Capture::NONE, Filter::capture);
+                captures.push((*kind, selection.capture().union(of_filter)));
+            }
+        }
+        captures
+    }
+
+    /// Whether any tail follows audit kinds.
+    pub(crate) fn wants_audit(&self) -> bool {
+        self.n_audit.load(Ordering::Acquire) > 0
+    }
+
+    /// Hands a traffic record to the tails that want it.
+    pub(crate) fn record(&self, record: &Record, event_id: &str, meters: &Meters) {
+        let followers = self.followers.load();
+        for follower in followers
+            .iter()
+            .filter(|f| *f.account == **record.account())
+        {
+            for (kind, selection, filter) in &follower.traffic {
+                let wanted = kind.name == record.kind().name
+                    && filter
+                        .as_ref()
+                        .is_none_or(|filter| filter.matches(record).unwrap_or(false));
+                if !wanted {
+                    continue;
+                }
+                let mut line = Vec::new();
+                let _truncated = encode::event(record, selection, event_id, &mut line);
+                if let Ok(line) = String::from_utf8(line)
+                    && !follower.put(line)
+                {
+                    meters.tail_lost.add(1);
+                }
+            }
+        }
+    }
+
+    /// Hands an audit event to the tails that want it.
+    pub(crate) fn event(&self, event: &Event, meters: &Meters) {
+        for follower in self.followers.load().iter() {
+            let wanted = follower.account == event.account
+                && match &follower.audit {
+                    Audit::None => false,
+                    Audit::All => true,
+                    Audit::Kinds(kinds) => kinds.contains(&event.kind),
+                };
+            if wanted && !follower.put(event.body.clone()) {
+                meters.tail_lost.add(1);
+            }
+        }
+    }
+}
+
+fn compile(spec: TailSpec) -> Result<Follower, Refusal> {
+    let TailSpec {
+        account,
+        kinds: names,
+        filter,
+        fields,
+    } = spec;
+    let shaped = !fields.is_empty() || !filter.is_empty();
+    let compiled = |kind: &'static Kind| {
+        let selection = Selection::parse(kind, &fields)?;
+        let filter = match filter.as_str() {
+            "" => None,
+            source => Some(Filter::compile(kind, source)?),
+        };
+        Ok::<_, Refusal>((kind, selection, filter))
+    };
+    let mut traffic = Vec::new();
+    let mut audit = Vec::new();
+    if names.is_empty() {
+        let mut refused = None;
+        for kind in kinds::ALL {
+            match compiled(kind) {
+                Ok(plan) => traffic.push(plan),
+                Err(refusal) => refused = Some(refusal),
+            }
+        }
+        // A field that one kind lacks and another has is no mistake; one that none has is.
+        if let (true, Some(refusal)) = (traffic.is_empty(), refused) {
+            return Err(refusal);
+        }
+    }
+    for name in &names {
+        if name.is_empty() || name.len() > 128 {
+            return Err(Refusal::of(UNKNOWN_KIND));
+        }
+        match kinds::ALL.iter().find(|kind| kind.name == *name) {
+            Some(kind) => traffic.push(compiled(kind)?),
+            None if !fields.is_empty() => return Err(Refusal::of(FIELDS_OF_AUDIT)),
+            None if !filter.is_empty() => return Err(Refusal::of(FILTER_OF_AUDIT)),
+            None => audit.push(name.clone()),
+        }
+    }
+    let audit = match (names.is_empty(), shaped) {
+        (true, true) => Audit::None,
+        (true, false) => Audit::All,
+        (false, _) if audit.is_empty() => Audit::None,
+        (false, _) => Audit::Kinds(audit),
+    };
+    Ok(Follower {
+        account,
+        traffic,
+        audit,
+        waiting: Mutex::default(),
+        arrived: Notify::new(),
+    })
+}

@@ -1,0 +1,310 @@
+//! Where events go: one file per remote system, each exporting one `static TYPE`.
+//!
+//! A target sends one batch and says what became of it; it never waits for a better time and never
+//! stores anything: retries, splitting and giving up are the worker's. A `TYPE` is what the rest of
+//! the house knows of a target: its limits, its fields, and how a configuration is checked, merged,
+//! redacted and opened.
+
+pub mod debug;
+pub mod file;
+pub mod webhook;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use schemars::{Schema, SchemaGenerator};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+
+use culvert_base::{BoxFuture, Code, Entropy, Refusal};
+
+use crate::batch::{Batch, BatchLimits};
+use crate::guard::Place;
+use crate::net::{Answer, Net, TargetSettings};
+use crate::retry::FailureClass;
+
+pub(crate) use file::FileRoots;
+
+/// Every target, sorted by name.
+pub static ALL: &[&TargetType] = &[&debug::TYPE, &file::TYPE, &webhook::TYPE];
+
+/// The target of that name.
+pub fn find(name: &str) -> Option<&'static TargetType> {
+    ALL.iter().copied().find(|ty| ty.name == name)
+}
+
+/// A configured remote system.
+pub trait Target: Send + Sync + fmt::Debug {
+    /// Sends a batch, once, and says what became of it. The caller drops the future after 30 s.
+    fn send<'a>(&'a self, batch: &'a Batch) -> BoxFuture<'a, Verdict>;
+
+    /// How large a batch may be.
+    fn limits(&self) -> BatchLimits;
+
+    /// Whether it is on this machine and as durable as the queue, so that a batch it takes at once
+    /// needs no detour through the queue.
+    fn is_local(&self) -> bool {
+        false
+    }
+}
+
+/// What became of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// All of it was taken.
+    Delivered,
+    /// Some of it was. One outcome per event, in the order of the batch.
+    Partial(Vec<Outcome>),
+    /// None of it was, or nobody knows.
+    Failed(Failure),
+}
+
+/// What became of one event of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Taken.
+    Delivered,
+    /// Not sent, because an event before it failed.
+    NotTried,
+    /// Sent and not taken.
+    Failed(Failure),
+}
+
+/// Why something was not taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Decides what is done about it.
+    pub class: FailureClass,
+    /// The other side's code: an HTTP status or a short word. At most 64 bytes.
+    pub code: String,
+    /// One sentence for people, already free of secrets. At most 200 characters.
+    pub text: String,
+    /// When the other side wants to be asked again.
+    pub after: Option<Duration>,
+}
+
+/// Characters of a failure's text.
+pub const FAILURE_TEXT_MAX: usize = 200;
+
+impl Failure {
+    /// A failure; `text` must be free of secrets.
+    pub fn new(class: FailureClass, code: impl Into<String>, text: impl AsRef<str>) -> Self {
+        let mut code = code.into();
+        if code.len() > 64 {
+            code = code.chars().take(16).collect();
+        }
+        Self {
+            class,
+            code,
+            text: scrub(text.as_ref(), &[]),
+            after: None,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}: {}", self.class.name(), self.code, self.text)
+    }
+}
+
+/// A configuration that passed its checks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Checked {
+    /// What is stored: every field present, normalised.
+    pub stored: Value,
+    /// Fields to be merged over the redacted form in the create answer only: secrets made here.
+    pub shown_once: Option<Value>,
+}
+
+/// One kind of target.
+pub struct TargetType {
+    /// Its key in `target`, such as `webhook`.
+    pub name: &'static str,
+    /// One sentence for the reference.
+    pub doc: &'static str,
+    /// How large its batches may be.
+    pub limits: BatchLimits,
+    /// Of what a caller sends.
+    pub schema: fn(&mut SchemaGenerator) -> Schema,
+    /// Checks what a caller sent, without any network, and makes the secrets that are made here.
+    pub check: fn(&Value, &TargetSettings, &dyn Entropy) -> Result<Checked, Refusal>,
+    /// Puts the stored secrets (first) where the new configuration (second) leaves them out. The
+    /// result is checked like any other.
+    pub merge: fn(&Value, Value) -> Value,
+    /// The stored form without its secrets: what API and events show.
+    pub redact: fn(&Value) -> Value,
+    /// Makes it ready to send. Opens no connection.
+    pub open: Open,
+}
+
+/// Makes a stored configuration ready to send.
+pub type Open = fn(&Value, &Net) -> Result<Arc<dyn Target>, Refusal>;
+
+impl fmt::Debug for TargetType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TargetType")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+const INVALID: Code = Code::new(5140);
+
+/// The refusal of a target's field.
+fn invalid(target: &str, sentence: impl fmt::Display) -> Refusal {
+    Refusal::new(
+        INVALID,
+        format!("The {target} target is not valid: {sentence}."),
+    )
+}
+
+/// Reads a configuration; an unknown field or a wrong type is refused.
+fn parse<C: DeserializeOwned>(target: &str, given: &Value) -> Result<C, Refusal> {
+    C::deserialize(given).map_err(|error| invalid(target, unquoted(&error.to_string())))
+}
+
+/// What is wrong, without the value that the reader quotes: it may be a secret in the wrong place.
+fn unquoted(message: &str) -> String {
+    let said = match message.rsplit_once(", expected ") {
+        Some((found, _)) if found.starts_with("unknown field") => message.to_owned(),
+        Some((_, "struct Config")) => "it must be an object".to_owned(),
+        Some((_, expected)) => {
+            format!("one of its values is of the wrong kind, expected {expected}")
+        }
+        None => message.to_owned(),
+    };
+    said.trim_end_matches('.').chars().take(160).collect()
+}
+
+/// What an HTTP answer means (contract: destinations 1.3 and 6). `secrets` never appear in the text.
+fn judge(answer: &Answer, secrets: &[&str]) -> Result<(), Failure> {
+    let class = match answer.status {
+        200..=299 => return Ok(()),
+        300..=399 => FailureClass::Config,
+        401 | 403 => FailureClass::Auth,
+        408 | 409 | 425 | 429 => FailureClass::Retryable,
+        410 => FailureClass::Gone,
+        413 => FailureClass::Split,
+        400..=499 => FailureClass::Permanent,
+        _ => FailureClass::Retryable,
+    };
+    let text = scrub(&answer.text, secrets);
+    Err(Failure {
+        class,
+        code: answer.status.to_string(),
+        text: if text.is_empty() {
+            format!("HTTP status {}", answer.status)
+        } else {
+            text
+        },
+        after: answer.retry_after,
+    })
+}
+
+/// Makes foreign text fit to be shown: secrets and URL queries taken out, control characters
+/// replaced, cut to [`FAILURE_TEXT_MAX`] characters.
+fn scrub(text: &str, secrets: &[&str]) -> String {
+    // Cut late, so that a secret across the cut is still found; but never work on megabytes.
+    let mut clean: String = text.chars().take(8 * FAILURE_TEXT_MAX).collect();
+    for secret in secrets.iter().filter(|secret| secret.len() >= 4) {
+        if clean.contains(secret) {
+            clean = clean.replace(secret, "[redacted]");
+        }
+    }
+    let mut shown = String::new();
+    let mut in_url = false;
+    let mut in_query = false;
+    for (at, c) in clean.char_indices() {
+        if clean[at..].starts_with("://") {
+            in_url = true;
+        }
+        if c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '>' | ')') {
+            (in_url, in_query) = (false, false);
+        }
+        if in_url && c == '?' {
+            in_query = true;
+        }
+        if !in_query {
+            shown.push(if c.is_control() { ' ' } else { c });
+        }
+    }
+    shown.trim().chars().take(FAILURE_TEXT_MAX).collect()
+}
+
+/// Judges a URL that a user configured.
+fn place(
+    target: &str,
+    field: &str,
+    url: &str,
+    settings: &TargetSettings,
+) -> Result<Place, Refusal> {
+    settings
+        .rules
+        .url(url)
+        .map_err(|denied| invalid(target, format_args!("`{field}` is refused: {denied}")))
+}
+
+/// A span of time as users write it: whole numbers with `ms`, `s`, `m`, `h` or `d`, such as `1h30m`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Span(Duration);
+
+impl Span {
+    fn parse(text: &str) -> Option<Self> {
+        let mut rest = text;
+        let mut total = Duration::ZERO;
+        if rest.is_empty() || rest.len() > 32 {
+            return None;
+        }
+        while !rest.is_empty() {
+            let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+            let (number, tail) = rest.split_at(digits);
+            let number: u64 = number.parse().ok()?;
+            let letters = tail.bytes().take_while(u8::is_ascii_lowercase).count();
+            let (unit, tail) = tail.split_at(letters);
+            let millis = match unit {
+                "ms" => 1,
+                "s" => 1000,
+                "m" => 60_000,
+                "h" => 3_600_000,
+                "d" => 86_400_000,
+                _ => return None,
+            };
+            total = total.checked_add(Duration::from_millis(number.checked_mul(millis)?))?;
+            rest = tail;
+        }
+        Some(Self(total))
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let millis = self.0.as_millis();
+        for (unit, size) in [("h", 3_600_000), ("m", 60_000), ("s", 1000)] {
+            if millis > 0 && millis.is_multiple_of(size) {
+                return write!(f, "{}{unit}", millis / size);
+            }
+        }
+        write!(f, "{millis}ms")
+    }
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(&text).ok_or_else(|| {
+            serde::de::Error::custom("a span of time is a number with `ms`, `s`, `m`, `h` or `d`")
+        })
+    }
+}
+
+impl Serialize for Span {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,546 @@
+//! `webhook`: events to a URL, signed by the rules of Standard Webhooks.
+//!
+//! In mode `single` the events of a batch are posted one after the other, each with its own id and
+//! signature; a failure leaves the rest of the batch for the next attempt. In mode `batch` they are
+//! one JSON array. Ids are the same for every attempt, the timestamp is that of the attempt.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use bytes::Bytes;
+use hmac::{Hmac, KeyInit, Mac};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+use sha2::Sha256;
+
+use culvert_base::{BoxFuture, Entropy, Refusal, Secret};
+
+use super::{
+    Checked, Failure, Outcome, Span, Target, TargetType, Verdict, invalid, judge, parse, place,
+};
+use crate::batch::{Batch, BatchLimits, Delivery};
+use crate::guard::Place;
+use crate::net::{Http, Net, TargetSettings};
+use crate::retry::FailureClass;
+
+const NAME: &str = "webhook";
+
+/// This target.
+pub static TYPE: TargetType = TargetType {
+    name: NAME,
+    doc: "Posts events to a URL, signed by the rules of Standard Webhooks.",
+    limits: BatchLimits {
+        events_max: 100,
+        bytes_max: 512 << 10,
+    },
+    schema: |generator| generator.subschema_for::<Config>(),
+    check,
+    merge,
+    redact,
+    open,
+};
+
+/// Configuration of the `webhook` target.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "WebhookTarget")]
+struct Config {
+    /// Where to POST; `https` unless the server allows plain `http`. Must not lead into private
+    /// networks unless the server allows them.
+    url: String,
+    /// Signing secrets, `whsec_` and base64 of 24 to 64 bytes; up to 3 while one is replaced by the
+    /// next, all of them sign. One is made, and shown in the answer to the creation only, when none
+    /// is given. Never shown afterwards.
+    #[serde(default)]
+    secrets: Option<Vec<String>>,
+    /// Up to 10 further request headers. Their values are never shown again.
+    #[serde(default)]
+    headers: Option<Map<String, Value>>,
+    /// `single`: one request per event. `batch`: JSON arrays of up to 100 events or 512 KiB.
+    #[serde(default)]
+    mode: Option<Mode>,
+    /// `envelope`: events as they are. `cloudevents`: CloudEvents 1.0 in JSON.
+    #[serde(default)]
+    encoding: Option<Encoding>,
+    /// How long to wait for an answer: `1s` to `30s`, `15s` by default.
+    #[serde(default)]
+    #[schemars(with = "Option<String>")]
+    timeout: Option<Span>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(rename = "WebhookTargetMode")]
+enum Mode {
+    Single,
+    Batch,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(rename = "WebhookTargetEncoding")]
+enum Encoding {
+    Envelope,
+    Cloudevents,
+}
+
+const SECRET_PREFIX: &str = "whsec_";
+const SECRETS_MAX: usize = 3;
+const HEADERS_MAX: usize = 10;
+const HEADER_BYTES_MAX: usize = 4096;
+const TIMEOUT: Duration = Duration::from_secs(15);
+/// The events of a batch in mode `single` are sent for no longer; the rest waits for the next
+/// attempt. Together with one timeout it stays below the worker's limit and its lease.
+const SINGLES_FOR: Duration = Duration::from_secs(25);
+const REDACTED: &str = "[redacted]";
+
+/// Names that are ours, or that the protocol owns.
+const FORBIDDEN_HEADERS: &[&str] = &[
+    "connection",
+    "expect",
+    "host",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Base64 with or without its padding.
+const LENIENT: GeneralPurpose = GeneralPurpose::new(
+    &base64::alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
+
+fn check(
+    given: &Value,
+    settings: &TargetSettings,
+    entropy: &dyn Entropy,
+) -> Result<Checked, Refusal> {
+    let mut config: Config = parse(NAME, given)?;
+    place(NAME, "url", &config.url, settings)?;
+    let secrets = config.secrets.get_or_insert_default();
+    let mut shown_once = None;
+    if secrets.is_empty() {
+        let made = format!("{SECRET_PREFIX}{}", STANDARD.encode(entropy.bytes::<32>()));
+        shown_once = Some(json!({ "secrets": [made] }));
+        secrets.push(made);
+    }
+    if secrets.len() > SECRETS_MAX {
+        return Err(invalid(NAME, "`secrets` has more than 3 entries"));
+    }
+    for secret in secrets {
+        key_of(secret).ok_or_else(|| {
+            invalid(
+                NAME,
+                "an entry of `secrets` is not `whsec_` and base64 of 24 to 64 bytes",
+            )
+        })?;
+    }
+    headers_of(config.headers.get_or_insert_default())?;
+    config.mode.get_or_insert(Mode::Single);
+    config.encoding.get_or_insert(Encoding::Envelope);
+    let timeout = config.timeout.get_or_insert(Span(TIMEOUT)).0;
+    if !(Duration::from_secs(1)..=Duration::from_secs(30)).contains(&timeout) {
+        return Err(invalid(NAME, "`timeout` must be between `1s` and `30s`"));
+    }
+    Ok(Checked {
+        stored: serde_json::to_value(&config).expect("a configuration is plain JSON"),
+        shown_once,
+    })
+}
+
+/// The signing key in a secret's text.
+fn key_of(secret: &str) -> Option<Vec<u8>> {
+    let text = secret.strip_prefix(SECRET_PREFIX)?;
+    if text.len() > 100 {
+        return None;
+    }
+    let key = LENIENT.decode(text).ok()?;
+    (24..=64).contains(&key.len()).then_some(key)
+}
+
+fn headers_of(given: &Map<String, Value>) -> Result<HeaderMap, Refusal> {
+    if given.len() > HEADERS_MAX {
+        return Err(invalid(NAME, "`headers` has more than 10 entries"));
+    }
+    let mut headers = HeaderMap::new();
+    for (name, value) in given {
+        let lower = name.to_ascii_lowercase();
+        if FORBIDDEN_HEADERS.contains(&lower.as_str())
+            || lower.starts_with("webhook-")
+            || lower.starts_with("content-")
+        {
+            return Err(invalid(
+                NAME,
+                format_args!("the header `{lower}` cannot be set"),
+            ));
+        }
+        let name: HeaderName = lower
+            .parse()
+            .map_err(|_| invalid(NAME, "a name in `headers` is not a header name"))?;
+        let value = value
+            .as_str()
+            .filter(|text| text.len() <= HEADER_BYTES_MAX && *text != REDACTED)
+            .and_then(|text| HeaderValue::from_str(text).ok())
+            .ok_or_else(|| {
+                invalid(
+                    NAME,
+                    format_args!(
+                        "the value of the header `{name}` is not header text of at most 4096 bytes"
+                    ),
+                )
+            })?;
+        if headers.insert(name, value).is_some() {
+            return Err(invalid(NAME, "a header is given twice"));
+        }
+    }
+    Ok(headers)
+}
+
+fn merge(stored: &Value, mut given: Value) -> Value {
+    let Some(fields) = given.as_object_mut() else {
+        return given;
+    };
+    let absent = |value: Option<&Value>| match value {
+        None | Some(Value::Null) => true,
+        Some(Value::Array(list)) => list.is_empty(),
+        Some(_) => false,
+    };
+    if absent(fields.get("secrets"))
+        && let Some(secrets) = stored.get("secrets")
+    {
+        fields.insert("secrets".to_owned(), secrets.clone());
+    }
+    let stored_headers = stored.get("headers").and_then(Value::as_object);
+    if let (Some(Value::Object(headers)), Some(stored)) =
+        (fields.get_mut("headers"), stored_headers)
+    {
+        for (name, value) in headers {
+            let kept = matches!(value.as_str(), Some("" | REDACTED)) || value.is_null();
+            let old = stored
+                .iter()
+                .find(|(old, _)| old.eq_ignore_ascii_case(name))
+                .map(|(_, value)| value);
+            if let (true, Some(old)) = (kept, old) {
+                *value = old.clone();
+            }
+        }
+    }
+    given
+}
+
+fn redact(stored: &Value) -> Value {
+    let mut shown = stored.clone();
+    if let Some(fields) = shown.as_object_mut() {
+        fields.insert("secrets".to_owned(), Value::Null);
+        if let Some(Value::Object(headers)) = fields.get_mut("headers") {
+            for (_, value) in headers {
+                *value = REDACTED.into();
+            }
+        }
+    }
+    shown
+}
+
+fn open(stored: &Value, net: &Net) -> Result<Arc<dyn Target>, Refusal> {
+    let config: Config = parse(NAME, stored)?;
+    let place = place(NAME, "url", &config.url, net.settings())?;
+    let secrets = config.secrets.unwrap_or_default();
+    let keys = secrets
+        .iter()
+        .map(|secret| key_of(secret))
+        .collect::<Option<Vec<_>>>()
+        .ok_or_else(|| invalid(NAME, "a stored secret cannot be read"))?;
+    let headers = config.headers.unwrap_or_default();
+    let mut to_scrub: Vec<Secret> = secrets.into_iter().map(Secret::new).collect();
+    to_scrub.extend(
+        headers
+            .values()
+            .filter_map(Value::as_str)
+            .map(|value| Secret::new(value.to_owned())),
+    );
+    let macs = keys
+        .iter()
+        .map(|key| Hmac::new_from_slice(key).expect("HMAC takes keys of every length"))
+        .collect();
+    Ok(Arc::new(Webhook {
+        place,
+        macs,
+        headers: headers_of(&headers)?,
+        to_scrub,
+        mode: config.mode.unwrap_or(Mode::Single),
+        encoding: config.encoding.unwrap_or(Encoding::Envelope),
+        timeout: config.timeout.map_or(TIMEOUT, |span| span.0),
+        http: net.http(),
+        net: net.clone(),
+    }))
+}
+
+struct Webhook {
+    place: Place,
+    macs: Vec<Hmac<Sha256>>,
+    headers: HeaderMap,
+    to_scrub: Vec<Secret>,
+    mode: Mode,
+    encoding: Encoding,
+    timeout: Duration,
+    http: Http,
+    net: Net,
+}
+
+impl std::fmt::Debug for Webhook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Webhook")
+            .field("mode", &self.mode)
+            .field("encoding", &self.encoding)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Target for Webhook {
+    fn send<'a>(&'a self, batch: &'a Batch) -> BoxFuture<'a, Verdict> {
+        Box::pin(async move {
+            match self.mode {
+                Mode::Batch => match self.send_batch(batch).await {
+                    Ok(()) => Verdict::Delivered,
+                    Err(failure) => Verdict::Failed(failure),
+                },
+                Mode::Single => self.send_singles(batch).await,
+            }
+        })
+    }
+
+    fn limits(&self) -> BatchLimits {
+        TYPE.limits
+    }
+}
+
+impl Webhook {
+    async fn send_batch(&self, batch: &Batch) -> Result<(), Failure> {
+        let Some(first) = batch.deliveries().next() else {
+            return Ok(());
+        };
+        let id = format!("{}+{}", first.idempotency_key(), batch.len());
+        let body = match self.encoding {
+            Encoding::Envelope => batch.json_array(),
+            Encoding::Cloudevents => {
+                let mut array = vec![b'['];
+                for (index, delivery) in batch.deliveries().enumerate() {
+                    if index > 0 {
+                        array.push(b',');
+                    }
+                    array.extend(self.cloud_event(delivery)?);
+                }
+                array.push(b']');
+                array
+            }
+        };
+        self.post(&id, body.into(), self.timeout).await
+    }
+
+    async fn send_singles(&self, batch: &Batch) -> Verdict {
+        let began = tokio::time::Instant::now();
+        let mut outcomes = Vec::with_capacity(batch.len());
+        for delivery in batch.deliveries() {
+            let left = SINGLES_FOR.saturating_sub(began.elapsed());
+            if !outcomes.is_empty() && left < Duration::from_millis(500) {
+                break;
+            }
+            let sent = match self.body_of(delivery) {
+                Ok(body) => {
+                    // Only the first has its whole timeout: a slow receiver gets fewer per batch.
+                    let timeout = if outcomes.is_empty() {
+                        self.timeout
+                    } else {
+                        self.timeout.min(left)
+                    };
+                    self.post(&delivery.idempotency_key(), body, timeout).await
+                }
+                Err(failure) => Err(failure),
+            };
+            match sent {
+                Ok(()) => outcomes.push(Outcome::Delivered),
+                Err(mut failure) => {
+                    // One event cannot be split.
+                    if failure.class == FailureClass::Split {
+                        failure.class = FailureClass::Permanent;
+                    }
+                    let goes_on = failure.class == FailureClass::Permanent;
+                    outcomes.push(Outcome::Failed(failure));
+                    if !goes_on {
+                        break;
+                    }
+                }
+            }
+        }
+        if outcomes.len() == batch.len() && outcomes.iter().all(|o| *o == Outcome::Delivered) {
+            return Verdict::Delivered;
+        }
+        if let [Outcome::Failed(failure)] = &outcomes[..]
+            && failure.class != FailureClass::Permanent
+        {
+            return Verdict::Failed(failure.clone());
+        }
+        outcomes.resize(batch.len(), Outcome::NotTried);
+        Verdict::Partial(outcomes)
+    }
+
+    fn body_of(&self, delivery: Delivery<'_>) -> Result<Bytes, Failure> {
+        Ok(match self.encoding {
+            Encoding::Envelope => Bytes::copy_from_slice(delivery.envelope),
+            Encoding::Cloudevents => self.cloud_event(delivery)?.into(),
+        })
+    }
+
+    fn content_type(&self) -> &'static str {
+        match (self.encoding, self.mode) {
+            (Encoding::Envelope, _) => "application/json",
+            (Encoding::Cloudevents, Mode::Single) => "application/cloudevents+json",
+            (Encoding::Cloudevents, Mode::Batch) => "application/cloudevents-batch+json",
+        }
+    }
+
+    async fn post(&self, id: &str, body: Bytes, timeout: Duration) -> Result<(), Failure> {
+        let seconds = self.net.now().unix_seconds().to_string();
+        let unfit = |_| {
+            Failure::new(
+                FailureClass::Permanent,
+                "id",
+                "the event's id is not header text",
+            )
+        };
+        let mut headers = self.headers.clone();
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static(self.content_type()),
+        );
+        headers.insert("webhook-id", HeaderValue::from_str(id).map_err(unfit)?);
+        headers.insert(
+            "webhook-timestamp",
+            HeaderValue::from_str(&seconds).map_err(unfit)?,
+        );
+        headers.insert(
+            "webhook-signature",
+            HeaderValue::from_str(&self.signature(id, &seconds, &body)).map_err(unfit)?,
+        );
+        let answer = self.http.post(&self.place, headers, body, timeout).await?;
+        let secrets: Vec<&str> = self.to_scrub.iter().map(Secret::reveal).collect();
+        judge(&answer, &secrets)
+    }
+
+    fn signature(&self, id: &str, seconds: &str, body: &[u8]) -> String {
+        let mut text = String::new();
+        for mac in &self.macs {
+            let mut mac = mac.clone();
+            for part in [id.as_bytes(), b".", seconds.as_bytes(), b".", body] {
+                mac.update(part);
+            }
+            if !text.is_empty() {
+                text.push(' ');
+            }
+            text.push_str("v1,");
+            STANDARD.encode_string(mac.finalize().into_bytes(), &mut text);
+        }
+        text
+    }
+
+    /// The event as a CloudEvent 1.0 (contract: destinations 9.1).
+    fn cloud_event(&self, delivery: Delivery<'_>) -> Result<Vec<u8>, Failure> {
+        let unreadable = |_| {
+            Failure::new(
+                FailureClass::Permanent,
+                "encoding",
+                "the event cannot be written as a CloudEvent",
+            )
+        };
+        let event: Envelope<'_> = serde_json::from_slice(delivery.envelope).map_err(unreadable)?;
+        let about: About = serde_json::from_str(event.object.get()).map_err(unreadable)?;
+        let subject = about
+            .id
+            .or(about.conn.and_then(|conn| conn.server_name))
+            .filter(|subject| !subject.is_empty());
+        let principal = event.principal.as_ref();
+        serde_json::to_vec(&CloudEvent {
+            specversion: "1.0",
+            id: event.event_id,
+            source: format!(
+                "{}/accounts/{}",
+                self.net.settings().public_base,
+                event.account_id
+            ),
+            kind: event.event_type,
+            time: event.event_timestamp,
+            subject,
+            datacontenttype: "application/json",
+            accountid: event.account_id,
+            principalid: principal.map(|principal| &*principal.id),
+            principalsubject: principal.map(|principal| &*principal.subject),
+            principalsource: principal.map(|principal| &*principal.source),
+            data: event.object,
+        })
+        .map_err(unreadable)
+    }
+}
+
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    event_id: &'a str,
+    event_type: &'a str,
+    event_timestamp: &'a str,
+    account_id: &'a str,
+    principal: Option<Principal>,
+    #[serde(borrow)]
+    object: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct Principal {
+    id: String,
+    subject: String,
+    source: String,
+}
+
+#[derive(Deserialize)]
+struct About {
+    id: Option<String>,
+    conn: Option<Conn>,
+}
+
+#[derive(Deserialize)]
+struct Conn {
+    server_name: Option<String>,
+}
+
+#[derive(Serialize)]
+struct CloudEvent<'a> {
+    specversion: &'a str,
+    id: &'a str,
+    source: String,
+    #[serde(rename = "type")]
+    kind: &'a str,
+    time: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    subject: Option<String>,
+    datacontenttype: &'a str,
+    accountid: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    principalid: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    principalsubject: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    principalsource: Option<&'a str>,
+    data: &'a RawValue,
+}
+
+#[cfg(test)]
+mod tests;

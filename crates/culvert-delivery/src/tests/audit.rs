@@ -1,0 +1,237 @@
+//! The audit log as delivery reads it: replays and retention.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use culvert_base::{Clock, Ksuid};
+use culvert_store::Range;
+
+use super::bench::{AUDIT_KIND, Bench, Scripted};
+use crate::fake::until;
+use crate::replay::{Replayer, needed_from};
+use crate::retention::prune;
+use crate::{Plane, Replay};
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+fn replay(id: &str, first: i64, last: i64) -> Replay {
+    Replay {
+        id: format!("replay_{id}"),
+        destination: "ed_1".to_owned(),
+        account: "ac_1".to_owned(),
+        range: Range {
+            first,
+            last,
+            since: None,
+            until: None,
+        },
+        kinds: vec![AUDIT_KIND.to_owned()],
+        subscriptions: vec![("esb_now".to_owned(), vec![AUDIT_KIND.to_owned()])],
+    }
+}
+
+fn plane(bench: &Bench) -> std::sync::Arc<Plane> {
+    bench.delivery.plane.clone()
+}
+
+async fn dispatch(bench: &Bench) {
+    let mut dispatcher = bench.dispatcher();
+    while dispatcher.pass().await.unwrap() {}
+}
+
+#[tokio::test]
+async fn a_replay_sends_each_event_once_more_under_its_id_whatever_stops_it() {
+    let bench = Bench::new().await;
+    bench.subscribe("esb_1", "ed_1").await;
+    bench
+        .tell_all((0..300).map(|n| ("ac_1", AUDIT_KIND, n)))
+        .await;
+    let target = Scripted::new(500);
+    bench.publish_replays(&target, &[]);
+    let running = bench.run();
+    until("the first deliveries", || target.keys().len() == 300).await;
+    running.stop().await;
+
+    // Two nodes at once; then the end comes in the middle.
+    let wanted = [replay("1", 1, 300)];
+    bench.publish_replays(&target, &wanted);
+    let (mut one, mut other) = (Replayer::new(plane(&bench)), Replayer::new(plane(&bench)));
+    let (a, b) = tokio::join!(one.pass(), other.pass());
+    assert_eq!((a.unwrap(), b.unwrap()), (Duration::ZERO, Duration::ZERO));
+    let range = wanted[0].range;
+    let position = bench.delivery.replayed("replay_1", &range).await.unwrap();
+    assert!(position < 300, "{position}");
+    let next = bench.next_life().await;
+    next.publish_replays(&target, &wanted);
+    let running = next.run();
+    until("the replayed deliveries", || target.keys().len() >= 600).await;
+    assert_eq!(
+        next.delivery.replayed("replay_1", &range).await.unwrap(),
+        300
+    );
+    next.publish_replays(&target, &wanted);
+    running.stop().await;
+
+    let mut times: BTreeMap<String, u32> = BTreeMap::new();
+    let keys = target.keys();
+    for key in &keys {
+        *times.entry(key.clone()).or_default() += 1;
+    }
+    assert_eq!(times.len(), 300);
+    assert!(times.values().all(|n| *n == 2));
+    let again: Vec<String> = (0..300).map(|n| format!("ev_audit{n}:esb_1")).collect();
+    assert_eq!(keys[300..], again);
+}
+
+#[tokio::test]
+async fn a_replay_takes_its_account_kinds_and_times_and_names_who_it_is_for() {
+    let bench = Bench::new().await;
+    let told = |at: u32| {
+        [
+            ("ac_1", AUDIT_KIND, at),
+            ("ac_2", AUDIT_KIND, at + 1),
+            ("ac_1", "vault_created.v0", at + 2),
+        ]
+    };
+    bench.tell_all(told(0)).await;
+    bench.clock.advance(DAY);
+    let since = bench.clock.now();
+    bench.tell_all(told(10)).await;
+    bench.subscribe("esb_1", "ed_1").await;
+    bench.tell_all(told(20)).await;
+    bench.clock.advance(DAY);
+    bench.tell_all(told(30)).await;
+    dispatch(&bench).await;
+
+    let target = Scripted::new(500);
+    let mut timed = replay("1", 1, 12);
+    timed.range.since = Some(since);
+    timed.range.until = Some(since);
+    timed.kinds.push("vault_created.v0".to_owned());
+    let empty = replay("2", 1, 0);
+    bench.publish_replays(&target, &[timed, empty]);
+    let mut replayer = Replayer::new(plane(&bench));
+    while replayer.pass().await.unwrap() == Duration::ZERO {}
+    assert_eq!(bench.meters().replayed.get(), 4);
+    let running = bench.run();
+    until("all deliveries", || target.keys().len() == 6).await;
+    running.stop().await;
+    assert_eq!(
+        target.keys(),
+        [
+            // What was on its way before.
+            "ev_audit20:esb_1",
+            "ev_audit30:esb_1",
+            // Nobody's then: for who wants it now, else for the replay.
+            "ev_audit10:esb_now",
+            "ev_audit12:replay_1",
+            "ev_audit20:esb_1",
+            "ev_audit22:replay_1",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_long_replay_waits_for_room() {
+    let bench = Bench::new().await;
+    bench
+        .tell_all((0..1500).map(|n| ("ac_1", AUDIT_KIND, n)))
+        .await;
+    dispatch(&bench).await;
+    let target = Scripted::new(500);
+    bench.publish_replays(&target, &[replay("1", 1, 1500)]);
+    let mut replayer = Replayer::new(plane(&bench));
+    let mut n_passes = 0;
+    while replayer.pass().await.unwrap() == Duration::ZERO {
+        n_passes += 1;
+    }
+    assert_eq!(n_passes, 8, "1024 of 1500 events");
+    assert_eq!(bench.health("ed_1").queued, 1024);
+    let running = bench.run();
+    until("all deliveries", || target.keys().len() == 1500).await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn cursors_of_replays_that_are_gone_are_forgotten_in_time() {
+    let bench = Bench::new().await;
+    bench.tell(1).await;
+    let id = Ksuid::new(bench.clock.now(), [7; 16]);
+    let target = Scripted::new(500);
+    bench.publish_replays(&target, &[replay(&id.to_string(), 1, 1), replay("2", 1, 1)]);
+    let mut replayer = Replayer::new(plane(&bench));
+    while replayer.pass().await.unwrap() == Duration::ZERO {}
+    let cursors = async || bench.queue.cursors("replay:").await.unwrap().len();
+    assert_eq!(cursors().await, 2);
+    bench.publish_replays(&target, &[]);
+    // One is young: another node may know it, and this one not yet.
+    Replayer::new(plane(&bench)).pass().await.unwrap();
+    assert_eq!(cursors().await, 1);
+    bench.clock.advance(DAY);
+    Replayer::new(plane(&bench)).pass().await.unwrap();
+    assert_eq!(cursors().await, 0);
+    dispatch(&bench).await;
+    assert_eq!(bench.queue.cursor("outbox").await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn the_log_is_pruned_by_age_in_steps_and_never_before_its_readers() {
+    let bench = Bench::with(|settings| settings.audit_retention = 30 * DAY).await;
+    let plane = plane(&bench);
+    bench
+        .tell_all((0..700).map(|n| ("ac_1", AUDIT_KIND, n)))
+        .await;
+    bench.clock.advance(29 * DAY);
+    bench
+        .tell_all((700..705).map(|n| ("ac_1", AUDIT_KIND, n)))
+        .await;
+    dispatch(&bench).await;
+    assert_eq!(prune(&plane).await.unwrap(), 0, "nothing is old");
+    bench.clock.advance(2 * DAY);
+    bench
+        .tell_all((705..710).map(|n| ("ac_1", AUDIT_KIND, n)))
+        .await;
+
+    // A replay that has not read them holds them.
+    let target = Scripted::new(500);
+    bench.publish_replays(&target, &[replay("1", 100, 650)]);
+    assert_eq!(needed_from(&plane).await.unwrap(), Some(100));
+    assert_eq!(prune(&plane).await.unwrap(), 99);
+    assert_eq!(prune(&plane).await.unwrap(), 0);
+    let mut replayer = Replayer::new(plane.clone());
+    while replayer.pass().await.unwrap() == Duration::ZERO {}
+    assert_eq!(needed_from(&plane).await.unwrap(), None);
+    assert_eq!(prune(&plane).await.unwrap(), 512);
+    assert_eq!(prune(&plane).await.unwrap(), 700 - 99 - 512);
+    assert_eq!(prune(&plane).await.unwrap(), 0, "the others are young");
+
+    // What the dispatcher has not copied stays, however old it is.
+    bench.clock.advance(365 * DAY);
+    assert_eq!(prune(&plane).await.unwrap(), 5);
+    assert_eq!(prune(&plane).await.unwrap(), 0);
+    dispatch(&bench).await;
+    assert_eq!(prune(&plane).await.unwrap(), 5);
+    let extent = bench.store.audit_log().verify(None).await.unwrap();
+    assert_eq!((extent.anchor.seq, extent.events()), (710, 0));
+    assert_eq!(bench.meters().audit_pruned.get(), 710);
+}
+
+#[tokio::test]
+async fn a_running_plane_prunes_and_says_where_the_log_stands() {
+    let bench = Bench::new().await;
+    bench
+        .tell_all((0..3).map(|n| ("ac_1", AUDIT_KIND, n)))
+        .await;
+    bench.clock.advance(366 * DAY);
+    bench.tell(3).await;
+    dispatch(&bench).await;
+    bench.publish_replays(&Scripted::new(500), &[]);
+    let running = bench.run();
+    let meters = bench.meters();
+    until("the old events are gone", || meters.audit_pruned.get() == 3).await;
+    until("the rest is counted", || {
+        (meters.audit_events.get(), meters.audit_head.get()) == (1, 4)
+    })
+    .await;
+    running.stop().await;
+}

@@ -1,0 +1,128 @@
+//! Delivery under crashes: whatever a seed does to it, nothing is lost, and each crash repeats one
+//! batch at most.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use culvert_base::{Clock, Entropy, SeededEntropy};
+use culvert_store::BatchClass;
+
+use super::bench::{Bench, Scripted, failure};
+use crate::retry::FailureClass;
+use crate::target::Verdict;
+use crate::worker::{Step, Worker};
+
+const SEEDS: u64 = 25;
+const BATCHES: usize = 8;
+const EVENTS: usize = 5;
+
+#[tokio::test]
+async fn nothing_is_lost_and_a_crash_repeats_one_batch_at_most() {
+    for seed in 0..SEEDS {
+        one_run(seed).await;
+    }
+}
+
+/// What happens next.
+enum Fate {
+    /// The batch is taken and settled.
+    Fine,
+    /// The other side fails.
+    Fails,
+    /// The process dies after the other side took the batch, before it is settled; its leases are
+    /// given back at the next start.
+    DiesAndComesBack,
+    /// The same, and another node takes over when the lease has run out.
+    DiesForGood,
+}
+
+async fn one_run(seed: u64) {
+    let chance = SeededEntropy::new(seed);
+    let chance: &dyn Entropy = &chance;
+    let bench = Bench::new().await;
+    let target = Scripted::new(500);
+    bench.publish(Vec::new(), &[("ed_1", &target)]);
+    let mut wanted = Vec::new();
+    for batch in 0..BATCHES {
+        let ids: Vec<String> = (0..EVENTS).map(|n| format!("ev_{batch}x{n}")).collect();
+        let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+        bench.append("ed_1", BatchClass::Audit, &ids).await;
+        wanted.extend(ids.iter().map(|id| format!("{id}:esb_1")));
+    }
+    let mut crashes = 0;
+    let mut failures = 0;
+    let mut worker = Worker::new(bench.delivery.plane.clone(), "ed_1".into());
+    loop {
+        let [roll] = chance.bytes::<1>();
+        let fate = match roll {
+            0..=139 => Fate::Fine,
+            140..=199 => Fate::Fails,
+            200..=229 => Fate::DiesAndComesBack,
+            _ => Fate::DiesForGood,
+        };
+        match fate {
+            Fate::Fine => {}
+            Fate::Fails => {
+                target.script([Verdict::Failed(failure(FailureClass::Retryable, "503"))])
+            }
+            Fate::DiesAndComesBack | Fate::DiesForGood => target.gate(),
+        }
+        let sent_before = target.sizes().len();
+        let step = {
+            let mut step = Box::pin(worker.step());
+            loop {
+                tokio::select! {
+                    biased;
+                    step = &mut step => break Some(step.unwrap()),
+                    () = tokio::task::yield_now() => {
+                        let is_taken = target.sizes().len() > sent_before;
+                        if is_taken && matches!(fate, Fate::DiesAndComesBack | Fate::DiesForGood) {
+                            break None;
+                        }
+                    }
+                }
+            }
+        };
+        target.open_gate();
+        match step {
+            None => {
+                crashes += 1;
+                // The old worker is dropped where it stands, and so is all it knew.
+                worker = Worker::new(bench.delivery.plane.clone(), "ed_1".into());
+                match fate {
+                    Fate::DiesAndComesBack => {
+                        bench.queue.release_owner("culvert").await.unwrap();
+                    }
+                    _ => bench.clock.advance(Duration::from_secs(60)),
+                }
+            }
+            Some(Step::Idle(None)) => break,
+            Some(Step::Idle(Some(at))) => bench.clock.advance(at.since(bench.clock.now())),
+            Some(Step::Failed) => failures += 1,
+            Some(_) => {}
+        }
+    }
+    let sent = target.keys();
+    let mut times: HashMap<&str, usize> = HashMap::new();
+    for key in &sent {
+        *times.entry(key).or_default() += 1;
+    }
+    let repeated = sent.len() - wanted.len();
+    assert!(
+        wanted.iter().all(|key| times.contains_key(key.as_str())),
+        "seed {seed}: lost"
+    );
+    assert!(
+        repeated <= (crashes + failures) * EVENTS,
+        "seed {seed}: {repeated} repeated by {crashes} crashes and {failures} failures"
+    );
+    // In order of their first sending they are in commit order.
+    let mut seen = std::collections::HashSet::new();
+    let firsts: Vec<&String> = sent.iter().filter(|key| seen.insert(*key)).collect();
+    assert_eq!(
+        firsts,
+        wanted.iter().collect::<Vec<_>>(),
+        "seed {seed}: order"
+    );
+    assert_eq!(bench.queue.backlog().await.unwrap(), [], "seed {seed}");
+}

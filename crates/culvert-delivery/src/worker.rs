@@ -1,0 +1,610 @@
+//! Sends batches to one destination and settles them.
+//!
+//! A worker owns at most one leased batch at a time. It never drops a batch: every lease ends in
+//! ack, retry, replacement or burial, and a crash between send and settle repeats the send, which
+//! destinations tolerate because event ids repeat with it. One worker per destination: a hung one
+//! holds one task and one connection and nothing that others need.
+//!
+//! Not here: what is in a batch (`recorder`, `dispatcher`), when to stop trying (`retry`).
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use culvert_base::{Fault, Timestamp};
+use culvert_store::{BatchClass, Burial, Lease, NewBatch, QueueError};
+
+use crate::batch::{Batch, OpenBatch};
+use crate::meters::Dropped;
+use crate::retry::{Circuit, Failed, FailureClass, Next};
+use crate::subscription::Outlet;
+use crate::target::{Failure, Outcome, Verdict};
+use crate::{DESTINATION_KIND, Plane};
+
+/// How often the backlog is looked at, for what a wake missed and for other nodes' appends.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// The same on a node that does not send, where only this look tells what others have sent.
+const LOOK_EVERY_WITHOUT_SENDING: Duration = Duration::from_millis(500);
+/// How often dead letters are pruned.
+const PRUNE_EVERY: Duration = Duration::from_secs(600);
+const AFTER_FAULT: Duration = Duration::from_secs(1);
+/// A worker that found nothing to send looks again no sooner by itself.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+/// Rejected events of a split batch that a worker remembers, so as not to send them again alone.
+const CONDEMNED_MAX: usize = 4096;
+
+/// Wakes workers, and asks for those that do not run yet.
+#[derive(Debug, Default)]
+pub(crate) struct Wakes {
+    asleep: Mutex<HashMap<Arc<str>, Arc<Notify>>>,
+    wanted: Notify,
+}
+
+impl Wakes {
+    /// Something waits for `destination`.
+    pub(crate) fn wake(&self, destination: &str) {
+        let mut asleep = self
+            .asleep
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        match asleep.get(destination) {
+            Some(worker) => worker.notify_one(),
+            None => {
+                asleep.insert(destination.into(), Arc::new(Notify::new()));
+                self.wanted.notify_one();
+            }
+        }
+    }
+
+    /// Everybody shall look again: destinations were edited.
+    pub(crate) fn wake_all(&self) {
+        let asleep = self
+            .asleep
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        for worker in asleep.values() {
+            worker.notify_one();
+        }
+    }
+
+    fn each(&self) -> Vec<(Arc<str>, Arc<Notify>)> {
+        let asleep = self
+            .asleep
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        asleep
+            .iter()
+            .map(|(destination, notify)| (destination.clone(), notify.clone()))
+            .collect()
+    }
+
+    fn forget(&self, destination: &str) {
+        self.asleep
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .remove(destination);
+    }
+}
+
+/// Keeps one worker per destination with something waiting, if this node sends, and looks at the
+/// queue as a whole now and then. Ends when cancelled and every worker
+/// has settled what it held.
+pub(crate) async fn supervise(plane: Arc<Plane>, cancel: CancellationToken) {
+    let look_every = if plane.settings.sends {
+        LOOK_EVERY
+    } else {
+        LOOK_EVERY_WITHOUT_SENDING
+    };
+    let mut workers: JoinSet<Arc<str>> = JoinSet::new();
+    let mut running: HashMap<Arc<str>, tokio::task::AbortHandle> = HashMap::new();
+    let mut looked_at: Option<tokio::time::Instant> = None;
+    let mut pruned_at: Option<tokio::time::Instant> = None;
+    while !cancel.is_cancelled() {
+        if looked_at.is_none_or(|at| at.elapsed() >= look_every) {
+            looked_at = Some(tokio::time::Instant::now());
+            match plane.queue.backlog().await {
+                Ok(backlog) => {
+                    plane.ledgers.refresh(&backlog);
+                    plane.look_at_disk();
+                    for waiting in backlog.iter().filter(|waiting| waiting.batches > 0) {
+                        plane.wakes.wake(&waiting.destination);
+                    }
+                }
+                Err(fault) => {
+                    tracing::error!(cause = %fault.chain(), "the queue's backlog cannot be read");
+                }
+            }
+        }
+        if pruned_at.is_none_or(|at| at.elapsed() >= PRUNE_EVERY) {
+            pruned_at = Some(tokio::time::Instant::now());
+            if let Err(fault) = plane.queue.prune(plane.clock.now()).await {
+                tracing::error!(cause = %fault.chain(), "dead letters cannot be pruned");
+            }
+        }
+        running.retain(|_, worker| !worker.is_finished());
+        let wanted = if plane.settings.sends {
+            plane.wakes.each()
+        } else {
+            Vec::new()
+        };
+        for (destination, notify) in wanted {
+            running
+                .entry(destination)
+                .or_insert_with_key(|destination| {
+                    let worker = Worker::new(plane.clone(), destination.clone());
+                    workers.spawn(worker.run(notify, cancel.clone()))
+                });
+        }
+        tokio::select! {
+            () = plane.wakes.wanted.notified() => {}
+            () = tokio::time::sleep(look_every) => {}
+            () = cancel.cancelled() => {}
+            Some(ended) = workers.join_next() => match ended {
+                // Its destination is gone.
+                Ok(destination) => {
+                    running.remove(&destination);
+                    plane.wakes.forget(&destination);
+                    plane.ledgers.forget(&destination);
+                }
+                Err(error) => tracing::error!(cause = %error, "a delivery worker ended; it is started again"),
+            },
+        }
+    }
+    while workers.join_next().await.is_some() {}
+}
+
+/// What a worker did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// A batch went: delivered, split or buried.
+    Moved,
+    /// A batch failed and waits.
+    Failed,
+    /// Nothing can be sent before that moment, or until something happens.
+    Idle(Option<Timestamp>),
+    /// The destination does not exist any more and neither does its queue.
+    Gone,
+}
+
+/// Serves one destination.
+pub(crate) struct Worker {
+    plane: Arc<Plane>,
+    destination: Arc<str>,
+    circuit: Circuit,
+    /// Revision of the destination that `circuit` and `gone` speak of.
+    revision: Option<i64>,
+    /// The other side said it will not come back.
+    gone: Option<Failure>,
+    /// Why the last send failed.
+    last: Option<Failure>,
+    /// Events the other side has refused for good, by idempotency key.
+    condemned: HashMap<String, Failure>,
+}
+
+impl Worker {
+    pub(crate) fn new(plane: Arc<Plane>, destination: Arc<str>) -> Self {
+        Self {
+            plane,
+            destination,
+            circuit: Circuit::default(),
+            revision: None,
+            gone: None,
+            last: None,
+            condemned: HashMap::new(),
+        }
+    }
+
+    /// Works until the destination is gone, or cancelled; then it goes on as long as batches are
+    /// taken, for the queue to be as empty as it can be.
+    async fn run(mut self, wake: Arc<Notify>, cancel: CancellationToken) -> Arc<str> {
+        loop {
+            let step = self.step().await;
+            let until = match step {
+                Ok(Step::Gone) => return self.destination,
+                Ok(Step::Moved) => continue,
+                _ if cancel.is_cancelled() => return self.destination,
+                Ok(Step::Failed) => continue,
+                Ok(Step::Idle(until)) => until.map(|until| until.since(self.plane.clock.now())),
+                Err(fault) => {
+                    tracing::error!(destination.id = %self.destination, cause = %fault.chain(),
+                        "batches cannot be read or settled");
+                    Some(AFTER_FAULT)
+                }
+            };
+            let timer = async {
+                match until {
+                    Some(until) => tokio::time::sleep(until.max(PAUSE_MIN)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = wake.notified() => {}
+                () = timer => {}
+                () = cancel.cancelled() => {}
+            }
+        }
+    }
+
+    /// Sends at most one batch.
+    pub(crate) async fn step(&mut self) -> Result<Step, Fault> {
+        let plane = self.plane.clone();
+        let Some(outlet) = plane.table.load().outlet(&self.destination).cloned() else {
+            return self.without_outlet().await;
+        };
+        let now = plane.clock.now();
+        if self.revision != Some(outlet.revision) {
+            if self.revision.is_some() {
+                // What the old settings earned says nothing about the new ones.
+                plane.queue.hasten(&self.destination, now).await?;
+            }
+            self.revision = Some(outlet.revision);
+            self.circuit.reset();
+            self.gone = None;
+        }
+        let closed_until = self.circuit.closed_until(now);
+        if let Some(until) = closed_until
+            && !self.circuit.is_open()
+        {
+            return Ok(Step::Idle(Some(until)));
+        }
+        let settings = &plane.settings;
+        let lease = plane
+            .queue
+            .lease(&self.destination, &settings.node, settings.lease, now)
+            .await?;
+        let Some(mut lease) = lease else {
+            let due = plane.queue.next_due(&self.destination).await?;
+            return Ok(Step::Idle(due.max(closed_until)));
+        };
+        // Settling needs the lease's numbers only.
+        let body = std::mem::take(&mut lease.body);
+        let Ok(batch) = Batch::read(self.destination.clone(), lease.class, body) else {
+            let failure = Failure::new(
+                FailureClass::Permanent,
+                "unreadable",
+                "the stored batch cannot be read",
+            );
+            self.bury(&outlet, &lease, 0, &failure).await?;
+            return Ok(Step::Moved);
+        };
+        if let [only] = &batch.deliveries().collect::<Vec<_>>()[..]
+            && let Some(failure) = self.condemned.remove(&only.idempotency_key())
+        {
+            self.bury(&outlet, &lease, bytes_of(&batch), &failure)
+                .await?;
+            return Ok(Step::Moved);
+        }
+        if let (Some(until), Some(failure)) = (closed_until, self.last.clone()) {
+            return self.pass_by(&outlet, &lease, &batch, &failure, until).await;
+        }
+        if let Some(failure) = self.gone.clone() {
+            return self.put_off(&outlet, &lease, &batch, &failure).await;
+        }
+        if !plane.may_send(lease.attempt) {
+            let at = now.plus(Duration::from_secs(1));
+            self.settled(
+                plane
+                    .queue
+                    .retry(&lease, at, "waiting for the retry budget")
+                    .await,
+            )?;
+            return Ok(Step::Idle(Some(at)));
+        }
+        let verdict = self.send(&outlet, &batch, lease.attempt).await;
+        self.settle(&outlet, &lease, &batch, verdict).await
+    }
+
+    /// No send before `until`: the batch waits too, unless it is too old by now. So what is behind
+    /// a batch that takes every probe still ends at its age.
+    async fn pass_by(
+        &mut self,
+        outlet: &Outlet,
+        lease: &Lease,
+        batch: &Batch,
+        failure: &Failure,
+        until: Timestamp,
+    ) -> Result<Step, Fault> {
+        match self.next(lease, failure, self.plane.clock.now()) {
+            Next::At(_) => {
+                let why = failure.to_string();
+                self.settled(self.plane.queue.retry(lease, until, &why).await)?;
+            }
+            Next::GiveUp => self.bury(outlet, lease, bytes_of(batch), failure).await?,
+        }
+        Ok(Step::Moved)
+    }
+
+    /// The table does not know the destination: deleted, or not compiled yet.
+    async fn without_outlet(&self) -> Result<Step, Fault> {
+        let plane = &self.plane;
+        let exists = plane
+            .store
+            .get(DESTINATION_KIND, &self.destination)
+            .await?
+            .is_some();
+        if exists {
+            // A publish wakes everybody; the supervisor's look is the net below it.
+            return Ok(Step::Idle(None));
+        }
+        let dropped = plane
+            .queue
+            .backlog()
+            .await?
+            .into_iter()
+            .find(|waiting| *waiting.destination == *self.destination)
+            .map_or(0, |waiting| waiting.events);
+        plane.queue.drop_destination(&self.destination).await?;
+        plane
+            .meters
+            .dropped
+            .add(Dropped::DestinationDeleted, dropped);
+        Ok(Step::Gone)
+    }
+
+    async fn send(&self, outlet: &Outlet, batch: &Batch, attempt: u32) -> Verdict {
+        let plane = &self.plane;
+        plane.meters.sends.add(1);
+        outlet.ledger.batches.add(1);
+        if attempt > 1 {
+            plane.meters.repeated_sends.add(1);
+        }
+        let deadline = plane.settings.send_deadline;
+        let sent = tokio::time::timeout(deadline, outlet.target.send(batch)).await;
+        let verdict = sent.unwrap_or_else(|_| {
+            Verdict::Failed(Failure::new(
+                FailureClass::Unknown,
+                "timeout",
+                format!("not done within {} s", deadline.as_secs()),
+            ))
+        });
+        match verdict {
+            // A list that does not fit the batch says nothing one could rely on.
+            Verdict::Partial(outcomes) if outcomes.len() != batch.len() => {
+                Verdict::Failed(Failure::new(
+                    FailureClass::Unknown,
+                    "outcomes",
+                    "the outcomes do not fit the batch",
+                ))
+            }
+            other => other,
+        }
+    }
+
+    async fn settle(
+        &mut self,
+        outlet: &Outlet,
+        lease: &Lease,
+        batch: &Batch,
+        verdict: Verdict,
+    ) -> Result<Step, Fault> {
+        match verdict {
+            Verdict::Delivered => self.acknowledge(outlet, lease, batch).await,
+            Verdict::Partial(outcomes) => self.part(outlet, lease, batch, outcomes).await,
+            Verdict::Failed(failure) => {
+                let now = self.plane.clock.now();
+                outlet.ledger.failed(&failure, now);
+                match failure.class {
+                    FailureClass::Split | FailureClass::Permanent => match batch.halves() {
+                        Some(halves) => {
+                            let halves = halves.map(|half| self.piece(lease, half)).into();
+                            let replaced = self.plane.queue.replace(lease, halves, now).await;
+                            self.settled(replaced)?;
+                            Ok(Step::Moved)
+                        }
+                        None => {
+                            self.bury(outlet, lease, bytes_of(batch), &failure).await?;
+                            Ok(Step::Moved)
+                        }
+                    },
+                    FailureClass::Gone => {
+                        self.gone = Some(failure.clone());
+                        self.put_off(outlet, lease, batch, &failure).await
+                    }
+                    _ => self.put_off(outlet, lease, batch, &failure).await,
+                }
+            }
+        }
+    }
+
+    async fn acknowledge(
+        &mut self,
+        outlet: &Outlet,
+        lease: &Lease,
+        batch: &Batch,
+    ) -> Result<Step, Fault> {
+        let now = self.plane.clock.now();
+        self.circuit.succeeded(now);
+        outlet.ledger.succeeded(now);
+        if self.settled(self.plane.queue.ack(lease).await)? {
+            self.delivered(outlet, u64::from(lease.count), bytes_of(batch));
+        }
+        Ok(Step::Moved)
+    }
+
+    /// Some events were taken: the rest stays, those refused for good on their own.
+    async fn part(
+        &mut self,
+        outlet: &Outlet,
+        lease: &Lease,
+        batch: &Batch,
+        outcomes: Vec<Outcome>,
+    ) -> Result<Step, Fault> {
+        let now = self.plane.clock.now();
+        let mut pieces = Vec::new();
+        let mut holding_back = None;
+        let mut bytes_taken = 0;
+        let mut n_taken = 0u64;
+        for (delivery, outcome) in batch.deliveries().zip(&outcomes) {
+            match outcome {
+                Outcome::Delivered => {
+                    n_taken += 1;
+                    bytes_taken += u64::try_from(delivery.envelope.len() + 1).unwrap_or(0);
+                }
+                Outcome::NotTried => {}
+                Outcome::Failed(failure) => {
+                    outlet.ledger.failed(failure, now);
+                    if !is_final(failure) {
+                        holding_back.get_or_insert_with(|| failure.clone());
+                    } else if batch.len() == 1 {
+                        self.bury(outlet, lease, bytes_of(batch), failure).await?;
+                        return Ok(Step::Moved);
+                    } else {
+                        if self.condemned.len() >= CONDEMNED_MAX {
+                            // Forgetting costs one more send each.
+                            self.condemned.clear();
+                        }
+                        self.condemned
+                            .insert(delivery.idempotency_key(), failure.clone());
+                        let mut alone = OpenBatch::default();
+                        alone.push(delivery.subscription, delivery.envelope);
+                        pieces.push(self.piece(lease, alone));
+                    }
+                }
+            }
+        }
+        let rest = batch.only(|index| match outcomes.get(index) {
+            Some(Outcome::Failed(failure)) => !is_final(failure),
+            Some(Outcome::NotTried) => true,
+            Some(Outcome::Delivered) | None => false,
+        });
+        if pieces.is_empty() && n_taken == 0 {
+            // Nothing moved, so nothing is to be split.
+            let failure = holding_back.unwrap_or_else(|| {
+                Failure::new(FailureClass::Unknown, "outcomes", "nothing was sent")
+            });
+            return self.put_off(outlet, lease, batch, &failure).await;
+        }
+        pieces.extend(rest.map(|rest| self.piece(lease, rest)));
+        if n_taken > 0 {
+            self.circuit.succeeded(now);
+            if holding_back.is_none() {
+                outlet.ledger.succeeded(now);
+            }
+        }
+        let at = match &holding_back {
+            Some(failure) => match self.next(lease, failure, now) {
+                Next::At(at) => at,
+                // It gets its burial when it is leased alone with the rest.
+                Next::GiveUp => now,
+            },
+            None => now,
+        };
+        if pieces.is_empty() {
+            return self.acknowledge(outlet, lease, batch).await;
+        }
+        if self.settled(self.plane.queue.replace(lease, pieces, at).await)? {
+            self.delivered(outlet, n_taken, bytes_taken);
+        }
+        if holding_back.is_some() {
+            return Ok(Step::Failed);
+        }
+        Ok(Step::Moved)
+    }
+
+    /// The batch stays for another attempt, or is given up for its age.
+    async fn put_off(
+        &mut self,
+        outlet: &Outlet,
+        lease: &Lease,
+        batch: &Batch,
+        failure: &Failure,
+    ) -> Result<Step, Fault> {
+        let now = self.plane.clock.now();
+        self.last = Some(failure.clone());
+        match self.next(lease, failure, now) {
+            Next::At(at) => {
+                self.circuit.failed(at);
+                let why = failure.to_string();
+                self.settled(self.plane.queue.retry(lease, at, &why).await)?;
+            }
+            Next::GiveUp => {
+                self.circuit.failed(now);
+                self.bury(outlet, lease, bytes_of(batch), failure).await?;
+            }
+        }
+        Ok(Step::Failed)
+    }
+
+    fn next(&self, lease: &Lease, failure: &Failure, now: Timestamp) -> Next {
+        let schedule = &self.plane.settings.schedule;
+        let failed = Failed {
+            attempt: lease.attempt,
+            class: failure.class,
+            retry_after: failure.after,
+            first_at: lease.first_at,
+            give_up_after: match lease.class {
+                BatchClass::Audit => schedule.give_up_audit,
+                BatchClass::Traffic => schedule.give_up_traffic,
+            },
+        };
+        let random = u64::from_le_bytes(self.plane.entropy.bytes());
+        schedule.next(failed, now, random)
+    }
+
+    async fn bury(
+        &self,
+        outlet: &Outlet,
+        lease: &Lease,
+        bytes: u64,
+        failure: &Failure,
+    ) -> Result<(), Fault> {
+        let burial = Burial {
+            class: failure.class.name().to_owned(),
+            code: failure.code.clone(),
+            text: failure.text.clone(),
+        };
+        if self.settled(self.plane.queue.bury(lease, burial).await)? {
+            let events = u64::from(lease.count);
+            tracing::warn!(destination.id = %self.destination, events, cause = %failure,
+                "destination {} refused a batch for good; it is kept as a dead letter", self.destination);
+            self.plane.meters.dead_lettered.add(events);
+            outlet
+                .ledger
+                .buried
+                .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            outlet.ledger.left(events, bytes);
+        }
+        Ok(())
+    }
+
+    fn delivered(&self, outlet: &Outlet, events: u64, bytes: u64) {
+        self.plane.meters.delivered.add(events);
+        outlet.ledger.sent.add(events);
+        outlet.ledger.bytes.add(bytes);
+        outlet.ledger.left(events, bytes);
+    }
+
+    fn piece(&self, lease: &Lease, batch: OpenBatch) -> NewBatch {
+        NewBatch {
+            destination: lease.destination.clone(),
+            class: lease.class,
+            count: batch.len(),
+            body: batch.finish(),
+        }
+    }
+
+    /// Whether a settlement counted: a lease that passed to another holder is theirs to settle.
+    fn settled(&self, outcome: Result<(), QueueError>) -> Result<bool, Fault> {
+        match outcome {
+            Ok(()) => Ok(true),
+            Err(QueueError::Lost) => {
+                self.plane.meters.leases_lost.add(1);
+                Ok(false)
+            }
+            Err(QueueError::Fault(fault)) => Err(fault),
+        }
+    }
+}
+
+/// Whether one event failed for good.
+fn is_final(failure: &Failure) -> bool {
+    matches!(failure.class, FailureClass::Permanent | FailureClass::Split)
+}
+
+fn bytes_of(batch: &Batch) -> u64 {
+    u64::try_from(batch.lines().len()).unwrap_or(u64::MAX)
+}
