@@ -1,0 +1,163 @@
+//! What the owner of a credential may bind: a list of rules (contract: management API 2.16).
+//!
+//! A rule is `*`, or `bind:` and one of: a domain, `*.` and a domain, `host:port`, `key=value` with
+//! `*` allowed on either side, `*`. An empty list restricts nothing. Rules are kept as they were
+//! sent, in their order.
+//!
+//! Not here: judging a bind by the rules.
+
+use std::ops::Deref;
+
+use culvert_base::net::HostName;
+use serde::{Deserialize, Serialize};
+
+/// Most rules of one list.
+const RULES_MAX: usize = 256;
+/// Longest rule, in bytes: a host name of full length with its port fits.
+const RULE_BYTES_MAX: usize = 512;
+
+/// A list of rules, each of the right form.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "Vec<String>", into = "Vec<String>")]
+pub(crate) struct Acl(Vec<String>);
+
+/// Why a list is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BadAcl {
+    #[error("it has more than {RULES_MAX} rules")]
+    TooMany,
+    #[error("a rule is longer than {RULE_BYTES_MAX} bytes")]
+    TooLong,
+    #[error(
+        "rule {0} must be `*` or `bind:` with a domain, `*.` and a domain, `host:port`, \
+         `key=value` or `*` behind it"
+    )]
+    Rule(usize),
+}
+
+impl TryFrom<Vec<String>> for Acl {
+    type Error = BadAcl;
+
+    fn try_from(rules: Vec<String>) -> Result<Self, BadAcl> {
+        if rules.len() > RULES_MAX {
+            return Err(BadAcl::TooMany);
+        }
+        for (index, rule) in rules.iter().enumerate() {
+            if rule.len() > RULE_BYTES_MAX {
+                return Err(BadAcl::TooLong);
+            }
+            if !is_rule(rule) {
+                return Err(BadAcl::Rule(index + 1));
+            }
+        }
+        Ok(Self(rules))
+    }
+}
+
+impl From<Acl> for Vec<String> {
+    fn from(acl: Acl) -> Self {
+        acl.0
+    }
+}
+
+impl Deref for Acl {
+    type Target = [String];
+
+    fn deref(&self) -> &[String] {
+        &self.0
+    }
+}
+
+fn is_rule(rule: &str) -> bool {
+    let Some(bound) = rule.strip_prefix("bind:") else {
+        return rule == "*";
+    };
+    if bound == "*" {
+        return true;
+    }
+    if let Some((key, value)) = bound.split_once('=') {
+        let is_word = |word: &str| !word.is_empty() && word.bytes().all(|b| b.is_ascii_graphic());
+        return is_word(key) && is_word(value);
+    }
+    match bound.rsplit_once(':') {
+        Some((host, port)) => is_host(host) && is_port(port),
+        None => is_host(bound.strip_prefix("*.").unwrap_or(bound)),
+    }
+}
+
+fn is_host(text: &str) -> bool {
+    // The parser of names forgives blanks around them; what is echoed must be what is meant.
+    let is_plain = !text.contains(|c: char| c == '*' || c.is_whitespace());
+    is_plain && HostName::parse(text).is_ok()
+}
+
+fn is_port(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok_and(|port| port > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn rules() {
+        for rule in [
+            "*",
+            "bind:*",
+            "bind:example.com",
+            "bind:*.example.com",
+            "bind:1.tcp.example.com:20000",
+            "bind:edge=edghts_1",
+            "bind:team=*",
+            "bind:*=a",
+            "bind:*=*",
+        ] {
+            assert!(is_rule(rule), "{rule}");
+        }
+        for rule in [
+            "",
+            "**",
+            "bind:",
+            "bind",
+            "Bind:example.com",
+            "example.com",
+            "bind: example.com",
+            "bind:exa mple.com",
+            "bind:*.*.example.com",
+            "bind:a.*.example.com",
+            "bind:example.com:0",
+            "bind:example.com:65536",
+            "bind:example.com:+80",
+            "bind:example.com:",
+            "bind::80",
+            "bind:=a",
+            "bind:a=",
+            "bind:a=b c",
+            "bind:https://example.com",
+        ] {
+            assert!(!is_rule(rule), "{rule}");
+        }
+    }
+
+    #[test]
+    fn lists_are_bounded() {
+        let many = |n| Acl::try_from(vec!["*".to_owned(); n]);
+        assert_eq!(many(RULES_MAX).unwrap().len(), RULES_MAX);
+        assert_eq!(many(RULES_MAX + 1), Err(BadAcl::TooMany));
+        let long = format!("bind:a={}", "b".repeat(RULE_BYTES_MAX));
+        assert_eq!(Acl::try_from(vec![long]), Err(BadAcl::TooLong));
+        let second = Acl::try_from(vec!["*".to_owned(), "x".to_owned()]);
+        assert_eq!(second, Err(BadAcl::Rule(2)));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_rule_or_none(rule in "(bind:)?[*.:=a-z0-9é\\[\\]-]{0,40}") {
+            if is_rule(&rule) {
+                prop_assert!(rule == "*" || rule.starts_with("bind:"));
+            }
+        }
+    }
+}

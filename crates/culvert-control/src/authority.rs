@@ -1,0 +1,333 @@
+//! The installation's own certificate authority, and the certificates it makes for platform names.
+//!
+//! The authority is made at the first start and kept in the store, its key sealed; all nodes of an
+//! installation share it. Certificates for names below the platform domain are made from it in
+//! memory, one for each parent of names in use, and made anew well before they expire; their keys
+//! are never written down.
+//!
+//! Not here: certificates of custom domains.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use culvert_base::net::HostName;
+use culvert_base::{Clock, Entropy, Fault, IdMaker, Secret, Timestamp};
+use culvert_store::{Changes, CommitError, Document, Head, Key, Store, Told};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SerialNumber,
+    SignatureAlgorithm,
+};
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use serde::{Deserialize, Serialize};
+
+use crate::cx::Cx;
+use crate::seal::Seal;
+use crate::stored::{self, Format};
+
+const KIND: &str = "authority";
+const PREFIX: &str = "authority";
+const KEY: &str = "name";
+const NAME: &str = "installation";
+/// The authority of the client certificates of Kubernetes operators.
+const OPERATORS: &str = "operators";
+
+const DAY: Duration = Duration::from_secs(86_400);
+/// The authority itself outlives an installation.
+const AUTHORITY_DAYS: u32 = 7300;
+const LEAF_DAYS: u32 = 90;
+/// An operator asks for another certificate only when it changes something.
+const OPERATOR_DAYS: u32 = 365;
+const OPERATOR_RENEW_BEFORE_DAYS: u32 = 180;
+/// A certificate is made anew when less is left.
+const RENEW_BEFORE_DAYS: u32 = 30;
+
+/// What is told of an authority that is made.
+const NOTHING: Told = Told::Nothing {
+    why: "authorities are the installation's, not an account's",
+};
+
+#[derive(Debug, Deserialize, Serialize)]
+struct Stored {
+    format: Format<1>,
+    certificate_pem: String,
+    /// Private key, PEM, sealed.
+    sealed_key: String,
+}
+
+/// A certificate with its key, and the names it is presented for.
+pub(crate) type Certificate = (Vec<HostName>, Arc<CertifiedKey>);
+
+/// Makes certificates.
+pub(crate) struct Authority {
+    ca_pem: String,
+    issuer: Issuer<'static, KeyPair>,
+    domain: HostName,
+    /// By the parent of the names they are for.
+    made: HashMap<String, Made>,
+}
+
+struct Made {
+    key: Arc<CertifiedKey>,
+    renew_at: Timestamp,
+}
+
+impl std::fmt::Debug for Authority {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Authority")
+            .field("domain", &self.domain)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Authority {
+    /// Reads the installation's authority, or makes it.
+    pub(crate) async fn open(
+        store: &Store,
+        seal: &Seal,
+        clock: &dyn Clock,
+        entropy: &dyn Entropy,
+        domain: HostName,
+    ) -> Result<Self, Fault> {
+        // Two nodes may start at once: one of them makes it, the other reads it.
+        for _ in 0..2 {
+            if let Some(document) = store.find(KIND, KEY, NAME).await? {
+                return Self::read(&document, seal, domain);
+            }
+            let document = make(seal, clock, entropy, NAME)?;
+            match store.commit(Changes::insert(document, NOTHING)).await {
+                Ok(_) | Err(CommitError::Duplicate { .. }) => {}
+                Err(error) => return Err(Fault::new("storing the certificate authority", error)),
+            }
+        }
+        Err(Fault::bare("reading the certificate authority just made"))
+    }
+
+    fn read(document: &Document, seal: &Seal, domain: HostName) -> Result<Self, Fault> {
+        let (ca_pem, issuer) = issuer(document, seal)?;
+        Ok(Self {
+            ca_pem,
+            issuer,
+            domain,
+            made: HashMap::new(),
+        })
+    }
+
+    /// Its certificate, PEM: what clients must trust to reach https endpoints.
+    pub(crate) fn ca_pem(&self) -> &str {
+        &self.ca_pem
+    }
+
+    /// Certificates for the platform domain, the names right below it, and the names right below
+    /// the parents of `hosts`. Certificates of parents that are not named any more are forgotten.
+    pub(crate) fn certificates<'h>(
+        &mut self,
+        hosts: impl Iterator<Item = &'h str>,
+        now: Timestamp,
+        entropy: &dyn Entropy,
+    ) -> Result<Vec<Certificate>, Fault> {
+        let own = self.domain.to_string();
+        let mut parents: BTreeSet<String> = hosts
+            .filter_map(|host| host.split_once('.'))
+            .map(|(_, parent)| parent.to_owned())
+            .collect();
+        parents.insert(own.clone());
+        self.made
+            .retain(|parent, made| parents.contains(parent) && now < made.renew_at);
+        parents
+            .into_iter()
+            .map(|parent| {
+                let mut names = vec![format!("*.{parent}")];
+                if parent == own {
+                    names.push(parent.clone());
+                }
+                let key = match self.made.get(&parent) {
+                    Some(made) => made.key.clone(),
+                    None => {
+                        let key = leaf(&self.issuer, &names, now, entropy)?;
+                        let made = Made {
+                            key: key.clone(),
+                            renew_at: now.plus((LEAF_DAYS - RENEW_BEFORE_DAYS) * DAY),
+                        };
+                        self.made.insert(parent, made);
+                        key
+                    }
+                };
+                let names = names.iter().map(|name| HostName::parse(name));
+                let names: Result<_, _> = names.collect();
+                let names =
+                    names.map_err(|error| Fault::new("naming a platform certificate", error))?;
+                Ok((names, key))
+            })
+            .collect()
+    }
+}
+
+/// A client certificate as it was issued.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct ClientCertificate {
+    pub(crate) pem: String,
+    pub(crate) not_before: Timestamp,
+    pub(crate) not_after: Timestamp,
+}
+
+impl ClientCertificate {
+    /// Whether it is time for another.
+    pub(crate) fn is_due(&self, now: Timestamp) -> bool {
+        now.plus(OPERATOR_RENEW_BEFORE_DAYS * DAY) > self.not_after
+    }
+}
+
+/// Bytes of an uncompressed point.
+pub(crate) const P256_POINT_BYTES: usize = 65;
+
+/// A public key on P-256, an uncompressed point.
+#[derive(Debug)]
+pub(crate) struct P256Key(pub(crate) [u8; P256_POINT_BYTES]);
+
+impl PublicKeyData for P256Key {
+    fn der_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn algorithm(&self) -> &'static SignatureAlgorithm {
+        &PKCS_ECDSA_P256_SHA256
+    }
+}
+
+/// Signs `key` for the Kubernetes operator with this id, as a client. The authority for it is made
+/// with the first such certificate, by the write that comes along.
+pub(crate) async fn sign_operator(
+    cx: &Cx<'_>,
+    key: &P256Key,
+    operator_id: &str,
+) -> Result<(ClientCertificate, Changes), Fault> {
+    let failed = |error| Fault::new("signing the key of a Kubernetes operator", error);
+    let (document, also) = match cx.store.find(KIND, KEY, OPERATORS).await? {
+        Some(document) => (document, Changes::default()),
+        None => {
+            let document = make(cx.seal, cx.clock, cx.entropy, OPERATORS)?;
+            (document.clone(), Changes::insert(document, NOTHING))
+        }
+    };
+    let (_, issuer) = issuer(&document, cx.seal)?;
+    let now = cx.clock.now().whole_seconds();
+    let mut params = params(Vec::new(), OPERATOR_DAYS, now, cx.entropy)?;
+    params.is_ca = IsCa::ExplicitNoCa;
+    params.use_authority_key_identifier_extension = true;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    let mut name = DistinguishedName::new();
+    name.push(DnType::CommonName, operator_id);
+    params.distinguished_name = name;
+    let certificate = ClientCertificate {
+        pem: params.signed_by(key, &issuer).map_err(failed)?.pem(),
+        not_before: now.minus(DAY),
+        not_after: now.plus(OPERATOR_DAYS * DAY),
+    };
+    Ok((certificate, also))
+}
+
+/// A stored authority: its certificate, PEM, and what signs.
+fn issuer(document: &Document, seal: &Seal) -> Result<(String, Issuer<'static, KeyPair>), Fault> {
+    let failed = |error| Fault::new("reading the certificate authority", error);
+    let stored: Stored = stored::read(document)?;
+    let key = seal.open(&document.head.id, &stored.sealed_key)?;
+    let key = KeyPair::from_pem(key.reveal()).map_err(failed)?;
+    let issuer = Issuer::from_ca_cert_pem(&stored.certificate_pem, key).map_err(failed)?;
+    Ok((stored.certificate_pem, issuer))
+}
+
+fn make(
+    seal: &Seal,
+    clock: &dyn Clock,
+    entropy: &dyn Entropy,
+    authority: &str,
+) -> Result<Document, Fault> {
+    let failed = |error| Fault::new("making the certificate authority", error);
+    let id = IdMaker::new().next(clock, entropy);
+    let mut params = params(Vec::new(), AUTHORITY_DAYS, clock.now(), entropy)?;
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    let mut name = DistinguishedName::new();
+    // A part of the id tells the authorities of two installations apart in a trust store.
+    let body = id.to_string();
+    let short = body.get(body.len() - 6..).unwrap_or_default();
+    name.push(DnType::CommonName, format!("culvert {authority} {short}"));
+    params.distinguished_name = name;
+    let key = KeyPair::generate().map_err(failed)?;
+    let certificate = params.self_signed(&key).map_err(failed)?;
+    let head = Head {
+        id: format!("{PREFIX}_{id}"),
+        kind: KIND.to_owned(),
+        account: String::new(),
+        revision: 0,
+        created_at: id.at(),
+        updated_at: id.at(),
+    };
+    let key = Secret::new(key.serialize_pem());
+    Ok(Document {
+        body: stored::write(&Stored {
+            format: Format,
+            certificate_pem: certificate.pem(),
+            sealed_key: seal.seal(entropy, &head.id, key.reveal())?,
+        })?,
+        head,
+        keys: vec![Key::new(KEY, authority)],
+        refs: Vec::new(),
+        topics: Vec::new(),
+    })
+}
+
+fn leaf(
+    issuer: &Issuer<'static, KeyPair>,
+    names: &[String],
+    now: Timestamp,
+    entropy: &dyn Entropy,
+) -> Result<Arc<CertifiedKey>, Fault> {
+    let failed = |error| Fault::new("making a platform certificate", error);
+    let mut params = params(names.to_vec(), LEAF_DAYS, now, entropy)?;
+    params.is_ca = IsCa::ExplicitNoCa;
+    params.use_authority_key_identifier_extension = true;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    // Names are in the alternative names; the subject is for people.
+    let mut name = DistinguishedName::new();
+    name.push(DnType::CommonName, "culvert platform names");
+    params.distinguished_name = name;
+    let key = KeyPair::generate().map_err(failed)?;
+    let certificate = params.signed_by(&key, issuer).map_err(failed)?;
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+    let key = any_supported_type(&key)
+        .map_err(|error| Fault::new("using the key of a platform certificate", error))?;
+    Ok(Arc::new(CertifiedKey::new(
+        vec![certificate.der().clone()],
+        key,
+    )))
+}
+
+/// What all certificates have in common.
+fn params(
+    names: Vec<String>,
+    days: u32,
+    now: Timestamp,
+    entropy: &dyn Entropy,
+) -> Result<CertificateParams, Fault> {
+    let mut params = CertificateParams::new(names)
+        .map_err(|error| Fault::new("naming a platform certificate", error))?;
+    let moment = |at: Timestamp| {
+        let seconds = u64::try_from(at.unix_seconds()).unwrap_or(0);
+        rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds)
+    };
+    // Clients whose clocks are a little behind must take a new certificate too.
+    params.not_before = moment(now.minus(DAY));
+    params.not_after = moment(now.plus(days * DAY));
+    let mut serial: [u8; 16] = entropy.bytes();
+    // Positive, and of full length.
+    serial[0] = (serial[0] & 0x7F) | 0x40;
+    params.serial_number = Some(SerialNumber::from_slice(&serial));
+    Ok(params)
+}

@@ -1,0 +1,226 @@
+//! The first start: an account, its admin, and a first key; and the ways back in, for when all keys
+//! are lost or a restriction shuts everybody out (contract: operations 3).
+//!
+//! Works on the store alone, so that the command line can do it while the server is down. Done by
+//! the server itself, so the events name no principal.
+
+use culvert_base::{
+    Clock, Description, Entropy, Fault, IdMaker, Ksuid, Metadata, Secret, Timestamp,
+};
+use culvert_events::EventId;
+use culvert_store::{Changes, CommitError, Document, Head, Key, OnDelete, Ref, Store, Told};
+
+use crate::audit::{self, Verb};
+use crate::resource::ResourceType;
+use crate::resource::api_key::{self, ApiKey};
+use crate::resource::ip_restriction::{self, IpRestriction, Place};
+use crate::seal::Pepper;
+use crate::stored::{self, Format};
+use crate::tenant::{Account, User};
+use crate::{Role, token};
+
+/// Makes what an installation begins with.
+#[derive(Debug)]
+pub struct Founder<'a> {
+    /// Where it is made.
+    pub store: &'a Store,
+    /// The time of making.
+    pub clock: &'a dyn Clock,
+    /// Makes ids; the same that control goes on with, so that what is newer sorts as newer.
+    pub ids: &'a IdMaker,
+    /// Randomness of tokens and ids.
+    pub entropy: &'a dyn Entropy,
+    /// Digests of tokens.
+    pub pepper: &'a Pepper,
+    /// Public base of `uri` fields in events, without a trailing slash.
+    pub base: &'a str,
+    /// Platform domain; the admin's e-mail address is in it.
+    pub domain: &'a str,
+}
+
+impl Founder<'_> {
+    /// Makes the account, its admin and the first key in an empty store, with `token` or a new one;
+    /// answers the token. In a store with an account it makes nothing and answers `None`, also when
+    /// another node is first at the same moment.
+    ///
+    /// # Errors
+    /// A `token` of another shape than every key has; a store that fails.
+    pub async fn first_start(&self, token: Option<&Secret>) -> Result<Option<Secret>, Fault> {
+        const KEY: (&str, &str) = ("order", "first");
+        if self
+            .store
+            .find(Account::KIND, KEY.0, KEY.1)
+            .await?
+            .is_some()
+        {
+            return Ok(None);
+        }
+        let account_id = self.id();
+        let account = Document {
+            head: self.head(Account::PREFIX, Account::KIND, account_id, account_id),
+            body: stored::write(&Account {
+                format: Format,
+                name: "culvert".to_owned(),
+                suspended: false,
+            })?,
+            // Only one account can be the first, whoever starts at the same moment.
+            keys: vec![Key::new(KEY.0, KEY.1)],
+            refs: Vec::new(),
+            topics: Vec::new(),
+        };
+        let admin = User {
+            format: Format,
+            email: format!("admin@{}", self.domain),
+            role: Role::Admin,
+            active: true,
+        };
+        let user = Document {
+            head: self.head(User::PREFIX, User::KIND, self.id(), account_id),
+            body: stored::write(&admin)?,
+            keys: admin.keys(),
+            refs: Vec::new(),
+            topics: Vec::new(),
+        };
+        let (token, key_id) = match token {
+            Some(token) => (token.clone(), id_of(token)?),
+            None => self.mint(),
+        };
+        let told = Told::Nothing {
+            why: "accounts and users have no events",
+        };
+        let key = self.key(&token, key_id, &user.head, "first key of the installation")?;
+        let changes = Changes::insert(account, told.clone())
+            .and(Changes::insert(user, told))
+            .and(key);
+        match self.store.commit(changes).await {
+            Ok(_) => Ok(Some(token)),
+            Err(CommitError::Duplicate { kind, .. }) if kind == Account::KIND => Ok(None),
+            Err(error) => Err(Fault::new("making the first account", error)),
+        }
+    }
+
+    /// Makes another key for an admin and answers its token.
+    ///
+    /// # Errors
+    /// A store without an active admin, which no first start leaves; a store that fails.
+    pub async fn admin_key(&self) -> Result<Secret, Fault> {
+        let mut admin = None;
+        for document in self.store.all(User::KIND).await? {
+            let user: User = stored::read(&document)?;
+            if user.role == Role::Admin && user.active {
+                admin = Some(document.head);
+            }
+        }
+        let admin = admin.ok_or_else(|| {
+            Fault::bare("making an admin key: there is no admin yet; start the server first")
+        })?;
+        let (token, key_id) = self.mint();
+        let key = self.key(&token, key_id, &admin, "made by the command line")?;
+        self.store
+            .commit(key)
+            .await
+            .map_err(|error| Fault::new("storing an admin key", error))?;
+        Ok(token)
+    }
+
+    /// Switches off the enforcement of every IP restriction of the management API, which may have
+    /// shut everybody out; answers how many there were.
+    ///
+    /// # Errors
+    /// A store that fails, or that others keep writing the same objects of.
+    pub async fn lift_api_restriction(&self) -> Result<usize, Fault> {
+        let ty = &ip_restriction::TYPE;
+        let mut changes = Changes::default();
+        let mut n_lifted = 0;
+        for mut document in self.store.all(ty.kind).await? {
+            let mut restriction: IpRestriction = stored::read(&document)?;
+            if restriction.place != Place::Api || !restriction.enforced {
+                continue;
+            }
+            restriction.enforced = false;
+            document.body = stored::write(&restriction)?;
+            document.head.updated_at = self.clock.now().whole_seconds();
+            let told = self.told(ty, Verb::Updated, &document)?;
+            changes = changes.and(Changes::replace(document, told));
+            n_lifted += 1;
+        }
+        if n_lifted > 0 {
+            self.store
+                .commit(changes)
+                .await
+                .map_err(|error| Fault::new("lifting the restriction of the API", error))?;
+        }
+        Ok(n_lifted)
+    }
+
+    /// What is told of a write of nobody's.
+    fn told(&self, ty: &ResourceType, verb: Verb, document: &Document) -> Result<Told, Fault> {
+        let view = ty.view_text(document, self.base)?;
+        let at = self.clock.now();
+        let event_id = EventId::new(at, self.entropy.bytes());
+        let account = &document.head.account;
+        audit::told_by(None, &event_id, at, account, ty, verb, &view)
+    }
+
+    fn key(
+        &self,
+        token: &Secret,
+        id: Ksuid,
+        owner: &Head,
+        description: &str,
+    ) -> Result<Changes, Fault> {
+        let description = Description::try_from(description.to_owned())
+            .map_err(|error| Fault::new("describing a key", error))?;
+        let key = ApiKey {
+            format: Format,
+            owner_id: owner.id.clone(),
+            digest: self.pepper.digest(token.reveal()),
+            description,
+            metadata: Metadata::default(),
+        };
+        let prefix = api_key::TYPE.id_prefix;
+        let mut head = self.head(prefix, api_key::TYPE.kind, id, id);
+        head.account.clone_from(&owner.account);
+        let document = Document {
+            head,
+            body: stored::write(&key)?,
+            keys: Vec::new(),
+            refs: vec![Ref::new("owner_id", &owner.id, OnDelete::Cascade)],
+            topics: Vec::new(),
+        };
+        let told = self.told(&api_key::TYPE, Verb::Created, &document)?;
+        Ok(Changes::insert(document, told))
+    }
+
+    fn id(&self) -> Ksuid {
+        self.ids.next(self.clock, self.entropy)
+    }
+
+    fn mint(&self) -> (Secret, Ksuid) {
+        let id = self.id();
+        (token::mint(id, self.entropy), id)
+    }
+
+    fn head(&self, prefix: &str, kind: &str, id: Ksuid, account: Ksuid) -> Head {
+        let at: Timestamp = id.at();
+        Head {
+            id: format!("{prefix}_{id}"),
+            kind: kind.to_owned(),
+            account: format!("{}_{account}", Account::PREFIX),
+            revision: 0,
+            created_at: at,
+            updated_at: at,
+        }
+    }
+}
+
+/// The id a token belongs to.
+fn id_of(token: &Secret) -> Result<Ksuid, Fault> {
+    let body = token.reveal().split('_').next().unwrap_or_default();
+    match body.parse() {
+        Ok(id) if token::is_token(token.reveal()) => Ok(id),
+        _ => Err(Fault::bare(
+            "installing the token of bootstrap.api_key: it has not the shape of an API key's token; `culvert admin generate-token` prints one",
+        )),
+    }
+}

@@ -1,0 +1,132 @@
+//! Who is at an address: the bookkeeping that keeps two endpoints from sharing a host and port unless
+//! both pool.
+//!
+//! Each address in use has one document, found by the address, that names the endpoints there. It is
+//! written in the same commit as the endpoint, so that of two endpoints that want an address at the
+//! same moment one is decided again.
+
+use culvert_base::{Code, Refusal};
+use culvert_store::{Changes, Document, Head, Key, Told};
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+use crate::cx::Cx;
+use crate::stored::{self, Format};
+
+/// Kind of the documents.
+const KIND: &str = "endpoint_address";
+const PREFIX: &str = "adr";
+const KEY: &str = "address";
+
+/// What is told of these writes.
+const NOTHING: Told = Told::Nothing {
+    why: "addresses are bookkeeping of endpoints, which have no events",
+};
+
+#[derive(Debug, Deserialize, Serialize)]
+struct Claim {
+    format: Format<1>,
+    /// `<port> <host>`.
+    address: String,
+    /// The url all endpoints here have.
+    url: String,
+    /// Whether they pool; one that does not is alone.
+    pooling: bool,
+    endpoint_ids: Vec<String>,
+}
+
+/// What an endpoint wants.
+#[derive(Debug)]
+pub(crate) struct Want<'a> {
+    pub(crate) endpoint_id: &'a str,
+    /// `<port> <host>`.
+    pub(crate) address: String,
+    pub(crate) url: &'a str,
+    pub(crate) pooling: bool,
+}
+
+/// The write by which an endpoint takes an address.
+pub(crate) async fn join(cx: &Cx<'_>, want: Want<'_>) -> Result<Changes, Error> {
+    const OTHERS_DO_NOT_POOL: Code = Code::new(18016);
+    const NOT_ALONE: Code = Code::new(18017);
+    const NOT_COVERED: Code = Code::new(18006);
+    let Some(document) = cx.store.find(KIND, KEY, &want.address).await? else {
+        return first(cx, want);
+    };
+    if document.head.account != cx.caller.account {
+        return Err(Refusal::new(NOT_COVERED, "The url belongs to another account.").into());
+    }
+    let mut claim: Claim = stored::read(&document)?;
+    let is_alone = claim.endpoint_ids.iter().all(|id| id == want.endpoint_id);
+    if !is_alone {
+        if !want.pooling {
+            return Err(Refusal::of(NOT_ALONE).into());
+        }
+        if !claim.pooling {
+            return Err(Refusal::of(OTHERS_DO_NOT_POOL).into());
+        }
+        if claim.url != want.url {
+            return Err(Refusal::new(
+                NOT_ALONE,
+                format!(
+                    "`{}` is at this host and port; pools have one url.",
+                    claim.url
+                ),
+            )
+            .into());
+        }
+    }
+    if !claim.endpoint_ids.iter().any(|id| id == want.endpoint_id) {
+        claim.endpoint_ids.push(want.endpoint_id.to_owned());
+    }
+    claim.pooling = want.pooling;
+    want.url.clone_into(&mut claim.url);
+    Ok(Changes::replace(claim.document(document.head)?, NOTHING))
+}
+
+/// The write by which an endpoint takes an address where nobody can be: a free one of the pool. Nothing
+/// is read, so one that came there meanwhile makes the commit fail, and another address is chosen.
+pub(crate) fn first(cx: &Cx<'_>, want: Want<'_>) -> Result<Changes, Error> {
+    let claim = Claim {
+        format: Format,
+        address: want.address,
+        url: want.url.to_owned(),
+        pooling: want.pooling,
+        endpoint_ids: vec![want.endpoint_id.to_owned()],
+    };
+    let id = cx.new_id();
+    let head = Head {
+        id: format!("{PREFIX}_{id}"),
+        kind: KIND.to_owned(),
+        account: cx.caller.account.clone(),
+        revision: 0,
+        created_at: id.at(),
+        updated_at: id.at(),
+    };
+    Ok(Changes::insert(claim.document(head)?, NOTHING))
+}
+
+/// The write by which an endpoint leaves an address.
+pub(crate) async fn leave(cx: &Cx<'_>, endpoint_id: &str, address: &str) -> Result<Changes, Error> {
+    let Some(document) = cx.store.find(KIND, KEY, address).await? else {
+        return Ok(Changes::default());
+    };
+    let mut claim: Claim = stored::read(&document)?;
+    claim.endpoint_ids.retain(|id| id != endpoint_id);
+    if claim.endpoint_ids.is_empty() {
+        return Ok(Changes::remove(document.head, NOTHING));
+    }
+    Ok(Changes::replace(claim.document(document.head)?, NOTHING))
+}
+
+impl Claim {
+    fn document(self, head: Head) -> Result<Document, Error> {
+        Ok(Document {
+            head,
+            body: stored::write(&self)?,
+            keys: vec![Key::new(KEY, self.address)],
+            refs: Vec::new(),
+            topics: Vec::new(),
+        })
+    }
+}

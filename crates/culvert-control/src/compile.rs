@@ -1,0 +1,381 @@
+//! Documents become what the planes run on: endpoints, certificates and IP restrictions a snapshot for
+//! the edge,
+//! subscriptions and destinations a table for delivery.
+//!
+//! A pass takes no input and may run at any time; it is woken by commits and by a timer, so a missed
+//! wake costs time and not truth. Commits that come in a storm share passes, and a pass that finds
+//! nothing changed publishes nothing. One broken document is logged and left out; it does not keep
+//! the others from running.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use culvert_base::net::HostName;
+use culvert_base::{BoxFuture, Fault};
+use culvert_delivery::{Destination, Source, Table, Target};
+use culvert_edge::Snapshot;
+use culvert_events::{Filter, Selection};
+use culvert_store::Document;
+use rustls::sign::CertifiedKey;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info};
+
+use crate::authority::Authority;
+use crate::mirror::Mirror;
+use crate::reconcile::acme;
+use crate::resource::endpoint::{self, Endpoint};
+use crate::resource::event_destination::{self, EventDestination};
+use crate::resource::event_subscription::{self, EventSubscription};
+use crate::resource::reserved_domain::{self, ReservedDomain};
+use crate::resource::tls_certificate::{self, TlsCertificate};
+use crate::restriction::Restrictions;
+use crate::seal::Seal;
+use crate::traffic_policy::Compiled;
+use crate::{Control, replay, stored};
+
+/// Where snapshots go: the edge, wherever it runs.
+pub trait EdgePort: std::fmt::Debug + Send + Sync {
+    /// Runs on `snapshot` from now on; done when it is live.
+    fn publish(&self, snapshot: Snapshot) -> BoxFuture<'_, ()>;
+}
+
+/// A pass happens at least this often: certificates come of age without a commit.
+const PASS_EVERY: Duration = Duration::from_secs(60);
+/// Two passes are at least this far apart, and ten times as far as a pass takes.
+const PASS_APART: Duration = Duration::from_millis(20);
+const PASS_APART_MAX: Duration = Duration::from_millis(500);
+
+/// What the last pass read, to know what is new.
+#[derive(Debug)]
+struct Seen {
+    /// Endpoints, ready to run; `None` for one that is left out.
+    endpoints: Mirror<Option<Ready>>,
+    domains: Mirror<Document>,
+    /// Endpoints, reserved domains and IP restrictions.
+    edge: Vec<(String, i64)>,
+    /// Uploaded certificates in use, by id; one never changes.
+    certificates: HashMap<String, Arc<CertifiedKey>>,
+    delivery: Option<Vec<(String, i64)>>,
+    /// Targets that are open, by destination, with the revision they were opened from.
+    targets: HashMap<String, (i64, Arc<dyn Target>)>,
+    /// Traffic policies in use.
+    policies: Compiled,
+    /// When the snapshot was last made, since certificates in it come of age.
+    snapshot_at: Option<Instant>,
+}
+
+/// An endpoint as the edge runs it.
+#[derive(Debug)]
+struct Ready {
+    endpoint: culvert_edge::Endpoint,
+    /// The host below the platform domain whose certificate it presents.
+    certificate_host: Option<String>,
+}
+
+impl Seen {
+    fn nothing() -> Self {
+        Self {
+            endpoints: Mirror::of(endpoint::TYPE.kind),
+            domains: Mirror::of(reserved_domain::TYPE.kind),
+            edge: Vec::new(),
+            certificates: HashMap::new(),
+            delivery: None,
+            targets: HashMap::new(),
+            policies: Compiled::default(),
+            snapshot_at: None,
+        }
+    }
+}
+
+impl Control {
+    /// Keeps the planes up to date until cancelled.
+    pub async fn run(self: Arc<Self>, cancel: CancellationToken) {
+        let mut authority = self.authority.lock().await;
+        let mut seen = Seen::nothing();
+        let mut revision = self.store.watch();
+        loop {
+            revision.mark_unchanged();
+            let began = Instant::now();
+            if let Err(fault) = self.pass(&mut authority, &mut seen).await {
+                error!(cause = %fault.chain(), "the planes keep running on what they have");
+            }
+            let apart = (10 * began.elapsed()).clamp(PASS_APART, PASS_APART_MAX);
+            let woken = async {
+                tokio::time::sleep(apart).await;
+                // The sender goes with the store, which goes after this task.
+                drop(tokio::time::timeout(PASS_EVERY, revision.changed()).await);
+            };
+            tokio::select! {
+                () = woken => {}
+                () = cancel.cancelled() => return,
+            }
+        }
+    }
+
+    async fn pass(&self, authority: &mut Authority, seen: &mut Seen) -> Result<(), Fault> {
+        self.compile_restrictions().await;
+        self.compile_delivery(seen).await?;
+        if let Some(edge) = &self.edge {
+            // What is read from here on has this much in it.
+            let revision = *self.store.watch().borrow();
+            self.compile_edge(&**edge, authority, seen).await?;
+            self.published.send_replace(revision);
+        }
+        Ok(())
+    }
+
+    /// Takes new IP restrictions into force; if they cannot be read, the ones before stay.
+    async fn compile_restrictions(&self) {
+        let before = self.restrictions.load_full();
+        match Restrictions::load(&self.store, &before).await {
+            Ok(None) => {}
+            Ok(Some(restrictions)) => self.restrictions.store(Arc::new(restrictions)),
+            Err(fault) => {
+                error!(cause = %fault.chain(), "the IP restrictions of before stay in force");
+            }
+        }
+    }
+
+    async fn compile_edge(
+        &self,
+        edge: &dyn EdgePort,
+        authority: &mut Authority,
+        seen: &mut Seen,
+    ) -> Result<(), Fault> {
+        let platform = &self.settings.edge_domain;
+        let policies = &mut seen.policies;
+        let ready = |document: Document| match ready(&document, platform, &self.seal, policies) {
+            Ok(ready) => Some(ready),
+            Err(fault) => {
+                error!(cause = %fault.chain(), "an endpoint is left out");
+                None
+            }
+        };
+        seen.endpoints.refresh(&self.store, ready).await?;
+        seen.domains
+            .refresh(&self.store, |document| document)
+            .await?;
+        // Rules of IP policies reach the traffic policies that name them without a new snapshot.
+        seen.policies.refresh(&self.store).await?;
+        let mut read: Vec<_> = seen.endpoints.revisions().collect();
+        read.extend(seen.domains.revisions());
+        let orders = self.store.all(acme::KIND).await?;
+        read.extend(revisions(&orders));
+        let restrictions = self.restrictions.load_full();
+        read.extend(restrictions.read.iter().cloned());
+        let is_fresh = seen
+            .snapshot_at
+            .is_some_and(|at| at.elapsed() < 60 * PASS_EVERY);
+        if is_fresh && read == seen.edge {
+            return Ok(());
+        }
+        let mut snapshot = Snapshot::builder();
+        for restriction in &restrictions.endpoints {
+            snapshot = snapshot.restriction(restriction.clone());
+        }
+        for challenge in Self::challenges(&orders) {
+            snapshot = snapshot.challenge(challenge);
+        }
+        for ready in seen.endpoints.made().flatten() {
+            snapshot = snapshot.endpoint(ready.endpoint.clone());
+        }
+        let (custom, mut bare) = self.custom_domains(seen).await;
+        for (name, key) in custom {
+            snapshot = snapshot.certificate([name], key);
+        }
+        let ready = seen.endpoints.made().flatten();
+        let hosts = ready.filter_map(|ready| ready.certificate_host.as_deref());
+        for (mut names, key) in authority.certificates(hosts, self.clock.now(), &*self.entropy)? {
+            if names.contains(platform) {
+                names.append(&mut bare);
+            }
+            snapshot = snapshot.fallback_certificate(names, key);
+        }
+        let snapshot = snapshot.build();
+        info!(
+            endpoints = snapshot.len(),
+            "endpoints are published to the edge"
+        );
+        edge.publish(snapshot).await;
+        seen.edge = read;
+        seen.snapshot_at = Some(Instant::now());
+        Ok(())
+    }
+
+    /// Custom domains with their certificates, and those that have none: for them the platform's is
+    /// presented.
+    async fn custom_domains(
+        &self,
+        seen: &mut Seen,
+    ) -> (Vec<(HostName, Arc<CertifiedKey>)>, Vec<HostName>) {
+        let mut known = std::mem::take(&mut seen.certificates);
+        let mut covered: Vec<(HostName, Arc<CertifiedKey>)> = Vec::new();
+        let mut bare = Vec::new();
+        for document in seen.domains.made() {
+            let (name, certificate_id) = match custom_domain(document) {
+                Ok(Some(custom)) => custom,
+                Ok(None) => continue,
+                Err(fault) => {
+                    error!(cause = %fault.chain(), "a reserved domain is left out");
+                    continue;
+                }
+            };
+            let Some(id) = certificate_id else {
+                bare.push(name);
+                continue;
+            };
+            let key = match seen
+                .certificates
+                .get(&id)
+                .cloned()
+                .or_else(|| known.remove(&id))
+            {
+                Some(key) => Ok(key),
+                None => self.open_certificate(&id).await,
+            };
+            match key {
+                Ok(key) => {
+                    seen.certificates.insert(id, key.clone());
+                    covered.push((name, key));
+                }
+                Err(fault) => {
+                    error!(cause = %fault.chain(), "a certificate is left out");
+                    bare.push(name);
+                }
+            }
+        }
+        (covered, bare)
+    }
+
+    async fn open_certificate(&self, id: &str) -> Result<Arc<CertifiedKey>, Fault> {
+        let document = self.store.get(tls_certificate::TYPE.kind, id).await?;
+        let document =
+            document.ok_or_else(|| Fault::bare(format!("opening {id}: there is no such one")))?;
+        let certificate: TlsCertificate = stored::read(&document)?;
+        certificate.certified_key(&self.seal, &document.head)
+    }
+
+    async fn compile_delivery(&self, seen: &mut Seen) -> Result<(), Fault> {
+        let subscriptions = self.store.all(event_subscription::TYPE.kind).await?;
+        let destinations = self.store.all(event_destination::TYPE.kind).await?;
+        let mut read = revisions(&subscriptions);
+        read.extend(revisions(&destinations));
+        let replays = self.store.all(replay::KIND).await?;
+        read.extend(revisions(&replays));
+        if seen.delivery.as_ref() == Some(&read) {
+            return Ok(());
+        }
+        seen.targets
+            .retain(|id, _| destinations.iter().any(|one| one.head.id == *id));
+        let mut table = Table::default();
+        for document in &destinations {
+            match self.open_target(document, seen) {
+                Ok(target) => table.destinations.push(Destination {
+                    id: document.head.id.clone(),
+                    account: document.head.account.clone(),
+                    revision: document.head.revision,
+                    target,
+                }),
+                Err(fault) => error!(cause = %fault.chain(), "a destination is left out"),
+            }
+        }
+        for document in &subscriptions {
+            match sources(document) {
+                Ok(sources) => table.sources.extend(sources),
+                Err(fault) => error!(cause = %fault.chain(), "a subscription is left out"),
+            }
+        }
+        for document in &replays {
+            match replay::compile(document) {
+                Ok(replay) => table.replays.push(replay),
+                Err(fault) => error!(cause = %fault.chain(), "a replay is left out"),
+            }
+        }
+        self.delivery.publish(table);
+        seen.delivery = Some(read);
+        Ok(())
+    }
+
+    /// The target of a destination; one that has not changed stays open.
+    fn open_target(&self, document: &Document, seen: &mut Seen) -> Result<Arc<dyn Target>, Fault> {
+        let head = &document.head;
+        if let Some((revision, target)) = seen.targets.get(&head.id)
+            && *revision == head.revision
+        {
+            return Ok(target.clone());
+        }
+        let destination: EventDestination = stored::read(document)?;
+        let (ty, configuration) = destination.target(&self.seal, head)?;
+        let target = (ty.open)(&configuration, self.delivery.net())
+            .map_err(|refusal| Fault::new(format!("opening destination {}", head.id), refusal))?;
+        seen.targets
+            .insert(head.id.clone(), (head.revision, target.clone()));
+        Ok(target)
+    }
+}
+
+fn ready(
+    document: &Document,
+    platform: &HostName,
+    seal: &Seal,
+    policies: &mut Compiled,
+) -> Result<Ready, Fault> {
+    let endpoint: Endpoint = stored::read(document)?;
+    Ok(Ready {
+        endpoint: endpoint.compile(seal, &document.head, policies)?,
+        certificate_host: endpoint.certificate_host(platform).map(str::to_owned),
+    })
+}
+
+/// The name of a custom domain and the id of its certificate; `None` for one of the platform's.
+fn custom_domain(document: &Document) -> Result<Option<(HostName, Option<String>)>, Fault> {
+    let domain: ReservedDomain = stored::read(document)?;
+    let Some((name, certificate_id)) = domain.custom() else {
+        return Ok(None);
+    };
+    let name = HostName::parse(name)
+        .map_err(|error| Fault::new(format!("compiling {}", document.head.id), error))?;
+    Ok(Some((name, certificate_id.map(str::to_owned))))
+}
+
+fn revisions(documents: &[Document]) -> Vec<(String, i64)> {
+    let of = |document: &Document| (document.head.id.clone(), document.head.revision);
+    documents.iter().map(of).collect()
+}
+
+/// The traffic sources of a subscription. One that does not compile any more, after an upgrade,
+/// captures nothing and says so.
+fn sources(document: &Document) -> Result<Vec<Source>, Fault> {
+    let subscription: EventSubscription = stored::read(document)?;
+    let head = &document.head;
+    let account: Arc<str> = head.account.as_str().into();
+    let mut compiled = Vec::new();
+    for source in &subscription.sources {
+        let Some(kind) = source.traffic() else {
+            continue;
+        };
+        let selection = Selection::parse(kind, &source.fields);
+        let filter = match source.filter.as_str() {
+            "" => Ok(None),
+            text => Filter::compile(kind, text).map(Some),
+        };
+        match (selection, filter) {
+            (Ok(selection), Ok(filter)) => compiled.push(Source {
+                subscription: head.id.clone(),
+                account: account.clone(),
+                kind,
+                selection,
+                filter,
+                destinations: subscription.destination_ids.clone(),
+            }),
+            (Err(refusal), _) | (_, Err(refusal)) => error!(
+                subscription = head.id,
+                source = kind.name,
+                cause = %refusal,
+                "a stored source does not compile and captures nothing"
+            ),
+        }
+    }
+    Ok(compiled)
+}

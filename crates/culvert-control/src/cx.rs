@@ -1,0 +1,62 @@
+//! What a handler may see: the store to read, clock, randomness, seals, settings, and who is calling.
+//!
+//! A handler reads and decides; it cannot write. What it decides is returned as a value and
+//! committed by `service`.
+
+use culvert_base::{Clock, Entropy, Fault, IdMaker, Ksuid};
+use culvert_store::{Document, Head, PageQuery, Store};
+
+use crate::page::LIMIT_MAX;
+use crate::seal::{Pepper, Seal};
+use crate::turns::Turns;
+use crate::{Caller, Settings};
+
+/// The surroundings of one call.
+#[derive(Debug)]
+pub(crate) struct Cx<'a> {
+    pub(crate) store: &'a Store,
+    pub(crate) clock: &'a dyn Clock,
+    pub(crate) entropy: &'a dyn Entropy,
+    pub(crate) ids: &'a IdMaker,
+    pub(crate) turns: &'a Turns,
+    pub(crate) seal: &'a Seal,
+    pub(crate) pepper: &'a Pepper,
+    pub(crate) settings: &'a Settings,
+    pub(crate) caller: &'a Caller,
+    /// Public base of `uri` fields, without a trailing slash.
+    pub(crate) base: &'a str,
+}
+
+impl Cx<'_> {
+    /// The body of a new id.
+    pub(crate) fn new_id(&self) -> Ksuid {
+        self.ids.next(self.clock, self.entropy)
+    }
+
+    /// A document of the caller's account. One of another account is as good as absent: a stranger
+    /// may not learn which ids exist.
+    pub(crate) async fn own(&self, kind: &str, id: &str) -> Result<Option<Document>, Fault> {
+        let document = self.store.get(kind, id).await?;
+        Ok(document.filter(|document| document.head.account == self.caller.account))
+    }
+
+    /// Every document of a kind that refers to `to`, oldest first.
+    pub(crate) async fn referring(&self, kind: &str, to: &Head) -> Result<Vec<Document>, Fault> {
+        let mut documents: Vec<Document> = Vec::new();
+        loop {
+            let query = PageQuery {
+                kind: kind.to_owned(),
+                account: to.account.clone(),
+                before: documents.last().map(|document| document.head.id.clone()),
+                limit: LIMIT_MAX,
+                refs_to: Some(to.id.clone()),
+            };
+            let page = self.store.page(&query).await?;
+            if page.is_empty() {
+                documents.reverse();
+                return Ok(documents);
+            }
+            documents.extend(page);
+        }
+    }
+}

@@ -1,0 +1,533 @@
+//! The body of a call becomes a typed input, or a refusal that names the field (contract: management
+//! API 1.11, codes 214 and 215).
+//!
+//! Inputs are ordinary `serde` structs. What this reader adds to `serde`: an unknown field is refused
+//! before anything else and with the names that would have been taken; a wrong type is refused by
+//! the path of the field and never quotes the value; and a value that has the right type but is not
+//! allowed (too long, say) is told apart, because the contract answers it after it has looked for
+//! the object and at the caller's permission.
+
+use std::fmt::{self, Display};
+
+use culvert_base::{Code, Refusal};
+use schemars::Schema;
+use serde::de::value::StringDeserializer;
+use serde::de::{
+    self, DeserializeOwned, DeserializeSeed, Deserializer, Expected, IntoDeserializer, MapAccess,
+    SeqAccess, Unexpected, Visitor,
+};
+use serde::forward_to_deserialize_any;
+use serde_json::{Map, Value};
+
+/// Why a body is no input.
+#[derive(Debug)]
+pub(crate) enum Problem {
+    /// Names or types are wrong: answered before the object is looked for.
+    Shape(Refusal),
+    /// A value is not allowed: answered after. `field` is its path, such as `description`.
+    Value { field: String, why: String },
+}
+
+/// An update as it was sent.
+#[derive(Debug)]
+pub(crate) struct Update<T> {
+    pub(crate) input: T,
+    /// Whether no field was named at all.
+    pub(crate) is_empty: bool,
+}
+
+/// Reads the body of a create. `""`, `0`, `[]`, `{}` and `null` count as not given.
+pub(crate) fn create<T: DeserializeOwned>(body: Option<Value>) -> Result<T, Problem> {
+    let mut fields = object(body)?;
+    // Unknown names are refused whatever they hold; so they must still be there to be seen.
+    let mut dropped = Vec::new();
+    fields.retain(|name, value| {
+        let given = !is_empty(value);
+        if !given {
+            dropped.push(name.clone());
+        }
+        given
+    });
+    read(fields, &dropped)
+}
+
+/// Reads the body of an update. An absent key and `null` leave a field as it is; `id` is ignored.
+pub(crate) fn update<T: DeserializeOwned>(body: Option<Value>) -> Result<Update<T>, Problem> {
+    let mut fields = object(body)?;
+    fields.remove("id");
+    let mut dropped = Vec::new();
+    fields.retain(|name, value| {
+        if value.is_null() {
+            dropped.push(name.clone());
+        }
+        !value.is_null()
+    });
+    let is_empty = fields.is_empty();
+    let input = read(fields, &dropped)?;
+    Ok(Update { input, is_empty })
+}
+
+/// Completes the schema of a create's body: nothing else is taken, and what is not required may be
+/// `null`.
+pub(crate) fn create_schema(schema: &mut Schema) {
+    let required = schema.get("required").cloned().unwrap_or_default();
+    let is_required = |name: &str| {
+        let names = required.as_array().map(Vec::as_slice).unwrap_or_default();
+        names.iter().any(|one| one == name)
+    };
+    if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+        for (name, property) in properties {
+            let Value::Object(property) = property else {
+                continue;
+            };
+            // Defaults are told in words; the ones derived from the reader's types would mislead.
+            property.remove("default");
+            if let (false, Some(Value::String(kind))) = (is_required(name), property.get("type"))
+                && kind != "null"
+            {
+                let nullable = serde_json::json!([kind, "null"]);
+                property.insert("type".to_owned(), nullable);
+            }
+        }
+    }
+    schema.insert("additionalProperties".to_owned(), false.into());
+}
+
+/// The same for an update, which may also repeat the id.
+pub(crate) fn update_schema(schema: &mut Schema) {
+    create_schema(schema);
+    let id = serde_json::json!({
+        "type": ["string", "null"],
+        "description": "Ignored: the path says which object is changed.",
+    });
+    if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+        properties.insert("id".to_owned(), id);
+    }
+}
+
+fn object(body: Option<Value>) -> Result<Map<String, Value>, Problem> {
+    const NOT_AN_OBJECT: Code = Code::new(213);
+    match body {
+        None => Ok(Map::new()),
+        Some(Value::Object(fields)) => Ok(fields),
+        Some(_) => Err(Problem::Shape(Refusal::of(NOT_AN_OBJECT))),
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(_) => false,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+    }
+}
+
+fn read<T: DeserializeOwned>(fields: Map<String, Value>, dropped: &[String]) -> Result<T, Problem> {
+    T::deserialize(Reader {
+        value: Value::Object(fields),
+        dropped,
+    })
+    .map_err(|wrong| wrong.problem())
+}
+
+/// What is wrong, and where.
+#[derive(Debug)]
+struct Wrong {
+    /// From the outside in; fields after a dot, positions in brackets.
+    path: String,
+    what: What,
+}
+
+#[derive(Debug)]
+enum What {
+    /// A field nobody takes; the names that are taken.
+    Unknown(&'static [&'static str]),
+    Missing,
+    /// What it must be.
+    Type(String),
+    /// What is not allowed about it.
+    Value(String),
+}
+
+impl Wrong {
+    fn must_be(what: &str) -> Self {
+        Self {
+            path: String::new(),
+            what: What::Type(what.to_owned()),
+        }
+    }
+
+    fn within(mut self, outer: &str) -> Self {
+        if !self.path.is_empty() && !self.path.starts_with('[') {
+            self.path.insert(0, '.');
+        }
+        self.path.insert_str(0, outer);
+        self
+    }
+
+    fn problem(self) -> Problem {
+        const UNKNOWN: Code = Code::new(214);
+        const WRONG: Code = Code::new(215);
+        let path = self.path;
+        let refusal = match self.what {
+            What::Unknown([]) => Refusal::new(
+                UNKNOWN,
+                format!("`{path}` is not a field of this operation, which takes none."),
+            ),
+            What::Unknown(taken) => Refusal::new(
+                UNKNOWN,
+                format!(
+                    "`{path}` is not a field of this operation; it takes: {}.",
+                    taken.join(", ")
+                ),
+            ),
+            What::Missing => Refusal::new(WRONG, format!("`{path}` is required.")),
+            What::Type(what) => Refusal::new(WRONG, format!("`{path}` must be {what}.")),
+            What::Value(why) => return Problem::Value { field: path, why },
+        };
+        Problem::Shape(refusal)
+    }
+}
+
+impl Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.path)
+    }
+}
+
+impl std::error::Error for Wrong {}
+
+impl de::Error for Wrong {
+    fn custom<T: Display>(message: T) -> Self {
+        Self {
+            path: String::new(),
+            what: What::Value(message.to_string()),
+        }
+    }
+
+    // The unexpected value is left out: it may be a secret in the wrong place.
+    fn invalid_type(_: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        Self::must_be(&expected.to_string())
+    }
+
+    fn invalid_value(_: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        Self::must_be(&expected.to_string())
+    }
+
+    fn unknown_variant(_: &str, expected: &'static [&'static str]) -> Self {
+        Self::must_be(&format!("one of {}", expected.join(", ")))
+    }
+
+    fn missing_field(field: &'static str) -> Self {
+        Self {
+            path: field.to_owned(),
+            what: What::Missing,
+        }
+    }
+}
+
+/// Reads one value.
+struct Reader<'d> {
+    value: Value,
+    /// Names of the outermost object whose values count as not given.
+    dropped: &'d [String],
+}
+
+impl Reader<'_> {
+    fn nested(value: Value) -> Self {
+        Self {
+            value,
+            dropped: &[],
+        }
+    }
+}
+
+impl<'de> Deserializer<'de> for Reader<'_> {
+    type Error = Wrong;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+        match self.value {
+            Value::Null => visitor.visit_unit(),
+            Value::Bool(flag) => visitor.visit_bool(flag),
+            Value::Number(number) => {
+                if let Some(number) = number.as_u64() {
+                    visitor.visit_u64(number)
+                } else if let Some(number) = number.as_i64() {
+                    visitor.visit_i64(number)
+                } else {
+                    visitor.visit_f64(number.as_f64().unwrap_or(f64::NAN))
+                }
+            }
+            Value::String(text) => visitor.visit_string(text),
+            Value::Array(items) => visitor.visit_seq(Items {
+                items: items.into_iter(),
+                index: 0,
+            }),
+            Value::Object(fields) => visitor.visit_map(Fields {
+                fields: fields.into_iter(),
+                value: None,
+            }),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+        match self.value {
+            Value::Null => visitor.visit_none(),
+            _ => visitor.visit_some(self),
+        }
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Wrong> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+        match self.value {
+            Value::Bool(flag) => visitor.visit_bool(flag),
+            _ => Err(Wrong::must_be("true or false")),
+        }
+    }
+
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+        match self.value {
+            Value::String(text) => visitor.visit_string(text),
+            _ => Err(Wrong::must_be("text")),
+        }
+    }
+
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+        self.deserialize_str(visitor)
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+        match self.value {
+            Value::Array(_) => self.deserialize_any(visitor),
+            _ => Err(Wrong::must_be("a list")),
+        }
+    }
+
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+        match self.value {
+            Value::Object(_) => self.deserialize_any(visitor),
+            _ => Err(Wrong::must_be("an object")),
+        }
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        taken: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Wrong> {
+        if let Value::Object(fields) = &self.value {
+            let unknown = fields
+                .keys()
+                .chain(self.dropped)
+                .find(|name| !taken.contains(&name.as_str()));
+            if let Some(name) = unknown {
+                // A name of any length may come from a stranger; a sentence shows its beginning.
+                return Err(Wrong {
+                    path: name.chars().take(64).collect(),
+                    what: What::Unknown(taken),
+                });
+            }
+        }
+        self.deserialize_map(visitor)
+    }
+
+    forward_to_deserialize_any! {
+        i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char bytes byte_buf unit unit_struct
+        tuple tuple_struct enum identifier ignored_any
+    }
+}
+
+struct Items {
+    items: std::vec::IntoIter<Value>,
+    index: usize,
+}
+
+impl<'de> SeqAccess<'de> for Items {
+    type Error = Wrong;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, Wrong> {
+        let Some(item) = self.items.next() else {
+            return Ok(None);
+        };
+        let index = self.index;
+        self.index += 1;
+        seed.deserialize(Reader::nested(item))
+            .map(Some)
+            .map_err(|wrong| wrong.within(&format!("[{index}]")))
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        Some(self.items.len())
+    }
+}
+
+struct Fields {
+    fields: serde_json::map::IntoIter,
+    value: Option<(String, Value)>,
+}
+
+impl<'de> MapAccess<'de> for Fields {
+    type Error = Wrong;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, Wrong> {
+        let Some((name, value)) = self.fields.next() else {
+            return Ok(None);
+        };
+        let key: StringDeserializer<Wrong> = name.clone().into_deserializer();
+        self.value = Some((name, value));
+        seed.deserialize(key).map(Some)
+    }
+
+    fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, Wrong> {
+        let Some((name, value)) = self.value.take() else {
+            return Err(de::Error::custom("a value without its name"));
+        };
+        seed.deserialize(Reader::nested(value))
+            .map_err(|wrong| wrong.within(&name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use culvert_base::Description;
+    use proptest::prelude::*;
+    use serde::Deserialize;
+    use serde_json::json;
+
+    use super::*;
+
+    #[derive(Debug, Default, Deserialize)]
+    #[serde(default)]
+    struct Input {
+        description: Description,
+        active: Option<bool>,
+        items: Vec<Item>,
+        size: Option<u32>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    struct Item {
+        name: String,
+        tags: Option<Vec<String>>,
+    }
+
+    fn shape(body: Value) -> (u16, String) {
+        match create::<Input>(Some(body)) {
+            Err(Problem::Shape(refusal)) => (
+                refusal.code.expect("every shape has a code").number(),
+                refusal.message.into_owned(),
+            ),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_shape_is_refused_by_the_path_of_its_field() {
+        for (body, code, message) in [
+            (
+                json!({"x": 1}),
+                214,
+                "`x` is not a field of this operation; it takes: description, active, items, size.",
+            ),
+            (
+                json!({"x": null}),
+                214,
+                "`x` is not a field of this operation; it takes: description, active, items, size.",
+            ),
+            (
+                json!({"description": 5}),
+                215,
+                "`description` must be text.",
+            ),
+            (
+                json!({"active": "yes"}),
+                215,
+                "`active` must be true or false.",
+            ),
+            (json!({"items": {"a": 1}}), 215, "`items` must be a list."),
+            (json!({"items": [1]}), 215, "`items[0]` must be an object."),
+            (json!({"items": [{}]}), 215, "`items[0].name` is required."),
+            (
+                json!({"items": [{"name": "a", "tags": ["b", 1]}]}),
+                215,
+                "`items[0].tags[1]` must be text.",
+            ),
+            (
+                json!({"items": [{"name": "a", "y": 1}]}),
+                214,
+                "`items[0].y` is not a field of this operation; it takes: name, tags.",
+            ),
+            (json!({"size": -1}), 215, "`size` must be u32."),
+        ] {
+            assert_eq!(shape(body), (code, message.to_owned()));
+        }
+    }
+
+    #[test]
+    fn empty_values_of_a_create_are_not_given_and_false_is() {
+        let body = json!({"description": [], "items": {}, "size": 0, "active": false});
+        let input: Input = create(Some(body)).unwrap();
+        assert_eq!(input.active, Some(false));
+        assert!(input.items.is_empty() && input.size.is_none() && input.description.is_empty());
+    }
+
+    #[test]
+    fn a_nested_null_is_an_absent_value() {
+        let input: Input = create(Some(json!({"items": [{"name": "a", "tags": null}]}))).unwrap();
+        assert_eq!(input.items[0].name, "a");
+        assert_eq!(input.items[0].tags, None);
+    }
+
+    #[test]
+    fn an_update_keeps_empty_values_and_drops_null_and_the_id() {
+        let sent = update::<Input>(Some(json!({"id": "x", "active": null}))).unwrap();
+        assert!(sent.is_empty);
+        let sent = update::<Input>(Some(json!({"items": []}))).unwrap();
+        assert!(!sent.is_empty && sent.input.items.is_empty());
+    }
+
+    #[test]
+    fn a_value_that_is_not_allowed_is_told_apart() {
+        let body = json!({"description": "x".repeat(256)});
+        match create::<Input>(Some(body)) {
+            Err(Problem::Value { field, why }) => {
+                assert_eq!(
+                    (field.as_str(), why.as_str()),
+                    ("description", "longer than 255 bytes")
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+        match create::<Input>(Some(json!([]))) {
+            Err(Problem::Shape(refusal)) => assert_eq!(refusal.code, Some(Code::new(213))),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_object_is_read_or_refused(name in "[a-z]{0,12}|description|active|items|size", text in ".{0,300}", n: i64) {
+            for value in [json!(text), json!(n), json!([text]), json!({ name.clone(): n }), json!([{ "name": text }])] {
+                drop(create::<Input>(Some(json!({ name.clone(): value }))));
+                drop(update::<Input>(Some(json!({ name.clone(): value }))));
+            }
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Resources, authority, and what the planes run on.
+//!
+//! Control decides who may do what ([`caller`]), what every resource looks like and when it is
+//! refused ([`resource`](mod@resource)), and compiles what is stored into the inputs of the planes
+//! ([`compile`]). All of the management API's decisions are here and none of its HTTP; nothing here
+//! calls out, so no write waits for another system.
+
+mod acl;
+mod audit;
+mod authority;
+pub mod bootstrap;
+pub mod caller;
+mod certificate;
+mod claim;
+pub mod compile;
+mod cx;
+pub mod error;
+mod input;
+mod listfilter;
+mod management;
+mod mirror;
+pub mod operation;
+mod owner;
+mod page;
+mod pool;
+mod reconcile;
+mod replay;
+mod reseal;
+mod resource;
+mod restriction;
+mod retired;
+mod root;
+pub mod seal;
+mod service;
+mod ssh;
+mod ssh_issue;
+mod stored;
+mod tenant;
+pub mod token;
+mod traffic_policy;
+mod turns;
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use culvert_base::net::HostName;
+use culvert_base::{Clock, Code, Entropy, Fault, IdMaker, Refusal, Secret};
+use culvert_delivery::{Delivery, TargetSettings};
+use culvert_events::catalogue::Catalogue;
+use culvert_store::Store;
+
+pub use bootstrap::Founder;
+pub use caller::{Caller, OwnerKind, Role};
+pub use compile::EdgePort;
+pub use culvert_delivery::{Tail, TailSpec, Tailed};
+pub use error::Error;
+pub use operation::{
+    Answer, BodySpec, Call, Method, Operation, Parameter, Reply, Run, SchemaOf, Status, operations,
+};
+pub use reconcile::acme::{CertificateMeters, Certificates, Issuer, Record};
+pub use reseal::{Resealed, reseal};
+pub use retired::retired;
+pub use seal::{Pepper, Seal};
+
+#[cfg(test)]
+mod tests;
+
+use authority::Authority;
+use caller::Standings;
+use cx::Cx;
+use restriction::Restrictions;
+use turns::Turns;
+
+/// What control needs to know of the configuration.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Platform base domain; endpoints get names below it (`edge.domain`).
+    pub edge_domain: HostName,
+    /// Ports of TCP endpoints (`edge.tcp_ports`).
+    pub tcp_ports: RangeInclusive<u16>,
+    /// Whether upstreams may be at private addresses (`edge.allow_private_upstreams`).
+    pub allow_private_upstreams: bool,
+    /// What destinations may use and reach (`destinations.*`).
+    pub targets: TargetSettings,
+    /// Public base of `uri` fields in events of the server itself, without a trailing slash.
+    pub base_url: String,
+}
+
+/// What control is made of.
+#[derive(Debug)]
+pub struct Parts {
+    /// Where resources are.
+    pub store: Store,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// Makes ids.
+    pub ids: Arc<IdMaker>,
+    /// Randomness of ids, tokens and seals.
+    pub entropy: Arc<dyn Entropy>,
+    /// Seals secrets at rest.
+    pub seal: Seal,
+    /// Digests tokens.
+    pub pepper: Pepper,
+    /// Configuration.
+    pub settings: Settings,
+    /// Runs subscriptions and destinations.
+    pub delivery: Arc<Delivery>,
+    /// Runs endpoints, if this process does.
+    pub edge: Option<Arc<dyn EdgePort>>,
+    /// Gets certificates for managed domains, if this process does.
+    pub certificates: Option<Certificates>,
+}
+
+/// The control part of one process.
+#[derive(Debug)]
+pub struct Control {
+    store: Store,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    ids: Arc<IdMaker>,
+    seal: Seal,
+    pepper: Pepper,
+    settings: Settings,
+    delivery: Arc<Delivery>,
+    edge: Option<Arc<dyn EdgePort>>,
+    /// The revision the edge of this process runs on, at least.
+    published: tokio::sync::watch::Sender<i64>,
+    certificates: Option<Certificates>,
+    certificate_meters: CertificateMeters,
+    standings: Standings,
+    turns: Turns,
+    restrictions: ArcSwap<Restrictions>,
+    ca_pem: String,
+    /// Held by the one task that compiles.
+    authority: tokio::sync::Mutex<Authority>,
+}
+
+impl Control {
+    /// Control over a store, whose certificate authority is made if it has none. Its IP restrictions
+    /// hold from here on.
+    pub async fn open(parts: Parts) -> Result<Arc<Self>, Fault> {
+        let authority = Authority::open(
+            &parts.store,
+            &parts.seal,
+            &*parts.clock,
+            &*parts.entropy,
+            parts.settings.edge_domain.clone(),
+        )
+        .await?;
+        let restrictions = Restrictions::load(&parts.store, &Restrictions::default()).await?;
+        Ok(Arc::new(Self {
+            restrictions: ArcSwap::from_pointee(restrictions.unwrap_or_default()),
+            standings: Standings::new(parts.store.watch()),
+            turns: Turns::new(),
+            store: parts.store,
+            clock: parts.clock,
+            entropy: parts.entropy,
+            ids: parts.ids,
+            seal: parts.seal,
+            pepper: parts.pepper,
+            settings: parts.settings,
+            delivery: parts.delivery,
+            edge: parts.edge,
+            published: tokio::sync::watch::Sender::new(0),
+            certificates: parts.certificates,
+            certificate_meters: CertificateMeters::default(),
+            ca_pem: authority.ca_pem().to_owned(),
+            authority: tokio::sync::Mutex::new(authority),
+        }))
+    }
+
+    /// Makes what an empty store begins with and answers the first key's token; see
+    /// [`Founder::first_start`].
+    pub async fn bootstrap(&self, token: Option<&Secret>) -> Result<Option<Secret>, Fault> {
+        let founder = Founder {
+            ids: &self.ids,
+            store: &self.store,
+            clock: &*self.clock,
+            entropy: &*self.entropy,
+            pepper: &self.pepper,
+            base: &self.settings.base_url,
+            domain: &self.settings.edge_domain,
+        };
+        founder.first_start(token).await
+    }
+
+    /// Certificate of the installation's own authority, PEM: what clients must trust to reach https
+    /// endpoints below the platform domain.
+    pub fn ca_pem(&self) -> &str {
+        &self.ca_pem
+    }
+
+    /// Follows events of the caller's account as they happen.
+    pub fn tail(&self, caller: &Caller, spec: TailSpec) -> Result<Tail, Refusal> {
+        const UNKNOWN: Code = Code::new(238);
+        let known = |name: &String| catalogue().find(name).is_some();
+        if let Some(name) = spec.kinds.iter().find(|name| !known(name)) {
+            let name: String = name.chars().take(64).collect();
+            return Err(Refusal::new(
+                UNKNOWN,
+                format!("There is no event type `{name}`."),
+            ));
+        }
+        self.delivery.tail(TailSpec {
+            account: caller.account.clone(),
+            ..spec
+        })
+    }
+
+    fn cx<'a>(&'a self, caller: &'a Caller, base: &'a str) -> Cx<'a> {
+        Cx {
+            store: &self.store,
+            clock: &*self.clock,
+            entropy: &*self.entropy,
+            ids: &self.ids,
+            turns: &self.turns,
+            seal: &self.seal,
+            pepper: &self.pepper,
+            settings: &self.settings,
+            caller,
+            base,
+        }
+    }
+}
+
+/// Every kind of event there is: those of traffic and those of the resources.
+pub fn catalogue() -> &'static Catalogue {
+    static CATALOGUE: std::sync::OnceLock<Catalogue> = std::sync::OnceLock::new();
+    CATALOGUE.get_or_init(|| Catalogue::new(audit::kinds()))
+}

@@ -1,0 +1,235 @@
+//! The operations of the management API as a table: what the HTTP face routes, what the OpenAPI
+//! document lists, what the command line offers. Each row knows how to run itself.
+//!
+//! Not here: HTTP. A row is given a [`Call`], already authenticated and parsed, and answers with a
+//! [`Reply`].
+
+use std::sync::OnceLock;
+
+use culvert_base::BoxFuture;
+use schemars::{Schema, SchemaGenerator};
+use serde_json::Value;
+
+use crate::resource::{self, Life, ResourceType};
+use crate::{Caller, Control, Error, root};
+
+/// One operation: a method on a path.
+#[derive(Debug)]
+pub struct Operation {
+    /// `create`, `get`, `list`, `update`, `delete`, or the word of an operation beyond the five.
+    pub name: &'static str,
+    /// The collection it belongs to, as in the path: `api_keys`; `""` for the root and `self`.
+    pub collection: &'static str,
+    /// HTTP method.
+    pub method: Method,
+    /// Path with its parameters in braces: `/api_keys/{id}`.
+    pub path: String,
+    /// What it does, one sentence.
+    pub doc: String,
+    /// The body it takes; `None` refuses every non-empty body.
+    pub body: Option<BodySpec>,
+    /// What it answers when it succeeds.
+    pub answer: Answer,
+    /// The query parameters it takes; it refuses others.
+    pub query: &'static [Parameter],
+    /// Does it.
+    pub run: Run,
+}
+
+/// How an operation runs.
+pub type Run = for<'a> fn(&'a Control, Call) -> BoxFuture<'a, Result<Reply, Error>>;
+
+/// A JSON schema as a function, so that a table can hold it.
+pub type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
+
+/// HTTP methods in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Method {
+    /// Reads.
+    Get,
+    /// Makes.
+    Post,
+    /// Changes.
+    Patch,
+    /// Removes.
+    Delete,
+}
+
+impl Method {
+    /// As on the wire: `GET`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Post => "POST",
+            Self::Patch => "PATCH",
+            Self::Delete => "DELETE",
+        }
+    }
+}
+
+/// The body of an operation.
+#[derive(Clone, Copy, Debug)]
+pub struct BodySpec {
+    /// Schema of the object.
+    pub schema: SchemaOf,
+    /// Whether some field must be given, so that a call without any body is refused.
+    pub required: bool,
+}
+
+/// A successful answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Answer {
+    /// Its status.
+    pub status: Status,
+    /// Schema of its body; `None` where there is none.
+    pub schema: Option<SchemaOf>,
+}
+
+/// Status of a successful answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// 200.
+    Ok,
+    /// 201.
+    Created,
+    /// 204.
+    NoContent,
+}
+
+/// One query parameter.
+#[derive(Clone, Copy, Debug)]
+pub struct Parameter {
+    /// As in the query string.
+    pub name: &'static str,
+    /// What it does.
+    pub doc: &'static str,
+    /// Whether it may be given more than once.
+    pub repeatable: bool,
+    /// The least and the largest whole number it takes; `None` for text.
+    pub within: Option<(u32, u32)>,
+}
+
+/// One call of an operation.
+#[derive(Debug)]
+pub struct Call {
+    /// Who is calling.
+    pub caller: Caller,
+    /// Values of the path's parameters in order, percent-decoded.
+    pub path: Vec<String>,
+    /// Query parameters in order, decoded.
+    pub query: Vec<(String, String)>,
+    /// The body: a JSON object, strictly parsed (no key twice, depth at most 32).
+    pub body: Option<Value>,
+    /// Public base of `uri` fields, without a trailing slash.
+    pub base: String,
+}
+
+/// What a successful operation answers. Bodies are JSON text.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// 201 with the new object.
+    Created {
+        /// The object.
+        body: String,
+        /// Whether the body carries something shown only once, which no cache may keep.
+        secret: bool,
+    },
+    /// 200 with an object or a list.
+    Ok(String),
+    /// 204.
+    NoContent,
+}
+
+/// Every operation, collection by collection.
+pub fn operations() -> &'static [Operation] {
+    static OPERATIONS: OnceLock<Vec<Operation>> = OnceLock::new();
+    OPERATIONS.get_or_init(|| {
+        let of_resources = resource::ALL.iter().flat_map(|ty| of_resource(ty));
+        root::operations().into_iter().chain(of_resources).collect()
+    })
+}
+
+fn of_resource(ty: &'static ResourceType) -> Vec<Operation> {
+    let collection = ty.collection;
+    let one_noun = ty.with_article();
+    let nouns = ty.nouns();
+    let one = format!("/{collection}/{{id}}");
+    let of_one = |name, method, doc, body, answer, run| Operation {
+        name,
+        collection,
+        method,
+        path: one.clone(),
+        doc,
+        body,
+        answer,
+        query: &[],
+        run,
+    };
+    let body = |schema, required| Some(BodySpec { schema, required });
+    let answer = |status, schema| Answer { status, schema };
+    let five = [
+        Operation {
+            name: "create",
+            collection,
+            method: Method::Post,
+            path: format!("/{collection}"),
+            doc: format!("Creates {one_noun}."),
+            body: body(ty.create_schema, ty.create_needs_body),
+            answer: answer(Status::Created, Some(ty.view_schema)),
+            query: &[],
+            run: ty.run_create,
+        },
+        of_one(
+            "get",
+            Method::Get,
+            format!("Shows {one_noun}."),
+            None,
+            answer(Status::Ok, Some(ty.view_schema)),
+            ty.run_get,
+        ),
+        Operation {
+            name: "list",
+            collection,
+            method: Method::Get,
+            path: format!("/{collection}"),
+            doc: format!("Lists {nouns}, newest first. {}", ty.doc),
+            body: None,
+            answer: answer(Status::Ok, Some(ty.list_schema)),
+            query: ty.parameters,
+            run: ty.run_list,
+        },
+        of_one(
+            "update",
+            Method::Patch,
+            format!("Changes {one_noun}. Absent and null fields stay as they are."),
+            body(ty.update_schema, false),
+            answer(Status::Ok, Some(ty.view_schema)),
+            ty.run_update,
+        ),
+        of_one(
+            "delete",
+            Method::Delete,
+            format!("Deletes {one_noun}."),
+            None,
+            answer(Status::NoContent, None),
+            ty.run_delete,
+        ),
+    ];
+    let is_had = |operation: &Operation| match (ty.life, operation.method) {
+        (Life::Configured, _) | (_, Method::Get) => true,
+        (Life::Recorded, method) => method == Method::Delete,
+        (Life::Observed, _) => false,
+    };
+    let extras = ty.operations.iter().map(|extra| Operation {
+        name: extra.name,
+        collection,
+        method: extra.method,
+        path: format!("{one}{}", extra.suffix),
+        doc: extra.doc.to_owned(),
+        body: extra.body,
+        answer: extra.answer,
+        query: extra.query,
+        run: extra.run,
+    });
+    five.into_iter().filter(is_had).chain(extras).collect()
+}

@@ -1,0 +1,111 @@
+//! Owners of keys: users and bots, found by id or by a user's e-mail address (contract: management
+//! API 2.1).
+
+use culvert_base::{Class, Code, Fault, Refusal, id};
+use culvert_store::{Document, Store};
+
+use crate::cx::Cx;
+use crate::page::reference;
+use crate::resource::bot_user::{self, BotUser};
+use crate::tenant::User;
+use crate::{Error, OwnerKind, Role, stored};
+
+/// Prefixes of ids that name an owner.
+const PREFIXES: &[&str] = &["usr", "bot", "service"];
+
+/// What calls depend on about an owner.
+#[derive(Clone, Debug)]
+pub(crate) struct Owner {
+    pub(crate) kind: OwnerKind,
+    pub(crate) role: Role,
+    pub(crate) active: bool,
+    /// E-mail address or name.
+    pub(crate) subject: String,
+}
+
+impl Owner {
+    /// The owner with this stored id, and their account.
+    pub(crate) async fn load(store: &Store, id: &str) -> Result<Option<(Self, String)>, Fault> {
+        let kind = match id::split(id) {
+            Some((User::PREFIX, _)) => User::KIND,
+            Some(("bot", _)) => bot_user::TYPE.kind,
+            _ => return Ok(None),
+        };
+        match store.get(kind, id).await? {
+            Some(document) => Ok(Some((Self::read(&document)?, document.head.account))),
+            None => Ok(None),
+        }
+    }
+
+    fn read(document: &Document) -> Result<Self, Fault> {
+        if document.head.kind == User::KIND {
+            let user: User = stored::read(document)?;
+            Ok(Self {
+                kind: OwnerKind::User,
+                role: user.role,
+                active: user.active,
+                subject: user.email,
+            })
+        } else {
+            let bot: BotUser = stored::read(document)?;
+            Ok(Self {
+                kind: OwnerKind::Bot,
+                role: Role::Developer,
+                active: bot.active,
+                subject: bot.name.into(),
+            })
+        }
+    }
+}
+
+/// The stored id of the owner a body names: a user's or bot's id, or a user's e-mail address; the
+/// caller's own when none is named. Only admins may name another.
+pub(crate) async fn named(cx: &Cx<'_>, text: &str) -> Result<String, Error> {
+    const NOT_AN_ADMIN: Code = Code::new(630);
+    const UNKNOWN: Code = Code::new(634);
+    const INACTIVE: Code = Code::new(636);
+    let caller = cx.caller;
+    let own = caller.owner_id.as_str();
+    let is_email = text.contains('@');
+    let named_id = match id::split(text) {
+        Some(("service", body)) => Some(format!("bot_{body}")),
+        Some((User::PREFIX | "bot", _)) => Some(text.to_owned()),
+        _ => None,
+    };
+    let is_own_email =
+        caller.owner_kind == OwnerKind::User && text.eq_ignore_ascii_case(&caller.subject);
+    if text.is_empty() || named_id.as_deref() == Some(own) || is_own_email {
+        return Ok(own.to_owned());
+    }
+    if caller.role != Role::Admin {
+        return Err(Refusal::of(NOT_AN_ADMIN).into());
+    }
+    let found = if is_email {
+        let key = User::by_email(text);
+        cx.store.find(User::KIND, &key.name, &key.value).await?
+    } else {
+        let id = match named_id {
+            Some(id) => id,
+            None => {
+                reference("owner_id", text, PREFIXES)?;
+                return Err(Refusal::of(UNKNOWN).into());
+            }
+        };
+        let kind = if id.starts_with("usr_") {
+            User::KIND
+        } else {
+            bot_user::TYPE.kind
+        };
+        cx.store.get(kind, &id).await?
+    };
+    let document = found
+        .filter(|document| document.head.account == caller.account)
+        .ok_or_else(|| Refusal::of(UNKNOWN))?;
+    if !Owner::read(&document)?.active {
+        // As a value of the body this is the caller's mistake, not a missing permission.
+        let mut refusal = Refusal::of(INACTIVE);
+        refusal.class = Class::Invalid;
+        return Err(refusal.into());
+    }
+    Ok(document.head.id)
+}

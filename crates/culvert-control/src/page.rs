@@ -1,0 +1,261 @@
+//! Which part of a list is asked for, and how a list reads (contract: management API 1.9).
+
+use culvert_base::{Code, Refusal, id};
+use url::form_urlencoded;
+
+use crate::Parameter;
+
+/// Objects of one page, unless fewer are asked for; nobody gets more.
+pub(crate) const LIMIT_MAX: u32 = 100;
+
+/// A list parameter beyond `limit`, `before_id` and `filter`: given once or often, it keeps the
+/// objects of which `field` equals one of its values.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Argument {
+    pub(crate) name: &'static str,
+    pub(crate) field: &'static str,
+}
+
+const LIMIT: Parameter = Parameter {
+    name: "limit",
+    doc: "Objects of one page: 1 to 100, 100 by default.",
+    repeatable: false,
+    within: Some((1, LIMIT_MAX)),
+};
+
+const BEFORE_ID: Parameter = Parameter {
+    name: "before_id",
+    doc: "Only objects older than this one.",
+    repeatable: false,
+    within: None,
+};
+
+const FILTER: Parameter = Parameter {
+    name: "filter",
+    doc: "Only objects for which this condition on `obj` holds, a small part of CEL.",
+    repeatable: false,
+    within: None,
+};
+
+/// Parameters of a list without a filter.
+pub(crate) const PLAIN: &[Parameter] = &[LIMIT, BEFORE_ID];
+
+/// Parameters of a list with a filter.
+pub(crate) const FILTERED: &[Parameter] = &[LIMIT, BEFORE_ID, FILTER];
+
+/// Parameters of the list of endpoints.
+pub(crate) const ENDPOINTS: &[Parameter] = &[
+    LIMIT,
+    BEFORE_ID,
+    FILTER,
+    repeatable("id", "Only endpoints with one of these ids."),
+    repeatable("ids", "The same as `id`."),
+    repeatable("url", "Only endpoints with one of these urls."),
+    repeatable("urls", "The same as `url`."),
+];
+
+const fn repeatable(name: &'static str, doc: &'static str) -> Parameter {
+    Parameter {
+        name,
+        doc,
+        repeatable: true,
+        within: None,
+    }
+}
+
+/// What is asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) limit: u32,
+    /// Body of the id that all objects must be older than.
+    pub(crate) before: Option<String>,
+    pub(crate) filter: Option<String>,
+    /// Name, field, value.
+    pub(crate) arguments: Vec<(&'static str, &'static str, String)>,
+}
+
+/// What a list takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Takes {
+    /// Prefixes of its ids.
+    pub(crate) prefixes: &'static [&'static str],
+    pub(crate) filter: bool,
+    pub(crate) arguments: &'static [Argument],
+}
+
+impl Wanted {
+    /// Reads the query of a list call.
+    pub(crate) fn read(query: &[(String, String)], takes: Takes) -> Result<Self, Refusal> {
+        const UNKNOWN: Code = Code::new(231);
+        const REPEATED: Code = Code::new(232);
+        let mut wanted = Self {
+            limit: LIMIT_MAX,
+            before: None,
+            filter: None,
+            arguments: Vec::new(),
+        };
+        for (index, (name, value)) in query.iter().enumerate() {
+            if let Some(argument) = takes.arguments.iter().find(|one| one.name == name) {
+                let given = (argument.name, argument.field, value.clone());
+                wanted.arguments.push(given);
+                continue;
+            }
+            let is_known = match name.as_str() {
+                "limit" | "before_id" => true,
+                "filter" => takes.filter,
+                _ => false,
+            };
+            if !is_known {
+                let mut names = vec!["limit", "before_id"];
+                names.extend(takes.filter.then_some("filter"));
+                names.extend(takes.arguments.iter().map(|argument| argument.name));
+                return Err(Refusal::new(
+                    UNKNOWN,
+                    format!(
+                        "`{}` is not a parameter of this list; it takes: {}.",
+                        name.chars().take(64).collect::<String>(),
+                        names.join(", ")
+                    ),
+                ));
+            }
+            if query.iter().take(index).any(|(earlier, _)| earlier == name) {
+                return Err(Refusal::new(
+                    REPEATED,
+                    format!("`{name}` is given more than once."),
+                ));
+            }
+            if value.is_empty() {
+                continue;
+            }
+            match name.as_str() {
+                "limit" => wanted.limit = limit(value)?,
+                "before_id" => wanted.before = Some(before(value, takes.prefixes)?),
+                _ => wanted.filter = Some(value.clone()),
+            }
+        }
+        Ok(wanted)
+    }
+
+    /// The link to the page after the one that ends with `last`.
+    pub(crate) fn next_page(&self, collection_uri: &str, last: &str) -> String {
+        let mut query = form_urlencoded::Serializer::new(String::new());
+        query.append_pair("before_id", last);
+        query.append_pair("limit", &self.limit.to_string());
+        if let Some(filter) = &self.filter {
+            query.append_pair("filter", filter);
+        }
+        for (name, _, value) in &self.arguments {
+            query.append_pair(name, value);
+        }
+        format!("{collection_uri}?{}", query.finish())
+    }
+}
+
+fn limit(text: &str) -> Result<u32, Refusal> {
+    const OUTSIDE: Code = Code::new(233);
+    const NOT_A_NUMBER: Code = Code::new(244);
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(Refusal::of(NOT_A_NUMBER));
+    }
+    match text.parse() {
+        Ok(limit) if (1..=LIMIT_MAX).contains(&limit) => Ok(limit),
+        _ => Err(Refusal::of(OUTSIDE)),
+    }
+}
+
+fn before(text: &str, prefixes: &'static [&'static str]) -> Result<String, Refusal> {
+    reference("before_id", text, prefixes).map(str::to_owned)
+}
+
+/// The body of an id that must have one of `prefixes`: 223 when `text` is no id at all, 227 (or
+/// 243, where several fit) when it is one of another kind.
+pub(crate) fn reference<'t>(
+    field: &str,
+    text: &'t str,
+    prefixes: &'static [&'static str],
+) -> Result<&'t str, Refusal> {
+    const NO_ID: Code = Code::new(223);
+    const ANOTHER_KIND: Code = Code::new(227);
+    const ANOTHER_KIND_OF_SEVERAL: Code = Code::new(243);
+    match id::split(text) {
+        None => Err(Refusal::new(
+            NO_ID,
+            format!("`{field}` must be an identifier."),
+        )),
+        Some((prefix, body)) if prefixes.contains(&prefix) => Ok(body),
+        Some(_) => Err(Refusal::new(
+            match prefixes {
+                [_] => ANOTHER_KIND,
+                _ => ANOTHER_KIND_OF_SEVERAL,
+            },
+            format!(
+                "`{field}` must be an identifier that begins with `{}_`.",
+                prefixes.join("_` or `")
+            ),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TAKES: Takes = Takes {
+        prefixes: &["ak"],
+        filter: true,
+        arguments: &[Argument {
+            name: "url",
+            field: "url",
+        }],
+    };
+
+    fn read(query: &[(&str, &str)]) -> Result<Wanted, u16> {
+        let query: Vec<_> = query
+            .iter()
+            .map(|(n, v)| ((*n).into(), (*v).into()))
+            .collect();
+        Wanted::read(&query, TAKES).map_err(|refusal| refusal.code.unwrap().number())
+    }
+
+    #[test]
+    fn parameters_and_their_codes() {
+        assert_eq!(read(&[]).unwrap().limit, 100);
+        assert_eq!(
+            read(&[("limit", ""), ("before_id", "")]).unwrap().limit,
+            100
+        );
+        for (query, code) in [
+            ([("limit", "0")], 233),
+            ([("limit", "101")], 233),
+            ([("limit", "-1")], 233),
+            ([("limit", "99999999999999999999")], 233),
+            ([("limit", "ten")], 244),
+            ([("limit", "1.5")], 244),
+            ([("before_id", "bot_1")], 227),
+            ([("before_id", "junk!")], 223),
+            ([("order", "asc")], 231),
+        ] {
+            assert_eq!(read(&query), Err(code), "{query:?}");
+        }
+        assert_eq!(read(&[("limit", "1"), ("limit", "")]), Err(232));
+        let two = read(&[("url", "a"), ("url", "b")]).unwrap();
+        assert_eq!(two.arguments.len(), 2);
+        let severals = Takes {
+            prefixes: &["bot", "service"],
+            ..TAKES
+        };
+        let query = [("before_id".to_owned(), "ak_1".to_owned())];
+        let refused = Wanted::read(&query, severals).unwrap_err();
+        assert_eq!(refused.code, Some(Code::new(243)));
+    }
+
+    #[test]
+    fn a_next_page_repeats_what_was_asked() {
+        let wanted = read(&[("limit", "2"), ("filter", "obj.id == 'é&'"), ("url", "a b")]).unwrap();
+        assert_eq!(
+            wanted.next_page("http://x/api_keys", "ak_1"),
+            "http://x/api_keys?before_id=ak_1&limit=2&filter=obj.id+%3D%3D+%27%C3%A9%26%27&url=a+b"
+        );
+    }
+}

@@ -1,0 +1,112 @@
+//! The TCP pool: which of the installation's addresses are taken, by a reservation or by an endpoint
+//! that asked for any.
+//!
+//! An address that was ever handed out has one document, found by the address, that stays when it is
+//! released. So addresses that nobody had go first, each equally likely, and then the one released
+//! longest ago: clients of a former holder are not met by strangers while that can be avoided. There
+//! are at most as many documents as the pool has ports.
+
+use std::collections::HashSet;
+
+use culvert_store::{Changes, Document, Head, Key, Told};
+use serde::{Deserialize, Serialize};
+
+use crate::cx::Cx;
+use crate::stored::{self, Format};
+use crate::{Error, Settings};
+
+const KIND: &str = "tcp_pool_address";
+const PREFIX: &str = "tcpadr";
+const KEY: &str = "address";
+
+const NOTHING: Told = Told::Nothing {
+    why: "the pool is bookkeeping of the installation",
+};
+
+/// A port of [`host`], taken once `taking` is committed.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) port: u16,
+    pub(crate) taking: Changes,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct Lot {
+    format: Format<1>,
+    is_taken: bool,
+}
+
+/// The host of every address of the pool.
+pub(crate) fn host(settings: &Settings) -> String {
+    format!("1.tcp.{}", &*settings.edge_domain)
+}
+
+/// Any address that nobody has; `None` when there is none.
+pub(crate) async fn take(cx: &Cx<'_>) -> Result<Option<Taken>, Error> {
+    let host = host(cx.settings);
+    let mut known = HashSet::new();
+    let mut released: Option<(u16, Document)> = None;
+    for document in cx.store.all(KIND).await? {
+        let Some(port) = port_of(&document, &host) else {
+            continue;
+        };
+        known.insert(port);
+        let is_older = |(_, other): &(u16, Document)| document.head.revision < other.head.revision;
+        if !stored::read::<Lot>(&document)?.is_taken && released.as_ref().is_none_or(is_older) {
+            released = Some((port, document));
+        }
+    }
+    let ports = cx.settings.tcp_ports.clone();
+    let fresh: Vec<u16> = ports.clone().filter(|port| !known.contains(port)).collect();
+    let random = usize::from(u16::from_le_bytes(cx.entropy.bytes()));
+    let pick = random
+        .checked_rem(fresh.len())
+        .and_then(|index| fresh.get(index).copied());
+    if let Some(port) = pick {
+        let id = cx.new_id();
+        let document = Document {
+            head: Head {
+                id: format!("{PREFIX}_{id}"),
+                kind: KIND.to_owned(),
+                account: String::new(),
+                revision: 0,
+                created_at: id.at(),
+                updated_at: id.at(),
+            },
+            body: body(true)?,
+            keys: vec![Key::new(KEY, format!("{host}:{port}"))],
+            refs: Vec::new(),
+            topics: Vec::new(),
+        };
+        let taking = Changes::insert(document, NOTHING);
+        return Ok(Some(Taken { port, taking }));
+    }
+    let Some((port, mut document)) = released.filter(|(port, _)| ports.contains(port)) else {
+        return Ok(None);
+    };
+    document.body = body(true)?;
+    let taking = Changes::replace(document, NOTHING);
+    Ok(Some(Taken { port, taking }))
+}
+
+/// The write by which `host:port` is free for others.
+pub(crate) async fn release(cx: &Cx<'_>, address: &str) -> Result<Changes, Error> {
+    let Some(mut document) = cx.store.find(KIND, KEY, address).await? else {
+        return Ok(Changes::default());
+    };
+    document.body = body(false)?;
+    Ok(Changes::replace(document, NOTHING))
+}
+
+fn port_of(document: &Document, host: &str) -> Option<u16> {
+    let address = document.keys.first()?.value.strip_prefix(host)?;
+    address.strip_prefix(':')?.parse().ok()
+}
+
+fn body(is_taken: bool) -> Result<String, Error> {
+    let lot = Lot {
+        format: Format,
+        is_taken,
+    };
+    Ok(stored::write(&lot)?)
+}

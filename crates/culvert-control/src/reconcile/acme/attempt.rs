@@ -1,0 +1,648 @@
+//! One attempt to get a domain its certificate: the steps in their order, and how it ends.
+
+use std::time::Duration;
+
+use culvert_base::net::HostName;
+use culvert_base::{Fault, Secret, Timestamp};
+use culvert_edge::acme::{Blame, Challenge, ChallengeKind, Failure, Order as Placed, OrderState};
+use culvert_events::EventId;
+use culvert_store::{Changes, CommitError, Document, Head, Told};
+use rcgen::{
+    CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256,
+    RsaKeySize,
+};
+use tracing::{debug, error, info, warn};
+
+use super::order::{self, Answer, Lease, NOTHING};
+use super::{Asker, Certificates, Due, Issuer, Order, Record, due_for, wait_after};
+use crate::audit::{self, Verb};
+use crate::management::{Job, JobError, KeyType};
+use crate::resource::ResourceType;
+use crate::resource::reserved_domain::{self, ReservedDomain};
+use crate::resource::tls_certificate::{self, TlsCertificate};
+use crate::service::RUNS_MAX;
+use crate::{Control, Error, stored};
+
+/// An attempt is given up, to be gone on with later, when it takes longer.
+const ATTEMPT_WITHIN: Duration = Duration::from_secs(240);
+/// Each commit renews the lease for this long.
+const LEASE: Duration = Duration::from_secs(300);
+const _: () = assert!(
+    ATTEMPT_WITHIN.as_secs() < LEASE.as_secs(),
+    "an attempt ends before its lease"
+);
+/// How long the edge of this process may take to show an answer.
+const SHOWN_WITHIN: Duration = Duration::from_secs(30);
+/// The authority is asked how far it is after this long, then less and less often.
+const LOOK_AFTER: Duration = Duration::from_millis(200);
+const LOOK_AFTER_MAX: Duration = Duration::from_secs(5);
+
+/// Why an attempt stops.
+#[derive(Debug)]
+enum Halt {
+    /// Another node, or the owner of the domain, was faster.
+    Overtaken,
+    /// The authority, the edge or the DNS did not do their part.
+    Failed {
+        failure: Failure,
+        /// Whether the order can be gone on with.
+        is_over: bool,
+    },
+    Faulted(Fault),
+}
+
+impl From<Fault> for Halt {
+    fn from(fault: Fault) -> Self {
+        Self::Faulted(fault)
+    }
+}
+
+impl From<Failure> for Halt {
+    fn from(failure: Failure) -> Self {
+        Self::Failed {
+            is_over: failure.blame != Blame::Passing,
+            failure,
+        }
+    }
+}
+
+impl From<CommitError> for Halt {
+    fn from(error: CommitError) -> Self {
+        match error {
+            CommitError::Stale | CommitError::Duplicate { .. } => Self::Overtaken,
+            CommitError::Fault(fault) => Self::Faulted(fault),
+            other => Self::Faulted(Fault::new("storing a step of an order", other)),
+        }
+    }
+}
+
+/// An order whose steps are ours to take.
+struct Claim {
+    document: Document,
+    order: Order,
+    name: HostName,
+    /// Where the records of a wildcard are looked for.
+    target: Option<String>,
+    key_type: KeyType,
+    /// The commit of the last step.
+    revision: i64,
+}
+
+impl Control {
+    /// Does what is due for a domain, if it still is, and notes how that went.
+    pub(super) async fn attempt(&self, domain_id: &str, since: Timestamp) {
+        let Some(certificates) = &self.certificates else {
+            return;
+        };
+        let asker = Asker {
+            node: &certificates.node,
+            since,
+            directory: certificates.directory(),
+        };
+        let mut claim = match self.claim(domain_id, asker).await {
+            Ok(Some(claim)) => claim,
+            Ok(None) | Err(Halt::Overtaken) => return,
+            Err(Halt::Failed { failure, .. }) => {
+                warn!(domain.id = domain_id, %failure, "a domain cannot be managed");
+                return;
+            }
+            Err(Halt::Faulted(fault)) => {
+                error!(domain.id = domain_id, cause = %fault.chain(), "a domain waits for its certificate");
+                return;
+            }
+        };
+        let walked = tokio::time::timeout(ATTEMPT_WITHIN, self.walk(certificates, &mut claim));
+        let halt = match walked.await {
+            Ok(Ok(())) => return,
+            Ok(Err(halt)) => halt,
+            Err(_) => Failure::passing("the certificate authority takes too long").into(),
+        };
+        let (failure, is_over) = match halt {
+            Halt::Overtaken => {
+                debug!(domain.id = domain_id, "an order is taken on by another");
+                return;
+            }
+            Halt::Failed { failure, is_over } => (failure, is_over),
+            Halt::Faulted(fault) => {
+                error!(domain.id = domain_id, cause = %fault.chain(), "getting a certificate failed");
+                (
+                    Failure::passing("the server failed; its log says why"),
+                    false,
+                )
+            }
+        };
+        self.certificate_meters.failed.up();
+        warn!(
+            domain.id = domain_id,
+            domain = %claim.name,
+            attempt = claim.order.attempts.saturating_add(1),
+            %failure,
+            "a domain has not got its certificate"
+        );
+        if is_over {
+            self.tidy(certificates, &claim.order).await;
+            claim.order.forget();
+        }
+        if let Err(Halt::Faulted(fault)) = self.note_failure(certificates, claim, &failure).await {
+            error!(domain.id = domain_id, cause = %fault.chain(), "a failure could not be noted");
+        }
+    }
+
+    /// Takes the lease of a domain's order, beginning one if there is none. `None` when there is
+    /// nothing to be done any more; what is left of a domain that is not managed is removed.
+    async fn claim(&self, domain_id: &str, asker: Asker<'_>) -> Result<Option<Claim>, Halt> {
+        let _turn = self.turns.of(domain_id).await;
+        let now = self.clock.now();
+        let found = order::find(self, domain_id).await?;
+        let document = self
+            .store
+            .get(reserved_domain::TYPE.kind, domain_id)
+            .await?;
+        let domain = match &document {
+            Some(document) => Some(stored::read::<ReservedDomain>(document)?),
+            None => None,
+        };
+        let managed = document.zip(domain.filter(|domain| domain.management().is_some()));
+        let Some((mut document, mut domain)) = managed else {
+            if let Some((document, order)) = found
+                && order.lease_end(asker, now).is_none()
+            {
+                if let Some(certificates) = &self.certificates {
+                    self.tidy(certificates, &order).await;
+                }
+                self.store
+                    .commit(Changes::remove(document.head, NOTHING))
+                    .await?;
+            }
+            return Ok(None);
+        };
+        let Some(management) = domain.management_mut() else {
+            return Ok(None);
+        };
+        let order = found.as_ref().map(|(_, order)| order);
+        if due_for(management, order, asker, now) != Due::Now {
+            return Ok(None);
+        }
+        let key_type = management.private_key_type;
+        let is_begun = management.job.is_some();
+        management.job.get_or_insert_with(|| Job::begin(now));
+
+        let lease = Lease {
+            node: asker.node.to_owned(),
+            since: now,
+            until: now.plus(LEASE),
+        };
+        let (changes, mut claimed, order) = match found {
+            Some((mut document, mut order)) => {
+                if order.directory != asker.directory {
+                    if let Some(certificates) = &self.certificates {
+                        self.tidy(certificates, &order).await;
+                    }
+                    order.forget();
+                    order.attempts = 0;
+                    asker.directory.clone_into(&mut order.directory);
+                }
+                order.lease = Some(lease);
+                document.body = stored::write(&order)?;
+                document.head.updated_at = now;
+                (Changes::replace(document.clone(), NOTHING), document, order)
+            }
+            None => {
+                let mut order = Order::new(domain_id.to_owned(), asker.directory.to_owned());
+                order.lease = Some(lease);
+                let document = order::document(self, &order)?;
+                (Changes::insert(document.clone(), NOTHING), document, order)
+            }
+        };
+        let name = HostName::parse(domain.name())
+            .map_err(|error| Fault::new(format!("reading the name of {domain_id}"), error))?;
+        let target = domain.challenge_target().map(str::to_owned);
+        let changes = if is_begun {
+            changes
+        } else {
+            document.body = stored::write(&domain)?;
+            changes.and(Changes::replace(document, NOTHING))
+        };
+        let revision = self.store.commit(changes).await?;
+        claimed.head.revision = revision;
+        Ok(Some(Claim {
+            document: claimed,
+            order,
+            name,
+            target,
+            key_type,
+            revision,
+        }))
+    }
+
+    /// The steps, from wherever the order is to a certificate in use.
+    async fn walk(&self, certificates: &Certificates, claim: &mut Claim) -> Result<(), Halt> {
+        let Some(issuer) = certificates.issuer.as_deref() else {
+            return Err(Failure::passing(
+                "this installation has no certificate authority: `acme.directory_url` is not set",
+            )
+            .into());
+        };
+        let kinds = kinds_for(certificates, issuer, claim)?;
+        let key = order::account_key(self, issuer).await?;
+        let mut placed = self.placed(certificates, issuer, &key, claim).await?;
+        let mut is_told = false;
+        let mut look_after = LOOK_AFTER;
+        let chain = loop {
+            match placed.state {
+                OrderState::Pending(wanted) => {
+                    if !is_told && !wanted.is_empty() {
+                        self.show(certificates, issuer, claim, wanted, &kinds)
+                            .await?;
+                        let mut told = None;
+                        for answer in &claim.order.answers {
+                            if let Some(kind) = answer.kind()
+                                && told.replace(kind) != Some(kind)
+                            {
+                                issuer.ready(&key, &placed.url, kind).await?;
+                            }
+                        }
+                        is_told = true;
+                    }
+                }
+                OrderState::Ready => {
+                    let request = self.request(claim)?;
+                    issuer.finalize(&key, &placed.url, &request).await?;
+                }
+                OrderState::Processing => {}
+                OrderState::Valid => break issuer.certificate(&key, &placed.url).await?,
+                OrderState::Failed(failure) => {
+                    return Err(Halt::Failed {
+                        failure,
+                        is_over: true,
+                    });
+                }
+            }
+            tokio::time::sleep(look_after).await;
+            look_after = (look_after * 3 / 2).min(LOOK_AFTER_MAX);
+            placed = issuer.look(&key, &placed.url).await?;
+        };
+        self.tidy(certificates, &claim.order).await;
+        self.install(claim, &chain).await
+    }
+
+    /// The order as the authority has it: the one that is stored, if it is still known there, else a
+    /// new one, stored before anything comes of it.
+    async fn placed(
+        &self,
+        certificates: &Certificates,
+        issuer: &dyn Issuer,
+        key: &Secret,
+        claim: &mut Claim,
+    ) -> Result<Placed, Halt> {
+        if let Some(url) = &claim.order.url {
+            match issuer.look(key, url).await {
+                // It may have failed because nobody was here to answer.
+                Ok(placed) if matches!(placed.state, OrderState::Failed(_)) => {
+                    self.tidy(certificates, &claim.order).await;
+                    claim.order.forget();
+                }
+                Ok(placed) => return Ok(placed),
+                Err(failure) if failure.blame == Blame::Gone => {
+                    self.tidy(certificates, &claim.order).await;
+                    claim.order.forget();
+                }
+                Err(failure) => return Err(failure.into()),
+            }
+        }
+        let certificate_key = new_key(claim.key_type).await?;
+        let placed = issuer.place(key, &claim.name).await?;
+        claim.order.url = Some(placed.url.clone());
+        claim.order.sealed_key = Some(self.seal.seal(
+            &*self.entropy,
+            &claim.document.head.id,
+            certificate_key.reveal(),
+        )?);
+        self.save(claim).await?;
+        Ok(placed)
+    }
+
+    /// Stores the answers to what is wanted and waits until they are shown.
+    async fn show(
+        &self,
+        certificates: &Certificates,
+        issuer: &dyn Issuer,
+        claim: &mut Claim,
+        wanted: Vec<Challenge>,
+        kinds: &[ChallengeKind],
+    ) -> Result<(), Halt> {
+        let stored = &claim.order.answers;
+        let is_stored = wanted
+            .iter()
+            .any(|one| stored.iter().any(|answer| answer.token == one.token));
+        if !is_stored {
+            let offered = |kind: &&ChallengeKind| wanted.iter().any(|one| one.kind == **kind);
+            let Some(kind) = kinds.iter().find(offered).copied() else {
+                return Err(Failure::passing(
+                    "the certificate authority offers no challenge that can be answered here",
+                )
+                .into());
+            };
+            let record = |kind| {
+                claim
+                    .target
+                    .clone()
+                    .filter(|_| kind == ChallengeKind::Dns01)
+            };
+            let chosen = wanted.into_iter().filter(|one| one.kind == kind);
+            claim.order.answers = chosen.map(|one| Answer::of(one, record(kind))).collect();
+            self.save(claim).await?;
+        }
+        for answer in &claim.order.answers {
+            if let Some(record) = &answer.record {
+                let value = answer.record_value();
+                issuer.record(Record::Add, record, &value).await?;
+            }
+        }
+        if claim.order.answers.iter().any(|one| one.record.is_none()) {
+            self.shown(claim.revision).await?;
+            tokio::time::sleep(certificates.spread).await;
+        }
+        Ok(())
+    }
+
+    /// Waits until the edge of this process, if it has one, runs on what was committed.
+    async fn shown(&self, revision: i64) -> Result<(), Halt> {
+        if self.edge.is_none() {
+            return Ok(());
+        }
+        let mut published = self.published.subscribe();
+        let reached = published.wait_for(|published| *published >= revision);
+        match tokio::time::timeout(SHOWN_WITHIN, reached).await {
+            Ok(Ok(_)) => Ok(()),
+            _ => Err(Failure::passing("the edge does not take changes").into()),
+        }
+    }
+
+    /// The request for the certificate, DER.
+    fn request(&self, claim: &Claim) -> Result<Vec<u8>, Halt> {
+        let failed = |error| Fault::new("requesting a certificate", error);
+        let key = KeyPair::from_pem(self.certificate_key(claim)?.reveal()).map_err(failed)?;
+        let mut params = CertificateParams::new(vec![claim.name.to_string()]).map_err(failed)?;
+        params.distinguished_name = DistinguishedName::new();
+        let request = params.serialize_request(&key).map_err(failed)?;
+        Ok(request.der().to_vec())
+    }
+
+    fn certificate_key(&self, claim: &Claim) -> Result<Secret, Halt> {
+        let Some(sealed) = &claim.order.sealed_key else {
+            // Placed without a key by nobody of ours; another order has one.
+            return Err(Halt::Failed {
+                failure: Failure::passing("the key of the order is not there"),
+                is_over: true,
+            });
+        };
+        Ok(self.seal.open(&claim.document.head.id, sealed)?)
+    }
+
+    /// Takes the certificate into use. The order ends with that.
+    async fn install(&self, claim: &Claim, chain: &str) -> Result<(), Halt> {
+        let key = self.certificate_key(claim)?;
+        let unusable = |why: String| Halt::Failed {
+            failure: Failure::passing(format!(
+                "the certificate authority sent a certificate that cannot be used: {why}"
+            )),
+            is_over: true,
+        };
+        let domain_id = &claim.order.domain_id;
+        for _ in 0..RUNS_MAX {
+            let _turn = self.turns.of(domain_id).await;
+            let document = self
+                .store
+                .get(reserved_domain::TYPE.kind, domain_id)
+                .await?;
+            let domain = match &document {
+                Some(document) => Some(stored::read::<ReservedDomain>(document)?),
+                None => None,
+            };
+            let managed = document.zip(domain.filter(|domain| domain.management().is_some()));
+            let Some((mut document, mut domain)) = managed else {
+                // Nobody waits for it any more.
+                let changes = Changes::remove(claim.document.head.clone(), NOTHING);
+                self.store.commit(changes).await?;
+                return Err(Halt::Overtaken);
+            };
+            let now = self.clock.now();
+            let ty = &tls_certificate::TYPE;
+            let id = self.ids.next(&*self.clock, &*self.entropy);
+            let head = Head {
+                id: ty.stored_id_of(id),
+                kind: ty.kind.to_owned(),
+                account: document.head.account.clone(),
+                revision: 0,
+                created_at: id.at(),
+                updated_at: id.at(),
+            };
+            let certificate = TlsCertificate::issued(
+                &self.seal,
+                &*self.entropy,
+                &head.id,
+                chain.to_owned(),
+                &key,
+                domain.name(),
+                now,
+            );
+            let certificate = match certificate {
+                Ok(certificate) => certificate,
+                Err(Error::Refused(refusal)) => return Err(unusable(refusal.to_string())),
+                Err(Error::Faulted(fault)) => return Err(fault.into()),
+            };
+            let renews_at = certificate.renews_at();
+            domain.take_issued(head.id.clone(), renews_at);
+            let issued = Document {
+                body: stored::write(&certificate)?,
+                head,
+                keys: Vec::new(),
+                refs: Vec::new(),
+                topics: Vec::new(),
+            };
+            document.body = stored::write(&domain)?;
+            document.refs = domain.refs();
+            document.head.updated_at = now.whole_seconds();
+            let created = self.told_of_itself(ty, Verb::Created, &issued)?;
+            let updated = self.told_of_itself(&reserved_domain::TYPE, Verb::Updated, &document)?;
+            let changes = Changes::insert(issued, created)
+                .and(Changes::replace(document, updated))
+                .and(Changes::remove(claim.document.head.clone(), NOTHING));
+            match self.store.commit(changes).await {
+                Ok(_) => {
+                    self.certificate_meters.issued.up();
+                    info!(
+                        domain.id = domain_id,
+                        domain = %claim.name,
+                        renews_at = %renews_at,
+                        "a domain has got its certificate"
+                    );
+                    return Ok(());
+                }
+                // The domain was written meanwhile, or the order was: the next look tells.
+                Err(CommitError::Stale) => {
+                    let order = order::find(self, domain_id).await?;
+                    let ours = claim.document.head.revision;
+                    if order.is_none_or(|(document, _)| document.head.revision != ours) {
+                        return Err(Halt::Overtaken);
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(Halt::Overtaken)
+    }
+
+    /// Notes a failure in the domain, and when it is tried again, and gives the order back.
+    async fn note_failure(
+        &self,
+        certificates: &Certificates,
+        mut claim: Claim,
+        failure: &Failure,
+    ) -> Result<(), Halt> {
+        let order = &mut claim.order;
+        order.lease = None;
+        order.attempts = order.attempts.saturating_add(1);
+        let [spice] = self.entropy.bytes();
+        let wait = wait_after(
+            failure.blame,
+            order.attempts,
+            certificates.retry_after,
+            failure.retry_after,
+            spice,
+        );
+        let domain_id = &order.domain_id;
+        claim.document.body = stored::write(order)?;
+        claim.document.head.updated_at = self.clock.now();
+        for _ in 0..RUNS_MAX {
+            let _turn = self.turns.of(domain_id).await;
+            let now = self.clock.now();
+            let mut changes = Changes::replace(claim.document.clone(), NOTHING);
+            let document = self
+                .store
+                .get(reserved_domain::TYPE.kind, domain_id)
+                .await?;
+            if let Some(mut document) = document {
+                let mut domain: ReservedDomain = stored::read(&document)?;
+                if let Some(management) = domain.management_mut() {
+                    let job = management.job.get_or_insert_with(|| Job::begin(now));
+                    job.error = Some(match failure.blame {
+                        Blame::Name => JobError::Dns,
+                        Blame::Passing | Blame::Gone => JobError::Internal,
+                    });
+                    job.msg = sentence(&failure.why);
+                    job.retries_at = Some(now.plus(wait).whole_seconds());
+                    document.body = stored::write(&domain)?;
+                    changes = changes.and(Changes::replace(document, NOTHING));
+                }
+            }
+            match self.store.commit(changes).await {
+                Ok(_) => return Ok(()),
+                Err(CommitError::Stale) => {
+                    let order = order::find(self, domain_id).await?;
+                    let ours = claim.document.head.revision;
+                    if order.is_none_or(|(document, _)| document.head.revision != ours) {
+                        return Err(Halt::Overtaken);
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(Halt::Overtaken)
+    }
+
+    /// Takes the records of an order out of the DNS. One that stays does no harm: it answers a
+    /// challenge that is over.
+    async fn tidy(&self, certificates: &Certificates, order: &Order) {
+        let Some(issuer) = &certificates.issuer else {
+            return;
+        };
+        for answer in &order.answers {
+            if let Some(record) = &answer.record {
+                let value = answer.record_value();
+                if let Err(failure) = issuer.record(Record::Remove, record, &value).await {
+                    warn!(%failure, record, "a challenge's record stays in the DNS");
+                }
+            }
+        }
+    }
+
+    /// Stores a step.
+    async fn save(&self, claim: &mut Claim) -> Result<(), Halt> {
+        let now = self.clock.now();
+        if let Some(lease) = &mut claim.order.lease {
+            lease.until = now.plus(LEASE);
+        }
+        claim.document.body = stored::write(&claim.order)?;
+        claim.document.head.updated_at = now;
+        let changes = Changes::replace(claim.document.clone(), NOTHING);
+        claim.revision = self.store.commit(changes).await?;
+        claim.document.head.revision = claim.revision;
+        Ok(())
+    }
+
+    /// What is told of a write of the server's own: nobody is its principal.
+    fn told_of_itself(
+        &self,
+        ty: &ResourceType,
+        verb: Verb,
+        document: &Document,
+    ) -> Result<Told, Fault> {
+        let view = ty.view_text(document, &self.settings.base_url)?;
+        let at = self.clock.now();
+        let id = EventId::new(at, self.entropy.bytes());
+        audit::told_by(None, &id, at, &document.head.account, ty, verb, &view)
+    }
+}
+
+/// Which challenges can be answered for a name, the one to be tried first in front: after a failure
+/// it is another's turn.
+fn kinds_for(
+    certificates: &Certificates,
+    issuer: &dyn Issuer,
+    claim: &Claim,
+) -> Result<Vec<ChallengeKind>, Failure> {
+    if claim.name.is_wildcard() {
+        if !issuer.writes_records() {
+            return Err(Failure::passing(
+                "a wildcard needs a record in the DNS, and this installation has no `acme.dns_hook`",
+            ));
+        }
+        return Ok(vec![ChallengeKind::Dns01]);
+    }
+    let mut kinds = certificates.challenges.clone();
+    if kinds.is_empty() {
+        return Err(Failure::passing(
+            "this installation has no listener that a challenge could be answered on",
+        ));
+    }
+    let turn = usize::try_from(claim.order.attempts).unwrap_or(0) % kinds.len();
+    kinds.rotate_left(turn);
+    Ok(kinds)
+}
+
+async fn new_key(key_type: KeyType) -> Result<Secret, Fault> {
+    let failed = |error: Box<dyn std::error::Error + Send + Sync>| {
+        Fault::new("making the key of a certificate", error)
+    };
+    // Takes a while, and another thread.
+    let made = tokio::task::spawn_blocking(move || match key_type {
+        KeyType::Rsa => KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048),
+        KeyType::Ecdsa => KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256),
+    });
+    let key = made.await.map_err(|error| failed(error.into()))?;
+    let key = key.map_err(|error| failed(error.into()))?;
+    Ok(Secret::new(key.serialize_pem()))
+}
+
+/// A failure as it is shown.
+fn sentence(why: &str) -> String {
+    let mut letters = why.chars();
+    let Some(first) = letters.next() else {
+        return String::new();
+    };
+    let rest = letters.as_str();
+    let end = if why.ends_with('.') { "" } else { "." };
+    format!("{}{rest}{end}", first.to_uppercase())
+}

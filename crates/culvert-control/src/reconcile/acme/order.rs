@@ -1,0 +1,208 @@
+//! What is stored of an order, and of the account it is placed with.
+
+use culvert_base::net::HostName;
+use culvert_base::{Fault, IdMaker, Secret, Timestamp};
+use culvert_edge::acme::{Challenge, ChallengeKind};
+use culvert_store::{Changes, CommitError, Document, Head, Key, Told};
+use serde::{Deserialize, Serialize};
+
+use super::{Asker, Issuer};
+use crate::Control;
+use crate::stored::{self, Format};
+
+pub(crate) const KIND: &str = "acme_order";
+const PREFIX: &str = "acmeorder";
+const KEY: &str = "domain";
+
+const ACCOUNT_KIND: &str = "acme_account";
+const ACCOUNT_PREFIX: &str = "acmeaccount";
+const ACCOUNT_KEY: &str = "directory";
+
+/// What is told of the steps of an order.
+pub(super) const NOTHING: Told = Told::Nothing {
+    why: "the steps to a certificate are shown in its domain; the certificate is told of",
+};
+
+/// The stored form of an order.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct Order {
+    format: Format<1>,
+    pub(super) domain_id: String,
+    /// The authority it is placed with, by its directory; empty when there was none.
+    pub(super) directory: String,
+    /// Where the authority has it; `None` until it is placed.
+    pub(super) url: Option<String>,
+    /// Private key of the certificate, PEM, sealed.
+    pub(super) sealed_key: Option<String>,
+    pub(super) answers: Vec<Answer>,
+    /// Attempts that failed, one after the other.
+    pub(super) attempts: u32,
+    pub(super) lease: Option<Lease>,
+}
+
+/// Something an authority is to find.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub(super) struct Answer {
+    kind: String,
+    host: String,
+    pub(super) token: String,
+    answer: String,
+    /// Name of the TXT record, if it is one.
+    pub(super) record: Option<String>,
+}
+
+/// The right to take the steps of an order.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct Lease {
+    pub(super) node: String,
+    pub(super) since: Timestamp,
+    pub(super) until: Timestamp,
+}
+
+impl Answer {
+    pub(super) fn of(challenge: Challenge, record: Option<String>) -> Self {
+        Self {
+            kind: challenge.kind.name().to_owned(),
+            host: challenge.host.to_string(),
+            token: challenge.token,
+            answer: challenge.answer,
+            record,
+        }
+    }
+
+    pub(super) fn kind(&self) -> Option<ChallengeKind> {
+        ChallengeKind::parse(&self.kind)
+    }
+
+    /// What a TXT record holds of it.
+    pub(super) fn record_value(&self) -> String {
+        use base64::Engine;
+        use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+        let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, self.answer.as_bytes());
+        URL_SAFE_NO_PAD.encode(digest)
+    }
+}
+
+impl Order {
+    pub(super) fn new(domain_id: String, directory: String) -> Self {
+        Self {
+            format: Format,
+            domain_id,
+            directory,
+            url: None,
+            sealed_key: None,
+            answers: Vec::new(),
+            attempts: 0,
+            lease: None,
+        }
+    }
+
+    /// What of it the edge answers.
+    pub(super) fn challenges(&self) -> impl Iterator<Item = Challenge> {
+        self.answers.iter().filter_map(|answer| {
+            Some(Challenge {
+                kind: answer.kind()?,
+                host: HostName::parse(&answer.host).ok()?,
+                token: answer.token.clone(),
+                answer: answer.answer.clone(),
+            })
+        })
+    }
+
+    /// When the lease of another ends, if one holds it.
+    pub(super) fn lease_end(&self, asker: Asker<'_>, now: Timestamp) -> Option<Timestamp> {
+        let lease = self.lease.as_ref()?;
+        let is_left_behind = lease.node == asker.node && lease.since < asker.since;
+        (lease.until > now && !is_left_behind).then_some(lease.until)
+    }
+
+    /// Nothing of it is known to the authority any more.
+    pub(super) fn forget(&mut self) {
+        self.url = None;
+        self.sealed_key = None;
+        self.answers.clear();
+    }
+}
+
+/// The document of a new order.
+pub(super) fn document(control: &Control, order: &Order) -> Result<Document, Fault> {
+    let id = control.ids.next(&*control.clock, &*control.entropy);
+    Ok(Document {
+        head: Head {
+            id: format!("{PREFIX}_{id}"),
+            kind: KIND.to_owned(),
+            account: String::new(),
+            revision: 0,
+            created_at: id.at(),
+            updated_at: id.at(),
+        },
+        body: stored::write(order)?,
+        keys: vec![Key::new(KEY, &*order.domain_id)],
+        refs: Vec::new(),
+        topics: Vec::new(),
+    })
+}
+
+/// The order of a domain, if there is one.
+pub(super) async fn find(
+    control: &Control,
+    domain_id: &str,
+) -> Result<Option<(Document, Order)>, Fault> {
+    let Some(document) = control.store.find(KIND, KEY, domain_id).await? else {
+        return Ok(None);
+    };
+    let order = stored::read(&document)?;
+    Ok(Some((document, order)))
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct Account {
+    format: Format<1>,
+    sealed_key: String,
+}
+
+/// The key of the installation's account at an authority. It is stored before the authority first
+/// hears of it, so a crash in between leaves no account behind that nobody can use.
+pub(super) async fn account_key(control: &Control, issuer: &dyn Issuer) -> Result<Secret, Fault> {
+    let directory = issuer.directory();
+    // Two nodes may ask at once: one of them makes it, the other reads it.
+    for _ in 0..2 {
+        let found = control.store.find(ACCOUNT_KIND, ACCOUNT_KEY, directory);
+        if let Some(document) = found.await? {
+            let account: Account = stored::read(&document)?;
+            return control.seal.open(&document.head.id, &account.sealed_key);
+        }
+        let id = IdMaker::next(&control.ids, &*control.clock, &*control.entropy);
+        let head = Head {
+            id: format!("{ACCOUNT_PREFIX}_{id}"),
+            kind: ACCOUNT_KIND.to_owned(),
+            account: String::new(),
+            revision: 0,
+            created_at: id.at(),
+            updated_at: id.at(),
+        };
+        let key = issuer.new_account_key()?;
+        let sealed_key = control
+            .seal
+            .seal(&*control.entropy, &head.id, key.reveal())?;
+        let document = Document {
+            body: stored::write(&Account {
+                format: Format,
+                sealed_key,
+            })?,
+            head,
+            keys: vec![Key::new(ACCOUNT_KEY, directory)],
+            refs: Vec::new(),
+            topics: Vec::new(),
+        };
+        match control
+            .store
+            .commit(Changes::insert(document, NOTHING))
+            .await
+        {
+            Ok(_) | Err(CommitError::Duplicate { .. }) => {}
+            Err(error) => return Err(Fault::new("storing the key of an ACME account", error)),
+        }
+    }
+    Err(Fault::bare("reading the key of an ACME account just made"))
+}

@@ -1,0 +1,107 @@
+//! Everything that an older master key has sealed, sealed anew under the current one.
+//!
+//! Works on whatever is stored, so a resource need not be listed: a sealed value is a text in a
+//! document that names its key and opens for the document's id. May be cut off at any moment and
+//! begun again: each document is under one key or the other, and the seal has both.
+
+use culvert_base::{Entropy, Fault};
+use culvert_store::{Changes, CommitError, Document, Store, Told};
+use serde_json::Value;
+
+use crate::seal::Seal;
+
+/// What became of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Resealed {
+    /// Documents that were written.
+    pub documents: u64,
+    /// Texts that begin like a sealed value of an older key and are none: somebody wrote them so.
+    pub strange: u64,
+}
+
+/// Documents looked at, and written, at once.
+const DOCUMENTS: u32 = 64;
+
+/// Seals anew until a look at everything finds nothing under an older key.
+///
+/// # Errors
+/// A store that fails.
+pub async fn reseal(store: &Store, seal: &Seal, entropy: &dyn Entropy) -> Result<Resealed, Fault> {
+    let mut total = Resealed::default();
+    loop {
+        let pass = pass(store, seal, entropy).await?;
+        total.documents = total.documents.saturating_add(pass.documents);
+        total.strange = pass.strange;
+        if pass.documents == 0 {
+            return Ok(total);
+        }
+    }
+}
+
+async fn pass(store: &Store, seal: &Seal, entropy: &dyn Entropy) -> Result<Resealed, Fault> {
+    let mut found = Resealed::default();
+    let mut after = String::new();
+    loop {
+        let documents = store.documents_after(&after, DOCUMENTS).await?;
+        let Some(last) = documents.last() else {
+            return Ok(found);
+        };
+        after.clone_from(&last.head.id);
+        let mut changes = Changes::default();
+        let before = found.documents;
+        for document in documents {
+            if let Some(body) = anew(seal, entropy, &document, &mut found.strange)? {
+                found.documents = found.documents.saturating_add(1);
+                let told = Told::Nothing {
+                    why: "a secret under another key is the same secret",
+                };
+                changes = changes.and(Changes::replace(Document { body, ..document }, told));
+            }
+        }
+        if found.documents == before {
+            continue;
+        }
+        match store.commit(changes).await {
+            // Somebody was faster; the next pass looks again.
+            Ok(_) | Err(CommitError::Stale) => {}
+            Err(error) => return Err(Fault::new("sealing secrets anew", error)),
+        }
+    }
+}
+
+/// The body of a document with every value under an older key sealed anew; `None` if there is none.
+fn anew(
+    seal: &Seal,
+    entropy: &dyn Entropy,
+    document: &Document,
+    strange: &mut u64,
+) -> Result<Option<String>, Fault> {
+    let id = &document.head.id;
+    let body: Value = serde_json::from_str(&document.body)
+        .map_err(|error| Fault::new(format!("reading the stored {id}"), error))?;
+    let mut older = Vec::new();
+    collect(&body, seal, &mut older);
+    let mut text = None;
+    for sealed in older {
+        let Ok(secret) = seal.open(id, sealed) else {
+            *strange = strange.saturating_add(1);
+            continue;
+        };
+        let fresh = seal.seal(entropy, id, secret.reveal())?;
+        // A sealed value has no character that JSON escapes.
+        let body = text.get_or_insert_with(|| document.body.clone());
+        *body = body.replace(sealed, &fresh);
+    }
+    Ok(text)
+}
+
+fn collect<'a>(value: &'a Value, seal: &Seal, older: &mut Vec<&'a str>) {
+    match value {
+        Value::String(text) if seal.is_under_older(text) => older.push(text),
+        Value::Array(items) => items.iter().for_each(|item| collect(item, seal, older)),
+        Value::Object(fields) => fields
+            .values()
+            .for_each(|field| collect(field, seal, older)),
+        _ => {}
+    }
+}

@@ -1,0 +1,138 @@
+//! Application session: a browser that is logged in through an identity action of a Traffic Policy
+//! (contract: management API 2.25).
+//!
+//! Logins make them, never this API; this version has no identity actions yet, so the collection is
+//! empty.
+
+use culvert_base::{Ksuid, Timestamp};
+use culvert_store::{Head, OnDelete, Ref};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Draft, Life, Links, Never, Reference, Resource, ResourceType, Uri, application_user, endpoint,
+};
+use crate::cx::Cx;
+use crate::listfilter::Field;
+use crate::page;
+use crate::stored::Format;
+use crate::{Error, Parameter};
+
+pub(crate) static TYPE: ResourceType = ResourceType::of::<ApplicationSession>();
+
+/// The stored form.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct ApplicationSession {
+    format: Format<1>,
+    public_url: String,
+    last_active: Timestamp,
+    expires_at: Timestamp,
+    user_agent: UserAgent,
+    ip_address: String,
+    user_id: Option<String>,
+    endpoint_id: Option<String>,
+}
+
+/// What a browser says it is.
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct UserAgent {
+    raw: String,
+    browser_name: String,
+    browser_version: String,
+    device_type: String,
+    os_name: String,
+    os_version: String,
+}
+
+/// An application session as the API shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ApplicationSession")]
+pub(crate) struct View<'a> {
+    id: &'a str,
+    #[schemars(with = "String")]
+    uri: Uri<'a>,
+    public_url: &'a str,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    created_at: Timestamp,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    last_active: Timestamp,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    expires_at: Timestamp,
+    browser_session: BrowserSession<'a>,
+    application_user: Option<Reference<'a>>,
+    endpoint: Option<Reference<'a>>,
+    edge: Option<Reference<'a>>,
+    route: Option<Reference<'a>>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct BrowserSession<'a> {
+    user_agent: &'a UserAgent,
+    ip_address: &'a str,
+    /// `null`: culvert has no table of places.
+    location: Option<&'a str>,
+}
+
+impl Resource for ApplicationSession {
+    const NAME: &'static str = "application_session";
+    const COLLECTION: &'static str = "app/sessions";
+    const LIST_FIELD: &'static str = "application_sessions";
+    const ID_PREFIX: &'static str = "as";
+    const DOC: &'static str = "Application sessions: browsers logged in through a traffic policy.";
+    const LIFE: Life = Life::Recorded;
+    const SILENT: Option<&'static str> =
+        Some("the catalogue has no events for application sessions");
+    const FILTER: Option<&'static [Field]> = None;
+    const PARAMETERS: &'static [Parameter] = page::PLAIN;
+    const CREATE_NEEDS_BODY: bool = false;
+
+    type Create = Never;
+    type Update = Never;
+    type View<'a> = View<'a>;
+
+    async fn create(_cx: &Cx<'_>, _id: Ksuid, input: Never) -> Result<Draft<Self>, Error> {
+        match input {}
+    }
+
+    async fn update(self, _cx: &Cx<'_>, _: &Head, input: Never) -> Result<Draft<Self>, Error> {
+        match input {}
+    }
+
+    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+        let to = |collection| move |id: &'a String| Reference::to(base, collection, id);
+        View {
+            id: &head.id,
+            uri: Uri {
+                base,
+                collection: Self::COLLECTION,
+                id: &head.id,
+            },
+            public_url: &self.public_url,
+            created_at: head.created_at,
+            last_active: self.last_active,
+            expires_at: self.expires_at,
+            browser_session: BrowserSession {
+                user_agent: &self.user_agent,
+                ip_address: &self.ip_address,
+                location: None,
+            },
+            application_user: self
+                .user_id
+                .as_ref()
+                .map(to(application_user::TYPE.collection)),
+            endpoint: self.endpoint_id.as_ref().map(to(endpoint::TYPE.collection)),
+            edge: None,
+            route: None,
+        }
+    }
+
+    fn links(&self, _head: &Head) -> Links {
+        let of_user = |id: &String| Ref::new("user_id", id, OnDelete::Cascade);
+        Links {
+            refs: self.user_id.iter().map(of_user).collect(),
+            ..Links::default()
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Certificate authority: a certificate whose holders are trusted (contract: management API 2.2).
+//!
+//! It is stored and shown as it was sent; what is said of it beside comes from the certificate. One
+//! that has expired is taken, and nothing else refers to it.
+
+use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, Timestamp};
+use culvert_store::Head;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Draft, Resource, ResourceType, Uri};
+use crate::Error;
+use crate::certificate::{self, CERTIFICATE, Summary};
+use crate::cx::Cx;
+use crate::input;
+use crate::listfilter::{self, Field, Shape, field};
+use crate::stored::Format;
+
+pub(crate) static TYPE: ResourceType = ResourceType::of::<CertificateAuthority>();
+
+/// Longest certificate taken, PEM, in bytes.
+const PEM_BYTES_MAX: usize = 16 * 1024;
+
+/// The stored form.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct CertificateAuthority {
+    format: Format<1>,
+    description: Description,
+    metadata: Metadata,
+    /// As it was sent.
+    ca_pem: String,
+    summary: Summary,
+}
+
+/// A new certificate authority.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "CertificateAuthorityCreate", extend("required" = ["ca_pem"]), transform = input::create_schema)]
+pub(crate) struct Create {
+    /// What it is for. At most 255 bytes.
+    #[schemars(with = "String", length(max = 255))]
+    description: Description,
+    /// Anything to be kept beside it. At most 4096 bytes.
+    #[schemars(with = "String", length(max = 4096))]
+    metadata: Metadata,
+    /// Exactly one X.509 certificate of an authority, PEM, at most 16 KiB. Required.
+    #[schemars(length(min = 1, max = 16384))]
+    ca_pem: String,
+}
+
+/// Changes to a certificate authority.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "CertificateAuthorityUpdate", transform = input::update_schema)]
+pub(crate) struct Update {
+    /// What it is for. At most 255 bytes.
+    #[schemars(with = "Option<String>", length(max = 255))]
+    description: Option<Description>,
+    /// Anything to be kept beside it. At most 4096 bytes.
+    #[schemars(with = "Option<String>", length(max = 4096))]
+    metadata: Option<Metadata>,
+}
+
+/// A certificate authority as the API shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "CertificateAuthority")]
+pub(crate) struct View<'a> {
+    id: &'a str,
+    #[schemars(with = "String")]
+    uri: Uri<'a>,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    created_at: Timestamp,
+    description: &'a str,
+    metadata: &'a str,
+    /// As it was sent.
+    ca_pem: &'a str,
+    subject_common_name: &'a str,
+    #[schemars(extend("format" = "date-time"))]
+    not_before: &'a str,
+    #[schemars(extend("format" = "date-time"))]
+    not_after: &'a str,
+    /// Such as `cert_sign`.
+    key_usages: &'a [String],
+    /// Such as `server_auth`; those without a name as dotted numbers.
+    extended_key_usages: &'a [String],
+}
+
+impl Resource for CertificateAuthority {
+    const NAME: &'static str = "certificate_authority";
+    const COLLECTION: &'static str = "certificate_authorities";
+    const LIST_FIELD: &'static str = "certificate_authorities";
+    const ID_PREFIX: &'static str = "ca";
+    const DOC: &'static str =
+        "Certificate authorities: certificates whose holders' certificates are trusted.";
+    const FILTER: Option<&'static [Field]> = Some(&[
+        listfilter::ID,
+        listfilter::CREATED_AT,
+        listfilter::DESCRIPTION,
+        listfilter::METADATA,
+        field("subject_common_name", Shape::Text),
+        field("not_before", Shape::Time),
+        field("not_after", Shape::Time),
+    ]);
+    const VALUE_CODES: &'static [(&'static str, Code)] = &[
+        ("description", Code::new(1914)),
+        ("metadata", Code::new(1915)),
+    ];
+    const CREATE_NEEDS_BODY: bool = true;
+
+    type Create = Create;
+    type Update = Update;
+    type View<'a> = View<'a>;
+
+    async fn create(_cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
+        let summary = check(&input.ca_pem)?;
+        Ok(Draft::of(Self {
+            format: Format,
+            description: input.description,
+            metadata: input.metadata,
+            ca_pem: input.ca_pem,
+            summary,
+        }))
+    }
+
+    async fn update(
+        mut self,
+        _cx: &Cx<'_>,
+        _head: &Head,
+        input: Update,
+    ) -> Result<Draft<Self>, Error> {
+        self.description = input.description.unwrap_or(self.description);
+        self.metadata = input.metadata.unwrap_or(self.metadata);
+        Ok(Draft::of(self))
+    }
+
+    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+        View {
+            id: &head.id,
+            uri: Uri {
+                base,
+                collection: Self::COLLECTION,
+                id: &head.id,
+            },
+            created_at: head.created_at,
+            description: &self.description,
+            metadata: &self.metadata,
+            ca_pem: &self.ca_pem,
+            subject_common_name: &self.summary.subject_common_name,
+            not_before: &self.summary.not_before,
+            not_after: &self.summary.not_after,
+            key_usages: &self.summary.key_usages,
+            extended_key_usages: &self.summary.extended_key_usages,
+        }
+    }
+}
+
+fn check(pem: &str) -> Result<Summary, Refusal> {
+    const MISSING: Code = Code::new(1919);
+    const NOT_PEM: Code = Code::new(1920);
+    const TOO_LONG: Code = Code::new(1921);
+    const ANOTHER_TYPE: Code = Code::new(1911);
+    const HEADERS: Code = Code::new(1910);
+    const SEVERAL: Code = Code::new(1912);
+    const NO_AUTHORITY: Code = Code::new(1913);
+    if pem.is_empty() {
+        return Err(Refusal::of(MISSING));
+    }
+    if pem.len() > PEM_BYTES_MAX {
+        return Err(Refusal::new(
+            TOO_LONG,
+            format!("`ca_pem` is longer than {PEM_BYTES_MAX} bytes."),
+        ));
+    }
+    // Said of a broken section too: nothing of a key may be stored and shown.
+    if certificate::names_a_key(pem) {
+        return Err(Refusal::of(ANOTHER_TYPE));
+    }
+    let sections = certificate::sections(pem).ok_or_else(|| Refusal::of(NOT_PEM))?;
+    if sections.is_empty() {
+        return Err(Refusal::of(NOT_PEM));
+    }
+    if sections.iter().any(|one| one.label != CERTIFICATE) {
+        return Err(Refusal::of(ANOTHER_TYPE));
+    }
+    let [section] = sections.as_slice() else {
+        return Err(Refusal::of(SEVERAL));
+    };
+    if section.has_headers {
+        return Err(Refusal::of(HEADERS));
+    }
+    let parsed = certificate::parse(&section.der)?;
+    let summary = Summary::of(&parsed)?;
+    if !certificate::is_authority(&parsed)? {
+        return Err(Refusal::of(NO_AUTHORITY));
+    }
+    Ok(summary)
+}

@@ -1,0 +1,855 @@
+//! Endpoint: an address at which traffic arrives, and where it goes (contract: management API 2.19,
+//! operations 5).
+//!
+//! Traffic goes through the endpoint's policy to an upstream given as a URL; it needs one of both. What
+//! cannot be run yet is refused: the bindings `internal` and `kubernetes`.
+
+use culvert_base::net::HostName;
+use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp};
+use culvert_edge::{Scheme, Upstream};
+use culvert_store::{Changes, Head, OnDelete, Ref};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Draft, Links, Reference, Resource, ResourceType, Uri, reserved_addr, reserved_domain};
+use crate::claim::{self, Want};
+use crate::cx::Cx;
+use crate::input;
+use crate::listfilter::{self, Field, Shape, field};
+use crate::page::{self, Argument};
+use crate::pool::{self, Taken};
+use crate::seal::Seal;
+use crate::stored::Format;
+use crate::traffic_policy::{Compiled, Given, StoredPolicy};
+use crate::{Error, Parameter, Settings};
+
+pub(crate) static TYPE: ResourceType = ResourceType::of::<Endpoint>();
+
+const NOT_COVERED: Code = Code::new(18006);
+const WRONG_FIELD: Code = Code::new(18014);
+
+/// Characters of the first label of a random name.
+const RANDOM_NAME_LENGTH: usize = 12;
+
+/// The stored form.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct Endpoint {
+    format: Format<1>,
+    description: Description,
+    metadata: Metadata,
+    address: Address,
+    /// The reserved domain that covered the host when the url was set.
+    domain_id: Option<String>,
+    /// The reserved address that the url names. A TCP endpoint without one holds its address itself.
+    #[serde(default)]
+    tcp_addr_id: Option<String>,
+    binding: Binding,
+    pooling_enabled: bool,
+    upstream: Option<StoredUpstream>,
+    #[serde(default)]
+    policy: Option<StoredPolicy>,
+    /// Owner of the key it was made with.
+    principal_id: String,
+}
+
+/// An upstream as it was sent; both parts have passed [`Upstream::parse`].
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct StoredUpstream {
+    url: String,
+    /// `""` where no HTTP is spoken.
+    protocol: String,
+}
+
+/// Which traffic reaches an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Binding {
+    Public,
+}
+
+impl Binding {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Public => "public",
+        }
+    }
+}
+
+/// A url in its parts.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+struct Address {
+    scheme: AddressScheme,
+    host: String,
+    port: u16,
+    /// As it is shown.
+    url: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum AddressScheme {
+    Http,
+    Https,
+    Tcp,
+    Tls,
+}
+
+/// A new endpoint.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "EndpointCreate", transform = input::create_schema)]
+pub(crate) struct Create {
+    /// `scheme://host[:port]` with the scheme `http`, `https`, `tcp` or `tls`; a bare host is
+    /// `https`. Without a host a random one is chosen. The host and port of `tcp` are a reserved
+    /// address.
+    url: String,
+    /// `cloud`, also by default.
+    #[serde(rename = "type")]
+    kind: String,
+    /// What is done with its traffic: YAML or JSON, as text or as an object. Shown as it was written,
+    /// but for secrets. It needs this or `upstream_url`.
+    traffic_policy: Given,
+    /// Which traffic reaches it: `public`, also by default. Other bindings come later.
+    bindings: Vec<String>,
+    /// Whether it shares its url with others that pool.
+    pooling_enabled: Option<bool>,
+    /// What it is for. At most 255 bytes.
+    #[schemars(with = "String", length(max = 255))]
+    description: Description,
+    /// Anything to be kept beside it. At most 4096 bytes.
+    #[schemars(with = "String", length(max = 4096))]
+    metadata: Metadata,
+    /// Where its traffic goes, as far as the policy lets it: `http://host:port` or `https://…` for
+    /// HTTP, `tcp://host:port` for the other schemes.
+    upstream_url: String,
+    /// How HTTP is spoken to the upstream: `http1`, also by default, or `http2`.
+    upstream_protocol: String,
+}
+
+/// Changes to an endpoint.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "EndpointUpdate", transform = input::update_schema)]
+pub(crate) struct Update {
+    /// Another url with the same scheme.
+    url: Option<String>,
+    /// What is done with its traffic. Empty for nothing. `[redacted]` keeps a secret in a rule that is
+    /// otherwise the same.
+    traffic_policy: Option<Given>,
+    /// Which traffic reaches it: `public`. An empty list means the default.
+    bindings: Option<Vec<String>>,
+    /// Whether it shares its url with others that pool.
+    pooling_enabled: Option<bool>,
+    /// What it is for. At most 255 bytes.
+    #[schemars(with = "Option<String>", length(max = 255))]
+    description: Option<Description>,
+    /// Anything to be kept beside it. At most 4096 bytes.
+    #[schemars(with = "Option<String>", length(max = 4096))]
+    metadata: Option<Metadata>,
+    /// Where its traffic goes. Empty for nowhere, if a policy answers everything.
+    upstream_url: Option<String>,
+    /// How HTTP is spoken to the upstream: `http1` or `http2`.
+    upstream_protocol: Option<String>,
+}
+
+/// An endpoint as the API shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Endpoint")]
+pub(crate) struct View<'a> {
+    id: &'a str,
+    #[schemars(with = "String")]
+    uri: Uri<'a>,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    created_at: Timestamp,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    updated_at: Timestamp,
+    description: &'a str,
+    metadata: &'a str,
+    url: &'a str,
+    public_url: &'a str,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    proto: &'static str,
+    scheme: &'static str,
+    host: &'a str,
+    port: u16,
+    hostport: String,
+    /// Empty for cloud endpoints.
+    region: &'static str,
+    traffic_policy: &'a str,
+    bindings: [&'static str; 1],
+    pooling_enabled: bool,
+    domain: Option<Reference<'a>>,
+    tcp_addr: Option<Reference<'a>>,
+    tunnel: Option<Reference<'a>>,
+    tunnel_session: Option<Reference<'a>>,
+    edge: Option<Reference<'a>>,
+    /// The owner of the key it was made with.
+    principal: Reference<'a>,
+    upstream_url: &'a str,
+    upstream_protocol: &'a str,
+    name: &'static str,
+}
+
+impl Resource for Endpoint {
+    const NAME: &'static str = "endpoint";
+    const COLLECTION: &'static str = "endpoints";
+    const LIST_FIELD: &'static str = "endpoints";
+    const ID_PREFIX: &'static str = "ep";
+    const DOC: &'static str = "Endpoints: addresses at which traffic arrives.";
+    const SILENT: Option<&'static str> = Some("the catalogue has no events for endpoints");
+    const FILTER: Option<&'static [Field]> = Some(&[
+        listfilter::ID,
+        listfilter::CREATED_AT,
+        listfilter::DESCRIPTION,
+        listfilter::METADATA,
+        field("principal", Shape::Reference),
+        field("type", Shape::EndpointType),
+        field("binding", Shape::First("bindings")),
+        field("bindings", Shape::List),
+        field("url", Shape::Text),
+        field("pooling_enabled", Shape::Flag),
+        field("scheme", Shape::Text),
+        field("region", Shape::Text),
+        field("name", Shape::Text),
+    ]);
+    const ARGUMENTS: &'static [Argument] = &[
+        argument("id", "id"),
+        argument("ids", "id"),
+        argument("url", "url"),
+        argument("urls", "url"),
+    ];
+    const PARAMETERS: &'static [Parameter] = page::ENDPOINTS;
+    const VALUE_CODES: &'static [(&'static str, Code)] = &[
+        ("description", Code::new(18012)),
+        ("metadata", Code::new(18013)),
+        ("traffic_policy", Code::new(18002)),
+    ];
+    const EMPTY_UPDATE: Option<Code> = Some(Code::new(18004));
+    const UNKNOWN: Option<Code> = Some(NOT_COVERED);
+    const CREATE_NEEDS_BODY: bool = false;
+
+    type Create = Create;
+    type Update = Update;
+    type View<'a> = View<'a>;
+
+    async fn create(cx: &Cx<'_>, id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
+        const NOT_CLOUD: Code = Code::new(248);
+        if !matches!(input.kind.as_str(), "" | "cloud") {
+            return Err(Refusal::of(NOT_CLOUD).into());
+        }
+        let wanted = Wanted::parse(&input.url)?;
+        let binding = binding(&input.bindings, &wanted)?;
+        let settled = wanted.settle(cx).await?;
+        let address = settled.address;
+        let upstream = StoredUpstream::check(
+            cx.settings,
+            address.scheme,
+            input.upstream_url,
+            input.upstream_protocol,
+        )?;
+        let id = format!("{}_{id}", Self::ID_PREFIX);
+        let policy = match input.traffic_policy.0 {
+            text if text.is_empty() => None,
+            text => {
+                let (scheme, goes_on) = (address.scheme.of_edge(), upstream.is_some());
+                Some(StoredPolicy::check(cx, &id, scheme, goes_on, &text, None).await?)
+            }
+        };
+        needs_one(upstream.as_ref(), policy.as_ref())?;
+        let endpoint = Self {
+            format: Format,
+            description: input.description,
+            metadata: input.metadata,
+            address,
+            domain_id: settled.domain_id,
+            tcp_addr_id: settled.tcp_addr_id,
+            binding,
+            pooling_enabled: input.pooling_enabled.unwrap_or(false),
+            upstream,
+            policy,
+            principal_id: cx.caller.owner_id.clone(),
+        };
+        let also = match settled.taking {
+            Some(taking) => taking.and(claim::first(cx, endpoint.want(&id))?),
+            None => claim::join(cx, endpoint.want(&id)).await?,
+        };
+        Ok(Draft {
+            also,
+            ..Draft::of(endpoint)
+        })
+    }
+
+    async fn update(
+        mut self,
+        cx: &Cx<'_>,
+        head: &Head,
+        input: Update,
+    ) -> Result<Draft<Self>, Error> {
+        const ANOTHER_SCHEME: Code = Code::new(18005);
+        const UNREADABLE: Code = Code::new(18001);
+        let before = self.address.clone();
+        let held_before = self.held();
+        let pooled_before = self.pooling_enabled;
+        if let Some(url) = input.url {
+            let wanted = Wanted::parse(&url)?;
+            if wanted.scheme != self.address.scheme {
+                return Err(Refusal::of(ANOTHER_SCHEME).into());
+            }
+            if wanted.host.is_none() {
+                return Err(Refusal::new(UNREADABLE, "An update's url needs a host.").into());
+            }
+            self.binding = binding(&[self.binding.name().to_owned()], &wanted)?;
+            // An address that it holds itself is in no reservation, and clients repeat the url.
+            if !(held_before.is_some() && wanted == Wanted::of(&self.address)) {
+                let settled = wanted.settle(cx).await?;
+                self.address = settled.address;
+                self.domain_id = settled.domain_id;
+                self.tcp_addr_id = settled.tcp_addr_id;
+            }
+        }
+        if let Some(bindings) = input.bindings {
+            self.binding = binding(&bindings, &Wanted::of(&self.address))?;
+        }
+        let had_upstream = self.upstream.is_some();
+        if input.upstream_url.is_some() || input.upstream_protocol.is_some() {
+            let (url, protocol) = match self.upstream {
+                Some(upstream) => (upstream.url, upstream.protocol),
+                None => Default::default(),
+            };
+            self.upstream = StoredUpstream::check(
+                cx.settings,
+                self.address.scheme,
+                input.upstream_url.unwrap_or(url),
+                input.upstream_protocol.unwrap_or(protocol),
+            )?;
+        }
+        let goes_on = self.upstream.is_some();
+        let text = match (&input.traffic_policy, &self.policy) {
+            (Some(given), _) => given.0.clone(),
+            // A policy that let traffic pass has to answer it now.
+            (None, Some(policy)) if goes_on != had_upstream => policy.shown.clone(),
+            (None, _) => String::new(),
+        };
+        if !text.is_empty() {
+            let (scheme, before) = (self.address.scheme.of_edge(), self.policy.as_ref());
+            let checked = StoredPolicy::check(cx, &head.id, scheme, goes_on, &text, before);
+            self.policy = Some(checked.await?);
+        } else if input.traffic_policy.is_some() {
+            self.policy = None;
+        }
+        needs_one(self.upstream.as_ref(), self.policy.as_ref())?;
+        self.pooling_enabled = input.pooling_enabled.unwrap_or(self.pooling_enabled);
+        self.description = input.description.unwrap_or(self.description);
+        self.metadata = input.metadata.unwrap_or(self.metadata);
+
+        let mut also = Changes::default();
+        if before.place() != self.address.place() {
+            also = also.and(claim::leave(cx, &head.id, &before.place()).await?);
+            if let Some(address) = held_before {
+                also = also.and(pool::release(cx, &address).await?);
+            }
+        }
+        if before != self.address || pooled_before != self.pooling_enabled {
+            also = also.and(claim::join(cx, self.want(&head.id)).await?);
+        }
+        Ok(Draft {
+            also,
+            ..Draft::of(self)
+        })
+    }
+
+    async fn before_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
+        let left = claim::leave(cx, &head.id, &self.address.place()).await?;
+        Ok(match self.held() {
+            Some(address) => left.and(pool::release(cx, &address).await?),
+            None => left,
+        })
+    }
+
+    fn links(&self, _head: &Head) -> Links {
+        let reservations = self.domain_id.iter().chain(&self.tcp_addr_id);
+        Links {
+            refs: reservations
+                .map(|id| Ref::new("url", id, OnDelete::Block))
+                .collect(),
+            ..Links::default()
+        }
+    }
+
+    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+        let scheme = self.address.scheme.name();
+        View {
+            id: &head.id,
+            uri: Uri {
+                base,
+                collection: Self::COLLECTION,
+                id: &head.id,
+            },
+            created_at: head.created_at,
+            updated_at: head.updated_at,
+            description: &self.description,
+            metadata: &self.metadata,
+            url: &self.address.url,
+            public_url: &self.address.url,
+            kind: "cloud",
+            proto: scheme,
+            scheme,
+            host: &self.address.host,
+            port: self.address.port,
+            hostport: self.address.hostport(),
+            region: "",
+            traffic_policy: self.policy.as_ref().map_or("", |policy| &policy.shown),
+            bindings: [self.binding.name()],
+            pooling_enabled: self.pooling_enabled,
+            domain: self
+                .domain_id
+                .as_deref()
+                .map(|id| Reference::to(base, reserved_domain::TYPE.collection, id)),
+            tcp_addr: self
+                .tcp_addr_id
+                .as_deref()
+                .map(|id| Reference::to(base, reserved_addr::TYPE.collection, id)),
+            tunnel: None,
+            tunnel_session: None,
+            edge: None,
+            principal: Reference::to_owner(&self.principal_id),
+            upstream_url: self.upstream.as_ref().map_or("", |upstream| &upstream.url),
+            upstream_protocol: self
+                .upstream
+                .as_ref()
+                .map_or("", |upstream| &upstream.protocol),
+            name: "",
+        }
+    }
+}
+
+impl Endpoint {
+    /// What the edge runs.
+    pub(crate) fn compile(
+        &self,
+        seal: &Seal,
+        head: &Head,
+        policies: &mut Compiled,
+    ) -> Result<culvert_edge::Endpoint, Fault> {
+        let unusable = |why: &dyn std::fmt::Display| {
+            Fault::bare(format!("compiling endpoint {}: {why}", head.id))
+        };
+        let scheme = self.address.scheme.of_edge();
+        let upstream = match &self.upstream {
+            Some(upstream) => {
+                let parsed = Upstream::parse(&upstream.url, &upstream.protocol);
+                Some(parsed.map_err(|error| unusable(&error))?)
+            }
+            None => None,
+        };
+        let policy = match &self.policy {
+            Some(policy) => {
+                let goes_on = upstream.is_some();
+                Some(policies.policy(seal, head, policy, scheme, goes_on)?)
+            }
+            None => None,
+        };
+        Ok(culvert_edge::Endpoint {
+            id: head.id.clone(),
+            account: head.account.as_str().into(),
+            scheme,
+            host: HostName::parse(&self.address.host).map_err(|error| unusable(&error))?,
+            port: self.address.port,
+            upstream,
+            policy,
+        })
+    }
+
+    /// The host below the platform domain whose certificate it presents, for endpoints that end TLS.
+    pub(crate) fn certificate_host(&self, platform: &HostName) -> Option<&str> {
+        let host = HostName::parse(&self.address.host).ok()?;
+        let is_platforms = self.address.scheme == AddressScheme::Https && host.is_within(platform);
+        is_platforms.then_some(self.address.host.as_str())
+    }
+
+    /// The address of the pool that it holds itself, in no reservation.
+    fn held(&self) -> Option<String> {
+        let is_held = self.address.scheme == AddressScheme::Tcp && self.tcp_addr_id.is_none();
+        is_held.then(|| self.address.hostport())
+    }
+
+    fn want<'a>(&'a self, id: &'a str) -> Want<'a> {
+        Want {
+            endpoint_id: id,
+            address: self.address.place(),
+            url: &self.address.url,
+            pooling: self.pooling_enabled,
+        }
+    }
+}
+
+const fn argument(name: &'static str, field: &'static str) -> Argument {
+    Argument { name, field }
+}
+
+impl AddressScheme {
+    const ALL: [Self; 4] = [Self::Http, Self::Https, Self::Tcp, Self::Tls];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+            Self::Tcp => "tcp",
+            Self::Tls => "tls",
+        }
+    }
+
+    /// The one public port, where there is one.
+    const fn port(self) -> Option<u16> {
+        match self {
+            Self::Http => Some(80),
+            Self::Https | Self::Tls => Some(443),
+            Self::Tcp => None,
+        }
+    }
+
+    const fn of_edge(self) -> Scheme {
+        match self {
+            Self::Http => Scheme::Http,
+            Self::Https => Scheme::Https,
+            Self::Tcp => Scheme::Tcp,
+            Self::Tls => Scheme::Tls,
+        }
+    }
+
+    const fn is_http(self) -> bool {
+        matches!(self, Self::Http | Self::Https)
+    }
+}
+
+impl Address {
+    /// What only one pool can have: https and tls share a port.
+    fn place(&self) -> String {
+        format!("{} {}", self.port, self.host)
+    }
+
+    fn hostport(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+}
+
+/// A url as it was sent.
+#[derive(Debug, PartialEq, Eq)]
+struct Wanted {
+    scheme: AddressScheme,
+    /// None for a random one.
+    host: Option<HostName>,
+    port: Option<u16>,
+}
+
+impl Wanted {
+    fn parse(url: &str) -> Result<Self, Refusal> {
+        const UNREADABLE: Code = Code::new(18001);
+        const NO_SCHEME: Code = Code::new(18022);
+        let unreadable = |why: &str| {
+            Refusal::new(
+                UNREADABLE,
+                format!("The url of an endpoint cannot be parsed: {why}."),
+            )
+        };
+        let (scheme, authority) = match url.split_once("://") {
+            None => (AddressScheme::Https, url),
+            Some((scheme, authority)) => {
+                let named = |one: &AddressScheme| scheme.eq_ignore_ascii_case(one.name());
+                let scheme = AddressScheme::ALL.into_iter().find(named);
+                (scheme.ok_or_else(|| Refusal::of(NO_SCHEME))?, authority)
+            }
+        };
+        if authority.is_empty() {
+            return Ok(Self {
+                scheme,
+                host: None,
+                port: None,
+            });
+        }
+        if authority.contains(['/', '?', '#', '@', '\\']) {
+            return Err(unreadable("it is a scheme, a host and perhaps a port"));
+        }
+        let (host, port) = match authority.split_once(':') {
+            None => (authority, None),
+            Some((host, port)) => {
+                let is_number = !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
+                let number = port.parse().ok().filter(|port| is_number && *port > 0);
+                let number =
+                    number.ok_or_else(|| unreadable("a port is a number from 1 to 65535"))?;
+                (host, Some(number))
+            }
+        };
+        let host = HostName::parse(host).map_err(|why| unreadable(&why.to_string()))?;
+        Ok(Self {
+            scheme,
+            host: Some(host),
+            port,
+        })
+    }
+
+    fn of(address: &Address) -> Self {
+        Self {
+            scheme: address.scheme,
+            host: HostName::parse(&address.host).ok(),
+            port: Some(address.port),
+        }
+    }
+
+    /// The address, once it is known to be the installation's to give or the account's own.
+    async fn settle(self, cx: &Cx<'_>) -> Result<Settled, Error> {
+        const WRONG_PORT: Code = Code::new(18023);
+        let (scheme, settings) = (self.scheme, cx.settings);
+        let name = scheme.name();
+        let Some(public_port) = scheme.port() else {
+            return self.settle_tcp(cx).await;
+        };
+        if self.port.is_some_and(|port| port != public_port) {
+            return Err(Refusal::of(WRONG_PORT).into());
+        }
+        let domain = &settings.edge_domain;
+        let (host, domain_id) = match self.host {
+            None => {
+                const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";
+                let label = cx.entropy.text(LETTERS, RANDOM_NAME_LENGTH);
+                (format!("{label}.{domain}"), None)
+            }
+            Some(host) => {
+                let id = match reserved_domain::covering(cx, &host).await? {
+                    Some(found) if found.head.account == cx.caller.account => Some(found.head.id),
+                    None if is_below(&host, domain) => None,
+                    _ => {
+                        return Err(Refusal::new(
+                            NOT_COVERED,
+                            format!("A host must be covered by a reserved domain of the account, or be a free name below `{domain}`."),
+                        )
+                        .into());
+                    }
+                };
+                (host.to_string(), id)
+            }
+        };
+        let url = match (scheme, self.port) {
+            // What was sent is shown: a default port is dropped from http and https only.
+            (AddressScheme::Tls, Some(port)) => format!("{name}://{host}:{port}"),
+            _ => format!("{name}://{host}"),
+        };
+        let address = Address {
+            scheme,
+            host,
+            port: public_port,
+            url,
+        };
+        Ok(Settled {
+            address,
+            domain_id,
+            tcp_addr_id: None,
+            taking: None,
+        })
+    }
+
+    async fn settle_tcp(self, cx: &Cx<'_>) -> Result<Settled, Error> {
+        const NO_PORT: Code = Code::new(18003);
+        let (host, port, tcp_addr_id, taking) = match (self.host, self.port) {
+            (None, _) => {
+                let taken = pool::take(cx).await?.ok_or_else(|| {
+                    Refusal::new(
+                        WRONG_FIELD,
+                        "Every TCP address of this installation's pool is taken.",
+                    )
+                })?;
+                let Taken { port, taking } = taken;
+                (pool::host(cx.settings), port, None, Some(taking))
+            }
+            (Some(_), None) => return Err(Refusal::of(NO_PORT).into()),
+            (Some(host), Some(port)) => {
+                let reserved = reserved_addr::of(cx, &format!("{host}:{port}")).await?;
+                let id = reserved.map(|document| document.head.id).ok_or_else(|| {
+                    Refusal::new(
+                        NOT_COVERED,
+                        "The host and port of a TCP endpoint must be a reserved address of the account; `tcp://` alone takes a free one.",
+                    )
+                })?;
+                (host.to_string(), port, Some(id), None)
+            }
+        };
+        let address = Address {
+            url: format!("{}://{host}:{port}", self.scheme.name()),
+            scheme: self.scheme,
+            host,
+            port,
+        };
+        Ok(Settled {
+            address,
+            domain_id: None,
+            tcp_addr_id,
+            taking,
+        })
+    }
+}
+
+/// An address that the endpoint may have, and what makes it so.
+#[derive(Debug)]
+struct Settled {
+    address: Address,
+    domain_id: Option<String>,
+    tcp_addr_id: Option<String>,
+    /// The writes by which the installation gives one of its pool.
+    taking: Option<Changes>,
+}
+
+/// Whether a host is a name below `domain`, and not all of them.
+fn is_below(host: &HostName, domain: &HostName) -> bool {
+    host.is_within(domain) && host != domain && host.strip_prefix("*.") != Some(domain)
+}
+
+fn binding(given: &[String], wanted: &Wanted) -> Result<Binding, Refusal> {
+    const UNKNOWN: Code = Code::new(15005);
+    const TWICE: Code = Code::new(15006);
+    const NOT_KUBERNETES: Code = Code::new(18018);
+    for (index, name) in given.iter().enumerate() {
+        if !matches!(name.as_str(), "public" | "internal" | "kubernetes") {
+            return Err(Refusal::of(UNKNOWN));
+        }
+        if given.iter().take(index).any(|earlier| earlier == name) {
+            return Err(Refusal::of(TWICE));
+        }
+    }
+    let is_internal = wanted
+        .host
+        .as_ref()
+        .is_some_and(|host| host.is_within("internal"));
+    match given {
+        [_, _, ..] => Err(Refusal::new(
+            WRONG_FIELD,
+            "An endpoint has at most one binding.",
+        )),
+        [name] if name == "kubernetes" && wanted.scheme == AddressScheme::Https => {
+            Err(Refusal::of(NOT_KUBERNETES))
+        }
+        [name] if name != "public" => Err(Refusal::new(
+            WRONG_FIELD,
+            format!("This version of culvert has no endpoints with the binding `{name}` yet."),
+        )),
+        _ if is_internal => Err(Refusal::new(
+            WRONG_FIELD,
+            "This version of culvert has no internal endpoints yet.",
+        )),
+        _ => Ok(Binding::Public),
+    }
+}
+
+/// An endpoint does something with its traffic.
+fn needs_one(
+    upstream: Option<&StoredUpstream>,
+    policy: Option<&StoredPolicy>,
+) -> Result<(), Refusal> {
+    const NOTHING_TO_DO: Code = Code::new(18015);
+    if upstream.is_none() && policy.is_none() {
+        return Err(Refusal::of(NOTHING_TO_DO));
+    }
+    Ok(())
+}
+
+impl StoredUpstream {
+    fn check(
+        settings: &Settings,
+        scheme: AddressScheme,
+        url: String,
+        protocol: String,
+    ) -> Result<Option<Self>, Refusal> {
+        if url.is_empty() {
+            return Ok(None);
+        }
+        if !scheme.is_http() && !protocol.is_empty() {
+            return Err(Refusal::new(
+                WRONG_FIELD,
+                "`upstream_protocol` is for http and https endpoints.",
+            ));
+        }
+        let upstream = Upstream::parse(&url, &protocol)?;
+        if upstream.is_http() != scheme.is_http() {
+            return Err(Refusal::new(
+                WRONG_FIELD,
+                format!(
+                    "The upstream_url of an endpoint with scheme {} begins with {}.",
+                    scheme.name(),
+                    if scheme.is_http() {
+                        "`http://` or `https://`"
+                    } else {
+                        "`tcp://`"
+                    },
+                ),
+            ));
+        }
+        if upstream.is_private() && !settings.allow_private_upstreams {
+            return Err(Refusal::new(
+                WRONG_FIELD,
+                "The upstream_url leads to a private address, which this installation does not allow.",
+            ));
+        }
+        let protocol = match (scheme.is_http(), protocol.is_empty()) {
+            (true, true) => "http1".to_owned(),
+            _ => protocol,
+        };
+        Ok(Some(Self { url, protocol }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parse(url: &str) -> Result<(AddressScheme, Option<String>, Option<u16>), u16> {
+        Wanted::parse(url)
+            .map(|wanted| {
+                (
+                    wanted.scheme,
+                    wanted.host.map(|host| host.to_string()),
+                    wanted.port,
+                )
+            })
+            .map_err(|refusal| refusal.code.unwrap().number())
+    }
+
+    #[test]
+    fn urls() {
+        use AddressScheme::{Http, Https, Tcp, Tls};
+        let host = |name: &str| Some(name.to_owned());
+        for (url, expected) in [
+            ("", Ok((Https, None, None))),
+            ("http://", Ok((Http, None, None))),
+            ("TCP://", Ok((Tcp, None, None))),
+            ("A.Example", Ok((Https, host("a.example"), None))),
+            ("a.example:443", Ok((Https, host("a.example"), Some(443)))),
+            (
+                "tls://a.example:443",
+                Ok((Tls, host("a.example"), Some(443))),
+            ),
+            ("http://*.a.example", Ok((Http, host("*.a.example"), None))),
+            ("ftp://a.example", Err(18022)),
+            ("://a.example", Err(18022)),
+            ("https://a.example/", Err(18001)),
+            ("https://user@a.example", Err(18001)),
+            ("https://a.example:x", Err(18001)),
+            ("https://a.example:0", Err(18001)),
+            ("https://a.example:+1", Err(18001)),
+            ("https://a.example:65536", Err(18001)),
+            ("https://127.0.0.1", Err(18001)),
+            ("https://[::1]:443", Err(18001)),
+            ("https://a b", Err(18001)),
+        ] {
+            assert_eq!(parse(url), expected, "{url}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_url_or_refused(url in "\\PC{0,80}|(http|tls|tcp|https)://[a-z.*:0-9]{0,30}") {
+            drop(Wanted::parse(&url));
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! Event destination: one remote system that receives events (contract: management API 2.4).
+//!
+//! What a target's fields mean and which values are allowed is the business of `culvert-delivery`,
+//! which also runs it. Here a configuration is stored in two parts: the form that is shown, free of
+//! secrets, and the whole, sealed.
+
+use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Secret, Timestamp};
+use culvert_delivery::{TargetType, target};
+use culvert_store::{Changes, Head};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::{Map, Value};
+
+use super::{Draft, Extra, Resource, ResourceType, Reveal, Uri};
+use crate::cx::Cx;
+use crate::input;
+use crate::listfilter::{self, Field};
+use crate::seal::Seal;
+use crate::stored::Format;
+use crate::{Error, replay};
+
+pub(crate) static TYPE: ResourceType = ResourceType::of::<EventDestination>();
+
+/// Keys that every view of a target has, used or not.
+const PUBLIC_TARGETS: [&str; 5] = [
+    "azure_logs_ingestion",
+    "cloudwatch_logs",
+    "datadog",
+    "firehose",
+    "kinesis",
+];
+
+/// The stored form.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct EventDestination {
+    version: Format<1>,
+    description: Description,
+    metadata: Metadata,
+    /// As it was sent: `json` in any letter case.
+    format: String,
+    target: StoredTarget,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct StoredTarget {
+    /// Key of the target, such as `webhook`.
+    name: String,
+    /// The configuration as it is shown.
+    shown: Value,
+    /// The whole configuration, sealed.
+    sealed: String,
+}
+
+/// A new event destination.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "EventDestinationCreate", extend("required" = ["format", "target"]), transform = input::create_schema)]
+pub(crate) struct Create {
+    /// What it is for. At most 255 bytes.
+    #[schemars(with = "String", length(max = 255))]
+    description: Description,
+    /// Anything to be kept beside it. At most 4096 bytes.
+    #[schemars(with = "String", length(max = 4096))]
+    metadata: Metadata,
+    /// How events are written: `json`. Required.
+    format: String,
+    /// Where events go: exactly one target. Required.
+    #[schemars(schema_with = "target_schema")]
+    target: Map<String, Value>,
+}
+
+/// Changes to an event destination.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "EventDestinationUpdate", transform = input::update_schema)]
+pub(crate) struct Update {
+    /// What it is for. At most 255 bytes.
+    #[schemars(with = "Option<String>", length(max = 255))]
+    description: Option<Description>,
+    /// Anything to be kept beside it. At most 4096 bytes.
+    #[schemars(with = "Option<String>", length(max = 4096))]
+    metadata: Option<Metadata>,
+    /// How events are written: `json`.
+    format: Option<String>,
+    /// Another configuration of the same target. Secrets that are left out stay.
+    #[schemars(schema_with = "target_schema")]
+    target: Option<Map<String, Value>>,
+}
+
+/// An event destination as the API shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "EventDestination")]
+pub(crate) struct View<'a> {
+    id: &'a str,
+    metadata: &'a str,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    created_at: Timestamp,
+    description: &'a str,
+    format: &'a str,
+    /// The target in use, without its secrets; the keys of others are `null`.
+    #[schemars(schema_with = "shown_target_schema")]
+    target: ShownTarget<'a>,
+    #[schemars(with = "String")]
+    uri: Uri<'a>,
+}
+
+#[derive(Debug)]
+struct ShownTarget<'a>(&'a StoredTarget);
+
+impl Serialize for ShownTarget<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        for name in PUBLIC_TARGETS.iter().filter(|name| **name != self.0.name) {
+            map.serialize_entry(name, &None::<()>)?;
+        }
+        map.serialize_entry(&self.0.name, &self.0.shown)?;
+        map.end()
+    }
+}
+
+impl Resource for EventDestination {
+    const NAME: &'static str = "event_destination";
+    const COLLECTION: &'static str = "event_destinations";
+    const LIST_FIELD: &'static str = "event_destinations";
+    const ID_PREFIX: &'static str = "ed";
+    const DOC: &'static str = "Event destinations: remote systems that receive events.";
+    const FILTER: Option<&'static [Field]> = Some(&[
+        listfilter::ID,
+        listfilter::CREATED_AT,
+        listfilter::DESCRIPTION,
+        listfilter::METADATA,
+    ]);
+    const VALUE_CODES: &'static [(&'static str, Code)] = &[
+        ("description", Code::new(5140)),
+        ("metadata", Code::new(5140)),
+    ];
+    const IN_USE: Option<Code> = Some(Code::new(5112));
+    const CREATE_NEEDS_BODY: bool = true;
+    const OPERATIONS: &'static [Extra] = replay::OPERATIONS;
+
+    type Create = Create;
+    type Update = Update;
+    type View<'a> = View<'a>;
+
+    async fn create(cx: &Cx<'_>, id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
+        check_format(&input.format)?;
+        let (ty, given) = only(input.target)?;
+        let id = format!("{}_{id}", Self::ID_PREFIX);
+        let (target, reveal) = StoredTarget::check(cx, &id, ty, &given)?;
+        Ok(Draft {
+            reveal,
+            ..Draft::of(Self {
+                version: Format,
+                description: input.description,
+                metadata: input.metadata,
+                format: input.format,
+                target,
+            })
+        })
+    }
+
+    async fn update(
+        mut self,
+        cx: &Cx<'_>,
+        head: &Head,
+        input: Update,
+    ) -> Result<Draft<Self>, Error> {
+        const ANOTHER_KIND: Code = Code::new(5108);
+        if let Some(format) = input.format {
+            check_format(&format)?;
+            self.format = format;
+        }
+        if let Some(target) = input.target {
+            let (ty, given) = only(target)?;
+            if ty.name != self.target.name {
+                return Err(Refusal::of(ANOTHER_KIND).into());
+            }
+            let stored = self.target.open(cx.seal, &head.id)?;
+            let merged = (ty.merge)(&stored, given);
+            // Secrets made here are shown by creations only.
+            (self.target, _) = StoredTarget::check(cx, &head.id, ty, &merged)?;
+        }
+        self.description = input.description.unwrap_or(self.description);
+        self.metadata = input.metadata.unwrap_or(self.metadata);
+        Ok(Draft::of(self))
+    }
+
+    async fn before_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
+        Ok(replay::removal_with(cx, head).await?)
+    }
+
+    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+        View {
+            id: &head.id,
+            metadata: &self.metadata,
+            created_at: head.created_at,
+            description: &self.description,
+            format: &self.format,
+            target: ShownTarget(&self.target),
+            uri: Uri {
+                base,
+                collection: Self::COLLECTION,
+                id: &head.id,
+            },
+        }
+    }
+}
+
+impl EventDestination {
+    /// The target's entry and its whole configuration, to be opened for sending.
+    pub(crate) fn target(
+        &self,
+        seal: &Seal,
+        head: &Head,
+    ) -> Result<(&'static TargetType, Value), Fault> {
+        let ty = target::find(&self.target.name).ok_or_else(|| {
+            Fault::bare(format!(
+                "opening destination {}: this build has no target {}",
+                head.id, self.target.name
+            ))
+        })?;
+        Ok((ty, self.target.open(seal, &head.id)?))
+    }
+}
+
+impl StoredTarget {
+    /// Checks a configuration; with it comes what is shown of it once.
+    fn check(
+        cx: &Cx<'_>,
+        id: &str,
+        ty: &'static TargetType,
+        given: &Value,
+    ) -> Result<(Self, Option<Reveal>), Error> {
+        let checked = (ty.check)(given, &cx.settings.targets, cx.entropy)?;
+        let shown = (ty.redact)(&checked.stored);
+        let reveal = checked.shown_once.map(|once| {
+            let mut revealed = shown.clone();
+            if let (Value::Object(revealed), Value::Object(once)) = (&mut revealed, once) {
+                revealed.extend(once);
+            }
+            Reveal {
+                pointer: format!("/target/{}", ty.name),
+                json: Secret::new(revealed.to_string()),
+            }
+        });
+        let target = Self {
+            name: ty.name.to_owned(),
+            shown,
+            sealed: cx.seal.seal(cx.entropy, id, &checked.stored.to_string())?,
+        };
+        Ok((target, reveal))
+    }
+
+    fn open(&self, seal: &Seal, id: &str) -> Result<Value, Fault> {
+        let text = seal.open(id, &self.sealed)?;
+        serde_json::from_str(text.reveal())
+            .map_err(|_| Fault::bare(format!("reading the sealed target of {id}")))
+    }
+}
+
+fn check_format(format: &str) -> Result<(), Refusal> {
+    const UNKNOWN: Code = Code::new(235);
+    if format.eq_ignore_ascii_case("json") {
+        Ok(())
+    } else {
+        Err(Refusal::of(UNKNOWN))
+    }
+}
+
+/// The one target of a body, and its configuration.
+fn only(given: Map<String, Value>) -> Result<(&'static TargetType, Value), Refusal> {
+    const NONE: Code = Code::new(5100);
+    const SEVERAL: Code = Code::new(5115);
+    const UNKNOWN: Code = Code::new(236);
+    let mut found = None;
+    for (name, value) in given {
+        let ty = target::find(&name);
+        let is_public = PUBLIC_TARGETS.contains(&name.as_str());
+        match (ty, is_public) {
+            (None, true) if value.is_null() => {}
+            (None, _) => {
+                let names: Vec<_> = target::ALL.iter().map(|ty| ty.name).collect();
+                let name: String = name.chars().take(64).collect();
+                return Err(Refusal::new(
+                    UNKNOWN,
+                    format!(
+                        "`{name}` is not a target of this build of culvert, which has: {}.",
+                        names.join(", ")
+                    ),
+                ));
+            }
+            (Some(_), _) if value.is_null() => {}
+            (Some(ty), _) => {
+                if found.replace((ty, value)).is_some() {
+                    return Err(Refusal::of(SEVERAL));
+                }
+            }
+        }
+    }
+    found.ok_or_else(|| Refusal::of(NONE))
+}
+
+/// An object with one of the targets of this build.
+fn target_schema(generator: &mut SchemaGenerator) -> Schema {
+    let mut schema = json_schema!({
+        "type": "object",
+        "additionalProperties": false,
+        "minProperties": 1,
+        "maxProperties": 1,
+        "properties": {},
+    });
+    let properties: Map<String, Value> = target::ALL
+        .iter()
+        .map(|ty| {
+            let mut schema = (ty.schema)(generator);
+            schema.insert("description".to_owned(), ty.doc.into());
+            (ty.name.to_owned(), schema.to_value())
+        })
+        .collect();
+    schema.insert("properties".to_owned(), properties.into());
+    schema
+}
+
+/// The same as it is shown: the public keys always, secrets `null`.
+fn shown_target_schema(_: &mut SchemaGenerator) -> Schema {
+    let null = || json_schema!({ "type": ["object", "null"] }).to_value();
+    let object = || json_schema!({ "type": "object" }).to_value();
+    let public = PUBLIC_TARGETS.iter().map(|name| (*name, null()));
+    let ours = target::ALL.iter().map(|ty| (ty.name, object()));
+    let properties: Map<String, Value> = public
+        .chain(ours)
+        .map(|(name, schema)| (name.to_owned(), schema))
+        .collect();
+    json_schema!({
+        "type": "object",
+        "required": PUBLIC_TARGETS,
+        "properties": properties,
+    })
+}

@@ -1,0 +1,605 @@
+//! Event subscription: which events, with which fields, go to which destinations (contract:
+//! management API 2.5 and 2.6, events 10).
+//!
+//! A subscription's sources are parts of it and have operations of their own; the type is their key.
+//! Sources of traffic kinds are checked by the code that will run them.
+
+use std::collections::HashSet;
+
+use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, Timestamp};
+use culvert_events::{Family, Filter, Kind, Selection, kinds};
+use culvert_store::{Changes, Document, Head, OnDelete, Ref, Topic};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+
+use super::{Draft, Extra, Links, Made, Reference, Resource, ResourceType, Running, Uri};
+use crate::audit;
+use crate::cx::Cx;
+use crate::input::{self, Problem};
+use crate::listfilter::{self, Field};
+use crate::operation::{Answer, BodySpec, Call, Method, Reply, Status};
+use crate::page::reference;
+use crate::service::{self, RUNS_MAX};
+use crate::stored::{self, Format};
+use crate::{Control, Error};
+
+use super::event_destination;
+
+pub(crate) static TYPE: ResourceType = ResourceType::of::<EventSubscription>();
+
+const SUBSCRIPTION_UNKNOWN: Code = Code::new(5123);
+const SOURCE_UNKNOWN: Code = Code::new(5125);
+const TYPE_TWICE: Code = Code::new(5127);
+
+/// The stored form.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct EventSubscription {
+    format: Format<1>,
+    description: Description,
+    metadata: Metadata,
+    pub(crate) sources: Vec<Source>,
+    pub(crate) destination_ids: Vec<String>,
+}
+
+/// One kind of event a subscription wants.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Source {
+    #[serde(rename = "type")]
+    pub(crate) kind: String,
+    /// Empty for all.
+    pub(crate) fields: Vec<String>,
+    /// Empty for none.
+    pub(crate) filter: String,
+}
+
+/// A new event subscription.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "EventSubscriptionCreate", transform = input::create_schema)]
+pub(crate) struct Create {
+    /// What it is for. At most 255 bytes.
+    #[schemars(with = "String", length(max = 255))]
+    description: Description,
+    /// Anything to be kept beside it. At most 4096 bytes.
+    #[schemars(with = "String", length(max = 4096))]
+    metadata: Metadata,
+    /// The kinds of events it wants, each at most once.
+    sources: Vec<SourceInput>,
+    /// Ids of the event destinations that receive them.
+    destination_ids: Vec<String>,
+}
+
+/// Changes to an event subscription.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "EventSubscriptionUpdate", transform = input::update_schema)]
+pub(crate) struct Update {
+    /// What it is for. At most 255 bytes.
+    #[schemars(with = "Option<String>", length(max = 255))]
+    description: Option<Description>,
+    /// Anything to be kept beside it. At most 4096 bytes.
+    #[schemars(with = "Option<String>", length(max = 4096))]
+    metadata: Option<Metadata>,
+    /// Replaces all sources; an empty list changes nothing.
+    sources: Option<Vec<SourceInput>>,
+    /// Replaces all destinations; an empty list removes them.
+    destination_ids: Option<Vec<String>>,
+}
+
+/// One kind of event that is wanted.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "EventSourceCreate", extend("required" = ["type"]), transform = input::create_schema)]
+struct SourceInput {
+    /// A name of the event catalogue with its version, such as `http_request_complete.v0`.
+    #[serde(rename = "type")]
+    kind: String,
+    /// Traffic events only: the fields that are wanted. All of them when empty.
+    fields: Option<Vec<String>>,
+    /// Traffic events only: a CEL condition on `ev`. All events when empty.
+    filter: Option<String>,
+}
+
+/// Changes to a source.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "EventSourceUpdate", transform = input::update_schema)]
+struct SourceUpdate {
+    /// The type the path names; it cannot be changed.
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    /// Traffic events only: the fields that are wanted. All of them when empty.
+    fields: Option<Vec<String>>,
+    /// Traffic events only: a CEL condition on `ev`. All events when empty.
+    filter: Option<String>,
+}
+
+/// An event subscription as the API shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "EventSubscription")]
+pub(crate) struct View<'a> {
+    id: &'a str,
+    #[schemars(with = "String")]
+    uri: Uri<'a>,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    created_at: Timestamp,
+    metadata: &'a str,
+    description: &'a str,
+    sources: Vec<SourceView<'a>>,
+    destinations: Vec<Reference<'a>>,
+}
+
+/// A source as the API shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "EventSource")]
+struct SourceView<'a> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    uri: String,
+    /// The wanted fields in the order they were sent; empty for all.
+    fields: &'a [String],
+    /// The condition; empty for none.
+    filter: &'a str,
+}
+
+impl Resource for EventSubscription {
+    const NAME: &'static str = "event_subscription";
+    const COLLECTION: &'static str = "event_subscriptions";
+    const LIST_FIELD: &'static str = "event_subscriptions";
+    const ID_PREFIX: &'static str = "esb";
+    const DOC: &'static str = "Event subscriptions: which events go to which destinations.";
+    const FILTER: Option<&'static [Field]> = Some(&[
+        listfilter::ID,
+        listfilter::CREATED_AT,
+        listfilter::DESCRIPTION,
+        listfilter::METADATA,
+    ]);
+    const VALUE_CODES: &'static [(&'static str, Code)] = &[
+        ("description", Code::new(5140)),
+        ("metadata", Code::new(5140)),
+    ];
+    const UNKNOWN: Option<Code> = Some(Code::new(5103));
+    const CREATE_NEEDS_BODY: bool = false;
+    const OPERATIONS: &'static [Extra] = SOURCES;
+
+    type Create = Create;
+    type Update = Update;
+    type View<'a> = View<'a>;
+
+    async fn create(cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
+        let sources = check_sources(input.sources)?;
+        Ok(Draft::of(Self {
+            format: Format,
+            description: input.description,
+            metadata: input.metadata,
+            sources,
+            destination_ids: check_destinations(cx, input.destination_ids).await?,
+        }))
+    }
+
+    async fn update(
+        mut self,
+        cx: &Cx<'_>,
+        _head: &Head,
+        input: Update,
+    ) -> Result<Draft<Self>, Error> {
+        // An empty list is what one client sends for a field its caller did not name.
+        if let Some(sources) = input.sources.filter(|sources| !sources.is_empty()) {
+            self.sources = check_sources(sources)?;
+        }
+        if let Some(ids) = input.destination_ids {
+            self.destination_ids = check_destinations(cx, ids).await?;
+        }
+        self.description = input.description.unwrap_or(self.description);
+        self.metadata = input.metadata.unwrap_or(self.metadata);
+        Ok(Draft::of(self))
+    }
+
+    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+        let uri = Uri {
+            base,
+            collection: Self::COLLECTION,
+            id: &head.id,
+        };
+        View {
+            id: &head.id,
+            uri,
+            created_at: head.created_at,
+            metadata: &self.metadata,
+            description: &self.description,
+            sources: self.sources.iter().map(|source| source.view(uri)).collect(),
+            destinations: self
+                .destination_ids
+                .iter()
+                .map(|id| Reference::to(base, event_destination::TYPE.collection, id))
+                .collect(),
+        }
+    }
+
+    fn links(&self, _head: &Head) -> Links {
+        let refs = self
+            .destination_ids
+            .iter()
+            .map(|id| Ref::new("destination_ids", id, OnDelete::Block));
+        let told = self
+            .sources
+            .iter()
+            .filter(|source| source.traffic().is_none());
+        let topics = told.flat_map(|source| {
+            self.destination_ids.iter().map(|destination| Topic {
+                kind: source.kind.clone(),
+                destination: destination.clone(),
+            })
+        });
+        Links {
+            keys: Vec::new(),
+            refs: refs.collect(),
+            topics: topics.collect(),
+        }
+    }
+}
+
+impl Source {
+    /// The traffic kind it wants, if it is one.
+    pub(crate) fn traffic(&self) -> Option<&'static Kind> {
+        traffic_kind(&self.kind)
+    }
+
+    /// Checks it, and folds fields that are named twice. `place` is put before what is wrong.
+    fn check(mut self, place: &str) -> Result<Self, Refusal> {
+        const UNKNOWN: Code = Code::new(238);
+        const FIELDS_OF_AUDIT: Code = Code::new(5401);
+        const FILTER_OF_AUDIT: Code = Code::new(5402);
+        let at = |refusal: Refusal| Refusal {
+            message: format!("{place}{}", refusal.message).into(),
+            ..refusal
+        };
+        if let Some(kind) = self.traffic() {
+            let mut seen = HashSet::new();
+            self.fields.retain(|field| seen.insert(field.clone()));
+            Selection::parse(kind, &self.fields).map_err(at)?;
+            if !self.filter.is_empty() {
+                Filter::compile(kind, &self.filter).map_err(at)?;
+            }
+        } else if audit::is_kind(&self.kind) {
+            if !self.fields.is_empty() {
+                return Err(at(Refusal::of(FIELDS_OF_AUDIT)));
+            }
+            if !self.filter.is_empty() {
+                return Err(at(Refusal::of(FILTER_OF_AUDIT)));
+            }
+        } else {
+            let name: String = self.kind.chars().take(64).collect();
+            let mut kinds: Vec<_> = traffic_kinds().map(|kind| kind.name.to_owned()).collect();
+            kinds.extend(audit::kinds().into_iter().map(|kind| kind.name));
+            return Err(at(Refusal::new(
+                UNKNOWN,
+                format!(
+                    "There is no event type `{name}`; there are: {}.",
+                    kinds.join(", ")
+                ),
+            )));
+        }
+        Ok(self)
+    }
+
+    fn view<'a>(&'a self, subscription: Uri<'_>) -> SourceView<'a> {
+        SourceView {
+            kind: &self.kind,
+            uri: format!("{subscription}/sources/{}", self.kind),
+            fields: &self.fields,
+            filter: &self.filter,
+        }
+    }
+}
+
+impl From<SourceInput> for Source {
+    fn from(input: SourceInput) -> Self {
+        Self {
+            kind: input.kind,
+            fields: input.fields.unwrap_or_default(),
+            filter: input.filter.unwrap_or_default(),
+        }
+    }
+}
+
+fn traffic_kinds() -> impl Iterator<Item = &'static Kind> {
+    let is_traffic = |kind: &&'static Kind| kind.family == Family::Traffic;
+    kinds::ALL.iter().copied().filter(is_traffic)
+}
+
+fn traffic_kind(name: &str) -> Option<&'static Kind> {
+    traffic_kinds().find(|kind| kind.name == name)
+}
+
+fn check_sources(given: Vec<SourceInput>) -> Result<Vec<Source>, Refusal> {
+    let mut sources: Vec<Source> = Vec::new();
+    for (index, input) in given.into_iter().enumerate() {
+        let kind: String = input.kind.chars().take(64).collect();
+        let place = format!("Source {} (`{kind}`): ", index + 1);
+        // Each type is known and given once, so a list cannot be longer than the catalogue.
+        let source = Source::from(input).check(&place)?;
+        if sources.iter().any(|other| other.kind == source.kind) {
+            return Err(Refusal::new(
+                TYPE_TWICE,
+                format!("{place}the event type is given more than once."),
+            ));
+        }
+        sources.push(source);
+    }
+    Ok(sources)
+}
+
+/// Folds duplicates; refuses what is no destination of the caller's account.
+async fn check_destinations(cx: &Cx<'_>, given: Vec<String>) -> Result<Vec<String>, Error> {
+    const UNKNOWN: Code = Code::new(5103);
+    let mut seen = HashSet::new();
+    let mut ids = Vec::new();
+    for (index, id) in given.into_iter().enumerate() {
+        if !seen.insert(id.clone()) {
+            continue;
+        }
+        let ty = &event_destination::TYPE;
+        reference(&format!("destination_ids[{index}]"), &id, ty.prefixes)?;
+        if cx.own(ty.kind, &id).await?.is_none() {
+            return Err(
+                Refusal::new(UNKNOWN, format!("There is no event destination `{id}`.")).into(),
+            );
+        }
+        ids.push(id);
+    }
+    Ok(ids)
+}
+
+/// The operations of sources.
+const SOURCES: &[Extra] = &[
+    Extra {
+        name: "create_source",
+        method: Method::Post,
+        suffix: "/sources",
+        doc: "Adds a kind of event to an event subscription.",
+        body: Some(BodySpec {
+            schema: SchemaGenerator::subschema_for::<SourceInput>,
+            required: true,
+        }),
+        answer: Answer {
+            status: Status::Created,
+            schema: Some(SchemaGenerator::subschema_for::<SourceView<'static>>),
+        },
+        query: &[],
+        run: run_create_source,
+    },
+    Extra {
+        name: "list_sources",
+        method: Method::Get,
+        suffix: "/sources",
+        doc: "Lists the kinds of events an event subscription wants.",
+        body: None,
+        answer: Answer {
+            status: Status::Ok,
+            schema: Some(sources_schema),
+        },
+        query: &[],
+        run: run_list_sources,
+    },
+    Extra {
+        name: "get_source",
+        method: Method::Get,
+        suffix: "/sources/{type}",
+        doc: "Shows one kind of event an event subscription wants.",
+        body: None,
+        answer: Answer {
+            status: Status::Ok,
+            schema: Some(SchemaGenerator::subschema_for::<SourceView<'static>>),
+        },
+        query: &[],
+        run: run_get_source,
+    },
+    Extra {
+        name: "update_source",
+        method: Method::Patch,
+        suffix: "/sources/{type}",
+        doc: "Changes fields or filter of a kind of event an event subscription wants.",
+        body: Some(BodySpec {
+            schema: SchemaGenerator::subschema_for::<SourceUpdate>,
+            required: false,
+        }),
+        answer: Answer {
+            status: Status::Ok,
+            schema: Some(SchemaGenerator::subschema_for::<SourceView<'static>>),
+        },
+        query: &[],
+        run: run_update_source,
+    },
+    Extra {
+        name: "delete_source",
+        method: Method::Delete,
+        suffix: "/sources/{type}",
+        doc: "Removes a kind of event from an event subscription.",
+        body: None,
+        answer: Answer {
+            status: Status::NoContent,
+            schema: None,
+        },
+        query: &[],
+        run: run_delete_source,
+    },
+];
+
+fn sources_schema(generator: &mut SchemaGenerator) -> Schema {
+    let source = generator.subschema_for::<SourceView<'static>>();
+    json_schema!({
+        "type": "object",
+        "required": ["sources", "uri"],
+        "properties": {
+            "sources": { "type": "array", "items": source },
+            "uri": { "type": "string" },
+        },
+    })
+}
+
+fn run_create_source(control: &Control, call: Call) -> Running<'_> {
+    Box::pin(async move {
+        let input: SourceInput = input::create(call.body.clone()).map_err(shape)?;
+        let source = Source::from(input);
+        let body = change(control, &call, |subscription| {
+            let source = source.clone().check("")?;
+            if subscription
+                .sources
+                .iter()
+                .any(|other| other.kind == source.kind)
+            {
+                return Err(Refusal::of(TYPE_TWICE));
+            }
+            subscription.sources.push(source);
+            Ok(Some(subscription.sources.len() - 1))
+        })
+        .await?;
+        Ok(Reply::Created {
+            body,
+            secret: false,
+        })
+    })
+}
+
+fn run_list_sources(control: &Control, call: Call) -> Running<'_> {
+    Box::pin(async move {
+        const UNKNOWN_PARAMETER: Code = Code::new(231);
+        // The one list without pages.
+        if !call.query.is_empty() {
+            return Err(Refusal::new(UNKNOWN_PARAMETER, "This list takes no parameters.").into());
+        }
+        let (subscription, head) = of_call(control, &call).await?;
+        let view = subscription.view(&head, &call.base);
+        let list = SourceList {
+            uri: format!("{}/sources", view.uri),
+            sources: view.sources,
+        };
+        Ok(Reply::Ok(stored::write(&list)?))
+    })
+}
+
+fn run_get_source(control: &Control, call: Call) -> Running<'_> {
+    Box::pin(async move {
+        let (subscription, head) = of_call(control, &call).await?;
+        let index = subscription.position(&call)?;
+        Ok(Reply::Ok(
+            subscription.source_text(index, &head, &call.base)?,
+        ))
+    })
+}
+
+fn run_update_source(control: &Control, call: Call) -> Running<'_> {
+    Box::pin(async move {
+        const WRONG: Code = Code::new(215);
+        let input = input::update::<SourceUpdate>(call.body.clone())
+            .map_err(shape)?
+            .input;
+        let named = call.path.get(1).map(String::as_str);
+        if input.kind.is_some() && input.kind.as_deref() != named {
+            return Err(Refusal::new(
+                WRONG,
+                "`type` must be the type that the path names; it cannot be changed.",
+            )
+            .into());
+        }
+        let body = change(control, &call, |subscription| {
+            let index = subscription.position(&call)?;
+            let mut source = subscription.sources.remove(index);
+            source.fields = input.fields.clone().unwrap_or(source.fields);
+            source.filter = input.filter.clone().unwrap_or(source.filter);
+            subscription.sources.insert(index, source.check("")?);
+            Ok(Some(index))
+        })
+        .await?;
+        Ok(Reply::Ok(body))
+    })
+}
+
+fn run_delete_source(control: &Control, call: Call) -> Running<'_> {
+    Box::pin(async move {
+        change(control, &call, |subscription| {
+            let index = subscription.position(&call)?;
+            subscription.sources.remove(index);
+            Ok(None)
+        })
+        .await?;
+        Ok(Reply::NoContent)
+    })
+}
+
+#[derive(Serialize)]
+struct SourceList<'a> {
+    sources: Vec<SourceView<'a>>,
+    uri: String,
+}
+
+impl EventSubscription {
+    /// Where the source is that the path names.
+    fn position(&self, call: &Call) -> Result<usize, Refusal> {
+        let named = call.path.get(1).map(String::as_str);
+        self.sources
+            .iter()
+            .position(|source| Some(source.kind.as_str()) == named)
+            .ok_or_else(|| Refusal::of(SOURCE_UNKNOWN))
+    }
+
+    /// The view of one source, JSON text.
+    fn source_text(&self, index: usize, head: &Head, base: &str) -> Result<String, Error> {
+        let uri = Uri {
+            base,
+            collection: Self::COLLECTION,
+            id: &head.id,
+        };
+        let source = self.sources.get(index);
+        let source = source.ok_or_else(|| Refusal::of(SOURCE_UNKNOWN))?;
+        Ok(stored::write(&source.view(uri))?)
+    }
+}
+
+/// The caller's subscription that the path names.
+async fn of_call(control: &Control, call: &Call) -> Result<(EventSubscription, Head), Error> {
+    let cx = control.cx(&call.caller, &call.base);
+    let named = call.path.first().and_then(|shown| TYPE.stored_id(shown));
+    let document: Option<Document> = match named {
+        Some(id) => cx.own(TYPE.kind, &id).await?,
+        None => None,
+    };
+    let document = document.ok_or_else(|| Refusal::of(SUBSCRIPTION_UNKNOWN))?;
+    Ok((stored::read(&document)?, document.head))
+}
+
+/// Changes the sources of the subscription that the path names. `edit` answers which source is
+/// shown.
+async fn change(
+    control: &Control,
+    call: &Call,
+    edit: impl Fn(&mut EventSubscription) -> Result<Option<usize>, Refusal>,
+) -> Result<String, Error> {
+    let cx = control.cx(&call.caller, &call.base);
+    let _turn = service::turn(&cx, &TYPE, call).await;
+    for _ in 0..RUNS_MAX {
+        let (mut subscription, head) = of_call(control, call).await?;
+        EventSubscription::permit(cx.caller)?;
+        let index = edit(&mut subscription)?;
+        let shown = match index {
+            Some(index) => subscription.source_text(index, &head, cx.base)?,
+            None => String::new(),
+        };
+        let made = Made {
+            body: stored::write(&subscription)?,
+            links: subscription.links(&head),
+            reveal: None,
+            also: Changes::default(),
+        };
+        if service::replace(&cx, &TYPE, head, made).await?.is_some() {
+            return Ok(shown);
+        }
+    }
+    Err(service::overtaken())
+}
+
+/// Sources have no values that are refused by themselves: both problems are the body's.
+fn shape(problem: Problem) -> Refusal {
+    super::value_refusal::<EventSubscription>(problem)
+}

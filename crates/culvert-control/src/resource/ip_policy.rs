@@ -1,0 +1,177 @@
+//! IP policy: a named set of rules about addresses (contract: management API 2.7).
+//!
+//! Its rules are objects of their own and go with it. Not here: what a set of rules admits
+//! (`culvert_base::ipset`), and where policies are enforced (`restriction`).
+
+use std::borrow::Cow;
+
+use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, Timestamp};
+use culvert_store::{Changes, Head, PageQuery};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{Error as _, IgnoredAny};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::{Draft, Resource, ResourceType, Uri, ip_policy_rule, ip_restriction};
+use crate::cx::Cx;
+use crate::input;
+use crate::listfilter::{self, Field};
+use crate::stored::Format;
+use crate::{Error, service};
+
+pub(crate) static TYPE: ResourceType = ResourceType::of::<IpPolicy>();
+
+/// The stored form.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct IpPolicy {
+    format: Format<1>,
+    description: Description,
+    metadata: Metadata,
+}
+
+/// A new IP policy.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "IpPolicyCreate", transform = input::create_schema)]
+pub(crate) struct Create {
+    /// What it is for. At most 255 bytes.
+    #[schemars(with = "String", length(max = 255))]
+    description: Description,
+    /// Anything to be kept beside it. At most 4096 bytes.
+    #[schemars(with = "String", length(max = 4096))]
+    metadata: Metadata,
+    /// Retired, and refused unless left out: rules have actions.
+    #[serde(rename = "action")]
+    _action: Retired,
+}
+
+/// Changes to an IP policy.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "IpPolicyUpdate", transform = input::update_schema)]
+pub(crate) struct Update {
+    /// What it is for. At most 255 bytes.
+    #[schemars(with = "Option<String>", length(max = 255))]
+    description: Option<Description>,
+    /// Anything to be kept beside it. At most 4096 bytes.
+    #[schemars(with = "Option<String>", length(max = 4096))]
+    metadata: Option<Metadata>,
+    /// Retired, and refused unless left out: rules have actions.
+    #[serde(rename = "action")]
+    _action: Retired,
+}
+
+/// A field that no value is allowed for.
+#[derive(Debug, Default)]
+struct Retired;
+
+impl<'de> Deserialize<'de> for Retired {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        IgnoredAny::deserialize(deserializer)?;
+        Err(D::Error::custom("it is retired; rules have actions"))
+    }
+}
+
+impl JsonSchema for Retired {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Retired".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "null" })
+    }
+}
+
+/// An IP policy as the API shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "IpPolicy")]
+pub(crate) struct View<'a> {
+    id: &'a str,
+    #[schemars(with = "String")]
+    uri: Uri<'a>,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    created_at: Timestamp,
+    description: &'a str,
+    metadata: &'a str,
+}
+
+impl Resource for IpPolicy {
+    const NAME: &'static str = "ip_policy";
+    const COLLECTION: &'static str = "ip_policies";
+    const LIST_FIELD: &'static str = "ip_policies";
+    const ID_PREFIX: &'static str = "ipp";
+    const DOC: &'static str = "IP policies: named sets of rules about addresses.";
+    const FILTER: Option<&'static [Field]> = Some(&[
+        listfilter::ID,
+        listfilter::CREATED_AT,
+        listfilter::DESCRIPTION,
+        listfilter::METADATA,
+    ]);
+    const VALUE_CODES: &'static [(&'static str, Code)] = &[("action", Code::new(1423))];
+    const EMPTY_UPDATE: Option<Code> = Some(Code::new(1400));
+    const IN_USE: Option<Code> = Some(IN_USE);
+    const CREATE_NEEDS_BODY: bool = false;
+
+    type Create = Create;
+    type Update = Update;
+    type View<'a> = View<'a>;
+
+    async fn create(_cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
+        Ok(Draft::of(Self {
+            format: Format,
+            description: input.description,
+            metadata: input.metadata,
+        }))
+    }
+
+    async fn update(
+        mut self,
+        _cx: &Cx<'_>,
+        _head: &Head,
+        input: Update,
+    ) -> Result<Draft<Self>, Error> {
+        self.description = input.description.unwrap_or(self.description);
+        self.metadata = input.metadata.unwrap_or(self.metadata);
+        Ok(Draft::of(self))
+    }
+
+    /// Its rules go with it, oldest first.
+    async fn before_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
+        // Known before all rules are read; the commit looks again.
+        let of_it = PageQuery {
+            kind: ip_restriction::TYPE.kind.to_owned(),
+            account: head.account.clone(),
+            before: None,
+            limit: 1,
+            refs_to: Some(head.id.clone()),
+        };
+        if !cx.store.page(&of_it).await?.is_empty() {
+            return Err(Refusal::of(IN_USE).into());
+        }
+        let rules = ip_policy_rule::of_policy(cx.store, &head.account, &head.id).await?;
+        rules
+            .into_iter()
+            .try_fold(Changes::default(), |changes, rule| {
+                Ok(changes.and(service::removal(cx, &ip_policy_rule::TYPE, rule)?))
+            })
+    }
+
+    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+        View {
+            id: &head.id,
+            uri: Uri {
+                base,
+                collection: Self::COLLECTION,
+                id: &head.id,
+            },
+            created_at: head.created_at,
+            description: &self.description,
+            metadata: &self.metadata,
+        }
+    }
+}
+
+const IN_USE: Code = Code::new(1420);

@@ -1,0 +1,316 @@
+//! IP policy rule: a prefix whose addresses an IP policy allows or denies (contract: management API
+//! 2.8).
+
+use culvert_base::ipset::NotAPrefix;
+use culvert_base::{
+    Code, Description, Fault, Ksuid, Metadata, Prefix, Refusal, Timestamp, Verdict,
+};
+use culvert_store::{Changes, Document, Head, Key, OnDelete, PageQuery, Ref, Store};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::ip_restriction::{self, IpRestriction, Place};
+use super::{Draft, Links, Reference, Resource, ResourceType, Uri, ip_policy};
+use crate::cx::Cx;
+use crate::listfilter::{self, Field, Shape, field};
+use crate::stored::{self, Format};
+use crate::{Error, input};
+
+pub(crate) static TYPE: ResourceType = ResourceType::of::<IpPolicyRule>();
+
+/// Rules read at once.
+const PAGE: u32 = 5000;
+/// Most rules of one policy: they go with it in one commit. Rules that are made in the same moment
+/// may exceed it by as many.
+pub(crate) const RULES_MAX: usize = 5000;
+
+/// The stored form.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct IpPolicyRule {
+    format: Format<1>,
+    description: Description,
+    metadata: Metadata,
+    /// As it is shown: as it was sent, in lower case. It has passed [`Prefix::parse`].
+    cidr: String,
+    ip_policy_id: String,
+    action: Action,
+}
+
+/// What becomes of the addresses in the prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Action {
+    Allow,
+    Deny,
+}
+
+impl Action {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+        }
+    }
+}
+
+/// A new rule of an IP policy.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "IpPolicyRuleCreate", extend("required" = ["cidr", "ip_policy_id", "action"]), transform = input::create_schema)]
+pub(crate) struct Create {
+    /// What it is for. At most 255 bytes.
+    #[schemars(with = "String", length(max = 255))]
+    description: Description,
+    /// Anything to be kept beside it. At most 4096 bytes.
+    #[schemars(with = "String", length(max = 4096))]
+    metadata: Metadata,
+    /// An IPv4 or IPv6 prefix, such as `192.0.2.0/24`; its policy has it once. Required.
+    cidr: String,
+    /// Id of the policy it belongs to. Required.
+    ip_policy_id: String,
+    /// `allow` or `deny`; an address that one rule denies is not admitted, whatever others allow.
+    /// Required.
+    action: String,
+}
+
+/// Changes to a rule of an IP policy.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "IpPolicyRuleUpdate", transform = input::update_schema)]
+pub(crate) struct Update {
+    /// What it is for. At most 255 bytes.
+    #[schemars(with = "Option<String>", length(max = 255))]
+    description: Option<Description>,
+    /// Anything to be kept beside it. At most 4096 bytes.
+    #[schemars(with = "Option<String>", length(max = 4096))]
+    metadata: Option<Metadata>,
+    /// An IPv4 or IPv6 prefix; its policy has it once.
+    cidr: Option<String>,
+}
+
+/// A rule of an IP policy as the API shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "IpPolicyRule")]
+pub(crate) struct View<'a> {
+    id: &'a str,
+    #[schemars(with = "String")]
+    uri: Uri<'a>,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    created_at: Timestamp,
+    description: &'a str,
+    metadata: &'a str,
+    cidr: &'a str,
+    /// The policy it belongs to.
+    ip_policy: Reference<'a>,
+    action: &'static str,
+}
+
+impl Resource for IpPolicyRule {
+    const NAME: &'static str = "ip_policy_rule";
+    const COLLECTION: &'static str = "ip_policy_rules";
+    const LIST_FIELD: &'static str = "ip_policy_rules";
+    const ID_PREFIX: &'static str = "ipr";
+    const DOC: &'static str = "IP policy rules: prefixes whose addresses a policy allows or denies, at most 5000 of one \
+        policy.";
+    const FILTER: Option<&'static [Field]> = Some(&[
+        listfilter::ID,
+        listfilter::CREATED_AT,
+        listfilter::DESCRIPTION,
+        listfilter::METADATA,
+        field("ip_policy", Shape::Link),
+        field("cidr", Shape::Text),
+        field("action", Shape::Text),
+    ]);
+    const VALUE_CODES: &'static [(&'static str, Code)] = &[("description", Code::new(1421))];
+    const EMPTY_UPDATE: Option<Code> = Some(Code::new(1401));
+    const TAKEN: Option<Code> = Some(Code::new(1408));
+    const UNKNOWN: Option<Code> = Some(UNKNOWN_POLICY);
+    const CREATE_NEEDS_BODY: bool = true;
+
+    type Create = Create;
+    type Update = Update;
+    type View<'a> = View<'a>;
+
+    async fn create(cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
+        let cidr = check_cidr(&input.cidr)?;
+        let ip_policy_id = check_policy(cx, input.ip_policy_id).await?;
+        let action = check_action(&input.action)?;
+        check_room(cx, &ip_policy_id).await?;
+        Ok(Draft::of(Self {
+            format: Format,
+            description: input.description,
+            metadata: input.metadata,
+            cidr,
+            ip_policy_id,
+            action,
+        }))
+    }
+
+    async fn update(
+        mut self,
+        _cx: &Cx<'_>,
+        _head: &Head,
+        input: Update,
+    ) -> Result<Draft<Self>, Error> {
+        if let Some(cidr) = input.cidr {
+            self.cidr = check_cidr(&cidr)?;
+        }
+        self.description = input.description.unwrap_or(self.description);
+        self.metadata = input.metadata.unwrap_or(self.metadata);
+        Ok(Draft::of(self))
+    }
+
+    /// A dashboard restriction keeps the last rule of its policies.
+    async fn before_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
+        const LAST: Code = Code::new(1419);
+        let of_policy = |kind: &str, limit| PageQuery {
+            kind: kind.to_owned(),
+            account: head.account.clone(),
+            before: None,
+            limit,
+            refs_to: Some(self.ip_policy_id.clone()),
+        };
+        let rules = cx.store.page(&of_policy(TYPE.kind, 2)).await?;
+        if rules.len() < 2 {
+            // One restriction of each type is all an account has.
+            let limit = u32::try_from(Place::ALL.len()).unwrap_or(u32::MAX);
+            let query = of_policy(ip_restriction::TYPE.kind, limit);
+            for document in cx.store.page(&query).await? {
+                let restriction: IpRestriction = stored::read(&document)?;
+                if restriction.place == Place::Dashboard {
+                    return Err(Refusal::of(LAST).into());
+                }
+            }
+        }
+        Ok(Changes::default())
+    }
+
+    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+        View {
+            id: &head.id,
+            uri: Uri {
+                base,
+                collection: Self::COLLECTION,
+                id: &head.id,
+            },
+            created_at: head.created_at,
+            description: &self.description,
+            metadata: &self.metadata,
+            cidr: &self.cidr,
+            ip_policy: Reference::to(base, ip_policy::TYPE.collection, &self.ip_policy_id),
+            action: self.action.name(),
+        }
+    }
+
+    fn links(&self, _head: &Head) -> Links {
+        // However an address is written, it is the same prefix.
+        let prefix = Prefix::parse(&self.cidr).map(|prefix| prefix.to_string());
+        let prefix = prefix.unwrap_or_else(|_| self.cidr.clone());
+        Links {
+            keys: vec![Key::new(
+                "prefix",
+                format!("{} {prefix}", self.ip_policy_id),
+            )],
+            refs: vec![Ref::new(
+                "ip_policy_id",
+                &self.ip_policy_id,
+                OnDelete::Cascade,
+            )],
+            ..Links::default()
+        }
+    }
+}
+
+const UNKNOWN_POLICY: Code = Code::new(1402);
+const MISSING: Code = Code::new(1405);
+
+impl IpPolicyRule {
+    /// What it says about which addresses.
+    pub(crate) fn compile(&self, head: &Head) -> Result<(Verdict, Prefix), Fault> {
+        let prefix = Prefix::parse(&self.cidr)
+            .map_err(|error| Fault::new(format!("compiling rule {}", head.id), error))?;
+        let verdict = match self.action {
+            Action::Allow => Verdict::Allow,
+            Action::Deny => Verdict::Deny,
+        };
+        Ok((verdict, prefix))
+    }
+}
+
+/// Every rule of a policy, in the order of their ids.
+pub(crate) async fn of_policy(
+    store: &Store,
+    account: &str,
+    policy_id: &str,
+) -> Result<Vec<Document>, Fault> {
+    let mut rules: Vec<Document> = Vec::new();
+    loop {
+        let query = PageQuery {
+            kind: TYPE.kind.to_owned(),
+            account: account.to_owned(),
+            before: rules.last().map(|rule| rule.head.id.clone()),
+            limit: PAGE,
+            refs_to: Some(policy_id.to_owned()),
+        };
+        let page = store.page(&query).await?;
+        let is_last = page.len() < usize::try_from(PAGE).unwrap_or(usize::MAX);
+        rules.extend(page);
+        if is_last {
+            rules.reverse();
+            return Ok(rules);
+        }
+    }
+}
+
+fn check_cidr(text: &str) -> Result<String, Refusal> {
+    const NOT_A_CIDR: Code = Code::new(1406);
+    const HOST_BITS: Code = Code::new(1409);
+    const NO_MASK: Code = Code::new(1413);
+    if text.is_empty() {
+        return Err(Refusal::new(MISSING, "`cidr` is required."));
+    }
+    match Prefix::parse(text) {
+        Ok(_) => Ok(text.to_ascii_lowercase()),
+        Err(NotAPrefix::Malformed) => Err(Refusal::of(NOT_A_CIDR)),
+        Err(NotAPrefix::HostBits) => Err(Refusal::of(HOST_BITS)),
+        Err(NotAPrefix::NoMask) => Err(Refusal::of(NO_MASK)),
+    }
+}
+
+async fn check_policy(cx: &Cx<'_>, id: String) -> Result<String, Error> {
+    const NO_ID: Code = Code::new(1414);
+    if id.is_empty() {
+        return Err(Refusal::new(MISSING, "`ip_policy_id` is required.").into());
+    }
+    if culvert_base::id::split(&id).is_none() {
+        return Err(Refusal::of(NO_ID).into());
+    }
+    let ty = &ip_policy::TYPE;
+    crate::page::reference("ip_policy_id", &id, ty.prefixes)?;
+    if cx.own(ty.kind, &id).await?.is_none() {
+        return Err(Refusal::new(UNKNOWN_POLICY, format!("There is no IP policy `{id}`.")).into());
+    }
+    Ok(id)
+}
+
+async fn check_room(cx: &Cx<'_>, policy_id: &str) -> Result<(), Error> {
+    const WRONG: Code = Code::new(215);
+    // Restrictions refer to it as well, which are few.
+    if cx.store.n_referring(policy_id).await? < RULES_MAX {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        WRONG,
+        format!("The IP policy `{policy_id}` has {RULES_MAX} rules, which is the most; a restriction takes several policies."),
+    )
+    .into())
+}
+
+fn check_action(text: &str) -> Result<Action, Refusal> {
+    const UNKNOWN: Code = Code::new(1422);
+    match text {
+        "allow" => Ok(Action::Allow),
+        "deny" => Ok(Action::Deny),
+        _ => Err(Refusal::of(UNKNOWN)),
+    }
+}

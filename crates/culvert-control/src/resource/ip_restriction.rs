@@ -1,0 +1,229 @@
+//! IP restriction: the addresses that one place of an account is reached from (contract: management
+//! API 2.9).
+//!
+//! Not here: how a place is guarded (`restriction`).
+
+use std::collections::HashSet;
+
+use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, Timestamp};
+use culvert_store::{Head, Key, OnDelete, Ref};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Draft, Links, Reference, Resource, ResourceType, Uri, ip_policy};
+use crate::cx::Cx;
+use crate::listfilter::{self, Field};
+use crate::page::reference;
+use crate::stored::Format;
+use crate::{Error, input};
+
+pub(crate) static TYPE: ResourceType = ResourceType::of::<IpRestriction>();
+
+/// The stored form.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct IpRestriction {
+    format: Format<1>,
+    description: Description,
+    metadata: Metadata,
+    /// Whether addresses that are not admitted are refused, or only logged.
+    pub(crate) enforced: bool,
+    pub(crate) place: Place,
+    pub(crate) ip_policy_ids: Vec<String>,
+}
+
+/// What is guarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Place {
+    /// Nothing, since there is no dashboard.
+    Dashboard,
+    /// Calls of the management API.
+    Api,
+    /// Sessions of agents.
+    Agent,
+    /// Connections to public endpoints.
+    Endpoints,
+}
+
+impl Place {
+    pub(crate) const ALL: [Self; 4] = [Self::Dashboard, Self::Api, Self::Agent, Self::Endpoints];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Dashboard => "dashboard",
+            Self::Api => "api",
+            Self::Agent => "agent",
+            Self::Endpoints => "endpoints",
+        }
+    }
+}
+
+/// A new IP restriction.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "IpRestrictionCreate", extend("required" = ["type", "ip_policy_ids"]), transform = input::create_schema)]
+pub(crate) struct Create {
+    /// What it is for. At most 255 bytes.
+    #[schemars(with = "String", length(max = 255))]
+    description: Description,
+    /// Anything to be kept beside it. At most 4096 bytes.
+    #[schemars(with = "String", length(max = 4096))]
+    metadata: Metadata,
+    /// Whether addresses that are not admitted are refused; otherwise they are only logged, also by
+    /// default.
+    enforced: Option<bool>,
+    /// What is guarded: `dashboard`, `api`, `agent` or `endpoints`; each has one restriction.
+    /// Required.
+    #[serde(rename = "type")]
+    place: String,
+    /// Ids of the IP policies whose rules together say who is admitted. Required.
+    ip_policy_ids: Vec<String>,
+}
+
+/// Changes to an IP restriction.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "IpRestrictionUpdate", transform = input::update_schema)]
+pub(crate) struct Update {
+    /// What it is for. At most 255 bytes.
+    #[schemars(with = "Option<String>", length(max = 255))]
+    description: Option<Description>,
+    /// Anything to be kept beside it. At most 4096 bytes.
+    #[schemars(with = "Option<String>", length(max = 4096))]
+    metadata: Option<Metadata>,
+    /// Whether addresses that are not admitted are refused; otherwise they are only logged.
+    enforced: Option<bool>,
+    /// Ids of the IP policies whose rules together say who is admitted; an empty list leaves them as
+    /// they are.
+    ip_policy_ids: Option<Vec<String>>,
+}
+
+/// An IP restriction as the API shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "IpRestriction")]
+pub(crate) struct View<'a> {
+    id: &'a str,
+    #[schemars(with = "String")]
+    uri: Uri<'a>,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    created_at: Timestamp,
+    description: &'a str,
+    metadata: &'a str,
+    enforced: bool,
+    #[serde(rename = "type")]
+    place: &'static str,
+    ip_policies: Vec<Reference<'a>>,
+}
+
+impl Resource for IpRestriction {
+    const NAME: &'static str = "ip_restriction";
+    const COLLECTION: &'static str = "ip_restrictions";
+    const LIST_FIELD: &'static str = "ip_restrictions";
+    const ID_PREFIX: &'static str = "ipx";
+    const DOC: &'static str =
+        "IP restrictions: the addresses that API, agents and endpoints are reached from.";
+    const FILTER: Option<&'static [Field]> = Some(&[
+        listfilter::ID,
+        listfilter::CREATED_AT,
+        listfilter::DESCRIPTION,
+        listfilter::METADATA,
+    ]);
+    const TAKEN: Option<Code> = Some(Code::new(1802));
+    const UNKNOWN: Option<Code> = Some(UNKNOWN_POLICY);
+    const CREATE_NEEDS_BODY: bool = true;
+
+    type Create = Create;
+    type Update = Update;
+    type View<'a> = View<'a>;
+
+    async fn create(cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
+        const UNKNOWN_TYPE: Code = Code::new(1803);
+        const NO_POLICY: Code = Code::new(1804);
+        let named = |place: &Place| place.name() == input.place;
+        let place = Place::ALL.into_iter().find(named);
+        let place = place.ok_or_else(|| Refusal::of(UNKNOWN_TYPE))?;
+        if input.ip_policy_ids.is_empty() {
+            return Err(Refusal::of(NO_POLICY).into());
+        }
+        Ok(Draft::of(Self {
+            format: Format,
+            description: input.description,
+            metadata: input.metadata,
+            enforced: input.enforced.unwrap_or(false),
+            place,
+            ip_policy_ids: check_policies(cx, input.ip_policy_ids).await?,
+        }))
+    }
+
+    async fn update(
+        mut self,
+        cx: &Cx<'_>,
+        _head: &Head,
+        input: Update,
+    ) -> Result<Draft<Self>, Error> {
+        // An empty list is what one client sends for a field its caller did not name.
+        if let Some(ids) = input.ip_policy_ids.filter(|ids| !ids.is_empty()) {
+            self.ip_policy_ids = check_policies(cx, ids).await?;
+        }
+        self.enforced = input.enforced.unwrap_or(self.enforced);
+        self.description = input.description.unwrap_or(self.description);
+        self.metadata = input.metadata.unwrap_or(self.metadata);
+        Ok(Draft::of(self))
+    }
+
+    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+        View {
+            id: &head.id,
+            uri: Uri {
+                base,
+                collection: Self::COLLECTION,
+                id: &head.id,
+            },
+            created_at: head.created_at,
+            description: &self.description,
+            metadata: &self.metadata,
+            enforced: self.enforced,
+            place: self.place.name(),
+            ip_policies: self
+                .ip_policy_ids
+                .iter()
+                .map(|id| Reference::to(base, ip_policy::TYPE.collection, id))
+                .collect(),
+        }
+    }
+
+    fn links(&self, head: &Head) -> Links {
+        // One of each type within an account; keys are unique in the installation.
+        let place = format!("{} {}", head.account, self.place.name());
+        let refs = self
+            .ip_policy_ids
+            .iter()
+            .map(|id| Ref::new("ip_policy_ids", id, OnDelete::Block));
+        Links {
+            keys: vec![Key::new("type", place)],
+            refs: refs.collect(),
+            ..Links::default()
+        }
+    }
+}
+
+const UNKNOWN_POLICY: Code = Code::new(1801);
+
+/// Folds duplicates; refuses what is no IP policy of the caller's account.
+async fn check_policies(cx: &Cx<'_>, given: Vec<String>) -> Result<Vec<String>, Error> {
+    let mut seen = HashSet::new();
+    let mut ids = Vec::new();
+    for (index, id) in given.into_iter().enumerate() {
+        if !seen.insert(id.clone()) {
+            continue;
+        }
+        let ty = &ip_policy::TYPE;
+        reference(&format!("ip_policy_ids[{index}]"), &id, ty.prefixes)?;
+        if cx.own(ty.kind, &id).await?.is_none() {
+            let text = format!("There is no IP policy `{id}`.");
+            return Err(Refusal::new(UNKNOWN_POLICY, text).into());
+        }
+        ids.push(id);
+    }
+    Ok(ids)
+}

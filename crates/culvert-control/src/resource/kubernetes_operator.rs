@@ -1,0 +1,653 @@
+//! Kubernetes operator: a cluster's operator as it registers itself (contract: management API 2.26).
+//!
+//! An operator that binds endpoints says which by selectors, conditions on an endpoint in the
+//! language of `culvert-cel`, and gets a client certificate for the key of its signing request.
+
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_ASN1, ECDSA_P256_SHA384_ASN1, ECDSA_P256_SHA512_ASN1, UnparsedPublicKey,
+};
+use culvert_base::{Bounded, Code, Description, Ksuid, Metadata, Refusal, Timestamp};
+use culvert_cel::{Env, Limits, Predicate, Resolver, Slot, Type, ValueRef};
+use culvert_store::{Changes, Head, Key};
+use schemars::{JsonSchema, SchemaGenerator};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::oid_registry::{
+    OID_EC_P256, OID_KEY_TYPE_EC_PUBLIC_KEY, OID_SIG_ECDSA_WITH_SHA256, OID_SIG_ECDSA_WITH_SHA384,
+    OID_SIG_ECDSA_WITH_SHA512,
+};
+use x509_parser::prelude::FromDer;
+
+use super::endpoint::{self, Endpoint};
+use super::{Draft, Extra, Links, Reference, Resource, ResourceType, Running, Uri, list_schema};
+use crate::authority::{self, ClientCertificate, P256_POINT_BYTES, P256Key};
+use crate::cx::Cx;
+use crate::input;
+use crate::listfilter::Field;
+use crate::operation::{Answer, Call, Method, Status};
+use crate::page;
+use crate::service::{self, Listed};
+use crate::stored::{self, Format};
+use crate::{Control, Error, Parameter};
+
+pub(crate) static TYPE: ResourceType = ResourceType::of::<KubernetesOperator>();
+
+/// What is shown of the validity of a certificate that does not exist.
+const NO_TIME: &str = "0001-01-01T00:00:00Z";
+const DEFAULT_REGION: &str = "global";
+const FEATURES: [&str; 3] = ["bindings", "gateway", "ingress"];
+/// Most selectors of one operator.
+const SELECTORS_MAX: usize = 64;
+/// Longest signing request, in bytes.
+const CSR_BYTES_MAX: usize = 16 << 10;
+/// Where the operator keeps the uid of its namespace within its metadata.
+const UID_IN_METADATA: &str = "namespace.uid";
+
+const INVALID: Code = Code::new(19002);
+
+/// At most 255 bytes.
+type Text = Bounded<255>;
+
+/// The stored form.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct KubernetesOperator {
+    format: Format<1>,
+    description: Description,
+    metadata: Metadata,
+    enabled_features: Vec<String>,
+    region: Text,
+    deployment: Deployment,
+    binding: Option<Binding>,
+    /// Owner of the key it was made with.
+    principal_id: String,
+}
+
+/// What runs in the cluster.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(default)]
+#[schemars(inline)]
+struct Deployment {
+    #[schemars(with = "String", length(max = 255))]
+    name: Text,
+    #[schemars(with = "String", length(max = 255))]
+    namespace: Text,
+    #[schemars(with = "String", length(max = 255))]
+    version: Text,
+    #[schemars(with = "String", length(max = 255))]
+    cluster_name: Text,
+}
+
+#[derive(Debug, Default, Deserialize, Serialize)]
+struct Binding {
+    endpoint_selectors: Vec<String>,
+    /// `host:port`, or empty.
+    ingress_endpoint: String,
+    /// The signing request that the certificate answers.
+    csr: String,
+    certificate: Option<ClientCertificate>,
+}
+
+/// A new Kubernetes operator.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "KubernetesOperatorCreate", transform = input::create_schema)]
+pub(crate) struct Create {
+    /// What it is for. At most 255 bytes.
+    #[schemars(with = "String", length(max = 255))]
+    description: Description,
+    /// Anything to be kept beside it. At most 4096 bytes.
+    #[schemars(with = "String", length(max = 4096))]
+    metadata: Metadata,
+    /// What it does: some of `bindings`, `gateway` and `ingress`, in any letter case.
+    enabled_features: Vec<String>,
+    /// Where it connects; `global` by default.
+    #[schemars(with = "String", length(max = 255))]
+    region: Text,
+    /// What runs in the cluster.
+    deployment: Deployment,
+    /// Which endpoints it binds, if it does.
+    binding: Option<BindingInput>,
+}
+
+/// Changes to a Kubernetes operator.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "KubernetesOperatorUpdate", transform = input::update_schema)]
+pub(crate) struct Update {
+    /// What it is for. At most 255 bytes.
+    #[schemars(with = "Option<String>", length(max = 255))]
+    description: Option<Description>,
+    /// Anything to be kept beside it. At most 4096 bytes.
+    #[schemars(with = "Option<String>", length(max = 4096))]
+    metadata: Option<Metadata>,
+    /// What it does: some of `bindings`, `gateway` and `ingress`, in any letter case.
+    enabled_features: Option<Vec<String>>,
+    /// Where it connects.
+    #[schemars(with = "Option<String>", length(max = 255))]
+    region: Option<Text>,
+    /// What runs in the cluster now.
+    deployment: Option<DeploymentUpdate>,
+    /// Which endpoints it binds. What is left out stays.
+    binding: Option<BindingInput>,
+}
+
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(inline)]
+struct DeploymentUpdate {
+    #[schemars(with = "Option<String>", length(max = 255))]
+    name: Option<Text>,
+    #[schemars(with = "Option<String>", length(max = 255))]
+    version: Option<Text>,
+}
+
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(inline)]
+struct BindingInput {
+    /// Conditions on `endpoint`; one that holds is enough.
+    endpoint_selectors: Option<Vec<String>>,
+    /// A request, PEM, to sign an ECDSA P-256 key for the operator's client certificate.
+    csr: Option<String>,
+    /// `host:port` where the traffic of bound endpoints enters.
+    ingress_endpoint: Option<String>,
+}
+
+/// A Kubernetes operator as the API shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "KubernetesOperator")]
+pub(crate) struct View<'a> {
+    id: &'a str,
+    #[schemars(with = "String")]
+    uri: Uri<'a>,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    created_at: Timestamp,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    updated_at: Timestamp,
+    description: &'a str,
+    metadata: &'a str,
+    /// The owner of the key it was made with.
+    principal: Reference<'a>,
+    enabled_features: &'a [String],
+    region: &'a str,
+    deployment: &'a Deployment,
+    binding: Option<BindingView<'a>>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct BindingView<'a> {
+    endpoint_selectors: &'a [String],
+    cert: CertificateView<'a>,
+    ingress_endpoint: &'a str,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct CertificateView<'a> {
+    /// PEM; empty before there was a signing request.
+    cert: &'a str,
+    #[schemars(extend("format" = "date-time"))]
+    not_before: String,
+    #[schemars(extend("format" = "date-time"))]
+    not_after: String,
+}
+
+impl Resource for KubernetesOperator {
+    const NAME: &'static str = "kubernetes_operator";
+    const COLLECTION: &'static str = "kubernetes_operators";
+    const LIST_FIELD: &'static str = "operators";
+    const ID_PREFIX: &'static str = "k8sop";
+    const DOC: &'static str = "Kubernetes operators: operators of clusters that registered.";
+    const SILENT: Option<&'static str> =
+        Some("the catalogue has no events for Kubernetes operators");
+    const FILTER: Option<&'static [Field]> = None;
+    const PARAMETERS: &'static [Parameter] = page::PLAIN;
+    const TAKEN: Option<Code> = Some(INVALID);
+    const CREATE_NEEDS_BODY: bool = false;
+    const OPERATIONS: &'static [Extra] = &[Extra {
+        name: "list_bound_endpoints",
+        method: Method::Get,
+        suffix: "/bound_endpoints",
+        doc: "Lists the endpoints that a Kubernetes operator binds, newest first.",
+        body: None,
+        answer: Answer {
+            status: Status::Ok,
+            schema: Some(endpoints_schema),
+        },
+        query: page::PLAIN,
+        run: run_list_bound_endpoints,
+    }];
+
+    type Create = Create;
+    type Update = Update;
+    type View<'a> = View<'a>;
+
+    async fn create(cx: &Cx<'_>, id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
+        let mut operator = Self {
+            format: Format,
+            description: input.description,
+            metadata: input.metadata,
+            enabled_features: check_features(&input.enabled_features)?,
+            region: region(input.region),
+            deployment: input.deployment,
+            binding: None,
+            principal_id: cx.caller.owner_id.clone(),
+        };
+        let id = format!("{}_{id}", Self::ID_PREFIX);
+        let also = operator.bind(cx, &id, input.binding).await?;
+        Ok(Draft {
+            also,
+            ..Draft::of(operator)
+        })
+    }
+
+    async fn update(
+        mut self,
+        cx: &Cx<'_>,
+        head: &Head,
+        input: Update,
+    ) -> Result<Draft<Self>, Error> {
+        if let Some(features) = input.enabled_features {
+            self.enabled_features = check_features(&features)?;
+        }
+        if let Some(given) = input.deployment {
+            self.deployment.name = given.name.unwrap_or(self.deployment.name);
+            self.deployment.version = given.version.unwrap_or(self.deployment.version);
+        }
+        self.region = input.region.map_or(self.region, region);
+        self.description = input.description.unwrap_or(self.description);
+        self.metadata = input.metadata.unwrap_or(self.metadata);
+        let also = self.bind(cx, &head.id, input.binding).await?;
+        Ok(Draft {
+            also,
+            ..Draft::of(self)
+        })
+    }
+
+    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+        View {
+            id: &head.id,
+            uri: Uri {
+                base,
+                collection: Self::COLLECTION,
+                id: &head.id,
+            },
+            created_at: head.created_at,
+            updated_at: head.updated_at,
+            description: &self.description,
+            metadata: &self.metadata,
+            principal: Reference::to_owner(&self.principal_id),
+            enabled_features: &self.enabled_features,
+            region: &self.region,
+            deployment: &self.deployment,
+            binding: self.binding.as_ref().map(Binding::view),
+        }
+    }
+
+    /// An operator that restarts finds itself by these; two of them would take turns.
+    fn links(&self, head: &Head) -> Links {
+        let metadata: Option<Value> = serde_json::from_str(&self.metadata).ok();
+        let uid = metadata
+            .as_ref()
+            .and_then(|metadata| metadata.get(UID_IN_METADATA)?.as_str());
+        let of_deployment = uid.map(|uid| {
+            let Deployment {
+                name, namespace, ..
+            } = &self.deployment;
+            let place = json!([head.account, **name, **namespace, uid]);
+            Key::new("deployment", place.to_string())
+        });
+        Links {
+            keys: of_deployment.into_iter().collect(),
+            ..Links::default()
+        }
+    }
+}
+
+impl KubernetesOperator {
+    /// Takes a binding in. With it comes what must be written besides.
+    async fn bind(
+        &mut self,
+        cx: &Cx<'_>,
+        id: &str,
+        given: Option<BindingInput>,
+    ) -> Result<Changes, Error> {
+        let Some(given) = given else {
+            return Ok(Changes::default());
+        };
+        let binding = self.binding.get_or_insert_default();
+        if let Some(selectors) = given.endpoint_selectors {
+            check_selectors(&selectors)?;
+            binding.endpoint_selectors = selectors;
+        }
+        if let Some(endpoint) = given.ingress_endpoint {
+            check_ingress(&endpoint)?;
+            binding.ingress_endpoint = endpoint;
+        }
+        let Some(csr) = given.csr.filter(|csr| !csr.is_empty()) else {
+            return Ok(Changes::default());
+        };
+        let key = public_key(&csr)?;
+        // Operators send the same request with every change; its certificate stays while it is good.
+        let is_good = |certificate: &ClientCertificate| !certificate.is_due(cx.clock.now());
+        if csr == binding.csr && binding.certificate.as_ref().is_some_and(is_good) {
+            return Ok(Changes::default());
+        }
+        let (certificate, also) = authority::sign_operator(cx, &key, id).await?;
+        binding.csr = csr;
+        binding.certificate = Some(certificate);
+        Ok(also)
+    }
+}
+
+impl Binding {
+    fn view(&self) -> BindingView<'_> {
+        let certificate = self.certificate.as_ref();
+        let time = |of: fn(&ClientCertificate) -> Timestamp| {
+            certificate.map_or_else(|| NO_TIME.to_owned(), |one| of(one).to_string())
+        };
+        BindingView {
+            endpoint_selectors: &self.endpoint_selectors,
+            cert: CertificateView {
+                cert: certificate.map_or("", |certificate| &certificate.pem),
+                not_before: time(|certificate| certificate.not_before),
+                not_after: time(|certificate| certificate.not_after),
+            },
+            ingress_endpoint: &self.ingress_endpoint,
+        }
+    }
+}
+
+fn region(given: Text) -> Text {
+    if given.is_empty() {
+        Text::try_from(DEFAULT_REGION.to_owned()).unwrap_or_default()
+    } else {
+        given
+    }
+}
+
+fn check_features(given: &[String]) -> Result<Vec<String>, Refusal> {
+    let mut features: Vec<String> = Vec::new();
+    for name in given {
+        let name = name.to_ascii_lowercase();
+        if !FEATURES.contains(&name.as_str()) {
+            return Err(Refusal::new(
+                INVALID,
+                format!("`enabled_features` has some of: {}.", FEATURES.join(", ")),
+            ));
+        }
+        if !features.contains(&name) {
+            features.push(name);
+        }
+    }
+    Ok(features)
+}
+
+fn check_ingress(given: &str) -> Result<(), Refusal> {
+    let is_address = given.len() <= 300
+        && given.rsplit_once(':').is_some_and(|(host, port)| {
+            culvert_base::net::HostName::parse(host).is_ok_and(|name| *name == *host)
+                && port.parse::<u16>().is_ok_and(|port| port > 0)
+        });
+    if given.is_empty() || is_address {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        INVALID,
+        "`binding.ingress_endpoint` must be `host:port`.",
+    ))
+}
+
+/// The key of a signing request that its owner signed.
+fn public_key(csr: &str) -> Result<P256Key, Refusal> {
+    const BAD: Code = Code::new(19001);
+    let bad = |why: &str| Refusal::new(BAD, format!("The signing request is not valid: {why}."));
+    if csr.len() > CSR_BYTES_MAX {
+        return Err(bad("it is longer than 16 KiB"));
+    }
+    let (_, pem) =
+        x509_parser::pem::parse_x509_pem(csr.as_bytes()).map_err(|_| bad("it is not PEM"))?;
+    let (rest, request) = X509CertificationRequest::from_der(&pem.contents)
+        .map_err(|_| bad("it is no PKCS #10 request"))?;
+    if !rest.is_empty() || !pem.label.ends_with("CERTIFICATE REQUEST") {
+        return Err(bad("it is no PKCS #10 request"));
+    }
+    let info = &request.certification_request_info;
+    let algorithm = &info.subject_pki.algorithm;
+    let curve = algorithm
+        .parameters
+        .as_ref()
+        .and_then(|curve| curve.as_oid().ok());
+    let is_p256 = algorithm.algorithm == OID_KEY_TYPE_EC_PUBLIC_KEY && curve == Some(OID_EC_P256);
+    let point: Option<[u8; P256_POINT_BYTES]> = info
+        .subject_pki
+        .subject_public_key
+        .data
+        .as_ref()
+        .try_into()
+        .ok();
+    let point = point
+        .filter(|point| is_p256 && point[0] == 4)
+        .ok_or_else(|| bad("its key must be ECDSA P-256"))?;
+    // The hash is the requester's choice; what counts is that the key's owner asked.
+    let signed_with = [
+        (OID_SIG_ECDSA_WITH_SHA256, &ECDSA_P256_SHA256_ASN1),
+        (OID_SIG_ECDSA_WITH_SHA384, &ECDSA_P256_SHA384_ASN1),
+        (OID_SIG_ECDSA_WITH_SHA512, &ECDSA_P256_SHA512_ASN1),
+    ]
+    .into_iter()
+    .find_map(|(oid, with)| (request.signature_algorithm.algorithm == oid).then_some(with))
+    .ok_or_else(|| bad("it must be signed with ECDSA"))?;
+    UnparsedPublicKey::new(signed_with, point)
+        .verify(info.raw, &request.signature_value.data)
+        .map_err(|_| bad("its signature is wrong"))?;
+    Ok(P256Key(point))
+}
+
+/// A field of an endpoint and its type.
+type Selectable = (&'static str, fn() -> Type);
+
+/// What selectors may name of an endpoint.
+const SELECTED: &[Selectable] = &[
+    ("bindings", || Type::List(Box::new(Type::String))),
+    ("description", || Type::String),
+    ("host", || Type::String),
+    ("hostport", || Type::String),
+    ("id", || Type::String),
+    ("metadata", || Type::String),
+    ("name", || Type::String),
+    ("pooling_enabled", || Type::Bool),
+    ("port", || Type::Int),
+    ("proto", || Type::String),
+    ("public_url", || Type::String),
+    ("region", || Type::String),
+    ("scheme", || Type::String),
+    ("type", || Type::String),
+    ("url", || Type::String),
+];
+
+/// An endpoint as selectors see it, in the order of [`SELECTED`].
+struct Facts(Vec<culvert_cel::Value>);
+
+impl Facts {
+    fn of(endpoint: &Value) -> Self {
+        let value = |name: &str| match &endpoint[name] {
+            Value::Bool(flag) => culvert_cel::Value::Bool(*flag),
+            Value::Number(number) => culvert_cel::Value::Int(number.as_i64().unwrap_or(0)),
+            Value::Array(items) => {
+                let texts = items.iter().filter_map(Value::as_str);
+                culvert_cel::Value::List(texts.map(culvert_cel::Value::from).collect())
+            }
+            other => culvert_cel::Value::from(other.as_str().unwrap_or_default()),
+        };
+        Self(SELECTED.iter().map(|(name, _)| value(name)).collect())
+    }
+}
+
+impl Resolver for Facts {
+    fn value(&self, slot: Slot) -> Option<ValueRef<'_>> {
+        self.0
+            .get(usize::from(slot))
+            .map(culvert_cel::Value::borrow)
+    }
+}
+
+fn selector(source: &str) -> Result<Predicate, culvert_cel::Error> {
+    let mut env = Env::new(Limits::FILTER);
+    for (slot, (name, of)) in (0..).zip(SELECTED) {
+        env = env.with_slot(&format!("endpoint.{name}"), slot, of());
+    }
+    env.compile_predicate(source)
+}
+
+fn check_selectors(sources: &[String]) -> Result<(), Refusal> {
+    const BAD: Code = Code::new(19003);
+    if sources.len() > SELECTORS_MAX {
+        let why = format!("An operator has at most {SELECTORS_MAX} endpoint selectors.");
+        return Err(Refusal::new(BAD, why));
+    }
+    for (index, source) in sources.iter().enumerate() {
+        selector(source).map_err(|error| {
+            Refusal::new(
+                BAD,
+                format!("`binding.endpoint_selectors[{index}]` is not valid: {error}."),
+            )
+        })?;
+    }
+    Ok(())
+}
+
+/// Whether an endpoint, as the API shows it, is bound to Kubernetes and one of `selectors` holds.
+fn is_bound(selectors: &[Predicate], endpoint: &Value) -> bool {
+    let bindings = endpoint["bindings"].as_array();
+    let is_offered = bindings.is_some_and(|names| names.iter().any(|name| name == "kubernetes"));
+    let facts = Facts::of(endpoint);
+    // What a selector cannot be applied to, it does not select.
+    is_offered
+        && selectors
+            .iter()
+            .any(|one| one.test(&facts).unwrap_or(false))
+}
+
+fn endpoints_schema(generator: &mut SchemaGenerator) -> schemars::Schema {
+    list_schema::<Endpoint>(generator)
+}
+
+fn run_list_bound_endpoints(control: &Control, call: Call) -> Running<'_> {
+    Box::pin(async move {
+        let cx = control.cx(&call.caller, &call.base);
+        let mut listed = Listed {
+            uri: String::new(),
+            takes_filter: false,
+            arguments: &[],
+            refs_to: None,
+            having: None,
+        };
+        let Some(document) = service::named(&cx, &TYPE, &call).await? else {
+            // A query that is wrong is refused before an absent operator is.
+            service::check_query(&endpoint::TYPE, &call.query, &listed)?;
+            return Err(Refusal::not_found().into());
+        };
+        let operator: KubernetesOperator = stored::read(&document)?;
+        let sources = operator.binding.map(|binding| binding.endpoint_selectors);
+        let selectors: Vec<Predicate> = sources
+            .iter()
+            .flatten()
+            .filter_map(|source| selector(source).ok())
+            .collect();
+        let having = |endpoint: &Value| is_bound(&selectors, endpoint);
+        listed.uri = format!(
+            "{}/{}/{}/bound_endpoints",
+            cx.base, TYPE.collection, document.head.id
+        );
+        listed.having = Some(&having);
+        service::list_of(&cx, &endpoint::TYPE, &call.query, listed).await
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rcgen::{
+        CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_ED25519,
+    };
+
+    use super::*;
+
+    fn csr(of: &'static rcgen::SignatureAlgorithm) -> String {
+        let key = KeyPair::generate_for(of).unwrap();
+        let params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        params.serialize_request(&key).unwrap().pem().unwrap()
+    }
+
+    /// A request on P-256 signed with SHA-512, as operators make them.
+    const SHA512: &str = include_str!("kubernetes_operator/sha512.csr.pem");
+
+    #[test]
+    fn requests_are_read_and_their_signatures_checked() {
+        assert!(public_key(&csr(&PKCS_ECDSA_P256_SHA256)).is_ok());
+        assert!(public_key(SHA512).is_ok());
+        let forged = {
+            let mut der = x509_parser::pem::parse_x509_pem(SHA512.as_bytes())
+                .unwrap()
+                .1
+                .contents;
+            let last = der.len() - 1;
+            der[last] ^= 1;
+            use base64::Engine;
+            let text = base64::engine::general_purpose::STANDARD.encode(der);
+            format!(
+                "-----BEGIN CERTIFICATE REQUEST-----\n{text}\n-----END CERTIFICATE REQUEST-----\n"
+            )
+        };
+        for bad in [
+            "x".to_owned(),
+            "x".repeat(CSR_BYTES_MAX + 1),
+            forged,
+            csr(&PKCS_ECDSA_P384_SHA384),
+            csr(&PKCS_ED25519),
+        ] {
+            let refused = public_key(&bad).err().and_then(|refusal| refusal.code);
+            assert_eq!(refused, Some(Code::new(19001)), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_endpoint_is_bound_when_it_is_offered_and_selected() {
+        let bound = |source: &str, bindings: Value| {
+            let endpoint = json!({
+                "bindings": bindings, "url": "http://a.b", "port": 80, "metadata": "team=x",
+                "pooling_enabled": true,
+            });
+            is_bound(&[selector(source).unwrap()], &endpoint)
+        };
+        for (source, expected) in [
+            ("true", true),
+            ("false", false),
+            ("endpoint.url == 'http://a.b'", true),
+            ("endpoint.port > 80", false),
+            (
+                "endpoint.metadata.contains('team=x') && endpoint.pooling_enabled",
+                true,
+            ),
+            ("'kubernetes' in endpoint.bindings", true),
+        ] {
+            assert_eq!(bound(source, json!(["kubernetes"])), expected, "{source}");
+            assert!(!bound(source, json!(["public"])));
+        }
+        assert!(!is_bound(&[], &json!({"bindings": ["kubernetes"]})));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_request_or_refused(text in "\\PC{0,200}") {
+            drop(public_key(&text));
+            drop(check_selectors(std::slice::from_ref(&text)));
+            drop(check_ingress(&text));
+            let pem = format!("-----BEGIN CERTIFICATE REQUEST-----\n{text}\n-----END CERTIFICATE REQUEST-----\n");
+            drop(public_key(&pem));
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Reserved address: a `host:port` for TCP endpoints that is an account's alone (contract: management
+//! API 2.14).
+//!
+//! It is assigned once, from the pool of the installation. Not here: which addresses are free
+//! (`pool`), and which endpoints are at one (`endpoint`).
+
+use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, Timestamp};
+use culvert_store::{Changes, Document, Head, Key};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Draft, Links, Resource, ResourceType, Uri, reserved_domain};
+use crate::cx::Cx;
+use crate::listfilter::{self, Field, Shape, field};
+use crate::pool::{self, Taken};
+use crate::stored::Format;
+use crate::{Error, input};
+
+pub(crate) static TYPE: ResourceType = ResourceType::of::<ReservedAddr>();
+
+/// The key an address is found by.
+const KEY: &str = "addr";
+
+/// The one region of an installation.
+const REGION: &str = "us";
+
+/// The stored form.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct ReservedAddr {
+    format: Format<1>,
+    description: Description,
+    metadata: Metadata,
+    addr: String,
+    region: String,
+}
+
+/// A new reserved address.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "ReservedAddrCreate", transform = input::create_schema)]
+pub(crate) struct Create {
+    /// What it is for. At most 255 bytes.
+    #[schemars(with = "String", length(max = 255))]
+    description: Description,
+    /// Anything to be kept beside it. At most 4096 bytes.
+    #[schemars(with = "String", length(max = 4096))]
+    metadata: Metadata,
+    /// Where the address is: `us`, also by default; installations have this one region.
+    region: String,
+}
+
+/// Changes to a reserved address.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "ReservedAddrUpdate", transform = input::update_schema)]
+pub(crate) struct Update {
+    /// What it is for. At most 255 bytes.
+    #[schemars(with = "Option<String>", length(max = 255))]
+    description: Option<Description>,
+    /// Anything to be kept beside it. At most 4096 bytes.
+    #[schemars(with = "Option<String>", length(max = 4096))]
+    metadata: Option<Metadata>,
+}
+
+/// A reserved address as the API shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ReservedAddr")]
+pub(crate) struct View<'a> {
+    id: &'a str,
+    #[schemars(with = "String")]
+    uri: Uri<'a>,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    created_at: Timestamp,
+    description: &'a str,
+    metadata: &'a str,
+    /// `host:port`, assigned when it was reserved.
+    addr: &'a str,
+    region: &'a str,
+}
+
+impl Resource for ReservedAddr {
+    const NAME: &'static str = "tcp_address";
+    const COLLECTION: &'static str = "reserved_addrs";
+    const LIST_FIELD: &'static str = "reserved_addrs";
+    const ID_PREFIX: &'static str = "ra";
+    const DOC: &'static str = "Reserved addresses: hosts and ports for TCP endpoints that are an \
+        account's alone, assigned from the installation's pool.";
+    const FILTER: Option<&'static [Field]> = Some(&[
+        listfilter::ID,
+        listfilter::CREATED_AT,
+        listfilter::DESCRIPTION,
+        listfilter::METADATA,
+        field("addr", Shape::Text),
+        field("region", Shape::Text),
+    ]);
+    const VALUE_CODES: &'static [(&'static str, Code)] = &[
+        ("description", Code::new(504)),
+        ("metadata", Code::new(505)),
+    ];
+    const EMPTY_UPDATE: Option<Code> = Some(Code::new(506));
+    const IN_USE: Option<Code> = Some(Code::new(446));
+    const CREATE_NEEDS_BODY: bool = false;
+
+    type Create = Create;
+    type Update = Update;
+    type View<'a> = View<'a>;
+
+    async fn create(cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
+        const UNKNOWN_REGION: Code = Code::new(500);
+        const NO_ADDRESS: Code = Code::new(503);
+        if !matches!(input.region.as_str(), "" | REGION) {
+            return Err(Refusal::of(if reserved_domain::is_region(&input.region) {
+                NO_ADDRESS
+            } else {
+                UNKNOWN_REGION
+            })
+            .into());
+        }
+        let taken = pool::take(cx).await?;
+        let Taken { port, taking } = taken.ok_or_else(|| Refusal::of(NO_ADDRESS))?;
+        let address = Self {
+            format: Format,
+            description: input.description,
+            metadata: input.metadata,
+            addr: format!("{}:{port}", pool::host(cx.settings)),
+            region: REGION.to_owned(),
+        };
+        Ok(Draft {
+            also: taking,
+            ..Draft::of(address)
+        })
+    }
+
+    async fn update(
+        mut self,
+        _cx: &Cx<'_>,
+        _head: &Head,
+        input: Update,
+    ) -> Result<Draft<Self>, Error> {
+        self.description = input.description.unwrap_or(self.description);
+        self.metadata = input.metadata.unwrap_or(self.metadata);
+        Ok(Draft::of(self))
+    }
+
+    async fn before_removal(&self, cx: &Cx<'_>, _head: &Head) -> Result<Changes, Error> {
+        pool::release(cx, &self.addr).await
+    }
+
+    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+        View {
+            id: &head.id,
+            uri: Uri {
+                base,
+                collection: Self::COLLECTION,
+                id: &head.id,
+            },
+            created_at: head.created_at,
+            description: &self.description,
+            metadata: &self.metadata,
+            addr: &self.addr,
+            region: &self.region,
+        }
+    }
+
+    fn links(&self, _head: &Head) -> Links {
+        Links {
+            keys: vec![Key::new(KEY, &*self.addr)],
+            ..Links::default()
+        }
+    }
+}
+
+/// The caller's reservation of `host:port`.
+pub(crate) async fn of(cx: &Cx<'_>, address: &str) -> Result<Option<Document>, Error> {
+    let document = cx.store.find(TYPE.kind, KEY, address).await?;
+    Ok(document.filter(|document| document.head.account == cx.caller.account))
+}

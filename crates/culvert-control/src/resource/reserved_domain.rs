@@ -1,0 +1,809 @@
+//! Reserved domain: a name, or every name below one, that is an account's alone (contract: management
+//! API 2.3).
+//!
+//! Names below the platform domain are served under the platform's certificate. A custom domain is
+//! served under the uploaded certificate it names, or under one that is got from an authority and
+//! renewed, which is the default; while there is none, the platform's is presented for it.
+
+use culvert_base::net::{HostName, NotAHostName};
+use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp};
+use culvert_store::{Changes, Document, Head, Key, OnDelete, Ref, Told};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Draft, Extra, Links, Made, Reference, Resource, ResourceType, Running, Uri, tls_certificate,
+};
+use crate::cx::Cx;
+use crate::input;
+use crate::listfilter::{self, Field, Shape, field};
+use crate::management::{KeyType, Management, Policy, PolicyView, StatusView};
+use crate::operation::{Answer, Call, Method, Reply, Status};
+use crate::page::reference;
+use crate::service::{self, RUNS_MAX};
+use crate::stored::{self, Format};
+use crate::{Control, Error};
+
+pub(crate) static TYPE: ResourceType = ResourceType::of::<ReservedDomain>();
+
+/// The key a domain is found by.
+const KEY: &str = "domain";
+
+/// Characters of each of the two labels that make a CNAME target one domain's own.
+const CNAME_LABEL_LENGTH: usize = 17;
+/// The same for the target of challenges.
+const CHALLENGE_LABEL_LENGTH: usize = 8;
+
+const REGIONS: [&str; 8] = ["us", "eu", "ap", "au", "sa", "jp", "in", "us-cal-1"];
+/// Where every region is meant.
+const GLOBAL: &str = "global";
+
+/// Tops that no public name is under.
+const UNUSABLE: [&str; 3] = ["internal", "local", "localhost"];
+
+/// The stored form.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct ReservedDomain {
+    format: Format<1>,
+    description: Description,
+    metadata: Metadata,
+    domain: String,
+    region: Option<String>,
+    resolves_to: Option<Vec<Place>>,
+    /// The certificate in use: uploaded, or the latest that was issued.
+    certificate_id: Option<String>,
+    #[serde(default)]
+    management: Option<Management>,
+    /// `None` for a name below the platform domain.
+    cname_target: Option<String>,
+    acme_challenge_cname_target: Option<String>,
+}
+
+/// Where a domain resolves to.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(crate) struct Place {
+    /// A region, or `global`.
+    value: String,
+}
+
+/// A new reserved domain.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "ReservedDomainCreate", extend("required" = ["domain"]), transform = input::create_schema)]
+pub(crate) struct Create {
+    /// What it is for. At most 255 bytes.
+    #[schemars(with = "String", length(max = 255))]
+    description: Description,
+    /// Anything to be kept beside it. At most 4096 bytes.
+    #[schemars(with = "String", length(max = 4096))]
+    metadata: Metadata,
+    /// The name, such as `app.example.com`; `*` as the first label means every name below, however
+    /// deep. Required.
+    domain: String,
+    /// Deprecated; kept and shown.
+    region: String,
+    /// Id of an uploaded TLS certificate to be served under.
+    certificate_id: String,
+    /// Has a certificate got from the installation's authority and renewed. The default for a custom
+    /// domain without `certificate_id`; not for names below the platform domain.
+    certificate_management_policy: Option<Policy>,
+    /// Regions, or `global`; kept and shown in this order.
+    resolves_to: Vec<Place>,
+}
+
+/// Changes to a reserved domain.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "ReservedDomainUpdate", transform = input::update_schema)]
+pub(crate) struct Update {
+    /// What it is for. At most 255 bytes.
+    #[schemars(with = "Option<String>", length(max = 255))]
+    description: Option<Description>,
+    /// Anything to be kept beside it. At most 4096 bytes.
+    #[schemars(with = "Option<String>", length(max = 4096))]
+    metadata: Option<Metadata>,
+    /// Id of an uploaded TLS certificate to be served under, which ends the management of the
+    /// domain's certificate; empty detaches an uploaded one.
+    certificate_id: Option<String>,
+    /// Has a certificate got from the installation's authority and renewed, instead of an uploaded
+    /// one, which is detached.
+    certificate_management_policy: Option<Policy>,
+    /// Regions, or `global`. An empty list leaves them as they are.
+    resolves_to: Option<Vec<Place>>,
+}
+
+/// A reserved domain as the API shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ReservedDomain")]
+pub(crate) struct View<'a> {
+    id: &'a str,
+    #[schemars(with = "String")]
+    uri: Uri<'a>,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    created_at: Timestamp,
+    description: &'a str,
+    metadata: &'a str,
+    /// Lower case, in punycode.
+    domain: &'a str,
+    region: Option<&'a str>,
+    /// What a DNS record of a custom domain must point at.
+    cname_target: Option<&'a str>,
+    /// The certificate in use: uploaded, or the latest that was issued. Without one the platform's
+    /// certificate is presented.
+    certificate: Option<Reference<'a>>,
+    /// How its certificate is got from an authority; `null` where it is not.
+    certificate_management_policy: Option<PolicyView>,
+    /// How that goes; `null` without a policy.
+    certificate_management_status: Option<StatusView<'a>>,
+    /// For custom wildcards only.
+    acme_challenge_cname_target: Option<&'a str>,
+    resolves_to: Option<&'a [Place]>,
+}
+
+impl Resource for ReservedDomain {
+    const NAME: &'static str = "domain";
+    const COLLECTION: &'static str = "reserved_domains";
+    const LIST_FIELD: &'static str = "reserved_domains";
+    const ID_PREFIX: &'static str = "rd";
+    const DOC: &'static str = "Reserved domains: names that are an account's alone. A custom domain \
+        is served under the uploaded certificate it names, or under one that the installation gets \
+        from its certificate authority and renews.";
+    const NOT_IN_EVENTS: &'static [&'static str] = &["resolves_to"];
+    const FILTER: Option<&'static [Field]> = Some(&[
+        listfilter::ID,
+        listfilter::CREATED_AT,
+        listfilter::DESCRIPTION,
+        listfilter::METADATA,
+        field("domain", Shape::Text),
+        field("region", Shape::Text),
+        field("cname_target", Shape::Text),
+        field("certificate", Shape::Link),
+        field("acme_challenge_cname_target", Shape::Text),
+    ]);
+    const VALUE_CODES: &'static [(&'static str, Code)] = &[
+        ("description", Code::new(420)),
+        ("metadata", Code::new(421)),
+    ];
+    const EMPTY_UPDATE: Option<Code> = Some(Code::new(422));
+    const IN_USE: Option<Code> = Some(Code::new(446));
+    const UNKNOWN: Option<Code> = Some(NO_CERTIFICATE);
+    const CREATE_NEEDS_BODY: bool = true;
+    const OPERATIONS: &'static [Extra] = DETACHING;
+
+    type Create = Create;
+    type Update = Update;
+    type View<'a> = View<'a>;
+
+    async fn create(cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
+        let platform = &cx.settings.edge_domain;
+        let name = name(&input.domain, platform)?;
+        let is_platform = name.is_within(platform);
+        if !input.region.is_empty() && !is_region(&input.region) {
+            return Err(unknown_region("region", &input.region).into());
+        }
+        let resolves_to = (!input.resolves_to.is_empty()).then_some(input.resolves_to);
+        check_places(resolves_to.as_deref().unwrap_or_default())?;
+        let now = cx.clock.now();
+        let has_certificate = !input.certificate_id.is_empty();
+        let management = match input.certificate_management_policy {
+            Some(policy) => {
+                let key_type = wanted_key(&policy, is_platform, has_certificate)?;
+                Some(Management::begin(key_type, now))
+            }
+            None if is_platform || has_certificate => None,
+            None => Some(Management::begin(KeyType::Rsa, now)),
+        };
+        let certificate_id = match input.certificate_id {
+            id if id.is_empty() => None,
+            id => Some(certificate(cx, id, is_platform).await?),
+        };
+        check_free(cx, &name).await?;
+        let label = |length| {
+            const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";
+            cx.entropy.text(LETTERS, length)
+        };
+        let cname_target = (!is_platform).then(|| {
+            let (first, second) = (label(CNAME_LABEL_LENGTH), label(CNAME_LABEL_LENGTH));
+            format!("{first}.{second}.{platform}")
+        });
+        let acme_challenge_cname_target = (!is_platform && name.is_wildcard()).then(|| {
+            format!(
+                "{}.acme-challenge.{platform}",
+                label(CHALLENGE_LABEL_LENGTH)
+            )
+        });
+        Ok(Draft {
+            also: take_turn(cx).await?,
+            ..Draft::of(Self {
+                format: Format,
+                description: input.description,
+                metadata: input.metadata,
+                domain: name.to_string(),
+                region: (!input.region.is_empty()).then_some(input.region),
+                resolves_to,
+                certificate_id,
+                management,
+                cname_target,
+                acme_challenge_cname_target,
+            })
+        })
+    }
+
+    async fn update(
+        mut self,
+        cx: &Cx<'_>,
+        _head: &Head,
+        input: Update,
+    ) -> Result<Draft<Self>, Error> {
+        if let Some(policy) = input.certificate_management_policy {
+            // Clients repeat what is attached, or that nothing is.
+            let repeated = [Some(""), self.certificate_id.as_deref()];
+            let id = input.certificate_id.as_deref();
+            let is_other = id.is_some() && !repeated.contains(&id);
+            let key_type = wanted_key(&policy, self.is_platform(), is_other)?;
+            match &mut self.management {
+                Some(management) => management.private_key_type = key_type,
+                None => {
+                    self.management = Some(Management::begin(key_type, cx.clock.now()));
+                    self.certificate_id = None;
+                }
+            }
+        } else if let Some(id) = input.certificate_id {
+            if id.is_empty() {
+                self.detach_uploaded();
+            } else if self.certificate_id.as_deref() != Some(&*id) {
+                self.certificate_id = Some(certificate(cx, id, self.is_platform()).await?);
+                self.management = None;
+            }
+        }
+        if let Some(places) = input.resolves_to.filter(|places| !places.is_empty()) {
+            check_places(&places)?;
+            self.resolves_to = Some(places);
+        }
+        self.description = input.description.unwrap_or(self.description);
+        self.metadata = input.metadata.unwrap_or(self.metadata);
+        Ok(Draft::of(self))
+    }
+
+    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+        View {
+            id: &head.id,
+            uri: Uri {
+                base,
+                collection: Self::COLLECTION,
+                id: &head.id,
+            },
+            created_at: head.created_at,
+            description: &self.description,
+            metadata: &self.metadata,
+            domain: &self.domain,
+            region: self.region.as_deref(),
+            cname_target: self.cname_target.as_deref(),
+            certificate: self
+                .certificate_id
+                .as_deref()
+                .map(|id| Reference::to(base, tls_certificate::TYPE.collection, id)),
+            certificate_management_policy: self.management.as_ref().map(Management::policy_view),
+            certificate_management_status: self.management.as_ref().map(Management::status_view),
+            acme_challenge_cname_target: self.acme_challenge_cname_target.as_deref(),
+            resolves_to: self.resolves_to.as_deref(),
+        }
+    }
+
+    fn links(&self, _head: &Head) -> Links {
+        Links {
+            keys: vec![Key::new(KEY, &*self.domain)],
+            refs: self.refs(),
+            ..Links::default()
+        }
+    }
+}
+
+impl ReservedDomain {
+    /// The name and the id of its certificate. `None` for a name below the platform domain, which is
+    /// served under the platform's.
+    pub(crate) fn custom(&self) -> Option<(&str, Option<&str>)> {
+        (!self.is_platform()).then_some((&self.domain, self.certificate_id.as_deref()))
+    }
+
+    fn is_platform(&self) -> bool {
+        self.cname_target.is_none()
+    }
+
+    /// What its document refers to.
+    pub(crate) fn refs(&self) -> Vec<Ref> {
+        let certificate = self.certificate_id.iter();
+        certificate
+            .map(|id| Ref::new("certificate_id", id, OnDelete::Detach))
+            .collect()
+    }
+
+    /// The name itself.
+    pub(crate) fn name(&self) -> &str {
+        &self.domain
+    }
+
+    /// How its certificate is managed, if it is.
+    pub(crate) fn management(&self) -> Option<&Management> {
+        self.management.as_ref()
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn management_mut(&mut self) -> Option<&mut Management> {
+        self.management.as_mut()
+    }
+
+    /// Where the records of its challenges are looked for, if it is a wildcard.
+    pub(crate) fn challenge_target(&self) -> Option<&str> {
+        self.acme_challenge_cname_target.as_deref()
+    }
+
+    /// Takes the certificate that was issued for it into use, until it is renewed.
+    pub(crate) fn take_issued(&mut self, certificate_id: String, renews_at: Timestamp) {
+        if let Some(management) = &mut self.management {
+            self.certificate_id = Some(certificate_id);
+            management.renews_at = Some(renews_at);
+            management.job = None;
+        }
+    }
+
+    fn detach_uploaded(&mut self) {
+        if self.management.is_none() {
+            self.certificate_id = None;
+        }
+    }
+}
+
+/// The domain, of whichever account, that covers a host: exactly, or the nearest wildcard above.
+pub(crate) async fn covering(cx: &Cx<'_>, host: &HostName) -> Result<Option<Document>, Fault> {
+    let mut name = host.to_string();
+    let mut rest: &str = host;
+    loop {
+        if let Some(document) = cx.store.find(TYPE.kind, KEY, &name).await? {
+            return Ok(Some(document));
+        }
+        match rest.split_once('.') {
+            Some((_, above)) => rest = above,
+            None => return Ok(None),
+        }
+        name = format!("*.{rest}");
+    }
+}
+
+/// The writes that take a certificate, about to be removed, from the domains that name it.
+pub(crate) async fn detach(cx: &Cx<'_>, certificate: &Head) -> Result<Changes, Error> {
+    let mut changes = Changes::default();
+    for mut document in cx.referring(TYPE.kind, certificate).await? {
+        let mut domain: ReservedDomain = stored::read(&document)?;
+        domain.certificate_id = None;
+        document.body = stored::write(&domain)?;
+        document.refs = domain.links(&document.head).refs;
+        document.head.updated_at = cx.clock.now().whole_seconds();
+        changes = changes.and(service::rewriting(cx, &TYPE, document)?);
+    }
+    Ok(changes)
+}
+
+/// Whether a managed domain is served under this certificate.
+pub(crate) async fn is_managed_with(cx: &Cx<'_>, certificate: &Head) -> Result<bool, Fault> {
+    for document in cx.referring(TYPE.kind, certificate).await? {
+        let domain: ReservedDomain = stored::read(&document)?;
+        if domain.management.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The normal form of a name that can be reserved.
+fn name(text: &str, platform: &HostName) -> Result<HostName, Refusal> {
+    const TOO_LONG: Code = Code::new(423);
+    const TOO_FEW_LABELS: Code = Code::new(448);
+    const STAR_WITHIN: Code = Code::new(402);
+    const STAR_NOT_ALONE: Code = Code::new(403);
+    const EMPTY_LABEL: Code = Code::new(409);
+    const WRONG_START: Code = Code::new(407);
+    const PLATFORM: Code = Code::new(414);
+    const OVERLAPS: Code = Code::new(417);
+    const STAR_OF_PLATFORM: Code = Code::new(416);
+    const UNUSABLE_TOP: Code = Code::new(411);
+    let text = text.trim();
+    let text = text.strip_suffix('.').unwrap_or(text);
+    if text.chars().count() > 253 {
+        return Err(Refusal::of(TOO_LONG));
+    }
+    if text.contains("..") || text.ends_with('.') {
+        return Err(Refusal::of(EMPTY_LABEL));
+    }
+    if text.starts_with('.') {
+        return Err(Refusal::of(WRONG_START));
+    }
+    let (star, base) = match text.strip_prefix("*.") {
+        Some(base) => ("*.", base),
+        None => ("", text),
+    };
+    let (first, _) = base.split_once('.').unwrap_or((base, ""));
+    if base != "*" && base.contains('*') {
+        let is_first = star.is_empty() && first.contains('*');
+        return Err(Refusal::of(if is_first {
+            STAR_NOT_ALONE
+        } else {
+            STAR_WITHIN
+        }));
+    }
+    check_labels(&base.to_ascii_lowercase())?;
+    if base.is_empty() {
+        return Err(Refusal::of(TOO_FEW_LABELS));
+    }
+    let name = HostName::parse(&format!("{star}{base}")).map_err(unusable)?;
+    let base = name.strip_prefix("*.").unwrap_or(&name);
+    check_labels(base)?;
+    if *base == **platform {
+        return Err(if name.is_wildcard() {
+            Refusal::of(STAR_OF_PLATFORM)
+        } else {
+            Refusal::new(
+                PLATFORM,
+                "The platform domain itself is the installation's.",
+            )
+        });
+    }
+    let Some((_, top)) = base.rsplit_once('.') else {
+        return Err(Refusal::of(TOO_FEW_LABELS));
+    };
+    if name.is_within(platform) {
+        return Ok(name);
+    }
+    if name.is_wildcard() && platform.is_within(base) {
+        return Err(Refusal::new(
+            OVERLAPS,
+            "The wildcard covers the platform domain.",
+        ));
+    }
+    if UNUSABLE.contains(&top) || top.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(Refusal::of(UNUSABLE_TOP));
+    }
+    Ok(name)
+}
+
+/// What is wrong with the labels of a name, as far as they are ASCII. A lone `*` is another's to
+/// judge.
+fn check_labels(name: &str) -> Result<(), Refusal> {
+    const UNDERSCORE: Code = Code::new(438);
+    const WRONG_CHARACTER: Code = Code::new(406);
+    const WRONG_START: Code = Code::new(407);
+    const WRONG_END: Code = Code::new(408);
+    const LABEL_TOO_LONG: Code = Code::new(513);
+    const HYPHENS: Code = Code::new(410);
+    for label in name
+        .split('.')
+        .filter(|label| label.is_ascii() && *label != "*")
+    {
+        let is_plain =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        let code = if label.contains('_') {
+            UNDERSCORE
+        } else if !label.bytes().all(is_plain) {
+            WRONG_CHARACTER
+        } else if label.starts_with('-') {
+            WRONG_START
+        } else if label.ends_with('-') {
+            WRONG_END
+        } else if label.len() > 63 {
+            LABEL_TOO_LONG
+        } else if label.get(2..4) == Some("--") && !label.starts_with("xn--") {
+            HYPHENS
+        } else {
+            continue;
+        };
+        return Err(Refusal::of(code));
+    }
+    Ok(())
+}
+
+fn unusable(why: NotAHostName) -> Refusal {
+    let code = match why {
+        NotAHostName::Empty => const { Code::new(448) },
+        NotAHostName::TooLong => const { Code::new(514) },
+        NotAHostName::Label => const { Code::new(407) },
+        NotAHostName::Character => const { Code::new(406) },
+        NotAHostName::Idna => const { Code::new(429) },
+        NotAHostName::Address => const { Code::new(411) },
+    };
+    Refusal::of(code)
+}
+
+/// Refuses a name that is reserved, and one above or below a name of another account. Looks at every
+/// domain of the installation: names are reserved rarely.
+async fn check_free(cx: &Cx<'_>, name: &HostName) -> Result<(), Error> {
+    const OURS: Code = Code::new(413);
+    const THEIRS: Code = Code::new(414);
+    const OVERLAPS: Code = Code::new(417);
+    if let Some(document) = cx.store.find(TYPE.kind, KEY, name).await? {
+        let is_ours = document.head.account == cx.caller.account;
+        return Err(Refusal::of(if is_ours { OURS } else { THEIRS }).into());
+    }
+    let is_below = |name: &str, base: &str| {
+        let above = name.strip_suffix(base);
+        above.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+    };
+    let base = |name: &str| name.strip_prefix("*.").unwrap_or(name).to_owned();
+    let own = base(name);
+    for document in cx.store.all(TYPE.kind).await? {
+        if document.head.account == cx.caller.account {
+            continue;
+        }
+        for key in document.keys {
+            let other = base(&key.value);
+            if is_below(&own, &other) || is_below(&other, &own) {
+                let is_wild = name.is_wildcard() || key.value.starts_with("*.");
+                return Err(Refusal::new(
+                    if is_wild { OVERLAPS } else { THEIRS },
+                    "The domain overlaps with one that another account reserved.",
+                )
+                .into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Kind of the one document that all reservations write, so that of two that would overlap one is
+/// decided again.
+const TURN_KIND: &str = "domain_turn";
+const TURN_PREFIX: &str = "domainturn";
+const TURN_KEY: &str = "name";
+const TURN_NAME: &str = "installation";
+
+#[derive(Debug, Deserialize, Serialize)]
+struct Turn {
+    format: Format<1>,
+}
+
+async fn take_turn(cx: &Cx<'_>) -> Result<Changes, Error> {
+    let nothing = Told::Nothing {
+        why: "the turn of reservations is bookkeeping of the installation",
+    };
+    if let Some(document) = cx.store.find(TURN_KIND, TURN_KEY, TURN_NAME).await? {
+        return Ok(Changes::replace(document, nothing));
+    }
+    let id = cx.new_id();
+    let document = Document {
+        head: Head {
+            id: format!("{TURN_PREFIX}_{id}"),
+            kind: TURN_KIND.to_owned(),
+            account: String::new(),
+            revision: 0,
+            created_at: id.at(),
+            updated_at: id.at(),
+        },
+        body: stored::write(&Turn { format: Format })?,
+        keys: vec![Key::new(TURN_KEY, TURN_NAME)],
+        refs: Vec::new(),
+        topics: Vec::new(),
+    };
+    Ok(Changes::insert(document, nothing))
+}
+
+/// Whether it names a region that public services know.
+pub(super) fn is_region(value: &str) -> bool {
+    REGIONS.contains(&value)
+}
+
+fn unknown_region(field: &str, value: &str) -> Refusal {
+    const UNKNOWN: Code = Code::new(400);
+    let value: String = value.chars().take(64).collect();
+    let known = REGIONS.join(", ");
+    Refusal::new(
+        UNKNOWN,
+        format!("`{field}` has an unknown region `{value}`; there are: {known}."),
+    )
+}
+
+fn check_places(places: &[Place]) -> Result<(), Refusal> {
+    const TWICE: Code = Code::new(456);
+    for (index, place) in places.iter().enumerate() {
+        if place.value != GLOBAL && !is_region(&place.value) {
+            return Err(unknown_region("resolves_to", &place.value));
+        }
+        // Each is known and given once, so a list cannot be longer than the regions.
+        if places.iter().take(index).any(|earlier| earlier == place) {
+            return Err(Refusal::of(TWICE));
+        }
+    }
+    Ok(())
+}
+
+const NO_CERTIFICATE: Code = Code::new(1965);
+
+/// The id of a certificate that a domain may name.
+async fn certificate(cx: &Cx<'_>, id: String, is_platform: bool) -> Result<String, Error> {
+    const OF_PLATFORM: Code = Code::new(440);
+    if is_platform {
+        return Err(Refusal::of(OF_PLATFORM).into());
+    }
+    let ty = &tls_certificate::TYPE;
+    reference("certificate_id", &id, ty.prefixes)?;
+    match cx.own(ty.kind, &id).await? {
+        Some(_) => Ok(id),
+        None => Err(Refusal::of(NO_CERTIFICATE).into()),
+    }
+}
+
+/// The kind of key a policy wants, if it can be had.
+fn wanted_key(
+    policy: &Policy,
+    is_platform: bool,
+    with_certificate: bool,
+) -> Result<KeyType, Refusal> {
+    const OF_PLATFORM: Code = Code::new(439);
+    const BOTH: Code = Code::new(434);
+    if is_platform {
+        Err(Refusal::of(OF_PLATFORM))
+    } else if with_certificate {
+        Err(Refusal::of(BOTH))
+    } else {
+        policy.key_type()
+    }
+}
+
+/// The operations that take a certificate from a domain.
+const DETACHING: &[Extra] = &[
+    Extra {
+        name: "delete_certificate",
+        method: Method::Delete,
+        suffix: "/certificate",
+        doc: "Detaches the uploaded certificate from a domain; the certificate itself stays.",
+        body: None,
+        answer: Answer {
+            status: Status::NoContent,
+            schema: None,
+        },
+        query: &[],
+        run: run_delete_certificate,
+    },
+    Extra {
+        name: "delete_certificate_management_policy",
+        method: Method::Delete,
+        suffix: "/certificate_management_policy",
+        doc: "Ends the management of a domain's certificate, which is not served any more but stays as \
+              an object. Succeeds where none is managed.",
+        body: None,
+        answer: Answer {
+            status: Status::NoContent,
+            schema: None,
+        },
+        query: &[],
+        run: run_delete_policy,
+    },
+];
+
+fn run_delete_certificate(control: &Control, call: Call) -> Running<'_> {
+    const MANAGED: Code = Code::new(436);
+    Box::pin(change(control, call, |domain| {
+        if domain.management.is_some() {
+            return Err(Refusal::of(MANAGED));
+        }
+        domain.detach_uploaded();
+        Ok(())
+    }))
+}
+
+fn run_delete_policy(control: &Control, call: Call) -> Running<'_> {
+    // Where there is no policy nothing changes; like an update that changes nothing, it is told.
+    Box::pin(change(control, call, |domain| {
+        if domain.management.take().is_some() {
+            domain.certificate_id = None;
+        }
+        Ok(())
+    }))
+}
+
+async fn change(
+    control: &Control,
+    call: Call,
+    edit: fn(&mut ReservedDomain) -> Result<(), Refusal>,
+) -> Result<Reply, Error> {
+    let cx = control.cx(&call.caller, &call.base);
+    let _turn = service::turn(&cx, &TYPE, &call).await;
+    let named = call.path.first().and_then(|shown| TYPE.stored_id(shown));
+    let id = named.ok_or_else(Refusal::not_found)?;
+    for _ in 0..RUNS_MAX {
+        let document = cx.own(TYPE.kind, &id).await?;
+        let document = document.ok_or_else(Refusal::not_found)?;
+        ReservedDomain::permit(cx.caller)?;
+        let mut domain: ReservedDomain = stored::read(&document)?;
+        edit(&mut domain)?;
+        let made = Made {
+            body: stored::write(&domain)?,
+            links: domain.links(&document.head),
+            reveal: None,
+            also: Changes::default(),
+        };
+        if service::replace(&cx, &TYPE, document.head, made)
+            .await?
+            .is_some()
+        {
+            return Ok(Reply::NoContent);
+        }
+    }
+    Err(service::overtaken())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parse(text: &str) -> Result<String, u16> {
+        let platform = HostName::parse("culvert.localhost").unwrap();
+        let name = name(text, &platform).map(|name| name.to_string());
+        name.map_err(|refusal| refusal.code.map_or(0, Code::number))
+    }
+
+    #[test]
+    fn names() {
+        let long = |length: usize| {
+            let labels = "abcdefg.".repeat(40);
+            format!("{}example", &labels[..length - 7])
+        };
+        let german = format!("{}.example", "ü".repeat(60));
+        let deep = format!("{}example", "bücher.".repeat(30));
+        for (text, expected) in [
+            (" App.Example.COM. ", Ok("app.example.com")),
+            ("bücher.example", Ok("xn--bcher-kva.example")),
+            ("*.bücher.example", Ok("*.xn--bcher-kva.example")),
+            ("*.a.example", Ok("*.a.example")),
+            ("x.culvert.localhost", Ok("x.culvert.localhost")),
+            ("*.y.x.culvert.localhost", Ok("*.y.x.culvert.localhost")),
+            (&long(247), Ok(&*long(247))),
+            ("", Err(448)),
+            (".", Err(448)),
+            ("example", Err(448)),
+            ("*", Err(448)),
+            ("*.com", Err(448)),
+            ("a.*.example", Err(402)),
+            ("*.*.example", Err(402)),
+            ("a*.example", Err(403)),
+            ("**.example", Err(403)),
+            ("a b.example", Err(406)),
+            ("a/b.example", Err(406)),
+            (".a.example", Err(407)),
+            ("-a.example", Err(407)),
+            ("a-.example", Err(408)),
+            ("a..example", Err(409)),
+            ("a.example..", Err(409)),
+            ("ab--c.example", Err(410)),
+            ("a.internal", Err(411)),
+            ("a.local", Err(411)),
+            ("a.localhost", Err(411)),
+            ("10.0.0.1", Err(411)),
+            ("culvert.localhost", Err(414)),
+            ("*.culvert.localhost", Err(416)),
+            (&"a.".repeat(128), Err(423)),
+            ("xn--a.example", Err(429)),
+            ("a_b.example", Err(438)),
+            (&format!("{}.example", "a".repeat(64)), Err(513)),
+            (&german, Err(514)),
+            (&deep, Err(514)),
+        ] {
+            let expected = expected.map(str::to_owned);
+            assert_eq!(parse(text), expected, "{text}");
+        }
+        let platform = HostName::parse("in.platform.example").unwrap();
+        let code = name("*.platform.example", &platform).unwrap_err().code;
+        assert_eq!(code.map(Code::number), Some(417));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_domain_or_refused_with_a_code(text in "\\PC{0,80}|[a-zA-Z0-9.*_-]{0,40}|(xn--|\\*\\.|[a-zü]{1,9}\\.){0,6}") {
+            match parse(&text) {
+                Ok(name) => prop_assert_eq!(parse(&name), Ok(name)),
+                Err(code) => prop_assert_ne!(code, 0),
+            }
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! SSH certificate authority: a key that signs host and user certificates (contract: management API
+//! 2.10).
+//!
+//! The private key is made here, kept sealed, and never leaves.
+
+use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp};
+use culvert_store::Head;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
+
+use super::{Draft, Resource, ResourceType, Uri};
+use crate::Error;
+use crate::cx::Cx;
+use crate::input;
+use crate::listfilter::{self, Field};
+use crate::page::reference;
+use crate::ssh::{Algorithm, SigningKey, Spec};
+use crate::stored::{self, Format};
+
+pub(crate) static TYPE: ResourceType = ResourceType::of::<SshCertificateAuthority>();
+
+/// RSA keys that are made at one time: each occupies a processor for up to seconds.
+static RSA_AT_ONCE: Semaphore = Semaphore::const_new(1);
+
+/// The stored form.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct SshCertificateAuthority {
+    format: Format<1>,
+    description: Description,
+    metadata: Metadata,
+    algorithm: Algorithm,
+    /// One line without a comment.
+    public_key: String,
+    /// Private key, sealed.
+    sealed_key: String,
+}
+
+/// A new SSH certificate authority.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "SshCertificateAuthorityCreate", transform = input::create_schema)]
+pub(crate) struct Create {
+    /// What it is for. At most 255 bytes.
+    #[schemars(with = "String", length(max = 255))]
+    description: Description,
+    /// Anything to be kept beside it. At most 4096 bytes.
+    #[schemars(with = "String", length(max = 4096))]
+    metadata: Metadata,
+    /// Kind of the key that is made: `rsa`, `ecdsa` or `ed25519`, which is the default.
+    private_key_type: String,
+    /// Curve of an ecdsa key: `p256`, which is the default, `p384` or `p521`.
+    elliptic_curve: String,
+    /// Bits of an rsa key: 2048, which is the default, or 4096.
+    key_size: Option<i64>,
+}
+
+/// Changes to an SSH certificate authority.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "SshCertificateAuthorityUpdate", transform = input::update_schema)]
+pub(crate) struct Update {
+    /// What it is for. At most 255 bytes.
+    #[schemars(with = "Option<String>", length(max = 255))]
+    description: Option<Description>,
+    /// Anything to be kept beside it. At most 4096 bytes.
+    #[schemars(with = "Option<String>", length(max = 4096))]
+    metadata: Option<Metadata>,
+}
+
+/// An SSH certificate authority as the API shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "SshCertificateAuthority")]
+pub(crate) struct View<'a> {
+    id: &'a str,
+    #[schemars(with = "String")]
+    uri: Uri<'a>,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    created_at: Timestamp,
+    description: &'a str,
+    metadata: &'a str,
+    /// What servers and clients must trust: one line without a comment.
+    public_key: &'a str,
+    /// `rsa`, `ecdsa` or `ed25519`.
+    key_type: &'static str,
+}
+
+impl Resource for SshCertificateAuthority {
+    const NAME: &'static str = "ssh_certificate_authority";
+    const COLLECTION: &'static str = "ssh_certificate_authorities";
+    const LIST_FIELD: &'static str = "ssh_certificate_authorities";
+    const ID_PREFIX: &'static str = "sshca";
+    const DOC: &'static str =
+        "SSH certificate authorities: keys that sign host and user certificates.";
+    const FILTER: Option<&'static [Field]> = Some(&[
+        listfilter::ID,
+        listfilter::CREATED_AT,
+        listfilter::DESCRIPTION,
+        listfilter::METADATA,
+    ]);
+    const VALUE_CODES: &'static [(&'static str, Code)] = &[
+        ("description", Code::new(1937)),
+        ("metadata", Code::new(1938)),
+    ];
+    const IN_USE: Option<Code> = Some(Code::new(1964));
+    const CREATE_NEEDS_BODY: bool = false;
+
+    type Create = Create;
+    type Update = Update;
+    type View<'a> = View<'a>;
+
+    async fn create(cx: &Cx<'_>, id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
+        let key = generate(spec(&input)?).await?;
+        let place = format!("{}_{id}", Self::ID_PREFIX);
+        Ok(Draft::of(Self {
+            format: Format,
+            description: input.description,
+            metadata: input.metadata,
+            algorithm: key.algorithm(),
+            public_key: key.public_line(),
+            sealed_key: cx.seal.seal(cx.entropy, &place, key.to_text()?.reveal())?,
+        }))
+    }
+
+    async fn update(
+        mut self,
+        _cx: &Cx<'_>,
+        _head: &Head,
+        input: Update,
+    ) -> Result<Draft<Self>, Error> {
+        self.description = input.description.unwrap_or(self.description);
+        self.metadata = input.metadata.unwrap_or(self.metadata);
+        Ok(Draft::of(self))
+    }
+
+    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+        View {
+            id: &head.id,
+            uri: Uri {
+                base,
+                collection: Self::COLLECTION,
+                id: &head.id,
+            },
+            created_at: head.created_at,
+            description: &self.description,
+            metadata: &self.metadata,
+            public_key: &self.public_key,
+            key_type: self.algorithm.key_type(),
+        }
+    }
+}
+
+/// The key of the caller's authority that a body names; `unknown` is the code for none.
+pub(crate) async fn named(cx: &Cx<'_>, id: &str, unknown: Code) -> Result<SigningKey, Error> {
+    reference("ssh_certificate_authority_id", id, TYPE.prefixes)?;
+    let document = cx.own(TYPE.kind, id).await?.ok_or_else(|| {
+        Refusal::new(
+            unknown,
+            format!("There is no SSH certificate authority `{id}`."),
+        )
+    })?;
+    let authority: SshCertificateAuthority = stored::read(&document)?;
+    let text = cx.seal.open(&document.head.id, &authority.sealed_key)?;
+    Ok(SigningKey::from_text(authority.algorithm, &text)?)
+}
+
+fn spec(input: &Create) -> Result<Spec, Refusal> {
+    const NO_TYPE: Code = Code::new(1936);
+    const NO_SIZE: Code = Code::new(1939);
+    const SIZE_WITHOUT_RSA: Code = Code::new(1940);
+    const NO_CURVE: Code = Code::new(1941);
+    const CURVE_WITHOUT_ECDSA: Code = Code::new(1942);
+    let ty = match input.private_key_type.as_str() {
+        "" => "ed25519",
+        ty @ ("rsa" | "ecdsa" | "ed25519") => ty,
+        _ => return Err(Refusal::of(NO_TYPE)),
+    };
+    if input.key_size.is_some() && ty != "rsa" {
+        return Err(Refusal::of(SIZE_WITHOUT_RSA));
+    }
+    if !input.elliptic_curve.is_empty() && ty != "ecdsa" {
+        return Err(Refusal::of(CURVE_WITHOUT_ECDSA));
+    }
+    match (ty, input.elliptic_curve.as_str(), input.key_size) {
+        ("rsa", _, None | Some(2048)) => Ok(Spec::Rsa2048),
+        ("rsa", _, Some(4096)) => Ok(Spec::Rsa4096),
+        ("rsa", ..) => Err(Refusal::of(NO_SIZE)),
+        ("ecdsa", "" | "p256", _) => Ok(Spec::P256),
+        ("ecdsa", "p384", _) => Ok(Spec::P384),
+        ("ecdsa", "p521", _) => Ok(Spec::P521),
+        ("ecdsa", ..) => Err(Refusal::of(NO_CURVE)),
+        _ => Ok(Spec::Ed25519),
+    }
+}
+
+/// A new key, made where it does not hold up other calls.
+async fn generate(spec: Spec) -> Result<SigningKey, Fault> {
+    if !matches!(spec, Spec::Rsa2048 | Spec::Rsa4096) {
+        return SigningKey::generate(spec);
+    }
+    let _turn = RSA_AT_ONCE
+        .acquire()
+        .await
+        .map_err(|error| Fault::new("waiting to make an SSH key", error))?;
+    tokio::task::spawn_blocking(move || SigningKey::generate(spec))
+        .await
+        .map_err(|error| Fault::new("making an SSH key", error))?
+}

@@ -1,0 +1,187 @@
+//! SSH public key: what a client of reverse SSH tunnels shows to be known (contract: management API
+//! 2.13, where it is called an SSH credential).
+//!
+//! A key belongs to one owner of the whole installation: the key alone tells who connects.
+
+use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, Timestamp};
+use culvert_store::{Head, Key, OnDelete, Ref};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Draft, Links, Resource, ResourceType, Uri};
+use crate::acl::Acl;
+use crate::cx::Cx;
+use crate::input;
+use crate::listfilter::{self, Field, Shape, field};
+use crate::ssh::PublicKey;
+use crate::stored::Format;
+use crate::{Error, owner};
+
+pub(crate) static TYPE: ResourceType = ResourceType::of::<SshPublicKey>();
+
+/// Name of the unique value: the key without its comment.
+const KEY: &str = "fingerprint";
+
+/// The stored form.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct SshPublicKey {
+    format: Format<1>,
+    owner_id: String,
+    /// As it was sent.
+    public_key: String,
+    /// Of the key without its comment.
+    fingerprint: String,
+    description: Description,
+    metadata: Metadata,
+    acl: Acl,
+}
+
+/// A new SSH public key.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "SshPublicKeyCreate", extend("required" = ["public_key"]), transform = input::create_schema)]
+pub(crate) struct Create {
+    /// What it is for. At most 255 bytes.
+    #[schemars(with = "String", length(max = 255))]
+    description: Description,
+    /// Anything to be kept beside it. At most 4096 bytes.
+    #[schemars(with = "String", length(max = 4096))]
+    metadata: Metadata,
+    /// One line as in a `.pub` file of OpenSSH, of the kind rsa, ecdsa or ed25519. Required.
+    #[schemars(length(min = 1, max = 8192))]
+    public_key: String,
+    /// What may be bound with it: each `*`, or `bind:` and a domain, `*.` and a domain, `host:port`,
+    /// `key=value` with `*` allowed on either side, or `*`. Everything by default.
+    #[schemars(with = "Vec<String>")]
+    acl: Acl,
+    /// Whose key it is: id of a user or bot, or a user's e-mail address. The caller's owner by
+    /// default; only admins may name another.
+    owner_id: String,
+}
+
+/// Changes to an SSH public key.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "SshPublicKeyUpdate", transform = input::update_schema)]
+pub(crate) struct Update {
+    /// What it is for. At most 255 bytes.
+    #[schemars(with = "Option<String>", length(max = 255))]
+    description: Option<Description>,
+    /// Anything to be kept beside it. At most 4096 bytes.
+    #[schemars(with = "Option<String>", length(max = 4096))]
+    metadata: Option<Metadata>,
+    /// What may be bound with it from now on; `[]` lifts every restriction.
+    #[schemars(with = "Option<Vec<String>>")]
+    acl: Option<Acl>,
+}
+
+/// An SSH public key as the API shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "SshPublicKey")]
+pub(crate) struct View<'a> {
+    id: &'a str,
+    #[schemars(with = "String")]
+    uri: Uri<'a>,
+    description: &'a str,
+    metadata: &'a str,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    created_at: Timestamp,
+    /// As it was sent, with its comment.
+    public_key: &'a str,
+    /// What may be bound with it; everything when it is empty.
+    acl: &'a [String],
+    /// Whose key it is.
+    owner_id: &'a str,
+}
+
+impl Resource for SshPublicKey {
+    const NAME: &'static str = "ssh_public_key";
+    const COLLECTION: &'static str = "ssh_credentials";
+    const LIST_FIELD: &'static str = "ssh_credentials";
+    const ID_PREFIX: &'static str = "sshcr";
+    const DOC: &'static str = "SSH public keys: what clients of reverse SSH tunnels are known by.";
+    const FILTER: Option<&'static [Field]> = Some(&[
+        listfilter::ID,
+        listfilter::CREATED_AT,
+        listfilter::DESCRIPTION,
+        listfilter::METADATA,
+        field("owner_id", Shape::Id),
+        field("acl", Shape::List),
+    ]);
+    const VALUE_CODES: &'static [(&'static str, Code)] = &[
+        ("description", Code::new(604)),
+        ("metadata", Code::new(605)),
+        ("acl", Code::new(600)),
+    ];
+    const EMPTY_UPDATE: Option<Code> = Some(Code::new(606));
+    const UNKNOWN: Option<Code> = Some(Code::new(634));
+    const CREATE_NEEDS_BODY: bool = true;
+
+    type Create = Create;
+    type Update = Update;
+    type View<'a> = View<'a>;
+
+    async fn create(cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
+        const MISSING: Code = Code::new(611);
+        const BAD: Code = Code::new(612);
+        const TAKEN_HERE: Code = Code::new(609);
+        const TAKEN_ELSEWHERE: Code = Code::new(610);
+        if input.public_key.trim().is_empty() {
+            return Err(Refusal::of(MISSING).into());
+        }
+        let key = PublicKey::parse(&input.public_key)
+            .map_err(|bad| Refusal::new(BAD, bad.to_string()))?;
+        // Of two creations at the same moment one is decided again and finds the other here.
+        if let Some(other) = cx.store.find(Self::KIND, KEY, &key.fingerprint).await? {
+            let is_here = other.head.account == cx.caller.account;
+            let code = if is_here { TAKEN_HERE } else { TAKEN_ELSEWHERE };
+            return Err(Refusal::of(code).into());
+        }
+        Ok(Draft::of(Self {
+            format: Format,
+            owner_id: owner::named(cx, &input.owner_id).await?,
+            public_key: input.public_key,
+            fingerprint: key.fingerprint,
+            description: input.description,
+            metadata: input.metadata,
+            acl: input.acl,
+        }))
+    }
+
+    async fn update(
+        mut self,
+        _cx: &Cx<'_>,
+        _head: &Head,
+        input: Update,
+    ) -> Result<Draft<Self>, Error> {
+        self.description = input.description.unwrap_or(self.description);
+        self.metadata = input.metadata.unwrap_or(self.metadata);
+        self.acl = input.acl.unwrap_or(self.acl);
+        Ok(Draft::of(self))
+    }
+
+    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+        View {
+            id: &head.id,
+            uri: Uri {
+                base,
+                collection: Self::COLLECTION,
+                id: &head.id,
+            },
+            description: &self.description,
+            metadata: &self.metadata,
+            created_at: head.created_at,
+            public_key: &self.public_key,
+            acl: &self.acl,
+            owner_id: &self.owner_id,
+        }
+    }
+
+    fn links(&self, _head: &Head) -> Links {
+        Links {
+            keys: vec![Key::new(KEY, &*self.fingerprint)],
+            refs: vec![Ref::new("owner_id", &self.owner_id, OnDelete::Cascade)],
+            ..Links::default()
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! SSH user certificate: a user's key with what it may do, which servers trust because an authority
+//! signed it (contract: management API 2.12).
+//!
+//! Removing the object forgets it; the certificate stays valid until it ends.
+
+use std::time::Duration;
+
+use culvert_base::{Code, Description, Ksuid, Metadata, Timestamp};
+use culvert_store::{Head, OnDelete, Ref};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Draft, Links, Resource, ResourceType, Uri};
+use crate::cx::Cx;
+use crate::input;
+use crate::listfilter::Field;
+use crate::page;
+use crate::ssh::Role;
+use crate::ssh_issue::{self, Asked, Issued, Options};
+use crate::stored::Format;
+use crate::{Error, Parameter};
+
+pub(crate) static TYPE: ResourceType = ResourceType::of::<SshUserCertificate>();
+
+/// How long a certificate is valid unless it is said: a day.
+const LIFETIME: Duration = Duration::from_secs(24 * 3600);
+
+/// What a certificate allows unless it is said.
+const DEFAULT_EXTENSIONS: [&str; 2] = ["permit-pty", "permit-user-rc"];
+
+/// Code for an authority that does not exist.
+const NO_AUTHORITY: Code = Code::new(1951);
+
+/// The stored form.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct SshUserCertificate {
+    format: Format<1>,
+    description: Description,
+    metadata: Metadata,
+    critical_options: Options,
+    extensions: Options,
+    issued: Issued,
+}
+
+/// A new SSH user certificate.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "SshUserCertificateCreate", extend("required" = ["ssh_certificate_authority_id", "public_key"]), transform = input::create_schema)]
+pub(crate) struct Create {
+    /// What it is for. At most 255 bytes.
+    #[serde(default)]
+    #[schemars(with = "String", length(max = 255))]
+    description: Description,
+    /// Anything to be kept beside it. At most 4096 bytes.
+    #[serde(default)]
+    #[schemars(with = "String", length(max = 4096))]
+    metadata: Metadata,
+    /// Id of the authority that signs. Required.
+    ssh_certificate_authority_id: String,
+    /// The user's key: one line as in a `.pub` file of OpenSSH, of the kind rsa, ecdsa or ed25519.
+    /// Required.
+    #[serde(default)]
+    #[schemars(length(min = 1, max = 8192))]
+    public_key: String,
+    /// Names of users it may log in as. Any when it is empty.
+    #[serde(default)]
+    principals: Vec<String>,
+    /// What servers must enforce or refuse the certificate, such as `force-command` and
+    /// `source-address`, with its value.
+    #[serde(default)]
+    critical_options: Options,
+    /// What is allowed beyond running commands: names with `""` or a value. `permit-pty` and
+    /// `permit-user-rc` by default.
+    #[serde(default)]
+    extensions: Options,
+    /// When it begins to be valid, RFC 3339; now by default.
+    #[serde(default)]
+    #[schemars(extend("format" = "date-time"))]
+    valid_after: String,
+    /// When it ceases to be valid, RFC 3339; 24 hours later by default.
+    #[serde(default)]
+    #[schemars(extend("format" = "date-time"))]
+    valid_until: String,
+}
+
+/// Changes to an SSH user certificate.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "SshUserCertificateUpdate", transform = input::update_schema)]
+pub(crate) struct Update {
+    /// What it is for. At most 255 bytes.
+    #[schemars(with = "Option<String>", length(max = 255))]
+    description: Option<Description>,
+    /// Anything to be kept beside it. At most 4096 bytes.
+    #[schemars(with = "Option<String>", length(max = 4096))]
+    metadata: Option<Metadata>,
+}
+
+/// An SSH user certificate as the API shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "SshUserCertificate")]
+pub(crate) struct View<'a> {
+    id: &'a str,
+    #[schemars(with = "String")]
+    uri: Uri<'a>,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    created_at: Timestamp,
+    description: &'a str,
+    metadata: &'a str,
+    /// As it was sent, with its comment.
+    public_key: &'a str,
+    /// `rsa`, `ecdsa` or `ed25519`.
+    key_type: &'static str,
+    /// Who signed.
+    ssh_certificate_authority_id: &'a str,
+    /// Names of users it may log in as; any when it is empty.
+    principals: &'a [String],
+    /// What servers must enforce or refuse the certificate.
+    critical_options: &'a Options,
+    /// What is allowed beyond running commands.
+    extensions: &'a Options,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    valid_after: Timestamp,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    valid_until: Timestamp,
+    /// The certificate: one line as in a `-cert.pub` file of OpenSSH.
+    certificate: &'a str,
+}
+
+impl Resource for SshUserCertificate {
+    const NAME: &'static str = "ssh_user_certificate";
+    const COLLECTION: &'static str = "ssh_user_certificates";
+    const LIST_FIELD: &'static str = "ssh_user_certificates";
+    const ID_PREFIX: &'static str = "sucrt";
+    const DOC: &'static str =
+        "SSH user certificates: what servers know users by, signed by an authority.";
+    const FILTER: Option<&'static [Field]> = None;
+    const PARAMETERS: &'static [Parameter] = page::PLAIN;
+    const VALUE_CODES: &'static [(&'static str, Code)] = &[
+        ("description", Code::new(1947)),
+        ("metadata", Code::new(1948)),
+    ];
+    const UNKNOWN: Option<Code> = Some(NO_AUTHORITY);
+    const CREATE_NEEDS_BODY: bool = true;
+
+    type Create = Create;
+    type Update = Update;
+    type View<'a> = View<'a>;
+
+    async fn create(cx: &Cx<'_>, id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
+        const DISORDERED: Code = Code::new(1962);
+        let extensions = if input.extensions.is_empty() {
+            DEFAULT_EXTENSIONS
+                .map(|name| (name.to_owned(), String::new()))
+                .into()
+        } else {
+            input.extensions
+        };
+        let asked = Asked {
+            role: Role::User,
+            id: &format!("{}_{id}", Self::ID_PREFIX),
+            ssh_certificate_authority_id: input.ssh_certificate_authority_id,
+            public_key: input.public_key,
+            principals: input.principals,
+            valid_after: &input.valid_after,
+            valid_until: &input.valid_until,
+            lifetime: LIFETIME,
+            critical_options: &input.critical_options,
+            extensions: &extensions,
+            unknown: NO_AUTHORITY,
+            disordered: DISORDERED,
+        };
+        let issued = ssh_issue::issue(cx, asked).await?;
+        Ok(Draft::of(Self {
+            format: Format,
+            description: input.description,
+            metadata: input.metadata,
+            critical_options: input.critical_options,
+            extensions,
+            issued,
+        }))
+    }
+
+    async fn update(
+        mut self,
+        _cx: &Cx<'_>,
+        _head: &Head,
+        input: Update,
+    ) -> Result<Draft<Self>, Error> {
+        self.description = input.description.unwrap_or(self.description);
+        self.metadata = input.metadata.unwrap_or(self.metadata);
+        Ok(Draft::of(self))
+    }
+
+    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+        let issued = &self.issued;
+        View {
+            id: &head.id,
+            uri: Uri {
+                base,
+                collection: Self::COLLECTION,
+                id: &head.id,
+            },
+            created_at: head.created_at,
+            description: &self.description,
+            metadata: &self.metadata,
+            public_key: &issued.public_key,
+            key_type: issued.algorithm.key_type(),
+            ssh_certificate_authority_id: &issued.ssh_certificate_authority_id,
+            principals: &issued.principals,
+            critical_options: &self.critical_options,
+            extensions: &self.extensions,
+            valid_after: issued.valid_after,
+            valid_until: issued.valid_until,
+            certificate: &issued.certificate,
+        }
+    }
+
+    fn links(&self, _head: &Head) -> Links {
+        let authority = &self.issued.ssh_certificate_authority_id;
+        Links {
+            refs: vec![Ref::new(
+                "ssh_certificate_authority_id",
+                authority,
+                OnDelete::Block,
+            )],
+            ..Links::default()
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! TLS certificate: a server's certificate with its chain and key, uploaded or issued for a reserved
+//! domain (contract: management API 2.15).
+//!
+//! The key is sealed and never shown. The edge presents a certificate for the reserved domains that
+//! name it; deleting an uploaded one detaches it from them. One that has expired is taken.
+
+use std::sync::Arc;
+
+use culvert_base::{
+    Code, Description, Entropy, Fault, Ksuid, Metadata, Refusal, Secret, Timestamp,
+};
+use culvert_store::{Changes, Head};
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::CertificateDer;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Draft, Resource, ResourceType, Uri, reserved_domain};
+use crate::Error;
+use crate::certificate::{self, CERTIFICATE, Names, Summary};
+use crate::cx::Cx;
+use crate::input;
+use crate::listfilter::{self, Field, Shape, field};
+use crate::seal::Seal;
+use crate::stored::Format;
+
+pub(crate) static TYPE: ResourceType = ResourceType::of::<TlsCertificate>();
+
+/// Longest chain taken, PEM, in bytes.
+const PEM_BYTES_MAX: usize = 64 * 1024;
+
+/// The stored form.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct TlsCertificate {
+    format: Format<1>,
+    description: Description,
+    metadata: Metadata,
+    /// As it was sent.
+    certificate_pem: String,
+    /// The private key as it was sent, sealed.
+    sealed_key: String,
+    private_key_type: String,
+    summary: Summary,
+    names: Names,
+    /// `None` for one that was uploaded.
+    #[serde(default)]
+    issued_at: Option<Timestamp>,
+}
+
+/// A new TLS certificate.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "TlsCertificateCreate", extend("required" = ["certificate_pem", "private_key_pem"]), transform = input::create_schema)]
+pub(crate) struct Create {
+    /// What it is for. At most 255 bytes.
+    #[schemars(with = "String", length(max = 255))]
+    description: Description,
+    /// Anything to be kept beside it. At most 4096 bytes.
+    #[schemars(with = "String", length(max = 4096))]
+    metadata: Metadata,
+    /// The certificate and the chain above it, PEM, the server's first; at most 64 KiB. Required.
+    #[schemars(length(min = 1, max = 65536))]
+    certificate_pem: String,
+    /// The key of the first certificate, PEM, not encrypted: RSA, ECDSA or Ed25519. Required; never
+    /// shown.
+    #[schemars(with = "String", length(min = 1, max = 16384))]
+    private_key_pem: Secret,
+}
+
+/// Changes to a TLS certificate.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "TlsCertificateUpdate", transform = input::update_schema)]
+pub(crate) struct Update {
+    /// What it is for. At most 255 bytes.
+    #[schemars(with = "Option<String>", length(max = 255))]
+    description: Option<Description>,
+    /// Anything to be kept beside it. At most 4096 bytes.
+    #[schemars(with = "Option<String>", length(max = 4096))]
+    metadata: Option<Metadata>,
+}
+
+/// A TLS certificate as the API shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "TlsCertificate")]
+pub(crate) struct View<'a> {
+    id: &'a str,
+    #[schemars(with = "String")]
+    uri: Uri<'a>,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    created_at: Timestamp,
+    description: &'a str,
+    metadata: &'a str,
+    /// As it was sent.
+    certificate_pem: &'a str,
+    subject_common_name: &'a str,
+    subject_alternative_names: AlternativeNames<'a>,
+    /// When the installation got it from its authority; `null` for one that was uploaded.
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
+    issued_at: Option<Timestamp>,
+    #[schemars(extend("format" = "date-time"))]
+    not_before: &'a str,
+    #[schemars(extend("format" = "date-time"))]
+    not_after: &'a str,
+    /// Such as `digital_signature`.
+    key_usages: &'a [String],
+    /// Such as `server_auth`; those without a name as dotted numbers.
+    extended_key_usages: &'a [String],
+    /// `rsa`, `ecdsa` or `ed25519`.
+    private_key_type: &'a str,
+    issuer_common_name: &'a str,
+    /// Lower-case hexadecimal, two digits a byte.
+    serial_number: &'a str,
+    subject_organization: &'a str,
+    subject_organizational_unit: &'a str,
+    subject_locality: &'a str,
+    subject_province: &'a str,
+    subject_country: &'a str,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct AlternativeNames<'a> {
+    dns_names: &'a [String],
+    ips: &'a [String],
+}
+
+impl Resource for TlsCertificate {
+    const NAME: &'static str = "tls_certificate";
+    const COLLECTION: &'static str = "tls_certificates";
+    const LIST_FIELD: &'static str = "tls_certificates";
+    const ID_PREFIX: &'static str = "cert";
+    const DOC: &'static str =
+        "TLS certificates: what the edge presents for the reserved domains that name them.";
+    const FILTER: Option<&'static [Field]> = Some(&[
+        listfilter::ID,
+        listfilter::CREATED_AT,
+        listfilter::DESCRIPTION,
+        listfilter::METADATA,
+        field("subject_common_name", Shape::Text),
+        field("not_after", Shape::Time),
+        field("not_before", Shape::Time),
+        field("serial_number", Shape::Text),
+    ]);
+    const VALUE_CODES: &'static [(&'static str, Code)] = &[
+        ("description", Code::new(1916)),
+        ("metadata", Code::new(1917)),
+    ];
+    const CREATE_NEEDS_BODY: bool = true;
+
+    type Create = Create;
+    type Update = Update;
+    type View<'a> = View<'a>;
+
+    async fn create(cx: &Cx<'_>, id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
+        let document_id = format!("{}_{id}", Self::ID_PREFIX);
+        let mut certificate = Self::read(
+            cx.seal,
+            cx.entropy,
+            &document_id,
+            input.certificate_pem,
+            &input.private_key_pem,
+        )?;
+        certificate.description = input.description;
+        certificate.metadata = input.metadata;
+        Ok(Draft::of(certificate))
+    }
+
+    async fn update(
+        mut self,
+        _cx: &Cx<'_>,
+        _head: &Head,
+        input: Update,
+    ) -> Result<Draft<Self>, Error> {
+        self.description = input.description.unwrap_or(self.description);
+        self.metadata = input.metadata.unwrap_or(self.metadata);
+        Ok(Draft::of(self))
+    }
+
+    /// One that was issued for a domain is not taken from it while it is managed.
+    async fn before_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
+        const MANAGED: Code = Code::new(1966);
+        if self.issued_at.is_some() && reserved_domain::is_managed_with(cx, head).await? {
+            return Err(Refusal::of(MANAGED).into());
+        }
+        Ok(Changes::default())
+    }
+
+    /// The domains that name it are left without a certificate.
+    async fn after_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
+        reserved_domain::detach(cx, head).await
+    }
+
+    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+        let (summary, names) = (&self.summary, &self.names);
+        View {
+            id: &head.id,
+            uri: Uri {
+                base,
+                collection: Self::COLLECTION,
+                id: &head.id,
+            },
+            created_at: head.created_at,
+            description: &self.description,
+            metadata: &self.metadata,
+            certificate_pem: &self.certificate_pem,
+            subject_common_name: &summary.subject_common_name,
+            subject_alternative_names: AlternativeNames {
+                dns_names: &names.dns_names,
+                ips: &names.ips,
+            },
+            issued_at: self.issued_at,
+            not_before: &summary.not_before,
+            not_after: &summary.not_after,
+            key_usages: &summary.key_usages,
+            extended_key_usages: &summary.extended_key_usages,
+            private_key_type: &self.private_key_type,
+            issuer_common_name: &names.issuer_common_name,
+            serial_number: &names.serial_number,
+            subject_organization: &names.subject_organization,
+            subject_organizational_unit: &names.subject_organizational_unit,
+            subject_locality: &names.subject_locality,
+            subject_province: &names.subject_province,
+            subject_country: &names.subject_country,
+        }
+    }
+}
+
+impl TlsCertificate {
+    /// What a chain and its key, PEM, say of themselves; refused when they do not belong together.
+    fn read(
+        seal: &Seal,
+        entropy: &dyn Entropy,
+        id: &str,
+        certificate_pem: String,
+        private_key_pem: &Secret,
+    ) -> Result<Self, Error> {
+        const NOT_ITS_KEY: Code = Code::new(1923);
+        const NO_KEY: Code = Code::new(1901);
+        let chain = chain(&certificate_pem)?;
+        let mut parsed = Vec::with_capacity(chain.len());
+        for der in &chain {
+            parsed.push(certificate::parse(der)?);
+        }
+        for pair in parsed.windows(2) {
+            if let [one, above] = pair
+                && one.issuer().as_raw() != above.subject().as_raw()
+            {
+                const OUT_OF_ORDER: Code = Code::new(1926);
+                return Err(Refusal::of(OUT_OF_ORDER).into());
+            }
+        }
+        let leaf = parsed.first().ok_or_else(none)?;
+        let (summary, names) = (Summary::of(leaf)?, Names::of(leaf)?);
+        let key = certificate::private_key(private_key_pem.reveal())?;
+        let key_type = certificate::key_type(&*key).ok_or_else(|| Refusal::of(NO_KEY))?;
+        if !certificate::is_for(leaf, &*key) {
+            return Err(Refusal::of(NOT_ITS_KEY).into());
+        }
+        Ok(Self {
+            format: Format,
+            description: Description::default(),
+            metadata: Metadata::default(),
+            sealed_key: seal.seal(entropy, id, private_key_pem.reveal())?,
+            private_key_type: key_type.to_owned(),
+            summary,
+            names,
+            certificate_pem,
+            issued_at: None,
+        })
+    }
+
+    /// A chain that an authority issued for `name` at `now`, to be stored under `id`.
+    pub(crate) fn issued(
+        seal: &Seal,
+        entropy: &dyn Entropy,
+        id: &str,
+        certificate_pem: String,
+        private_key_pem: &Secret,
+        name: &str,
+        now: Timestamp,
+    ) -> Result<Self, Error> {
+        let mut issued = Self::read(seal, entropy, id, certificate_pem, private_key_pem)?;
+        if !issued.names.dns_names.iter().any(|one| one == name) {
+            return Err(certificate::unreadable("it is for another name").into());
+        }
+        issued.issued_at = Some(now.whole_seconds());
+        Ok(issued)
+    }
+
+    /// When two thirds of its life are over.
+    pub(crate) fn renews_at(&self) -> Timestamp {
+        // A moment that is too far away to be told is one that never comes.
+        let read = |text, otherwise: i64| {
+            Timestamp::parse(text).unwrap_or(Timestamp::from_unix_nanos(otherwise))
+        };
+        let not_before = read(&self.summary.not_before, 0);
+        let not_after = read(&self.summary.not_after, i64::MAX);
+        not_before.plus(not_after.since(not_before) / 3 * 2)
+    }
+
+    /// The chain with its key, to be served under.
+    pub(crate) fn certified_key(
+        &self,
+        seal: &Seal,
+        head: &Head,
+    ) -> Result<Arc<CertifiedKey>, Fault> {
+        let unusable =
+            |refusal| Fault::new(format!("using the TLS certificate {}", head.id), refusal);
+        let chain = chain(&self.certificate_pem).map_err(unusable)?;
+        let pem = seal.open(&head.id, &self.sealed_key)?;
+        let key = certificate::private_key(pem.reveal()).map_err(unusable)?;
+        Ok(Arc::new(CertifiedKey::new(chain, key)))
+    }
+}
+
+/// The certificates of a PEM text, the server's first.
+fn chain(pem: &str) -> Result<Vec<CertificateDer<'static>>, Refusal> {
+    const A_KEY: Code = Code::new(1925);
+    const TOO_LONG: Code = Code::new(1921);
+    const ANOTHER_TYPE: Code = Code::new(1911);
+    const HEADERS: Code = Code::new(1910);
+    if pem.len() > PEM_BYTES_MAX {
+        return Err(Refusal::new(
+            TOO_LONG,
+            format!("`certificate_pem` is longer than {PEM_BYTES_MAX} bytes."),
+        ));
+    }
+    // Said of a broken section too: nothing of a key may be stored and shown.
+    if certificate::names_a_key(pem) {
+        return Err(Refusal::of(A_KEY));
+    }
+    let sections = certificate::sections(pem)
+        .ok_or_else(|| certificate::unreadable("its PEM does not end, or is not base64"))?;
+    if sections.is_empty() {
+        return Err(none());
+    }
+    if sections.iter().any(|one| one.label != CERTIFICATE) {
+        return Err(Refusal::of(ANOTHER_TYPE));
+    }
+    if sections.iter().any(|one| one.has_headers) {
+        return Err(Refusal::of(HEADERS));
+    }
+    let der = sections
+        .iter()
+        .map(|section| CertificateDer::from(section.der.to_vec()));
+    Ok(der.collect())
+}
+
+fn none() -> Refusal {
+    const NONE: Code = Code::new(1922);
+    Refusal::of(NONE)
+}

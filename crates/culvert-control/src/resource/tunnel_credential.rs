@@ -1,0 +1,171 @@
+//! Tunnel credential: what an agent shows to be known (contract: management API 2.16).
+//!
+//! Its token has the shape of an API key's and is kept the same way: shown once, stored as a keyed
+//! digest. The management API does not take it.
+
+use culvert_base::{Code, Description, Ksuid, Metadata, Secret, Timestamp};
+use culvert_store::{Head, OnDelete, Ref};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Draft, Links, Resource, ResourceType, Reveal, Uri};
+use crate::acl::Acl;
+use crate::cx::Cx;
+use crate::input;
+use crate::listfilter::{self, Field, Shape, field};
+use crate::stored::Format;
+use crate::{Error, owner, token};
+
+pub(crate) static TYPE: ResourceType = ResourceType::of::<TunnelCredential>();
+
+/// The stored form.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct TunnelCredential {
+    format: Format<1>,
+    owner_id: String,
+    /// `<pepper id>.<hex>`.
+    digest: String,
+    description: Description,
+    metadata: Metadata,
+    acl: Acl,
+}
+
+/// A new tunnel credential.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "TunnelCredentialCreate", transform = input::create_schema)]
+pub(crate) struct Create {
+    /// What it is for. At most 255 bytes.
+    #[schemars(with = "String", length(max = 255))]
+    description: Description,
+    /// Anything to be kept beside it. At most 4096 bytes.
+    #[schemars(with = "String", length(max = 4096))]
+    metadata: Metadata,
+    /// What may be bound with it: each `*`, or `bind:` and a domain, `*.` and a domain, `host:port`,
+    /// `key=value` with `*` allowed on either side, or `*`. Everything by default.
+    #[schemars(with = "Vec<String>")]
+    acl: Acl,
+    /// Whose credential it is: id of a user or bot, or a user's e-mail address. The caller's owner by
+    /// default; only admins may name another.
+    owner_id: String,
+}
+
+/// Changes to a tunnel credential.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "TunnelCredentialUpdate", transform = input::update_schema)]
+pub(crate) struct Update {
+    /// What it is for. At most 255 bytes.
+    #[schemars(with = "Option<String>", length(max = 255))]
+    description: Option<Description>,
+    /// Anything to be kept beside it. At most 4096 bytes.
+    #[schemars(with = "Option<String>", length(max = 4096))]
+    metadata: Option<Metadata>,
+    /// What may be bound with it from now on; `[]` lifts every restriction.
+    #[schemars(with = "Option<Vec<String>>")]
+    acl: Option<Acl>,
+}
+
+/// A tunnel credential as the API shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "TunnelCredential")]
+pub(crate) struct View<'a> {
+    id: &'a str,
+    #[schemars(with = "String")]
+    uri: Uri<'a>,
+    description: &'a str,
+    metadata: &'a str,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    created_at: Timestamp,
+    /// The secret text, shown once in the answer to the creation; `null` everywhere else.
+    token: Option<&'a str>,
+    /// What may be bound with it; everything when it is empty.
+    acl: &'a [String],
+    /// Whose credential it is.
+    owner_id: &'a str,
+}
+
+impl Resource for TunnelCredential {
+    const NAME: &'static str = "tunnel_credential";
+    const COLLECTION: &'static str = "credentials";
+    const LIST_FIELD: &'static str = "credentials";
+    const ID_PREFIX: &'static str = "cr";
+    const DOC: &'static str = "Tunnel credentials: what agents are known by.";
+    const FILTER: Option<&'static [Field]> = Some(&[
+        listfilter::ID,
+        listfilter::CREATED_AT,
+        listfilter::DESCRIPTION,
+        listfilter::METADATA,
+        field("owner_id", Shape::Id),
+        field("acl", Shape::List),
+    ]);
+    const VALUE_CODES: &'static [(&'static str, Code)] = &[
+        ("description", Code::new(604)),
+        ("metadata", Code::new(605)),
+        ("acl", Code::new(600)),
+    ];
+    const EMPTY_UPDATE: Option<Code> = Some(Code::new(606));
+    const UNKNOWN: Option<Code> = Some(Code::new(634));
+    const CREATE_NEEDS_BODY: bool = false;
+
+    type Create = Create;
+    type Update = Update;
+    type View<'a> = View<'a>;
+
+    async fn create(cx: &Cx<'_>, id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
+        let owner_id = owner::named(cx, &input.owner_id).await?;
+        let token = token::mint(id, cx.entropy);
+        let document = Self {
+            format: Format,
+            owner_id,
+            digest: cx.pepper.digest(token.reveal()),
+            description: input.description,
+            metadata: input.metadata,
+            acl: input.acl,
+        };
+        let reveal = Reveal {
+            pointer: "/token".to_owned(),
+            json: Secret::new(format!("\"{}\"", token.reveal())),
+        };
+        Ok(Draft {
+            reveal: Some(reveal),
+            ..Draft::of(document)
+        })
+    }
+
+    async fn update(
+        mut self,
+        _cx: &Cx<'_>,
+        _head: &Head,
+        input: Update,
+    ) -> Result<Draft<Self>, Error> {
+        self.description = input.description.unwrap_or(self.description);
+        self.metadata = input.metadata.unwrap_or(self.metadata);
+        self.acl = input.acl.unwrap_or(self.acl);
+        Ok(Draft::of(self))
+    }
+
+    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+        View {
+            id: &head.id,
+            uri: Uri {
+                base,
+                collection: Self::COLLECTION,
+                id: &head.id,
+            },
+            description: &self.description,
+            metadata: &self.metadata,
+            created_at: head.created_at,
+            token: None,
+            acl: &self.acl,
+            owner_id: &self.owner_id,
+        }
+    }
+
+    fn links(&self, _head: &Head) -> Links {
+        Links {
+            refs: vec![Ref::new("owner_id", &self.owner_id, OnDelete::Cascade)],
+            ..Links::default()
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Vault: a named place for secrets (contract: management API 2.22).
+
+use culvert_base::{Bounded, Code, Description, Ksuid, Metadata, Refusal, Timestamp};
+use culvert_store::{Changes, Head, Key};
+use schemars::{JsonSchema, SchemaGenerator};
+use serde::{Deserialize, Serialize};
+
+use super::vault_secret::{self, VaultSecret};
+use super::{Draft, Extra, Links, Resource, ResourceType, Running, Uri, list_schema};
+use crate::cx::Cx;
+use crate::input;
+use crate::listfilter::{self, Field, Shape, field};
+use crate::operation::{Answer, Call, Method, Status};
+use crate::page;
+use crate::service::{self, Listed};
+use crate::stored::{self, Format};
+use crate::{Control, Error};
+
+pub(crate) static TYPE: ResourceType = ResourceType::of::<Vault>();
+
+/// Name of the unique value by which a vault is found.
+pub(crate) const NAME_KEY: &str = "name";
+
+/// At most 255 bytes.
+pub(crate) type Name = Bounded<255>;
+
+/// The stored form.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct Vault {
+    format: Format<1>,
+    pub(crate) name: Name,
+    description: Description,
+    metadata: Metadata,
+    created_by: String,
+    last_updated_by: String,
+}
+
+/// A new vault.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "VaultCreate", extend("required" = ["name"]), transform = input::create_schema)]
+pub(crate) struct Create {
+    /// What it is called: letters, digits, `_`, `/`, `.` and `-`. Required, at most 255 bytes,
+    /// unlike any other vault's.
+    #[schemars(with = "String", length(min = 1, max = 255))]
+    name: Name,
+    /// What it is for. At most 255 bytes.
+    #[schemars(with = "String", length(max = 255))]
+    description: Description,
+    /// Anything to be kept beside it. At most 4096 bytes.
+    #[schemars(with = "String", length(max = 4096))]
+    metadata: Metadata,
+}
+
+/// Changes to a vault.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "VaultUpdate", transform = input::update_schema)]
+pub(crate) struct Update {
+    /// What it is called: letters, digits, `_`, `/`, `.` and `-`. Whoever names its secrets must
+    /// name them anew.
+    #[schemars(with = "Option<String>", length(min = 1, max = 255))]
+    name: Option<Name>,
+    /// What it is for. At most 255 bytes.
+    #[schemars(with = "Option<String>", length(max = 255))]
+    description: Option<Description>,
+    /// Anything to be kept beside it. At most 4096 bytes.
+    #[schemars(with = "Option<String>", length(max = 4096))]
+    metadata: Option<Metadata>,
+}
+
+/// A vault as the API shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Vault")]
+pub(crate) struct View<'a> {
+    id: &'a str,
+    #[schemars(with = "String")]
+    uri: Uri<'a>,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    created_at: Timestamp,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    updated_at: Timestamp,
+    name: &'a str,
+    description: &'a str,
+    metadata: &'a str,
+    /// Id of the owner of the key it was made with.
+    created_by: &'a str,
+    /// Id of the owner of the key it was last changed with.
+    last_updated_by: &'a str,
+}
+
+impl Resource for Vault {
+    const NAME: &'static str = "vault";
+    const COLLECTION: &'static str = "vaults";
+    const LIST_FIELD: &'static str = "vaults";
+    const ID_PREFIX: &'static str = "vault";
+    const DOC: &'static str = "Vaults: named places for secrets.";
+    const FILTER: Option<&'static [Field]> = Some(&[
+        listfilter::ID,
+        listfilter::CREATED_AT,
+        listfilter::DESCRIPTION,
+        listfilter::METADATA,
+        field("name", Shape::Text),
+    ]);
+    const VALUE_CODES: &'static [(&'static str, Code)] = &[("name", Code::new(23002))];
+    const TAKEN: Option<Code> = Some(Code::new(23004));
+    const IN_USE: Option<Code> = Some(Code::new(23003));
+    const CREATE_NEEDS_BODY: bool = true;
+    const OPERATIONS: &'static [Extra] = &[Extra {
+        name: "list_secrets",
+        method: Method::Get,
+        suffix: "/secrets",
+        doc: "Lists the secrets of a vault, newest first, without their values.",
+        body: None,
+        answer: Answer {
+            status: Status::Ok,
+            schema: Some(secrets_schema),
+        },
+        query: page::PLAIN,
+        run: run_list_secrets,
+    }];
+
+    type Create = Create;
+    type Update = Update;
+    type View<'a> = View<'a>;
+
+    async fn create(cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
+        Ok(Draft::of(Self {
+            format: Format,
+            name: check_name(input.name)?,
+            description: input.description,
+            metadata: input.metadata,
+            created_by: cx.caller.owner_id.clone(),
+            last_updated_by: cx.caller.owner_id.clone(),
+        }))
+    }
+
+    /// Another name is shown with every secret of the vault, and told of each.
+    async fn update(
+        mut self,
+        cx: &Cx<'_>,
+        head: &Head,
+        input: Update,
+    ) -> Result<Draft<Self>, Error> {
+        let mut also = Changes::default();
+        if let Some(name) = input.name.filter(|name| *name != self.name) {
+            self.name = check_name(name)?;
+            for mut document in cx.referring(vault_secret::TYPE.kind, head).await? {
+                let mut secret: VaultSecret = stored::read(&document)?;
+                secret.vault_name = self.name.clone();
+                document.body = stored::write(&secret)?;
+                also = also.and(service::rewriting(cx, &vault_secret::TYPE, document)?);
+            }
+        }
+        self.description = input.description.unwrap_or(self.description);
+        self.metadata = input.metadata.unwrap_or(self.metadata);
+        self.last_updated_by.clone_from(&cx.caller.owner_id);
+        Ok(Draft {
+            also,
+            ..Draft::of(self)
+        })
+    }
+
+    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+        View {
+            id: &head.id,
+            uri: Uri {
+                base,
+                collection: Self::COLLECTION,
+                id: &head.id,
+            },
+            created_at: head.created_at,
+            updated_at: head.updated_at,
+            name: &self.name,
+            description: &self.description,
+            metadata: &self.metadata,
+            created_by: &self.created_by,
+            last_updated_by: &self.last_updated_by,
+        }
+    }
+
+    fn links(&self, head: &Head) -> Links {
+        Links {
+            keys: vec![Key::new(NAME_KEY, unique_name(&head.account, &self.name))],
+            ..Links::default()
+        }
+    }
+}
+
+/// A name as it is unique in the installation: names are unique within an account.
+pub(crate) fn unique_name(account: &str, name: &str) -> String {
+    format!("{account} {name}")
+}
+
+/// Whether expressions can use this name.
+pub(crate) fn is_plain(name: &str) -> bool {
+    name.bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'/' | b'.' | b'-'))
+}
+
+fn check_name(name: Name) -> Result<Name, Refusal> {
+    const NOT_PLAIN: Code = Code::new(23000);
+    const EMPTY: Code = Code::new(23001);
+    if name.is_empty() {
+        Err(Refusal::of(EMPTY))
+    } else if is_plain(&name) {
+        Ok(name)
+    } else {
+        Err(Refusal::of(NOT_PLAIN))
+    }
+}
+
+fn secrets_schema(generator: &mut SchemaGenerator) -> schemars::Schema {
+    list_schema::<VaultSecret>(generator)
+}
+
+fn run_list_secrets(control: &Control, call: Call) -> Running<'_> {
+    Box::pin(async move {
+        let cx = control.cx(&call.caller, &call.base);
+        let listed = |id: &str| Listed {
+            uri: format!("{}/{}/{id}/secrets", cx.base, TYPE.collection),
+            takes_filter: false,
+            arguments: &[],
+            refs_to: Some(id.to_owned()),
+            having: None,
+        };
+        let secrets = &vault_secret::TYPE;
+        match service::named(&cx, &TYPE, &call).await? {
+            Some(vault) => {
+                service::list_of(&cx, secrets, &call.query, listed(&vault.head.id)).await
+            }
+            None => {
+                // A query that is wrong is refused before an absent vault is.
+                service::check_query(secrets, &call.query, &listed(""))?;
+                Err(Refusal::not_found().into())
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_plain() {
+        for (name, code) in [
+            ("a", None),
+            ("prod/db.main-2_X", None),
+            ("", Some(23001)),
+            ("a b", Some(23000)),
+            ("é", Some(23000)),
+            ("a\"b", Some(23000)),
+        ] {
+            let checked = check_name(Name::try_from(name.to_owned()).unwrap());
+            let refused = checked.err().and_then(|refusal| refusal.code);
+            assert_eq!(refused.map(Code::number), code, "{name}");
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Secret: a value that Traffic Policies use and nobody sees again (contract: management API 2.23).
+//!
+//! The value is sealed before it is stored; it is in no view, so it cannot reach an answer or an
+//! event. A secret shows the name of its vault, which is therefore part of its stored form: whoever
+//! renames a vault rewrites its secrets, and whoever makes a secret holds its vault in place
+//! meanwhile.
+
+use culvert_base::text::TooLong;
+use culvert_base::{Bounded, Code, Description, Ksuid, Metadata, Refusal, Secret, Timestamp};
+use culvert_store::{Changes, Document, Head, Key, OnDelete, Ref, Told};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::vault::{self, Vault};
+use super::{Draft, Links, Reference, Resource, ResourceType, Uri};
+use crate::Error;
+use crate::cx::Cx;
+use crate::input;
+use crate::listfilter::{self, Field, Shape, field};
+use crate::page::reference;
+use crate::stored::{self, Format};
+
+pub(crate) static TYPE: ResourceType = ResourceType::of::<VaultSecret>();
+
+/// Longest value, in bytes.
+const VALUE_BYTES_MAX: usize = 16 << 10;
+
+/// At most 255 bytes.
+type Name = Bounded<255>;
+
+/// The stored form.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct VaultSecret {
+    format: Format<1>,
+    name: Name,
+    description: Description,
+    metadata: Metadata,
+    /// The value, sealed for this object.
+    pub(crate) sealed_value: String,
+    vault_id: String,
+    pub(crate) vault_name: Name,
+    created_by: String,
+    last_updated_by: String,
+}
+
+/// A value as it is sent: at most 16 KiB.
+#[derive(Debug, Default, Deserialize)]
+#[serde(try_from = "Secret")]
+pub(crate) struct Given(Secret);
+
+impl TryFrom<Secret> for Given {
+    type Error = TooLong;
+
+    fn try_from(value: Secret) -> Result<Self, TooLong> {
+        if value.reveal().len() <= VALUE_BYTES_MAX {
+            Ok(Self(value))
+        } else {
+            Err(TooLong {
+                max: VALUE_BYTES_MAX,
+            })
+        }
+    }
+}
+
+/// A new secret.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "SecretCreate", extend("required" = ["name", "value"]), transform = input::create_schema)]
+pub(crate) struct Create {
+    /// What it is called: letters, digits, `_`, `/`, `.` and `-`. Required, at most 255 bytes,
+    /// unlike any other secret's of the vault.
+    #[schemars(with = "String", length(min = 1, max = 255))]
+    name: Name,
+    /// The secret itself. Required, at most 16 KiB; it is never shown again.
+    #[schemars(with = "String", length(min = 1, max = 16384))]
+    value: Given,
+    /// The vault it is in, by id. One of `vault_id` and `vault_name` is required.
+    vault_id: String,
+    /// The vault it is in, by name.
+    vault_name: String,
+    /// What it is for. At most 255 bytes.
+    #[schemars(with = "String", length(max = 255))]
+    description: Description,
+    /// Anything to be kept beside it. At most 4096 bytes.
+    #[schemars(with = "String", length(max = 4096))]
+    metadata: Metadata,
+}
+
+/// Changes to a secret.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "SecretUpdate", transform = input::update_schema)]
+pub(crate) struct Update {
+    /// What it is called: letters, digits, `_`, `/`, `.` and `-`.
+    #[schemars(with = "Option<String>", length(min = 1, max = 255))]
+    name: Option<Name>,
+    /// The secret itself. At most 16 KiB; it is never shown again.
+    #[schemars(with = "Option<String>", length(min = 1, max = 16384))]
+    value: Option<Given>,
+    /// What it is for. At most 255 bytes.
+    #[schemars(with = "Option<String>", length(max = 255))]
+    description: Option<Description>,
+    /// Anything to be kept beside it. At most 4096 bytes.
+    #[schemars(with = "Option<String>", length(max = 4096))]
+    metadata: Option<Metadata>,
+}
+
+/// A secret as the API shows it: without its value.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Secret")]
+pub(crate) struct View<'a> {
+    id: &'a str,
+    #[schemars(with = "String")]
+    uri: Uri<'a>,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    created_at: Timestamp,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    updated_at: Timestamp,
+    name: &'a str,
+    description: &'a str,
+    metadata: &'a str,
+    vault: Reference<'a>,
+    vault_name: &'a str,
+    /// The owner of the key it was made with.
+    created_by: Reference<'a>,
+    /// The owner of the key it was last changed with.
+    last_updated_by: Reference<'a>,
+}
+
+impl Resource for VaultSecret {
+    const NAME: &'static str = "secret";
+    const COLLECTION: &'static str = "vault_secrets";
+    const LIST_FIELD: &'static str = "secrets";
+    const ID_PREFIX: &'static str = "secret";
+    const DOC: &'static str = "Secrets: values that traffic policies use and nobody sees again.";
+    const FILTER: Option<&'static [Field]> = Some(&[
+        listfilter::ID,
+        listfilter::CREATED_AT,
+        listfilter::DESCRIPTION,
+        listfilter::METADATA,
+        field("name", Shape::Text),
+    ]);
+    const VALUE_CODES: &'static [(&'static str, Code)] =
+        &[("name", Code::new(24002)), ("value", Code::new(24004))];
+    const TAKEN: Option<Code> = Some(Code::new(24005));
+    const UNKNOWN: Option<Code> = Some(Code::new(24006));
+    const CREATE_NEEDS_BODY: bool = true;
+
+    type Create = Create;
+    type Update = Update;
+    type View<'a> = View<'a>;
+
+    async fn create(cx: &Cx<'_>, id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
+        let name = check_name(input.name)?;
+        let id = format!("{}_{id}", Self::ID_PREFIX);
+        let sealed_value = seal(cx, &id, &input.value)?;
+        let document = vault_of(cx, &input.vault_id, &input.vault_name).await?;
+        let vault: Vault = stored::read(&document)?;
+        let secret = Self {
+            format: Format,
+            name,
+            description: input.description,
+            metadata: input.metadata,
+            sealed_value,
+            vault_id: document.head.id.clone(),
+            vault_name: vault.name,
+            created_by: cx.caller.owner_id.clone(),
+            last_updated_by: cx.caller.owner_id.clone(),
+        };
+        let told = Told::Nothing {
+            why: "the vault stays as it is; its name must not change before the secret is in",
+        };
+        Ok(Draft {
+            also: Changes::replace(document, told),
+            ..Draft::of(secret)
+        })
+    }
+
+    async fn update(
+        mut self,
+        cx: &Cx<'_>,
+        head: &Head,
+        input: Update,
+    ) -> Result<Draft<Self>, Error> {
+        if let Some(name) = input.name {
+            self.name = check_name(name)?;
+        }
+        if let Some(value) = input.value {
+            self.sealed_value = seal(cx, &head.id, &value)?;
+        }
+        self.description = input.description.unwrap_or(self.description);
+        self.metadata = input.metadata.unwrap_or(self.metadata);
+        self.last_updated_by.clone_from(&cx.caller.owner_id);
+        Ok(Draft::of(self))
+    }
+
+    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+        View {
+            id: &head.id,
+            uri: Uri {
+                base,
+                collection: Self::COLLECTION,
+                id: &head.id,
+            },
+            created_at: head.created_at,
+            updated_at: head.updated_at,
+            name: &self.name,
+            description: &self.description,
+            metadata: &self.metadata,
+            vault: Reference::to(base, Vault::COLLECTION, &self.vault_id),
+            vault_name: &self.vault_name,
+            created_by: Reference::to_owner(&self.created_by),
+            last_updated_by: Reference::to_owner(&self.last_updated_by),
+        }
+    }
+
+    fn links(&self, _head: &Head) -> Links {
+        // Names are unique within a vault.
+        let name = format!("{} {}", self.vault_id, &*self.name);
+        Links {
+            keys: vec![Key::new("name", name)],
+            refs: vec![Ref::new("vault_id", &self.vault_id, OnDelete::Block)],
+            ..Links::default()
+        }
+    }
+}
+
+fn check_name(name: Name) -> Result<Name, Refusal> {
+    const NOT_PLAIN: Code = Code::new(24000);
+    const EMPTY: Code = Code::new(24001);
+    if name.is_empty() {
+        Err(Refusal::of(EMPTY))
+    } else if vault::is_plain(&name) {
+        Ok(name)
+    } else {
+        Err(Refusal::of(NOT_PLAIN))
+    }
+}
+
+fn seal(cx: &Cx<'_>, id: &str, value: &Given) -> Result<String, Error> {
+    const EMPTY: Code = Code::new(24003);
+    if value.0.is_empty() {
+        return Err(Refusal::of(EMPTY).into());
+    }
+    Ok(cx.seal.seal(cx.entropy, id, value.0.reveal())?)
+}
+
+/// The caller's vault that a body names.
+async fn vault_of(cx: &Cx<'_>, id: &str, name: &str) -> Result<Document, Error> {
+    const NOT_ONE: Code = Code::new(24008);
+    const UNKNOWN_ID: Code = Code::new(24006);
+    const UNKNOWN_NAME: Code = Code::new(24009);
+    let ty = &vault::TYPE;
+    let by_id = match id {
+        "" => None,
+        id => {
+            reference("vault_id", id, ty.prefixes)?;
+            let found = cx.own(ty.kind, id).await?;
+            Some(found.ok_or_else(|| Refusal::of(UNKNOWN_ID))?)
+        }
+    };
+    let by_name = match name {
+        "" => None,
+        name => {
+            let key = vault::unique_name(&cx.caller.account, name);
+            let found = cx.store.find(ty.kind, vault::NAME_KEY, &key).await?;
+            Some(found.ok_or_else(|| Refusal::of(UNKNOWN_NAME))?)
+        }
+    };
+    match (by_id, by_name) {
+        (Some(by_id), Some(by_name)) if by_id.head.id != by_name.head.id => Err(Refusal::new(
+            NOT_ONE,
+            "`vault_id` and `vault_name` name two different vaults.",
+        )
+        .into()),
+        (Some(vault), _) | (None, Some(vault)) => Ok(vault),
+        (None, None) => Err(Refusal::of(NOT_ONE).into()),
+    }
+}

@@ -1,0 +1,121 @@
+//! Where IP restrictions hold: calls of the management API, decided here, and connections to public
+//! endpoints, which the edge decides on what is compiled here (contract: management API 1.2 and 2.9).
+//!
+//! The rules of all policies a restriction names count together: an address is admitted when one of
+//! them allows it and none denies it. What is not enforced is logged and passes.
+//!
+//! Restrictions are read before anything is served, and what cannot be read leaves the ones before in
+//! force.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use culvert_base::net::plain_address;
+use culvert_base::{Code, Fault, IpSet, Refusal};
+use culvert_edge::Restriction;
+use culvert_store::{Document, Store};
+
+use crate::resource::ip_policy_rule::{self, IpPolicyRule};
+use crate::resource::ip_restriction::{self, IpRestriction, Place};
+use crate::{Caller, Control, stored};
+
+/// The restrictions in force.
+#[derive(Debug, Default)]
+pub(crate) struct Restrictions {
+    /// What they were made from, to know what is new.
+    pub(crate) read: Vec<(String, i64)>,
+    /// Of the management API, by account.
+    api: HashMap<String, Restriction>,
+    /// Of public endpoints.
+    pub(crate) endpoints: Vec<Restriction>,
+}
+
+impl Restrictions {
+    /// The restrictions of the store; `None` when nothing changed since `before`.
+    pub(crate) async fn load(store: &Store, before: &Self) -> Result<Option<Self>, Fault> {
+        let mut loaded = Self::default();
+        // A policy that two restrictions name is read once.
+        let mut rules: HashMap<String, Vec<Document>> = HashMap::new();
+        let mut guards = Vec::new();
+        for document in store.all(ip_restriction::TYPE.kind).await? {
+            let restriction: IpRestriction = stored::read(&document)?;
+            if !matches!(restriction.place, Place::Api | Place::Endpoints) {
+                continue;
+            }
+            loaded.note(&document);
+            for id in &restriction.ip_policy_ids {
+                if !rules.contains_key(id) {
+                    let account = &document.head.account;
+                    let of_it = ip_policy_rule::of_policy(store, account, id).await?;
+                    of_it.iter().for_each(|rule| loaded.note(rule));
+                    rules.insert(id.clone(), of_it);
+                }
+            }
+            guards.push((document.head, restriction));
+        }
+        if loaded.read == before.read {
+            return Ok(None);
+        }
+        for (head, restriction) in guards {
+            let mut prefixes = Vec::new();
+            for id in &restriction.ip_policy_ids {
+                for document in rules.get(id).into_iter().flatten() {
+                    let rule: IpPolicyRule = stored::read(document)?;
+                    prefixes.push(rule.compile(&document.head)?);
+                }
+            }
+            let guard = Restriction {
+                id: head.id,
+                account: head.account.as_str().into(),
+                enforced: restriction.enforced,
+                admitted: Arc::new(IpSet::of(prefixes)),
+            };
+            match restriction.place {
+                Place::Api => {
+                    loaded.api.insert(head.account, guard);
+                }
+                Place::Endpoints => loaded.endpoints.push(guard),
+                Place::Dashboard | Place::Agent => {}
+            }
+        }
+        Ok(Some(loaded))
+    }
+
+    fn note(&mut self, document: &Document) {
+        let head = &document.head;
+        self.read.push((head.id.clone(), head.revision));
+    }
+}
+
+impl Control {
+    /// Refuses a call from an address that an enforced IP restriction of the caller's account does
+    /// not admit (220). `address` is the caller's own, not a proxy's.
+    pub fn admit(&self, caller: &Caller, address: IpAddr) -> Result<(), Refusal> {
+        const NOT_ADMITTED: Code = Code::new(220);
+        let restrictions = self.restrictions.load();
+        let Some(restriction) = restrictions.api.get(&caller.account) else {
+            return Ok(());
+        };
+        if restriction.admitted.contains(address) {
+            return Ok(());
+        }
+        let client = plain_address(address);
+        if restriction.enforced {
+            return Err(Refusal::new(
+                NOT_ADMITTED,
+                format!(
+                    "The IP restriction `{}` does not admit the address {client}.",
+                    restriction.id
+                ),
+            ));
+        }
+        tracing::info!(
+            restriction.id,
+            %client,
+            key.id = caller.key_id,
+            "an IP restriction that is not enforced would refuse this call"
+        );
+        Ok(())
+    }
+}

@@ -1,0 +1,44 @@
+//! Paths that are known and answer nothing but why not (contract: management API 2.27, 2.28): what
+//! the public service retired, and what an installation of one's own has no use for.
+
+use culvert_base::Code;
+
+/// First segments of paths, and what every call of them is refused with.
+const RETIRED: &[(&str, Code)] = &[
+    ("abuse_reports", Code::new(221)),
+    ("backends", Code::new(7008)),
+    ("edges", Code::new(7008)),
+    ("endpoint_configurations", Code::new(1608)),
+];
+
+/// What every call of `path` and of all paths below it is refused with, if it is such a path.
+pub fn retired(path: &str) -> Option<Code> {
+    let first = path.strip_prefix('/')?.split('/').next()?;
+    RETIRED
+        .iter()
+        .find_map(|(name, code)| (*name == first).then_some(*code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_retired_with_everything_below_it() {
+        for (path, code) in [
+            ("/edges", Some(7008)),
+            ("/edges/", Some(7008)),
+            ("/edges/https/edghts_1/routes", Some(7008)),
+            ("/backends/failover", Some(7008)),
+            ("/endpoint_configurations/ec_1", Some(1608)),
+            ("/abuse_reports/abrp_1", Some(221)),
+            ("/edgesx", None),
+            ("/x/edges", None),
+            ("edges", None),
+            ("/", None),
+            ("", None),
+        ] {
+            assert_eq!(retired(path).map(Code::number), code, "{path}");
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! `GET /` and `GET /self`: what there is, and who is asking (contract: management API 1.16).
+
+use culvert_base::{Fault, Refusal, Timestamp};
+use schemars::{JsonSchema, SchemaGenerator};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use std::collections::BTreeMap;
+
+use crate::operation::{Answer, Call, Method, Operation, Reply, Run, SchemaOf, Status};
+use crate::resource::{self, api_key};
+use crate::tenant::Account;
+use crate::{Control, Error, stored};
+
+/// The version of the API.
+const API_VERSION: u32 = 2;
+
+pub(crate) fn operations() -> [Operation; 2] {
+    let operation = |name, path: &str, doc: &str, schema: SchemaOf, run: Run| Operation {
+        name,
+        collection: "",
+        method: Method::Get,
+        path: path.to_owned(),
+        doc: doc.to_owned(),
+        body: None,
+        answer: Answer {
+            status: Status::Ok,
+            schema: Some(schema),
+        },
+        query: &[],
+        run,
+    };
+    [
+        operation(
+            "root",
+            "/",
+            "Shows which collections there are.",
+            SchemaGenerator::subschema_for::<Root>,
+            |_, call| Box::pin(async move { root(&call) }),
+        ),
+        operation(
+            "self",
+            "/self",
+            "Shows the key, account and owner that the call is made with.",
+            SchemaGenerator::subschema_for::<Oneself<'static>>,
+            |control, call| Box::pin(oneself(control, call)),
+        ),
+    ]
+}
+
+/// What there is.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Root")]
+struct Root {
+    uri: String,
+    /// URL of each collection by its name.
+    subresource_uris: BTreeMap<&'static str, String>,
+}
+
+fn root(call: &Call) -> Result<Reply, Error> {
+    let base = &call.base;
+    let collections = resource::ALL.iter().map(|ty| ty.collection);
+    Ok(Reply::Ok(stored::write(&Root {
+        uri: format!("{base}/"),
+        subresource_uris: collections
+            .map(|collection| (collection, format!("{base}/{collection}")))
+            .collect(),
+    })?))
+}
+
+/// Who is asking.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Self")]
+struct Oneself<'a> {
+    #[schemars(with = "api_key::View<'static>")]
+    api_key: &'a RawValue,
+    account: AccountView<'a>,
+    /// The user's e-mail address, or the bot's name.
+    user: &'a str,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Account")]
+struct AccountView<'a> {
+    id: &'a str,
+    name: &'a str,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    created_at: Timestamp,
+    suspended: bool,
+    enforce_sso: bool,
+    min_api_version: u32,
+    /// Empty: no version of the agent is refused.
+    min_agent_version: &'static str,
+    user_mfa_required: bool,
+    traffic_full_capture: bool,
+}
+
+async fn oneself(control: &Control, call: Call) -> Result<Reply, Error> {
+    let cx = control.cx(&call.caller, &call.base);
+    let key = cx.own(api_key::TYPE.kind, &call.caller.key_id).await?;
+    let account = cx.own(Account::KIND, &call.caller.account).await?;
+    // The key was there a moment ago; between its deletion and now the caller is nobody.
+    let (Some(key), Some(document)) = (key, account) else {
+        return Err(Refusal::not_found().into());
+    };
+    let view = api_key::TYPE.view_text(&key, cx.base)?;
+    let account: Account = stored::read(&document)?;
+    Ok(Reply::Ok(stored::write(&Oneself {
+        api_key: serde_json::from_str(&view)
+            .map_err(|error| Fault::new("reading the view of a key", error))?,
+        account: AccountView {
+            id: &document.head.id,
+            name: &account.name,
+            created_at: document.head.created_at,
+            suspended: account.suspended,
+            enforce_sso: false,
+            min_api_version: API_VERSION,
+            min_agent_version: "",
+            user_mfa_required: false,
+            traffic_full_capture: false,
+        },
+        user: &call.caller.subject,
+    })?))
+}

@@ -1,0 +1,410 @@
+//! OpenSSH's formats: public keys are read, signing keys made, certificates signed.
+//!
+//! What a stranger sends as a public key is bounded in length, read wholly, and must be of an
+//! algorithm and size that OpenSSH takes today. Keys and signatures are made by aws-lc; the formats
+//! around them (RFC 4251 section 5, and `PROTOCOL.certkeys` of OpenSSH) are written here.
+//!
+//! Not here: which certificates are made for whom (`ssh_issue`), and where keys are kept.
+
+use std::collections::BTreeMap;
+
+use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der};
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::rsa::KeySize;
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED,
+    ECDSA_P384_SHA384_FIXED_SIGNING, ECDSA_P521_SHA512_FIXED, ECDSA_P521_SHA512_FIXED_SIGNING,
+    EcdsaKeyPair, EcdsaSigningAlgorithm, Ed25519KeyPair, KeyPair, ParsedPublicKey,
+    RSA_PKCS1_SHA512, RsaKeyPair,
+};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use culvert_base::{Fault, Secret, Timestamp};
+use serde::{Deserialize, Serialize};
+use ssh_key::HashAlg;
+use ssh_key::public::{EcdsaPublicKey, KeyData, RsaPublicKey};
+use zeroize::Zeroizing;
+
+/// Longest public key that is read, in bytes with its comment.
+const LINE_BYTES_MAX: usize = 8192;
+/// Sizes of RSA keys that are taken, in bits: below, OpenSSH's advice refuses them; above, its code.
+const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=16384;
+/// Longest public exponent of an RSA key, in bytes.
+const RSA_EXPONENT_BYTES_MAX: usize = 8;
+
+/// What a key is used with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Algorithm {
+    Rsa,
+    P256,
+    P384,
+    P521,
+    Ed25519,
+}
+
+impl Algorithm {
+    /// What the API calls it.
+    pub(crate) const fn key_type(self) -> &'static str {
+        match self {
+            Self::Rsa => "rsa",
+            Self::P256 | Self::P384 | Self::P521 => "ecdsa",
+            Self::Ed25519 => "ed25519",
+        }
+    }
+
+    /// What OpenSSH calls its keys.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Rsa => "ssh-rsa",
+            Self::P256 => "ecdsa-sha2-nistp256",
+            Self::P384 => "ecdsa-sha2-nistp384",
+            Self::P521 => "ecdsa-sha2-nistp521",
+            Self::Ed25519 => "ssh-ed25519",
+        }
+    }
+
+    /// What OpenSSH calls its signatures.
+    const fn signature_name(self) -> &'static str {
+        match self {
+            Self::Rsa => "rsa-sha2-512",
+            _ => self.name(),
+        }
+    }
+}
+
+/// A public key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PublicKey {
+    pub(crate) algorithm: Algorithm,
+    /// `SHA256:` and base64; the same for the same key, whatever its comment.
+    pub(crate) fingerprint: String,
+    /// Wire form without the leading name.
+    fields: Vec<u8>,
+}
+
+/// Why a text is no public key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BadKey {
+    #[error(
+        "The public key cannot be read: it must be one line as in a `.pub` file of OpenSSH, of at most {LINE_BYTES_MAX} bytes."
+    )]
+    Unreadable,
+    #[error("The public key must be of the kind rsa, ecdsa or ed25519.")]
+    Kind,
+    #[error("An RSA key must have 2048 to 16384 bits.")]
+    Size,
+}
+
+impl PublicKey {
+    /// Reads `<algorithm> <base64> <comment>`; the comment may be absent.
+    pub(crate) fn parse(line: &str) -> Result<Self, BadKey> {
+        if line.len() > LINE_BYTES_MAX {
+            return Err(BadKey::Unreadable);
+        }
+        let line = line.trim();
+        if line.chars().any(|c| c.is_control() && c != '\t') {
+            return Err(BadKey::Unreadable);
+        }
+        let key = ssh_key::PublicKey::from_openssh(line).map_err(|_| BadKey::Unreadable)?;
+        let algorithm = match key.key_data() {
+            KeyData::Ed25519(_) => Algorithm::Ed25519,
+            KeyData::Ecdsa(point) => on_curve(point)?,
+            KeyData::Rsa(rsa) => {
+                check_rsa(rsa)?;
+                Algorithm::Rsa
+            }
+            _ => return Err(BadKey::Kind),
+        };
+        let blob = key.to_bytes().map_err(|_| BadKey::Unreadable)?;
+        let fields = blob.get(4 + algorithm.name().len()..);
+        Ok(Self {
+            algorithm,
+            fingerprint: key.fingerprint(HashAlg::Sha256).to_string(),
+            fields: fields.ok_or(BadKey::Unreadable)?.to_vec(),
+        })
+    }
+}
+
+fn on_curve(key: &EcdsaPublicKey) -> Result<Algorithm, BadKey> {
+    let point = key.as_sec1_bytes();
+    let (algorithm, parsed) = match key {
+        EcdsaPublicKey::NistP256(_) => (
+            Algorithm::P256,
+            ParsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point),
+        ),
+        EcdsaPublicKey::NistP384(_) => (
+            Algorithm::P384,
+            ParsedPublicKey::new(&ECDSA_P384_SHA384_FIXED, point),
+        ),
+        EcdsaPublicKey::NistP521(_) => (
+            Algorithm::P521,
+            ParsedPublicKey::new(&ECDSA_P521_SHA512_FIXED, point),
+        ),
+    };
+    // Only the uncompressed form, so that one key has one fingerprint.
+    let is_plain = point.first() == Some(&4);
+    match parsed {
+        Ok(_) if is_plain => Ok(algorithm),
+        _ => Err(BadKey::Unreadable),
+    }
+}
+
+fn check_rsa(key: &RsaPublicKey) -> Result<(), BadKey> {
+    let positive = |number: &ssh_key::Mpint| number.as_positive_bytes().map(<[u8]>::to_vec);
+    let (Some(modulus), Some(exponent)) = (positive(&key.n), positive(&key.e)) else {
+        return Err(BadKey::Unreadable);
+    };
+    let is_odd = |number: &[u8]| number.last().is_some_and(|byte| byte & 1 == 1);
+    let is_exponent = is_odd(&exponent) && exponent != [1];
+    if !is_odd(&modulus) || !is_exponent || exponent.len() > RSA_EXPONENT_BYTES_MAX {
+        return Err(BadKey::Unreadable);
+    }
+    let zeros = modulus.first().map_or(0, |byte| byte.leading_zeros());
+    let bits = modulus.len() * 8 - usize::try_from(zeros).unwrap_or(0);
+    if RSA_BITS.contains(&bits) {
+        Ok(())
+    } else {
+        Err(BadKey::Size)
+    }
+}
+
+/// What kind of key is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Spec {
+    Rsa2048,
+    Rsa4096,
+    P256,
+    P384,
+    P521,
+    Ed25519,
+}
+
+/// A private key that signs certificates.
+#[derive(Debug)]
+pub(crate) struct SigningKey {
+    algorithm: Algorithm,
+    pair: Pair,
+}
+
+#[derive(Debug)]
+enum Pair {
+    Rsa(RsaKeyPair),
+    Ecdsa(EcdsaKeyPair),
+    Ed25519(Ed25519KeyPair),
+}
+
+impl SigningKey {
+    /// A new key. Works for up to seconds when it is an RSA key.
+    pub(crate) fn generate(spec: Spec) -> Result<Self, Fault> {
+        let failed = |error| Fault::new("making an SSH key", error);
+        let rsa = |size| RsaKeyPair::generate(size).map(Pair::Rsa);
+        let ecdsa = |algorithm| EcdsaKeyPair::generate(algorithm).map(Pair::Ecdsa);
+        let (algorithm, pair) = match spec {
+            Spec::Rsa2048 => (Algorithm::Rsa, rsa(KeySize::Rsa2048)),
+            Spec::Rsa4096 => (Algorithm::Rsa, rsa(KeySize::Rsa4096)),
+            Spec::P256 => (Algorithm::P256, ecdsa(&ECDSA_P256_SHA256_FIXED_SIGNING)),
+            Spec::P384 => (Algorithm::P384, ecdsa(&ECDSA_P384_SHA384_FIXED_SIGNING)),
+            Spec::P521 => (Algorithm::P521, ecdsa(&ECDSA_P521_SHA512_FIXED_SIGNING)),
+            Spec::Ed25519 => (
+                Algorithm::Ed25519,
+                Ed25519KeyPair::generate().map(Pair::Ed25519),
+            ),
+        };
+        let pair = pair.map_err(failed)?;
+        Ok(Self { algorithm, pair })
+    }
+
+    /// Reads what [`SigningKey::to_text`] wrote.
+    pub(crate) fn from_text(algorithm: Algorithm, text: &Secret) -> Result<Self, Fault> {
+        let unreadable = |error| Fault::new("reading an SSH key", error);
+        let der = STANDARD
+            .decode(text.reveal())
+            .map(Zeroizing::new)
+            .map_err(|_| Fault::bare("reading an SSH key: it is no base64"))?;
+        let ecdsa = |signing: &'static EcdsaSigningAlgorithm| {
+            EcdsaKeyPair::from_pkcs8(signing, &der).map(Pair::Ecdsa)
+        };
+        let pair = match algorithm {
+            Algorithm::Rsa => RsaKeyPair::from_pkcs8(&der).map(Pair::Rsa),
+            Algorithm::P256 => ecdsa(&ECDSA_P256_SHA256_FIXED_SIGNING),
+            Algorithm::P384 => ecdsa(&ECDSA_P384_SHA384_FIXED_SIGNING),
+            Algorithm::P521 => ecdsa(&ECDSA_P521_SHA512_FIXED_SIGNING),
+            Algorithm::Ed25519 => Ed25519KeyPair::from_pkcs8(&der).map(Pair::Ed25519),
+        };
+        let pair = pair.map_err(unreadable)?;
+        Ok(Self { algorithm, pair })
+    }
+
+    /// The private key to be sealed: PKCS #8, base64.
+    pub(crate) fn to_text(&self) -> Result<Secret, Fault> {
+        let failed = |error| Fault::new("writing an SSH key", error);
+        let text = match &self.pair {
+            Pair::Rsa(pair) => {
+                let der: Pkcs8V1Der<'_> = pair.as_der().map_err(failed)?;
+                STANDARD.encode(der.as_ref())
+            }
+            Pair::Ecdsa(pair) => STANDARD.encode(pair.to_pkcs8v1().map_err(failed)?),
+            Pair::Ed25519(pair) => STANDARD.encode(pair.to_pkcs8v1().map_err(failed)?),
+        };
+        Ok(Secret::new(text))
+    }
+
+    pub(crate) const fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// Its public half as one line, without a comment.
+    pub(crate) fn public_line(&self) -> String {
+        format!("{} {}", self.algorithm.name(), STANDARD.encode(self.blob()))
+    }
+
+    /// Wire form of the public half.
+    fn blob(&self) -> Vec<u8> {
+        let mut wire = Wire::default();
+        wire.text(self.algorithm.name());
+        match &self.pair {
+            Pair::Rsa(pair) => {
+                let public = pair.public_key();
+                wire.number(public.exponent().big_endian_without_leading_zero());
+                wire.number(public.modulus().big_endian_without_leading_zero());
+            }
+            Pair::Ecdsa(pair) => {
+                let curve = self.algorithm.name().rsplit('-').next().unwrap_or_default();
+                wire.text(curve);
+                wire.bytes(pair.public_key().as_ref());
+            }
+            Pair::Ed25519(pair) => wire.bytes(pair.public_key().as_ref()),
+        }
+        wire.0
+    }
+
+    /// Wire form of a signature of `message`.
+    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Fault> {
+        let failed = |error| Fault::new("signing an SSH certificate", error);
+        let random = SystemRandom::new();
+        let mut wire = Wire::default();
+        wire.text(self.algorithm.signature_name());
+        match &self.pair {
+            Pair::Rsa(pair) => {
+                let mut signature = vec![0; pair.public_modulus_len()];
+                pair.sign(&RSA_PKCS1_SHA512, &random, message, &mut signature)
+                    .map_err(failed)?;
+                wire.bytes(&signature);
+            }
+            Pair::Ecdsa(pair) => {
+                let signature = pair.sign(&random, message).map_err(failed)?;
+                let (r, s) = signature.as_ref().split_at(signature.as_ref().len() / 2);
+                let mut numbers = Wire::default();
+                numbers.number(r);
+                numbers.number(s);
+                wire.bytes(&numbers.0);
+            }
+            Pair::Ed25519(pair) => wire.bytes(pair.sign(message).as_ref()),
+        }
+        Ok(wire.0)
+    }
+}
+
+/// Whom a certificate is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    User = 1,
+    Host = 2,
+}
+
+/// A certificate to be signed.
+#[derive(Debug)]
+pub(crate) struct Certificate<'a> {
+    pub(crate) role: Role,
+    /// Its name in logs, and the comment behind it.
+    pub(crate) key_id: &'a str,
+    pub(crate) key: &'a PublicKey,
+    /// User or host names; everyone when there is none.
+    pub(crate) principals: &'a [String],
+    /// Not before 1970.
+    pub(crate) valid_after: Timestamp,
+    pub(crate) valid_until: Timestamp,
+    pub(crate) critical_options: &'a BTreeMap<String, String>,
+    pub(crate) extensions: &'a BTreeMap<String, String>,
+}
+
+impl Certificate<'_> {
+    /// The certificate as one line, signed by `authority`. `nonce` must be new and random.
+    pub(crate) fn signed(&self, authority: &SigningKey, nonce: [u8; 32]) -> Result<String, Fault> {
+        let name = format!("{}-cert-v01@openssh.com", self.key.algorithm.name());
+        let mut principals = Wire::default();
+        for principal in self.principals {
+            principals.text(principal);
+        }
+        let seconds = |at: Timestamp| u64::try_from(at.unix_seconds()).unwrap_or(0);
+        let mut wire = Wire::default();
+        wire.text(&name);
+        wire.bytes(&nonce);
+        wire.0.extend_from_slice(&self.key.fields);
+        // Serial.
+        wire.0.extend_from_slice(&0_u64.to_be_bytes());
+        wire.0.extend_from_slice(&(self.role as u32).to_be_bytes());
+        wire.text(self.key_id);
+        wire.bytes(&principals.0);
+        for at in [self.valid_after, self.valid_until] {
+            wire.0.extend_from_slice(&seconds(at).to_be_bytes());
+        }
+        wire.bytes(&options(self.critical_options));
+        wire.bytes(&options(self.extensions));
+        // Reserved.
+        wire.bytes(&[]);
+        wire.bytes(&authority.blob());
+        let signature = authority.sign(&wire.0)?;
+        wire.bytes(&signature);
+        Ok(format!(
+            "{name} {} {}",
+            STANDARD.encode(&wire.0),
+            self.key_id
+        ))
+    }
+}
+
+/// Names with values, in the order of their names. A value is wrapped once more; a flag has none.
+fn options(options: &BTreeMap<String, String>) -> Vec<u8> {
+    let mut wire = Wire::default();
+    for (name, value) in options {
+        let mut wrapped = Wire::default();
+        if !value.is_empty() {
+            wrapped.text(value);
+        }
+        wire.text(name);
+        wire.bytes(&wrapped.0);
+    }
+    wire.0
+}
+
+/// Data types of RFC 4251 section 5, one behind the other.
+#[derive(Debug, Default)]
+struct Wire(Vec<u8>);
+
+impl Wire {
+    /// `string`.
+    fn bytes(&mut self, bytes: &[u8]) {
+        let length = u32::try_from(bytes.len()).expect("what is written is far below 4 GiB");
+        self.0.extend_from_slice(&length.to_be_bytes());
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn text(&mut self, text: &str) {
+        self.bytes(text.as_bytes());
+    }
+
+    /// `mpint` of a positive big-endian number.
+    fn number(&mut self, number: &[u8]) {
+        let n_zeros = number.iter().take_while(|byte| **byte == 0).count();
+        let mut bytes = number.get(n_zeros..).unwrap_or_default().to_vec();
+        if bytes.first().is_some_and(|byte| byte & 0x80 != 0) {
+            bytes.insert(0, 0);
+        }
+        self.bytes(&bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests;

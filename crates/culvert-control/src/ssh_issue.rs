@@ -1,0 +1,252 @@
+//! What SSH certificates for hosts and for users have in common: how what is asked for is checked and
+//! signed, and the part of the stored form and view that comes of it (contract: management API 2.11
+//! and 2.12).
+//!
+//! A certificate is signed once, at its creation, and cannot be taken back: its validity ends by
+//! itself.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use culvert_base::{Code, Refusal, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+use crate::cx::Cx;
+use crate::resource::ssh_certificate_authority;
+use crate::ssh::{Algorithm, BadKey, Certificate, PublicKey, Role};
+
+/// Most principals of one certificate; OpenSSH reads no more.
+const PRINCIPALS_MAX: usize = 256;
+/// Most critical options, and most extensions.
+const OPTIONS_MAX: usize = 64;
+/// Longest principal and name of an option, in bytes.
+const NAME_BYTES_MAX: usize = 255;
+/// Longest value of an option, in bytes.
+const VALUE_BYTES_MAX: usize = 4096;
+
+/// Refusals that have no code of their own.
+const WRONG: Code = Code::new(215);
+
+/// Names with values; flags have the value `""`.
+pub(crate) type Options = BTreeMap<String, String>;
+
+/// The common part of the stored forms.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct Issued {
+    /// As it was sent.
+    pub(crate) public_key: String,
+    pub(crate) algorithm: Algorithm,
+    pub(crate) ssh_certificate_authority_id: String,
+    pub(crate) principals: Vec<String>,
+    pub(crate) valid_after: Timestamp,
+    pub(crate) valid_until: Timestamp,
+    /// One line, as in a `-cert.pub` file.
+    pub(crate) certificate: String,
+}
+
+/// What is asked for.
+#[derive(Debug)]
+pub(crate) struct Asked<'a> {
+    pub(crate) role: Role,
+    /// Of the resource; the certificate's key id.
+    pub(crate) id: &'a str,
+    pub(crate) ssh_certificate_authority_id: String,
+    pub(crate) public_key: String,
+    pub(crate) principals: Vec<String>,
+    /// RFC 3339; now when empty.
+    pub(crate) valid_after: &'a str,
+    /// RFC 3339; `lifetime` after the beginning when empty.
+    pub(crate) valid_until: &'a str,
+    pub(crate) lifetime: Duration,
+    pub(crate) critical_options: &'a Options,
+    pub(crate) extensions: &'a Options,
+    /// Code for an authority that does not exist.
+    pub(crate) unknown: Code,
+    /// Code for an end that is not after the beginning.
+    pub(crate) disordered: Code,
+}
+
+/// Checks what is asked for and signs it.
+pub(crate) async fn issue(cx: &Cx<'_>, asked: Asked<'_>) -> Result<Issued, Error> {
+    const MISSING: Code = Code::new(1952);
+    const UNREADABLE: Code = Code::new(1934);
+    const UNSUPPORTED: Code = Code::new(1950);
+    if asked.public_key.trim().is_empty() {
+        return Err(Refusal::of(MISSING).into());
+    }
+    let key = PublicKey::parse(&asked.public_key).map_err(|bad| {
+        let code = match bad {
+            BadKey::Unreadable => UNREADABLE,
+            BadKey::Kind | BadKey::Size => UNSUPPORTED,
+        };
+        Refusal::new(code, bad.to_string())
+    })?;
+    check_principals(&asked.principals)?;
+    check_options("critical_options", asked.critical_options)?;
+    check_options("extensions", asked.extensions)?;
+    check_values(asked.critical_options)?;
+    let valid_after = match asked.valid_after {
+        "" => cx.clock.now().whole_seconds(),
+        text => time("valid_after", text)?,
+    };
+    let valid_until = match asked.valid_until {
+        "" => valid_after.plus(asked.lifetime).whole_seconds(),
+        text => time("valid_until", text)?,
+    };
+    if valid_until <= valid_after {
+        return Err(Refusal::of(asked.disordered).into());
+    }
+    let authority_id = asked.ssh_certificate_authority_id;
+    let authority = ssh_certificate_authority::named(cx, &authority_id, asked.unknown).await?;
+    let certificate = Certificate {
+        role: asked.role,
+        key_id: asked.id,
+        key: &key,
+        principals: &asked.principals,
+        valid_after,
+        valid_until,
+        critical_options: asked.critical_options,
+        extensions: asked.extensions,
+    };
+    let certificate = certificate.signed(&authority, cx.entropy.bytes())?;
+    Ok(Issued {
+        public_key: asked.public_key,
+        algorithm: key.algorithm,
+        ssh_certificate_authority_id: authority_id,
+        principals: asked.principals,
+        valid_after,
+        valid_until,
+        certificate,
+    })
+}
+
+fn time(field: &str, text: &str) -> Result<Timestamp, Refusal> {
+    const NO_TIME: Code = Code::new(241);
+    Timestamp::parse(text)
+        .map(Timestamp::whole_seconds)
+        .filter(|at| at.unix_seconds() >= 0)
+        .ok_or_else(|| {
+            Refusal::new(
+                NO_TIME,
+                format!("`{field}` must be an RFC 3339 time from 1970 to 2262."),
+            )
+        })
+}
+
+fn check_principals(principals: &[String]) -> Result<(), Refusal> {
+    let is_principal = |text: &String| {
+        (1..=NAME_BYTES_MAX).contains(&text.len()) && !text.chars().any(char::is_control)
+    };
+    if principals.len() <= PRINCIPALS_MAX && principals.iter().all(is_principal) {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        WRONG,
+        format!(
+            "`principals` must be at most {PRINCIPALS_MAX} names of 1 to {NAME_BYTES_MAX} bytes."
+        ),
+    ))
+}
+
+fn check_options(field: &str, options: &Options) -> Result<(), Refusal> {
+    let is_option = |(name, value): (&String, &String)| {
+        (1..=NAME_BYTES_MAX).contains(&name.len())
+            && value.len() <= VALUE_BYTES_MAX
+            && !name.chars().chain(value.chars()).any(|c| c == '\0')
+    };
+    if options.len() <= OPTIONS_MAX && options.iter().all(is_option) {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        WRONG,
+        format!(
+            "`{field}` must be at most {OPTIONS_MAX} names of 1 to {NAME_BYTES_MAX} bytes with values of at most {VALUE_BYTES_MAX} bytes."
+        ),
+    ))
+}
+
+/// Options that servers refuse to log in with when they are not right.
+fn check_values(critical: &Options) -> Result<(), Refusal> {
+    let addresses = critical.get("source-address");
+    if addresses.is_some_and(|text| !text.split(',').all(is_block)) {
+        return Err(Refusal::new(
+            WRONG,
+            "`critical_options.source-address` must be addresses or CIDR blocks with commas between them.",
+        ));
+    }
+    if critical.get("force-command").is_some_and(String::is_empty) {
+        return Err(Refusal::new(
+            WRONG,
+            "`critical_options.force-command` must be a command.",
+        ));
+    }
+    Ok(())
+}
+
+/// Whether `text` is an address, or a block: one with the length of a prefix behind it and no bit
+/// set beyond that.
+fn is_block(text: &str) -> bool {
+    let (address, prefix) = match text.split_once('/') {
+        Some((address, prefix)) => (address, Some(prefix)),
+        None => (text, None),
+    };
+    let Ok(address) = address.parse::<IpAddr>() else {
+        return false;
+    };
+    // All bits at the upper end of 128, so that both families are shifted alike.
+    let (bits, longest) = match address {
+        IpAddr::V4(address) => (u128::from(address.to_bits()) << 96, 32),
+        IpAddr::V6(address) => (address.to_bits(), 128),
+    };
+    let has_no_host_bits = |length: u32| bits.checked_shl(length).unwrap_or(0) == 0;
+    prefix.is_none_or(|prefix| {
+        let is_number = prefix.bytes().all(|byte| byte.is_ascii_digit());
+        is_number
+            && prefix
+                .parse::<u32>()
+                .is_ok_and(|length| length <= longest && has_no_host_bits(length))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn blocks_as_servers_take_them() {
+        for block in [
+            "10.0.0.1",
+            "10.0.0.0/8",
+            "0.0.0.0/0",
+            "::1",
+            "2001:db8::/32",
+            "::1/128",
+        ] {
+            assert!(is_block(block), "{block}");
+        }
+        for block in [
+            "",
+            "10.0.0.1/8",
+            "10.0.0.0/33",
+            "10.0.0.0/",
+            "10.0.0.0/+8",
+            "::1/64",
+            "x",
+        ] {
+            assert!(!is_block(block), "{block}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_block_or_none(text in "[0-9a-f.:/]{0,30}") {
+            if is_block(&text) {
+                prop_assert!(text.split('/').next().unwrap().parse::<IpAddr>().is_ok());
+            }
+        }
+    }
+}

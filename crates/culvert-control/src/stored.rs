@@ -1,0 +1,54 @@
+//! Stored forms: what documents hold, with the number of their format.
+
+use culvert_base::Fault;
+use culvert_store::Document;
+use serde::de::{self, DeserializeOwned};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// The format number in a stored form: `"format":N`. A document of another number is not read as
+/// if it were of this one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Format<const N: u32>;
+
+impl<const N: u32> Serialize for Format<N> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u32(N)
+    }
+}
+
+impl<'de, const N: u32> Deserialize<'de> for Format<N> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let number = u32::deserialize(deserializer)?;
+        if number == N {
+            Ok(Self)
+        } else {
+            Err(de::Error::custom(format!(
+                "the document is of format {number}, this version of culvert reads {N}"
+            )))
+        }
+    }
+}
+
+/// The stored form a document holds.
+pub(crate) fn read<T: DeserializeOwned>(document: &Document) -> Result<T, Fault> {
+    serde_json::from_str(&document.body)
+        .map_err(|error| Fault::new(format!("reading the stored {}", document.head.id), error))
+}
+
+/// What a document holds of a stored form.
+pub(crate) fn write<T: Serialize>(form: &T) -> Result<String, Fault> {
+    serde_json::to_string(form).map_err(|error| Fault::new("writing a stored form", error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_format_is_not_read() {
+        assert_eq!(serde_json::to_string(&Format::<1>).unwrap(), "1");
+        assert!(serde_json::from_str::<Format<1>>("1").is_ok());
+        let error = serde_json::from_str::<Format<1>>("2").unwrap_err();
+        assert!(error.to_string().contains("format 2"));
+    }
+}

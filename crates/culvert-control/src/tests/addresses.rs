@@ -1,0 +1,214 @@
+//! Reserved addresses, and the TCP endpoints on them.
+
+use super::*;
+
+fn addr(made: &Value) -> String {
+    made["addr"].as_str().unwrap().to_owned()
+}
+
+fn path(collection: &str, made: &Value) -> String {
+    format!("/{collection}/{}", made["id"].as_str().unwrap())
+}
+
+impl House {
+    async fn reserve(&self) -> Value {
+        self.post("/reserved_addrs", Value::Null).await.body()
+    }
+
+    async fn tcp(&self, url: &str) -> Answered {
+        let body = json!({"url": url, "upstream_url": "tcp://127.0.0.1:9"});
+        self.post("/endpoints", body).await
+    }
+}
+
+#[tokio::test]
+pub(super) async fn wrong_values_have_their_codes() {
+    let house = House::start().await;
+    for (body, code) in [
+        (json!({"region": "mars"}), 500),
+        (json!({"region": "global"}), 500),
+        (json!({"region": "US"}), 500),
+        (json!({"region": "eu"}), 503),
+        (json!({"region": 1}), 215),
+        (json!({"description": "x".repeat(256)}), 504),
+        (json!({"metadata": "x".repeat(4097)}), 505),
+        (json!({"addr": "1.tcp.culvert.localhost:20000"}), 214),
+        (json!({"endpoint_configuration_id": "ec_1"}), 214),
+    ] {
+        let answered = house.post("/reserved_addrs", body.clone()).await;
+        assert_eq!(answered.code(), Some(code), "{body}");
+    }
+    let made = house
+        .post("/reserved_addrs", json!({"region": "us"}))
+        .await
+        .body();
+    assert_eq!(made["region"], "us");
+    let one = path("reserved_addrs", &made);
+    for (body, code) in [
+        (Value::Null, 506),
+        (json!({}), 506),
+        (json!({"description": "x".repeat(256)}), 504),
+        (json!({"metadata": "x".repeat(4097)}), 505),
+        (json!({"region": "us"}), 214),
+        (json!({"addr": made["addr"]}), 214),
+    ] {
+        let answered = house.patch(&one, body.clone()).await;
+        assert_eq!(answered.code(), Some(code), "{body}");
+    }
+    let changed = house.patch(&one, json!({"metadata": "m"})).await.body();
+    assert_eq!(
+        (&changed["addr"], &changed["metadata"]),
+        (&made["addr"], &json!("m"))
+    );
+}
+
+#[tokio::test]
+async fn an_address_is_one_accounts_alone() {
+    let house = House::start().await;
+    let stranger = house.stranger().await;
+    let make = || house.reserve();
+    let theirs = house.call(&stranger, "POST", "/reserved_addrs", Value::Null);
+    // All at the same moment: the pool of these tests has three.
+    let (a, b, theirs) = tokio::join!(make(), make(), theirs);
+    let theirs = theirs.body();
+    let mut given = [addr(&a), addr(&b), addr(&theirs)];
+    given.sort();
+    let expected = [20000, 20001, 20002].map(|port| format!("1.tcp.culvert.localhost:{port}"));
+    assert_eq!(given, expected);
+    let none_left = house.post("/reserved_addrs", Value::Null).await;
+    assert_eq!(none_left.code(), Some(503));
+    assert_eq!(house.tcp("tcp://").await.code(), Some(18014));
+
+    let foreign = house.tcp(&format!("tcp://{}", addr(&theirs))).await;
+    assert_eq!(foreign.code(), Some(18006));
+    let made = house.tcp(&format!("TCP://{}", addr(&a))).await.body();
+    let one = path("reserved_addrs", &a);
+    assert_eq!(
+        made["tcp_addr"],
+        json!({"id": a["id"], "uri": format!("{BASE}{one}")})
+    );
+    assert_eq!(made["hostport"], a["addr"]);
+    assert_eq!(made["url"], *format!("tcp://{}", addr(&a)));
+}
+
+#[tokio::test]
+async fn a_released_address_is_given_again_when_no_other_is_free() {
+    let house = House::start().await;
+    let first = house.reserve().await;
+    let (_, start) = house.told_after(0).await;
+    assert_eq!(
+        house.delete(&path("reserved_addrs", &first)).await,
+        Answered::NoContent
+    );
+    let (told, _) = house.told_after(start).await;
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0]["event_type"], "tcp_address_deleted.v0");
+    assert_eq!(told[0]["object"], first);
+
+    // Two that nobody had go first, whoever asks; then the one released longest ago.
+    let second = house.reserve().await;
+    let third = house.tcp("tcp://").await.body();
+    let released = addr(&first);
+    assert!(addr(&second) != released && third["hostport"] != *released);
+    assert_eq!(
+        house.delete(&path("endpoints", &third)).await,
+        Answered::NoContent
+    );
+    assert_eq!(
+        house.delete(&path("reserved_addrs", &second)).await,
+        Answered::NoContent
+    );
+    let again = [
+        house.reserve().await,
+        house.reserve().await,
+        house.reserve().await,
+    ];
+    assert_eq!(
+        again.map(|made| addr(&made)),
+        [
+            released,
+            third["hostport"].as_str().unwrap().to_owned(),
+            addr(&second)
+        ]
+    );
+    assert_eq!(
+        house.post("/reserved_addrs", Value::Null).await.code(),
+        Some(503)
+    );
+}
+
+#[tokio::test]
+pub(super) async fn an_address_in_use_stays_reserved() {
+    let house = House::start().await;
+    let (a, b) = (house.reserve().await, house.reserve().await);
+    let url = |made: &Value| format!("tcp://{}", addr(made));
+    let endpoint = house.tcp(&url(&a)).await.body();
+    let endpoint = path("endpoints", &endpoint);
+    let (_, start) = house.told_after(0).await;
+    let (a_path, b_path) = (path("reserved_addrs", &a), path("reserved_addrs", &b));
+    assert_eq!(house.delete(&a_path).await.code(), Some(446));
+    assert_eq!(house.get(&a_path).await.body(), a);
+    assert!(house.told_after(start).await.0.is_empty());
+
+    // A pool of endpoints is on one address, and an endpoint moves from one to another.
+    assert_eq!(house.tcp(&url(&a)).await.code(), Some(18017));
+    let moved = house.patch(&endpoint, json!({"url": url(&b)})).await.body();
+    assert_eq!(moved["tcp_addr"]["id"], b["id"]);
+    assert_eq!(house.delete(&b_path).await.code(), Some(446));
+    assert_eq!(house.delete(&a_path).await, Answered::NoContent);
+    let back = house.patch(&endpoint, json!({"url": url(&a)})).await;
+    assert_eq!(back.code(), Some(18006));
+    assert_eq!(house.delete(&endpoint).await, Answered::NoContent);
+    assert_eq!(house.delete(&b_path).await, Answered::NoContent);
+}
+
+#[tokio::test]
+async fn an_address_without_a_reservation_is_its_endpoints_until_it_leaves() {
+    let house = House::start().await;
+    let made = house.tcp("tcp://").await.body();
+    assert_eq!(made["tcp_addr"], Value::Null);
+    let one = path("endpoints", &made);
+    // Clients repeat the url of what they change.
+    let same = json!({"url": made["url"], "description": "d", "pooling_enabled": true});
+    let changed = house.patch(&one, same).await.body();
+    assert_eq!(
+        (&changed["url"], &changed["description"]),
+        (&made["url"], &json!("d"))
+    );
+    let beside = house.tcp(made["url"].as_str().unwrap()).await;
+    assert_eq!(beside.code(), Some(18006));
+
+    let reserved = [house.reserve().await, house.reserve().await];
+    assert!(
+        reserved
+            .iter()
+            .all(|other| other["addr"] != made["hostport"])
+    );
+    let url = format!("tcp://{}", addr(&reserved[0]));
+    let moved = house.patch(&one, json!({"url": url})).await.body();
+    assert_eq!(moved["tcp_addr"]["id"], reserved[0]["id"]);
+    assert_eq!(house.reserve().await["addr"], made["hostport"]);
+}
+
+#[tokio::test]
+async fn an_address_cannot_go_while_an_endpoint_comes() {
+    let house = House::start().await;
+    for _ in 0..4 {
+        let made = house.reserve().await;
+        let (url, one) = (
+            format!("tcp://{}", addr(&made)),
+            path("reserved_addrs", &made),
+        );
+        let (came, went) = tokio::join!(house.tcp(&url), house.delete(&one));
+        match (came, went) {
+            (Answered::Created(endpoint), went) => {
+                assert_eq!(went.code(), Some(446));
+                house.delete(&path("endpoints", &endpoint)).await;
+                assert_eq!(house.delete(&one).await, Answered::NoContent);
+            }
+            (came, went) => {
+                assert_eq!((came.code(), went), (Some(18006), Answered::NoContent));
+            }
+        }
+    }
+}

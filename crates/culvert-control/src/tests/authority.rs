@@ -1,0 +1,95 @@
+//! The installation's own certificates.
+
+use std::time::Duration;
+
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::*;
+
+#[tokio::test]
+async fn certificates_are_signed_by_the_one_authority_and_made_anew_in_time() {
+    let house = House::start().await;
+    let ca = CertificateDer::from_pem_slice(house.control.ca_pem().as_bytes()).unwrap();
+    let (_, ca) = X509Certificate::from_der(&ca).unwrap();
+    assert!(ca.is_ca());
+    let mut authority = house.control.authority.lock().await;
+    let entropy = SeededEntropy::new(2);
+    let hosts = [
+        "a.culvert.localhost",
+        "x.a.culvert.localhost",
+        "*.b.culvert.localhost",
+    ];
+    let now = house.clock.now();
+    let made = authority
+        .certificates(hosts.into_iter(), now, &entropy)
+        .unwrap();
+    let names: Vec<Vec<String>> = made
+        .iter()
+        .map(|(names, _)| names.iter().map(ToString::to_string).collect())
+        .collect();
+    assert_eq!(
+        names,
+        [
+            vec!["*.a.culvert.localhost"],
+            vec!["*.b.culvert.localhost"],
+            vec!["*.culvert.localhost", "culvert.localhost"],
+        ]
+    );
+    for (_, key) in &made {
+        let (_, leaf) = X509Certificate::from_der(&key.cert[0]).unwrap();
+        leaf.verify_signature(Some(ca.public_key())).unwrap();
+        assert!(!leaf.is_ca());
+        let seconds = now.unix_seconds();
+        assert!(leaf.validity().not_before.timestamp() < seconds);
+        assert!(leaf.validity().not_after.timestamp() > seconds + 89 * 86_400);
+    }
+    let same = authority
+        .certificates(hosts.into_iter(), now, &entropy)
+        .unwrap();
+    assert!(
+        made.iter()
+            .zip(&same)
+            .all(|((_, a), (_, b))| Arc::ptr_eq(a, b))
+    );
+    let later = now.plus(Duration::from_secs(61 * 86_400));
+    let renewed = authority
+        .certificates(hosts.into_iter(), later, &entropy)
+        .unwrap();
+    assert!(
+        made.iter()
+            .zip(&renewed)
+            .all(|((_, a), (_, b))| !Arc::ptr_eq(a, b))
+    );
+    assert_eq!(
+        authority
+            .certificates([].into_iter(), later, &entropy)
+            .unwrap()
+            .len(),
+        1
+    );
+}
+
+#[tokio::test]
+async fn the_authority_is_kept_sealed_and_read_by_the_next_start() {
+    let house = House::start().await;
+    let documents = house.store.all("authority").await.unwrap();
+    assert_eq!(documents.len(), 1);
+    assert!(!documents[0].body.contains("PRIVATE KEY"));
+    let again = Authority::open(
+        &house.store,
+        &house.control.seal,
+        &*house.clock,
+        &SeededEntropy::new(9),
+        HostName::parse("culvert.localhost").unwrap(),
+    )
+    .await
+    .unwrap();
+    assert_eq!(again.ca_pem(), house.control.ca_pem());
+    let other = Seal::new(&Secret::new("another master".into()));
+    let domain = HostName::parse("culvert.localhost").unwrap();
+    let entropy = SeededEntropy::new(9);
+    let opened = Authority::open(&house.store, &other, &*house.clock, &entropy, domain);
+    assert!(opened.await.unwrap_err().chain().contains("master key"));
+}

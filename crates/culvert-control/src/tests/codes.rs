@@ -1,0 +1,730 @@
+//! Every code of these resources, and how it is reached.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+use super::*;
+
+#[tokio::test]
+async fn event_destinations() {
+    let house = House::start().await;
+    let debug = json!({"debug": {"log": true}});
+    for (body, code) in [
+        (json!({}), 235),
+        (json!({"target": debug}), 235),
+        (json!({"format": "xml", "target": debug}), 235),
+        (json!({"format": "json"}), 5100),
+        (json!({"format": "json", "target": {}}), 5100),
+        (
+            json!({"format": "json", "target": {"kinesis": null, "debug": null}}),
+            5100,
+        ),
+        (
+            json!({"format": "json", "target": {"debug": {"log": true}, "file": {"path": "x"}}}),
+            5115,
+        ),
+        (json!({"format": "json", "target": {"s3": {}}}), 236),
+        (
+            json!({"format": "json", "target": {"datadog": {"api_key": "x"}}}),
+            236,
+        ),
+        (json!({"format": "json", "target": {"kinesis": {}}}), 236),
+        (json!({"format": "json", "target": {"debug": {}}}), 5140),
+        (
+            json!({"format": "json", "target": {"file": {"path": "../x"}}}),
+            5140,
+        ),
+        (
+            json!({"format": "json", "target": {"webhook": {"url": "not a url"}}}),
+            5140,
+        ),
+        (json!({"format": "json", "target": "debug"}), 215),
+        (
+            json!({"format": "json", "target": debug, "description": "x".repeat(256)}),
+            5140,
+        ),
+    ] {
+        let answered = house.post("/event_destinations", body.clone()).await;
+        assert_eq!(answered.code(), Some(code), "{body}");
+    }
+    let body = json!({"format": "JSON", "target": {"debug": {"log": true}, "firehose": null}});
+    let made = house.post("/event_destinations", body).await.body();
+    assert_eq!(made["format"], "JSON");
+    let mut names: Vec<_> = made["target"]
+        .as_object()
+        .unwrap()
+        .keys()
+        .cloned()
+        .collect();
+    names.sort();
+    let expected = [
+        "azure_logs_ingestion",
+        "cloudwatch_logs",
+        "datadog",
+        "debug",
+        "firehose",
+        "kinesis",
+    ];
+    assert_eq!(names, expected);
+    let one = format!("/event_destinations/{}", made["id"].as_str().unwrap());
+    for (body, code) in [
+        (json!({"format": ""}), 235),
+        (json!({"target": {}}), 5100),
+        (json!({"target": {"file": {"path": "x"}}}), 5108),
+        (json!({"target": {"azure_logs_ingestion": {}}}), 236),
+    ] {
+        assert_eq!(
+            house.patch(&one, body.clone()).await.code(),
+            Some(code),
+            "{body}"
+        );
+    }
+    assert_eq!(house.patch(&one, json!({})).await.body(), made);
+}
+
+#[tokio::test]
+async fn secrets_of_a_destination_are_shown_once_sealed_and_kept() {
+    let house = House::start().await;
+    let target =
+        json!({"webhook": {"url": "https://hooks.example/x", "headers": {"x-auth": "hush hush"}}});
+    let body = json!({"format": "json", "target": target});
+    let made = house.post("/event_destinations", body).await.body();
+    let secret = made["target"]["webhook"]["secrets"][0]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert!(secret.starts_with("whsec_"));
+    let id = made["id"].as_str().unwrap();
+    let one = format!("/event_destinations/{id}");
+    let hidden = |body: &Value| {
+        let text = body.to_string();
+        assert!(!text.contains(&secret) && !text.contains("hush"), "{text}");
+    };
+    hidden(&house.get(&one).await.body());
+    hidden(&house.get("/event_destinations").await.body());
+    let change = json!({"target": {"webhook": {"url": "https://hooks.example/y"}}});
+    let changed = house.patch(&one, change).await.body();
+    assert_eq!(
+        changed["target"]["webhook"]["url"],
+        "https://hooks.example/y"
+    );
+    hidden(&changed);
+    let document = house
+        .store
+        .get("event_destination", id)
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(!document.body.contains(&secret) && !document.body.contains("hush"));
+    let stored: resource::event_destination::EventDestination = stored::read(&document).unwrap();
+    let (_, whole) = stored.target(&house.control.seal, &document.head).unwrap();
+    assert_eq!(whole["secrets"][0], *secret);
+    let (told, _) = house.told_after(0).await;
+    hidden(&Value::from(told));
+}
+
+#[tokio::test]
+async fn event_subscriptions_and_sources() {
+    let house = House::start().await;
+    let destination = house.post(
+        "/event_destinations",
+        house.sample("event_destinations", 1).await,
+    );
+    let destination = destination.await.body()["id"].as_str().unwrap().to_owned();
+    let foreign = house.stranger().await;
+    let foreign = house
+        .call(
+            &foreign,
+            "POST",
+            "/event_destinations",
+            house.sample("event_destinations", 2).await,
+        )
+        .await
+        .body()["id"]
+        .clone();
+    let sources: &[(Value, u16)] = &[
+        (json!({"type": "nope.v0"}), 238),
+        (json!({"type": ""}), 238),
+        (json!({}), 238),
+        (json!({"type": "api_key_created"}), 238),
+        (json!({"type": "test"}), 238),
+        (json!({"type": "endpoint_created.v0"}), 238),
+        (
+            json!({"type": "api_key_created.v0", "fields": ["id"]}),
+            5401,
+        ),
+        (
+            json!({"type": "api_key_created.v0", "filter": "true"}),
+            5402,
+        ),
+        (
+            json!({"type": "http_request_complete.v0", "fields": ["conn"]}),
+            5403,
+        ),
+        (
+            json!({"type": "tcp_connection_closed.v0", "fields": ["http.request.method"]}),
+            5403,
+        ),
+        (
+            json!({"type": "http_request_complete.v0", "filter": " "}),
+            5404,
+        ),
+        (
+            json!({"type": "http_request_complete.v0", "filter": "principal.id == 'x'"}),
+            5404,
+        ),
+        (
+            json!({"type": "http_request_complete.v0", "filter": "ev.conn.nope == 1"}),
+            5405,
+        ),
+        (
+            json!({"type": "http_request_complete.v0", "filter": "ev.http.request.method == 'get'"}),
+            5406,
+        ),
+        (json!({"type": 1}), 215),
+        (json!({"type": "api_key_created.v0", "fields": "id"}), 215),
+        (json!({"type": "api_key_created.v0", "nope": 1}), 214),
+    ];
+    for (source, code) in sources {
+        let answered = house
+            .post("/event_subscriptions", json!({"sources": [source]}))
+            .await;
+        assert_eq!(answered.code(), Some(*code), "{source}");
+    }
+    let nobody = format!("ed_{}", "0".repeat(27));
+    let twice = json!([{"type": "api_key_created.v0"}, {"type": "api_key_created.v0"}]);
+    for (body, code) in [
+        (json!({"sources": twice}), 5127),
+        (json!({"destination_ids": [nobody]}), 5103),
+        (json!({"destination_ids": [foreign]}), 5103),
+        (json!({"destination_ids": ["junk junk"]}), 223),
+        (json!({"destination_ids": ["ak_1"]}), 227),
+        (json!({"metadata": "x".repeat(4097)}), 5140),
+    ] {
+        let answered = house.post("/event_subscriptions", body.clone()).await;
+        assert_eq!(answered.code(), Some(code), "{body}");
+    }
+    let made = house
+        .post(
+            "/event_subscriptions",
+            json!({"destination_ids": [destination]}),
+        )
+        .await;
+    let made = made.body();
+    let one = format!("/event_subscriptions/{}", made["id"].as_str().unwrap());
+    for (source, code) in sources {
+        let answered = house.post(&format!("{one}/sources"), source.clone()).await;
+        assert_eq!(answered.code(), Some(*code), "{source}");
+    }
+    let in_use = house
+        .delete(&format!("/event_destinations/{destination}"))
+        .await;
+    assert_eq!(in_use.code(), Some(5112));
+
+    let absent = format!("/event_subscriptions/esb_{}", "0".repeat(27));
+    let source = json!({"type": "api_key_created.v0"});
+    for (method, path, body, code) in [
+        ("POST", format!("{absent}/sources"), source.clone(), 5123),
+        ("GET", format!("{absent}/sources"), Value::Null, 5123),
+        (
+            "GET",
+            format!("{absent}/sources/api_key_created.v0"),
+            Value::Null,
+            5123,
+        ),
+        (
+            "PATCH",
+            format!("{absent}/sources/api_key_created.v0"),
+            json!({}),
+            5123,
+        ),
+        (
+            "DELETE",
+            format!("{absent}/sources/api_key_created.v0"),
+            Value::Null,
+            5123,
+        ),
+        (
+            "GET",
+            format!("{one}/sources/api_key_created.v0"),
+            Value::Null,
+            5125,
+        ),
+        (
+            "PATCH",
+            format!("{one}/sources/api_key_created.v0"),
+            json!({}),
+            5125,
+        ),
+        (
+            "DELETE",
+            format!("{one}/sources/api_key_created.v0"),
+            Value::Null,
+            5125,
+        ),
+    ] {
+        let answered = house.call(&house.admin, method, &path, body).await;
+        assert_eq!(answered.code(), Some(code), "{method} {path}");
+    }
+    house
+        .post(&format!("{one}/sources"), source.clone())
+        .await
+        .body();
+    assert_eq!(
+        house.post(&format!("{one}/sources"), source).await.code(),
+        Some(5127)
+    );
+    let path = format!("{one}/sources/api_key_created.v0");
+    let renamed = house
+        .patch(&path, json!({"type": "api_key_deleted.v0"}))
+        .await;
+    assert_eq!(renamed.code(), Some(215));
+    let reader = house.user("reader@x.example", Role::ReadOnly, true).await;
+    let denied = house.call(&reader, "DELETE", &path, Value::Null).await;
+    assert_eq!(denied.code(), Some(635));
+}
+
+#[tokio::test]
+async fn bots_and_keys() {
+    let house = House::start().await;
+    let bot = house.post("/bot_users", json!({"name": "b"})).await.body();
+    house.post("/bot_users", json!({"name": "c"})).await.body();
+    let one = format!("/bot_users/{}", bot["id"].as_str().unwrap());
+    for (method, path, body, code) in [
+        ("POST", "/bot_users", json!([]), 213),
+        ("POST", "/bot_users", json!({}), 4109),
+        ("POST", "/bot_users", json!({"name": ""}), 4109),
+        ("POST", "/bot_users", json!({"name": "x".repeat(256)}), 4110),
+        ("POST", "/bot_users", json!({"name": "b"}), 4112),
+        (
+            "POST",
+            "/bot_users",
+            json!({"name": "d", "active": "yes"}),
+            215,
+        ),
+        ("PATCH", &one, json!({"name": ""}), 4109),
+        ("PATCH", &one, json!({"name": "c"}), 4112),
+    ] {
+        let answered = house.call(&house.admin, method, path, body.clone()).await;
+        assert_eq!(answered.code(), Some(code), "{method} {body}");
+    }
+    let made = house
+        .post("/bot_users", json!({"name": "off", "active": false}))
+        .await
+        .body();
+    assert_eq!(made["active"], false);
+    let key = format!("/api_keys/{}", house.admin.key_id);
+    for body in [
+        Value::Null,
+        json!({}),
+        json!({"description": null, "id": "x"}),
+    ] {
+        assert_eq!(house.patch(&key, body).await.code(), Some(606));
+    }
+    assert_eq!(
+        house.patch(&key, json!({"description": ""})).await.body()["description"],
+        ""
+    );
+}
+
+#[tokio::test]
+async fn tunnel_credentials() {
+    let house = House::start().await;
+    for (body, code) in [
+        (json!({"acl": ["nope"]}), 600),
+        (json!({"acl": ["*", "bind:"]}), 600),
+        (json!({"acl": vec!["*"; 257]}), 600),
+        (json!({"acl": "*"}), 215),
+        (json!({"acl": [1]}), 215),
+        (json!({"owner_id": format!("bot_{}", "0".repeat(27))}), 634),
+        (json!({"token": "x"}), 214),
+    ] {
+        let answered = house.post("/credentials", body.clone()).await;
+        assert_eq!(answered.code(), Some(code), "{body}");
+    }
+    let developer = house.user("dev@x.example", Role::Developer, true).await;
+    let body = json!({"owner_id": house.admin.owner_id});
+    let answered = house.call(&developer, "POST", "/credentials", body).await;
+    assert_eq!(answered.code(), Some(630));
+
+    let acl = json!(["bind:*.b.example", "bind:a.example", "*"]);
+    let made = house.post("/credentials", json!({"acl": acl})).await.body();
+    assert_eq!(made["acl"], acl);
+    let one = format!("/credentials/{}", made["id"].as_str().unwrap());
+    for (body, code) in [
+        (json!({}), 606),
+        (json!({"acl": null}), 606),
+        (json!({"acl": ["bind: "]}), 600),
+        (json!({"owner_id": house.admin.owner_id}), 214),
+    ] {
+        let answered = house.patch(&one, body.clone()).await;
+        assert_eq!(answered.code(), Some(code), "{body}");
+    }
+    let listed = house.get("/credentials?filter=obj.acl%20!=%20null").await;
+    assert_eq!(listed.body()["credentials"][0]["id"], made["id"]);
+    let changed = house.patch(&one, json!({"description": "d"})).await.body();
+    assert_eq!(changed["acl"], acl);
+    let changed = house.patch(&one, json!({"acl": []})).await.body();
+    assert_eq!(changed["acl"], json!([]));
+    let listed = house.get("/credentials?filter=obj.acl%20!=%20null").await;
+    assert_eq!(listed.body()["credentials"], json!([]));
+}
+
+#[tokio::test]
+async fn endpoints() {
+    let house = House::start().await;
+    let upstream = "http://127.0.0.1:9";
+    let with = |field: &str, value: Value| {
+        let mut body = json!({"url": "https://x.culvert.localhost", "upstream_url": upstream});
+        body[field] = value;
+        body
+    };
+    let url = |url: &str| with("url", json!(url));
+    let tcp = |url: &str| json!({"url": url, "upstream_url": "tcp://127.0.0.1:9"});
+    for (body, code) in [
+        (url("https://x.culvert.localhost/path"), 18001),
+        (url("https://x:y"), 18001),
+        (url("gopher://x.culvert.localhost"), 18022),
+        (tcp("tcp://1.tcp.culvert.localhost"), 18003),
+        (url("https://elsewhere.example"), 18006),
+        (url("https://culvert.localhost"), 18006),
+        (url("https://*.culvert.localhost"), 18006),
+        (tcp("tcp://1.tcp.culvert.localhost:19999"), 18006),
+        (tcp("tcp://2.tcp.culvert.localhost:20000"), 18006),
+        (url("http://x.culvert.localhost:8080"), 18023),
+        (tcp("tls://x.culvert.localhost:444"), 18023),
+        (url("https://x.internal"), 18014),
+        (with("bindings", json!(["internal"])), 18014),
+        (with("bindings", json!(["kubernetes"])), 18018),
+        (
+            json!({"url": "http://a.b", "bindings": ["kubernetes"], "upstream_url": upstream}),
+            18014,
+        ),
+        (with("bindings", json!(["nope"])), 15005),
+        (with("bindings", json!(["public", "public"])), 15006),
+        (with("bindings", json!(["public", "internal"])), 18014),
+        (with("type", json!("edge")), 248),
+        (with("upstream_url", json!("")), 18015),
+        (with("upstream_url", json!("ftp://x")), 18014),
+        (with("upstream_url", json!("tcp://127.0.0.1:9")), 18014),
+        (with("upstream_protocol", json!("http3")), 18014),
+        (json!({"url": "tcp://", "upstream_url": upstream}), 18014),
+        (
+            json!({"url": "tcp://", "upstream_url": "tcp://a:1", "upstream_protocol": "http1"}),
+            18014,
+        ),
+        (with("traffic_policy", json!(7)), 18002),
+        (with("traffic_policy", json!("nope: []")), 2236),
+        (
+            with(
+                "traffic_policy",
+                json!({"on_http_request": [{"actions": []}]}),
+            ),
+            2206,
+        ),
+        (
+            json!({"url": "https://", "traffic_policy": "on_http_request: []"}),
+            2235,
+        ),
+        (with("description", json!("x".repeat(256))), 18012),
+        (with("metadata", json!("x".repeat(4097))), 18013),
+        (with("region", json!("us")), 214),
+        (with("pooling_enabled", json!("yes")), 215),
+    ] {
+        let answered = house.post("/endpoints", body.clone()).await;
+        assert_eq!(answered.code(), Some(code), "{body}");
+    }
+    let made = house
+        .post("/endpoints", url("X.culvert.localhost:443"))
+        .await
+        .body();
+    assert_eq!(made["url"], "https://x.culvert.localhost");
+    assert_eq!(
+        (&made["port"], &made["hostport"]),
+        (&json!(443), &json!("x.culvert.localhost:443"))
+    );
+    assert_eq!(made["bindings"], json!(["public"]));
+    assert_eq!(made["upstream_protocol"], "http1");
+    let one = format!("/endpoints/{}", made["id"].as_str().unwrap());
+    for (body, code) in [
+        (json!({}), 18004),
+        (json!({"url": "http://x.culvert.localhost"}), 18005),
+        (json!({"url": "https://"}), 18001),
+        (json!({"upstream_url": ""}), 18015),
+        (
+            json!({"traffic_policy": "on_http_request: [{actions: [{type: nope}]}]"}),
+            2201,
+        ),
+        (json!({"bindings": ["internal"]}), 18014),
+        (json!({"type": "cloud"}), 214),
+    ] {
+        assert_eq!(
+            house.patch(&one, body.clone()).await.code(),
+            Some(code),
+            "{body}"
+        );
+    }
+    house.clock.advance(std::time::Duration::from_secs(5));
+    let whole = json!({
+        "url": "https://x.culvert.localhost", "traffic_policy": "", "bindings": ["public"],
+        "pooling_enabled": false, "description": "d", "metadata": "m",
+    });
+    let changed = house.patch(&one, whole).await.body();
+    assert_ne!(changed["updated_at"], made["updated_at"]);
+    assert_eq!(changed["created_at"], made["created_at"]);
+    assert_eq!(changed["url"], made["url"]);
+}
+
+#[tokio::test]
+async fn private_upstreams_are_refused_where_they_are_switched_off() {
+    let mut house = House::start().await;
+    let control = Arc::get_mut(&mut house.control).unwrap();
+    control.settings.allow_private_upstreams = false;
+    let body = json!({"url": "https://", "upstream_url": "http://127.0.0.1:9"});
+    assert_eq!(house.post("/endpoints", body).await.code(), Some(18014));
+}
+
+#[tokio::test]
+async fn addresses_are_shared_by_pools_only() {
+    let house = House::start().await;
+    let make = |scheme: &'static str, host: &'static str, pooling: bool| {
+        let upstream = if scheme == "tls" {
+            "tcp://127.0.0.1:9"
+        } else {
+            "http://127.0.0.1:9"
+        };
+        let url = format!("{scheme}://{host}.culvert.localhost");
+        house.post(
+            "/endpoints",
+            json!({"url": url, "upstream_url": upstream, "pooling_enabled": pooling}),
+        )
+    };
+    let first = make("https", "a", false).await.body();
+    let first = format!("/endpoints/{}", first["id"].as_str().unwrap());
+    assert_eq!(make("https", "a", false).await.code(), Some(18017));
+    assert_eq!(make("https", "a", true).await.code(), Some(18016));
+    assert_eq!(make("tls", "a", false).await.code(), Some(18017));
+    make("http", "a", false).await.body();
+
+    house
+        .patch(&first, json!({"pooling_enabled": true}))
+        .await
+        .body();
+    let second = make("https", "a", true).await.body();
+    let second = format!("/endpoints/{}", second["id"].as_str().unwrap());
+    assert_eq!(make("tls", "a", true).await.code(), Some(18017));
+    let off = house
+        .patch(&second, json!({"pooling_enabled": false}))
+        .await;
+    assert_eq!(off.code(), Some(18017));
+    let elsewhere = json!({"url": "https://b.culvert.localhost"});
+    house.patch(&second, elsewhere.clone()).await.body();
+    house
+        .patch(&first, json!({"pooling_enabled": false}))
+        .await
+        .body();
+    assert_eq!(house.patch(&first, elsewhere).await.code(), Some(18017));
+    assert_eq!(house.delete(&first).await, Answered::NoContent);
+    make("https", "a", false).await.body();
+    // Nobody of another account gets in beside.
+    let stranger = house.stranger().await;
+    let body = json!({"url": "https://b.culvert.localhost", "upstream_url": "http://127.0.0.1:9", "pooling_enabled": true});
+    let answered = house.call(&stranger, "POST", "/endpoints", body).await;
+    assert_eq!(answered.code(), Some(18006));
+}
+
+#[tokio::test]
+async fn random_addresses_are_free_ones_until_none_is_left() {
+    let house = House::start().await;
+    let make = || {
+        house.post(
+            "/endpoints",
+            json!({"url": "tcp://", "upstream_url": "tcp://127.0.0.1:9"}),
+        )
+    };
+    let expected =
+        [20000, 20001, 20002].map(|port| format!("tcp://1.tcp.culvert.localhost:{port}"));
+    // Addresses that nobody had, and then those that were released: whoever comes to one second takes
+    // another.
+    for round in 0..12 {
+        let (a, b, c) = tokio::join!(make(), make(), make());
+        let made = [a.body(), b.body(), c.body()];
+        let mut urls = made
+            .each_ref()
+            .map(|made| made["url"].as_str().unwrap().to_owned());
+        urls.sort();
+        assert_eq!(urls, expected, "round {round}");
+        if round < 11 {
+            for made in made {
+                let path = format!("/endpoints/{}", made["id"].as_str().unwrap());
+                assert_eq!(house.delete(&path).await, Answered::NoContent);
+            }
+        }
+    }
+    assert_eq!(make().await.code(), Some(18014));
+    let one = json!({"upstream_url": "http://127.0.0.1:9"});
+    let made = house.post("/endpoints", one).await.body();
+    let host = made["host"].as_str().unwrap();
+    assert!(
+        host.ends_with(".culvert.localhost") && host.len() == 12 + 18,
+        "{host}"
+    );
+    assert_eq!(made["scheme"], "https");
+}
+
+thread_local! {
+    /// Codes that were answered on this thread.
+    static ANSWERED: RefCell<BTreeSet<u16>> = const { RefCell::new(BTreeSet::new()) };
+}
+
+/// Takes note of a code that an operation answered.
+pub(super) fn note(code: Option<Code>) {
+    ANSWERED.with_borrow_mut(|answered| answered.extend(code.map(Code::number)));
+}
+
+/// The codes that the HTTP face answers; its own tests reach them.
+const OF_THE_HTTP_FACE: &[u16] = &[210, 211, 212, 217, 220, 221, 226, 230, 1608, 7008, 10000];
+
+/// The codes that agents are answered on their own connections; the tests of `culvert-tunnel` reach
+/// them.
+const OF_AGENTS: &[u16] = &[109, 301, 324, 332, 333, 800, 801, 802, 811, 812];
+
+/// Codes of the contract that nothing can answer yet, and why. One that gets a row in the table must
+/// be reached like every other.
+const LATER: &[(&[u16], &str)] = &[
+    (
+        &[207],
+        "tokens of an older service, which this one never gave out",
+    ),
+    (&[511], "checks of the DNS, which are off"),
+    (
+        &[804, 805, 806, 807, 808, 809, 810, 1121, 1122],
+        "sessions of agents",
+    ),
+    (
+        &[
+            5104, 5106, 5107, 5116, 5118, 5119, 5120, 5130, 5133, 5134, 5136, 5137, 5138,
+        ],
+        "destinations in clouds",
+    ),
+    (
+        &[18020],
+        "a maximum size of endpoint pools, which cannot be configured",
+    ),
+];
+
+/// The codes that the contract's tables name.
+#[rustfmt::skip]
+const OF_THE_CONTRACT: &[u16] = &[
+    200, 201, 202, 203, 205, 206, 207, 208, 210, 211, 212, 213, 214, 215, 217, 220, 221, 223,
+    226, 227, 230, 231, 232, 233, 235, 236, 238, 241, 243, 244, 248, 250, 400, 402, 403, 406,
+    407, 408, 409, 410, 411, 413, 414, 416, 417, 420, 421, 422, 423, 429, 434, 435, 436, 438,
+    439, 440, 446, 448, 456, 500, 503, 504, 505, 506, 511, 513, 514, 600, 604, 605, 606, 609,
+    610, 611, 612, 630, 634, 635, 636, 804, 805, 806, 807, 808, 809, 810, 1121, 1122, 1400,
+    1401, 1402, 1405, 1406, 1408, 1409, 1413, 1414, 1419, 1420, 1421, 1422, 1423, 1608, 1801,
+    1802, 1803, 1804, 1900, 1901, 1902, 1903, 1909, 1910, 1911, 1912, 1913, 1914, 1915, 1916,
+    1917, 1919, 1920, 1921, 1922, 1923, 1924, 1925, 1926, 1934, 1936, 1937, 1938, 1939, 1940,
+    1941, 1942, 1945, 1946, 1947, 1948, 1949, 1950, 1951, 1952, 1962, 1963, 1964, 1965, 1966,
+    4109, 4110, 4111, 4112, 5100, 5103, 5104, 5106, 5107, 5108, 5112, 5115, 5116, 5118, 5119,
+    5120, 5123, 5125, 5127, 5130, 5133, 5134, 5136, 5137, 5138, 5140, 5401, 5402, 5403, 5404,
+    5405, 5406, 6700, 6701, 6704, 6705, 6706, 7008, 15005, 15006, 18001, 18002, 18003, 18004,
+    18005, 18006, 18012, 18013, 18014, 18015, 18016, 18017, 18018, 18020, 18022, 18023, 19001,
+    19002, 19003, 23000, 23001, 23002, 23003, 23004, 24000, 24001, 24002, 24003, 24004, 24005,
+    24006, 24008, 24009,
+];
+
+/// The tests that reach codes.
+const REACHING: &[fn()] = &[
+    addresses::wrong_values_have_their_codes,
+    addresses::an_address_in_use_stays_reserved,
+    callers::a_suspended_account_is_refused,
+    callers::a_token_is_judged_step_by_step,
+    callers::an_inactive_owner_is_refused_at_once_and_let_in_again_at_once,
+    callers::the_token_of_a_tunnel_credential_is_named_and_not_taken,
+    certificates::authorities,
+    certificates::wrong_tls_certificates,
+    domains::a_certificate_comes_and_goes,
+    domains::a_name_and_what_is_below_it_is_one_accounts,
+    domains::endpoints_are_where_a_domain_of_the_account_is,
+    domains::wrong_domains,
+    every_resource::refusals_change_and_tell_nothing,
+    ingresses::codes_of_ingresses,
+    ip::a_dashboard_restriction_keeps_the_last_rule,
+    ip::a_policy_goes_with_its_rules_unless_a_restriction_names_it,
+    ip::codes_of_policies_and_rules,
+    ip::codes_of_restrictions,
+    keys::only_admins_name_another_owner,
+    lists::filters_are_applied_before_paging,
+    managed::what_is_issued_is_told_of_once_and_stays_while_it_is_managed,
+    operators::codes_of_operators,
+    ssh::ssh_certificate_authorities,
+    ssh::ssh_certificates,
+    ssh::ssh_public_keys,
+    vaults::codes_of_secrets,
+    vaults::names_of_vaults,
+    addresses_are_shared_by_pools_only,
+    bots_and_keys,
+    endpoints,
+    event_destinations,
+    event_subscriptions_and_sources,
+    tunnel_credentials,
+];
+
+/// Codes of traffic policies, which the edge's tests reach.
+const OF_POLICIES: RangeInclusive<u16> = 2200..=2299;
+
+#[test]
+#[expect(clippy::print_stdout, reason = "the counts are read by people")]
+fn every_code_is_answered_by_some_operation() {
+    for test in REACHING {
+        test();
+    }
+    let reached = ANSWERED.take();
+    let rows: BTreeSet<u16> = culvert_base::refusal::CODES
+        .iter()
+        .map(|row| row.number)
+        .collect();
+    let unreached: Vec<_> = rows
+        .iter()
+        .filter(|number| !reached.contains(number) && !OF_THE_HTTP_FACE.contains(number))
+        .filter(|number| !OF_POLICIES.contains(number) && !OF_AGENTS.contains(number))
+        .collect();
+    assert!(
+        unreached.is_empty(),
+        "nothing answers {unreached:?}: let a test of `REACHING` reach them"
+    );
+    let is_later = |number: &u16| LATER.iter().any(|(numbers, _)| numbers.contains(number));
+    let unknown: Vec<_> = OF_THE_CONTRACT
+        .iter()
+        .filter(|number| !rows.contains(number) && !is_later(number))
+        .collect();
+    assert!(unknown.is_empty(), "the contract names {unknown:?}");
+    println!(
+        "codes: {} here, {} by the HTTP face, {} later",
+        reached.len(),
+        OF_THE_HTTP_FACE.len(),
+        LATER
+            .iter()
+            .map(|(numbers, _)| numbers.len())
+            .sum::<usize>(),
+    );
+}
+
+#[tokio::test]
+async fn of_two_that_want_one_address_at_the_same_moment_one_gets_it() {
+    let house = House::start().await;
+    let body =
+        json!({"url": "https://race.culvert.localhost", "upstream_url": "http://127.0.0.1:9"});
+    let make = || house.post("/endpoints", body.clone());
+    let answers = tokio::join!(make(), make(), make(), make());
+    let answers = [answers.0, answers.1, answers.2, answers.3];
+    let n_made = answers
+        .iter()
+        .filter(|one| matches!(one, Answered::Created(_)))
+        .count();
+    assert_eq!(n_made, 1, "{answers:?}");
+    let refused = answers
+        .iter()
+        .filter(|one| !matches!(one, Answered::Created(_)));
+    assert!(refused.map(Answered::code).all(|code| code == Some(18017)));
+}

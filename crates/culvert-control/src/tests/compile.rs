@@ -1,0 +1,125 @@
+//! From a commit to the planes.
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::mirror::Mirror;
+
+#[tokio::test]
+async fn a_commit_reaches_the_edge_and_delivery() {
+    let house = House::start().await;
+    let cancel = CancellationToken::new();
+    let mut snapshots = house.edge.0.subscribe();
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(house.control.clone().run(cancel.clone()));
+
+    let made = house
+        .post("/endpoints", house.sample("endpoints", 1).await)
+        .await
+        .body();
+    let has_one = |snapshot: &Option<culvert_edge::Snapshot>| {
+        snapshot
+            .as_ref()
+            .is_some_and(|snapshot| snapshot.len() == 1)
+    };
+    let deadline = Duration::from_secs(10);
+    tokio::time::timeout(deadline, snapshots.wait_for(has_one))
+        .await
+        .unwrap()
+        .unwrap();
+    house
+        .delete(&format!("/endpoints/{}", made["id"].as_str().unwrap()))
+        .await;
+    let is_empty = |snapshot: &Option<culvert_edge::Snapshot>| {
+        snapshot
+            .as_ref()
+            .is_some_and(culvert_edge::Snapshot::is_empty)
+    };
+    tokio::time::timeout(deadline, snapshots.wait_for(is_empty))
+        .await
+        .unwrap()
+        .unwrap();
+
+    let destination = house.post(
+        "/event_destinations",
+        house.sample("event_destinations", 1).await,
+    );
+    let destination = destination.await.body()["id"].as_str().unwrap().to_owned();
+    let kind = &culvert_events::HTTP_REQUEST_COMPLETE;
+    let recorder = house.control.delivery.recorder();
+    assert!(recorder.capture(kind).is_none());
+    let body = json!({
+        "sources": [{"type": kind.name, "fields": ["conn.server_port"], "filter": "ev.conn.client_ip != ''"}],
+        "destination_ids": [destination],
+    });
+    house.post("/event_subscriptions", body).await.body();
+    tokio::time::timeout(deadline, async {
+        while recorder.capture(kind).is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .unwrap();
+    cancel.cancel();
+    tokio::time::timeout(deadline, tasks.join_next())
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_tail_names_kinds_that_exist() {
+    let house = House::start().await;
+    let spec = |kind: &str| TailSpec {
+        kinds: vec![kind.to_owned()],
+        ..TailSpec::default()
+    };
+    assert!(
+        house
+            .control
+            .tail(&house.admin, spec("api_key_created.v0"))
+            .is_ok()
+    );
+    let refused = house
+        .control
+        .tail(&house.admin, spec("nope.v0"))
+        .unwrap_err();
+    assert_eq!(refused.code, Some(Code::new(238)));
+}
+
+#[tokio::test]
+async fn a_mirror_makes_what_changed_and_forgets_what_went() {
+    let house = House::start().await;
+    let mut mirror = Mirror::of("ip_policy");
+    let made = std::cell::Cell::new(0);
+    let mut refreshed = async || {
+        made.set(0);
+        let description = |document: Document| {
+            made.set(made.get() + 1);
+            let policy: Value = serde_json::from_str(&document.body).unwrap();
+            policy["description"].as_str().unwrap().to_owned()
+        };
+        mirror.refresh(&house.store, description).await.unwrap();
+        let all: Vec<String> = mirror.made().cloned().collect();
+        (made.get(), all.join(" "))
+    };
+    let post = async |description: &str| {
+        let body = json!({ "description": description });
+        let made = house.post("/ip_policies", body).await.body();
+        format!("/ip_policies/{}", made["id"].as_str().unwrap())
+    };
+    assert_eq!(refreshed().await, (0, String::new()));
+    let (a, b) = (post("a").await, post("b").await);
+    assert_eq!(refreshed().await, (2, "a b".to_owned()));
+    assert_eq!(refreshed().await, (0, "a b".to_owned()));
+    let change = json!({"description": "c"});
+    house.patch(&a, change).await.body();
+    assert_eq!(refreshed().await, (1, "c b".to_owned()));
+    // One goes and another comes: as many as before.
+    house.delete(&b).await;
+    post("d").await;
+    assert_eq!(refreshed().await, (1, "c d".to_owned()));
+    house.delete(&a).await;
+    assert_eq!(refreshed().await, (0, "d".to_owned()));
+}

@@ -1,0 +1,452 @@
+//! Reserved domains: every way to ask for a wrong one, whose they are, and what becomes of them when
+//! their certificate or their endpoints go.
+
+use super::*;
+
+async fn reserve(house: &House, domain: &str) -> Value {
+    let body = json!({"domain": domain});
+    house.post("/reserved_domains", body).await.body()
+}
+
+fn path(object: &Value) -> String {
+    let uri = object["uri"].as_str().unwrap();
+    uri.strip_prefix(BASE).unwrap().to_owned()
+}
+
+#[tokio::test]
+pub(super) async fn wrong_domains() {
+    let house = House::start().await;
+    let certificate = certificates::leaf("a.example");
+    let certificate = house.post("/tls_certificates", certificate).await.body()["id"].clone();
+    let nobody = format!("cert_{}", "0".repeat(27));
+    let with = |field: &str, value: Value| {
+        let mut body = json!({"domain": "x.example"});
+        body[field] = value;
+        body
+    };
+    let domain = |name: &str| with("domain", json!(name));
+    let policy = |policy: Value| with("certificate_management_policy", policy);
+    let below = |field: &str, value: Value| {
+        let mut body = json!({"domain": "x.culvert.localhost"});
+        body[field] = value;
+        body
+    };
+    for (body, code) in [
+        (json!({}), 448),
+        (domain("example"), 448),
+        (domain("a.*.example"), 402),
+        (domain("a*.example"), 403),
+        (domain("a$.example"), 406),
+        (domain("-a.example"), 407),
+        (domain("a-.example"), 408),
+        (domain("a..example"), 409),
+        (domain("ab--c.example"), 410),
+        (domain("a.internal"), 411),
+        (domain("culvert.localhost"), 414),
+        (domain("*.culvert.localhost"), 416),
+        (domain(&"ab.".repeat(90)), 423),
+        (domain("xn--a.example"), 429),
+        (domain("a_b.example"), 438),
+        (domain(&format!("{}.example", "a".repeat(64))), 513),
+        (domain(&format!("{}example", "bücher.".repeat(30))), 514),
+        (with("region", json!("mars")), 400),
+        (with("resolves_to", json!([{"value": "mars"}])), 400),
+        (with("resolves_to", json!([{}])), 215),
+        (with("resolves_to", json!([{"value": "eu", "x": 1}])), 214),
+        (
+            with(
+                "resolves_to",
+                json!([{"value": "eu"}, {"value": "us"}, {"value": "eu"}]),
+            ),
+            456,
+        ),
+        (with("certificate_id", json!(nobody)), 1965),
+        (with("certificate_id", json!("junk junk")), 223),
+        (with("certificate_id", json!("ak_1")), 227),
+        (with("description", json!("x".repeat(256))), 420),
+        (with("metadata", json!("x".repeat(4097))), 421),
+        (policy(json!({"authority": "another"})), 435),
+        (policy(json!({"private_key_type": "dsa"})), 1909),
+        (policy(json!({"renew": true})), 214),
+        (
+            json!({"domain": "x.example", "certificate_id": certificate, "certificate_management_policy": {"authority": "letsencrypt"}}),
+            434,
+        ),
+        (
+            below(
+                "certificate_management_policy",
+                json!({"authority": "letsencrypt"}),
+            ),
+            439,
+        ),
+        (below("certificate_id", certificate.clone()), 440),
+        (with("cname_target", json!("x")), 214),
+    ] {
+        let answered = house.post("/reserved_domains", body.clone()).await;
+        let Answered::Refused(_, found, message) = answered else {
+            panic!("{body} {answered:?}");
+        };
+        assert_eq!(found, Some(code), "{body} {message}");
+    }
+    let one = path(&reserve(&house, "x.example").await);
+    for (body, code) in [
+        (json!({}), 422),
+        (json!({"certificate_id": nobody}), 1965),
+        (
+            json!({"certificate_management_policy": {"authority": "another"}}),
+            435,
+        ),
+        (
+            json!({"certificate_management_policy": {"private_key_type": "dsa"}}),
+            1909,
+        ),
+        (
+            json!({"certificate_management_policy": {}, "certificate_id": certificate}),
+            434,
+        ),
+        (json!({"resolves_to": [{"value": "x"}]}), 400),
+        (
+            json!({"resolves_to": [{"value": "eu"}, {"value": "eu"}]}),
+            456,
+        ),
+        (json!({"domain": "y.example"}), 214),
+    ] {
+        let answered = house.patch(&one, body.clone()).await;
+        assert_eq!(answered.code(), Some(code), "{body}");
+    }
+    let below = path(&reserve(&house, "y.culvert.localhost").await);
+    let answered = house
+        .patch(&below, json!({"certificate_id": certificate}))
+        .await;
+    assert_eq!(answered.code(), Some(440));
+    let policy = json!({"certificate_management_policy": {"authority": "letsencrypt"}});
+    assert_eq!(house.patch(&below, policy).await.code(), Some(439));
+}
+
+#[tokio::test]
+async fn what_is_shown_of_a_domain() {
+    let house = House::start().await;
+    let made = reserve(&house, " App.Bücher.Example. ").await;
+    assert_eq!(made["domain"], "app.xn--bcher-kva.example");
+    let target = made["cname_target"].as_str().unwrap();
+    let labels: Vec<_> = target.splitn(3, '.').collect();
+    assert_eq!(
+        (labels[0].len(), labels[1].len(), labels[2]),
+        (17, 17, "culvert.localhost")
+    );
+    for field in [
+        "region",
+        "resolves_to",
+        "certificate",
+        "acme_challenge_cname_target",
+    ] {
+        assert_eq!(made[field], Value::Null, "{field}");
+    }
+    let policy = json!({"authority": "letsencrypt", "private_key_type": "rsa"});
+    assert_eq!(made["certificate_management_policy"], policy);
+    let job = json!({
+        "error_code": null,
+        "msg": "The certificate is being provisioned.",
+        "started_at": "2027-01-15T08:00:00Z",
+        "retries_at": null,
+    });
+    let status = json!({"renews_at": null, "provisioning_job": job});
+    assert_eq!(made["certificate_management_status"], status);
+    let wild = reserve(&house, "*.wild.example").await;
+    let challenge = wild["acme_challenge_cname_target"].as_str().unwrap();
+    assert_eq!(
+        challenge[8..],
+        *".acme-challenge.culvert.localhost",
+        "{challenge}"
+    );
+    let below = reserve(&house, "*.x.culvert.localhost").await;
+    assert_eq!(below["cname_target"], Value::Null);
+    assert_eq!(below["acme_challenge_cname_target"], Value::Null);
+    assert_eq!(below["certificate_management_policy"], Value::Null);
+    assert_eq!(below["certificate_management_status"], Value::Null);
+
+    let places = json!([{"value": "us-cal-1"}, {"value": "global"}]);
+    let body = json!({"domain": "r.example", "region": "eu", "resolves_to": places});
+    let made = house.post("/reserved_domains", body).await.body();
+    assert_eq!(
+        (&made["region"], &made["resolves_to"]),
+        (&json!("eu"), &places)
+    );
+    let one = path(&made);
+    let same = house.patch(&one, json!({"resolves_to": []})).await.body();
+    assert_eq!(same, made);
+    let reset = json!([{"value": "global"}]);
+    let changed = house
+        .patch(&one, json!({"resolves_to": reset}))
+        .await
+        .body();
+    assert_eq!(changed["resolves_to"], reset);
+
+    let listed = async |filter: &str| {
+        let filter: String = url::form_urlencoded::byte_serialize(filter.as_bytes()).collect();
+        let list = house
+            .get(&format!("/reserved_domains?filter={filter}"))
+            .await;
+        list.body()["reserved_domains"].as_array().unwrap().len()
+    };
+    assert_eq!(listed("obj.domain.startsWith('*.')").await, 2);
+    assert_eq!(listed("obj.region == 'eu'").await, 1);
+    assert_eq!(listed("obj.cname_target == null").await, 1);
+    assert_eq!(listed("obj.acme_challenge_cname_target != null").await, 1);
+    assert_eq!(listed("obj.certificate.id == null").await, 4);
+}
+
+#[tokio::test]
+pub(super) async fn a_name_and_what_is_below_it_is_one_accounts() {
+    let house = House::start().await;
+    let stranger = house.stranger().await;
+    for name in [
+        "a.example",
+        "*.w.example",
+        "deep.b.example",
+        "p.culvert.localhost",
+    ] {
+        reserve(&house, name).await;
+        let again = house
+            .post("/reserved_domains", json!({"domain": name.to_uppercase()}))
+            .await;
+        assert_eq!(again.code(), Some(413), "{name}");
+    }
+    for (name, code) in [
+        ("a.example", 414),
+        ("*.w.example", 414),
+        ("p.culvert.localhost", 414),
+        ("x.a.example", 414),
+        ("b.example", 414),
+        ("*.a.example", 417),
+        ("*.b.example", 417),
+        ("*.x.a.example", 417),
+        ("w.example", 417),
+        ("x.y.w.example", 417),
+        ("*.x.w.example", 417),
+    ] {
+        let body = json!({"domain": name});
+        let answered = house
+            .call(&stranger, "POST", "/reserved_domains", body)
+            .await;
+        assert_eq!(answered.code(), Some(code), "{name}");
+    }
+    for name in ["aa.example", "c.example"] {
+        let body = json!({"domain": name});
+        house
+            .call(&stranger, "POST", "/reserved_domains", body)
+            .await
+            .body();
+    }
+    // Within one account names may nest.
+    for name in ["*.a.example", "x.y.w.example", "b.example"] {
+        reserve(&house, name).await;
+    }
+}
+
+#[tokio::test]
+async fn of_two_accounts_that_want_overlapping_names_at_the_same_moment_one_gets_them() {
+    let house = House::start().await;
+    let stranger = house.stranger().await;
+    let ask = async |caller: &Caller, name: &str| {
+        let body = json!({"domain": name});
+        house.call(caller, "POST", "/reserved_domains", body).await
+    };
+    for n in 0..5 {
+        let (wild, exact) = (format!("*.r{n}.example"), format!("x.r{n}.example"));
+        let (ours, theirs) = tokio::join!(ask(&house.admin, &wild), ask(&stranger, &exact));
+        let made = [&ours, &theirs].map(|one| matches!(one, Answered::Created(_)));
+        assert!(made[0] != made[1], "{ours:?} {theirs:?}");
+        let refused = if made[0] { theirs } else { ours };
+        assert_eq!(refused.code(), Some(417));
+    }
+}
+
+#[tokio::test]
+pub(super) async fn a_certificate_comes_and_goes() {
+    let house = House::start().await;
+    let body = certificates::leaf("a.example");
+    let certificate = house.post("/tls_certificates", body).await.body();
+    let id = certificate["id"].clone();
+    let reference = json!({"id": id, "uri": certificate["uri"]});
+    let body = json!({"domain": "a.example", "certificate_id": id});
+    let made = house.post("/reserved_domains", body).await.body();
+    assert_eq!(made["certificate"], reference);
+    let one = path(&made);
+    let kinds = async |start: i64| {
+        let (told, _) = house.told_after(start).await;
+        let of = |event: &Value| event["event_type"].as_str().unwrap().to_owned();
+        told.iter().map(of).collect::<Vec<_>>()
+    };
+    let now = async || house.told_after(0).await.1;
+
+    // Clients repeat the id, and `""` for none.
+    let same = house
+        .patch(&one, json!({"certificate_id": id}))
+        .await
+        .body();
+    assert_eq!(same, made);
+    let none = house
+        .patch(&one, json!({"certificate_id": ""}))
+        .await
+        .body();
+    assert_eq!(none["certificate"], Value::Null);
+    house
+        .patch(&one, json!({"certificate_id": id}))
+        .await
+        .body();
+
+    let reader = house.user("reader@x.example", Role::ReadOnly, true).await;
+    for (end, detaches) in [
+        ("certificate_management_policy", false),
+        ("certificate", true),
+        ("certificate", true),
+    ] {
+        let special = format!("{one}/{end}");
+        let absent = format!("/reserved_domains/rd_{}/{end}", "0".repeat(27));
+        assert!(house.delete(&absent).await.is_absent());
+        assert!(
+            house
+                .delete(&format!("/reserved_domains/x/{end}"))
+                .await
+                .is_absent()
+        );
+        let denied = house.call(&reader, "DELETE", &special, Value::Null).await;
+        assert_eq!(denied.code(), Some(635));
+        let start = now().await;
+        assert_eq!(house.delete(&special).await, Answered::NoContent);
+        assert_eq!(kinds(start).await, ["domain_updated.v0"]);
+        let shown = house.get(&one).await.body();
+        assert_eq!(shown["certificate"].is_null(), detaches, "{end}");
+    }
+
+    // A certificate that goes leaves its domains, of which it is told afterwards.
+    house
+        .patch(&one, json!({"certificate_id": id}))
+        .await
+        .body();
+    let body = json!({"domain": "*.a.example", "certificate_id": id});
+    let other = house.post("/reserved_domains", body).await.body();
+    let start = now().await;
+    house.clock.advance(std::time::Duration::from_secs(5));
+    assert_eq!(house.delete(&path(&certificate)).await, Answered::NoContent);
+    let (told, _) = house.told_after(start).await;
+    let (one, other) = (
+        house.get(&one).await.body(),
+        house.get(&path(&other)).await.body(),
+    );
+    let expected = [
+        ("tls_certificate_deleted.v0", &certificate),
+        ("domain_updated.v0", &one),
+        ("domain_updated.v0", &other),
+    ];
+    assert_eq!(told.len(), 3);
+    for (event, (kind, object)) in told.iter().zip(expected) {
+        let mut object = object.clone();
+        object.as_object_mut().unwrap().remove("resolves_to");
+        assert_eq!(
+            (&event["event_type"], &event["object"]),
+            (&json!(kind), &object)
+        );
+    }
+    assert_eq!(one["certificate"], Value::Null);
+    assert_eq!(other["certificate"], Value::Null);
+}
+
+#[tokio::test]
+async fn a_policy_and_an_uploaded_certificate_replace_each_other() {
+    let house = House::start().await;
+    let uploaded = async |name: &str| {
+        let body = certificates::leaf(name);
+        house.post("/tls_certificates", body).await.body()["id"].clone()
+    };
+    let (id, other) = (uploaded("a.example").await, uploaded("b.example").await);
+    let body = json!({"domain": "a.example", "certificate_id": id});
+    let made = house.post("/reserved_domains", body).await.body();
+    let one = path(&made);
+    let policy = |domain: &Value| domain["certificate_management_policy"].clone();
+    assert_eq!(policy(&made), Value::Null);
+    assert_eq!(made["certificate_management_status"], Value::Null);
+
+    let wanted = json!({"private_key_type": "ecdsa"});
+    for certificate_id in [json!(null), json!(""), id.clone()] {
+        let body =
+            json!({"certificate_management_policy": wanted, "certificate_id": certificate_id});
+        let managed = house.patch(&one, body).await.body();
+        assert_eq!(managed["certificate"], Value::Null, "{certificate_id}");
+        let shown = json!({"authority": "letsencrypt", "private_key_type": "ecdsa"});
+        assert_eq!(policy(&managed), shown);
+        // What is not attached cannot be detached.
+        let same = house
+            .patch(&one, json!({"certificate_id": ""}))
+            .await
+            .body();
+        assert_eq!(same, managed);
+        let special = format!("{one}/certificate");
+        assert_eq!(house.delete(&special).await.code(), Some(436));
+
+        let back = house
+            .patch(&one, json!({"certificate_id": id}))
+            .await
+            .body();
+        assert_eq!(back["certificate"]["id"], id);
+        assert_eq!(policy(&back), Value::Null);
+        assert_eq!(back["certificate_management_status"], Value::Null);
+    }
+    let body = json!({"certificate_management_policy": {}, "certificate_id": other});
+    assert_eq!(house.patch(&one, body).await.code(), Some(434));
+    let detached = house
+        .patch(&one, json!({"certificate_id": ""}))
+        .await
+        .body();
+    assert_eq!(detached["certificate"], Value::Null);
+    assert_eq!(policy(&detached), Value::Null);
+}
+
+#[tokio::test]
+pub(super) async fn endpoints_are_where_a_domain_of_the_account_is() {
+    let house = House::start().await;
+    let exact = reserve(&house, "a.example").await;
+    let wild = reserve(&house, "*.a.example").await;
+    let named = reserve(&house, "n.culvert.localhost").await;
+    let stranger = house.stranger().await;
+    let make = async |caller: &Caller, host: &str| {
+        let body = json!({"url": format!("https://{host}"), "upstream_url": "http://127.0.0.1:9"});
+        house.call(caller, "POST", "/endpoints", body).await
+    };
+    let reference = |domain: &Value| json!({"id": domain["id"], "uri": domain["uri"]});
+    let mut made = Vec::new();
+    for (host, domain) in [
+        ("a.example", reference(&exact)),
+        ("x.a.example", reference(&wild)),
+        ("*.y.a.example", reference(&wild)),
+        ("*.a.example", reference(&wild)),
+        ("n.culvert.localhost", reference(&named)),
+        ("free.culvert.localhost", Value::Null),
+    ] {
+        let endpoint = make(&house.admin, host).await.body();
+        assert_eq!(endpoint["domain"], domain, "{host}");
+        made.push(endpoint);
+    }
+    for host in ["b.example", "example", "*.example"] {
+        assert_eq!(make(&house.admin, host).await.code(), Some(18006), "{host}");
+    }
+    for host in ["z.a.example", "a.example", "n.culvert.localhost"] {
+        assert_eq!(make(&stranger, host).await.code(), Some(18006), "{host}");
+    }
+
+    for domain in [&exact, &wild, &named] {
+        assert_eq!(house.delete(&path(domain)).await.code(), Some(446));
+    }
+    // An endpoint that moves, or goes, lets its domain go.
+    let elsewhere = json!({"url": "https://moved.culvert.localhost"});
+    let moved = house.patch(&path(&made[0]), elsewhere).await.body();
+    assert_eq!(moved["domain"], Value::Null);
+    assert_eq!(house.delete(&path(&exact)).await, Answered::NoContent);
+    assert_eq!(house.delete(&path(&made[4])).await, Answered::NoContent);
+    assert_eq!(house.delete(&path(&named)).await, Answered::NoContent);
+    let same = json!({"url": made[1]["url"], "description": "d"});
+    let kept = house.patch(&path(&made[1]), same).await.body();
+    assert_eq!(kept["domain"], made[1]["domain"]);
+    assert_eq!(house.delete(&path(&wild)).await.code(), Some(446));
+}

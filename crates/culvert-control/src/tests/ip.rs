@@ -1,0 +1,302 @@
+//! IP policies, their rules, and what is restricted by them.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+
+impl House {
+    /// A rule of a policy; its id.
+    async fn rule(&self, policy: &str, action: &str, cidr: &str) -> String {
+        let body = json!({"ip_policy_id": policy, "action": action, "cidr": cidr});
+        let made = self.post("/ip_policy_rules", body).await.body();
+        made["id"].as_str().unwrap().to_owned()
+    }
+
+    /// A restriction by one policy; its path.
+    async fn restriction(&self, place: &str, policy: &str, enforced: bool) -> String {
+        let body = json!({"type": place, "ip_policy_ids": [policy], "enforced": enforced});
+        let made = self.post("/ip_restrictions", body).await.body();
+        format!("/ip_restrictions/{}", made["id"].as_str().unwrap())
+    }
+}
+
+#[tokio::test]
+pub(super) async fn codes_of_policies_and_rules() {
+    let house = House::start().await;
+    let policy = house.ip_policy().await;
+    let one = format!("/ip_policies/{policy}");
+    for body in [json!({"action": "allow"}), json!({"action": 1})] {
+        let answered = house.post("/ip_policies", body.clone()).await;
+        assert_eq!(answered.code(), Some(1423), "{body}");
+        assert_eq!(house.patch(&one, body).await.code(), Some(1423));
+    }
+    assert_eq!(house.patch(&one, json!({})).await.code(), Some(1400));
+
+    let nobody = format!("ipp_{}", "0".repeat(27));
+    let stranger = house.stranger().await;
+    let foreign = house
+        .call(&stranger, "POST", "/ip_policies", json!({}))
+        .await
+        .body()["id"]
+        .clone();
+    let with = |field: &str, value: Value| {
+        let mut body = json!({"ip_policy_id": policy, "action": "allow", "cidr": "192.0.2.0/24"});
+        body[field] = value;
+        body
+    };
+    for (body, code) in [
+        (json!({}), 1405),
+        (with("cidr", json!("")), 1405),
+        (with("ip_policy_id", Value::Null), 1405),
+        (with("cidr", json!("here")), 1406),
+        (with("cidr", json!("192.0.2.0/33")), 1406),
+        (with("cidr", json!("192.0.2.0/24 ")), 1406),
+        (with("cidr", json!("9".repeat(100_000))), 1406),
+        (with("cidr", json!("192.0.2.1/24")), 1409),
+        (with("cidr", json!("2001:db8::1/32")), 1409),
+        (with("cidr", json!("192.0.2.1")), 1413),
+        (with("ip_policy_id", json!("junk junk")), 1414),
+        (with("ip_policy_id", json!(house.admin.key_id)), 227),
+        (with("ip_policy_id", json!(nobody)), 1402),
+        (with("ip_policy_id", foreign), 1402),
+        (with("action", Value::Null), 1422),
+        (with("action", json!("ALLOW")), 1422),
+        (with("cidr", json!(["192.0.2.0/24"])), 215),
+        (with("description", json!("x".repeat(256))), 1421),
+    ] {
+        let answered = house.post("/ip_policy_rules", body.clone()).await;
+        assert_eq!(answered.code(), Some(code), "{body}");
+    }
+    let v6 = with("cidr", json!("2001:DB8::/32"));
+    let made = house.post("/ip_policy_rules", v6).await.body();
+    assert_eq!(made["cidr"], "2001:db8::/32");
+    assert_eq!(
+        made["ip_policy"],
+        json!({"id": policy, "uri": format!("{BASE}/ip_policies/{policy}")})
+    );
+    // Written otherwise it is the same prefix, and the action makes no difference.
+    let mut again = with("cidr", json!("2001:0db8:0::/32"));
+    again["action"] = json!("deny");
+    let answered = house.post("/ip_policy_rules", again).await;
+    assert_eq!(answered.code(), Some(1408));
+    let rule = house.rule(&policy, "deny", "192.0.2.0/24").await;
+    let another = house.ip_policy().await;
+    house.rule(&another, "allow", "192.0.2.0/24").await;
+    let rule = format!("/ip_policy_rules/{rule}");
+    for (body, code) in [
+        (json!({}), 1401),
+        (json!({"cidr": ""}), 1405),
+        (json!({"cidr": "192.0.2.9/24"}), 1409),
+        (json!({"cidr": "2001:db8::/32"}), 1408),
+        (json!({"action": "allow"}), 214),
+        (json!({"ip_policy_id": another}), 214),
+    ] {
+        let answered = house.patch(&rule, body.clone()).await;
+        assert_eq!(answered.code(), Some(code), "{body}");
+    }
+    let changed = house.patch(&rule, json!({"cidr": "10.0.0.0/8"})).await;
+    assert_eq!(changed.body()["cidr"], "10.0.0.0/8");
+    let list = format!("/ip_policy_rules?filter=obj.ip_policy.id%3D%3D%22{another}%22");
+    let listed = house.get(&list).await.body();
+    assert_eq!(listed["ip_policy_rules"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+pub(super) async fn codes_of_restrictions() {
+    let house = House::start().await;
+    let policy = house.ip_policy().await;
+    let nobody = format!("ipp_{}", "0".repeat(27));
+    for (body, code) in [
+        (json!({}), 1803),
+        (json!({"type": "api"}), 1804),
+        (json!({"type": "api", "ip_policy_ids": []}), 1804),
+        (json!({"type": "API", "ip_policy_ids": [policy]}), 1803),
+        (json!({"type": "api", "ip_policy_ids": [nobody]}), 1801),
+        (json!({"type": "api", "ip_policy_ids": ["junk junk"]}), 223),
+        (json!({"type": "api", "ip_policy_ids": ["ak_1"]}), 227),
+        (json!({"type": "api", "ip_policy_ids": policy}), 215),
+        (json!({"type": "api", "enforced": 1}), 215),
+    ] {
+        let answered = house.post("/ip_restrictions", body.clone()).await;
+        assert_eq!(answered.code(), Some(code), "{body}");
+    }
+    let another = house.ip_policy().await;
+    let body = json!({"type": "agent", "ip_policy_ids": [another, policy, another]});
+    let made = house.post("/ip_restrictions", body.clone()).await.body();
+    let ids = |view: &Value| -> Vec<Value> {
+        let policies = view["ip_policies"].as_array().unwrap();
+        policies.iter().map(|one| one["id"].clone()).collect()
+    };
+    assert_eq!(ids(&made), [json!(another), json!(policy)]);
+    assert_eq!(made["enforced"], false);
+    let answered = house.post("/ip_restrictions", body.clone()).await;
+    assert_eq!(answered.code(), Some(1802));
+    // Another account has its own.
+    let stranger = house.stranger().await;
+    let foreign = house
+        .call(&stranger, "POST", "/ip_restrictions", body)
+        .await;
+    assert_eq!(foreign.code(), Some(1801));
+    let one = format!("/ip_restrictions/{}", made["id"].as_str().unwrap());
+    for (body, code) in [
+        (json!({"ip_policy_ids": [nobody]}), 1801),
+        (json!({"type": "api"}), 214),
+    ] {
+        assert_eq!(house.patch(&one, body).await.code(), Some(code));
+    }
+    let kept = json!({"ip_policy_ids": [], "enforced": true});
+    let kept = house.patch(&one, kept).await.body();
+    assert_eq!(ids(&kept), ids(&made));
+    assert_eq!(kept["enforced"], true);
+    let replaced = house.patch(&one, json!({"ip_policy_ids": [policy]})).await;
+    assert_eq!(ids(&replaced.body()), [json!(policy)]);
+    assert_eq!(house.patch(&one, json!({})).await.body()["enforced"], true);
+}
+
+#[tokio::test]
+pub(super) async fn a_policy_goes_with_its_rules_unless_a_restriction_names_it() {
+    let house = House::start().await;
+    let policy = house.ip_policy().await;
+    let one = format!("/ip_policies/{policy}");
+    let mut expected = Vec::new();
+    for n in 0..7 {
+        let rule = house
+            .rule(&policy, "allow", &format!("10.{n}.0.0/16"))
+            .await;
+        expected.push((json!("ip_policy_rule_deleted.v0"), json!(rule)));
+    }
+    expected.push((json!("ip_policy_deleted.v0"), json!(policy)));
+    let restriction = house.restriction("endpoints", &policy, false).await;
+    let (_, start) = house.told_after(0).await;
+    assert_eq!(house.delete(&one).await.code(), Some(1420));
+    assert_eq!(house.delete(&restriction).await, Answered::NoContent);
+    assert_eq!(house.delete(&one).await, Answered::NoContent);
+    let (told, _) = house.told_after(start).await;
+    let told: Vec<_> = told
+        .iter()
+        .map(|event| (event["event_type"].clone(), event["object"]["id"].clone()))
+        .collect();
+    assert_eq!(told[0].0, "ip_restriction_deleted.v0");
+    assert_eq!(told[1..], expected);
+    let list = house.get("/ip_policy_rules").await.body();
+    assert_eq!(list["ip_policy_rules"], json!([]));
+}
+
+#[tokio::test]
+pub(super) async fn a_dashboard_restriction_keeps_the_last_rule() {
+    let house = House::start().await;
+    let policy = house.ip_policy().await;
+    let delete = async |rule: &str| house.delete(&format!("/ip_policy_rules/{rule}")).await;
+    let first = house.rule(&policy, "allow", "10.0.0.0/8").await;
+    let last = house.rule(&policy, "allow", "11.0.0.0/8").await;
+    house.restriction("api", &policy, false).await;
+    let dashboard = house.restriction("dashboard", &policy, false).await;
+    assert_eq!(delete(&first).await, Answered::NoContent);
+    assert_eq!(delete(&last).await.code(), Some(1419));
+    house.delete(&dashboard).await;
+    assert_eq!(delete(&last).await, Answered::NoContent);
+}
+
+#[tokio::test]
+async fn the_api_and_the_edge_are_restricted_soon_after_a_commit() {
+    let house = House::start().await;
+    let cancel = CancellationToken::new();
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(house.control.clone().run(cancel.clone()));
+    let stranger = house.stranger().await;
+    let mut snapshots = house.edge.0.subscribe();
+    let inside: IpAddr = "10.0.0.1".parse().unwrap();
+    let outside: IpAddr = "::ffff:192.0.2.1".parse().unwrap();
+    let refused = |caller: &Caller, address| {
+        let admitted = house.control.admit(caller, address);
+        admitted.err().map(|refusal| refusal.code.unwrap().number())
+    };
+    let until = async |what: &str, condition: &dyn Fn() -> bool| {
+        let waiting = async {
+            while !condition() {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        let soon = tokio::time::timeout(Duration::from_secs(10), waiting);
+        soon.await.expect(what);
+    };
+    let policy = house.ip_policy().await;
+    let rule = house.rule(&policy, "allow", "10.0.0.0/8").await;
+    let restriction = house.restriction("api", &policy, false).await;
+    house.restriction("endpoints", &policy, true).await;
+    let edge_has_one = |snapshot: &Option<culvert_edge::Snapshot>| {
+        snapshot
+            .as_ref()
+            .is_some_and(|snapshot| snapshot.restrictions().len() == 1)
+    };
+    let deadline = Duration::from_secs(10);
+    let waiting = snapshots.wait_for(edge_has_one);
+    let snapshot = tokio::time::timeout(deadline, waiting).await.unwrap();
+    let compiled = snapshot.unwrap().clone().unwrap();
+    let guard = &compiled.restrictions()[0];
+    assert!(guard.enforced && guard.admitted.contains(inside) && !guard.admitted.contains(outside));
+    assert_eq!(*guard.account, *house.admin.account);
+
+    assert_eq!(refused(&house.admin, outside), None, "it is not enforced");
+    house
+        .patch(&restriction, json!({"enforced": true}))
+        .await
+        .body();
+    until("it is enforced", &|| {
+        refused(&house.admin, outside) == Some(220)
+    })
+    .await;
+    assert_eq!(refused(&house.admin, inside), None);
+    assert_eq!(refused(&stranger, outside), None, "of another account");
+    house.delete(&format!("/ip_policy_rules/{rule}")).await;
+    until("nobody is admitted", &|| {
+        refused(&house.admin, inside) == Some(220)
+    })
+    .await;
+    house.rule(&policy, "allow", "192.0.2.0/24").await;
+    until("a new rule", &|| refused(&house.admin, outside).is_none()).await;
+    cancel.cancel();
+    tokio::time::timeout(deadline, tasks.join_next())
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn the_restriction_of_the_api_can_be_lifted_by_nobody() {
+    let house = House::start().await;
+    let founder = Founder {
+        ids: &IdMaker::new(),
+        store: &house.store,
+        clock: &*house.clock,
+        entropy: &SeededEntropy::new(7),
+        pepper: &house.control.pepper,
+        base: BASE,
+        domain: "culvert.localhost",
+    };
+    let policy = house.ip_policy().await;
+    assert_eq!(founder.lift_api_restriction().await.unwrap(), 0);
+    let api = house.restriction("api", &policy, true).await;
+    let endpoints = house.restriction("endpoints", &policy, true).await;
+    let (_, start) = house.told_after(0).await;
+    assert_eq!(founder.lift_api_restriction().await.unwrap(), 1);
+    assert_eq!(founder.lift_api_restriction().await.unwrap(), 0);
+    let lifted = house.get(&api).await.body();
+    assert_eq!(lifted["enforced"], false);
+    assert_eq!(house.get(&endpoints).await.body()["enforced"], true);
+    let (told, _) = house.told_after(start).await;
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0]["event_type"], "ip_restriction_updated.v0");
+    assert_eq!(told[0]["principal"], Value::Null);
+    assert_eq!(told[0]["object"], lifted);
+    // What did not change is not made again.
+    house.patch(&api, json!({"enforced": true})).await.body();
+    let none = Restrictions::default();
+    let loaded = Restrictions::load(&house.store, &none).await;
+    let loaded = loaded.unwrap().unwrap();
+    assert_eq!(loaded.endpoints.len(), 1);
+    let again = Restrictions::load(&house.store, &loaded).await;
+    assert!(again.unwrap().is_none(), "nothing changed");
+}

@@ -1,0 +1,273 @@
+//! Pages and filters.
+
+use std::time::Duration;
+
+use super::*;
+use crate::listfilter::Shape;
+use crate::resource::{ALL, Life, ResourceType};
+
+#[tokio::test]
+async fn pages_are_newest_first_and_never_link_to_an_empty_one() {
+    let house = House::start().await;
+    let mut ids = vec![house.admin.key_id.clone()];
+    for n in 0..6 {
+        house
+            .clock
+            .advance(Duration::from_secs(u64::from(n % 2 == 0)));
+        let key = house
+            .post("/api_keys", json!({"description": format!("{n}")}))
+            .await
+            .body();
+        ids.push(key["id"].as_str().unwrap().to_owned());
+    }
+    ids.reverse();
+    for limit in [1, 2, 3, 7, 100] {
+        let mut path = format!("/api_keys?limit={limit}");
+        let mut seen = Vec::new();
+        let mut n_pages = 0;
+        loop {
+            let page = house.get(&path).await.body();
+            let keys = page["keys"].as_array().unwrap();
+            assert!(!keys.is_empty());
+            assert_eq!(page["uri"], format!("{BASE}/api_keys"));
+            seen.extend(
+                keys.iter()
+                    .map(|key| key["id"].as_str().unwrap().to_owned()),
+            );
+            n_pages += 1;
+            match page["next_page_uri"].as_str() {
+                Some(next) => path = next.strip_prefix(BASE).unwrap().to_owned(),
+                None => break,
+            }
+        }
+        assert_eq!(seen, ids, "limit {limit}");
+        assert_eq!(n_pages, 7usize.div_ceil(limit));
+    }
+    // The object that is named need not exist any more.
+    house.delete(&format!("/api_keys/{}", ids[2])).await;
+    let page = house
+        .get(&format!("/api_keys?before_id={}", ids[2]))
+        .await
+        .body();
+    assert_eq!(page["keys"][0]["id"], *ids[3]);
+}
+
+#[tokio::test]
+pub(super) async fn filters_are_applied_before_paging() {
+    let house = House::start().await;
+    for n in 0..7 {
+        house
+            .post("/api_keys", json!({"description": format!("{}", n % 2)}))
+            .await;
+    }
+    let filter = "filter=obj.description == '0'";
+    let page = house
+        .get(&format!("/api_keys?limit=2&{filter}"))
+        .await
+        .body();
+    assert_eq!(page["keys"].as_array().unwrap().len(), 2);
+    let next = page["next_page_uri"].as_str().unwrap();
+    assert!(
+        next.contains("&limit=2&filter=obj.description+%3D%3D+%270%27"),
+        "{next}"
+    );
+    let last = page["keys"][1]["id"].as_str().unwrap();
+    let page = house
+        .get(&format!("/api_keys?limit=2&before_id={last}&{filter}"))
+        .await
+        .body();
+    assert_eq!(page["keys"].as_array().unwrap().len(), 2);
+    assert_eq!(page["next_page_uri"], Value::Null);
+    for (path, code) in [
+        ("/api_keys?filter=obj.nope == 1", 250),
+        ("/api_keys?filter=obj.token == ''", 250),
+        ("/bot_users?filter=true", 231),
+        ("/api_keys?order=asc", 231),
+        ("/api_keys?url=x", 231),
+        ("/api_keys?limit=1&limit=1", 232),
+        ("/api_keys?limit=101", 233),
+        ("/api_keys?limit=x", 244),
+        ("/api_keys?before_id=esb_1", 227),
+        ("/service_users?before_id=ak_1", 243),
+    ] {
+        assert_eq!(house.get(path).await.code(), Some(code), "{path}");
+    }
+    let owner = &house.admin.owner_id;
+    for (collection, filter, n) in [
+        ("api_keys", format!("obj.owner_id == '{owner}'"), 8),
+        (
+            "api_keys",
+            "obj.created_at > timestamp(time.now).subtract('1h')".to_owned(),
+            8,
+        ),
+        ("service_users", "obj.id == 'service_x'".to_owned(), 0),
+        ("event_destinations", "obj.metadata == null".to_owned(), 0),
+    ] {
+        let list = house
+            .get(&format!("/{collection}?filter={filter}"))
+            .await
+            .body();
+        let items = list
+            .as_object()
+            .unwrap()
+            .values()
+            .find_map(Value::as_array)
+            .unwrap();
+        assert_eq!(items.len(), n, "{collection} {filter}");
+    }
+}
+
+#[tokio::test]
+async fn endpoints_are_found_by_id_and_url() {
+    let house = House::start().await;
+    let mut ids = Vec::new();
+    for n in 0..3 {
+        let made = house
+            .post("/endpoints", house.sample("endpoints", n).await)
+            .await
+            .body();
+        ids.push(made["id"].as_str().unwrap().to_owned());
+    }
+    for (query, n) in [
+        (format!("id={}&ids={}", ids[0], ids[1]), 2),
+        (format!("url=https://e1.culvert.localhost&id={}", ids[1]), 1),
+        ("urls=https://nowhere.culvert.localhost".to_owned(), 0),
+        (
+            "filter=obj.type == 'cloud' %26%26 obj.binding == 'public'".to_owned(),
+            3,
+        ),
+        ("filter=obj.principal.id != ''".to_owned(), 3),
+    ] {
+        let list = house.get(&format!("/endpoints?{query}")).await.body();
+        assert_eq!(list["endpoints"].as_array().unwrap().len(), n, "{query}");
+    }
+}
+
+/// Filters narrow what the store reads; whatever they narrow it to has what they name in it.
+#[tokio::test]
+async fn every_field_finds_the_object_that_has_its_value() {
+    let house = House::start().await;
+    let mut missed = Vec::new();
+    for ty in ALL {
+        let Some(fields) = ty.filter else { continue };
+        let collection = format!("/{}", ty.collection);
+        let id = if ty.life == Life::Configured {
+            let mut sample = house.sample(ty.collection, 1).await;
+            if ty.collection != "service_users" {
+                sample["description"] = json!("\"quoted\" \\ \u{e9}\n\u{1}");
+                sample["metadata"] = json!("{\"a\": [1]}");
+            }
+            let made = house.post(&collection, sample).await.body();
+            made["id"].as_str().unwrap().to_owned()
+        } else {
+            observed::stored_one(&house, ty, &house.admin.owner_id).await
+        };
+        let shown = house.get(&format!("{collection}/{id}")).await.body();
+        for field in fields {
+            let value = field
+                .name
+                .split('.')
+                .fold(&shown, |inner, name| &inner[name]);
+            let value = match field.shape {
+                Shape::Reference | Shape::Link => &value["id"],
+                _ => value,
+            };
+            let Some(text) = value.as_str().filter(|text| !text.is_empty()) else {
+                continue;
+            };
+            // A certificate may end later than any time a filter can name.
+            if field.shape == Shape::Time && text > "2262" {
+                continue;
+            }
+            let name = field.name;
+            let quoted = text
+                .replace('\\', "\\\\")
+                .replace('"', "\\\"")
+                .replace('\n', "\\n");
+            let conditions = match field.shape {
+                Shape::Time => ["==", "<=", ">="]
+                    .map(|relation| format!("obj.{name} {relation} timestamp(\"{text}\")"))
+                    .to_vec(),
+                Shape::Id if name == "id" => vec![
+                    format!("obj.id == \"{text}\""),
+                    format!("\"{text}\" >= obj.id && obj.id >= \"{text}\""),
+                    format!("obj.id in [\"{text}\", \"{}_0\"]", ty.id_prefix),
+                    format!("obj.id > \"{}_0\" && obj.id != \"\"", ty.id_prefix),
+                ],
+                Shape::Text => vec![
+                    format!("obj.{name} == \"{quoted}\""),
+                    format!("obj.{name}.contains(\"{quoted}\")"),
+                    format!("obj.{name}.endsWith(\"{quoted}\") && true"),
+                ],
+                _ => vec![format!("obj.{name} == \"{quoted}\"")],
+            };
+            for condition in conditions {
+                let listed = list(&house, ty, &condition).await;
+                if !listed.contains(&id) {
+                    missed.push(format!("{} {condition}", ty.name));
+                }
+            }
+        }
+        for nothing in [
+            "obj.id < \"a_0\" && obj.id > \"zzzz_z\"".to_owned(),
+            format!("obj.id == \"{}_{}\"", ty.id_prefix, "0".repeat(27)),
+            format!("obj.id > \"{id}\" && obj.id < \"{id}\""),
+        ] {
+            assert!(
+                list(&house, ty, &nothing).await.is_empty(),
+                "{} {nothing}",
+                ty.name
+            );
+        }
+    }
+    assert!(missed.is_empty(), "{missed:#?}");
+}
+
+/// Ids of what a filter lists.
+async fn list(house: &House, ty: &ResourceType, filter: &str) -> Vec<String> {
+    let filter: String = url::form_urlencoded::byte_serialize(filter.as_bytes()).collect();
+    let listed = house
+        .get(&format!("/{}?filter={filter}", ty.collection))
+        .await
+        .body();
+    let items = listed[ty.list_field].as_array().unwrap();
+    items
+        .iter()
+        .map(|item| item["id"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[tokio::test]
+async fn what_few_objects_have_is_found_among_many() {
+    let house = House::start().await;
+    let first = house
+        .post("/api_keys", json!({"description": "needle"}))
+        .await
+        .body();
+    let id = first["id"].as_str().unwrap();
+    let document = house.store.get("api_key", id).await.unwrap().unwrap();
+    let numbers: Vec<u64> = (0..20_000).collect();
+    for some in numbers.chunks(1000) {
+        let changes = some.iter().fold(Changes::default(), |changes, n| {
+            let mut document = document.clone();
+            let id = house
+                .control
+                .ids
+                .next(&*house.clock, &SeededEntropy::new(*n));
+            document.head.id = format!("ak_{id}");
+            document.body = document.body.replace("needle", "straw");
+            document.keys.clear();
+            document.refs.clear();
+            changes.and(Changes::insert(document, Told::Nothing { why: "a test" }))
+        });
+        house.store.commit(changes).await.unwrap();
+    }
+    for filter in [
+        "obj.description == \"needle\"".to_owned(),
+        "obj.description.startsWith(\"need\") && obj.metadata == \"\"".to_owned(),
+        format!("obj.id == \"{id}\""),
+    ] {
+        let ty = ALL.iter().find(|ty| ty.name == "api_key").unwrap();
+        assert_eq!(list(&house, ty, &filter).await, [id], "{filter}");
+    }
+}

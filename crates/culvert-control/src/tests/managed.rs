@@ -1,0 +1,264 @@
+//! Managed certificates, with an authority that does as it is told.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use culvert_base::{BoxFuture, Fault};
+use culvert_edge::acme::{Challenge, ChallengeKind, Failure, Order, OrderState};
+use rcgen::{CertificateParams, CertificateSigningRequestParams, KeyPair};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+
+const DIRECTORY: &str = "https://ca.example/dir";
+const URL: &str = "https://ca.example/order/1";
+
+/// An authority in this process.
+#[derive(Debug)]
+struct Paper {
+    /// Whether it lets orders go on.
+    goes_on: watch::Sender<bool>,
+    /// How often it was looked at.
+    looks: watch::Sender<usize>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    is_ready: bool,
+    chain: Option<String>,
+}
+
+impl Paper {
+    fn new(goes_on: bool) -> Arc<Self> {
+        Arc::new(Self {
+            goes_on: watch::Sender::new(goes_on),
+            looks: watch::Sender::new(0),
+            state: Mutex::default(),
+        })
+    }
+
+    fn order(&self) -> Order {
+        let state = self.state.lock().unwrap();
+        let state = match (&state.chain, state.is_ready) {
+            (Some(_), _) => OrderState::Valid,
+            (None, true) => OrderState::Ready,
+            (None, false) => OrderState::Pending(vec![Challenge {
+                kind: ChallengeKind::Http01,
+                host: HostName::parse("a.example").unwrap(),
+                token: "token".into(),
+                answer: "token.thumbprint".into(),
+            }]),
+        };
+        Order {
+            url: URL.into(),
+            state,
+        }
+    }
+}
+
+impl Issuer for Paper {
+    fn directory(&self) -> &str {
+        DIRECTORY
+    }
+
+    fn writes_records(&self) -> bool {
+        false
+    }
+
+    fn new_account_key(&self) -> Result<Secret, Fault> {
+        Ok(Secret::new("a key".into()))
+    }
+
+    fn place<'a>(
+        &'a self,
+        key: &'a Secret,
+        _: &'a HostName,
+    ) -> BoxFuture<'a, Result<Order, Failure>> {
+        assert_eq!(key.reveal(), "a key");
+        *self.state.lock().unwrap() = State::default();
+        Box::pin(async { Ok(self.order()) })
+    }
+
+    fn look<'a>(&'a self, _: &'a Secret, url: &'a str) -> BoxFuture<'a, Result<Order, Failure>> {
+        assert_eq!(url, URL);
+        Box::pin(async {
+            self.looks.send_modify(|looks| *looks += 1);
+            let mut goes_on = self.goes_on.subscribe();
+            goes_on.wait_for(|goes_on| *goes_on).await.unwrap();
+            Ok(self.order())
+        })
+    }
+
+    fn ready<'a>(
+        &'a self,
+        _: &'a Secret,
+        _: &'a str,
+        kind: ChallengeKind,
+    ) -> BoxFuture<'a, Result<(), Failure>> {
+        assert_eq!(kind, ChallengeKind::Http01);
+        self.state.lock().unwrap().is_ready = true;
+        Box::pin(async { Ok(()) })
+    }
+
+    fn finalize<'a>(
+        &'a self,
+        _: &'a Secret,
+        _: &'a str,
+        csr_der: &'a [u8],
+    ) -> BoxFuture<'a, Result<(), Failure>> {
+        let mut request = CertificateSigningRequestParams::from_der(&csr_der.into()).unwrap();
+        let key = KeyPair::generate().unwrap();
+        let issuer = rcgen::Issuer::new(CertificateParams::default(), key);
+        request.params.not_after = rcgen::date_time_ymd(2100, 1, 1);
+        let chain = request.signed_by(&issuer).unwrap().pem();
+        self.state.lock().unwrap().chain = Some(chain);
+        Box::pin(async { Ok(()) })
+    }
+
+    fn certificate<'a>(
+        &'a self,
+        _: &'a Secret,
+        _: &'a str,
+    ) -> BoxFuture<'a, Result<String, Failure>> {
+        let chain = self.state.lock().unwrap().chain.clone().unwrap();
+        Box::pin(async { Ok(chain) })
+    }
+
+    fn record<'a>(
+        &'a self,
+        _: Record,
+        _: &'a str,
+        _: &'a str,
+    ) -> BoxFuture<'a, Result<(), Failure>> {
+        unreachable!("no wildcard is asked for")
+    }
+}
+
+/// A house that gets certificates from `paper`.
+async fn house(paper: &Arc<Paper>) -> (House, JoinSet<()>) {
+    let certificates = Certificates {
+        issuer: Some(paper.clone()),
+        node: "here".into(),
+        challenges: vec![ChallengeKind::Http01],
+        spread: Duration::ZERO,
+        retry_after: Duration::from_secs(60),
+    };
+    let house = House::with(Some(certificates)).await;
+    let mut tasks = JoinSet::new();
+    let control = house.control.clone();
+    tasks.spawn(control.run(CancellationToken::new()));
+    let control = house.control.clone();
+    tasks.spawn(control.manage_certificates(CancellationToken::new()));
+    (house, tasks)
+}
+
+async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let waited = async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(30), waited).await;
+    waited.unwrap_or_else(|_| panic!("waited in vain: {what}"));
+}
+
+fn path(object: &Value) -> String {
+    let uri = object["uri"].as_str().unwrap();
+    uri.strip_prefix(BASE).unwrap().to_owned()
+}
+
+#[tokio::test]
+pub(super) async fn what_is_issued_is_told_of_once_and_stays_while_it_is_managed() {
+    let paper = Paper::new(true);
+    let (house, _tasks) = house(&paper).await;
+    let (_, start) = house.told_after(0).await;
+    let body = json!({"domain": "a.example", "certificate_management_policy": {"private_key_type": "ecdsa"}});
+    let made = house.post("/reserved_domains", body).await.body();
+    let one = path(&made);
+    until("a certificate", async || {
+        !house.get(&one).await.body()["certificate"].is_null()
+    })
+    .await;
+    let domain = house.get(&one).await.body();
+    let certificate = house.get(&path(&domain["certificate"])).await.body();
+    assert_eq!(certificate["private_key_type"], "ecdsa");
+    assert_eq!(certificate["issued_at"], "2027-01-15T08:00:00Z");
+    let (told, _) = house.told_after(start).await;
+    let kinds: Vec<&Value> = told.iter().map(|event| &event["event_type"]).collect();
+    let expected = [
+        "domain_created.v0",
+        "tls_certificate_created.v0",
+        "domain_updated.v0",
+    ];
+    assert_eq!(kinds, expected);
+    for (event, object) in told[1..].iter().zip([&certificate, &domain]) {
+        let mut object = object.clone();
+        object.as_object_mut().unwrap().remove("resolves_to");
+        assert_eq!(event["object"], object);
+        assert_eq!(event["principal"], Value::Null);
+        assert_eq!(event["account_id"], *house.admin.account);
+    }
+    // Nothing of the order is left, and its challenge is shown no more.
+    assert!(house.store.all("acme_order").await.unwrap().is_empty());
+    let mut snapshots = house.edge.0.subscribe();
+    let shows_none = |snapshot: &Option<culvert_edge::Snapshot>| {
+        let snapshot = snapshot.as_ref();
+        snapshot.is_some_and(|snapshot| snapshot.challenges().is_empty())
+    };
+    snapshots.wait_for(shows_none).await.unwrap();
+
+    let issued = path(&certificate);
+    assert_eq!(house.delete(&issued).await.code(), Some(1966));
+    let attached = format!("{one}/certificate");
+    assert_eq!(house.delete(&attached).await.code(), Some(436));
+    // Clients repeat what is attached; that changes nothing.
+    for body in [
+        json!({"certificate_id": certificate["id"]}),
+        json!({"certificate_id": ""}),
+        json!({"certificate_id": certificate["id"], "certificate_management_policy": {"private_key_type": "ecdsa"}}),
+        json!({"certificate_management_policy": {"private_key_type": "ecdsa"}}),
+    ] {
+        assert_eq!(
+            house.patch(&one, body.clone()).await.body(),
+            domain,
+            "{body}"
+        );
+    }
+    let managed = format!("{one}/certificate_management_policy");
+    assert_eq!(house.delete(&managed).await, Answered::NoContent);
+    assert_eq!(house.get(&one).await.body()["certificate"], Value::Null);
+    assert_eq!(house.delete(&issued).await, Answered::NoContent);
+}
+
+#[tokio::test]
+async fn a_policy_that_ends_in_the_middle_of_an_order_leaves_nothing_behind() {
+    for deletes_domain in [false, true] {
+        let paper = Paper::new(false);
+        let (house, _tasks) = house(&paper).await;
+        let body = json!({"domain": "a.example"});
+        let one = path(&house.post("/reserved_domains", body).await.body());
+        let mut looks = paper.looks.subscribe();
+        looks.wait_for(|looks| *looks > 0).await.unwrap();
+        let ended = match deletes_domain {
+            true => house.delete(&one).await,
+            false => {
+                house
+                    .delete(&format!("{one}/certificate_management_policy"))
+                    .await
+            }
+        };
+        assert_eq!(ended, Answered::NoContent);
+        paper.goes_on.send_replace(true);
+        until("the order is gone", async || {
+            // The lease of the attempt may have to end first.
+            house.clock.advance(Duration::from_secs(60));
+            house.store.all("acme_order").await.unwrap().is_empty()
+        })
+        .await;
+        let list = house.get("/tls_certificates").await.body();
+        assert_eq!(list["tls_certificates"], json!([]));
+    }
+}

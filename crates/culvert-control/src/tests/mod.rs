@@ -1,0 +1,375 @@
+//! Control over a real store in a temporary folder, with a clock that moves when told and a
+//! repeatable source of randomness.
+
+mod addresses;
+mod authority;
+mod callers;
+mod certificates;
+mod codes;
+mod compile;
+mod domains;
+mod every_resource;
+mod hostile;
+mod ingresses;
+mod ip;
+mod keys;
+mod lists;
+mod managed;
+mod observed;
+mod operators;
+mod replays;
+mod reseal;
+mod ssh;
+mod subscriptions;
+mod vaults;
+
+use std::sync::Arc;
+
+use culvert_base::net::HostName;
+use culvert_base::{ManualClock, Secret, SeededEntropy, Timestamp};
+use culvert_delivery::Delivery;
+use culvert_store::{Changes, Document, Head, Queue, StoreUrl, Told};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::stored::Format;
+use crate::tenant::{Account, User};
+
+/// Public base of these tests.
+const BASE: &str = "http://api.example";
+
+/// Control with everything around it.
+struct House {
+    control: Arc<Control>,
+    clock: Arc<ManualClock>,
+    store: Store,
+    queue: Queue,
+    /// Token of the first key.
+    token: Secret,
+    /// Its owner.
+    admin: Caller,
+    edge: Arc<Gate>,
+    _folder: tempfile::TempDir,
+}
+
+/// An edge that keeps what it is given.
+#[derive(Debug)]
+struct Gate(tokio::sync::watch::Sender<Option<culvert_edge::Snapshot>>);
+
+impl EdgePort for Gate {
+    fn publish(&self, snapshot: culvert_edge::Snapshot) -> culvert_base::BoxFuture<'_, ()> {
+        self.0.send_replace(Some(snapshot));
+        Box::pin(async {})
+    }
+}
+
+/// What an operation answered.
+#[derive(Debug, PartialEq)]
+enum Answered {
+    Created(Value),
+    Ok(Value),
+    NoContent,
+    /// Class and code.
+    Refused(culvert_base::Class, Option<u16>, String),
+}
+
+impl Answered {
+    fn body(self) -> Value {
+        match self {
+            Self::Created(body) | Self::Ok(body) => body,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn code(&self) -> Option<u16> {
+        match self {
+            Self::Refused(_, code, _) => *code,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn is_absent(&self) -> bool {
+        matches!(self, Self::Refused(culvert_base::Class::NotFound, None, message) if message == "Resource not found")
+    }
+}
+
+impl House {
+    async fn start() -> Self {
+        Self::with(None).await
+    }
+
+    async fn with(certificates: Option<Certificates>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let clock = Arc::new(ManualClock::at(Timestamp::from_unix_seconds(1_800_000_000)));
+        let entropy = Arc::new(SeededEntropy::new(1));
+        let url = StoreUrl::Sqlite(folder.path().join("state.db"));
+        let store = Store::open(&url, clock.clone()).await.unwrap();
+        let queue = Queue::open(&url, clock.clone()).await.unwrap();
+        let targets = TargetSettings {
+            file_root: Some(folder.path().join("events")),
+            public_base: BASE.to_owned(),
+            ..TargetSettings::default()
+        };
+        let delivery = Delivery::new(
+            culvert_delivery::Settings {
+                targets: targets.clone(),
+                ..culvert_delivery::Settings::default()
+            },
+            queue.clone(),
+            store.clone(),
+            clock.clone(),
+            entropy.clone(),
+        );
+        let edge = Arc::new(Gate(tokio::sync::watch::Sender::new(None)));
+        let control = Control::open(Parts {
+            ids: Arc::default(),
+            store: store.clone(),
+            clock: clock.clone(),
+            entropy,
+            seal: Seal::new(&Secret::new("a master key of the tests".into())),
+            pepper: Pepper::new(&Secret::new("a pepper of the tests".into())),
+            settings: Settings {
+                edge_domain: HostName::parse("culvert.localhost").unwrap(),
+                tcp_ports: 20000..=20002,
+                allow_private_upstreams: true,
+                targets,
+                base_url: BASE.to_owned(),
+            },
+            delivery,
+            edge: Some(edge.clone()),
+            certificates,
+        })
+        .await
+        .unwrap();
+        let token = control.bootstrap(None).await.unwrap().unwrap();
+        let header = format!("Bearer {}", token.reveal());
+        let admin = control.authenticate(Some(&header)).await.unwrap();
+        Self {
+            control,
+            clock,
+            store,
+            queue,
+            token,
+            admin,
+            edge,
+            _folder: folder,
+        }
+    }
+
+    /// Runs the operation that `method` and `path` name; the query is behind a `?`.
+    async fn call(&self, caller: &Caller, method: &str, path: &str, body: Value) -> Answered {
+        let (path, query) = path.split_once('?').unwrap_or((path, ""));
+        let given: Vec<&str> = path.split('/').collect();
+        let fits = |operation: &&Operation| {
+            let wanted: Vec<&str> = operation.path.split('/').collect();
+            operation.method.as_str() == method
+                && wanted.len() == given.len()
+                && wanted
+                    .iter()
+                    .zip(&given)
+                    .all(|(w, g)| w.starts_with('{') || w == g)
+        };
+        let operation = operations().iter().find(fits).expect(path);
+        let wanted = operation.path.split('/').zip(&given);
+        let call = Call {
+            caller: caller.clone(),
+            path: wanted
+                .filter(|(w, _)| w.starts_with('{'))
+                .map(|(_, g)| (*g).to_owned())
+                .collect(),
+            query: url::form_urlencoded::parse(query.as_bytes())
+                .into_owned()
+                .collect(),
+            body: (!body.is_null()).then_some(body),
+            base: BASE.to_owned(),
+        };
+        let parse = |text: &str| serde_json::from_str(text).unwrap();
+        match (operation.run)(&self.control, call).await {
+            Ok(Reply::Created { body, .. }) => Answered::Created(parse(&body)),
+            Ok(Reply::Ok(body)) => Answered::Ok(parse(&body)),
+            Ok(Reply::NoContent) => Answered::NoContent,
+            Err(Error::Refused(refusal)) => {
+                codes::note(refusal.code);
+                Answered::Refused(
+                    refusal.class,
+                    refusal.code.map(Code::number),
+                    refusal.message.into_owned(),
+                )
+            }
+            Err(Error::Faulted(fault)) => panic!("{}", fault.chain()),
+        }
+    }
+
+    async fn post(&self, path: &str, body: Value) -> Answered {
+        self.call(&self.admin, "POST", path, body).await
+    }
+
+    async fn get(&self, path: &str) -> Answered {
+        self.call(&self.admin, "GET", path, Value::Null).await
+    }
+
+    async fn patch(&self, path: &str, body: Value) -> Answered {
+        self.call(&self.admin, "PATCH", path, body).await
+    }
+
+    async fn delete(&self, path: &str) -> Answered {
+        self.call(&self.admin, "DELETE", path, Value::Null).await
+    }
+
+    async fn authenticate(&self, token: &str) -> Result<Caller, Option<u16>> {
+        let header = format!("Bearer {token}");
+        self.judged(Some(&header)).await
+    }
+
+    /// What an `Authorization` header, or none, is worth.
+    async fn judged(&self, header: Option<&str>) -> Result<Caller, Option<u16>> {
+        match self.control.authenticate(header).await {
+            Ok(caller) => Ok(caller),
+            Err(Error::Refused(refusal)) => {
+                codes::note(refusal.code);
+                Err(refusal.code.map(Code::number))
+            }
+            Err(Error::Faulted(fault)) => panic!("{}", fault.chain()),
+        }
+    }
+
+    /// A user of the admin's account, as a caller.
+    async fn user(&self, email: &str, role: Role, active: bool) -> Caller {
+        self.user_of(&self.admin.account, email, role, active).await
+    }
+
+    async fn user_of(&self, account: &str, email: &str, role: Role, active: bool) -> Caller {
+        let user = User {
+            format: Format,
+            email: email.to_owned(),
+            role,
+            active,
+        };
+        let id = self
+            .insert(User::KIND, User::PREFIX, account, &user, user.keys())
+            .await;
+        Caller {
+            owner_id: id,
+            owner_kind: OwnerKind::User,
+            role,
+            key_id: "ak_000000000000000000000000000".to_owned(),
+            subject: email.to_owned(),
+            account: account.to_owned(),
+        }
+    }
+
+    /// The admin of another account.
+    async fn stranger(&self) -> Caller {
+        let account = Account {
+            format: Format,
+            name: "another".to_owned(),
+            suspended: false,
+        };
+        let id = self
+            .insert(Account::KIND, Account::PREFIX, "", &account, Vec::new())
+            .await;
+        self.user_of(&id, "admin@another.example", Role::Admin, true)
+            .await
+    }
+
+    async fn insert(
+        &self,
+        kind: &str,
+        prefix: &str,
+        account: &str,
+        form: &impl serde::Serialize,
+        keys: Vec<culvert_store::Key>,
+    ) -> String {
+        let id = self.control.ids.next(&*self.clock, &SeededEntropy::new(99));
+        let head = Head {
+            id: format!("{prefix}_{id}"),
+            kind: kind.to_owned(),
+            account: account.to_owned(),
+            revision: 0,
+            created_at: id.at(),
+            updated_at: id.at(),
+        };
+        let document = Document {
+            head: head.clone(),
+            body: serde_json::to_string(form).unwrap(),
+            keys,
+            refs: Vec::new(),
+            topics: Vec::new(),
+        };
+        let told = Told::Nothing { why: "a test" };
+        self.store
+            .commit(Changes::insert(document, told))
+            .await
+            .unwrap();
+        head.id
+    }
+
+    /// Events that were told after `seq`, as JSON, and the last position.
+    async fn told_after(&self, seq: i64) -> (Vec<Value>, i64) {
+        let rows = self.store.outbox_after(seq, 1000).await.unwrap();
+        let last = rows.last().map_or(seq, |row| row.seq);
+        let events = rows
+            .iter()
+            .map(|row| serde_json::from_str(&row.event.body).unwrap());
+        (events.collect(), last)
+    }
+
+    /// Id of a new IP policy.
+    async fn ip_policy(&self) -> String {
+        let made = self.post("/ip_policies", json!({})).await.body();
+        made["id"].as_str().unwrap().to_owned()
+    }
+
+    /// An object that can be made of every resource, named apart by `n`.
+    async fn sample(&self, collection: &str, n: u32) -> Value {
+        match collection {
+            "api_keys" => json!({"description": format!("key {n}")}),
+            "bot_users" | "service_users" => json!({"name": format!("{collection} {n}")}),
+            "certificate_authorities" => {
+                json!({"ca_pem": certificates::authority(&format!("authority {n}"))})
+            }
+            "endpoints" => {
+                json!({"url": format!("https://e{n}.culvert.localhost"), "upstream_url": "http://127.0.0.1:1"})
+            }
+            "event_destinations" => {
+                json!({"format": "json", "target": {"debug": {"log": true}}, "metadata": format!("{n}")})
+            }
+            "event_subscriptions" => {
+                json!({"sources": [{"type": "api_key_created.v0"}], "description": format!("{n}")})
+            }
+            "credentials" => json!({"description": format!("credential {n}"), "acl": ["bind:*"]}),
+            "ssh_certificate_authorities" => json!({"description": format!("authority {n}")}),
+            "ssh_credentials" => json!({"public_key": ssh::new_key(), "acl": ["bind:*"]}),
+            "ssh_host_certificates" | "ssh_user_certificates" => {
+                let authority = self.post("/ssh_certificate_authorities", Value::Null).await;
+                json!({
+                    "ssh_certificate_authority_id": authority.body()["id"],
+                    "public_key": ssh::new_key(),
+                })
+            }
+            "reserved_addrs" => json!({"description": format!("address {n}")}),
+            "reserved_domains" => json!({"domain": format!("d{n}.example")}),
+            "tls_certificates" => certificates::leaf(&format!("t{n}.example")),
+            "ip_policies" => json!({"description": format!("policy {n}")}),
+            "ip_policy_rules" => {
+                json!({"cidr": "192.0.2.0/24", "action": "allow", "ip_policy_id": self.ip_policy().await})
+            }
+            "ip_restrictions" => {
+                // Each type is there once; tests make at most one object for each of these numbers.
+                let types = ["dashboard", "api", "agent", "endpoints"];
+                json!({"type": types[n as usize % 4], "ip_policy_ids": [self.ip_policy().await]})
+            }
+            "vaults" => json!({"name": format!("vault-{n}")}),
+            "vault_secrets" => {
+                let name = format!("of-secret-{n}");
+                let vault = self.post("/vaults", json!({"name": name})).await.body();
+                json!({"name": format!("secret-{n}"), "value": "hush", "vault_id": vault["id"]})
+            }
+            "agent_ingresses" => json!({"domain": format!("connect{n}.x.example")}),
+            "kubernetes_operators" => {
+                json!({"deployment": {"name": format!("operator-{n}"), "namespace": "x"}})
+            }
+            other => panic!("tell this function how to make one of {other}"),
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Resources that callers do not make: what they look like once there is one, and that nobody makes
+//! or changes them.
+
+use super::*;
+use crate::resource::{ALL, Life, ResourceType};
+
+/// A stored form of each, by collection.
+fn stored_form(collection: &str, user_id: &str) -> Value {
+    match collection {
+        "app/users" => json!({
+            "format": 1,
+            "identity_provider": {"name": "A provider", "url": "https://id.example"},
+            "provider_user_id": "7", "username": "ann", "email": "ann@x.example", "name": "Ann",
+            "last_active": "2027-01-15T08:00:00Z", "last_login": "2027-01-15T08:00:00Z",
+        }),
+        "app/sessions" => json!({
+            "format": 1,
+            "public_url": "https://x.culvert.localhost",
+            "last_active": "2027-01-15T08:00:00Z", "expires_at": "2027-01-16T08:00:00Z",
+            "user_agent": {
+                "raw": "curl/8", "browser_name": "", "browser_version": "", "device_type": "",
+                "os_name": "", "os_version": "",
+            },
+            "ip_address": "192.0.2.1", "user_id": user_id, "endpoint_id": null,
+        }),
+        "tunnel_sessions" => json!({
+            "format": 1, "agent_version": "3.9", "credential_id": "cr_1", "ip": "192.0.2.1",
+            "metadata": "", "os": "linux", "region": "", "transport": "ngrok/2",
+        }),
+        "tunnels" => json!({
+            "format": 1, "public_url": "https://x.culvert.localhost", "metadata": "",
+            "proto": "https", "region": "", "session_id": "ts_1", "endpoint_id": "ep_1",
+            "labels": {}, "forwards_to": "localhost:80",
+        }),
+        other => panic!("tell this function what one of {other} is stored as"),
+    }
+}
+
+fn not_configured() -> impl Iterator<Item = &'static &'static ResourceType> {
+    ALL.iter().filter(|ty| ty.life != Life::Configured)
+}
+
+/// Puts one into the store, referring to `user_id` where it refers to a user.
+pub(super) async fn stored_one(house: &House, ty: &ResourceType, user_id: &str) -> String {
+    let form = stored_form(ty.collection, user_id);
+    let id = house
+        .control
+        .ids
+        .next(&*house.clock, &SeededEntropy::new(7));
+    let refs = form
+        .get("user_id")
+        .and_then(Value::as_str)
+        .map(|id| culvert_store::Ref::new("user_id", id, culvert_store::OnDelete::Cascade));
+    let document = Document {
+        head: Head {
+            id: format!("{}_{id}", ty.id_prefix),
+            kind: ty.kind.to_owned(),
+            account: house.admin.account.clone(),
+            revision: 0,
+            created_at: id.at(),
+            updated_at: id.at(),
+        },
+        body: form.to_string(),
+        keys: Vec::new(),
+        refs: refs.into_iter().collect(),
+        topics: Vec::new(),
+    };
+    let id = document.head.id.clone();
+    let told = Told::Nothing { why: "a test" };
+    house
+        .store
+        .commit(Changes::insert(document, told))
+        .await
+        .unwrap();
+    id
+}
+
+#[tokio::test]
+async fn collections_are_empty_until_something_comes_up() {
+    let house = House::start().await;
+    for ty in not_configured() {
+        let list = house.get(&format!("/{}", ty.collection)).await.body();
+        assert_eq!(
+            list,
+            json!({
+                ty.list_field: [],
+                "uri": format!("{BASE}/{}", ty.collection),
+                "next_page_uri": null,
+            })
+        );
+        let absent = format!("/{}/{}_{}", ty.collection, ty.id_prefix, "0".repeat(27));
+        assert!(house.get(&absent).await.is_absent());
+        if ty.life == Life::Recorded {
+            assert!(house.delete(&absent).await.is_absent());
+        }
+        if ty.filter.is_none() {
+            let path = format!("/{}?filter=true", ty.collection);
+            assert_eq!(house.get(&path).await.code(), Some(231));
+        }
+    }
+}
+
+#[test]
+fn nobody_makes_or_changes_them() {
+    for ty in not_configured() {
+        let methods: Vec<_> = operations()
+            .iter()
+            .filter(|operation| operation.collection == ty.collection)
+            .map(|operation| (operation.name, operation.method.as_str()))
+            .collect();
+        let expected: &[_] = match ty.collection {
+            "tunnels" => &[("get", "GET"), ("list", "GET")],
+            "tunnel_sessions" => &[
+                ("get", "GET"),
+                ("list", "GET"),
+                ("restart", "POST"),
+                ("stop", "POST"),
+                ("update_agent", "POST"),
+            ],
+            _ => &[("get", "GET"), ("list", "GET"), ("delete", "DELETE")],
+        };
+        assert_eq!(methods, expected);
+    }
+}
+
+#[tokio::test]
+async fn what_came_up_is_shown_with_every_key() {
+    let house = House::start().await;
+    let stranger = house.stranger().await;
+    let users = &resource::application_user::TYPE;
+    let user = stored_one(&house, users, "").await;
+    for ty in not_configured() {
+        let id = stored_one(&house, ty, &user).await;
+        let one = format!("/{}/{id}", ty.collection);
+        let shown = house.get(&one).await.body();
+        let mut generator = schemars::generate::SchemaSettings::draft2020_12()
+            .for_serialize()
+            .with(|settings| settings.inline_subschemas = true)
+            .into_generator();
+        let schema = (ty.view_schema)(&mut generator).to_value();
+        let mut required: Vec<_> = schema["required"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|name| name.as_str().unwrap())
+            .collect();
+        required.sort_unstable();
+        let mut keys: Vec<_> = shown.as_object().unwrap().keys().collect();
+        keys.sort();
+        assert_eq!(required, keys, "{}", ty.name);
+        if ty.collection != "tunnels" {
+            assert_eq!(shown["uri"], format!("{BASE}{one}"));
+        }
+        let list = house.get(&format!("/{}", ty.collection)).await.body();
+        assert_eq!(list[ty.list_field][0], shown);
+        let foreign = house.call(&stranger, "GET", &one, Value::Null).await;
+        assert!(foreign.is_absent());
+    }
+    let filter = "/tunnel_sessions?filter=obj.os == 'linux' %26%26 obj.credential == 'cr_1'";
+    let list = house.get(filter).await.body();
+    assert_eq!(list["tunnel_sessions"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_user_goes_with_all_sessions_and_a_session_alone() {
+    let house = House::start().await;
+    let (users, sessions) = (
+        &resource::application_user::TYPE,
+        &resource::application_session::TYPE,
+    );
+    let user = stored_one(&house, users, "").await;
+    let other = stored_one(&house, users, "").await;
+    let first = stored_one(&house, sessions, &user).await;
+    stored_one(&house, sessions, &user).await;
+    let kept = stored_one(&house, sessions, &other).await;
+    let (_, start) = house.told_after(0).await;
+    let path = format!("/app/sessions/{first}");
+    let reader = house.user("reader@x.example", Role::ReadOnly, true).await;
+    let denied = house.call(&reader, "DELETE", &path, Value::Null).await;
+    assert_eq!(denied.code(), Some(635));
+    assert_eq!(house.delete(&path).await, Answered::NoContent);
+    assert!(house.delete(&path).await.is_absent());
+    let path = format!("/app/users/{user}");
+    assert_eq!(house.delete(&path).await, Answered::NoContent);
+    let left = house.get("/app/sessions").await.body();
+    let left = left["application_sessions"].as_array().unwrap();
+    assert_eq!(left.len(), 1);
+    assert_eq!(left[0]["id"], *kept);
+    assert_eq!(left[0]["application_user"]["id"], *other);
+    assert_eq!(house.told_after(start).await.0, Vec::<Value>::new());
+}
+
+#[tokio::test]
+async fn operations_of_sessions_find_none_online() {
+    let house = House::start().await;
+    let id = format!("ts_{}", "0".repeat(27));
+    for name in ["restart", "stop", "update"] {
+        for id in [&*id, "nonsense"] {
+            let path = format!("/tunnel_sessions/{id}/{name}");
+            for body in [Value::Null, json!({}), json!({"id": id})] {
+                assert!(house.post(&path, body).await.is_absent(), "{path}");
+            }
+            let answered = house.post(&path, json!({"nope": 1})).await;
+            assert_eq!(answered.code(), Some(214));
+        }
+    }
+}

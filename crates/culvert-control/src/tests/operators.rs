@@ -1,0 +1,198 @@
+//! Kubernetes operators: codes, certificates, and which endpoints they bind.
+
+use std::time::Duration;
+
+use rcgen::{CertificateParams, KeyPair};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::*;
+
+fn csr() -> String {
+    let key = KeyPair::generate().unwrap();
+    let params = CertificateParams::new(Vec::<String>::new()).unwrap();
+    params.serialize_request(&key).unwrap().pem().unwrap()
+}
+
+#[tokio::test]
+pub(super) async fn codes_of_operators() {
+    let house = House::start().await;
+    let uid = |uid: &str| json!({"namespace.uid": uid}).to_string();
+    let deployment = json!({"name": "o", "namespace": "n", "version": "1", "cluster_name": "c"});
+    let whole = json!({
+        "metadata": uid("1"), "enabled_features": ["Ingress", "BINDINGS", "ingress"],
+        "deployment": deployment,
+    });
+    let made = house
+        .post("/kubernetes_operators", whole.clone())
+        .await
+        .body();
+    assert_eq!(made["enabled_features"], json!(["ingress", "bindings"]));
+    assert_eq!(made["region"], "global");
+    assert_eq!(made["deployment"], deployment);
+    assert_eq!(made["binding"], Value::Null);
+    assert_eq!(
+        made["principal"],
+        json!({"id": house.admin.owner_id, "uri": ""})
+    );
+    for (body, code) in [
+        (whole.clone(), 19002),
+        (json!({"enabled_features": ["nope"]}), 19002),
+        (json!({"binding": {"ingress_endpoint": "no port"}}), 19002),
+        (
+            json!({"binding": {"ingress_endpoint": "a.example:0"}}),
+            19002,
+        ),
+        (json!({"binding": {"csr": "nope"}}), 19001),
+        (
+            json!({"binding": {"endpoint_selectors": ["endpoint."]}}),
+            19003,
+        ),
+        (
+            json!({"binding": {"endpoint_selectors": ["endpoint.nope == 1"]}}),
+            19003,
+        ),
+        (
+            json!({"binding": {"endpoint_selectors": ["endpoint.url"]}}),
+            19003,
+        ),
+        (
+            json!({"binding": {"endpoint_selectors": vec!["true"; 65]}}),
+            19003,
+        ),
+        (json!({"binding": {"endpoint_selectors": "true"}}), 215),
+        (json!({"binding": {"nope": 1}}), 214),
+        (json!({"deployment": {"nope": "x"}}), 214),
+        (json!({"deployment": {"name": "x".repeat(256)}}), 215),
+        (json!({"description": "x".repeat(256)}), 215),
+    ] {
+        let answered = house.post("/kubernetes_operators", body.clone()).await;
+        assert_eq!(answered.code(), Some(code), "{body}");
+    }
+    let one = format!("/kubernetes_operators/{}", made["id"].as_str().unwrap());
+    let change = json!({
+        "deployment": {"version": "2"}, "enabled_features": [], "region": "eu",
+        "metadata": uid("2"),
+    });
+    let changed = house.patch(&one, change).await.body();
+    assert_eq!(changed["deployment"]["version"], "2");
+    assert_eq!(changed["deployment"]["cluster_name"], "c");
+    assert_eq!(changed["enabled_features"], json!([]));
+    assert_eq!(changed["region"], "eu");
+    let moved = house
+        .patch(&one, json!({"deployment": {"namespace": "m"}}))
+        .await;
+    assert_eq!(moved.code(), Some(214));
+    // What it was registered as is free again; without a uid nobody is told apart.
+    house.post("/kubernetes_operators", whole).await.body();
+    for _ in 0..2 {
+        let nameless = json!({"deployment": {"name": "o", "namespace": "n"}});
+        house.post("/kubernetes_operators", nameless).await.body();
+    }
+    let back = house.patch(&one, json!({"metadata": uid("1")})).await;
+    assert_eq!(back.code(), Some(19002));
+}
+
+#[tokio::test]
+async fn a_signing_request_is_answered_by_a_certificate_of_the_operators_authority() {
+    let house = House::start().await;
+    let body = json!({"binding": {"endpoint_selectors": ["true"], "ingress_endpoint": "in.x.example:443"}});
+    let made = house.post("/kubernetes_operators", body).await.body();
+    let none = json!({
+        "cert": "", "not_before": "0001-01-01T00:00:00Z", "not_after": "0001-01-01T00:00:00Z",
+    });
+    assert_eq!(made["binding"]["cert"], none);
+    let id = made["id"].as_str().unwrap();
+    let one = format!("/kubernetes_operators/{id}");
+    let request = csr();
+    let change = json!({"binding": {"csr": request}});
+    let changed = house.patch(&one, change.clone()).await.body();
+    assert_eq!(changed["binding"]["endpoint_selectors"], json!(["true"]));
+    assert_eq!(changed["binding"]["ingress_endpoint"], "in.x.example:443");
+    let shown = changed["binding"]["cert"].clone();
+    assert_eq!(shown["not_before"], "2027-01-14T08:00:00Z");
+    assert_eq!(shown["not_after"], "2028-01-15T08:00:00Z");
+
+    let pem = |text: &str| {
+        x509_parser::pem::parse_x509_pem(text.as_bytes())
+            .unwrap()
+            .1
+            .contents
+    };
+    let der = pem(shown["cert"].as_str().unwrap());
+    let (_, certificate) = X509Certificate::from_der(&der).unwrap();
+    let name = certificate.subject().iter_common_name().next().unwrap();
+    assert_eq!(name.as_str().unwrap(), id);
+    assert!(!certificate.is_ca());
+    assert!(
+        certificate
+            .extended_key_usage()
+            .unwrap()
+            .unwrap()
+            .value
+            .client_auth
+    );
+    let authority = house.store.find("authority", "name", "operators").await;
+    let authority: Value = serde_json::from_str(&authority.unwrap().unwrap().body).unwrap();
+    let root = pem(authority["certificate_pem"].as_str().unwrap());
+    let roots = {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(root.into()).unwrap();
+        Arc::new(roots)
+    };
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(roots, provider)
+        .build()
+        .unwrap();
+    let now = rustls_pki_types::UnixTime::since_unix_epoch(Duration::from_secs(1_800_000_000));
+    verifier
+        .verify_client_cert(&der.clone().into(), &[], now)
+        .unwrap();
+    assert!(!authority.to_string().contains("PRIVATE KEY"));
+
+    // The same request keeps its certificate until that is due; another one replaces it.
+    let again = house.patch(&one, change.clone()).await.body();
+    assert_eq!(again["binding"]["cert"], shown);
+    let other = house
+        .patch(&one, json!({"binding": {"csr": csr()}}))
+        .await
+        .body();
+    assert_ne!(other["binding"]["cert"], shown);
+    house.patch(&one, change.clone()).await.body();
+    house.clock.advance(Duration::from_secs(200 * 86_400));
+    let renewed = house.patch(&one, change).await.body();
+    assert_eq!(
+        renewed["binding"]["cert"]["not_before"],
+        "2027-08-02T08:00:00Z"
+    );
+}
+
+#[tokio::test]
+async fn bound_endpoints_are_those_offered_to_kubernetes() {
+    let house = House::start().await;
+    house
+        .post("/endpoints", house.sample("endpoints", 1).await)
+        .await
+        .body();
+    let body = json!({"binding": {"endpoint_selectors": ["true"]}});
+    let made = house.post("/kubernetes_operators", body).await.body();
+    let one = format!("/kubernetes_operators/{}", made["id"].as_str().unwrap());
+    let path = format!("{one}/bound_endpoints");
+    let list = house.get(&path).await.body();
+    // Public endpoints are not bound, and there are no others yet.
+    assert_eq!(
+        list,
+        json!({"endpoints": [], "uri": format!("{BASE}{path}"), "next_page_uri": null})
+    );
+    let absent = format!(
+        "/kubernetes_operators/k8sop_{}/bound_endpoints",
+        "0".repeat(27)
+    );
+    assert!(house.get(&absent).await.is_absent());
+    for (path, code) in [
+        (format!("{path}?filter=true"), 231),
+        (format!("{path}?id=ep_1"), 231),
+        (format!("{absent}?limit=0"), 233),
+    ] {
+        assert_eq!(house.get(&path).await.code(), Some(code), "{path}");
+    }
+}

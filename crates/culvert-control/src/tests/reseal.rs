@@ -1,0 +1,109 @@
+//! Rotation of the master key: every secret of every resource, whatever stops it.
+
+use super::*;
+use crate::resource::{ALL, Life};
+use crate::{Resealed, reseal};
+
+fn sealed_under(seal: &Seal, body: &Value, id: &str) -> usize {
+    match body {
+        Value::String(text) => usize::from(seal.open(id, text).is_ok()),
+        Value::Array(items) => items.iter().map(|item| sealed_under(seal, item, id)).sum(),
+        Value::Object(fields) => fields
+            .values()
+            .map(|field| sealed_under(seal, field, id))
+            .sum(),
+        _ => 0,
+    }
+}
+
+/// Secrets in the store that open under this seal.
+async fn secrets(house: &House, seal: &Seal) -> usize {
+    let documents = house.store.documents_after("", 10_000).await.unwrap();
+    let open = documents.iter().map(|document| {
+        let body = serde_json::from_str(&document.body).unwrap();
+        sealed_under(seal, &body, &document.head.id)
+    });
+    open.sum()
+}
+
+#[tokio::test]
+async fn everything_sealed_is_sealed_anew_whatever_stops_it() {
+    let house = House::start().await;
+    for ty in ALL.iter().filter(|ty| ty.life == Life::Configured) {
+        let sample = house.sample(ty.collection, 1).await;
+        house
+            .post(&format!("/{}", ty.collection), sample)
+            .await
+            .body();
+    }
+    for n in 0..150 {
+        let sample = house.sample("event_destinations", n).await;
+        house.post("/event_destinations", sample).await.body();
+    }
+    let old = Secret::new("a master key of the tests".into());
+    let new = Secret::new("another master key".into());
+    let before = secrets(&house, &Seal::new(&old)).await;
+    assert!(before > 154, "{before}");
+    // Somebody's text that begins like a secret stays what it is.
+    let key_id = Seal::new(&old)
+        .seal(&SeededEntropy::new(1), "x", "y")
+        .unwrap()
+        .split_once('.')
+        .unwrap()
+        .0
+        .to_owned();
+    let fake = format!("{key_id}.QUJD");
+    let made = house
+        .post("/ip_policies", json!({"description": fake}))
+        .await
+        .body();
+    let (_, told) = house.told_after(0).await;
+
+    let entropy = SeededEntropy::new(3);
+    let both = Seal::new(&new).with_older([&old]);
+    // Cut off at more and more steps, until one run gets through.
+    let mut n_polls = 0;
+    let done = loop {
+        n_polls += 1;
+        let mut left = n_polls;
+        let mut running = Box::pin(reseal(&house.store, &both, &entropy));
+        let cut = std::future::poll_fn(|cx| {
+            use std::future::Future;
+            use std::task::Poll;
+            match running.as_mut().poll(cx) {
+                Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+                Poll::Pending if left == 0 => Poll::Ready(None),
+                Poll::Pending => {
+                    left -= 1;
+                    Poll::Pending
+                }
+            }
+        })
+        .await;
+        drop(running);
+        assert_eq!(
+            secrets(&house, &both).await,
+            before,
+            "all can be read at any time"
+        );
+        if let Some(outcome) = cut {
+            break outcome.unwrap();
+        }
+    };
+    assert_eq!(done.strange, 1);
+    assert!(n_polls > 1, "it was never cut off");
+    assert_eq!(secrets(&house, &Seal::new(&new)).await, before);
+    assert_eq!(secrets(&house, &Seal::new(&old)).await, 0);
+    let again = reseal(&house.store, &both, &entropy).await.unwrap();
+    assert_eq!(
+        again,
+        Resealed {
+            documents: 0,
+            strange: 1
+        }
+    );
+    let path = format!("/ip_policies/{}", made["id"].as_str().unwrap());
+    assert_eq!(house.get(&path).await.body(), made);
+    // The secrets are the same, so nobody is told.
+    assert_eq!(house.told_after(told).await.0, Vec::<Value>::new());
+}

@@ -1,0 +1,217 @@
+//! The traffic policy of an endpoint: checked by the code that runs it, and kept as it was written.
+//!
+//! A text with secrets in it is kept twice: as it is shown, and whole and sealed.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use culvert_base::Fault;
+use culvert_edge::{IpPolicy, Policy, Resources, Scheme, Source};
+use culvert_store::{Head, Store};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+
+use crate::Error;
+use crate::cx::Cx;
+use crate::resource::ip_policy;
+use crate::resource::ip_policy_rule::{self, IpPolicyRule};
+use crate::seal::Seal;
+use crate::stored;
+
+/// The stored form.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub(crate) struct StoredPolicy {
+    /// As it is shown.
+    pub(crate) shown: String,
+    /// The whole text, if secrets are missing in what is shown.
+    #[serde(default)]
+    sealed: Option<String>,
+}
+
+/// What a caller sends: text, or an object that is kept as JSON text.
+#[derive(Debug, Default)]
+pub(crate) struct Given(pub(crate) String);
+
+impl<'de> Deserialize<'de> for Given {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Value::deserialize(deserializer)? {
+            Value::String(text) => Ok(Self(text)),
+            object @ Value::Object(_) => Ok(Self(object.to_string())),
+            _ => Err(D::Error::custom("it must be text or an object")),
+        }
+    }
+}
+
+impl JsonSchema for Given {
+    fn schema_name() -> Cow<'static, str> {
+        "TrafficPolicy".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": ["string", "object"] })
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+}
+
+impl StoredPolicy {
+    /// Checks a policy for an endpoint; `before` is the one it had.
+    pub(crate) async fn check(
+        cx: &Cx<'_>,
+        id: &str,
+        scheme: Scheme,
+        has_upstream: bool,
+        text: &str,
+        before: Option<&Self>,
+    ) -> Result<Self, Error> {
+        let before = match before {
+            Some(before) => {
+                let text = before.text(cx.seal, id)?;
+                Some(
+                    Source::read(&text)
+                        .map_err(|error| Fault::new("reading a stored policy", error))?,
+                )
+            }
+            None => None,
+        };
+        let given = Source::read(text)?;
+        let source = given.restored(before.as_ref())?;
+        let mut resources = Resources::default();
+        for reference in source.references() {
+            if reference.prefix == "ipp"
+                && cx.own(ip_policy::TYPE.kind, &reference.id).await?.is_some()
+            {
+                resources.ip_policies.insert(reference.id, Arc::default());
+            }
+        }
+        source.compile(scheme, has_upstream, &resources)?;
+        Ok(match source.redacted() {
+            None => Self {
+                shown: text.to_owned(),
+                sealed: None,
+            },
+            Some(shown) => Self {
+                shown,
+                sealed: Some(cx.seal.seal(cx.entropy, id, source.text())?),
+            },
+        })
+    }
+
+    /// The whole text.
+    fn text(&self, seal: &Seal, id: &str) -> Result<Cow<'_, str>, Fault> {
+        match &self.sealed {
+            None => Ok(self.shown.as_str().into()),
+            Some(sealed) => Ok(seal.open(id, sealed)?.reveal().to_owned().into()),
+        }
+    }
+}
+
+/// The policies in use, compiled. One that has not changed goes on with what its actions count.
+#[derive(Debug, Default)]
+pub(crate) struct Compiled {
+    policies: HashMap<String, (Key, Arc<Policy>)>,
+    ip_policies: HashMap<String, Live>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Key {
+    policy: StoredPolicy,
+    scheme: Scheme,
+    has_upstream: bool,
+}
+
+/// An IP policy that is in use.
+#[derive(Debug, Default)]
+struct Live {
+    account: String,
+    /// Its rules, to know what is new.
+    read: Vec<(String, i64)>,
+    cell: Arc<IpPolicy>,
+}
+
+impl Compiled {
+    /// The policy of an endpoint. IP policies that it names first admit nobody, until the next
+    /// [`Self::refresh`].
+    pub(crate) fn policy(
+        &mut self,
+        seal: &Seal,
+        head: &Head,
+        policy: &StoredPolicy,
+        scheme: Scheme,
+        has_upstream: bool,
+    ) -> Result<Arc<Policy>, Fault> {
+        let key = Key {
+            policy: policy.clone(),
+            scheme,
+            has_upstream,
+        };
+        if let Some((known, compiled)) = self.policies.get(&head.id)
+            && *known == key
+        {
+            return Ok(Arc::clone(compiled));
+        }
+        let doing = || format!("compiling the policy of endpoint {}", head.id);
+        let text = policy.text(seal, &head.id)?;
+        let source = Source::read(&text).map_err(|error| Fault::new(doing(), error))?;
+        let mut resources = Resources::default();
+        for reference in source.references() {
+            // One that was removed since admits nobody.
+            let live = self
+                .ip_policies
+                .entry(reference.id.clone())
+                .or_insert_with(|| Live {
+                    account: head.account.clone(),
+                    ..Live::default()
+                });
+            resources
+                .ip_policies
+                .insert(reference.id, Arc::clone(&live.cell));
+        }
+        let compiled = source
+            .compile(scheme, has_upstream, &resources)
+            .map_err(|error| Fault::new(doing(), error))?;
+        let compiled = Arc::new(compiled);
+        self.policies
+            .insert(head.id.clone(), (key, Arc::clone(&compiled)));
+        Ok(compiled)
+    }
+
+    /// Takes the rules of IP policies in use into force, and forgets what is not in use any more.
+    pub(crate) async fn refresh(&mut self, store: &Store) -> Result<(), Fault> {
+        // Of what is forgotten, the one handle left is this one.
+        self.policies
+            .retain(|_, (_, policy)| Arc::strong_count(policy) > 1);
+        self.ip_policies
+            .retain(|_, live| Arc::strong_count(&live.cell) > 1);
+        for (id, live) in &mut self.ip_policies {
+            live.refresh(store, id).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Live {
+    async fn refresh(&mut self, store: &Store, id: &str) -> Result<(), Fault> {
+        let documents = ip_policy_rule::of_policy(store, &self.account, id).await?;
+        let read: Vec<(String, i64)> = documents
+            .iter()
+            .map(|document| (document.head.id.clone(), document.head.revision))
+            .collect();
+        if read == self.read {
+            return Ok(());
+        }
+        let mut rules = Vec::with_capacity(documents.len());
+        for document in &documents {
+            let rule: IpPolicyRule = stored::read(document)?;
+            rules.push(rule.compile(&document.head)?);
+        }
+        self.cell.replace(rules);
+        self.read = read;
+        Ok(())
+    }
+}
