@@ -1,0 +1,74 @@
+//! Who is calling: the `authorization` header and nothing else (contract: management API 1.3;
+//! reliability 2.1).
+//!
+//! No cookie is read. `Basic`, which a browser sends by itself, is refused when the request shows that
+//! a page of another origin made it. Failed attempts are counted per source, after the lookup, so a
+//! good key passes from a source that others spoil. A request without any credential tried nothing
+//! and is not counted. What was sent is never repeated.
+//!
+//! Not here: shapes of tokens, keys and owners (control).
+
+use culvert_base::{Class, Code, Refusal};
+use culvert_control::{Caller, Control};
+use http::header::{AUTHORIZATION, ORIGIN};
+use http::{HeaderMap, HeaderName};
+
+use crate::limits::{Failures, Source};
+use crate::problem::Problem;
+use crate::whole_seconds;
+
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+const NO_CREDENTIAL: Code = Code::new(200);
+const UNREADABLE: Code = Code::new(201);
+
+/// The caller, or why there is none.
+pub(crate) async fn caller(
+    control: &Control,
+    headers: &HeaderMap,
+    failures: Option<&Failures>,
+    source: Source,
+    now: std::time::Duration,
+) -> Result<Caller, Problem> {
+    let problem = match credential(headers) {
+        Ok(authorization) => match control.authenticate(authorization).await {
+            Ok(caller) => return Ok(caller),
+            Err(error) => Problem::from(error),
+        },
+        Err(refusal) => refusal.into(),
+    };
+    let refusal = problem.refusal();
+    let tried = refusal.class == Class::Unauthenticated && refusal.code != Some(NO_CREDENTIAL);
+    if tried
+        && let Some(failures) = failures
+        && let Err(wait) = failures.count(source, now)
+    {
+        return Err(Problem::too_many(whole_seconds(wait)));
+    }
+    Err(problem)
+}
+
+/// The one credential a request may carry, as it stands in its header.
+fn credential(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let Some(value) = values.next() else {
+        return Ok(None);
+    };
+    let text = value.to_str().map_err(|_| Refusal::of(UNREADABLE))?;
+    if values.next().is_some() {
+        return Err(Refusal::of(UNREADABLE));
+    }
+    let is_basic = text
+        .split_once(' ')
+        .is_some_and(|(scheme, _)| scheme.eq_ignore_ascii_case("basic"));
+    let by_a_page = headers.contains_key(ORIGIN)
+        || headers
+            .get(SEC_FETCH_SITE)
+            .is_some_and(|site| site == "cross-site");
+    if is_basic && by_a_page {
+        return Err(Refusal::new(
+            UNREADABLE,
+            "Pages of other origins must send `Authorization: Bearer <API key token>`.",
+        ));
+    }
+    Ok(Some(text))
+}

@@ -1,0 +1,296 @@
+//! Request bodies: what may be sent, how much of it, and strict JSON (contract: management API 1.2
+//! row 8; limits: reliability 4.2).
+//!
+//! A body that cannot be taken in as text within its limits is 212; text that is not exactly one JSON
+//! object, each name once, is 213. Nothing here allocates by a number the peer sent.
+//!
+//! Not here: which fields an operation takes, and of what type (control).
+
+use std::cell::Cell;
+use std::fmt;
+use std::pin::pin;
+
+use bytes::{Bytes, BytesMut};
+use culvert_base::{Class, Code, Refusal};
+use http::header::{CONTENT_TYPE, EXPECT};
+use http::{HeaderMap, Method};
+use http_body::Body;
+use http_body_util::BodyExt;
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+use tokio::time::Instant;
+
+/// Bytes of a request body.
+pub const BODY_BYTES_MAX: usize = 1 << 20;
+/// Arrays and objects inside each other, the outermost counted.
+pub const JSON_DEPTH_MAX: u32 = 32;
+/// Members of all objects and elements of all arrays together.
+pub const JSON_MEMBERS_MAX: u32 = 10_000;
+
+const UNREADABLE: Code = Code::new(212);
+const NOT_AN_OBJECT: Code = Code::new(213);
+const KEY_SHOWN_CHARS_MAX: usize = 64;
+
+/// Reads the body of a request and parses it. `None` is no body at all.
+pub(crate) async fn read<B>(
+    method: &Method,
+    headers: &HeaderMap,
+    body: &mut B,
+) -> Result<Option<Value>, Refusal>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    if body.is_end_stream() {
+        return Ok(None);
+    }
+    if *method == Method::GET || *method == Method::DELETE {
+        return match next(body).await? {
+            None => Ok(None),
+            Some(_) => Err(Refusal::of(Code::new(211))),
+        };
+    }
+    let bytes = whole(body).await?;
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    if !is_json(headers) {
+        return Err(Refusal::of(Code::new(210)));
+    }
+    parse(&bytes).map(Some)
+}
+
+/// Whether the content type is JSON, or not said.
+fn is_json(headers: &HeaderMap) -> bool {
+    let Some(value) = headers.get(CONTENT_TYPE) else {
+        return true;
+    };
+    let Ok(text) = value.to_str() else {
+        return false;
+    };
+    let media_type = text.split(';').next().unwrap_or_default().trim();
+    media_type.is_empty() || media_type.eq_ignore_ascii_case("application/json")
+}
+
+async fn whole<B: Body<Data = Bytes> + Unpin>(body: &mut B) -> Result<Bytes, Refusal> {
+    if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
+        return Err(too_large());
+    }
+    let Some(first) = next(body).await? else {
+        return Ok(Bytes::new());
+    };
+    if first.len() > BODY_BYTES_MAX {
+        return Err(too_large());
+    }
+    // Nearly every body is one piece and needs no copy.
+    let Some(second) = next(body).await? else {
+        return Ok(first);
+    };
+    let mut bytes = BytesMut::from(first);
+    let mut piece = Some(second);
+    while let Some(more) = piece {
+        if bytes.len() + more.len() > BODY_BYTES_MAX {
+            return Err(too_large());
+        }
+        bytes.extend_from_slice(&more);
+        piece = next(body).await?;
+    }
+    Ok(bytes.freeze())
+}
+
+/// The next piece that is not empty; trailers are passed over.
+async fn next<B: Body<Data = Bytes> + Unpin>(body: &mut B) -> Result<Option<Bytes>, Refusal> {
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| {
+            Refusal::new(
+                UNREADABLE,
+                "The request body broke off or is wrongly framed.",
+            )
+        })?;
+        if let Ok(bytes) = frame.into_data()
+            && !bytes.is_empty()
+        {
+            return Ok(Some(bytes));
+        }
+    }
+    Ok(None)
+}
+
+fn too_large() -> Refusal {
+    Refusal {
+        class: Class::TooLarge,
+        ..Refusal::new(UNREADABLE, "The request body is larger than 1 MiB.")
+    }
+}
+
+/// The body did not arrive before the request's deadline.
+pub(crate) fn too_slow() -> Refusal {
+    Refusal::new(UNREADABLE, "The request body did not arrive in time.")
+}
+
+/// Reads on and forgets, so that a peer that still sends gets to read its answer: at most
+/// `bytes_max` and not after `until`. A peer that waits for leave to send is not given it.
+pub(crate) async fn discard<B>(headers: &HeaderMap, body: B, bytes_max: usize, until: Instant)
+where
+    B: Body<Data = Bytes>,
+{
+    if body.is_end_stream() || headers.contains_key(EXPECT) {
+        return;
+    }
+    let mut body = pin!(body);
+    let reading = async {
+        let mut left = bytes_max;
+        while let Some(Ok(frame)) = body.frame().await {
+            let taken = frame.data_ref().map_or(0, Bytes::len);
+            match left.checked_sub(taken) {
+                Some(rest) => left = rest,
+                None => return,
+            }
+        }
+    };
+    // Either way the answer is next; what is still unread closes the connection.
+    tokio::time::timeout_at(until, reading).await.unwrap_or(());
+}
+
+/// Exactly one JSON object, each name once, within the limits.
+pub(crate) fn parse(bytes: &[u8]) -> Result<Value, Refusal> {
+    let text = std::str::from_utf8(bytes)
+        .map_err(|_| Refusal::new(UNREADABLE, "The request body is not UTF-8."))?;
+    let budget = Budget::default();
+    let mut reader = serde_json::Deserializer::from_str(text);
+    let value = Node {
+        budget: &budget,
+        depth: 0,
+    }
+    .deserialize(&mut reader)
+    .and_then(|value| reader.end().map(|()| value))
+    .map_err(|error| match budget.over.get() {
+        Some(limit) => Refusal::new(UNREADABLE, limit),
+        None => Refusal::new(
+            NOT_AN_OBJECT,
+            format!("The request body is not JSON: {error}."),
+        ),
+    })?;
+    if value.is_object() {
+        Ok(value)
+    } else {
+        Err(Refusal::of(NOT_AN_OBJECT))
+    }
+}
+
+/// What is left for the rest of the document.
+#[derive(Default)]
+struct Budget {
+    members: Cell<u32>,
+    over: Cell<Option<&'static str>>,
+}
+
+impl Budget {
+    fn member<E: Error>(&self) -> Result<(), E> {
+        let members = self.members.get() + 1;
+        self.members.set(members);
+        if members > JSON_MEMBERS_MAX {
+            return Err(self.exceed("The request body has more than 10000 members."));
+        }
+        Ok(())
+    }
+
+    fn exceed<E: Error>(&self, limit: &'static str) -> E {
+        self.over.set(Some(limit));
+        E::custom(limit)
+    }
+}
+
+/// One value at a depth.
+#[derive(Clone, Copy)]
+struct Node<'a> {
+    budget: &'a Budget,
+    depth: u32,
+}
+
+impl<'a> Node<'a> {
+    fn inner<E: Error>(self) -> Result<Node<'a>, E> {
+        if self.depth >= JSON_DEPTH_MAX {
+            return Err(self
+                .budget
+                .exceed("The request body is nested deeper than 32 levels."));
+        }
+        Ok(Node {
+            depth: self.depth + 1,
+            ..self
+        })
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Node<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Node<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::Number(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::Number(value.into()))
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
+        Number::from_f64(value)
+            .map(Value::Number)
+            .ok_or_else(|| E::custom("number out of range"))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::String(value.to_owned()))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(Value::String(value))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Value, A::Error> {
+        let inner = self.inner()?;
+        let mut list = Vec::new();
+        while let Some(element) = elements.next_element_seed(inner)? {
+            self.budget.member()?;
+            list.push(element);
+        }
+        Ok(Value::Array(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
+        let inner = self.inner()?;
+        let mut map = Map::new();
+        while let Some(name) = members.next_key::<String>()? {
+            self.budget.member()?;
+            if map.contains_key(&name) {
+                let shown: String = name.chars().take(KEY_SHOWN_CHARS_MAX).collect();
+                return Err(A::Error::custom(format_args!("`{shown}` is given twice")));
+            }
+            let value = members.next_value_seed(inner)?;
+            map.insert(name, value);
+        }
+        Ok(Value::Object(map))
+    }
+}
+
+#[cfg(test)]
+mod tests;

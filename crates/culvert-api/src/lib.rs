@@ -1,0 +1,471 @@
+//! The HTTP face of control: the management API, its OpenAPI document, the live tail of events, and
+//! health (contract: management API 1, operations 4).
+//!
+//! One hyper service answers everything. The routes are rows of a table and most of them share one
+//! walk, so a router of handlers would only add boxes and copies to the path that has to be lean.
+//! A request goes through [`Api::answer`] in the contract's order of checks: preflight, path and
+//! method, caller, version, rate, body; the rest is control's.
+//!
+//! Promised: whatever arrives on a socket is answered or its connection is closed within the limits
+//! of [`Limits`]; every answer names its operation; no status code is chosen outside `problem` but
+//! those of success.
+//!
+//! Not here: decisions. Who may do what, what a field may hold, what exists, is control's.
+
+mod answer;
+mod auth;
+mod body;
+mod cors;
+mod health;
+mod limits;
+pub mod openapi;
+mod pace;
+mod peer;
+mod problem;
+mod query;
+pub mod reference;
+mod route;
+mod serve;
+mod tail;
+
+use std::net::IpAddr;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use culvert_base::{Clock, Code, Entropy, Fault, IdMaker, Refusal};
+use culvert_control::{Call, Caller, Control, Operation, Reply, operations};
+use futures_util::FutureExt;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, ORIGIN};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use ipnet::IpNet;
+use serde_json::Value;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::answer::{JSON, NO_STORE};
+use crate::health::Probe;
+use crate::limits::{Failures, PerSource, Rolling, Source, Turnstile};
+use crate::peer::Ends;
+use crate::problem::Problem;
+use crate::route::{Found, Route, Routes};
+
+pub use crate::answer::Body;
+pub use crate::body::{BODY_BYTES_MAX, JSON_DEPTH_MAX, JSON_MEMBERS_MAX};
+pub use crate::health::Health;
+pub use crate::limits::{Rate, Window};
+pub use crate::openapi::openapi;
+pub use crate::route::{ALIVE_PATH, OPENAPI_PATH, READY_PATH, TAIL_PATH};
+
+const OPERATION_ID: HeaderName = HeaderName::from_static("ngrok-operation-id");
+const VERSION: HeaderName = HeaderName::from_static("ngrok-version");
+const TARGET_BYTES_MAX: usize = 16 << 10;
+/// Unread request bytes that are taken off the wire so that the answer can be read: of strangers, and
+/// of callers.
+const DISCARD_BYTES: (usize, usize) = (64 << 10, 8 << 20);
+const DISCARD_WITHIN: Duration = Duration::from_secs(2);
+
+/// How the API presents itself, and its limits.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// Public base of every `uri`, `https://api.example.com`; `None` takes it from each request.
+    pub base_url: Option<String>,
+    /// Networks of proxies whose `x-forwarded-*` headers are believed.
+    pub trusted_proxies: Vec<IpNet>,
+    /// Limits.
+    pub limits: Limits,
+}
+
+/// What the API takes on at most.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Connections in all; further ones wait in the backlog.
+    pub connections: usize,
+    /// Connections of one source (/32, /64), trusted proxies excepted; further ones are closed.
+    pub connections_per_source: usize,
+    /// From a request's first byte to the end of its head.
+    pub head: Duration,
+    /// A connection without a request: HTTP/1.1, HTTP/2.
+    pub idle: (Duration, Duration),
+    /// A peer that does not read what is sent to it.
+    pub stalled: Duration,
+    /// From the end of a request's head to the start of its answer.
+    pub request: Duration,
+    /// Requests in flight in all.
+    pub concurrent: usize,
+    /// Requests in flight per API key.
+    pub concurrent_per_key: usize,
+    /// How long a request waits for room before it is answered 503.
+    pub waiting: Duration,
+    /// Failed authentications per source before they are answered 429.
+    pub failed_authentications: Rate,
+    /// Requests per account; `None` is no limit.
+    pub account_window: Option<Window>,
+    /// How long requests may go on after the stop.
+    pub drain: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 1024,
+            connections_per_source: 256,
+            head: Duration::from_secs(5),
+            idle: (Duration::from_secs(75), Duration::from_secs(120)),
+            stalled: Duration::from_secs(30),
+            request: Duration::from_secs(30),
+            concurrent: 256,
+            concurrent_per_key: 32,
+            waiting: Duration::from_secs(1),
+            failed_authentications: Rate {
+                per_second: 10,
+                burst: 50,
+            },
+            account_window: None,
+            drain: Duration::from_secs(30),
+        }
+    }
+}
+
+/// What the API has done, as running totals unless said otherwise.
+#[derive(Debug, Default)]
+pub struct Meters {
+    /// Requests answered.
+    pub requests: AtomicU64,
+    /// Answered with a refusal (4xx).
+    pub refused: AtomicU64,
+    /// Answered with a failure of ours (5xx).
+    pub failed: AtomicU64,
+    /// Refused for their credential (401, or 429 after too many).
+    pub unauthenticated: AtomicU64,
+    /// Answered 503 for want of room.
+    pub shed: AtomicU64,
+    /// Panics caught.
+    pub panics: AtomicU64,
+    /// Open connections, now.
+    pub connections: AtomicU64,
+    /// Connections closed because their source had too many.
+    pub connections_refused: AtomicU64,
+    /// Connections closed because they were late.
+    pub connections_late: AtomicU64,
+    /// Open live tails, now.
+    pub tails: AtomicU64,
+}
+
+impl Meters {
+    fn count(meter: &AtomicU64) {
+        meter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The API of one process.
+#[derive(Debug)]
+pub struct Api {
+    control: Arc<Control>,
+    probe: Probe,
+    settings: Settings,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    ids: IdMaker,
+    routes: Routes,
+    document: Bytes,
+    started_at: Instant,
+    turnstile: Turnstile,
+    failures: Option<Failures>,
+    rolling: Option<Rolling>,
+    sources: PerSource,
+    stopping: CancellationToken,
+    meters: Arc<Meters>,
+}
+
+impl Api {
+    /// The API over `control`. Fails only when the operation table contradicts itself.
+    pub fn new(
+        control: Arc<Control>,
+        health: Arc<dyn Health>,
+        mut settings: Settings,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+    ) -> Result<Arc<Self>, Fault> {
+        if let Some(base) = &mut settings.base_url {
+            base.truncate(base.trim_end_matches('/').len());
+        }
+        let limits = &settings.limits;
+        Ok(Arc::new(Self {
+            control,
+            probe: Probe::new(health),
+            clock,
+            entropy,
+            ids: IdMaker::new(),
+            routes: Routes::new(operations())?,
+            document: openapi(operations()).to_string().into(),
+            started_at: Instant::now(),
+            turnstile: Turnstile::new(limits.concurrent, limits.concurrent_per_key, limits.waiting),
+            failures: Failures::new(limits.failed_authentications),
+            rolling: limits.account_window.map(Rolling::new),
+            sources: PerSource::default(),
+            stopping: CancellationToken::new(),
+            meters: Arc::default(),
+            settings,
+        }))
+    }
+
+    /// What the API has done.
+    pub fn meters(&self) -> &Arc<Meters> {
+        &self.meters
+    }
+
+    /// Answers one request; never fails.
+    async fn answer(&self, request: Request<Incoming>, ends: Ends) -> Response<Body> {
+        let operation_id = format!("op_{}", self.ids.next(&*self.clock, &*self.entropy));
+        let deadline = Instant::now() + self.settings.limits.request;
+        let (parts, mut body) = request.into_parts();
+        let arrival = Arrival {
+            parts: &parts,
+            body: &mut body,
+            ends,
+            deadline,
+        };
+        let mut response = match self.walk(arrival).await {
+            Ok(response) => response,
+            Err((problem, caller)) => {
+                let problem = self.judged(problem).await;
+                let bytes_max = match caller {
+                    Known::Stranger => DISCARD_BYTES.0,
+                    Known::Caller => DISCARD_BYTES.1,
+                };
+                let until = deadline.min(Instant::now() + DISCARD_WITHIN);
+                body::discard(&parts.headers, body, bytes_max, until).await;
+                problem.into_response(&operation_id)
+            }
+        };
+        Meters::count(&self.meters.requests);
+        let headers = response.headers_mut();
+        headers.insert(
+            OPERATION_ID,
+            HeaderValue::try_from(operation_id).expect("an identifier is plain ASCII"),
+        );
+        if let Some(origin) = parts.headers.get(ORIGIN) {
+            cors::admit(headers, origin.clone());
+        }
+        response
+    }
+
+    /// Counts a problem. A fault while some part is not usable passes, and clients are told so.
+    async fn judged(&self, problem: Problem) -> Problem {
+        if problem.status().is_server_error() {
+            Meters::count(&self.meters.failed);
+        } else {
+            Meters::count(&self.meters.refused);
+        }
+        if problem.is_fault() && !self.probe.is_ready().await {
+            return problem.passing();
+        }
+        problem
+    }
+
+    /// The checks in their order, then the operation.
+    async fn walk(&self, arrival: Arrival<'_>) -> Result<Response<Body>, (Problem, Known)> {
+        let stranger = |problem: Problem| (problem, Known::Stranger);
+        let known = |problem: Problem| (problem, Known::Caller);
+        let parts = arrival.parts;
+        let headers = &parts.headers;
+        let path = parts.uri.path();
+
+        let target_bytes = path.len() + parts.uri.query().map_or(0, str::len);
+        if target_bytes > TARGET_BYTES_MAX {
+            return Err(stranger(Problem::target_too_long()));
+        }
+        if cors::is_preflight(&parts.method, headers) {
+            return Ok(cors::preflight(headers, self.routes.methods(path)));
+        }
+        let (route, values) = match self.routes.find(&parts.method, path) {
+            Found::Route(route, values) => (route, values),
+            Found::OtherMethods(methods) if parts.method != Method::OPTIONS => {
+                return Err(stranger(Problem::wrong_method(methods)));
+            }
+            Found::OtherMethods(_) | Found::Nothing => {
+                return Err(stranger(Problem::unknown_path(path)));
+            }
+        };
+        let asked = match route {
+            Route::Operation(operation) => Ok(Some(operation)),
+            Route::Tail => Ok(None),
+            Route::Retired(code) => Err(Refusal::of(code)),
+            Route::OpenApi => return Ok(json(StatusCode::OK, self.document.clone(), false)),
+            Route::Alive => return Ok(health::alive()),
+            Route::Ready => return Ok(self.probe.ready().await),
+        };
+
+        let Some(_place) = self.turnstile.enter().await else {
+            return Err(stranger(self.full()));
+        };
+        let caller = self.caller(&arrival).await.map_err(stranger)?;
+        check_version(headers).map_err(|refusal| known(refusal.into()))?;
+        let client = self.client(&arrival);
+        let admitted = self.control.admit(&caller, client);
+        admitted.map_err(|refusal| known(refusal.into()))?;
+        self.check_rate(&caller).map_err(known)?;
+        let Some(_place_of_key) = self.turnstile.enter_key(&caller.key_id).await else {
+            return Err(known(self.full()));
+        };
+        match asked {
+            Ok(Some(operation)) => self.operate(operation, caller, values, arrival).await,
+            Ok(None) => self.tail(&caller, arrival).await,
+            Err(refusal) => Err(refusal.into()),
+        }
+        .map_err(known)
+    }
+
+    /// The address of whoever asks.
+    fn client(&self, arrival: &Arrival<'_>) -> IpAddr {
+        let peer = arrival.ends.peer.ip();
+        peer::client(&arrival.parts.headers, peer, &self.settings.trusted_proxies)
+    }
+
+    async fn caller(&self, arrival: &Arrival<'_>) -> Result<Caller, Problem> {
+        let asking = auth::caller(
+            &self.control,
+            &arrival.parts.headers,
+            self.failures.as_ref(),
+            Source::of(self.client(arrival)),
+            self.started_at.elapsed(),
+        );
+        tokio::time::timeout_at(arrival.deadline, asking)
+            .await
+            .unwrap_or_else(|_late| Err(Problem::unavailable("The server is busy; try again.")))
+            .inspect_err(|problem| {
+                if !problem.status().is_server_error() {
+                    Meters::count(&self.meters.unauthenticated);
+                }
+            })
+    }
+
+    fn check_rate(&self, caller: &Caller) -> Result<(), Problem> {
+        let Some(rolling) = &self.rolling else {
+            return Ok(());
+        };
+        rolling
+            .count(&caller.account, Instant::now())
+            .map_err(|wait| Problem::too_many(whole_seconds(wait)))
+    }
+
+    fn full(&self) -> Problem {
+        Meters::count(&self.meters.shed);
+        Problem::unavailable("The server is busy; try again.")
+    }
+
+    /// Reads the body and runs the operation, both before the request's deadline.
+    async fn operate(
+        &self,
+        operation: &'static Operation,
+        caller: Caller,
+        path: Vec<String>,
+        mut arrival: Arrival<'_>,
+    ) -> Result<Response<Body>, Problem> {
+        let body = arrival.read().await?;
+        let Arrival {
+            parts,
+            ends,
+            deadline,
+            ..
+        } = arrival;
+        let query = match parts.uri.query() {
+            Some(query) => query::parse(query)?,
+            None => Vec::new(),
+        };
+        let base = match &self.settings.base_url {
+            Some(base) => base.clone(),
+            None => peer::base(
+                &parts.uri,
+                &parts.headers,
+                ends,
+                &self.settings.trusted_proxies,
+            ),
+        };
+        let call = Call {
+            caller,
+            path,
+            query,
+            body,
+            base,
+        };
+        let running = AssertUnwindSafe((operation.run)(&self.control, call)).catch_unwind();
+        let reply = match tokio::time::timeout_at(deadline, running).await {
+            Ok(Ok(outcome)) => outcome?,
+            Ok(Err(_panic)) => {
+                Meters::count(&self.meters.panics);
+                return Err(Problem::broken("running an operation, which panicked"));
+            }
+            Err(_late) => {
+                return Err(Problem::unavailable(
+                    "The server did not finish in time; look before you repeat a write.",
+                ));
+            }
+        };
+        Ok(match reply {
+            Reply::Created { body, secret } => json(StatusCode::CREATED, body.into(), secret),
+            Reply::Ok(body) => json(StatusCode::OK, body.into(), false),
+            Reply::NoContent => {
+                let mut response = Response::new(Body::empty());
+                *response.status_mut() = StatusCode::NO_CONTENT;
+                response
+            }
+        })
+    }
+}
+
+/// One request on its walk.
+struct Arrival<'a> {
+    parts: &'a Parts,
+    body: &'a mut Incoming,
+    ends: Ends,
+    /// When it must be answered.
+    deadline: Instant,
+}
+
+impl Arrival<'_> {
+    async fn read(&mut self) -> Result<Option<Value>, Refusal> {
+        let reading = body::read(&self.parts.method, &self.parts.headers, self.body);
+        tokio::time::timeout_at(self.deadline, reading)
+            .await
+            .unwrap_or_else(|_late| Err(body::too_slow()))
+    }
+}
+
+/// Whether whoever sent a request that has a problem was known by then.
+enum Known {
+    Stranger,
+    Caller,
+}
+
+/// The API has one version, 2; a request may leave it out.
+fn check_version(headers: &HeaderMap) -> Result<(), Refusal> {
+    match headers.get(VERSION).map(HeaderValue::as_bytes) {
+        None | Some(b"" | b"2") => Ok(()),
+        Some(_) => Err(Refusal::of(Code::new(217))),
+    }
+}
+
+fn json(status: StatusCode, body: Bytes, secret: bool) -> Response<Body> {
+    let mut response = Response::new(Body::whole(body));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, JSON);
+    if secret {
+        headers.insert(CACHE_CONTROL, NO_STORE);
+    }
+    response
+}
+
+/// Seconds, rounded up.
+fn whole_seconds(duration: Duration) -> u64 {
+    duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
+}
+
+#[cfg(test)]
+mod tests;

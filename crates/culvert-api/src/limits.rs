@@ -1,0 +1,352 @@
+//! How much one stranger, one key and one account may ask for (contract: management API 1.13; limits:
+//! reliability 2.1, 4.1).
+//!
+//! Three independent limits, each bounded in memory whatever strangers do: failed authentications per
+//! source, requests in flight (in all and per key), and requests per account in a rolling window. Time
+//! is an argument: moments are counted from any fixed start.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+/// What one source is: an IPv4 address, or the /64 of an IPv6 address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Source(u64, bool);
+
+impl Source {
+    pub(crate) fn of(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(address) => Self(u32::from(address).into(), false),
+            IpAddr::V6(address) => {
+                let [network, ..] = split_v6(address.to_bits());
+                Self(network, true)
+            }
+        }
+    }
+}
+
+fn split_v6(bits: u128) -> [u64; 2] {
+    let [a, b, c, d, e, f, g, h, low @ ..] = bits.to_be_bytes();
+    [
+        u64::from_be_bytes([a, b, c, d, e, f, g, h]),
+        u64::from_be_bytes(low),
+    ]
+}
+
+/// So many per second, and so many at once after a rest.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    /// Per second in the long run; 0 switches the limit off.
+    pub per_second: u32,
+    /// At once.
+    pub burst: u32,
+}
+
+/// Failed authentications, a bucket per source.
+///
+/// The table never grows: sources that fall on one slot share its bucket. A stranger can so exhaust
+/// the buckets of others, who then hear 429 where they would hear 401; good keys are not asked here.
+pub(crate) struct Failures {
+    // Per slot the moment, in nanoseconds, when its bucket will be full again.
+    slots: Box<[AtomicU64]>,
+    hasher: RandomState,
+    interval: u64,
+    tolerance: u64,
+}
+
+impl Failures {
+    const SLOTS: u64 = 16_384;
+
+    /// `None` when the limit is off.
+    pub(crate) fn new(rate: Rate) -> Option<Self> {
+        let interval = 1_000_000_000_u64.checked_div(rate.per_second.into())?;
+        Some(Self {
+            slots: (0..Self::SLOTS).map(|_| AtomicU64::new(0)).collect(),
+            hasher: RandomState::new(),
+            interval,
+            tolerance: interval.saturating_mul(rate.burst.saturating_sub(1).into()),
+        })
+    }
+
+    /// Counts one failure; when there are too many, after how long the next is counted.
+    pub(crate) fn count(&self, source: Source, now: Duration) -> Result<(), Duration> {
+        let slot = self.hasher.hash_one(source) % Self::SLOTS;
+        let Some(full_at) = usize::try_from(slot)
+            .ok()
+            .and_then(|slot| self.slots.get(slot))
+        else {
+            return Ok(());
+        };
+        let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        full_at
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |full_at| {
+                let from = full_at.max(now);
+                (from - now <= self.tolerance).then(|| from.saturating_add(self.interval))
+            })
+            .map(|_| ())
+            .map_err(|full_at| {
+                Duration::from_nanos(full_at.saturating_sub(now).saturating_sub(self.tolerance))
+            })
+    }
+}
+
+impl fmt::Debug for Failures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Failures").finish_non_exhaustive()
+    }
+}
+
+/// Requests in flight, in all and per key. Who finds no room waits a little.
+#[derive(Debug)]
+pub(crate) struct Turnstile {
+    all: Arc<Semaphore>,
+    keys: Mutex<HashMap<String, Arc<Semaphore>>>,
+    per_key: usize,
+    waiting: Duration,
+}
+
+impl Turnstile {
+    const KEYS_KEPT: usize = 4096;
+
+    pub(crate) fn new(in_all: usize, per_key: usize, waiting: Duration) -> Self {
+        Self {
+            all: Arc::new(Semaphore::new(in_all)),
+            keys: Mutex::default(),
+            per_key,
+            waiting,
+        }
+    }
+
+    /// Room in the whole; `None` when none came free in time.
+    pub(crate) async fn enter(&self) -> Option<OwnedSemaphorePermit> {
+        self.wait(&self.all).await
+    }
+
+    /// Room for one more request of a key.
+    pub(crate) async fn enter_key(&self, key: &str) -> Option<OwnedSemaphorePermit> {
+        let places = self.places(key);
+        self.wait(&places).await
+    }
+
+    fn places(&self, key: &str) -> Arc<Semaphore> {
+        let mut keys = self
+            .keys
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(places) = keys.get(key) {
+            return Arc::clone(places);
+        }
+        if keys.len() >= Self::KEYS_KEPT {
+            // Permits hold the semaphore, so one without other owners has all its places free.
+            keys.retain(|_, places| Arc::strong_count(places) > 1);
+        }
+        let places = Arc::new(Semaphore::new(self.per_key));
+        keys.insert(key.to_owned(), Arc::clone(&places));
+        places
+    }
+
+    async fn wait(&self, places: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+        if let Ok(permit) = Arc::clone(places).try_acquire_owned() {
+            return Some(permit);
+        }
+        let acquiring = Arc::clone(places).acquire_owned();
+        tokio::time::timeout(self.waiting, acquiring)
+            .await
+            .ok()?
+            .ok()
+    }
+}
+
+/// Connections of one source.
+#[derive(Debug, Default)]
+pub(crate) struct PerSource(Arc<Mutex<HashMap<Source, usize>>>);
+
+impl PerSource {
+    /// `None` when the source has `max` connections already.
+    pub(crate) fn enter(&self, source: Source, max: usize) -> Option<Held> {
+        let mut counts = self
+            .0
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let count = counts.entry(source).or_default();
+        if *count >= max {
+            return None;
+        }
+        *count += 1;
+        Some(Held(Arc::clone(&self.0), source))
+    }
+}
+
+/// One connection of a source.
+#[derive(Debug)]
+pub(crate) struct Held(Arc<Mutex<HashMap<Source, usize>>>, Source);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut counts = self
+            .0
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(count) = counts.get_mut(&self.1) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                counts.remove(&self.1);
+            }
+        }
+    }
+}
+
+/// So many requests per account in any window of this length.
+#[derive(Clone, Copy, Debug)]
+pub struct Window {
+    /// Requests.
+    pub requests: usize,
+    /// How long a request counts.
+    pub length: Duration,
+}
+
+/// Requests per account in a rolling window. Accounts are those of the installation, so their number
+/// is not a stranger's to choose; each remembers at most the window's requests.
+#[derive(Debug)]
+pub(crate) struct Rolling {
+    window: Window,
+    accounts: Mutex<HashMap<String, VecDeque<Instant>>>,
+}
+
+impl Rolling {
+    pub(crate) fn new(window: Window) -> Self {
+        Self {
+            window,
+            accounts: Mutex::default(),
+        }
+    }
+
+    /// Counts a request; when there are too many, after how long the next is taken.
+    pub(crate) fn count(&self, account: &str, now: Instant) -> Result<(), Duration> {
+        let mut accounts = self
+            .accounts
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        if !accounts.contains_key(account) {
+            accounts.insert(account.to_owned(), VecDeque::new());
+        }
+        let Some(taken) = accounts.get_mut(account) else {
+            return Ok(());
+        };
+        while taken
+            .front()
+            .is_some_and(|at| now.duration_since(*at) >= self.window.length)
+        {
+            taken.pop_front();
+        }
+        if taken.len() < self.window.requests {
+            taken.push_back(now);
+            return Ok(());
+        }
+        let oldest = taken.front().copied().unwrap_or(now);
+        Err((oldest + self.window.length).duration_since(now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(text: &str) -> Source {
+        Source::of(text.parse().unwrap())
+    }
+
+    #[test]
+    fn a_source_is_a_v4_address_or_a_v6_network() {
+        assert_eq!(source("::ffff:192.0.2.1"), source("192.0.2.1"));
+        assert_ne!(source("192.0.2.1"), source("192.0.2.2"));
+        assert_eq!(source("2001:db8::1"), source("2001:db8::ffff:1"));
+        assert_ne!(source("2001:db8::1"), source("2001:db8:0:1::1"));
+        assert_ne!(source("::c000:201:0:0:0:0"), source("192.0.2.1"));
+    }
+
+    #[test]
+    fn failures_have_a_burst_and_then_a_rate() {
+        let failures = Failures::new(Rate {
+            per_second: 10,
+            burst: 50,
+        })
+        .unwrap();
+        let (bad, other) = (source("192.0.2.1"), source("198.51.100.7"));
+        let start = Duration::from_secs(5);
+        for _ in 0..50 {
+            assert_eq!(failures.count(bad, start), Ok(()));
+        }
+        let wait = failures.count(bad, start).unwrap_err();
+        assert_eq!(wait, Duration::from_millis(100));
+        assert_eq!(failures.count(other, start), Ok(()));
+        assert_eq!(failures.count(bad, start + wait), Ok(()));
+        assert!(failures.count(bad, start + wait).is_err());
+        let rested = start + Duration::from_secs(60);
+        for _ in 0..50 {
+            assert_eq!(failures.count(bad, rested), Ok(()));
+        }
+        assert!(failures.count(bad, rested).is_err());
+        assert!(
+            Failures::new(Rate {
+                per_second: 0,
+                burst: 1
+            })
+            .is_none()
+        );
+    }
+
+    #[tokio::test]
+    async fn a_window_rolls_per_account() {
+        let rolling = Rolling::new(Window {
+            requests: 3,
+            length: Duration::from_secs(60),
+        });
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        for second in [0, 10, 20] {
+            assert_eq!(rolling.count("ac_1", after(second)), Ok(()));
+        }
+        assert_eq!(
+            rolling.count("ac_1", after(30)),
+            Err(Duration::from_secs(30))
+        );
+        assert_eq!(rolling.count("ac_2", after(30)), Ok(()));
+        assert_eq!(rolling.count("ac_1", after(60)), Ok(()));
+        assert_eq!(
+            rolling.count("ac_1", after(60)),
+            Err(Duration::from_secs(10))
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_that_fills_its_places_leaves_room_for_others() {
+        let turnstile = Turnstile::new(4, 2, Duration::from_secs(1));
+        let first = turnstile.enter_key("a").await.unwrap();
+        let _second = turnstile.enter_key("a").await.unwrap();
+        assert!(turnstile.enter_key("a").await.is_none());
+        assert!(turnstile.enter_key("b").await.is_some());
+        drop(first);
+        assert!(turnstile.enter_key("a").await.is_some());
+
+        let _all = turnstile.all.clone().acquire_many_owned(4).await.unwrap();
+        assert!(turnstile.enter().await.is_none());
+    }
+
+    #[test]
+    fn a_source_has_so_many_connections_and_is_forgotten_with_the_last() {
+        let sources = PerSource::default();
+        let held = sources.enter(source("192.0.2.1"), 1).unwrap();
+        assert!(sources.enter(source("192.0.2.1"), 1).is_none());
+        assert!(sources.enter(source("192.0.2.2"), 1).is_some());
+        drop(held);
+        assert!(sources.0.lock().unwrap().is_empty());
+    }
+}

@@ -1,0 +1,343 @@
+//! The OpenAPI 3.1 document of the management API, assembled from the operation table.
+//!
+//! Schemas come from the types that read and write the bodies: inputs in the mode of reading, views
+//! in the mode of writing, so that a nullable field that is always present is listed as required. A
+//! type that differs between the two is listed twice, the input with the suffix `Input`. Every map is
+//! sorted by name: the same table makes the same bytes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use culvert_control::{Operation, Parameter, Status};
+use schemars::SchemaGenerator;
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value, json};
+
+use crate::body::BODY_BYTES_MAX;
+use crate::route::TAIL_PATH;
+
+const SCHEMAS: &str = "#/components/schemas/";
+
+/// The document over `operations`.
+pub fn openapi(operations: &[Operation]) -> Value {
+    let mut schemas = Schemas::collect(operations);
+    let mut paths: BTreeMap<&str, BTreeMap<&str, Value>> = BTreeMap::new();
+    for (index, operation) in operations.iter().enumerate() {
+        let method = match operation.method {
+            culvert_control::Method::Get => "get",
+            culvert_control::Method::Post => "post",
+            culvert_control::Method::Patch => "patch",
+            culvert_control::Method::Delete => "delete",
+        };
+        let body = schemas.inputs.remove(&index);
+        let view = schemas.views.remove(&index);
+        paths
+            .entry(&operation.path)
+            .or_default()
+            .insert(method, described(operation, body, view));
+    }
+    paths.insert(TAIL_PATH, [("get", tail())].into());
+
+    let tags: BTreeSet<&str> = operations.iter().map(tag).chain(["events"]).collect();
+    let tags: Vec<Value> = tags.into_iter().map(|name| json!({"name": name})).collect();
+    let document = json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "culvert management API",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "Everything a culvert installation is told to do. Bodies are JSON; \
+                            times are RFC 3339 in UTC; lists are newest first and paged by id.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "jsonSchemaDialect": "https://json-schema.org/draft/2020-12/schema",
+        "servers": [{"url": "/"}],
+        "security": [{"bearer": []}],
+        "tags": tags,
+        "paths": paths,
+        "components": {
+            "schemas": schemas.components,
+            "responses": {"Error": problem_response()},
+            "headers": {"OperationId": {
+                "description": "Names this call in the server's log.",
+                "required": true,
+                "schema": {"type": "string"},
+            }},
+            "securitySchemes": {"bearer": {
+                "type": "http",
+                "scheme": "bearer",
+                "description": "The token of an API key, shown once when the key is made.",
+            }},
+        },
+    });
+    sorted(document)
+}
+
+/// The name of the tag an operation is under.
+fn tag(operation: &Operation) -> &str {
+    match operation.collection {
+        "" => "root",
+        collection => collection,
+    }
+}
+
+/// The unique name of an operation: `api_keys_create`.
+pub(crate) fn operation_id(operation: &Operation) -> String {
+    match operation.collection {
+        "" => operation.name.to_owned(),
+        // Some collections have two segments; generators of clients want plain names.
+        collection => format!("{}_{}", collection.replace('/', "_"), operation.name),
+    }
+}
+
+fn described(operation: &Operation, body: Option<Value>, view: Option<Value>) -> Value {
+    let in_path = operation.path.split('/').filter_map(|segment| {
+        let name = segment.strip_prefix('{')?.strip_suffix('}')?;
+        Some(json!({
+            "name": name, "in": "path", "required": true, "schema": {"type": "string"},
+        }))
+    });
+    let parameters: Vec<Value> = in_path
+        .chain(operation.query.iter().map(query_parameter))
+        .collect();
+    let (status, said) = match operation.answer.status {
+        Status::Ok => ("200", "Done."),
+        Status::Created => ("201", "Made."),
+        Status::NoContent => ("204", "Done; there is nothing to show."),
+    };
+    let mut success = json!({
+        "description": said,
+        "headers": {"ngrok-operation-id": {"$ref": "#/components/headers/OperationId"}},
+    });
+    if let Some(view) = view {
+        success["content"] = json!({"application/json": {"schema": view}});
+    }
+    let mut described = json!({
+        "operationId": operation_id(operation),
+        "tags": [tag(operation)],
+        "summary": operation.doc,
+        "parameters": parameters,
+        "responses": {
+            status: success,
+            "default": {"$ref": "#/components/responses/Error"},
+        },
+    });
+    if let (Some(spec), Some(schema)) = (&operation.body, body) {
+        described["requestBody"] = json!({
+            "description": format!("At most {BODY_BYTES_MAX} bytes."),
+            "required": spec.required,
+            "content": {"application/json": {"schema": schema}},
+        });
+    }
+    described
+}
+
+fn query_parameter(parameter: &Parameter) -> Value {
+    let one = match parameter.within {
+        Some((least, largest)) => {
+            json!({"type": "integer", "minimum": least, "maximum": largest})
+        }
+        None => json!({"type": "string"}),
+    };
+    let schema = if parameter.repeatable {
+        json!({"type": "array", "items": one})
+    } else {
+        one
+    };
+    json!({
+        "name": parameter.name,
+        "in": "query",
+        "description": parameter.doc,
+        "required": false,
+        "schema": schema,
+    })
+}
+
+fn tail() -> Value {
+    let parameters: Vec<Value> = crate::tail::PARAMETERS
+        .iter()
+        .map(query_parameter)
+        .collect();
+    json!({
+        "operationId": "events_tail",
+        "tags": ["events"],
+        "summary": "Follows events as they happen, as server-sent events.",
+        "parameters": parameters,
+        "responses": {
+            "200": {
+                "description": "One message per event, its data being the event; `lost` messages \
+                                say how many a slow reader missed.",
+                "headers": {"ngrok-operation-id": {"$ref": "#/components/headers/OperationId"}},
+                "content": {"text/event-stream": {"schema": {"type": "string"}}},
+            },
+            "default": {"$ref": "#/components/responses/Error"},
+        },
+    })
+}
+
+fn problem_response() -> Value {
+    json!({
+        "description": "Not done, and why.",
+        "headers": {"ngrok-operation-id": {"$ref": "#/components/headers/OperationId"}},
+        "content": {"application/json": {"schema": {"$ref": format!("{SCHEMAS}Error")}}},
+    })
+}
+
+fn problem_schema() -> Value {
+    json!({
+        "description": "Why a request was not done.",
+        "type": "object",
+        "required": ["status_code", "msg", "details"],
+        "properties": {
+            "error_code": {
+                "description": "The kind of refusal; absent where there is none.",
+                "type": "string",
+                "pattern": "^ERR_NGROK_[0-9]+$",
+            },
+            "status_code": {"description": "The HTTP status.", "type": "integer"},
+            "msg": {"description": "One sentence for people.", "type": "string"},
+            "details": {
+                "description": "Further facts; always has `operation_id`.",
+                "type": "object",
+                "required": ["operation_id"],
+                "properties": {"operation_id": {"type": "string"}},
+                "additionalProperties": {"type": "string"},
+            },
+        },
+    })
+}
+
+/// The schemas of all bodies, by the index of their operation, and what they refer to.
+struct Schemas {
+    inputs: BTreeMap<usize, Value>,
+    views: BTreeMap<usize, Value>,
+    components: BTreeMap<String, Value>,
+}
+
+impl Schemas {
+    fn collect(operations: &[Operation]) -> Self {
+        let settings = SchemaSettings::draft2020_12().with(|settings| {
+            settings.definitions_path = "/components/schemas".into();
+            settings.meta_schema = None;
+        });
+        let mut reading = settings.clone().into_generator();
+        let mut writing = settings.for_serialize().into_generator();
+        let mut inputs = BTreeMap::new();
+        let mut views = BTreeMap::new();
+        for (index, operation) in operations.iter().enumerate() {
+            if let Some(spec) = &operation.body {
+                inputs.insert(index, Value::from((spec.schema)(&mut reading)));
+            }
+            if let Some(schema) = operation.answer.schema {
+                views.insert(index, Value::from(schema(&mut writing)));
+            }
+        }
+        let read = definitions(reading);
+        let mut components = definitions(writing);
+        let renamed = differing(&read, &components);
+        for schema in inputs.values_mut() {
+            rename(schema, &renamed);
+        }
+        for (name, mut schema) in read {
+            rename(&mut schema, &renamed);
+            let name = if renamed.contains(&name) {
+                format!("{name}Input")
+            } else {
+                name
+            };
+            components.insert(name, schema);
+        }
+        components.insert("Error".into(), problem_schema());
+        Self {
+            inputs,
+            views,
+            components,
+        }
+    }
+}
+
+fn definitions(mut generator: SchemaGenerator) -> BTreeMap<String, Value> {
+    generator.take_definitions(true).into_iter().collect()
+}
+
+/// Names that mean one thing when read and another when written, directly or by what they refer to.
+fn differing(
+    read: &BTreeMap<String, Value>,
+    written: &BTreeMap<String, Value>,
+) -> BTreeSet<String> {
+    let mut differing: BTreeSet<String> = read
+        .iter()
+        .filter(|(name, schema)| written.get(*name).is_some_and(|other| other != *schema))
+        .map(|(name, _)| name.clone())
+        .collect();
+    loop {
+        let more: Vec<String> = read
+            .iter()
+            .filter(|(name, schema)| {
+                written.contains_key(*name)
+                    && !differing.contains(*name)
+                    && references(schema)
+                        .iter()
+                        .any(|name| differing.contains(*name))
+            })
+            .map(|(name, _)| name.clone())
+            .collect();
+        if more.is_empty() {
+            return differing;
+        }
+        differing.extend(more);
+    }
+}
+
+/// The names of the components a schema refers to.
+fn references(schema: &Value) -> Vec<&str> {
+    match schema {
+        Value::Object(map) => map
+            .iter()
+            .flat_map(|(key, value)| match value {
+                Value::String(target) if key == "$ref" => {
+                    target.strip_prefix(SCHEMAS).into_iter().collect()
+                }
+                value => references(value),
+            })
+            .collect(),
+        Value::Array(list) => list.iter().flat_map(references).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn rename(schema: &mut Value, renamed: &BTreeSet<String>) {
+    match schema {
+        Value::Object(map) => {
+            for (key, value) in map {
+                match value {
+                    Value::String(target) if key == "$ref" => {
+                        let name = target.strip_prefix(SCHEMAS);
+                        if name.is_some_and(|name| renamed.contains(name)) {
+                            target.push_str("Input");
+                        }
+                    }
+                    value => rename(value, renamed),
+                }
+            }
+        }
+        Value::Array(list) => list.iter_mut().for_each(|value| rename(value, renamed)),
+        _ => {}
+    }
+}
+
+/// The same value with the members of every object in order of name.
+fn sorted(value: Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let members: BTreeMap<String, Value> = map
+                .into_iter()
+                .map(|(name, value)| (name, sorted(value)))
+                .collect();
+            Value::Object(members.into_iter().collect::<Map<_, _>>())
+        }
+        Value::Array(list) => list.into_iter().map(sorted).collect(),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,254 @@
+//! How fast a connection must move: deadlines for the head of a request, for idleness between
+//! requests, and for a peer that does not read.
+//!
+//! The HTTP library's own header deadline also runs while a connection is idle between requests, and
+//! arms a timer for each. Here the socket and the requests leave marks in one small state, and the
+//! connection's task looks at it now and then ([`Pace::overdue`]). A deadline runs from when its work
+//! began; no byte restarts it, except that a write which makes progress is not stalled.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
+
+/// How long each phase of a connection may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Paces {
+    /// From the first byte of a request (or from the accept) to the end of its head.
+    pub(crate) head: Duration,
+    /// Without a request, HTTP/1.1.
+    pub(crate) idle: Duration,
+    /// Without a request, HTTP/2.
+    pub(crate) idle_h2: Duration,
+    /// Bytes waiting for a peer that takes none.
+    pub(crate) stalled: Duration,
+}
+
+/// The state of one connection, shared by its socket, its requests and its task.
+#[derive(Clone, Debug)]
+pub(crate) struct Pace(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    since: Instant,
+    in_flight: u32,
+    stalled_since: Option<Instant>,
+    fresh: bool,
+    h2: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Phase {
+    Head,
+    Idle,
+}
+
+impl Pace {
+    /// The state of a connection that was just accepted: its first head is due.
+    pub(crate) fn begin() -> Self {
+        Self(Arc::new(Mutex::new(State {
+            phase: Phase::Head,
+            since: Instant::now(),
+            in_flight: 0,
+            stalled_since: None,
+            fresh: true,
+            h2: false,
+        })))
+    }
+
+    /// Marks that a request's head arrived. The connection is busy until the guard is dropped.
+    pub(crate) fn request(&self) -> Busy {
+        let mut state = self.lock();
+        state.in_flight = state.in_flight.saturating_add(1);
+        Busy(self.clone())
+    }
+
+    /// What the connection is late with, if anything.
+    pub(crate) fn overdue(&self, now: Instant, paces: &Paces) -> Option<&'static str> {
+        let state = self.lock();
+        if let Some(since) = state.stalled_since
+            && now >= since + paces.stalled
+        {
+            return Some("the peer does not read");
+        }
+        if state.in_flight > 0 {
+            return None;
+        }
+        let (allowed, why) = match state.phase {
+            Phase::Head => (paces.head, "the head of a request did not arrive"),
+            Phase::Idle if state.h2 => (paces.idle_h2, "idle"),
+            Phase::Idle => (paces.idle, "idle"),
+        };
+        (now >= state.since + allowed).then_some(why)
+    }
+
+    fn took(&self, bytes: &[u8]) {
+        let mut state = self.lock();
+        if std::mem::take(&mut state.fresh) {
+            // The first head of HTTP/2 is its preface; what follows are frames, not heads.
+            state.h2 = bytes.starts_with(b"PRI ");
+        } else if state.h2 && state.phase == Phase::Head && state.in_flight == 0 {
+            state.phase = Phase::Idle;
+        } else if !state.h2 && state.phase == Phase::Idle && state.in_flight == 0 {
+            state.phase = Phase::Head;
+            state.since = Instant::now();
+        }
+    }
+
+    fn wrote(&self, pending: bool) {
+        let mut state = self.lock();
+        if !pending {
+            state.stalled_since = None;
+        } else if state.stalled_since.is_none() {
+            state.stalled_since = Some(Instant::now());
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// A request in flight.
+#[derive(Debug)]
+pub(crate) struct Busy(Pace);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.in_flight = state.in_flight.saturating_sub(1);
+        if state.in_flight == 0 {
+            state.phase = Phase::Idle;
+            state.since = Instant::now();
+        }
+    }
+}
+
+/// A socket that leaves marks in its connection's [`Pace`].
+#[derive(Debug)]
+pub(crate) struct Paced<S> {
+    socket: S,
+    pace: Pace,
+}
+
+impl<S> Paced<S> {
+    pub(crate) fn new(socket: S, pace: Pace) -> Self {
+        Self { socket, pace }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut self.socket).poll_read(context, buffer);
+        if let Some(bytes) = buffer
+            .filled()
+            .get(before..)
+            .filter(|bytes| !bytes.is_empty())
+        {
+            self.pace.took(bytes);
+        }
+        polled
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        let polled = Pin::new(&mut self.socket).poll_write(context, bytes);
+        self.pace.wrote(polled.is_pending());
+        polled
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[std::io::IoSlice<'_>],
+    ) -> Poll<std::io::Result<usize>> {
+        let polled = Pin::new(&mut self.socket).poll_write_vectored(context, slices);
+        self.pace.wrote(polled.is_pending());
+        polled
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(context)
+    }
+
+    fn poll_shutdown(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PACES: Paces = Paces {
+        head: Duration::from_secs(5),
+        idle: Duration::from_secs(75),
+        idle_h2: Duration::from_secs(120),
+        stalled: Duration::from_secs(30),
+    };
+
+    fn late(pace: &Pace, after_s: u64) -> bool {
+        let now = Instant::now() + Duration::from_secs(after_s);
+        pace.overdue(now, &PACES).is_some()
+    }
+
+    #[tokio::test]
+    async fn a_head_is_due_soon_an_idle_connection_later_and_a_request_is_left_alone() {
+        let pace = Pace::begin();
+        assert!(!late(&pace, 4) && late(&pace, 6));
+        pace.took(b"GET / HT");
+        pace.took(b"TP/1.1");
+        assert!(late(&pace, 6), "a byte restarts nothing");
+        let busy = pace.request();
+        assert!(!late(&pace, 1000));
+        drop(busy);
+        assert!(!late(&pace, 74) && late(&pace, 76));
+        pace.took(b"G");
+        assert!(!late(&pace, 4) && late(&pace, 6));
+    }
+
+    #[tokio::test]
+    async fn http2_has_no_heads_after_its_preface() {
+        let pace = Pace::begin();
+        pace.took(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+        assert!(late(&pace, 6), "a preface alone is not enough");
+        pace.took(b"\0\0\0\x04");
+        assert!(!late(&pace, 119) && late(&pace, 121));
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_does_not_read_is_late_even_during_a_request() {
+        let pace = Pace::begin();
+        let _busy = pace.request();
+        pace.wrote(true);
+        assert!(!late(&pace, 29) && late(&pace, 31));
+        pace.wrote(false);
+        assert!(!late(&pace, 31));
+    }
+}

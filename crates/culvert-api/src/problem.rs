@@ -1,0 +1,278 @@
+//! How a refusal or a fault reads on the wire, and the only place that knows HTTP status codes of
+//! failures (contract: management API 1.14).
+//!
+//! A [`Problem`] is what any step of a request may end with. It becomes a response once, in
+//! [`Problem::into_response`]: the status from the refusal's class, the JSON body that every client
+//! indexes, `cache-control: no-store`, and the header its status calls for. A fault is logged here
+//! with its causes under the operation id; the caller sees one sentence.
+
+use culvert_base::{Class, Code, Fault, Refusal};
+use culvert_control::Error;
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{HeaderValue, Response, StatusCode};
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+
+use crate::answer::{Body, JSON, NO_STORE};
+
+const FAILED: Code = Code::new(10_000);
+
+/// Why a request is not done. Boxed: most requests are done, and their results stay small.
+#[derive(Debug)]
+pub(crate) struct Problem(Box<Told>);
+
+#[derive(Debug)]
+struct Told {
+    status: StatusCode,
+    refusal: Refusal,
+    fault: Option<Fault>,
+    allow: Option<HeaderValue>,
+    retry_after: Option<u64>,
+}
+
+impl Problem {
+    /// The path exists for other methods, which `allow` lists.
+    pub(crate) fn wrong_method(allow: HeaderValue) -> Self {
+        let mut problem = Self::from(Refusal::uncoded(Class::WrongMethod, "Method not allowed"));
+        problem.0.allow = Some(allow);
+        problem
+    }
+
+    /// Nothing is at this path.
+    pub(crate) fn unknown_path(path: &str) -> Self {
+        Refusal::uncoded(Class::NotFound, "Not Found")
+            .with("path", path)
+            .into()
+    }
+
+    /// The request's target is longer than it may be.
+    pub(crate) fn target_too_long() -> Self {
+        let mut problem = Self::from(Refusal::uncoded(
+            Class::Invalid,
+            "The path and query are longer than 16 KiB.",
+        ));
+        problem.0.status = StatusCode::URI_TOO_LONG;
+        problem
+    }
+
+    /// Too many calls (226); the next is taken after so many seconds.
+    pub(crate) fn too_many(retry_after: u64) -> Self {
+        let mut problem = Self::from(Refusal::of(Code::new(226)));
+        problem.0.retry_after = Some(retry_after.max(1));
+        problem
+    }
+
+    /// Ours, and it passes: full, stopping, or somebody we need is away.
+    pub(crate) fn unavailable(why: &'static str) -> Self {
+        Self::from(Refusal {
+            class: Class::Unavailable,
+            ..Refusal::new(FAILED, why)
+        })
+    }
+
+    /// Ours, and its reason is known only as text: a panic that was caught.
+    pub(crate) fn broken(doing: &'static str) -> Self {
+        Fault::bare(doing).into()
+    }
+
+    /// The same problem, told as one that passes: what we lean on is away right now.
+    pub(crate) fn passing(self) -> Self {
+        let mut problem = Self::unavailable("The server cannot reach its store; try again.");
+        problem.0.fault = self.0.fault;
+        problem
+    }
+
+    /// What the caller is told.
+    pub(crate) fn refusal(&self) -> &Refusal {
+        &self.0.refusal
+    }
+
+    /// Whether something of ours broke.
+    pub(crate) fn is_fault(&self) -> bool {
+        self.0.fault.is_some()
+    }
+
+    /// The HTTP status it has.
+    pub(crate) fn status(&self) -> StatusCode {
+        self.0.status
+    }
+
+    /// Ends the problem as a response; a fault is logged on the way.
+    pub(crate) fn into_response(self, operation_id: &str) -> Response<Body> {
+        let told = *self.0;
+        if let Some(fault) = &told.fault {
+            tracing::error!(operation.id = operation_id, "{}", fault.chain());
+        }
+        let wire = Wire {
+            refusal: &told.refusal,
+            status: told.status,
+            operation_id,
+        };
+        let body = serde_json::to_vec(&wire).expect("text and numbers always serialise");
+        let mut response = Response::new(Body::whole(body.into()));
+        *response.status_mut() = told.status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, JSON);
+        headers.insert(CACHE_CONTROL, NO_STORE);
+        if told.status == StatusCode::UNAUTHORIZED {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Some(allow) = told.allow {
+            headers.insert(ALLOW, allow);
+        }
+        if let Some(seconds) = told.retry_after {
+            headers.insert(RETRY_AFTER, seconds.into());
+        }
+        response
+    }
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        // What passes may be tried again at once; a longer wait is said by the limit that knows it.
+        let passes = matches!(
+            refusal.class,
+            Class::TooMany | Class::Unavailable | Class::Conflict
+        );
+        Self(Box::new(Told {
+            status: status(refusal.class),
+            retry_after: passes.then_some(1),
+            refusal,
+            fault: None,
+            allow: None,
+        }))
+    }
+}
+
+impl From<Fault> for Problem {
+    fn from(fault: Fault) -> Self {
+        let mut problem = Self::from(Refusal::of(FAILED));
+        problem.0.fault = Some(fault);
+        problem
+    }
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Refused(refusal) => refusal.into(),
+            Error::Faulted(fault) => fault.into(),
+        }
+    }
+}
+
+/// The status of a class.
+///
+/// A conflict is never 409: what is wrong with a request is 400 by contract, and what others did at
+/// the same time passes, so it is a 503 that clients repeat.
+pub(crate) fn status(class: Class) -> StatusCode {
+    match class {
+        Class::Invalid => StatusCode::BAD_REQUEST,
+        Class::Unauthenticated => StatusCode::UNAUTHORIZED,
+        Class::Forbidden => StatusCode::FORBIDDEN,
+        Class::NotFound => StatusCode::NOT_FOUND,
+        Class::WrongMethod => StatusCode::METHOD_NOT_ALLOWED,
+        Class::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        Class::UnsupportedType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        Class::TooMany => StatusCode::TOO_MANY_REQUESTS,
+        Class::Failed => StatusCode::INTERNAL_SERVER_ERROR,
+        Class::Conflict | Class::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+    }
+}
+
+/// The body clients index: `error_code` is left out when there is none, `details` has text only and
+/// is never empty.
+struct Wire<'a> {
+    refusal: &'a Refusal,
+    status: StatusCode,
+    operation_id: &'a str,
+}
+
+impl Serialize for Wire<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        if let Some(code) = self.refusal.code {
+            map.serialize_entry("error_code", &code.to_string())?;
+        }
+        map.serialize_entry("status_code", &self.status.as_u16())?;
+        map.serialize_entry("msg", &self.refusal.message)?;
+        map.serialize_entry("details", &Details(self))?;
+        map.end()
+    }
+}
+
+struct Details<'a>(&'a Wire<'a>);
+
+impl Serialize for Details<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("operation_id", self.0.operation_id)?;
+        for (name, value) in &self.0.refusal.details {
+            map.serialize_entry(name, value)?;
+        }
+        map.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    async fn told(problem: Problem) -> (u16, Option<String>, Value) {
+        let response = problem.into_response("op_1");
+        let status = response.status().as_u16();
+        let wait = response.headers().get(RETRY_AFTER).cloned();
+        let bytes = response.into_body().collect().await.unwrap().to_bytes();
+        (
+            status,
+            wait.map(|wait| wait.to_str().unwrap().to_owned()),
+            serde_json::from_slice(&bytes).unwrap(),
+        )
+    }
+
+    #[tokio::test]
+    async fn a_fault_shows_one_sentence_and_no_cause() {
+        let fault = || Fault::new("reading a document", std::io::Error::other("/secret/path"));
+        let (status, wait, body) = told(fault().into()).await;
+        assert_eq!((status, wait), (500, None));
+        assert_eq!(body["error_code"], "ERR_NGROK_10000");
+        assert_eq!(body["details"], json!({"operation_id": "op_1"}));
+        assert!(!body.to_string().contains("secret") && !body.to_string().contains("document"));
+
+        let (status, wait, body) = told(Problem::from(fault()).passing()).await;
+        assert_eq!((status, wait.as_deref()), (503, Some("1")));
+        assert_eq!(body["error_code"], "ERR_NGROK_10000");
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_shown_as_it_is() {
+        let refusal = Refusal::new(Code::new(215), "no").with("field", "x");
+        let (status, _, body) = told(refusal.into()).await;
+        assert_eq!(status, 400);
+        assert_eq!(
+            body,
+            json!({
+                "error_code": "ERR_NGROK_215",
+                "status_code": 400,
+                "msg": "no",
+                "details": {"operation_id": "op_1", "field": "x"},
+            })
+        );
+        let (_, _, body) = told(Refusal::not_found().into()).await;
+        assert_eq!(
+            body.as_object().unwrap().len(),
+            3,
+            "no code, no key: {body}"
+        );
+    }
+
+    #[tokio::test]
+    async fn what_others_changed_meanwhile_is_to_be_tried_again() {
+        let conflict = Refusal::uncoded(Class::Conflict, "others kept changing it");
+        let (status, wait, _) = told(conflict.into()).await;
+        assert_eq!((status, wait.as_deref()), (503, Some("1")));
+    }
+}

@@ -1,0 +1,102 @@
+//! Query strings and percent escapes (contract: management API 1.9).
+//!
+//! Not here: which parameters an operation takes (control).
+
+use std::borrow::Cow;
+
+use culvert_base::{Code, Refusal};
+
+/// The parameters of a query in the order given, names and values decoded.
+pub(crate) fn parse(query: &str) -> Result<Vec<(String, String)>, Refusal> {
+    query
+        .split('&')
+        .filter(|pair| !pair.is_empty())
+        .map(|pair| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            Some((form(name)?, form(value)?))
+        })
+        .collect::<Option<_>>()
+        .ok_or_else(|| Refusal::of(Code::new(230)))
+}
+
+/// A path segment, decoded. One that cannot be decoded stays as it is and so names nothing.
+pub(crate) fn segment(text: &str) -> String {
+    decode(Cow::Borrowed(text)).unwrap_or_else(|| text.to_owned())
+}
+
+fn form(text: &str) -> Option<String> {
+    if text.contains('+') {
+        decode(Cow::Owned(text.replace('+', " ")))
+    } else {
+        decode(Cow::Borrowed(text))
+    }
+}
+
+fn decode(text: Cow<'_, str>) -> Option<String> {
+    if !text.contains('%') {
+        return Some(text.into_owned());
+    }
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte == b'%' {
+            let high = char::from(bytes.next()?).to_digit(16)?;
+            let low = char::from(bytes.next()?).to_digit(16)?;
+            decoded.push(u8::try_from(high * 16 + low).ok()?);
+        } else {
+            decoded.push(byte);
+        }
+    }
+    String::from_utf8(decoded).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn pairs(query: &str) -> Option<Vec<(String, String)>> {
+        parse(query).ok()
+    }
+
+    #[test]
+    fn parameters_are_decoded_in_order() {
+        let expected = [
+            ("id", "a"),
+            ("id", "b c"),
+            ("filter", "obj.a == \"é+\""),
+            ("x", ""),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(
+            pairs("id=a&id=b+c&&filter=obj.a%20%3D%3D+%22%C3%A9%2B%22&x").unwrap(),
+            expected
+        );
+        assert_eq!(pairs("").unwrap(), []);
+        for bad in ["a=%", "a=%4", "a=%zz", "%ff=1", "a=%c3%28", "a=%+1"] {
+            assert_eq!(pairs(bad), None, "{bad}");
+        }
+        assert_eq!(segment("ak%5Fx"), "ak_x");
+        assert_eq!(segment("%ff"), "%ff");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_comes_back(given in prop::collection::vec((".{1,8}", ".{0,8}"), 0..6)) {
+            let encode = |text: &str| text.bytes().map(|b| format!("%{b:02X}")).collect::<String>();
+            let query = given
+                .iter()
+                .map(|(name, value)| format!("{}={}", encode(name), encode(value)))
+                .collect::<Vec<_>>()
+                .join("&");
+            prop_assert_eq!(parse(&query).unwrap(), given);
+        }
+
+        #[test]
+        fn any_text_is_read_or_refused(text in ".{0,64}") {
+            prop_assert!(parse(&text).is_ok_and(|pairs| pairs.len() <= 64) || text.contains('%'));
+            prop_assert!(segment(&text).len() <= text.len());
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! The reference pages of the API as Markdown, drawn from the operation table and the table of codes.
+//!
+//! Here are functions that return text; the binary's tests write the files and fail when they are
+//! stale.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+use culvert_base::refusal::CODES;
+use culvert_control::Operation;
+use serde_json::Value;
+
+use crate::openapi::{openapi, operation_id};
+use crate::problem;
+
+/// `docs/reference/api.md`: every operation with what it takes and answers.
+pub fn api(operations: &[Operation]) -> String {
+    let document = openapi(operations);
+    let mut page = String::from(
+        "# Management API\n\n\
+         Every operation, generated from the table the server routes by. The same as a document for \
+         machines: `GET /openapi.json`, or `culvert openapi`.\n",
+    );
+    let mut collection = None;
+    for operation in operations {
+        if collection != Some(operation.collection) {
+            collection = Some(operation.collection);
+            let title = match operation.collection {
+                "" => "root",
+                name => name,
+            };
+            line(&mut page, format_args!("\n## {title}"));
+        }
+        describe(&mut page, operation, &document);
+    }
+    types(&mut page, &document);
+    page
+}
+
+/// `docs/reference/errors.md`: every code a caller may see.
+pub fn errors() -> String {
+    let mut page = String::from(
+        "# Error codes\n\n\
+         The `error_code` of an error body, its usual HTTP status, and what it says unless the place \
+         that refuses knows more. An error without a code has its status and sentence only.\n\n\
+         | Code | Status | Meaning |\n|---|---|---|\n",
+    );
+    for row in CODES {
+        let status = problem::status(row.class).as_u16();
+        let text = cell(row.text);
+        line(
+            &mut page,
+            format_args!("| `ERR_NGROK_{}` | {status} | {text} |", row.number),
+        );
+    }
+    page
+}
+
+fn describe(page: &mut String, operation: &Operation, document: &Value) {
+    let method = operation.method.as_str();
+    line(
+        page,
+        format_args!("\n### `{method} {}`\n\n{}", operation.path, operation.doc),
+    );
+    line(
+        page,
+        format_args!("\nOperation `{}`.", operation_id(operation)),
+    );
+    if !operation.query.is_empty() {
+        line(page, format_args!("\n| Query | Meaning |\n|---|---|"));
+        for parameter in operation.query {
+            line(
+                page,
+                format_args!("| `{}` | {} |", parameter.name, cell(parameter.doc)),
+            );
+        }
+    }
+    let method = method.to_ascii_lowercase();
+    let described = document
+        .pointer("/paths")
+        .and_then(|paths| paths.get(&operation.path)?.get(&method));
+    let Some(described) = described else {
+        return;
+    };
+    if let Some(schema) = described.pointer("/requestBody/content/application~1json/schema") {
+        line(page, format_args!("\nTakes:"));
+        fields(page, schema, document);
+    }
+    let responses = described.get("responses").and_then(Value::as_object);
+    for (status, response) in responses.into_iter().flatten() {
+        if status == "default" {
+            continue;
+        }
+        match response.pointer("/content/application~1json/schema") {
+            Some(schema) => {
+                line(page, format_args!("\nAnswers {status}:"));
+                fields(page, schema, document);
+            }
+            None => line(page, format_args!("\nAnswers {status}.")),
+        }
+    }
+}
+
+/// The types that fields name and no operation takes or answers as a whole.
+fn types(page: &mut String, document: &Value) {
+    let paths = document.get("paths").and_then(Value::as_object);
+    let whole: BTreeSet<&str> = paths
+        .into_iter()
+        .flatten()
+        .filter_map(|(_, methods)| methods.as_object())
+        .flatten()
+        .flat_map(|(_, described)| bodies(described))
+        .filter_map(|schema| schema.get("$ref")?.as_str())
+        .collect();
+    line(page, format_args!("\n## Types"));
+    let components = document
+        .pointer("/components/schemas")
+        .and_then(Value::as_object);
+    for (name, schema) in components.into_iter().flatten() {
+        if whole
+            .iter()
+            .any(|target| target.ends_with(&format!("/{name}")))
+        {
+            continue;
+        }
+        line(page, format_args!("\n### {name}"));
+        if let Some(said) = schema.get("description").and_then(Value::as_str) {
+            line(page, format_args!("\n{said}"));
+        }
+        fields(page, schema, document);
+    }
+}
+
+/// The schemas of what an operation takes and answers.
+fn bodies(described: &Value) -> impl Iterator<Item = &Value> {
+    let answers = described.get("responses").and_then(Value::as_object);
+    described
+        .pointer("/requestBody")
+        .into_iter()
+        .chain(answers.into_iter().flatten().map(|(_, answer)| answer))
+        .filter_map(|body| body.pointer("/content/application~1json/schema"))
+}
+
+/// A table of the fields of an object.
+fn fields(page: &mut String, schema: &Value, document: &Value) {
+    let schema = resolved(schema, document);
+    let Some(properties) = schema.get("properties").and_then(Value::as_object) else {
+        line(page, format_args!("\n{}.", kind(schema)));
+        return;
+    };
+    line(
+        page,
+        format_args!("\n| Field | Type | Meaning |\n|---|---|---|"),
+    );
+    for (name, field) in properties {
+        let said = field
+            .get("description")
+            .or_else(|| resolved(field, document).get("description"))
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        line(
+            page,
+            format_args!("| `{name}` | {} | {} |", kind(field), cell(said)),
+        );
+    }
+}
+
+/// The component a `$ref` leads to, or the schema itself.
+fn resolved<'a>(schema: &'a Value, document: &'a Value) -> &'a Value {
+    schema
+        .get("$ref")
+        .and_then(Value::as_str)
+        .and_then(|target| document.pointer(target.strip_prefix('#')?))
+        .unwrap_or(schema)
+}
+
+/// A type in words: `text`, `list of text`, `Source or null`.
+fn kind(schema: &Value) -> String {
+    if let Some(target) = schema.get("$ref").and_then(Value::as_str) {
+        return target.rsplit('/').next().unwrap_or(target).to_owned();
+    }
+    if let Some(choices) = ["anyOf", "oneOf"]
+        .iter()
+        .find_map(|key| schema.get(key)?.as_array())
+    {
+        return choices.iter().map(kind).collect::<Vec<_>>().join(" or ");
+    }
+    if let Some(only) = schema.get("const") {
+        return format!("`{}`", cell(only.as_str().unwrap_or("null")));
+    }
+    if let Some(names) = schema.get("enum").and_then(Value::as_array) {
+        let names: Vec<String> = names
+            .iter()
+            .map(|name| format!("`{}`", cell(name.as_str().unwrap_or("null"))))
+            .collect();
+        return names.join(" or ");
+    }
+    let items = || {
+        schema
+            .get("items")
+            .map_or_else(|| "anything".to_owned(), kind)
+    };
+    let word = |name: &Value| match name.as_str() {
+        Some("string") => "text".to_owned(),
+        Some("boolean") => "bool".to_owned(),
+        Some("array") => format!("list of {}", items()),
+        Some(other) => other.to_owned(),
+        None => "anything".to_owned(),
+    };
+    match schema.get("type") {
+        Some(Value::Array(names)) => names.iter().map(word).collect::<Vec<_>>().join(" or "),
+        Some(name) => word(name),
+        None => "anything".to_owned(),
+    }
+}
+
+/// Text that stays inside its cell of a table.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('\n', " ")
+}
+
+fn line(page: &mut String, text: std::fmt::Arguments<'_>) {
+    writeln!(page, "{text}").expect("writing to a string cannot fail");
+}
+
+#[cfg(test)]
+mod tests {
+    use culvert_control::operations;
+
+    use super::*;
+
+    #[test]
+    fn every_operation_and_every_code_has_its_place() {
+        let page = api(operations());
+        for operation in operations() {
+            let heading = format!("### `{} {}`", operation.method.as_str(), operation.path);
+            assert_eq!(page.matches(&heading).count(), 1, "{heading}");
+        }
+        let page = errors();
+        for row in CODES {
+            assert!(page.contains(&format!("| `ERR_NGROK_{}` | ", row.number)));
+        }
+        assert!(page.contains("| `ERR_NGROK_200` | 401 |"));
+    }
+
+    #[test]
+    fn types_read_as_words() {
+        for (schema, expected) in [
+            (serde_json::json!({"type": "string"}), "text"),
+            (
+                serde_json::json!({"type": ["string", "null"]}),
+                "text or null",
+            ),
+            (
+                serde_json::json!({"type": "array", "items": {"$ref": "#/components/schemas/Source"}}),
+                "list of Source",
+            ),
+            (
+                serde_json::json!({"anyOf": [{"$ref": "#/x/Target"}, {"type": "null"}]}),
+                "Target or null",
+            ),
+            (serde_json::json!(true), "anything"),
+        ] {
+            assert_eq!(kind(&schema), expected);
+        }
+    }
+}

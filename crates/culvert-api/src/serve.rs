@@ -1,0 +1,189 @@
+//! Connections: accepted under limits, served as HTTP/1.1 or HTTP/2 by prior knowledge, drained at
+//! the stop.
+//!
+//! A connection is one task of the server's own set; what it is late with closes it (`pace`). The
+//! stop ends accepting and live tails at once, lets requests finish, and cuts what is left after the
+//! drain.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+use crate::limits::{Held, Source};
+use crate::pace::{Pace, Paced, Paces};
+use crate::peer::{self, Ends};
+use crate::{Api, Limits, Meters};
+
+/// Request line and header section together.
+const HEAD_BYTES_MAX: usize = (16 + 64) << 10;
+const HEADERS_MAX: usize = 128;
+const HEADER_LIST_BYTES_MAX: u32 = 64 << 10;
+const STREAMS_MAX: u32 = 100;
+const STREAM_WINDOW: u32 = 64 << 10;
+const CONNECTION_WINDOW: u32 = 1 << 20;
+const UNSENT_BYTES_MAX: usize = 512 << 10;
+/// Accepting fails for want of files or memory; trying at once would spin.
+const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(50);
+
+impl Api {
+    /// Serves `listener` until `stop` is cancelled, and the requests in flight for the drain after.
+    pub async fn serve(self: Arc<Self>, listener: TcpListener, stop: CancellationToken) {
+        let builder = builder();
+        let mut connections = JoinSet::new();
+        loop {
+            let room = connections.len() < self.settings.limits.connections;
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                Some(ended) = connections.join_next() => self.ended(ended),
+                accepted = listener.accept(), if room => match accepted {
+                    Ok((socket, from)) => {
+                        if let Some((ends, held)) = self.admit(&socket, from) {
+                            let serving = Arc::clone(&self).connection(
+                                builder.clone(), socket, ends, held, stop.clone(),
+                            );
+                            connections.spawn(serving);
+                            self.meters.connections.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "the API cannot accept connections: {error}");
+                        tokio::time::sleep(ACCEPT_AGAIN_AFTER).await;
+                    }
+                },
+            }
+        }
+        drop(listener);
+        self.stopping.cancel();
+        let draining = async {
+            while let Some(ended) = connections.join_next().await {
+                self.ended(ended);
+            }
+        };
+        if tokio::time::timeout(self.settings.limits.drain, draining)
+            .await
+            .is_err()
+        {
+            let left = connections.len();
+            tracing::warn!(
+                left,
+                "{left} API connections were cut at the end of the drain"
+            );
+            connections.shutdown().await;
+        }
+    }
+
+    fn admit(&self, socket: &TcpStream, from: SocketAddr) -> Option<(Ends, Option<Held>)> {
+        let ends = Ends {
+            peer: from,
+            local: socket.local_addr().ok()?,
+        };
+        // Answers are small and written whole; waiting to fill a segment only delays them.
+        socket.set_nodelay(true).ok()?;
+        if peer::is_trusted(from.ip(), &self.settings.trusted_proxies) {
+            return Some((ends, None));
+        }
+        let most = self.settings.limits.connections_per_source;
+        let held = self.sources.enter(Source::of(from.ip()), most);
+        if held.is_none() {
+            Meters::count(&self.meters.connections_refused);
+        }
+        held.map(|held| (ends, Some(held)))
+    }
+
+    fn ended(&self, ended: Result<(), tokio::task::JoinError>) {
+        self.meters.connections.fetch_sub(1, Ordering::Relaxed);
+        if ended.is_err_and(|error| error.is_panic()) {
+            Meters::count(&self.meters.panics);
+            tracing::error!("an API connection panicked");
+        }
+    }
+
+    async fn connection(
+        self: Arc<Self>,
+        builder: Builder<TokioExecutor>,
+        socket: TcpStream,
+        ends: Ends,
+        _held: Option<Held>,
+        stop: CancellationToken,
+    ) {
+        let limits = &self.settings.limits;
+        let paces = paces(limits);
+        let pace = Pace::begin();
+        let service = service_fn(|request: Request<Incoming>| {
+            let busy = pace.request();
+            let api = Arc::clone(&self);
+            async move {
+                let mut response = api.answer(request, ends).await;
+                response.body_mut().hold(busy);
+                Ok::<_, Infallible>(response)
+            }
+        });
+        let io = TokioIo::new(Paced::new(socket, pace.clone()));
+        let mut connection = Box::pin(builder.serve_connection(io, service));
+        let mut looks = tokio::time::interval(limits.head / 4);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut stopping = false;
+        loop {
+            tokio::select! {
+                biased;
+                ended = connection.as_mut() => {
+                    if let Err(error) = ended {
+                        tracing::debug!(%error, "an API connection ended early: {error}");
+                    }
+                    return;
+                }
+                () = stop.cancelled(), if !stopping => {
+                    stopping = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+                _ = looks.tick() => if let Some(why) = pace.overdue(Instant::now(), &paces) {
+                    Meters::count(&self.meters.connections_late);
+                    tracing::debug!(peer = %ends.peer, "an API connection was closed: {why}");
+                    return;
+                },
+            }
+        }
+    }
+}
+
+fn paces(limits: &Limits) -> Paces {
+    Paces {
+        head: limits.head,
+        idle: limits.idle.0,
+        idle_h2: limits.idle.1,
+        stalled: limits.stalled,
+    }
+}
+
+fn builder() -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        // `pace` watches heads; this one would also run while a connection is idle.
+        .header_read_timeout(None)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .max_headers(HEADERS_MAX);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS_MAX)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_header_list_size(HEADER_LIST_BYTES_MAX)
+        .max_send_buf_size(UNSENT_BYTES_MAX);
+    builder
+}

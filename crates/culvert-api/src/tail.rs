@@ -1,0 +1,163 @@
+//! The live tail as server-sent events: `GET /events/tail?type=…&filter=…&fields=…`.
+//!
+//! One message per event, its data the event's envelope on one line. A reader too slow for the stream
+//! misses events and is sent a message `lost` that says how many. A comment goes out when nothing else
+//! did for a while, so that everything between here and the reader keeps the connection. The stream
+//! ends with the client's connection or with the server's stop.
+//!
+//! Not here: what is followed, and how many may follow (delivery, through control).
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use culvert_base::{Code, Refusal};
+use culvert_control::{Caller, Parameter, Tail, TailSpec, Tailed};
+use futures_util::stream;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderValue, Response};
+use http_body::Frame;
+use http_body_util::StreamBody;
+use tokio_util::sync::CancellationToken;
+
+use crate::answer::{Body, NO_STORE};
+use crate::problem::Problem;
+use crate::{Api, Arrival, Meters, query};
+
+const COMMENT_EVERY: Duration = Duration::from_secs(15);
+const OPENING: &str = ": following\n\n";
+const COMMENT: &str = ": still here\n\n";
+const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
+const UNKNOWN_PARAMETER: Code = Code::new(231);
+const REPEATED_PARAMETER: Code = Code::new(232);
+
+/// What the tail takes.
+pub(crate) static PARAMETERS: [Parameter; 3] = [
+    Parameter {
+        name: "type",
+        doc: "Event types to follow, such as `http_request_complete.v0`; none: all.",
+        repeatable: true,
+        within: None,
+    },
+    Parameter {
+        name: "filter",
+        doc: "An expression over `ev`, for traffic events.",
+        repeatable: false,
+        within: None,
+    },
+    Parameter {
+        name: "fields",
+        doc: "Fields of traffic events to show; none: all.",
+        repeatable: true,
+        within: None,
+    },
+];
+
+impl Api {
+    /// Opens a tail and answers with its stream.
+    pub(crate) async fn tail(
+        &self,
+        caller: &Caller,
+        mut arrival: Arrival<'_>,
+    ) -> Result<Response<Body>, Problem> {
+        arrival.read().await?;
+        let spec = spec(arrival.parts.uri.query().unwrap_or_default())?;
+        let tail = self.control.tail(caller, spec)?;
+        self.meters.tails.fetch_add(1, Ordering::Relaxed);
+        let reader = Reader {
+            tail,
+            stopping: self.stopping.clone(),
+            meters: Arc::clone(&self.meters),
+            is_new: true,
+        };
+        let frames = stream::unfold(reader, |mut reader| async move {
+            let text = reader.next().await?;
+            Some((Ok::<_, Infallible>(Frame::data(text)), reader))
+        });
+        let mut response = Response::new(Body::stream(StreamBody::new(frames)));
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, EVENT_STREAM);
+        headers.insert(CACHE_CONTROL, NO_STORE);
+        Ok(response)
+    }
+}
+
+fn spec(query: &str) -> Result<TailSpec, Refusal> {
+    let mut spec = TailSpec::default();
+    for (name, value) in query::parse(query)? {
+        match name.as_str() {
+            "type" => spec.kinds.extend(listed(&value)),
+            "fields" => spec.fields.extend(listed(&value)),
+            "filter" if spec.filter.is_empty() => spec.filter = value,
+            "filter" => return Err(Refusal::of(REPEATED_PARAMETER)),
+            _ => return Err(Refusal::of(UNKNOWN_PARAMETER)),
+        }
+    }
+    Ok(spec)
+}
+
+/// Values may also be joined by commas.
+fn listed(value: &str) -> impl Iterator<Item = String> {
+    value
+        .split(',')
+        .map(str::trim)
+        .filter(|item| !item.is_empty())
+        .map(str::to_owned)
+}
+
+/// One open stream.
+struct Reader {
+    tail: Tail,
+    stopping: CancellationToken,
+    meters: Arc<Meters>,
+    is_new: bool,
+}
+
+impl Reader {
+    /// The next piece of the stream; `None` at the server's stop.
+    async fn next(&mut self) -> Option<Bytes> {
+        // The reader must learn at once that it follows, not with the first event.
+        if std::mem::take(&mut self.is_new) {
+            return Some(Bytes::from_static(OPENING.as_bytes()));
+        }
+        tokio::select! {
+            biased;
+            () = self.stopping.cancelled() => None,
+            next = self.tail.next() => Some(match next {
+                Tailed::Event(line) => format!("data: {line}\n\n").into(),
+                Tailed::Lost(n) => format!("event: lost\ndata: {{\"lost\":{n}}}\n\n").into(),
+            }),
+            () = tokio::time::sleep(COMMENT_EVERY) => Some(Bytes::from_static(COMMENT.as_bytes())),
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.meters.tails.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_followed_stands_in_the_query() {
+        let asked =
+            spec("type=a.v0&type=b.v0,c.v0&filter=ev.x%3D%3D1&fields=p,q&fields=r").unwrap();
+        assert_eq!(asked.kinds, ["a.v0", "b.v0", "c.v0"]);
+        assert_eq!(asked.filter, "ev.x==1");
+        assert_eq!(asked.fields, ["p", "q", "r"]);
+        assert!(spec("").unwrap().kinds.is_empty());
+        for (query, code) in [
+            ("types=a", UNKNOWN_PARAMETER),
+            ("filter=a&filter=b", REPEATED_PARAMETER),
+            ("type=%zz", Code::new(230)),
+        ] {
+            assert_eq!(spec(query).unwrap_err().code, Some(code), "{query}");
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! Requests no client sends. Each is refused, or its connection closed; nothing of ours fails.
+
+use std::sync::atomic::Ordering;
+
+use super::*;
+
+fn impatient() -> Settings {
+    Settings {
+        limits: Limits {
+            head: Duration::from_secs(1),
+            idle: (Duration::from_millis(1500), Duration::from_millis(1500)),
+            request: Duration::from_secs(1),
+            ..Limits::default()
+        },
+        ..Settings::default()
+    }
+}
+
+#[tokio::test]
+async fn raw_requests_are_refused_and_never_fail_us() {
+    let harness = Harness::start(Settings::default()).await;
+    let bearer = format!("Host: a\r\nAuthorization: Bearer {}\r\n", harness.token);
+    let post = format!("POST /api_keys HTTP/1.1\r\n{bearer}");
+    let get = format!("GET /self HTTP/1.1\r\n{bearer}");
+    let many_headers: String = (0..500).map(|n| format!("x-{n}: y\r\n")).collect();
+    let long = "x".repeat(200_000);
+    let longish = "x".repeat(20_000);
+    let deep = "[".repeat(500_000);
+    let expected: Vec<(Vec<u8>, &[u16])> = vec![
+        (b"\0\x01\x02\x03\r\n\r\n".to_vec(), &[400]),
+        (b"GET\r\n\r\n".to_vec(), &[400]),
+        (b"GET / HTTP/9.9\r\n\r\n".to_vec(), &[400, 505]),
+        (b"G\xffT / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(), &[400]),
+        (
+            b"GET /\xff\xfe HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
+            &[400, 404],
+        ),
+        (b"GET /a b HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(), &[400]),
+        (b"GET / HTTP/1.1\r\nHost: a\0b\r\n\r\n".to_vec(), &[400]),
+        (b"GET / HTTP/1.1\r\n folded: x\r\n\r\n".to_vec(), &[400]),
+        (b"GET / HTTP/1.1\r\nname : x\r\n\r\n".to_vec(), &[400]),
+        (
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n".to_vec(),
+            &[400],
+        ),
+        (b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(), &[404]),
+        (b"TRACE / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(), &[405]),
+        (b"PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n".to_vec(), &[400]),
+        (
+            format!("GET /{long} HTTP/1.1\r\nHost: a\r\n\r\n").into(),
+            &[414, 431],
+        ),
+        (
+            format!("GET /{longish} HTTP/1.1\r\nHost: a\r\n\r\n").into(),
+            &[414],
+        ),
+        (
+            format!("GET / HTTP/1.1\r\nx: {long}\r\n\r\n").into(),
+            &[431],
+        ),
+        (
+            format!("GET / HTTP/1.1\r\n{many_headers}\r\n").into(),
+            &[431],
+        ),
+        (format!("{get}Content-Length: -1\r\n\r\n").into(), &[400]),
+        (format!("{get}Content-Length: 1, 2\r\n\r\n").into(), &[400]),
+        (
+            format!("{get}Content-Length: 1\r\nContent-Length: 2\r\n\r\n").into(),
+            &[400],
+        ),
+        (
+            format!("{get}Content-Length: 99999999999999999999\r\n\r\n").into(),
+            &[400],
+        ),
+        (
+            format!("{get}Transfer-Encoding: gzip\r\n\r\n").into(),
+            &[400],
+        ),
+        (
+            format!("{post}Content-Length: 18446744073709551615\r\n\r\n").into(),
+            &[400, 413, 431],
+        ),
+        (
+            format!("{post}Content-Length: 1048577\r\n\r\n").into(),
+            &[413],
+        ),
+        (
+            format!("{post}Transfer-Encoding: chunked\r\n\r\nzz\r\n").into(),
+            &[400],
+        ),
+        (
+            format!("{post}Transfer-Encoding: chunked\r\n\r\n2\r\n{{}}X\r\n").into(),
+            &[400],
+        ),
+        (
+            format!("{post}Transfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n").into(),
+            &[400],
+        ),
+        (
+            format!("{post}Content-Length: 500000\r\n\r\n{deep}").into(),
+            &[400],
+        ),
+        (
+            format!("{get}ngrok-version: {longish}\r\n\r\n").into(),
+            &[400],
+        ),
+        (
+            format!("{get}Origin: \u{e9}\u{1f600}\r\n\r\n").into(),
+            &[200],
+        ),
+        (format!("{get}Cookie: {longish}\r\n\r\n").into(), &[200]),
+    ];
+    for (bytes, statuses) in expected {
+        let mut wire = Wire::to(&harness).await;
+        let about = String::from_utf8_lossy(&bytes[..bytes.len().min(160)]).into_owned();
+        wire.push(&bytes).await;
+        match wire.try_answer().await {
+            Some(answer) => {
+                assert!(statuses.contains(&answer.status), "{about}: {answer:?}");
+                if !answer.body.is_null() {
+                    answer.check_shape(&about);
+                }
+            }
+            None => assert!(statuses.is_empty(), "closed without an answer: {about}"),
+        }
+    }
+    assert_eq!(harness.meters.failed.load(Ordering::Relaxed), 0);
+    assert_eq!(harness.meters.panics.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_large_is_told_so_though_it_is_being_sent() {
+    let harness = Harness::start(Settings::default()).await;
+    let body = "x".repeat(3 << 20);
+    for framing in ["length", "chunks"] {
+        let mut wire = Wire::to(&harness).await;
+        let head = format!(
+            "POST /api_keys HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {}\r\n",
+            harness.token
+        );
+        let text = match framing {
+            "length" => format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()),
+            _ => format!(
+                "{head}Transfer-Encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n",
+                body.len()
+            ),
+        };
+        wire.send(text).await;
+        let answer = wire.answer().await;
+        assert_eq!(
+            (answer.status, answer.code()),
+            (413, Some(212)),
+            "{framing}"
+        );
+        let after = wire.ask("GET", ALIVE_PATH, None, &[], NO_BODY).await;
+        assert_eq!(after.status, 200, "{framing}: the connection goes on");
+    }
+    let exactly = format!("{{\"metadata\":\"{}\"}}", "x".repeat(BODY_BYTES_MAX - 15));
+    assert_eq!(exactly.len(), BODY_BYTES_MAX);
+    let mut wire = Wire::to(&harness).await;
+    let answer = wire
+        .ask("POST", "/api_keys", Some(&harness.token), &[], &exactly)
+        .await;
+    assert_eq!(
+        (answer.status, answer.code()),
+        (400, Some(605)),
+        "1 MiB is read"
+    );
+}
+
+#[tokio::test]
+async fn a_stranger_with_a_small_body_hears_that_and_may_go_on() {
+    let harness = Harness::start(Settings::default()).await;
+    let mut wire = Wire::to(&harness).await;
+    let body = "x".repeat(40_000);
+    let answer = wire.ask("POST", "/api_keys", None, &[], &body).await;
+    assert_eq!(answer.code(), Some(200));
+    assert_eq!(
+        wire.ask("GET", ALIVE_PATH, None, &[], NO_BODY).await.status,
+        200
+    );
+}
+
+#[tokio::test]
+async fn slow_and_silent_connections_are_closed() {
+    let harness = Harness::start(impatient()).await;
+    let mut wires = Vec::new();
+    for sent in [
+        "",
+        "GET / HT",
+        "GET / HTTP/1.1\r\nHost: a\r\nx",
+        "PRI * HTT",
+        "PRI * HTTP/2.0\r\n",
+    ] {
+        let mut wire = Wire::to(&harness).await;
+        wire.send(sent).await;
+        wires.push((sent, wire));
+    }
+    let mut idle = Wire::to(&harness).await;
+    assert_eq!(
+        idle.ask("GET", ALIVE_PATH, None, &[], NO_BODY).await.status,
+        200
+    );
+    assert!(idle.closed().await);
+    for (sent, mut wire) in wires {
+        assert!(wire.closed().await, "{sent:?}");
+    }
+    assert_eq!(harness.meters.connections_late.load(Ordering::Relaxed), 6);
+    assert_eq!(harness.meters.failed.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn a_head_that_trickles_is_closed_though_every_byte_comes_in_time() {
+    let harness = Harness::start(impatient()).await;
+    let mut wire = Wire::to(&harness).await;
+    let mut pace = tokio::time::interval(Duration::from_millis(20));
+    wire.send("GET / HTTP/1.1\r\nx: ").await;
+    let mut n_sent = 0;
+    while wire.push("x").await {
+        pace.tick().await;
+        n_sent += 1;
+        assert!(n_sent < 500, "the connection is still open");
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_come_is_refused() {
+    let harness = Harness::start(impatient()).await;
+    let head = format!(
+        "POST /api_keys HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {}\r\n",
+        harness.token
+    );
+    let mut wires = Vec::new();
+    for framing in [
+        "Content-Length: 10\r\n\r\n{",
+        "Transfer-Encoding: chunked\r\n\r\n2\r\n{",
+    ] {
+        let mut wire = Wire::to(&harness).await;
+        wire.send(format!("{head}{framing}")).await;
+        wires.push((framing, wire));
+    }
+    for (framing, mut wire) in wires {
+        let answer = wire.answer().await;
+        assert_eq!(
+            (answer.status, answer.code()),
+            (400, Some(212)),
+            "{framing}"
+        );
+        assert!(wire.closed().await);
+    }
+    let mut wire = Wire::to(&harness).await;
+    wire.send(format!("{head}Content-Length: 10\r\n\r\n{{"))
+        .await;
+    drop(wire);
+    assert_eq!(harness.meters.failed.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn one_source_has_so_many_connections() {
+    let settings = Settings {
+        limits: Limits {
+            connections_per_source: 2,
+            ..Limits::default()
+        },
+        ..Settings::default()
+    };
+    let harness = Harness::start(settings).await;
+    let mut first = Wire::to(&harness).await;
+    assert_eq!(
+        first
+            .ask("GET", ALIVE_PATH, None, &[], NO_BODY)
+            .await
+            .status,
+        200
+    );
+    let mut second = Wire::to(&harness).await;
+    assert_eq!(
+        second
+            .ask("GET", ALIVE_PATH, None, &[], NO_BODY)
+            .await
+            .status,
+        200
+    );
+    assert!(Wire::to(&harness).await.closed().await);
+    drop(first);
+    harness::until(async || {
+        let mut wire = Wire::to(&harness).await;
+        wire.push("GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").await;
+        wire.try_answer().await
+    })
+    .await;
+    assert_eq!(
+        second
+            .ask("GET", ALIVE_PATH, None, &[], NO_BODY)
+            .await
+            .status,
+        200
+    );
+}
+
+#[tokio::test]
+async fn pipelined_requests_are_answered_in_order() {
+    let harness = Harness::start(Settings::default()).await;
+    let mut wire = Wire::to(&harness).await;
+    wire.send(
+        "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\nGET /x HTTP/1.1\r\nHost: a\r\n\r\n".repeat(10),
+    )
+    .await;
+    for _ in 0..10 {
+        assert_eq!(wire.answer().await.status, 200);
+        assert_eq!(wire.answer().await.status, 404);
+    }
+}
+
+/// Ten mebibytes to everything that takes a body: refused by what is announced, or after the first
+/// byte too many, and not held.
+#[tokio::test]
+async fn no_operation_takes_ten_mebibytes() {
+    const ANNOUNCED: usize = 10 << 20;
+    let harness = Harness::start(Settings::default()).await;
+    let mut wires = Vec::new();
+    for operation in operations() {
+        if operation.body.is_none() {
+            continue;
+        }
+        let path: Vec<_> = operation
+            .path
+            .split('/')
+            .map(|part| if part.starts_with('{') { "x" } else { part })
+            .collect();
+        let head = format!(
+            "{} {} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {}\r\nContent-Length: {ANNOUNCED}\r\n\r\n",
+            operation.method.as_str(),
+            path.join("/"),
+            harness.token
+        );
+        let mut wire = Wire::to(&harness).await;
+        wire.send(format!("{head}{{\"description\":\"")).await;
+        wires.push((operation, wire));
+    }
+    assert!(wires.len() > 40, "{}", wires.len());
+    for (operation, mut wire) in wires {
+        let answer = wire.answer().await;
+        let about = format!("{} {}", operation.method.as_str(), operation.path);
+        assert_eq!((answer.status, answer.code()), (413, Some(212)), "{about}");
+    }
+    let mut wire = Wire::to(&harness).await;
+    let head = format!(
+        "POST /vault_secrets HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {}\r\nTransfer-Encoding: chunked\r\n\r\n",
+        harness.token
+    );
+    wire.send(head).await;
+    let chunk = format!("10000\r\n{}\r\n", "x".repeat(1 << 16));
+    for _ in 0..ANNOUNCED >> 16 {
+        // The other end may have closed.
+        if !wire.push(&chunk).await {
+            break;
+        }
+    }
+    wire.push("0\r\n\r\n").await;
+    let answer = wire.answer().await;
+    assert_eq!((answer.status, answer.code()), (413, Some(212)));
+    assert_eq!(harness.meters.failed.load(Ordering::Relaxed), 0);
+}
