@@ -1,0 +1,168 @@
+//! `culvert admin`: offline rescue, on the data folder or the database itself.
+#![allow(clippy::print_stdout, reason = "a command prints")]
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::{Arg, ArgMatches, Command, value_parser};
+use culvert_base::{BoxFuture, OsEntropy, SystemClock};
+
+use super::{CommandType, Failure, settings_of, with_settings};
+use crate::config::Settings;
+use crate::server::{Foundation, told};
+
+/// Registered in [`super::ALL`].
+pub static TYPE: CommandType = CommandType {
+    name: "admin",
+    arguments,
+    run,
+};
+
+fn arguments(command: Command) -> Command {
+    command
+        .about("Rescue an installation, on its data folder or database itself")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(with_settings(
+            Command::new("create-key")
+                .about("Make another API key for the admin and print its token"),
+        ))
+        .subcommand(
+            Command::new("generate-token")
+                .about("Print a token for `bootstrap.api_key` of a new installation"),
+        )
+        .subcommand(with_settings(Command::new("lift-api-restriction").about(
+            "Stop enforcing the IP restriction of the management API, which may shut you out",
+        )))
+        .subcommand(with_settings(Command::new("rotate-master-key").about(
+            "Seal every secret anew under a new master key; stop all servers first, and copy the key file to every node after",
+        )))
+        .subcommand(
+            with_settings(
+                Command::new("backup")
+                    .about("Copy a SQLite installation consistently, running or not"),
+            )
+            .arg(
+                Arg::new("folder")
+                    .required(true)
+                    .value_parser(value_parser!(PathBuf))
+                    .help("Folder to make; it must not exist"),
+            ),
+        )
+        .subcommand(with_settings(
+            Command::new("check").about("Check the integrity of the stored state"),
+        ))
+}
+
+fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
+    Box::pin(async move {
+        let Some((name, given)) = matches.subcommand() else {
+            return Ok(());
+        };
+        if name == "generate-token" {
+            println!(
+                "{}",
+                culvert_control::token::generate(&SystemClock, &OsEntropy).reveal()
+            );
+            return Ok(());
+        }
+        let settings = settings_of(given)?;
+        let foundation = existing(&settings).await?;
+        let outcome = match name {
+            "create-key" => create_key(&foundation).await,
+            "lift-api-restriction" => lift_api_restriction(&foundation).await,
+            "check" => check(&foundation).await,
+            "rotate-master-key" => rotate_master_key(&foundation, &settings).await,
+            _ => {
+                let folder = given
+                    .get_one::<PathBuf>("folder")
+                    .cloned()
+                    .unwrap_or_default();
+                backup(&foundation, &settings, folder).await
+            }
+        };
+        foundation.close().await;
+        Ok(outcome?)
+    })
+}
+
+/// The installation the settings name. None is made by a rescue.
+async fn existing(settings: &Settings) -> Result<Foundation, Failure> {
+    if settings.database_url.is_empty() && !settings.data_dir.join("state.db").is_file() {
+        let text = format!(
+            "there is no installation in `{}`; name it with `--data-dir`",
+            settings.data_dir.display()
+        );
+        return Err(Failure::Failed(text));
+    }
+    Ok(Foundation::open(settings).await?)
+}
+
+async fn create_key(foundation: &Foundation) -> anyhow::Result<()> {
+    let token = foundation.founder().admin_key().await.map_err(told)?;
+    println!("{}", token.reveal());
+    Ok(())
+}
+
+async fn lift_api_restriction(foundation: &Foundation) -> anyhow::Result<()> {
+    let founder = foundation.founder();
+    match founder.lift_api_restriction().await.map_err(told)? {
+        0 => println!("no IP restriction of the management API is enforced"),
+        _ => println!("the IP restriction of the management API is not enforced any more"),
+    }
+    Ok(())
+}
+
+async fn rotate_master_key(foundation: &Foundation, settings: &Settings) -> anyhow::Result<()> {
+    let resealed = foundation.rotate_master_key(settings).await?;
+    println!(
+        "the master key in `{}` is new; sealed anew: {}",
+        settings.key_file().display(),
+        resealed.documents
+    );
+    if resealed.strange > 0 {
+        eprintln!(
+            "culvert: {} texts look like sealed secrets and are none; they stay as they are",
+            resealed.strange
+        );
+    }
+    Ok(())
+}
+
+async fn check(foundation: &Foundation) -> anyhow::Result<()> {
+    foundation.store.check().await.map_err(told)?;
+    foundation.queue.check().await.map_err(told)?;
+    println!("the state and the event queue are sound");
+    let extent = foundation.store.audit_log().verify(None).await?;
+    println!("{}", super::audit::whole(&extent));
+    Ok(())
+}
+
+/// Queue first: an event in both is delivered once more, one in neither would be lost.
+async fn backup(
+    foundation: &Foundation,
+    settings: &Settings,
+    folder: PathBuf,
+) -> anyhow::Result<()> {
+    if folder.exists() {
+        anyhow::bail!("`{}` exists already", folder.display());
+    }
+    crate::keys::make_data_dir(&folder)?;
+    foundation
+        .queue
+        .backup(&folder.join("events.db"))
+        .await
+        .map_err(told)?;
+    foundation
+        .store
+        .backup(&folder.join("state.db"))
+        .await
+        .map_err(told)?;
+    let key = std::fs::read_to_string(settings.key_file()).context("reading the master key")?;
+    crate::keys::write_private(&folder.join("master.key"), &key)?;
+    println!(
+        "copied to `{}`; it holds the master key, so guard it",
+        folder.display()
+    );
+    Ok(())
+}

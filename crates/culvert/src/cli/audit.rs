@@ -1,0 +1,211 @@
+//! `culvert audit`: is the log what was written, and what is in it. Works on the data folder or the
+//! database itself, beside a running server or without one, and writes nothing.
+
+use std::io::Write;
+
+use clap::{Arg, ArgMatches, Command};
+use culvert_base::{BoxFuture, Fault, Timestamp};
+use culvert_store::{
+    AuditError, AuditLog, AuditRow, Bound, Extent, NotedHead, RangeError, StoreUrl,
+};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::{CommandType, Failure, say, settings_of, with_settings};
+use crate::server::store_url;
+
+/// Registered in [`super::ALL`].
+pub static TYPE: CommandType = CommandType {
+    name: "audit",
+    arguments,
+    run,
+};
+
+/// Rows read at once; each at most 256 KiB.
+const ROWS: u32 = 128;
+
+fn arguments(command: Command) -> Command {
+    command
+        .about("Verify and export the audit log, on the data folder or database itself")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(
+            with_settings(Command::new("verify").about(
+                "Check that every event of the audit log is what was written; exit code 1 names the first that is not",
+            ))
+            .arg(
+                Arg::new("head")
+                    .long("head")
+                    .value_name("HEAD")
+                    .help("A head noted earlier, which the log must still contain: an end that was cut off shows only by it"),
+            ),
+        )
+        .subcommand(
+            with_settings(Command::new("export").about(
+                "Print the events of the audit log in commit order, one JSON object a line, with positions and hashes",
+            ))
+            .arg(
+                Arg::new("from")
+                    .long("from")
+                    .value_name("TIME|ID")
+                    .help("The first event, by RFC 3339 time or event id [default: the first kept]"),
+            )
+            .arg(
+                Arg::new("to")
+                    .long("to")
+                    .value_name("TIME|ID")
+                    .help("The last event, by RFC 3339 time or event id [default: the last]"),
+            )
+            .arg(
+                Arg::new("format")
+                    .long("format")
+                    .value_name("FORMAT")
+                    .value_parser(["jsonl"])
+                    .default_value("jsonl")
+                    .help("How events are written"),
+            ),
+        )
+}
+
+fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
+    Box::pin(async move {
+        let Some((name, given)) = matches.subcommand() else {
+            return Ok(());
+        };
+        let text = |name: &str| given.try_get_one::<String>(name).ok().flatten().cloned();
+        // What is wrong with the arguments is said before anything is opened.
+        let head = match text("head") {
+            Some(head) => Some(head.parse().map_err(|why| usage("head", why))?),
+            None => None,
+        };
+        let from = bound("from", text("from"))?;
+        let to = bound("to", text("to"))?;
+        let settings = settings_of(given)?;
+        let url = store_url(&settings);
+        if let StoreUrl::Sqlite(path) = &url
+            && !path.is_file()
+        {
+            return Err(Failure::Failed(format!(
+                "there is no installation in `{}`; name it with `--data-dir`",
+                settings.data_dir.display()
+            )));
+        }
+        let log = AuditLog::open(&url).await.map_err(failed)?;
+        let outcome = match name {
+            "verify" => verify(&log, head).await,
+            _ => export(&log, from.as_ref(), to.as_ref()).await,
+        };
+        log.close().await;
+        outcome
+    })
+}
+
+fn usage(flag: &str, why: impl std::fmt::Display) -> Failure {
+    Failure::Usage(format!("`--{flag}`: {why}"))
+}
+
+fn failed(fault: Fault) -> Failure {
+    Failure::Failed(fault.chain())
+}
+
+fn bound(flag: &str, text: Option<String>) -> Result<Option<Bound>, Failure> {
+    let Some(text) = text else { return Ok(None) };
+    if text.starts_with("ev_") {
+        return Ok(Some(Bound::Event(text)));
+    }
+    match Timestamp::parse(&text) {
+        Some(at) => Ok(Some(Bound::At(at))),
+        None => Err(usage(flag, "takes an RFC 3339 time or the id of an event")),
+    }
+}
+
+async fn verify(log: &AuditLog, head: Option<NotedHead>) -> Result<(), Failure> {
+    let extent = log.verify(head).await.map_err(|error| match error {
+        AuditError::Fault(fault) => failed(fault),
+        found => Failure::Failed(found.to_string()),
+    })?;
+    say(whole(&extent))
+}
+
+/// One line that says what a whole log holds.
+pub(crate) fn whole(extent: &Extent) -> String {
+    let mut line = format!(
+        "the audit log is whole: events={} first={} last={} head={}",
+        extent.events(),
+        extent.anchor.seq.saturating_add(1),
+        extent.last,
+        extent.head,
+    );
+    if extent.head.seq < extent.last {
+        let n = extent.last.saturating_sub(extent.head.seq);
+        line.push_str(&format!(" unchained={n}"));
+    }
+    line
+}
+
+/// One line of an export. `previous`, the position and everything below it is what `hash` is made of.
+#[derive(Serialize)]
+struct Line<'a> {
+    seq: i64,
+    hash: Option<&'a str>,
+    previous: Option<&'a str>,
+    happened_at_ns: i64,
+    audience: &'a RawValue,
+    event: &'a RawValue,
+}
+
+async fn export(log: &AuditLog, from: Option<&Bound>, to: Option<&Bound>) -> Result<(), Failure> {
+    let range = log
+        .range(from, to, None)
+        .await
+        .map_err(|error| match error {
+            RangeError::Fault(fault) => failed(fault),
+            unknown => Failure::Failed(unknown.to_string()),
+        })?;
+    let mut after = range.first.saturating_sub(1);
+    let mut previous: Option<(i64, Option<String>)> = None;
+    loop {
+        let rows = log.rows(after, range.last, ROWS).await.map_err(failed)?;
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let mut text = Vec::new();
+        for row in rows {
+            let before = row.seq.saturating_sub(1);
+            let link = match previous.take() {
+                Some((seq, hash)) if seq == before => hash,
+                _ => log.hash_at(before).await.map_err(failed)?,
+            };
+            if range.holds(Timestamp::from_unix_nanos(row.happened_at)) {
+                write_line(&mut text, &row, link.as_deref())?;
+            }
+            after = row.seq;
+            previous = Some((row.seq, row.hash));
+        }
+        // In one piece: a page is what is in memory.
+        let mut out = std::io::stdout();
+        out.write_all(&text)
+            .and_then(|()| out.flush())
+            .map_err(|error| Failure::Failed(format!("the output cannot be written: {error}")))?;
+    }
+}
+
+fn write_line(text: &mut Vec<u8>, row: &AuditRow, previous: Option<&str>) -> Result<(), Failure> {
+    let unreadable = |error: serde_json::Error| {
+        let seq = row.seq;
+        Failure::Failed(format!(
+            "event {seq} of the audit log is not JSON any more ({error}); run `culvert audit verify`"
+        ))
+    };
+    let line = Line {
+        seq: row.seq,
+        hash: row.hash.as_deref(),
+        previous,
+        happened_at_ns: row.happened_at,
+        audience: serde_json::from_str(&row.audience).map_err(unreadable)?,
+        event: serde_json::from_str(&row.body).map_err(unreadable)?,
+    };
+    serde_json::to_writer(&mut *text, &line).map_err(unreadable)?;
+    text.push(b'\n');
+    Ok(())
+}

@@ -1,0 +1,28 @@
+//! `culvert demo`: the main job in one screen.
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use culvert_base::BoxFuture;
+
+use super::{CommandType, Failure};
+
+/// Registered in [`super::ALL`].
+pub static TYPE: CommandType = CommandType {
+    name: "demo",
+    arguments,
+    run,
+};
+
+fn arguments(command: Command) -> Command {
+    command
+        .about("Show a key, a request and its event: a server in a temporary folder on free ports")
+        .arg(
+            Arg::new("once")
+                .long("once")
+                .action(ArgAction::SetTrue)
+                .help("Exit after the first delivered traffic event; fail after 60 s without one"),
+        )
+}
+
+fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
+    Box::pin(async move { Ok(crate::demo::run(matches.get_flag("once")).await?) })
+}

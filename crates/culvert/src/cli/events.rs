@@ -1,0 +1,185 @@
+//! `culvert events`: follow captured events, send retained ones again, and print the catalogue.
+
+use std::time::Duration;
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use culvert_base::BoxFuture;
+use http::Method;
+use serde_json::{Value, json};
+
+use super::api::{client_of, with_client};
+use super::{CommandType, Failure, say};
+use crate::client::Answer;
+
+/// How often a replay that is waited for is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Registered in [`super::ALL`].
+pub static TYPE: CommandType = CommandType {
+    name: "events",
+    arguments,
+    run,
+};
+
+fn arguments(command: Command) -> Command {
+    command
+        .about("Follow events, send them again, and read their catalogue")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(
+            with_client(
+                Command::new("tail").about("Follow captured events live, one JSON object a line"),
+            )
+            .arg(
+                Arg::new("type")
+                    .long("type")
+                    .value_name("KIND[,KIND]")
+                    .help("Only these kinds [default: all]"),
+            )
+            .arg(
+                Arg::new("filter")
+                    .long("filter")
+                    .value_name("EXPRESSION")
+                    .help("Only traffic events that match this CEL expression"),
+            )
+            .arg(
+                Arg::new("fields")
+                    .long("fields")
+                    .value_name("FIELD[,FIELD]")
+                    .help("Only these fields of traffic events"),
+            ),
+        )
+        .subcommand(
+            with_client(Command::new("replay").about(
+                "Send retained audit events to a destination again, under their first ids; traffic events are not retained",
+            ))
+            .arg(
+                Arg::new("destination")
+                    .long("destination")
+                    .value_name("ID")
+                    .required(true)
+                    .help("The event destination"),
+            )
+            .arg(
+                Arg::new("from")
+                    .long("from")
+                    .value_name("TIME|ID")
+                    .required(true)
+                    .help("The first event, by RFC 3339 time or event id"),
+            )
+            .arg(
+                Arg::new("to")
+                    .long("to")
+                    .value_name("TIME|ID")
+                    .help("The last event, by RFC 3339 time or event id [default: the last]"),
+            )
+            .arg(
+                Arg::new("kinds")
+                    .long("kinds")
+                    .value_name("KIND[,KIND]")
+                    .value_delimiter(',')
+                    .help("Only these kinds [default: those that the destination's subscriptions want]"),
+            )
+            .arg(
+                Arg::new("wait")
+                    .long("wait")
+                    .action(ArgAction::SetTrue)
+                    .help("Return when every event is in the destination's queue"),
+            ),
+        )
+        .subcommand(Command::new("kinds").about("List every kind of event"))
+        .subcommand(
+            Command::new("schema")
+                .about("Print the JSON Schema of a kind's event")
+                .arg(Arg::new("kind").required(true)),
+        )
+}
+
+fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
+    Box::pin(async move {
+        match matches.subcommand() {
+            Some(("tail", given)) => tail(given).await,
+            Some(("replay", given)) => replay(given).await,
+            Some(("kinds", _)) => {
+                for kind in culvert_control::catalogue().entries() {
+                    say(format_args!("{:44} {}", kind.name(), kind.doc()))?;
+                }
+                Ok(())
+            }
+            Some(("schema", given)) => {
+                let kind = given
+                    .get_one::<String>("kind")
+                    .map(String::as_str)
+                    .unwrap_or_default();
+                match culvert_control::catalogue().find(kind) {
+                    Some(found) => say(format_args!("{:#}", found.json_schema())),
+                    None => Err(Failure::Usage(format!(
+                        "there is no event of kind `{kind}`; `culvert events kinds` lists them"
+                    ))),
+                }
+            }
+            _ => Ok(()),
+        }
+    })
+}
+
+async fn tail(given: &ArgMatches) -> Result<(), Failure> {
+    let client = client_of(given)?;
+    let path = tail_path(given);
+    let mut said = Ok(());
+    client
+        .follow(&path, |name, data| {
+            match name {
+                "lost" => {
+                    eprintln!("culvert: {data} events were lost because this reader was too slow")
+                }
+                _ => said = say(data),
+            }
+            said.is_ok()
+        })
+        .await?;
+    said?;
+    Err(Failure::Failed("the server ended the stream".into()))
+}
+
+async fn replay(given: &ArgMatches) -> Result<(), Failure> {
+    let client = client_of(given)?;
+    let text = |name: &str| given.get_one::<String>(name).map(String::as_str);
+    let kinds: Vec<&String> = given.get_many("kinds").into_iter().flatten().collect();
+    let body = json!({"from": text("from"), "to": text("to"), "event_types": kinds});
+    let destination = text("destination").unwrap_or_default();
+    let destination: String =
+        url::form_urlencoded::byte_serialize(destination.as_bytes()).collect();
+    let path = format!("/event_destinations/{destination}/replay");
+    let mut replay = answered(client.call(Method::POST, &path, Some(&body)).await?)?;
+    let id = replay["id"].clone();
+    while given.get_flag("wait") && replay["state"] == "running" {
+        tokio::time::sleep(LOOK_EVERY).await;
+        replay = answered(client.call(Method::GET, &path, None).await?)?;
+        if replay["id"] != id {
+            let text = "another replay to this destination has taken its place; this one is done";
+            return Err(Failure::Failed(text.into()));
+        }
+    }
+    say(format_args!("{replay:#}"))
+}
+
+fn answered(answer: Answer) -> Result<Value, Failure> {
+    if answer.status >= 300 {
+        return Err(Failure::Failed(answer.refusal()));
+    }
+    Ok(answer.body)
+}
+
+fn tail_path(given: &ArgMatches) -> String {
+    let mut query = url::form_urlencoded::Serializer::new(String::new());
+    for name in ["type", "filter", "fields"] {
+        if let Some(value) = given.get_one::<String>(name) {
+            query.append_pair(name, value);
+        }
+    }
+    match query.finish().as_str() {
+        "" => "/events/tail".to_owned(),
+        query => format!("/events/tail?{query}"),
+    }
+}

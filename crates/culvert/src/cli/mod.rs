@@ -1,0 +1,259 @@
+//! The command line: a table of commands, one file each.
+//!
+//! Exit codes: 0 done, 1 failed, 2 wrong usage, 70 the disk failed, 78 invalid configuration. Errors are one sentence on
+//! standard error; machine output is JSON on standard output.
+#![allow(
+    clippy::print_stdout,
+    reason = "the command line is the one place that prints"
+)]
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use culvert_base::BoxFuture;
+
+use crate::config::{self, Settings};
+use crate::server::BrokenDisk;
+
+pub mod admin;
+pub mod api;
+pub mod audit;
+pub mod completions;
+pub mod demo;
+pub mod events;
+pub mod openapi;
+pub mod serve;
+pub mod settings;
+
+/// One command.
+pub struct CommandType {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// Arguments and help.
+    pub arguments: fn(Command) -> Command,
+    /// Runs it.
+    pub run: fn(ArgMatches) -> BoxFuture<'static, Result<(), Failure>>,
+}
+
+impl fmt::Debug for CommandType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CommandType")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Every command, sorted by name.
+pub static ALL: &[&CommandType] = &[
+    &admin::TYPE,
+    &api::TYPE,
+    &audit::TYPE,
+    &completions::TYPE,
+    &demo::TYPE,
+    &events::TYPE,
+    &openapi::TYPE,
+    &serve::TYPE,
+    &settings::TYPE,
+];
+
+/// Why a command did not do what was asked.
+#[derive(Debug)]
+pub enum Failure {
+    /// Exit code 1.
+    Failed(String),
+    /// Exit code 2.
+    Usage(String),
+    /// Exit code 78.
+    Configuration(config::Invalid),
+    /// Exit code 70.
+    Broken(String),
+}
+
+/// Prints one line on standard output. That nobody reads it any more, as behind `| head`, is a failure
+/// and no panic.
+pub(crate) fn say(line: impl fmt::Display) -> Result<(), Failure> {
+    writeln!(std::io::stdout(), "{line}")
+        .map_err(|error| Failure::Failed(format!("the output cannot be written: {error}")))
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        match error.downcast::<config::Invalid>() {
+            Ok(invalid) => Self::Configuration(invalid),
+            Err(error) if error.is::<BrokenDisk>() => Self::Broken(error.to_string()),
+            Err(error) => Self::Failed(format!("{error:#}")),
+        }
+    }
+}
+
+impl From<config::Invalid> for Failure {
+    fn from(invalid: config::Invalid) -> Self {
+        Self::Configuration(invalid)
+    }
+}
+
+/// Parses the arguments and runs the command they name.
+pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    let matches = match command().try_get_matches_from(arguments) {
+        Ok(matches) => matches,
+        Err(error) => {
+            // Help and version are asked for and succeed; everything else is wrong usage.
+            let code = if error.use_stderr() { 2 } else { 0 };
+            return match error.print() {
+                Ok(()) => ExitCode::from(code),
+                Err(_) => ExitCode::FAILURE,
+            };
+        }
+    };
+    let Some((name, matches)) = matches.subcommand() else {
+        return ExitCode::from(2);
+    };
+    let Some(command) = ALL.iter().find(|command| command.name == name) else {
+        return ExitCode::from(2);
+    };
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("culvert: the runtime cannot start: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let outcome = runtime.block_on((command.run)(matches.clone()));
+    // Everything worth waiting for was waited for; a blocked thread must not keep the process.
+    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Failed(message)) => {
+            eprintln!("culvert: {message}");
+            ExitCode::FAILURE
+        }
+        Err(Failure::Usage(message)) => {
+            eprintln!("culvert: {message}");
+            ExitCode::from(2)
+        }
+        Err(Failure::Broken(message)) => {
+            eprintln!("culvert: {message}");
+            ExitCode::from(70)
+        }
+        Err(Failure::Configuration(invalid)) => {
+            eprintln!("culvert: {invalid}");
+            ExitCode::from(78)
+        }
+    }
+}
+
+/// The whole command line, also for completions and the reference.
+pub fn command() -> Command {
+    let mut root = Command::new("culvert")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("Self-hosted ingress: public addresses for services, a record of what passed and who changed what")
+        .subcommand_required(true)
+        .arg_required_else_help(true);
+    for command in ALL {
+        root = root.subcommand((command.arguments)(Command::new(command.name)));
+    }
+    root
+}
+
+/// Adds `--config` and a flag per setting.
+pub fn with_settings(command: Command) -> Command {
+    let file = Arg::new("config")
+        .long("config")
+        .value_name("FILE")
+        .value_parser(value_parser!(PathBuf))
+        .help("Configuration file [default: ./culvert.toml, else /etc/culvert/culvert.toml]");
+    let mut command = command.arg(file);
+    for key in config::keys() {
+        command = command.arg(
+            Arg::new(key.name.clone())
+                .long(key.flag())
+                .value_name("VALUE")
+                .action(ArgAction::Set)
+                .help(key.doc.clone())
+                .hide_short_help(true)
+                .help_heading("Settings"),
+        );
+    }
+    command
+}
+
+/// The settings of a command built by [`with_settings`].
+pub fn settings_of(matches: &ArgMatches) -> Result<Settings, Failure> {
+    let flags: Vec<(String, String)> = config::keys()
+        .into_iter()
+        // A secret on the command line is readable by every user of the machine.
+        .filter_map(|key| {
+            Some((
+                key.name.clone(),
+                matches.get_one::<String>(&key.name)?.clone(),
+            ))
+        })
+        .collect();
+    if flags.iter().any(|(name, _)| name == "bootstrap.api_key") {
+        let text = "a token on the command line can be read by others; set CULVERT_BOOTSTRAP__API_KEY instead";
+        return Err(Failure::Usage(text.into()));
+    }
+    let file = matches.get_one::<PathBuf>("config").map(PathBuf::as_path);
+    Ok(config::load(file, &config::environment(), &flags)?)
+}
+
+/// The reference page of all commands, in Markdown. Settings flags and the operations of
+/// `culvert api` have pages of their own and are left out.
+pub fn reference() -> String {
+    let mut page = String::from(
+        "# Commands\n\nExit codes: 0 done, 1 failed, 2 wrong usage, 78 invalid configuration. Machine output is JSON on\n\
+         standard output; errors are one sentence on standard error. `serve`, `config`, `admin` and `audit` take every key of\n\
+         [settings.md](settings.md) as a flag; `culvert api <collection> <operation>` has every operation of [api.md](api.md).\n",
+    );
+    let root = command();
+    for command in root.get_subcommands() {
+        describe(command, "culvert", &mut page);
+    }
+    page
+}
+
+fn describe(command: &Command, parent: &str, page: &mut String) {
+    let name = format!("{parent} {}", command.get_name());
+    let about = command
+        .get_about()
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    page.push_str(&format!("\n## `{name}`\n\n{about}.\n"));
+    let arguments: Vec<&Arg> = command
+        .get_arguments()
+        .filter(|argument| {
+            argument.get_help_heading() != Some("Settings") && argument.get_id() != "help"
+        })
+        .collect();
+    if !arguments.is_empty() {
+        page.push_str("\n| Argument | Meaning |\n|---|---|\n");
+    }
+    for argument in arguments {
+        let shown = match argument.get_long() {
+            Some(long) if argument.get_action().takes_values() => {
+                let value = argument.get_value_names().and_then(|names| names.first());
+                format!("--{long} <{}>", value.map_or("VALUE", |name| name.as_str()))
+            }
+            Some(long) => format!("--{long}"),
+            None => format!("<{}>", argument.get_id()),
+        };
+        let help = argument
+            .get_help()
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        page.push_str(&format!("| `{shown}` | {} |\n", help.replace('|', "\\|")));
+    }
+    // The operations of `culvert api` are a page of their own.
+    if command.get_name() != "api" {
+        for child in command.get_subcommands() {
+            describe(child, &name, page);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! `culvert serve`: the server, every role by default.
+#![allow(clippy::print_stdout, reason = "a command prints")]
+
+use std::io::IsTerminal;
+
+use clap::{ArgMatches, Command};
+use culvert_base::BoxFuture;
+use culvert_edge::Inherited;
+use listenfd::ListenFd;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use super::{CommandType, Failure, settings_of, with_settings};
+use crate::reload::Reload;
+use crate::server::Server;
+use crate::telemetry;
+
+/// Registered in [`super::ALL`].
+pub static TYPE: CommandType = CommandType {
+    name: "serve",
+    arguments,
+    run,
+};
+
+fn arguments(command: Command) -> Command {
+    with_settings(command.about("Run the server"))
+}
+
+fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
+    Box::pin(async move {
+        let settings = settings_of(&matches)?;
+        telemetry::start(&settings.log)?;
+        // Before anything else: whoever stops a server that is still starting stops it in order, too.
+        let mut term = signal(SignalKind::terminate()).map_err(anyhow::Error::from)?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(anyhow::Error::from)?;
+        let mut hangup = signal(SignalKind::hangup()).map_err(anyhow::Error::from)?;
+        let inherited = handed_over()?;
+        let server = tokio::select! {
+            server = Server::start_on(settings, inherited.clone()) => server?,
+            _ = term.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+        };
+        if let Some(token) = server.first_token()
+            && std::io::stdout().is_terminal()
+        {
+            println!("first API key (shown once): {}", token.reveal());
+        }
+        for address in server.unused(&inherited) {
+            tracing::warn!(%address, "a socket was handed over on which nothing listens");
+        }
+        println!("{}", server.ready_line());
+        notify_supervisor();
+
+        let mut reload = server.reload();
+        let cancel = CancellationToken::new();
+        let served = server.run(cancel.clone());
+        tokio::pin!(served);
+        loop {
+            tokio::select! {
+                outcome = &mut served => return Ok(outcome?),
+                _ = term.recv() => break,
+                _ = interrupt.recv() => break,
+                _ = hangup.recv() => hang_up(&matches, &mut reload),
+            }
+        }
+        tracing::info!("stopping: finishing what is in flight; a second signal stops at once");
+        cancel.cancel();
+        tokio::select! {
+            outcome = &mut served => Ok(outcome?),
+            _ = term.recv() => Err(Failure::Failed("stopped at once by a second signal".into())),
+            _ = interrupt.recv() => Err(Failure::Failed("stopped at once by a second signal".into())),
+        }
+    })
+}
+
+/// Takes changed settings into use; settings that are not valid change nothing.
+fn hang_up(matches: &ArgMatches, reload: &mut Reload) {
+    let applied = settings_of(matches).and_then(|settings| Ok(reload.apply(settings)?));
+    match applied {
+        Ok(waiting) if waiting.is_empty() => tracing::info!("the settings were read again"),
+        Ok(waiting) => tracing::warn!(
+            keys = waiting.join(", "),
+            "the settings were read again; these changes wait for the next start"
+        ),
+        Err(Failure::Configuration(invalid)) => {
+            tracing::error!(%invalid, "the settings are not valid; the server keeps those it has");
+        }
+        Err(failure) => tracing::error!(?failure, "the settings cannot be read"),
+    }
+}
+
+/// Listening sockets of a supervisor (the `LISTEN_FDS` protocol of systemd).
+fn handed_over() -> Result<Inherited, Failure> {
+    let mut handed = ListenFd::from_env();
+    let mut sockets = Vec::new();
+    for number in 0..handed.len() {
+        match handed.take_tcp_listener(number) {
+            Ok(socket) => sockets.extend(socket),
+            Err(error) => {
+                let text = format!("socket {number} that was handed over is of no use: {error}");
+                return Err(Failure::Failed(text));
+            }
+        }
+    }
+    Ok(Inherited::new(sockets))
+}
+
+/// Tells a supervisor that asked for it that the server accepts (the systemd notify protocol: a
+/// datagram to the socket named by `NOTIFY_SOCKET`).
+fn notify_supervisor() {
+    let Some(path) = crate::config::environment().remove("NOTIFY_SOCKET") else {
+        return;
+    };
+    let sent = std::os::unix::net::UnixDatagram::unbound().and_then(|socket| {
+        match path.strip_prefix('@') {
+            Some(name) => {
+                use std::os::linux::net::SocketAddrExt;
+                let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
+                socket.send_to_addr(b"READY=1\n", &address)
+            }
+            None => socket.send_to(b"READY=1\n", path),
+        }
+    });
+    if let Err(error) = sent {
+        tracing::warn!(%error, "the supervisor could not be told that the server is ready");
+    }
+}

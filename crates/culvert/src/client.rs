@@ -1,0 +1,167 @@
+//! A client of the management API, for the command line and the demonstration.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use http::{Method, Request, header};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use serde_json::Value;
+
+/// Talks to one API address with one token.
+#[derive(Clone, Debug)]
+pub struct Client {
+    base: String,
+    token: String,
+    http: hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+}
+
+/// What the API answered.
+#[derive(Debug)]
+pub struct Answer {
+    /// HTTP status.
+    pub status: u16,
+    /// The body, `null` when there is none.
+    pub body: Value,
+}
+
+impl Client {
+    /// A client of the API at `base`, such as `http://127.0.0.1:8420`.
+    pub fn new(base: &str, token: String) -> Result<Self> {
+        let connector = HttpsConnectorBuilder::new()
+            .with_provider_and_native_roots(rustls::crypto::aws_lc_rs::default_provider())
+            .context("reading the system's certificate authorities")?
+            .https_or_http()
+            .enable_http1()
+            .build();
+        let http =
+            hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(connector);
+        Ok(Self {
+            base: base.trim_end_matches('/').to_owned(),
+            token,
+            http,
+        })
+    }
+
+    /// One call. Refusals are answers, not errors.
+    pub async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Answer> {
+        let response = self.send(method, path, body).await?;
+        let status = response.status().as_u16();
+        let bytes = response
+            .into_body()
+            .collect()
+            .await
+            .context("reading the API's answer")?;
+        let bytes = bytes.to_bytes();
+        let body = if bytes.is_empty() {
+            Value::Null
+        } else {
+            serde_json::from_slice(&bytes).context("the API's answer is not JSON")?
+        };
+        Ok(Answer { status, body })
+    }
+
+    /// A call that must succeed; a refusal becomes the error's text.
+    pub async fn expect(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value> {
+        let answer = self.call(method, path, body).await?;
+        if answer.status >= 300 {
+            bail!("{}", answer.refusal());
+        }
+        Ok(answer.body)
+    }
+
+    /// Follows a stream of server-sent events until the server ends it or `each` says stop. `each`
+    /// gets the event's name and its data.
+    pub async fn follow(&self, path: &str, mut each: impl FnMut(&str, &str) -> bool) -> Result<()> {
+        let response = self.send(Method::GET, path, None).await?;
+        if !response.status().is_success() {
+            let status = response.status().as_u16();
+            let bytes = response.into_body().collect().await?.to_bytes();
+            let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+            bail!("{}", Answer { status, body }.refusal());
+        }
+        let mut body = response.into_body();
+        let mut pending: Vec<u8> = Vec::new();
+        let (mut name, mut data) = (String::from("message"), String::new());
+        while let Some(frame) = body.frame().await {
+            let Ok(bytes) = frame.context("reading the event stream")?.into_data() else {
+                continue;
+            };
+            pending.extend_from_slice(&bytes);
+            while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = pending.drain(..=end).collect();
+                let line = String::from_utf8_lossy(&line);
+                let line = line.trim_end_matches(['\r', '\n']);
+                if line.is_empty() {
+                    if !data.is_empty() && !each(&name, &data) {
+                        return Ok(());
+                    }
+                    name = "message".into();
+                    data.clear();
+                } else if let Some(text) = line.strip_prefix("event:") {
+                    name = text.trim_start().to_owned();
+                } else if let Some(text) = line.strip_prefix("data:") {
+                    data.push_str(text.strip_prefix(' ').unwrap_or(text));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<http::Response<Incoming>> {
+        // A page's link is absolute; everything else is relative to the base.
+        let uri = if path.starts_with("http://") || path.starts_with("https://") {
+            path.to_owned()
+        } else {
+            format!("{}{path}", self.base)
+        };
+        let mut request = Request::builder().method(method).uri(&uri);
+        if !self.token.is_empty() {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {}", self.token));
+        }
+        let bytes = match body {
+            Some(body) => {
+                request = request.header(header::CONTENT_TYPE, "application/json");
+                Bytes::from(body.to_string())
+            }
+            None => Bytes::new(),
+        };
+        let request = request
+            .body(Full::new(bytes))
+            .context("building the request")?;
+        self.http.request(request).await.with_context(|| {
+            format!(
+                "no answer from the API at {}; is `culvert serve` running?",
+                self.base
+            )
+        })
+    }
+}
+
+impl Answer {
+    /// One sentence out of an error body.
+    pub fn refusal(&self) -> String {
+        let message = self.body["msg"]
+            .as_str()
+            .unwrap_or("the API gave no reason");
+        match self.body["error_code"].as_str() {
+            Some(code) => format!("{message} ({code}, HTTP {})", self.status),
+            None => format!("{message} (HTTP {})", self.status),
+        }
+    }
+}
+
+/// The first line of a token file.
+pub fn read_token(path: &Path) -> Result<String> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("reading the token file `{}`", path.display()))?;
+    Ok(text.lines().next().unwrap_or_default().trim().to_owned())
+}

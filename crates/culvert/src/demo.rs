@@ -1,0 +1,363 @@
+//! The demonstration: a whole culvert in a temporary folder, a sample service behind it, and the
+//! events of what happened, printed as they are delivered.
+//!
+//! Nothing here is special to the demonstration: it talks to the API as any client would, and the
+//! events arrive at a small receiver through the ordinary `debug` destination.
+#![allow(clippy::print_stdout, reason = "the demonstration prints")]
+
+use std::convert::Infallible;
+use std::io::IsTerminal;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use culvert_base::{Entropy, OsEntropy};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::client::Client;
+use crate::config::{LogFormat, Settings};
+use crate::server::Server;
+use crate::telemetry;
+
+/// How long `--once` waits for its events.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Deliveries waiting to be printed; a full channel makes the sender wait.
+const WAITING_MAX: usize = 256;
+
+/// Runs the demonstration; with `once` only until the first traffic event was delivered.
+pub async fn run(once: bool) -> Result<()> {
+    let folder = Folder::make()?;
+    let mut settings = Settings {
+        data_dir: folder.0.join("data"),
+        ..Settings::default()
+    };
+    settings.api.addr = "127.0.0.1:0".into();
+    settings.edge.http_addr = "127.0.0.1:0".into();
+    settings.edge.https_addr = "127.0.0.1:0".into();
+    settings.metrics.addr = "127.0.0.1:0".into();
+    // The receiver of the events is this process.
+    settings.destinations.allow_networks = vec!["127.0.0.1/32".into()];
+    settings.destinations.allow_plain_http = true;
+    settings.log.level = "warn".into();
+    settings.log.format = LogFormat::Text;
+    telemetry::start(&settings.log)?;
+
+    let mut tasks = JoinSet::new();
+    let (sample, receiver, mut deliveries) = serve_locally(&mut tasks).await?;
+    let server = Server::start(settings).await?;
+    let cancel = CancellationToken::new();
+    let play = Play {
+        api: server.api_url(),
+        http: server
+            .http_addr()
+            .context("the demonstration needs plain HTTP")?,
+        https: server.https_addr().context("the demonstration needs TLS")?,
+        ca: server.ca_file(),
+        token: server
+            .first_token()
+            .context("a new server makes a first key")?
+            .reveal()
+            .to_owned(),
+        folder: folder.0.clone(),
+        sample,
+        receiver,
+    };
+    let served = server.run(cancel.clone());
+    tokio::pin!(served);
+
+    let shown = async {
+        tokio::time::timeout(PATIENCE, play.perform(&mut deliveries))
+            .await
+            .unwrap_or_else(|_| bail!("no event was delivered within {} s", PATIENCE.as_secs()))?;
+        if !once {
+            play.say_what_next();
+            loop {
+                tokio::select! {
+                    Some(event) = deliveries.recv() => print_event(&event),
+                    _ = tokio::signal::ctrl_c() => break,
+                }
+            }
+        }
+        anyhow::Ok(())
+    };
+    let outcome = tokio::select! {
+        outcome = shown => outcome,
+        outcome = &mut served => return outcome.and_then(|()| bail!("the server stopped by itself")),
+    };
+    cancel.cancel();
+    served.await?;
+    outcome
+}
+
+/// The cast: addresses and the first key.
+struct Play {
+    api: String,
+    http: SocketAddr,
+    https: SocketAddr,
+    ca: PathBuf,
+    token: String,
+    folder: PathBuf,
+    sample: SocketAddr,
+    receiver: SocketAddr,
+}
+
+impl Play {
+    async fn perform(&self, deliveries: &mut mpsc::Receiver<Value>) -> Result<()> {
+        let admin = Client::new(&self.api, self.token.clone())?;
+        println!(
+            "culvert demo: a real server on free ports, its state in {}\n",
+            self.folder.display()
+        );
+
+        heading("1. Events go to a destination");
+        let destination = json!({
+            "description": "this terminal",
+            "format": "json",
+            "target": {"debug": {"callback_url": format!("http://{}/", self.receiver)}},
+        });
+        let destination = admin
+            .expect(Method::POST, "/event_destinations", Some(&destination))
+            .await?;
+        let filter = "ev.conn.server_name.startsWith(\"hello.\")";
+        let fields = [
+            "http.request.method",
+            "http.request.url.path",
+            "http.response.status_code",
+            "conn.client_ip",
+        ];
+        let subscription = json!({
+            "description": "keys, and requests to hello",
+            "sources": [
+                {"type": "api_key_created.v0"},
+                {"type": "http_request_complete.v0", "fields": fields, "filter": filter},
+            ],
+            "destination_ids": [destination["id"]],
+        });
+        admin
+            .expect(Method::POST, "/event_subscriptions", Some(&subscription))
+            .await?;
+        println!("   POST /event_destinations, POST /event_subscriptions");
+        println!("   fields  {}\n   filter  {filter}\n", fields.join(", "));
+
+        heading("2. A key is made");
+        let key = json!({"description": "demo"});
+        let key = admin.expect(Method::POST, "/api_keys", Some(&key)).await?;
+        println!(
+            "   POST /api_keys -> {}, token shown once: {}\n",
+            text(&key["id"]),
+            text(&key["token"])
+        );
+        let user = Client::new(&self.api, text(&key["token"]).to_owned())?;
+
+        heading("3. Endpoints forward to a service");
+        for scheme in ["http", "https"] {
+            for name in ["hello", "quiet"] {
+                let endpoint = json!({
+                    "url": format!("{scheme}://{name}.culvert.localhost"),
+                    "upstream_url": format!("http://{}", self.sample),
+                });
+                let endpoint = user
+                    .expect(Method::POST, "/endpoints", Some(&endpoint))
+                    .await?;
+                println!("   POST /endpoints -> {}", text(&endpoint["url"]));
+            }
+        }
+
+        heading("\n4. Requests pass; events arrive (only `hello` matches the filter)");
+        for host in ["quiet.culvert.localhost", "hello.culvert.localhost"] {
+            let status = self.get(host, "/greeting?from=demo").await?;
+            println!(
+                "   GET http://{host}:{}/greeting -> {status}",
+                self.http.port()
+            );
+        }
+        println!();
+        // The audit event of the key comes first: it was committed before any request was made.
+        let (mut audit, mut traffic) = (false, false);
+        while !(audit && traffic) {
+            let event = deliveries
+                .recv()
+                .await
+                .context("the receiver of the events is gone")?;
+            print_event(&event);
+            audit |= event["event_type"] == "api_key_created.v0";
+            traffic |= event["event_type"] == "http_request_complete.v0";
+        }
+        println!();
+        Ok(())
+    }
+
+    /// One request through the edge; a new endpoint is at the edge within a second.
+    async fn get(&self, host: &str, target: &str) -> Result<u16> {
+        let give_up = tokio::time::Instant::now() + Duration::from_secs(5);
+        loop {
+            let mut stream = TcpStream::connect(self.http)
+                .await
+                .context("connecting to the edge")?;
+            let request = format!(
+                "GET {target} HTTP/1.1\r\nhost: {host}:{}\r\nuser-agent: culvert-demo\r\nconnection: close\r\n\r\n",
+                self.http.port()
+            );
+            stream
+                .write_all(request.as_bytes())
+                .await
+                .context("sending a request")?;
+            let mut answer = Vec::new();
+            stream
+                .take(64 * 1024)
+                .read_to_end(&mut answer)
+                .await
+                .context("reading the answer")?;
+            let answer = String::from_utf8_lossy(&answer);
+            let status = answer
+                .split(' ')
+                .nth(1)
+                .and_then(|status| status.parse().ok());
+            match status.context("the edge did not answer in HTTP")? {
+                404 if tokio::time::Instant::now() < give_up => {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                status => return Ok(status),
+            }
+        }
+    }
+
+    fn say_what_next(&self) {
+        let (http, https) = (self.http.port(), self.https.port());
+        heading("It stays up. Try next, in another terminal:");
+        println!(
+            "   curl --resolve hello.culvert.localhost:{http}:127.0.0.1 http://hello.culvert.localhost:{http}/"
+        );
+        println!(
+            "   curl --cacert {} --resolve hello.culvert.localhost:{https}:127.0.0.1 https://hello.culvert.localhost:{https}/",
+            self.ca.display()
+        );
+        println!(
+            "   export CULVERT_API_URL={} CULVERT_API_KEY={}",
+            self.api, self.token
+        );
+        println!("   culvert api api_keys list --table");
+        println!("   culvert events tail");
+        println!("   curl {}/openapi.json\n", self.api);
+        println!("Ctrl-C stops it and removes its folder. Events as they are delivered:");
+    }
+}
+
+/// Starts the sample service and the receiver of events; deliveries come out of the channel.
+async fn serve_locally(
+    tasks: &mut JoinSet<()>,
+) -> Result<(SocketAddr, SocketAddr, mpsc::Receiver<Value>)> {
+    let sample = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let receiver = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let addresses = (sample.local_addr()?, receiver.local_addr()?);
+    let (sender, deliveries) = mpsc::channel(WAITING_MAX);
+    tasks.spawn(accept(sample, None));
+    tasks.spawn(accept(receiver, Some(sender)));
+    Ok((addresses.0, addresses.1, deliveries))
+}
+
+async fn accept(listener: TcpListener, events: Option<mpsc::Sender<Value>>) {
+    let mut connections = JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        while connections.try_join_next().is_some() {}
+        let events = events.clone();
+        connections.spawn(async move {
+            let answer = service_fn(|request| answer(request, events.clone()));
+            let served = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), answer)
+                .await;
+            if let Err(error) = served {
+                tracing::debug!(%error, "a connection of the sample service ended");
+            }
+        });
+    }
+}
+
+/// The sample service greets; the receiver takes a batch: an array of events.
+async fn answer(
+    request: Request<Incoming>,
+    events: Option<mpsc::Sender<Value>>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let Some(events) = events else {
+        let greeting = format!(
+            "hello from the sample service, you asked for {}\n",
+            request.uri()
+        );
+        return Ok(Response::new(Full::new(greeting.into())));
+    };
+    let mut response = Response::new(Full::default());
+    let bytes = Limited::new(request.into_body(), 4 << 20)
+        .collect()
+        .await
+        .map(|body| body.to_bytes());
+    match bytes
+        .ok()
+        .and_then(|bytes| serde_json::from_slice::<Vec<Value>>(&bytes).ok())
+    {
+        Some(batch) => {
+            for event in batch {
+                if events.send(event).await.is_err() {
+                    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+                }
+            }
+        }
+        None => *response.status_mut() = StatusCode::BAD_REQUEST,
+    }
+    Ok(response)
+}
+
+fn print_event(event: &Value) {
+    println!("   {} {}", bold(text(&event["event_type"])), event);
+}
+
+fn heading(line: &str) {
+    println!("{}", bold(line));
+}
+
+fn bold(line: &str) -> String {
+    if std::io::stdout().is_terminal() {
+        format!("\x1b[1m{line}\x1b[0m")
+    } else {
+        line.to_owned()
+    }
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// A temporary folder that goes away with the demonstration.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn make() -> Result<Self> {
+        let entropy: &dyn Entropy = &OsEntropy;
+        let name = format!(
+            "culvert-demo-{}",
+            entropy.text(b"abcdefghijklmnopqrstuvwxyz0123456789", 8)
+        );
+        let path = std::env::temp_dir().join(name);
+        crate::keys::make_data_dir(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            tracing::warn!(%error, "the folder `{}` could not be removed", self.0.display());
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! The installation's master key: a file of 64 hex digits, made at the first start.
+//!
+//! While the key is being rotated the file has a second line, the key of before. Then secrets are
+//! sealed under the first and opened under both.
+
+use std::io::Write;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use culvert_base::{Entropy, Secret};
+
+/// The master key, and the one before it while secrets are sealed anew.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MasterKey {
+    /// What is sealed is sealed under it.
+    pub current: Secret,
+    /// What is sealed may still be under it.
+    pub older: Option<Secret>,
+}
+
+impl MasterKey {
+    /// Both, the current first.
+    pub fn each(&self) -> impl Iterator<Item = &Secret> {
+        std::iter::once(&self.current).chain(&self.older)
+    }
+
+    /// A new key, and this one as the older.
+    pub fn rotated(self, entropy: &dyn Entropy) -> Self {
+        Self {
+            current: new(entropy),
+            older: Some(self.current),
+        }
+    }
+
+    /// Writes the file, whole or not at all.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let mut text = String::new();
+        for key in self.each() {
+            text.push_str(key.reveal());
+            text.push('\n');
+        }
+        write_private(path, &text)
+    }
+}
+
+/// Reads the key, or makes it if the file does not exist.
+pub fn load_or_make(path: &Path, entropy: &dyn Entropy) -> Result<MasterKey> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => {
+            let mode = std::fs::metadata(path)?.permissions().mode();
+            if mode & 0o077 != 0 {
+                bail!(
+                    "the master key `{}` can be read by others; run `chmod 600` on it",
+                    path.display()
+                );
+            }
+            let is_key =
+                |line: &str| line.len() == 64 && line.bytes().all(|byte| byte.is_ascii_hexdigit());
+            let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+            match (lines.next(), lines.next(), lines.next()) {
+                (Some(current), older, None) if is_key(current) && older.is_none_or(is_key) => {
+                    Ok(MasterKey {
+                        current: Secret::new(current.to_owned()),
+                        older: older.map(|older| Secret::new(older.to_owned())),
+                    })
+                }
+                _ => bail!("the master key `{}` must be 64 hex digits", path.display()),
+            }
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let made = MasterKey {
+                current: new(entropy),
+                older: None,
+            };
+            made.write(path)?;
+            Ok(made)
+        }
+        Err(error) => {
+            Err(error).with_context(|| format!("reading the master key `{}`", path.display()))
+        }
+    }
+}
+
+fn new(entropy: &dyn Entropy) -> Secret {
+    Secret::new(entropy.text(b"0123456789abcdef", 64))
+}
+
+/// Writes a file that only its owner can read, whole or not at all.
+pub fn write_private(path: &Path, text: &str) -> Result<()> {
+    write_whole(path, text, 0o600)
+}
+
+/// Writes a file that everyone may read, whole or not at all.
+pub fn write_public(path: &Path, text: &str) -> Result<()> {
+    write_whole(path, text, 0o644)
+}
+
+fn write_whole(path: &Path, text: &str, mode: u32) -> Result<()> {
+    let doing = || format!("writing `{}`", path.display());
+    let fresh = path.with_extension("new");
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(mode)
+        .open(&fresh)
+        .with_context(doing)?;
+    file.write_all(text.as_bytes()).with_context(doing)?;
+    file.sync_all().with_context(doing)?;
+    std::fs::rename(&fresh, path).with_context(doing)?;
+    if let Some(folder) = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+    {
+        std::fs::File::open(folder)
+            .and_then(|folder| folder.sync_all())
+            .with_context(doing)?;
+    }
+    Ok(())
+}
+
+/// Makes the data folder with mode 0700 if it is not there.
+pub fn make_data_dir(path: &Path) -> Result<()> {
+    if !path.exists() {
+        std::fs::create_dir_all(path)
+            .with_context(|| format!("making the folder `{}`", path.display()))?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))
+            .with_context(|| format!("protecting the folder `{}`", path.display()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use culvert_base::SeededEntropy;
+
+    #[test]
+    fn a_key_is_made_once_and_kept_private() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("master.key");
+        let made = load_or_make(&path, &SeededEntropy::new(1)).unwrap();
+        assert_eq!(load_or_make(&path, &SeededEntropy::new(2)).unwrap(), made);
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(load_or_make(&path, &SeededEntropy::new(2)).is_err());
+    }
+
+    #[test]
+    fn a_damaged_key_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("master.key");
+        let key = "0".repeat(64);
+        for text in [
+            "short",
+            "",
+            &format!("{key}\nshort"),
+            &format!("{key}\n{key}\n{key}"),
+        ] {
+            write_private(&path, text).unwrap();
+            assert!(
+                load_or_make(&path, &SeededEntropy::new(1)).is_err(),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_rotated_key_is_read_with_the_one_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("master.key");
+        let before = load_or_make(&path, &SeededEntropy::new(1)).unwrap();
+        let rotated = before.clone().rotated(&SeededEntropy::new(2));
+        rotated.write(&path).unwrap();
+        let read = load_or_make(&path, &SeededEntropy::new(3)).unwrap();
+        assert_eq!(read, rotated);
+        assert_eq!(read.older, Some(before.current.clone()));
+        assert_ne!(read.current, before.current);
+    }
+}

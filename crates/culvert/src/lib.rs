@@ -1,0 +1,15 @@
+//! culvert: one binary that puts services behind public addresses, records what passed and who
+//! changed what, and sends that knowledge where it is needed.
+//!
+//! A library only so that the integration tests can start the real server in their own process.
+
+pub mod cli;
+pub mod client;
+pub mod config;
+pub mod demo;
+pub mod issuer;
+pub mod keys;
+pub mod metrics;
+pub mod reload;
+pub mod server;
+pub mod telemetry;

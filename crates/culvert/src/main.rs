@@ -1,0 +1,11 @@
+//! The command `culvert`.
+
+use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    culvert::metrics::count_panics();
+    culvert::cli::run(std::env::args_os())
+}

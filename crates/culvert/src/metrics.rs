@@ -1,0 +1,161 @@
+//! `/metrics`: what the parts counted, in Prometheus text format.
+//!
+//! The parts count in plain structs of their own; only this file knows how that is exported.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use http::{Method, Request, Response, StatusCode, header};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// Connections at once; further ones wait.
+const CONNECTIONS_MAX: usize = 64;
+
+/// One number to export.
+#[derive(Debug)]
+pub struct Sample {
+    /// Without the prefix `culvert_` and, for counters, without `_total`.
+    pub name: &'static str,
+    /// What it counts.
+    pub help: &'static str,
+    /// Label and value, if it has one.
+    pub label: Option<(&'static str, String)>,
+    /// Whether it only grows.
+    pub counter: bool,
+    /// The number now.
+    pub value: u64,
+}
+
+/// Reads every number when asked.
+pub type Read = Box<dyn Fn() -> Vec<Sample> + Send + Sync>;
+
+/// Panics anywhere in the process, counted by the hook that [`count_panics`] installs.
+static PANICS: AtomicU64 = AtomicU64::new(0);
+
+/// Counts every panic besides printing it as before. Called once, at the start of the process.
+pub fn count_panics() {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        PANICS.fetch_add(1, Ordering::Relaxed);
+        before(panic);
+    }));
+}
+
+/// Panics so far.
+pub fn panics() -> u64 {
+    PANICS.load(Ordering::Relaxed)
+}
+
+/// Serves `/metrics` until `stop`.
+pub async fn serve(listener: TcpListener, read: Read, stop: CancellationToken) {
+    let mut registry = Registry::with_prefix("culvert");
+    registry.register_collector(Box::new(Samples(read)));
+    let registry = Arc::new(registry);
+    let mut connections = JoinSet::new();
+    loop {
+        let room = connections.len() < CONNECTIONS_MAX;
+        tokio::select! {
+            () = stop.cancelled() => return,
+            Some(_) = connections.join_next() => {}
+            accepted = listener.accept(), if room => {
+                let Ok((stream, _)) = accepted else {
+                    // Out of files or memory; trying at once would spin.
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    continue;
+                };
+                let registry = registry.clone();
+                connections.spawn(async move {
+                    let service = service_fn(|request| answer(request, registry.clone()));
+                    let served = hyper::server::conn::http1::Builder::new()
+                        .timer(TokioTimer::new())
+                        .header_read_timeout(Duration::from_secs(5))
+                        .keep_alive(false)
+                        .serve_connection(TokioIo::new(stream), service)
+                        .await;
+                    if let Err(error) = served {
+                        tracing::debug!(%error, "a connection for metrics ended");
+                    }
+                });
+            }
+        }
+    }
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    registry: Arc<Registry>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let mut response = Response::new(Full::default());
+    if request.uri().path() != "/metrics" {
+        *response.status_mut() = StatusCode::NOT_FOUND;
+    } else if request.method() != Method::GET {
+        *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
+    } else {
+        let mut text = String::new();
+        match prometheus_client::encoding::text::encode(&mut text, &registry) {
+            Ok(()) => {
+                let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+                response
+                    .headers_mut()
+                    .insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
+                *response.body_mut() = Full::new(text.into());
+            }
+            Err(_) => *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+    Ok(response)
+}
+
+struct Samples(Read);
+
+impl std::fmt::Debug for Samples {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Samples")
+    }
+}
+
+impl Collector for Samples {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let samples = (self.0)();
+        // Samples of one name stand together, so each name is described once.
+        for group in samples.chunk_by(|a, b| a.name == b.name) {
+            let Some(first) = group.first() else { continue };
+            let kind = if first.counter {
+                MetricType::Counter
+            } else {
+                MetricType::Gauge
+            };
+            let mut described = encoder.encode_descriptor(first.name, first.help, None, kind)?;
+            for sample in group {
+                match &sample.label {
+                    None => encode(sample, &mut described)?,
+                    Some((label, value)) => {
+                        let labels = [(*label, value.as_str())];
+                        encode(sample, &mut described.encode_family(&labels)?)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn encode(sample: &Sample, encoder: &mut MetricEncoder<'_>) -> Result<(), std::fmt::Error> {
+    if sample.counter {
+        encoder.encode_counter::<NoLabelSet, u64, u64>(&sample.value, None)
+    } else {
+        encoder.encode_gauge(&i64::try_from(sample.value).unwrap_or(i64::MAX))
+    }
+}

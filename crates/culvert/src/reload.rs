@@ -1,0 +1,93 @@
+//! A hang-up: settings and the files they name are read again, and what can change while the server
+//! runs is taken into use.
+
+use culvert_edge::Edge;
+use serde_json::Value;
+
+use crate::config::{Invalid, Settings, keys};
+use crate::server::edge_settings;
+use crate::telemetry;
+
+/// Keys of [`Settings`] that a running server takes into use. The others wait for the next start.
+pub const LIVE: [&str; 11] = [
+    "edge.certificates",
+    "edge.connections_max",
+    "edge.connections_per_source_max",
+    "edge.extra_ca_file",
+    "edge.memory_bytes",
+    "edge.proxy_protocol",
+    "edge.proxy_protocol_from",
+    "edge.trusted_proxies",
+    "events.redact_headers",
+    "log.level",
+    "shutdown.drain",
+];
+
+/// Takes other settings into use in a running server.
+#[derive(Debug)]
+pub struct Reload {
+    settings: Settings,
+    edge: Option<Edge>,
+}
+
+impl Reload {
+    pub(crate) fn new(settings: Settings, edge: Option<Edge>) -> Self {
+        Self { settings, edge }
+    }
+
+    /// Takes the live ones of `settings` into use. Answers the keys that differ and wait for the next
+    /// start.
+    ///
+    /// # Errors
+    ///
+    /// What is not valid, such as a file that cannot be read. Then nothing has changed.
+    pub fn apply(&mut self, settings: Settings) -> Result<Vec<String>, Invalid> {
+        let edge_settings = edge_settings(&settings)?;
+        telemetry::reload(&settings.log)?;
+        if let Some(edge) = &self.edge {
+            edge.reload(&edge_settings)
+                .map_err(|fault| Invalid(fault.chain()))?;
+        }
+        let waiting = waiting(&self.settings, &settings);
+        self.settings = settings;
+        Ok(waiting)
+    }
+}
+
+/// Keys that differ and are not live.
+fn waiting(before: &Settings, after: &Settings) -> Vec<String> {
+    let value = |settings: &Settings, key: &str| {
+        let json = serde_json::to_value(settings).expect("settings are always JSON");
+        json.pointer(&format!("/{}", key.replace('.', "/")))
+            .cloned()
+            .unwrap_or(Value::Null)
+    };
+    keys()
+        .into_iter()
+        .map(|key| key.name)
+        .filter(|key| !LIVE.contains(&key.as_str()))
+        .filter(|key| value(before, key) != value(after, key))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_live_key_is_a_key() {
+        let keys: Vec<String> = keys().into_iter().map(|key| key.name).collect();
+        for live in LIVE {
+            assert!(keys.iter().any(|key| key == live), "{live}");
+        }
+    }
+
+    #[test]
+    fn what_differs_and_is_not_live_waits() {
+        let before = Settings::default();
+        let mut after = before.clone();
+        after.log.level = "debug".into();
+        after.edge.domain = "other.example".into();
+        assert_eq!(waiting(&before, &after), ["edge.domain"]);
+    }
+}

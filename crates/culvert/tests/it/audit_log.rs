@@ -1,0 +1,363 @@
+//! The audit log at the command line and over the API: verified, exported, replayed.
+
+use culvert::config::Settings;
+use http::Method;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, SqliteConnection};
+
+use crate::harness::{Harness, Receiver, backends, binary, eventually};
+
+/// Runs the binary on the installation's own files or database.
+fn offline(settings: &Settings, arguments: &[&str]) -> (i32, String, String) {
+    let output = binary()
+        .args(arguments)
+        .arg("--data-dir")
+        .arg(&settings.data_dir)
+        .args(["--database-url", &settings.database_url])
+        .output()
+        .unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (
+        output.status.code().unwrap(),
+        text(output.stdout),
+        text(output.stderr),
+    )
+}
+
+/// What somebody with the database in hand can do.
+pub async fn execute(settings: &Settings, sql: &str) {
+    if settings.database_url.is_empty() {
+        let path = settings.data_dir.join("state.db");
+        let url = format!("sqlite://{}", path.display());
+        let mut database = SqliteConnection::connect(&url).await.unwrap();
+        sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))
+            .execute(&mut database)
+            .await
+            .unwrap();
+        database.close().await.unwrap();
+    } else {
+        let mut database = PgConnection::connect(&settings.database_url).await.unwrap();
+        sqlx::raw_sql(AssertSqlSafe(format!("SET search_path = culvert; {sql}")))
+            .execute(&mut database)
+            .await
+            .unwrap();
+        database.close().await.unwrap();
+    }
+}
+
+/// The hash of an exported line, computed as the guide says: of the texts as they stand in the line.
+fn hash_of(line: &Value, whole: &str) -> String {
+    let (_, rest) = whole.split_once(r#","audience":"#).unwrap();
+    let (audience, body) = rest.split_once(r#","event":"#).unwrap();
+    let body = body.strip_suffix('}').unwrap();
+    let text = |hasher: &mut Sha256, text: &str| {
+        hasher.update(u64::try_from(text.len()).unwrap().to_be_bytes());
+        hasher.update(text);
+    };
+    let previous = line["previous"].as_str().unwrap();
+    let bytes = previous
+        .as_bytes()
+        .chunks(2)
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap());
+    let event = &line["event"];
+    let mut hasher = Sha256::new();
+    hasher.update(bytes.collect::<Vec<u8>>());
+    hasher.update(line["seq"].as_i64().unwrap().to_be_bytes());
+    for name in ["event_id", "account_id", "event_type"] {
+        text(&mut hasher, event[name].as_str().unwrap());
+    }
+    hasher.update(line["happened_at_ns"].as_i64().unwrap().to_be_bytes());
+    text(&mut hasher, audience);
+    text(&mut hasher, body);
+    hasher
+        .finalize()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_is_verified_and_exported_beside_the_running_server() {
+    for backend in backends().await {
+        let culvert = Harness::start(&backend).await;
+        let settings = culvert.settings.clone();
+        let (code, out, error) = offline(&settings, &["audit", "verify"]);
+        assert_eq!(code, 0, "{error}");
+        let noted = out.trim().rsplit_once("head=").unwrap().1.to_owned();
+        for n in 0..5 {
+            let body = json!({"description": format!("key {n}"), "metadata": "ünï \\ \"☃\""});
+            culvert.create("api_keys", body).await;
+        }
+
+        let (code, out, _) = offline(&settings, &["audit", "verify", "--head", &noted]);
+        assert_eq!(code, 0);
+        assert!(out.contains(" events=6 first=1 last=6 head=6:"), "{out}");
+        let head = out.trim().rsplit_once(':').unwrap().1.to_owned();
+        let (code, checked, _) = offline(&settings, &["admin", "check"]);
+        assert_eq!((code, checked.contains(out.trim())), (0, true), "{checked}");
+        eventually("the head is in the metrics", async || {
+            metrics_of(culvert.metrics)
+                .await
+                .contains("culvert_audit_head 6")
+        })
+        .await;
+
+        let (code, out, error) = offline(&settings, &["audit", "export"]);
+        assert_eq!(code, 0, "{error}");
+        let lines: Vec<Value> = out
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        assert_eq!(lines.len(), 6);
+        assert_eq!(lines[0]["previous"], "0".repeat(64));
+        assert_eq!(lines[5]["hash"], head);
+        for (line, text) in lines.iter().zip(out.lines()) {
+            assert_eq!(line["hash"], hash_of(line, text), "{text}");
+        }
+        for pair in lines.windows(2) {
+            assert_eq!(pair[1]["previous"], pair[0]["hash"]);
+            assert_eq!(
+                pair[1]["seq"].as_i64(),
+                pair[0]["seq"].as_i64().map(|seq| seq + 1)
+            );
+        }
+        let id = |n: usize| lines[n]["event"]["event_id"].as_str().unwrap().to_owned();
+        let (_, part, _) = offline(
+            &settings,
+            &["audit", "export", "--from", &id(2), "--to", &id(3)],
+        );
+        let wanted: Vec<&str> = out.lines().skip(2).take(2).collect();
+        assert_eq!(part.lines().collect::<Vec<_>>(), wanted);
+        let (_, none, _) = offline(
+            &settings,
+            &["audit", "export", "--from", "2199-01-01T00:00:00Z"],
+        );
+        assert_eq!(none, "");
+        let (_, all, _) = offline(
+            &settings,
+            &[
+                "audit",
+                "export",
+                "--from",
+                "2020-01-01T00:00:00+02:00",
+                "--to",
+                "2199-01-01T00:00:00Z",
+            ],
+        );
+        assert_eq!(all, out);
+
+        for (arguments, expected) in [
+            (&["audit", "verify", "--head", "x"][..], 2),
+            (&["audit", "export", "--from", "yesterday"], 2),
+            (&["audit", "export", "--format", "xml"], 2),
+            (
+                &[
+                    "audit",
+                    "export",
+                    "--from",
+                    "ev_000000000000000000000000000",
+                ],
+                1,
+            ),
+        ] {
+            let (code, out, _) = offline(&settings, arguments);
+            assert_eq!((code, out.as_str()), (expected, ""), "{arguments:?}");
+        }
+
+        // Somebody changes, and then takes away what nobody should.
+        execute(
+            &settings,
+            "UPDATE outbox SET body = replace(body, 'key 1', 'key X') WHERE seq = 3",
+        )
+        .await;
+        let (code, out, error) = offline(&settings, &["audit", "verify"]);
+        assert_eq!((code, out.as_str()), (1, ""));
+        assert!(error.contains("event 3 does not fit"), "{error}");
+        assert_eq!(offline(&settings, &["admin", "check"]).0, 1);
+        execute(
+            &settings,
+            "UPDATE outbox SET body = replace(body, 'key X', 'key 1') WHERE seq = 3",
+        )
+        .await;
+        assert_eq!(offline(&settings, &["audit", "verify"]).0, 0);
+        execute(&settings, "DELETE FROM outbox WHERE seq = 6").await;
+        let (code, _, error) = offline(&settings, &["audit", "verify"]);
+        assert_eq!(code, 1);
+        assert!(error.contains("event 6 is missing"), "{error}");
+        // The ledger is told, so the rest is whole; the head noted before is not in it.
+        let fifth = lines[4]["hash"].as_str().unwrap();
+        let sql = format!("UPDATE ledger SET outbox = 5, chained = 5, head = '{fifth}'");
+        execute(&settings, &sql).await;
+        assert_eq!(offline(&settings, &["audit", "verify"]).0, 0);
+        let (code, _, error) = offline(&settings, &["audit", "verify", "--head", &head]);
+        assert_eq!(code, 1);
+        assert!(error.contains("does not contain the head"), "{error}");
+        culvert.stop().await;
+    }
+    // Where there is nothing nothing is made.
+    let folder = tempfile::tempdir().unwrap();
+    let settings = Settings {
+        data_dir: folder.path().join("none"),
+        ..Settings::default()
+    };
+    let (code, _, error) = offline(&settings, &["audit", "verify"]);
+    assert_eq!(
+        (code, error.contains("there is no installation")),
+        (1, true)
+    );
+    assert!(!settings.data_dir.exists());
+}
+
+async fn metrics_of(address: std::net::SocketAddr) -> String {
+    let request = "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    crate::harness::raw(address, request.as_bytes()).await.text
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replay_sends_the_same_events_again() {
+    for backend in backends().await {
+        let culvert = Harness::start(&backend).await;
+        let (first, late) = (Receiver::start().await, Receiver::start().await);
+        let destination = |hook: &Receiver| {
+            let url = format!("http://{}/hook", hook.address);
+            json!({"format": "json", "target": {"webhook": {"url": url}}})
+        };
+        let made = culvert
+            .create("event_destinations", destination(&first))
+            .await;
+        let sources = json!([{"type": "api_key_created.v0"}]);
+        let body = json!({"destination_ids": [made["id"]], "sources": sources});
+        culvert.create("event_subscriptions", body).await;
+        for n in 0..3 {
+            culvert
+                .create("api_keys", json!({"description": format!("{n}")}))
+                .await;
+        }
+        let sent = first.wait_for("api_key_created.v0", 3).await;
+
+        let replay = |id: &Value, more: &[&str]| {
+            let output = binary()
+                .env("CULVERT_API_URL", &culvert.api)
+                .env("CULVERT_API_KEY", &culvert.token)
+                .args(["events", "replay", "--wait", "--destination"])
+                .arg(id.as_str().unwrap())
+                .args(more)
+                .output()
+                .unwrap();
+            let text = |bytes| String::from_utf8(bytes).unwrap();
+            (
+                output.status.code().unwrap(),
+                text(output.stdout),
+                text(output.stderr),
+            )
+        };
+        let from = sent[0]["event_id"].as_str().unwrap();
+        let (code, out, error) = replay(&made["id"], &["--from", from]);
+        assert_eq!(code, 0, "{error}");
+        let done: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(
+            (&done["state"], &done["percent"]),
+            (&json!("done"), &json!(100))
+        );
+        let again = first.wait_for("api_key_created.v0", 6).await;
+        assert_eq!(
+            again[3..],
+            sent,
+            "the same events, to the letter and in order"
+        );
+        // A destination that was not there when it all happened, and kinds that nobody has subscribed.
+        let made = culvert
+            .create("event_destinations", destination(&late))
+            .await;
+        let (code, _, error) = replay(&made["id"], &["--from", "2020-01-01T00:00:00Z"]);
+        assert_eq!(
+            (code, error.contains("ERR_NGROK_5140")),
+            (1, true),
+            "{error}"
+        );
+        let kinds = "api_key_created.v0,event_subscription_created.v0";
+        let (code, _, error) = replay(
+            &made["id"],
+            &["--from", "2020-01-01T00:00:00Z", "--kinds", kinds],
+        );
+        assert_eq!(code, 0, "{error}");
+        late.wait_for("event_subscription_created.v0", 1).await;
+        // The key of the installation's first start is among them.
+        let keys = late.wait_for("api_key_created.v0", 4).await;
+        assert_eq!(keys[1..], sent);
+        let absent = json!(format!("ed_{}", "0".repeat(27)));
+        let (code, _, error) = replay(&absent, &["--from", from]);
+        assert_eq!((code, error.contains("HTTP 404")), (1, true), "{error}");
+        assert_eq!(replay(&made["id"], &[]).0, 2);
+
+        // A bot is no admin.
+        let bot = culvert.create("bot_users", json!({"name": "bot"})).await;
+        let key = culvert
+            .create("api_keys", json!({"owner_id": bot["id"]}))
+            .await;
+        let client = culvert.client_with(key["token"].as_str().unwrap());
+        let path = format!(
+            "/event_destinations/{}/replay",
+            made["id"].as_str().unwrap()
+        );
+        let body = json!({"from": "2020-01-01T00:00:00Z", "event_types": ["api_key_created.v0"]});
+        let refused = client.call(Method::POST, &path, Some(&body)).await.unwrap();
+        assert_eq!(
+            (refused.status, &refused.body["error_code"]),
+            (403, &json!("ERR_NGROK_630"))
+        );
+        let (code, _, error) = offline(&culvert.settings, &["audit", "verify"]);
+        assert_eq!(code, 0, "{error}");
+        culvert.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replay_under_way_survives_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let hook = Receiver::start().await;
+    hook.answer_with(http::StatusCode::SERVICE_UNAVAILABLE);
+    let server = crate::kill::Process::start(&data, "");
+    let token = culvert::client::read_token(&data.join("bootstrap-key")).unwrap();
+    let client = culvert::client::Client::new(&server.api, token.clone()).unwrap();
+    for _ in 0..20 {
+        client
+            .expect(Method::POST, "/api_keys", Some(&json!({})))
+            .await
+            .unwrap();
+    }
+    let url = format!("http://{}/hook", hook.address);
+    let body = json!({"format": "json", "target": {"webhook": {"url": url}}});
+    let made = client
+        .expect(Method::POST, "/event_destinations", Some(&body))
+        .await
+        .unwrap();
+    let path = format!(
+        "/event_destinations/{}/replay",
+        made["id"].as_str().unwrap()
+    );
+    let body = json!({"from": "2020-01-01T00:00:00Z", "event_types": ["api_key_created.v0"]});
+    client
+        .expect(Method::POST, &path, Some(&body))
+        .await
+        .unwrap();
+    // At once: the replay may not have begun, be in the middle, or wait in the queue.
+    server.kill();
+    let server = crate::kill::Process::start(&data, "");
+    let client = culvert::client::Client::new(&server.api, token).unwrap();
+    hook.answer_with(http::StatusCode::OK);
+    eventually("the replay is done", async || {
+        client.expect(Method::GET, &path, None).await.unwrap()["state"] == "done"
+    })
+    .await;
+    let taken = || -> std::collections::BTreeSet<String> {
+        let events = hook.events().into_iter();
+        events
+            .map(|event| event["object"]["id"].to_string())
+            .collect()
+    };
+    eventually("every key is told of", async || taken().len() == 21).await;
+    assert_eq!(server.terminate(), 0);
+}

@@ -1,0 +1,48 @@
+//! Foreign clients against the real server: the suites in `tests/clients`, each in the environment that
+//! `scripts/python-clients` made for it. Without that environment a test says that it is skipped.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::harness::{Backend, Harness};
+
+/// The published Python client drives every operation that it has.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_published_python_client_works_unchanged() {
+    drive("ngrok_api").await;
+}
+
+/// Generated requests, allowed and not, get the answers that the OpenAPI document promises.
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_are_what_the_openapi_document_promises() {
+    drive("openapi").await;
+}
+
+/// Runs one suite and prints its totals.
+async fn drive(suite: &str) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let place = root.join("target/python-clients").join(suite);
+    // The script writes this copy last.
+    if !place.join("requirements.txt").exists() {
+        println!("skipped: no Python environment for `{suite}`; scripts/python-clients makes it");
+        return;
+    }
+    let culvert = Harness::start(&Backend::Sqlite).await;
+    let done = Command::new(place.join("bin/python"))
+        .args(["-B", "-m", "unittest", "discover", "-s"])
+        .arg(root.join("tests/clients").join(suite))
+        .env("CULVERT_API_URL", &culvert.api)
+        .env("CULVERT_API_KEY", &culvert.token)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&done.stdout);
+    let totals = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{suite}:\n{said}\n{totals}");
+    for line in said
+        .lines()
+        .chain(totals.lines().filter(|line| line.starts_with("Ran ")))
+    {
+        println!("{suite}: {line}");
+    }
+    culvert.stop().await;
+}

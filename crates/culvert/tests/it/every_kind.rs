@@ -1,0 +1,430 @@
+//! Every kind of audit event, seen arriving at a webhook: made by real calls, signed, in commit order,
+//! with every field of the contract and no secret; and none for calls that were refused.
+//!
+//! The lists here are the contract's. What the catalogue or the operation table has beyond them fails
+//! the test until it is listed too.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use culvert_base::{Entropy, OsEntropy};
+use culvert_events::Family;
+use http::Method;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, KeyUsagePurpose};
+use serde_json::{Value, json};
+
+use crate::events_arrive::verify;
+use crate::harness::{Harness, Receiver, backends, eventually};
+
+/// Collections with audit events: the stem of their kinds, and the fields of the object.
+const AUDITED: &[(&str, &str, &str)] = &[
+    (
+        "api_keys",
+        "api_key",
+        "id uri description metadata created_at token",
+    ),
+    (
+        "certificate_authorities",
+        "certificate_authority",
+        "id uri created_at description metadata ca_pem subject_common_name not_before not_after key_usages extended_key_usages",
+    ),
+    (
+        "credentials",
+        "tunnel_credential",
+        "id uri created_at description metadata token acl owner_id",
+    ),
+    (
+        "event_destinations",
+        "event_destination",
+        "id metadata created_at description format target uri",
+    ),
+    (
+        "event_subscriptions",
+        "event_subscription",
+        "id uri created_at metadata description sources destinations",
+    ),
+    (
+        "ip_policies",
+        "ip_policy",
+        "id uri created_at description metadata",
+    ),
+    (
+        "ip_policy_rules",
+        "ip_policy_rule",
+        "id uri created_at description metadata cidr ip_policy action",
+    ),
+    (
+        "ip_restrictions",
+        "ip_restriction",
+        "id uri created_at description metadata enforced type ip_policies",
+    ),
+    (
+        "reserved_addrs",
+        "tcp_address",
+        "id uri created_at description metadata addr region",
+    ),
+    (
+        "reserved_domains",
+        "domain",
+        "id uri created_at description metadata domain region cname_target certificate certificate_management_policy certificate_management_status acme_challenge_cname_target",
+    ),
+    (
+        "ssh_certificate_authorities",
+        "ssh_certificate_authority",
+        "id uri created_at description metadata public_key key_type",
+    ),
+    (
+        "ssh_credentials",
+        "ssh_public_key",
+        "id uri created_at description metadata public_key acl owner_id",
+    ),
+    (
+        "ssh_host_certificates",
+        "ssh_host_certificate",
+        "id uri created_at description metadata public_key key_type ssh_certificate_authority_id principals valid_after valid_until certificate",
+    ),
+    (
+        "ssh_user_certificates",
+        "ssh_user_certificate",
+        "id uri created_at description metadata public_key key_type ssh_certificate_authority_id principals critical_options extensions valid_after valid_until certificate",
+    ),
+    (
+        "tls_certificates",
+        "tls_certificate",
+        "id uri created_at description metadata certificate_pem subject_common_name subject_alternative_names issued_at not_before not_after key_usages extended_key_usages private_key_type issuer_common_name serial_number subject_organization subject_organizational_unit subject_locality subject_province subject_country",
+    ),
+    (
+        "vaults",
+        "vault",
+        "id uri created_at updated_at name description metadata created_by last_updated_by",
+    ),
+    (
+        "vault_secrets",
+        "secret",
+        "id uri created_at updated_at name description metadata created_by last_updated_by vault vault_name",
+    ),
+];
+
+/// Collections that callers change and whose changes have no kind in the contract.
+const SILENT: &[&str] = &[
+    "agent_ingresses",
+    "bot_users",
+    "endpoints",
+    "kubernetes_operators",
+    "service_users",
+];
+
+/// Kinds of the contract that nothing can raise yet, and why.
+const NOT_YET: &[(&str, &str)] = &[
+    ("agent_session_start.v0", "agents cannot connect yet"),
+    ("agent_session_stop.v0", "agents cannot connect yet"),
+];
+
+const VERBS: [&str; 3] = ["created", "updated", "deleted"];
+
+/// One server, the calls made at it, and the events that must come of them.
+struct Witness {
+    culvert: Harness,
+    /// Kind and object, in commit order.
+    expected: Vec<(String, String)>,
+    /// What must be in no event.
+    secrets: Vec<String>,
+}
+
+impl Witness {
+    async fn create(&mut self, collection: &str, body: Value) -> Value {
+        let made = self.culvert.create(collection, body).await;
+        self.expect(collection, "created", &made);
+        for pointer in ["/token", "/target/webhook/secrets/0"] {
+            let secret = made.pointer(pointer).and_then(Value::as_str);
+            // The first part of a token is the public id of its key.
+            let secret = secret.and_then(|text| text.rsplit('_').next());
+            self.secrets.extend(secret.map(str::to_owned));
+        }
+        made
+    }
+
+    async fn update(&mut self, collection: &str, object: &Value) {
+        let path = path(collection, object);
+        let body = match collection {
+            "bot_users" | "service_users" => json!({"name": "changed"}),
+            _ => json!({"description": "changed"}),
+        };
+        let answer = self.culvert.call(Method::PATCH, &path, Some(body)).await;
+        assert_eq!(answer.status, 200, "{path}: {:?}", answer.body);
+        self.expect(collection, "updated", object);
+    }
+
+    async fn delete(&mut self, collection: &str, object: &Value) {
+        let path = path(collection, object);
+        let answer = self.culvert.call(Method::DELETE, &path, None).await;
+        assert_eq!(answer.status, 204, "{path}: {:?}", answer.body);
+        self.expect(collection, "deleted", object);
+    }
+
+    /// Calls that are refused: each would tell of something if it were not.
+    async fn refused(&self, collection: &str, object: &Value) {
+        let one = path(collection, object);
+        let unknown = json!({"no_such_field": 1});
+        let reader = self.culvert.client_with("not a token");
+        for (method, path, body) in [
+            (
+                Method::POST,
+                format!("/{collection}"),
+                Some(unknown.clone()),
+            ),
+            (Method::PATCH, one.clone(), Some(unknown)),
+            (
+                Method::PATCH,
+                one.clone(),
+                Some(json!({"metadata": "x".repeat(4097)})),
+            ),
+            (Method::DELETE, format!("{one}0"), None),
+            (Method::DELETE, format!("/{collection}"), None),
+        ] {
+            let answer = self.culvert.call(method.clone(), &path, body.clone()).await;
+            assert!(
+                answer.status >= 400 && answer.status < 500,
+                "{method} {path}"
+            );
+            let answer = reader
+                .call(method.clone(), &path, body.as_ref())
+                .await
+                .unwrap();
+            assert!(
+                answer.status >= 400 && answer.status < 500,
+                "{method} {path}"
+            );
+        }
+    }
+
+    fn expect(&mut self, collection: &str, verb: &str, object: &Value) {
+        let audited = AUDITED.iter().find(|(name, ..)| *name == collection);
+        if let Some((_, stem, _)) = audited {
+            let id = object["id"].as_str().unwrap().to_owned();
+            self.expected.push((format!("{stem}_{verb}.v0"), id));
+        }
+    }
+
+    /// A body with which one of the collection can be made. What it needs is made first, and left.
+    async fn sample(&mut self, collection: &str) -> Value {
+        match collection {
+            "agent_ingresses" => json!({"domain": "connect.x.example"}),
+            "api_keys" | "ip_policies" | "reserved_addrs" => json!({"description": "a sample"}),
+            "bot_users" | "service_users" => json!({"name": collection}),
+            "certificate_authorities" => {
+                let mut params = CertificateParams::new(Vec::new()).unwrap();
+                params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+                params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+                let key = KeyPair::generate().unwrap();
+                json!({"ca_pem": params.self_signed(&key).unwrap().pem()})
+            }
+            "credentials" => json!({"acl": ["bind:*"]}),
+            "endpoints" => {
+                json!({"url": "https://e.culvert.localhost", "upstream_url": "http://127.0.0.1:1"})
+            }
+            "event_destinations" => {
+                let webhook = json!({"url": "http://127.0.0.1:1/", "headers": {"x-secret": "canary-in-a-header"}});
+                self.secrets.push("canary-in-a-header".into());
+                json!({"format": "json", "target": {"webhook": webhook}})
+            }
+            "event_subscriptions" => json!({"sources": [{"type": "tcp_connection_closed.v0"}]}),
+            "ip_policy_rules" => {
+                let policy = self.create("ip_policies", json!({})).await;
+                json!({"cidr": "192.0.2.0/24", "action": "allow", "ip_policy_id": policy["id"]})
+            }
+            "ip_restrictions" => {
+                let policy = self.create("ip_policies", json!({})).await;
+                json!({"type": "agent", "ip_policy_ids": [policy["id"]]})
+            }
+            "kubernetes_operators" => json!({"deployment": {"name": "o", "namespace": "x"}}),
+            "reserved_domains" => json!({"domain": "d.example"}),
+            "ssh_certificate_authorities" => json!({}),
+            "ssh_credentials" => json!({"public_key": ssh_key(), "acl": ["bind:*"]}),
+            "ssh_host_certificates" | "ssh_user_certificates" => {
+                let authority = self.create("ssh_certificate_authorities", json!({})).await;
+                json!({"ssh_certificate_authority_id": authority["id"], "public_key": ssh_key()})
+            }
+            "tls_certificates" => {
+                let key = KeyPair::generate().unwrap();
+                let params = CertificateParams::new(vec!["t.example".to_owned()]).unwrap();
+                let certificate = params.self_signed(&key).unwrap();
+                let lines = key.serialize_pem();
+                self.secrets.extend(lines.lines().nth(1).map(str::to_owned));
+                json!({"certificate_pem": certificate.pem(), "private_key_pem": lines})
+            }
+            "vaults" => json!({"name": "vault"}),
+            "vault_secrets" => {
+                let vault = self.create("vaults", json!({"name": "of-a-secret"})).await;
+                self.secrets.push("canary-in-a-vault".into());
+                json!({"name": "secret", "value": "canary-in-a-vault", "vault_id": vault["id"]})
+            }
+            other => panic!("tell this test how to make one of `{other}`"),
+        }
+    }
+}
+
+fn path(collection: &str, object: &Value) -> String {
+    format!("/{collection}/{}", object["id"].as_str().unwrap())
+}
+
+/// A line as in `id_ed25519.pub`.
+fn ssh_key() -> String {
+    let entropy: &dyn Entropy = &OsEntropy;
+    let mut key = Vec::new();
+    for part in [&b"ssh-ed25519"[..], &entropy.bytes::<32>()] {
+        key.extend(u32::try_from(part.len()).unwrap().to_be_bytes());
+        key.extend(part);
+    }
+    format!("ssh-ed25519 {} someone@x.example", STANDARD.encode(key))
+}
+
+/// Kinds of configuration in the catalogue.
+fn catalogue() -> BTreeSet<String> {
+    let entries = culvert_control::catalogue().entries();
+    let audit = entries.filter(|entry| entry.family() != Family::Traffic);
+    audit.map(|entry| entry.name().to_owned()).collect()
+}
+
+#[test]
+fn the_catalogue_has_the_kinds_of_the_contract() {
+    let kinds = AUDITED
+        .iter()
+        .flat_map(|(_, stem, _)| VERBS.map(|verb| format!("{stem}_{verb}.v0")));
+    assert_eq!(catalogue(), kinds.collect::<BTreeSet<_>>());
+    let mut made: Vec<&str> = culvert_control::operations()
+        .iter()
+        .filter(|operation| operation.name == "create")
+        .map(|operation| operation.collection)
+        .collect();
+    let audited = AUDITED.iter().map(|(collection, ..)| *collection);
+    let mut listed: Vec<&str> = audited.chain(SILENT.iter().copied()).collect();
+    made.sort_unstable();
+    listed.sort_unstable();
+    assert_eq!(made, listed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_audit_kind_arrives_at_a_webhook() {
+    for backend in backends().await {
+        let culvert = Harness::start(&backend).await;
+        let hook = Receiver::start().await;
+        let oneself = culvert.call(Method::GET, "/self", None).await.body;
+        let mut witness = Witness {
+            culvert,
+            expected: Vec::new(),
+            secrets: Vec::new(),
+        };
+        let url = format!("http://{}/hook", hook.address);
+        let body = json!({"format": "json", "target": {"webhook": {"url": url}}});
+        let destination = witness.create("event_destinations", body).await;
+        let secret = destination["target"]["webhook"]["secrets"][0]
+            .as_str()
+            .unwrap();
+        // Nobody had subscribed to that yet.
+        witness.expected.clear();
+        let sources: Vec<Value> = catalogue()
+            .iter()
+            .map(|kind| json!({"type": kind}))
+            .collect();
+        let body = json!({"destination_ids": [destination["id"]], "sources": sources});
+        witness.create("event_subscriptions", body).await;
+
+        let collections = culvert_control::operations()
+            .iter()
+            .filter(|operation| operation.name == "create")
+            .map(|operation| operation.collection);
+        for collection in collections {
+            let sample = witness.sample(collection).await;
+            let object = witness.create(collection, sample).await;
+            witness.refused(collection, &object).await;
+            witness.update(collection, &object).await;
+            witness.delete(collection, &object).await;
+            witness.refused(collection, &object).await;
+        }
+        // Behind everything: what was not meant to come would have come before it.
+        let last = witness
+            .create("api_keys", json!({"description": "the last"}))
+            .await;
+        eventually("the last event arrives", async || {
+            let events = hook.events();
+            events
+                .iter()
+                .any(|event| event["object"]["id"] == last["id"])
+        })
+        .await;
+
+        for request in hook.received() {
+            verify(secret, &request.headers, &request.body);
+        }
+        let events = hook.events();
+        let told: Vec<(String, String)> = events
+            .iter()
+            .map(|event| {
+                let text = |value: &Value| value.as_str().unwrap().to_owned();
+                (text(&event["event_type"]), text(&event["object"]["id"]))
+            })
+            .collect();
+        assert_eq!(
+            told, witness.expected,
+            "all of them, in commit order, and no other"
+        );
+        let key = &oneself["api_key"];
+        for event in &events {
+            let kind = event["event_type"].as_str().unwrap();
+            assert_eq!(
+                keys(event),
+                keys(
+                    &json!({"event_id": 0, "event_type": 0, "event_timestamp": 0, "account_id": 0, "principal": 0, "object": 0})
+                )
+            );
+            assert_eq!(event["account_id"], oneself["account"]["id"]);
+            assert_eq!(
+                event["principal"],
+                json!({
+                    "id": key["owner_id"],
+                    "subject": oneself["user"],
+                    "source": "API",
+                    "credential": {"id": key["id"], "uri": key["uri"]},
+                })
+            );
+            let fields = AUDITED
+                .iter()
+                .find(|(_, stem, _)| {
+                    let rest = kind
+                        .strip_prefix(stem)
+                        .and_then(|rest| rest.strip_prefix('_'));
+                    rest.is_some_and(|rest| VERBS.iter().any(|verb| rest == format!("{verb}.v0")))
+                })
+                .map(|(.., fields)| {
+                    fields
+                        .split(' ')
+                        .map(str::to_owned)
+                        .collect::<BTreeSet<_>>()
+                });
+            assert_eq!(Some(keys(&event["object"])), fields, "{kind}");
+            let text = event.to_string();
+            for secret in &witness.secrets {
+                assert!(!text.contains(secret), "{kind} has a secret");
+            }
+        }
+        assert!(witness.secrets.len() >= 6, "{}", witness.secrets.len());
+        let seen: BTreeSet<String> = told.into_iter().map(|(kind, _)| kind).collect();
+        let catalogue = catalogue();
+        assert_eq!(seen, catalogue);
+        // Past the test harness, which keeps what passing tests print to itself.
+        let mut out = std::io::stdout();
+        writeln!(out, "kinds seen: {} of {}", seen.len(), catalogue.len()).unwrap();
+        for (kind, why) in NOT_YET {
+            assert!(!catalogue.contains(*kind), "{kind} exists: raise it here");
+            writeln!(out, "kind not raised yet: {kind}: {why}").unwrap();
+        }
+        witness.culvert.stop().await;
+    }
+}
+
+fn keys(object: &Value) -> BTreeSet<String> {
+    object.as_object().unwrap().keys().cloned().collect()
+}

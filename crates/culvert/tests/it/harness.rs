@@ -1,0 +1,385 @@
+//! What the tests stand on: a server with a client, a receiver of webhooks, a sample origin, and
+//! waiting for conditions.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use culvert::client::{Answer, Client};
+use culvert::config::Settings;
+use culvert::server::Server;
+use culvert_base::{Entropy, OsEntropy};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use sqlx::{Connection, PgConnection};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// Where a server keeps its state in a test.
+#[derive(Clone, Debug)]
+pub enum Backend {
+    Sqlite,
+    /// The URL of a server in which each test makes a database of its own.
+    Postgres(String),
+}
+
+/// Every backend there is here; says aloud what is skipped.
+pub async fn backends() -> Vec<Backend> {
+    let mut backends = vec![Backend::Sqlite];
+    match postgres_url().await {
+        Some(url) => backends.push(Backend::Postgres(url)),
+        None => println!("skipped: PostgreSQL does not answer; set CULVERT_TEST_POSTGRES_URL"),
+    }
+    backends
+}
+
+async fn postgres_url() -> Option<String> {
+    let variables = culvert::config::environment();
+    let url = variables.get("CULVERT_TEST_POSTGRES_URL").cloned();
+    let url = url.unwrap_or_else(|| "postgres://postgres@127.0.0.1:5432/postgres".into());
+    match tokio::time::timeout(Duration::from_secs(3), PgConnection::connect(&url)).await {
+        Ok(Ok(connection)) => connection.close().await.is_ok().then_some(url),
+        _ => None,
+    }
+}
+
+/// A PostgreSQL database of one test's own. Dropped with [`Database::remove`]; a test that fails
+/// leaves it behind for inspection.
+#[derive(Debug)]
+pub struct Database {
+    server: String,
+    name: String,
+    pub url: String,
+}
+
+impl Database {
+    pub async fn make(server: &str) -> Self {
+        let entropy: &dyn Entropy = &OsEntropy;
+        let name = format!(
+            "culvert_it_{}",
+            entropy.text(b"abcdefghijklmnopqrstuvwxyz", 12)
+        );
+        execute(server, format!("CREATE DATABASE {name}")).await;
+        let mut url = url::Url::parse(server).unwrap();
+        url.set_path(&name);
+        Self {
+            server: server.to_owned(),
+            name,
+            url: url.into(),
+        }
+    }
+
+    pub async fn remove(self) {
+        execute(
+            &self.server,
+            format!("DROP DATABASE {} WITH (FORCE)", self.name),
+        )
+        .await;
+    }
+}
+
+async fn execute(url: &str, statement: String) {
+    let mut connection = PgConnection::connect(url).await.unwrap();
+    // The name in the statement was made here.
+    sqlx::raw_sql(sqlx::AssertSqlSafe(statement))
+        .execute(&mut connection)
+        .await
+        .unwrap();
+    connection.close().await.unwrap();
+}
+
+/// A running server, its client as admin, and its folder.
+pub struct Harness {
+    pub client: Client,
+    pub token: String,
+    pub api: String,
+    pub http: SocketAddr,
+    pub https: SocketAddr,
+    pub metrics: SocketAddr,
+    pub settings: Settings,
+    _folder: tempfile::TempDir,
+    cancel: CancellationToken,
+    tasks: JoinSet<()>,
+    database: Option<Database>,
+}
+
+impl Harness {
+    /// A server on an empty store.
+    pub async fn start(backend: &Backend) -> Self {
+        Self::start_with(backend, |_| {}).await
+    }
+
+    /// The same, with settings changed.
+    pub async fn start_with(backend: &Backend, change: impl FnOnce(&mut Settings)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut settings = Settings {
+            data_dir: folder.path().join("data"),
+            ..Settings::default()
+        };
+        settings.api.addr = "127.0.0.1:0".into();
+        settings.edge.http_addr = "127.0.0.1:0".into();
+        settings.edge.https_addr = "127.0.0.1:0".into();
+        settings.metrics.addr = "127.0.0.1:0".into();
+        settings.destinations.allow_networks = vec!["127.0.0.1/32".into()];
+        settings.destinations.allow_plain_http = true;
+        settings.log.level = "warn".into();
+        let database = match backend {
+            Backend::Sqlite => None,
+            Backend::Postgres(url) => {
+                let database = Database::make(url).await;
+                settings.database_url = database.url.clone();
+                Some(database)
+            }
+        };
+        change(&mut settings);
+        culvert::telemetry::start(&settings.log).unwrap();
+
+        let server = Server::start(settings.clone()).await.unwrap();
+        let token = match server.first_token() {
+            Some(token) => token.reveal().to_owned(),
+            None => settings.bootstrap.api_key.clone(),
+        };
+        let api = server.api_url();
+        let (http, https) = (server.http_addr().unwrap(), server.https_addr().unwrap());
+        let metrics = server.metrics_addr().unwrap();
+        let cancel = CancellationToken::new();
+        let mut tasks = JoinSet::new();
+        let stop = cancel.clone();
+        tasks.spawn(async move { server.run(stop).await.unwrap() });
+        let client = Client::new(&api, token.clone()).unwrap();
+        Self {
+            client,
+            token,
+            api,
+            http,
+            https,
+            metrics,
+            settings,
+            _folder: folder,
+            cancel,
+            tasks,
+            database,
+        }
+    }
+
+    /// A client with another token.
+    pub fn client_with(&self, token: &str) -> Client {
+        Client::new(&self.api, token.to_owned()).unwrap()
+    }
+
+    /// Makes an object; a refusal fails the test with its text.
+    pub async fn create(&self, collection: &str, body: Value) -> Value {
+        self.client
+            .expect(Method::POST, &format!("/{collection}"), Some(&body))
+            .await
+            .unwrap()
+    }
+
+    /// Any call.
+    pub async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Answer {
+        self.client.call(method, path, body.as_ref()).await.unwrap()
+    }
+
+    /// An http endpoint to an origin, live at the edge.
+    pub async fn endpoint(&self, name: &str, origin: SocketAddr) -> Value {
+        let host = format!("{name}.culvert.localhost");
+        let body =
+            json!({"url": format!("http://{host}"), "upstream_url": format!("http://{origin}")});
+        let endpoint = self.create("endpoints", body).await;
+        eventually("the endpoint is live", async || {
+            let answer = self.get(&host, "/live").await;
+            answer.status != 404
+        })
+        .await;
+        endpoint
+    }
+
+    /// One plain request through the edge.
+    pub async fn get(&self, host: &str, target: &str) -> RawAnswer {
+        let request = format!("GET {target} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+        raw(self.http, request.as_bytes()).await
+    }
+
+    /// Stops the server gracefully and removes what it kept.
+    pub async fn stop(mut self) {
+        self.cancel.cancel();
+        while let Some(ended) = self.tasks.join_next().await {
+            ended.unwrap();
+        }
+        if let Some(database) = self.database {
+            database.remove().await;
+        }
+    }
+}
+
+/// What came back over a raw connection.
+#[derive(Debug)]
+pub struct RawAnswer {
+    pub status: u16,
+    pub text: String,
+}
+
+/// Sends bytes and reads until the other side closes, at most ten seconds.
+pub async fn raw(address: SocketAddr, bytes: &[u8]) -> RawAnswer {
+    let exchange = async {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(bytes).await.unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.unwrap();
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    let text = tokio::time::timeout(Duration::from_secs(10), exchange)
+        .await
+        .expect("the connection closes");
+    let status = text
+        .split(' ')
+        .nth(1)
+        .and_then(|status| status.parse().ok())
+        .unwrap_or(0);
+    RawAnswer { status, text }
+}
+
+/// Waits until a condition holds; fails after ten seconds with what was awaited.
+pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+    while !condition().await {
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "waited in vain: {what}"
+        );
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// One request that a receiver got.
+#[derive(Clone, Debug)]
+pub struct Received {
+    pub method: String,
+    pub path: String,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl Received {
+    /// The body as JSON.
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+}
+
+/// An HTTP server that remembers requests and answers what it was told.
+pub struct Receiver {
+    pub address: SocketAddr,
+    received: Arc<Mutex<Vec<Received>>>,
+    answer: Arc<Mutex<StatusCode>>,
+    _tasks: JoinSet<()>,
+}
+
+impl Receiver {
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let received = Arc::new(Mutex::new(Vec::new()));
+        let answer = Arc::new(Mutex::new(StatusCode::OK));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(accept(listener, received.clone(), answer.clone()));
+        Self {
+            address,
+            received,
+            answer,
+            _tasks: tasks,
+        }
+    }
+
+    /// From now on it answers with this status.
+    pub fn answer_with(&self, status: StatusCode) {
+        *self.answer.lock().unwrap() = status;
+    }
+
+    /// Everything received so far.
+    pub fn received(&self) -> Vec<Received> {
+        self.received.lock().unwrap().clone()
+    }
+
+    /// Every event received, batches taken apart.
+    pub fn events(&self) -> Vec<Value> {
+        self.received()
+            .iter()
+            .flat_map(|request| match request.json() {
+                Value::Array(batch) => batch,
+                one => vec![one],
+            })
+            .collect()
+    }
+
+    /// Waits for this many events of a kind.
+    pub async fn wait_for(&self, kind: &str, count: usize) -> Vec<Value> {
+        let found = || -> Vec<Value> {
+            self.events()
+                .into_iter()
+                .filter(|event| event["event_type"] == kind)
+                .collect()
+        };
+        eventually(&format!("{count} events {kind}"), async || {
+            found().len() >= count
+        })
+        .await;
+        found()
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    received: Arc<Mutex<Vec<Received>>>,
+    answer: Arc<Mutex<StatusCode>>,
+) {
+    let mut connections = JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        let (received, answer) = (received.clone(), answer.clone());
+        connections.spawn(async move {
+            let service =
+                service_fn(move |request| take(request, received.clone(), answer.clone()));
+            let served = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service);
+            drop(served.await);
+        });
+    }
+}
+
+async fn take(
+    request: Request<Incoming>,
+    received: Arc<Mutex<Vec<Received>>>,
+    answer: Arc<Mutex<StatusCode>>,
+) -> Result<Response<Full<Bytes>>, hyper::Error> {
+    let (head, body) = request.into_parts();
+    let body = body.collect().await?.to_bytes();
+    let status = *answer.lock().unwrap();
+    received.lock().unwrap().push(Received {
+        method: head.method.to_string(),
+        path: head.uri.to_string(),
+        headers: head.headers,
+        body,
+    });
+    let mut response = Response::new(Full::new(Bytes::from_static(b"received")));
+    *response.status_mut() = status;
+    Ok(response)
+}
+
+/// The binary under test.
+pub fn binary() -> std::process::Command {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_culvert"));
+    // A developer's own settings must not reach the tests.
+    for name in culvert::config::environment()
+        .into_keys()
+        .filter(|name| name.starts_with("CULVERT_"))
+    {
+        command.env_remove(name);
+    }
+    command
+}

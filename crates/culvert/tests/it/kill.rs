@@ -1,0 +1,204 @@
+//! `kill -9` at any moment loses no acknowledged change and no audit event.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use culvert::client::Client;
+use culvert_base::{Entropy, SeededEntropy};
+use http::Method;
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use crate::events_arrive::subscribe;
+use crate::harness::{Backend, Database, Receiver, backends, binary, eventually};
+
+const ROUNDS: usize = 4;
+const WRITERS: usize = 8;
+
+/// A real server process.
+pub struct Process {
+    child: Child,
+    pub api: String,
+    pub http: SocketAddr,
+    pub https: SocketAddr,
+}
+
+impl Process {
+    /// Starts it and waits for its ready line.
+    pub fn start(folder: &Path, database_url: &str) -> Self {
+        Self::start_as(binary(), folder, database_url, &[])
+    }
+
+    /// The same, as a prepared command with further arguments.
+    pub fn start_as(
+        mut command: Command,
+        folder: &Path,
+        database_url: &str,
+        arguments: &[&str],
+    ) -> Self {
+        command.args(["serve", "--destinations-allow-plain-http", "true"]);
+        command.args([
+            "--destinations-allow-networks",
+            "127.0.0.1/32",
+            "--database-url",
+            database_url,
+        ]);
+        for flag in [
+            "--api-addr",
+            "--edge-http-addr",
+            "--edge-https-addr",
+            "--metrics-addr",
+        ]
+        .into_iter()
+        .filter(|flag| !arguments.contains(flag))
+        {
+            command.args([flag, "127.0.0.1:0"]);
+        }
+        command.arg("--data-dir").arg(folder).args(arguments);
+        if !arguments.contains(&"--config") {
+            command.args(["--log-level", "warn"]);
+        }
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let line = stdout
+            .lines()
+            .map(Result::unwrap)
+            .find(|line| line.starts_with("culvert ready "));
+        let line = line.expect("the server says that it is ready");
+        let part = |name: &str| {
+            let start = format!("{name}=");
+            line.split(' ')
+                .find_map(|part| part.strip_prefix(&start))
+                .unwrap()
+                .to_owned()
+        };
+        Self {
+            child,
+            api: part("api"),
+            http: part("http").parse().unwrap(),
+            https: part("https").parse().unwrap(),
+        }
+    }
+
+    /// SIGKILL: nothing of it runs on.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// SIGTERM, and its exit code.
+    pub fn terminate(self) -> i32 {
+        self.ask_to_stop();
+        self.ended()
+    }
+
+    /// SIGTERM.
+    pub fn ask_to_stop(&self) {
+        self.signal("TERM");
+    }
+
+    /// Any signal, by its name without `SIG`.
+    pub fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        let kill = Command::new("kill").args(["-s", name, &id]).status();
+        assert!(kill.unwrap().success());
+    }
+
+    /// Waits for its end; its exit code.
+    pub fn ended(mut self) -> i32 {
+        self.child.wait().unwrap().code().unwrap()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_acknowledged_change_and_no_audit_event_is_lost() {
+    for backend in backends().await {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        let database = match &backend {
+            Backend::Sqlite => None,
+            Backend::Postgres(url) => Some(Database::make(url).await),
+        };
+        let url = database
+            .as_ref()
+            .map(|database| database.url.clone())
+            .unwrap_or_default();
+        let hook = Receiver::start().await;
+        let entropy = SeededEntropy::new(7);
+        let entropy: &dyn Entropy = &entropy;
+        let mut acknowledged: BTreeSet<String> = BTreeSet::new();
+
+        for round in 0..ROUNDS {
+            let server = Process::start(&data, &url);
+            let token = culvert::client::read_token(&data.join("bootstrap-key")).unwrap();
+            let client = Client::new(&server.api, token).unwrap();
+            if round == 0 {
+                let wanted = json!([{"type": "api_key_created.v0"}]);
+                subscribe(&client, &hook, wanted).await;
+            }
+            let mut writers = JoinSet::new();
+            for _ in 0..WRITERS {
+                writers.spawn(write_until_it_dies(client.clone()));
+            }
+            // Not a wait for a condition: the moment of the kill is what the test varies.
+            let [a, b] = entropy.bytes::<2>();
+            let alive = Duration::from_millis(100 + u64::from(u16::from_le_bytes([a, b]) % 600));
+            tokio::time::sleep(alive).await;
+            server.kill();
+            for ids in writers.join_all().await {
+                acknowledged.extend(ids);
+            }
+        }
+        assert!(
+            acknowledged.len() > ROUNDS * WRITERS,
+            "the writers wrote: {}",
+            acknowledged.len()
+        );
+
+        let server = Process::start(&data, &url);
+        let token = culvert::client::read_token(&data.join("bootstrap-key")).unwrap();
+        let client = Client::new(&server.api, token).unwrap();
+        for id in &acknowledged {
+            let answer = client
+                .call(Method::GET, &format!("/api_keys/{id}"), None)
+                .await
+                .unwrap();
+            assert_eq!(answer.status, 200, "{id} was acknowledged and is gone");
+        }
+        eventually("every acknowledged change was told of", async || {
+            let told: BTreeSet<String> = hook
+                .events()
+                .iter()
+                .map(|event| event["object"]["id"].as_str().unwrap().to_owned())
+                .collect();
+            acknowledged.is_subset(&told)
+        })
+        .await;
+        println!(
+            "{backend:?}: {ROUNDS} kills, {} acknowledged changes, lost 0",
+            acknowledged.len()
+        );
+        assert_eq!(server.terminate(), 0);
+        if let Some(database) = database {
+            database.remove().await;
+        }
+    }
+}
+
+/// Ids whose creation was acknowledged before the server went away.
+async fn write_until_it_dies(client: Client) -> Vec<String> {
+    let mut ids = Vec::new();
+    while let Ok(answer) = client
+        .call(Method::POST, "/api_keys", Some(&json!({})))
+        .await
+    {
+        if answer.status == 201 {
+            ids.push(answer.body["id"].as_str().unwrap().to_owned());
+        }
+    }
+    ids
+}

@@ -1,0 +1,44 @@
+//! A file in a folder that has a table is listed in it, in order.
+
+use super::layers::root;
+
+/// Folders whose `mod.rs` holds a table of what the files export.
+const TABLES: &[(&str, &str)] = &[
+    ("crates/culvert/src/cli", "TYPE"),
+    ("crates/culvert-edge/src/action", "TYPE"),
+    ("crates/culvert-control/src/resource", "TYPE"),
+    ("crates/culvert-delivery/src/target", "TYPE"),
+    ("crates/culvert-events/src/kinds", ""),
+];
+
+#[test]
+fn every_file_of_a_table_folder_is_listed_and_the_list_is_sorted() {
+    for (folder, export) in TABLES {
+        let table = std::fs::read_to_string(root().join(folder).join("mod.rs")).unwrap();
+        let start = table
+            .find("ALL")
+            .unwrap_or_else(|| panic!("{folder}/mod.rs has no table"));
+        let list = table[start..].split("];").next().unwrap();
+        let mut names: Vec<String> = std::fs::read_dir(root().join(folder))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter_map(|file| file.strip_suffix(".rs").map(String::from))
+            .filter(|name| !["mod", "tests"].contains(&name.as_str()) && !name.ends_with("_tests"))
+            .collect();
+        names.sort();
+        let mut last = 0;
+        for name in names {
+            let source =
+                std::fs::read_to_string(root().join(folder).join(format!("{name}.rs"))).unwrap();
+            if !export.is_empty() && !source.contains(&format!("static {export}:")) {
+                panic!("{folder}/{name}.rs exports no `static {export}`");
+            }
+            let entry = format!("{name}::");
+            let at = list
+                .find(&entry)
+                .unwrap_or_else(|| panic!("{folder}/{name}.rs is not listed"));
+            assert!(at > last, "{folder}: `{name}` is out of order");
+            last = at;
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! The integration tests: the real server, in this process or as the real binary, driven at the edges
+//! that users touch. SQLite always; PostgreSQL where `CULVERT_TEST_POSTGRES_URL` or the local default
+//! answers, else each such test prints one line that begins with `skipped:`.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    unreachable_pub,
+    reason = "one test binary: nothing is public, what is skipped is said, and a test that cannot go on should stop"
+)]
+
+mod acme;
+mod audit_log;
+mod clients;
+mod command_line;
+mod custom_domain;
+mod demo;
+mod documents;
+mod events_arrive;
+mod every_kind;
+mod harness;
+mod ip_restrictions;
+mod kill;
+mod layers;
+mod lifecycle;
+mod listed;
+mod policy;
+mod reload;
+mod reserved_addresses;
+mod restart;
+mod rotate;
+mod secrets;
+mod stop;
+mod tail;
+mod verify_webhook;

@@ -1,0 +1,176 @@
+//! Traffic policies from the management API to live traffic and its events.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::events_arrive::subscribe_debug;
+use crate::harness::{Backend, Harness, Receiver, backends, eventually};
+
+/// As a user writes it: comments, odd spacing, no line end.
+const POLICY: &str = "# ours\non_http_request:\n  - name:   only us\n    expressions: [ \"req.headers['x-who'][0] == 'me'\" ]\n    actions:\n      - {type: log, config: {metadata: {n: '${1 + 1}'}}}\n      - type: custom-response\n        config: { status_code: 201, body: 'hello ${req.headers[\"x-who\"][0]}' }\n  - actions: [ {type: deny} ]";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_is_echoed_runs_and_changes_live() {
+    for backend in backends().await {
+        let culvert = Harness::start(&backend).await;
+        let hook = Receiver::start().await;
+        let source = json!([{"type": "http_request_complete.v0"}]);
+        subscribe_debug(&culvert, &hook, source).await;
+        let host = "governed.culvert.localhost";
+        let url = format!("http://{host}");
+        let made = culvert
+            .create("endpoints", json!({"url": url, "traffic_policy": POLICY}))
+            .await;
+        assert_eq!(made["traffic_policy"], POLICY);
+        assert_eq!(made["upstream_url"], "");
+        let path = format!("/endpoints/{}", made["id"].as_str().unwrap());
+        let read = culvert.call(Method::GET, &path, None).await.body;
+        assert_eq!(read["traffic_policy"], POLICY);
+
+        eventually("the policy answers", async || {
+            culvert.get(host, "/").await.status == 403
+        })
+        .await;
+        let mine =
+            format!("GET / HTTP/1.1\r\nhost: {host}\r\nx-who: me\r\nconnection: close\r\n\r\n");
+        let answer = crate::harness::raw(culvert.http, mine.as_bytes()).await;
+        assert_eq!(answer.status, 201);
+        assert!(answer.text.ends_with("\r\n\r\nhello me"), "{}", answer.text);
+        let told = |event: &Value| {
+            let object = &event["object"];
+            object["http"]["response"]["status_code"] == 201
+                && object["traffic_policy"]["logs"] == json!([{"metadata": {"n": 2}}])
+        };
+        eventually("the event has the log", async || {
+            hook.events().iter().any(told)
+        })
+        .await;
+
+        // An object is kept as JSON; a mistake changes nothing.
+        let teapot = json!({"on_http_request": [{"actions": [{"type": "deny", "config": {"status_code": 418}}]}]});
+        let patched = culvert
+            .call(
+                Method::PATCH,
+                &path,
+                Some(json!({"traffic_policy": teapot})),
+            )
+            .await;
+        assert_eq!(patched.body["traffic_policy"], teapot.to_string());
+        eventually("the new policy answers", async || {
+            culvert.get(host, "/").await.status == 418
+        })
+        .await;
+        for (policy, code) in [
+            (
+                "on_http_request: [{actions: [{type: dney}]}]",
+                "ERR_NGROK_2201",
+            ),
+            ("on_http_request: []", "ERR_NGROK_2235"),
+            ("", "ERR_NGROK_18015"),
+        ] {
+            let body = json!({"traffic_policy": policy});
+            let refused = culvert.call(Method::PATCH, &path, Some(body)).await;
+            assert_eq!(refused.status, 400);
+            assert_eq!(refused.body["error_code"], code, "{policy}");
+        }
+        assert_eq!(culvert.get(host, "/").await.status, 418);
+        culvert.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ip_policies_count_live_and_do_not_hold_on() {
+    for backend in backends().await {
+        let culvert = Harness::start(&backend).await;
+        let origin = Receiver::start().await;
+        let policy = culvert.create("ip_policies", json!({})).await["id"].clone();
+        let host = "walled.culvert.localhost";
+        let text = format!(
+            "on_http_request: [{{actions: [{{type: restrict-ips, config: {{ip_policies: [{}]}}}}]}}]",
+            policy.as_str().unwrap()
+        );
+        let body = json!({
+            "url": format!("http://{host}"), "traffic_policy": text,
+            "upstream_url": format!("http://{}", origin.address),
+        });
+        culvert.create("endpoints", body.clone()).await;
+        eventually("nobody is admitted", async || {
+            culvert.get(host, "/").await.text.contains("ERR_NGROK_3203")
+        })
+        .await;
+        let rule = json!({"ip_policy_id": policy, "action": "allow", "cidr": "127.0.0.0/8"});
+        culvert.create("ip_policy_rules", rule).await;
+        eventually("this address is admitted", async || {
+            culvert.get(host, "/").await.status == 200
+        })
+        .await;
+        // A policy does not hold an IP policy; without it nobody is admitted.
+        let path = format!("/ip_policies/{}", policy.as_str().unwrap());
+        assert_eq!(culvert.call(Method::DELETE, &path, None).await.status, 204);
+        eventually("nobody is admitted any more", async || {
+            culvert.get(host, "/").await.status == 403
+        })
+        .await;
+        let again = culvert.call(Method::POST, "/endpoints", Some(body)).await;
+        assert_eq!(again.body["error_code"], "ERR_NGROK_2216");
+        culvert.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn passwords_are_sealed_and_kept() {
+    for backend in backends().await {
+        let culvert = Harness::start(&backend).await;
+        let host = "locked.culvert.localhost";
+        let text = "on_http_request: # locked\n- actions:\n  - {type: basic-auth, config: {credentials: ['me:correct horse']}}\n  - {type: custom-response, config: {body: in}}\n";
+        let body = json!({"url": format!("http://{host}"), "traffic_policy": text});
+        let made = culvert.create("endpoints", body).await;
+        let shown = text.replace("'me:correct horse'", "\"[redacted]\"");
+        assert_eq!(made["traffic_policy"], shown);
+        let enter = async || {
+            // me:correct horse
+            let ask = format!(
+                "GET / HTTP/1.1\r\nhost: {host}\r\nauthorization: Basic bWU6Y29ycmVjdCBob3JzZQ==\r\nconnection: close\r\n\r\n"
+            );
+            crate::harness::raw(culvert.http, ask.as_bytes()).await
+        };
+        eventually("the password opens", async || enter().await.status == 200).await;
+        assert_eq!(culvert.get(host, "/").await.status, 401);
+        assert_eq!(
+            crate::secrets::files_with(&culvert.settings.data_dir, b"correct horse"),
+            Vec::<String>::new()
+        );
+        // What was read is written again, with another body.
+        let path = format!("/endpoints/{}", made["id"].as_str().unwrap());
+        let changed = shown.replace("body: in", "body: inside");
+        let patch = json!({"traffic_policy": changed});
+        let patched = culvert.call(Method::PATCH, &path, Some(patch)).await;
+        assert_eq!(patched.body["traffic_policy"], changed);
+        eventually("the password still opens", async || {
+            enter().await.text.ends_with("inside")
+        })
+        .await;
+        culvert.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_policy_of_the_guide_is_taken() {
+    let guide = include_str!("../../../../docs/guide/traffic-policy.md");
+    let culvert = Harness::start(&Backend::Sqlite).await;
+    let policy = culvert.create("ip_policies", json!({})).await;
+    let id = policy["id"].as_str().unwrap();
+    let mut n_taken = 0;
+    for block in guide.split("```yaml\n").skip(1) {
+        let (text, _) = block.split_once("```").unwrap();
+        n_taken += 1;
+        let body = json!({
+            "url": format!("http://guide-{n_taken}.culvert.localhost"),
+            "upstream_url": "http://127.0.0.1:9",
+            "traffic_policy": text.replace("ipp_example", id),
+        });
+        culvert.create("endpoints", body).await;
+    }
+    assert!(n_taken > 3, "{n_taken}");
+    culvert.stop().await;
+}

@@ -1,0 +1,164 @@
+//! `culvert admin rotate-master-key`: cut off wherever, everything can be read; done, the old key is
+//! refused.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use culvert::client::Client;
+use culvert_base::{Secret, SystemClock};
+use culvert_control::Seal;
+use culvert_store::Store;
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::events_arrive::verify;
+use crate::harness::{Backend, Database, Receiver, backends, binary, eventually};
+use crate::kill::Process;
+
+/// Secrets of one vault: enough for several commits.
+const SECRETS: usize = 150;
+
+fn rotate(data: &Path, url: &str) -> std::process::Command {
+    let mut command = binary();
+    command.args(["admin", "rotate-master-key", "--database-url", url]);
+    command.arg("--data-dir").arg(data);
+    command
+}
+
+/// Starts the server, sees that its secrets are open to it, and stops it.
+async fn lives(data: &Path, url: &str, hook: &Receiver, secret: &str) {
+    let server = Process::start(data, url);
+    let token = culvert::client::read_token(&data.join("bootstrap-key")).unwrap();
+    let client = Client::new(&server.api, token).unwrap();
+    let key = client
+        .expect(Method::POST, "/api_keys", Some(&json!({})))
+        .await
+        .unwrap();
+    let user = Client::new(&server.api, key["token"].as_str().unwrap().to_owned()).unwrap();
+    assert_eq!(
+        user.call(Method::GET, "/self", None).await.unwrap().status,
+        200
+    );
+    eventually("its event arrives, signed", async || {
+        let requests = hook.received();
+        let events = requests.iter().find(|request| {
+            let text = String::from_utf8_lossy(&request.body);
+            text.contains(key["id"].as_str().unwrap())
+        });
+        events.is_some_and(|request| {
+            verify(secret, &request.headers, &request.body);
+            true
+        })
+    })
+    .await;
+    assert_eq!(server.terminate(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_master_key_opens_everything_whatever_stopped_its_making() {
+    for backend in backends().await {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        let database = match &backend {
+            Backend::Sqlite => None,
+            Backend::Postgres(url) => Some(Database::make(url).await),
+        };
+        let url = database.as_ref().map(|database| database.url.clone());
+        let url = url.unwrap_or_default();
+        let hook = Receiver::start().await;
+
+        let server = Process::start(&data, &url);
+        let token = culvert::client::read_token(&data.join("bootstrap-key")).unwrap();
+        let client = Client::new(&server.api, token.clone()).unwrap();
+        let create = async |collection: &str, body: Value| {
+            let path = format!("/{collection}");
+            client
+                .expect(Method::POST, &path, Some(&body))
+                .await
+                .unwrap()
+        };
+        let vault = create("vaults", json!({"name": "vault"})).await;
+        for n in 0..SECRETS {
+            let body = json!({"name": format!("s{n}"), "value": format!("value {n}"), "vault_id": vault["id"]});
+            create("vault_secrets", body).await;
+        }
+        let target = json!({"webhook": {"url": format!("http://{}/hook", hook.address)}});
+        let body = json!({"format": "json", "target": target});
+        let destination = create("event_destinations", body).await;
+        let secret = destination["target"]["webhook"]["secrets"][0]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        let sources = json!([{"type": "api_key_created.v0"}]);
+        let body = json!({"destination_ids": [destination["id"]], "sources": sources});
+        create("event_subscriptions", body).await;
+        assert_eq!(server.terminate(), 0);
+
+        let key_file = data.join("master.key");
+        let old = std::fs::read_to_string(&key_file).unwrap();
+        // Before it waits, while it waits, and while it writes: which of them is chance, that all can
+        // be read after is not.
+        for alive in [30, 1_000, 3_080, 3_200] {
+            let mut rotation = rotate(&data, &url).spawn().unwrap();
+            tokio::time::sleep(Duration::from_millis(alive)).await;
+            rotation.kill().unwrap();
+            rotation.wait().unwrap();
+            lives(&data, &url, &hook, &secret).await;
+        }
+        let output = rotate(&data, &url).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{said}");
+        assert!(!said.contains("look like"), "{said}");
+        let new = std::fs::read_to_string(&key_file).unwrap();
+        assert_eq!(new.lines().count(), 1);
+        assert_ne!(new, old);
+        lives(&data, &url, &hook, &secret).await;
+
+        let store_url = match &backend {
+            Backend::Sqlite => data.join("state.db").display().to_string(),
+            Backend::Postgres(_) => url.clone(),
+        };
+        let store = Store::open(&store_url.parse().unwrap(), Arc::new(SystemClock))
+            .await
+            .unwrap();
+        let seal = Seal::new(&Secret::new(new.trim().to_owned()));
+        let stored = store.all("secret").await.unwrap();
+        let mut values: Vec<String> = stored
+            .iter()
+            .map(|document| {
+                let body: Value = serde_json::from_str(&document.body).unwrap();
+                let sealed = body["sealed_value"].as_str().unwrap();
+                seal.open(&document.head.id, sealed)
+                    .unwrap()
+                    .reveal()
+                    .to_owned()
+            })
+            .collect();
+        let mut wanted: Vec<String> = (0..SECRETS).map(|n| format!("value {n}")).collect();
+        values.sort();
+        wanted.sort();
+        assert_eq!(values, wanted);
+        store.close().await;
+
+        // A server that runs while the key goes away under it stops by itself.
+        let server = Process::start(&data, &url);
+        assert!(rotate(&data, &url).status().unwrap().success());
+        assert_eq!(server.ended(), 1);
+        lives(&data, &url, &hook, &secret).await;
+
+        culvert::keys::write_private(&key_file, &old).unwrap();
+        let mut check = binary();
+        check.args(["admin", "check", "--database-url", &url]);
+        let output = check.arg("--data-dir").arg(&data).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            said.contains("the master key is not the one of this database"),
+            "{said}"
+        );
+        if let Some(database) = database {
+            database.remove().await;
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! `culvert events tail`: what happens is printed as it happens, and only what was asked for.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::harness::{Backend, Harness, Receiver, binary, eventually, raw};
+
+const KIND: &str = "http_request_complete.v0";
+
+fn tail(culvert: &Harness, arguments: &[&str]) -> Command {
+    let mut command = binary();
+    command
+        .env("CULVERT_API_URL", &culvert.api)
+        .env("CULVERT_API_KEY", &culvert.token)
+        .args(["events", "tail"])
+        .args(arguments)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// A running tail whose lines can be waited for.
+struct Tail {
+    child: Child,
+    lines: std::sync::mpsc::Receiver<String>,
+}
+
+impl Tail {
+    async fn start(culvert: &Harness, arguments: &[&str]) -> Self {
+        let mut child = tail(culvert, arguments).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (send, lines) = std::sync::mpsc::sync_channel(100);
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                drop(send.send(line));
+            }
+        });
+        eventually("the tail follows", async || {
+            let request = b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+            let metrics = raw(culvert.metrics, request).await.text;
+            metrics.contains("culvert_api_tails 1")
+        })
+        .await;
+        Self { child, lines }
+    }
+
+    fn next(&self) -> Value {
+        let line = self.lines.recv_timeout(Duration::from_secs(10)).unwrap();
+        serde_json::from_str(&line).unwrap()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tail_prints_what_matches_with_the_wanted_fields() {
+    let culvert = Harness::start(&Backend::Sqlite).await;
+    let origin = Receiver::start().await;
+    culvert.endpoint("wanted", origin.address).await;
+    culvert.endpoint("other", origin.address).await;
+    let arguments = [
+        "--type",
+        KIND,
+        "--filter",
+        "ev.conn.server_name == \"wanted.culvert.localhost\"",
+        "--fields",
+        "http.request.url.path,conn.server_name",
+    ];
+    let mut tail = Tail::start(&culvert, &arguments).await;
+
+    for n in 0..3 {
+        culvert.create("api_keys", json!({})).await;
+        assert_eq!(
+            culvert.get("other.culvert.localhost", "/no").await.status,
+            200
+        );
+        let path = format!("/{n}");
+        assert_eq!(
+            culvert.get("wanted.culvert.localhost", &path).await.status,
+            200
+        );
+        let event = tail.next();
+        assert_eq!(event["event_type"], KIND);
+        let expected = json!({
+            "conn": {"server_name": "wanted.culvert.localhost"},
+            "http": {"request": {"url": {"path": path}}},
+        });
+        assert_eq!(event["object"], expected);
+    }
+
+    // The server's stop ends it, and it says so.
+    culvert.stop().await;
+    assert_eq!(tail.child.wait().unwrap().code(), Some(1));
+    let mut said = String::new();
+    tail.child
+        .stderr
+        .unwrap()
+        .read_to_string(&mut said)
+        .unwrap();
+    assert_eq!(said, "culvert: the server ended the stream\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tail_of_everything_prints_audit_events_too() {
+    let culvert = Harness::start(&Backend::Sqlite).await;
+    let mut tail = Tail::start(&culvert, &[]).await;
+    let key = culvert.create("api_keys", json!({})).await;
+    let event = tail.next();
+    assert_eq!(event["event_type"], "api_key_created.v0");
+    assert_eq!(event["object"]["id"], key["id"]);
+    assert_eq!(event["object"]["token"], Value::Null);
+    tail.child.kill().unwrap();
+    tail.child.wait().unwrap();
+    culvert.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tail_that_cannot_be_says_why() {
+    let culvert = Harness::start(&Backend::Sqlite).await;
+    for (arguments, code) in [
+        (["--type", "nothing.v0"], "ERR_NGROK_238"),
+        (["--filter", "ev.conn.nope == 1"], "ERR_NGROK_5405"),
+        (["--fields", "conn"], "ERR_NGROK_5403"),
+    ] {
+        let output = tail(&culvert, &arguments).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(code) && said.lines().count() == 1, "{said}");
+    }
+    culvert.stop().await;
+}
