@@ -198,6 +198,7 @@ impl Resource for ReservedDomain {
             id if id.is_empty() => None,
             id => Some(certificate(cx, id, is_platform).await?),
         };
+        let turn = take_turn(cx).await?;
         check_free(cx, &name).await?;
         let label = |length| {
             const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";
@@ -214,7 +215,7 @@ impl Resource for ReservedDomain {
             )
         });
         Ok(Draft {
-            also: take_turn(cx).await?,
+            also: turn,
             ..Draft::of(Self {
                 format: Format,
                 description: input.description,
@@ -561,6 +562,7 @@ struct Turn {
     format: Format<1>,
 }
 
+/// Read before the names are looked at: a reservation committed since then makes this one's commit fail.
 async fn take_turn(cx: &Cx<'_>) -> Result<Changes, Error> {
     let nothing = Told::Nothing {
         why: "the turn of reservations is bookkeeping of the installation",
