@@ -23,6 +23,10 @@ use crate::policy::Policy;
 use crate::recording::{self, Unflushed};
 use crate::settings::Rules;
 use crate::snapshot::Group;
+use crate::upstream::{AgentRefused, DialError, Pool, UpWire, Upstream};
+
+/// Endpoints of agents for which one connection keeps streams.
+const POOLS_TO_AGENTS_MAX: usize = 8;
 
 /// Whose turn it is on an HTTP/1 connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +95,9 @@ pub(crate) struct Downstream {
     is_blocked: AtomicBool,
     /// Whether a policy closes it.
     is_hung_up: AtomicBool,
+    /// Streams to agents that rest between this client's requests: an agent is told whose a stream is,
+    /// so no other client's request may travel on it.
+    to_agents: Mutex<Vec<Arc<Pool>>>,
     /// What the policy of its endpoint made of it.
     entry: Mutex<Option<Box<Entry>>>,
     slot: AtomicUsize,
@@ -169,10 +176,46 @@ impl Downstream {
             broken: OnceLock::new(),
             is_blocked: AtomicBool::new(false),
             is_hung_up: AtomicBool::new(false),
+            to_agents: Mutex::new(Vec::new()),
             entry: Mutex::new(None),
             slot: AtomicUsize::new(0),
             is_listed: AtomicBool::new(false),
         }
+    }
+
+    /// A new connection to an upstream.
+    pub(crate) async fn dial(&self, to: &Upstream) -> Result<UpWire, DialError> {
+        let meters = &self.edge.meters;
+        meters.upstream_connects.up();
+        let dialled = match (to.agents_endpoint(), &self.edge.agents) {
+            (None, _) => self.edge.dialer.load_full().dial(to).await,
+            (Some(_), None) => Err(DialError::Agent(AgentRefused::Away)),
+            (Some(_), Some(agents)) => {
+                UpWire::to_agent(&**agents, to, self.client, self.server).await
+            }
+        };
+        if dialled.is_err() {
+            meters.upstream_connects_failed.up();
+        }
+        dialled
+    }
+
+    /// The pool for this client's requests: its own where an agent is behind, else the one that is
+    /// shared.
+    pub(crate) fn pool(&self, shared: &Arc<Pool>) -> Arc<Pool> {
+        if shared.upstream().agents_endpoint().is_none() {
+            return Arc::clone(shared);
+        }
+        let mut pools = lock(&self.to_agents);
+        if let Some(own) = pools.iter().find(|own| own.upstream() == shared.upstream()) {
+            return Arc::clone(own);
+        }
+        if pools.len() >= POOLS_TO_AGENTS_MAX {
+            pools.remove(0);
+        }
+        let own = Arc::new(Pool::new(shared.upstream().clone()));
+        pools.push(Arc::clone(&own));
+        own
     }
 
     /// Notes the place in the edge's census that its end gives back.

@@ -29,7 +29,7 @@ use crate::overload::{self, Level, Pressure};
 use crate::route::Hosts;
 use crate::settings::{Rules, Settings};
 use crate::snapshot::{Kept, Live, Snapshot};
-use crate::upstream::Dialer;
+use crate::upstream::{Dial, Dialer};
 
 /// How long tasks may take to end once everything is cut.
 const CUT_WITHIN: Duration = Duration::from_secs(5);
@@ -67,6 +67,8 @@ pub(crate) struct Shared {
     pub(crate) entropy: Arc<dyn Entropy>,
     pub(crate) meters: Meters,
     pub(crate) dialer: ArcSwap<Dialer>,
+    /// Opens streams to agents, if there are any.
+    pub(crate) agents: Option<Arc<dyn Dial>>,
     /// Bytes that request bodies may take while actions look at them.
     pub(crate) bodies: Arc<Semaphore>,
     /// What was fetched for policies.
@@ -149,6 +151,7 @@ impl Edge {
             entropy: settings.entropy,
             meters: Meters::default(),
             dialer: ArcSwap::from_pointee(dialer),
+            agents: settings.agents,
             files: ArcSwap::from_pointee(files),
             phase: AtomicU8::new(Phase::Serving as u8),
             level: AtomicU8::new(Level::Calm as u8),

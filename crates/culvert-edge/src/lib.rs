@@ -43,4 +43,6 @@ pub use policy::{IpPolicy, Phase, Policy, REDACTED, Resources, Source, reference
 pub use settings::{Limits, ProxyProtocol, Settings};
 pub use snapshot::{Endpoint, Restriction, Scheme, Snapshot, SnapshotBuilder};
 pub use tls::read_certificate;
-pub use upstream::{Protocol, Upstream};
+pub use upstream::{
+    AgentCall, AgentIo, AgentRefused, AgentStream, Dial, Protocol, ProxyVersion, Upstream,
+};

@@ -161,7 +161,7 @@ async fn raw(socket: Counted, down: Arc<Downstream>, port: u16) {
 
 /// Passes a connection of a TCP or TLS endpoint on, if the endpoint's policy lets it.
 async fn pass(socket: Counted, ahead: &[u8], group: &Group, down: &Arc<Downstream>) {
-    let member = group.pick();
+    let member = group.pick(&down.edge);
     if connect::admits(down, &member.endpoint).await {
         tcp::endpoint(socket, ahead, member, down).await;
     } else {

@@ -1,11 +1,14 @@
 //! The PROXY protocol, versions 1 and 2: what a load balancer says of the client, in front of the
-//! client's own first byte.
+//! client's own first byte. The edge reads what balancers say to it, and says the same to services
+//! behind agents that want it.
 //!
-//! A pure reading of bytes. A header that is not whole names how many bytes it surely still has, so
+//! A pure reading and writing of bytes. A header that is not whole names how many bytes it surely still has, so
 //! that its reader never takes a byte of what follows.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
+
+use crate::upstream::ProxyVersion;
 
 /// Longest header of version 2.
 pub(crate) const HEADER_BYTES_MAX: usize = 536;
@@ -160,6 +163,55 @@ fn are_records(mut bytes: &[u8]) -> bool {
     bytes.is_empty()
 }
 
+/// The header that tells of `ends`.
+pub(crate) fn written(version: ProxyVersion, ends: Ends) -> Vec<u8> {
+    // Both ends are of one family in a header.
+    let (client, server) = match (ends.client.ip(), ends.server.ip()) {
+        (IpAddr::V4(client), IpAddr::V4(server)) => (client.into(), server.into()),
+        (client, server) => (as_v6(client), as_v6(server)),
+    };
+    let ports = (ends.client.port(), ends.server.port());
+    match version {
+        ProxyVersion::One => {
+            let family = if client.is_ipv4() { "TCP4" } else { "TCP6" };
+            format!(
+                "PROXY {family} {client} {server} {} {}\r\n",
+                ports.0, ports.1
+            )
+            .into_bytes()
+        }
+        ProxyVersion::Two => {
+            let (family, addresses) = match (client, server) {
+                (IpAddr::V4(client), IpAddr::V4(server)) => {
+                    (0x11, [client.octets(), server.octets()].concat())
+                }
+                (client, server) => (0x21, [octets(client), octets(server)].concat()),
+            };
+            let mut header = SIGNATURE.to_vec();
+            // At most 36 bytes follow.
+            header.extend([0x21, family, 0, addresses.len() as u8 + 4]);
+            header.extend(addresses);
+            header.extend(ports.0.to_be_bytes());
+            header.extend(ports.1.to_be_bytes());
+            header
+        }
+    }
+}
+
+fn as_v6(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().into(),
+        IpAddr::V6(_) => address,
+    }
+}
+
+fn octets(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -267,6 +319,28 @@ mod tests {
         ] {
             assert_eq!(super::header(&bytes), header, "{bytes:?}");
         }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        for (client, server) in [
+            ("1.2.3.4:9", "5.6.7.8:10"),
+            ("[2001:db8::1]:9", "[::1]:10"),
+            ("[2001:db8::1]:65535", "[::ffff:5.6.7.8]:1"),
+        ] {
+            for version in [ProxyVersion::One, ProxyVersion::Two] {
+                let Header::Whole(Some(told)) = ends(client, server) else {
+                    panic!("{client}");
+                };
+                assert_eq!(header(&written(version, told)), Header::Whole(Some(told)));
+            }
+        }
+        let mixed = Ends {
+            client: "1.2.3.4:9".parse().unwrap(),
+            server: "[::1]:10".parse().unwrap(),
+        };
+        let line = written(ProxyVersion::One, mixed);
+        assert_eq!(line, b"PROXY TCP6 ::ffff:1.2.3.4 ::1 9 10\r\n");
     }
 
     proptest! {

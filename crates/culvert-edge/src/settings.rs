@@ -16,7 +16,7 @@ use crate::inherited::Inherited;
 use crate::listener::Kind;
 use crate::route::Hosts;
 use crate::tls;
-use crate::upstream::Dialer;
+use crate::upstream::{Dial, Dialer};
 
 /// Addresses, trust and limits of an edge.
 #[derive(Clone)]
@@ -39,6 +39,8 @@ pub struct Settings {
     pub upstream_roots: Vec<CertificateDer<'static>>,
     /// Certificates with their keys beside those of snapshots, by the names they are presented for.
     pub certificates: Vec<(Vec<HostName>, Arc<CertifiedKey>)>,
+    /// Who opens streams to agents. Without one, endpoints of agents are offline.
+    pub agents: Option<Arc<dyn Dial>>,
     /// Where traffic policies get their randomness.
     pub entropy: Arc<dyn Entropy>,
     /// Whether a rule of a traffic policy that cannot be decided, because an expression fails,
@@ -73,6 +75,7 @@ impl Default for Settings {
             allow_private_upstreams: true,
             upstream_roots: Vec::new(),
             certificates: Vec::new(),
+            agents: None,
             entropy: Arc::new(OsEntropy),
             refuses_undecided: false,
             header_rules: HeaderRules::default(),

@@ -17,6 +17,7 @@ use rustls::sign::CertifiedKey;
 use rustls_pki_types::CertificateDer;
 
 use crate::acme::{Answers, Challenge, Prepared};
+use crate::edge::Shared;
 use crate::policy::Policy;
 use crate::route::Hosts;
 use crate::tls;
@@ -229,6 +230,56 @@ pub(crate) struct Group {
 pub(crate) struct Member {
     pub(crate) endpoint: Endpoint,
     pub(crate) pool: Option<Arc<Pool>>,
+    /// Where its traffic goes when its agent is away: other agents of the same address, whose
+    /// endpoints treat it the same.
+    pub(crate) stand_ins: Vec<Arc<Pool>>,
+}
+
+/// Agents that are tried in the place of one.
+const STAND_INS_MAX: usize = 3;
+
+impl Member {
+    /// Whether there is nobody behind it now.
+    fn is_away(&self, edge: &Shared) -> bool {
+        let endpoint = self
+            .pool
+            .as_ref()
+            .and_then(|pool| pool.upstream().agents_endpoint());
+        match (endpoint, &edge.agents) {
+            (None, _) => false,
+            (Some(_), None) => true,
+            (Some(id), Some(agents)) => !agents.is_online(id),
+        }
+    }
+
+    /// Whether `other` does with traffic what this one does.
+    fn is_like(&self, other: &Self) -> bool {
+        match (&self.endpoint.policy, &other.endpoint.policy) {
+            (None, None) => true,
+            (Some(own), Some(others)) => Arc::ptr_eq(own, others),
+            _ => false,
+        }
+    }
+
+    /// Says who stands in for each of the endpoints at one address.
+    fn introduce(members: &mut [Self]) {
+        let is_agents = |pool: &&Arc<Pool>| pool.upstream().agents_endpoint().is_some();
+        for index in 0..members.len() {
+            let (before, rest) = members.split_at_mut(index);
+            let Some((member, behind)) = rest.split_first_mut() else {
+                return;
+            };
+            if member.pool.as_ref().is_none_or(|pool| !is_agents(&pool)) {
+                continue;
+            }
+            let others = behind.iter().chain(&*before);
+            member.stand_ins = others
+                .filter(|other| member.is_like(other))
+                .filter_map(|other| other.pool.as_ref().filter(is_agents).cloned())
+                .take(STAND_INS_MAX)
+                .collect();
+        }
+    }
 }
 
 impl Group {
@@ -270,16 +321,21 @@ impl Group {
         &self.first
     }
 
-    /// The endpoint whose turn it is.
-    pub(crate) fn pick(&self) -> &Arc<Member> {
+    /// The endpoint whose turn it is. One whose agent is away is passed over.
+    pub(crate) fn pick(&self, edge: &Shared) -> &Arc<Member> {
         if self.others.is_empty() {
             return &self.first;
         }
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % (self.others.len() + 1);
-        match turn.checked_sub(1) {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let count = self.others.len() + 1;
+        let at = |step: usize| match (turn.wrapping_add(step) % count).checked_sub(1) {
             Some(other) => self.others.get(other).unwrap_or(&self.first),
             None => &self.first,
-        }
+        };
+        (0..count)
+            .map(at)
+            .find(|member| !member.is_away(edge))
+            .unwrap_or_else(|| at(0))
     }
 }
 
@@ -321,7 +377,7 @@ impl Kept {
         live.answers = Answers::of(snapshot.challenges, &mut self.prepared);
 
         let mut pools = HashMap::new();
-        let mut groups: HashMap<(Scheme, HostName, u16), Vec<Arc<Member>>> = HashMap::new();
+        let mut groups: HashMap<(Scheme, HostName, u16), Vec<Member>> = HashMap::new();
         for endpoint in snapshot.endpoints {
             let pool = endpoint.upstream.clone().map(|upstream| {
                 let key = (Arc::clone(&endpoint.account), upstream);
@@ -341,7 +397,11 @@ impl Kept {
             groups
                 .entry((endpoint.scheme, host, port))
                 .or_default()
-                .push(Arc::new(Member { endpoint, pool }));
+                .push(Member {
+                    endpoint,
+                    pool,
+                    stand_ins: Vec::new(),
+                });
         }
         self.pools = pools;
 
@@ -351,6 +411,8 @@ impl Kept {
             .map(|one| (Arc::clone(&one.account), Arc::new(one)))
             .collect();
         for ((scheme, host, port), mut members) in groups {
+            Member::introduce(&mut members);
+            let mut members: Vec<_> = members.into_iter().map(Arc::new).collect();
             let Some(first) = members.pop() else { continue };
             let group = Arc::new(Group {
                 restriction: restrictions.get(&first.endpoint.account).cloned(),

@@ -27,18 +27,17 @@ pub(crate) async fn endpoint(
     member: &Member,
     down: &Arc<Downstream>,
 ) {
-    let Some(pool) = &member.pool else { return };
-    let upstream = pool.upstream();
-    down.edge.meters.upstream_connects.up();
-    match down.edge.dialer.load_full().dial(upstream).await {
-        Ok(mut wire) => {
-            if wire.write_all(ahead).await.is_ok() {
-                relay(&mut socket, &mut wire, down).await;
+    for pool in member.pool.iter().chain(&member.stand_ins) {
+        match down.dial(pool.upstream()).await {
+            Ok(mut wire) => {
+                if wire.write_all(ahead).await.is_ok() {
+                    relay(&mut socket, &mut wire, down).await;
+                }
+                return;
             }
-        }
-        Err(error) => {
-            down.edge.meters.upstream_connects_failed.up();
-            tracing::debug!(endpoint.id = %member.endpoint.id, %error, "an upstream cannot be reached");
+            Err(error) => {
+                tracing::debug!(endpoint.id = %member.endpoint.id, %error, "an upstream cannot be reached");
+            }
         }
     }
 }

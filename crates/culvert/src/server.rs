@@ -686,6 +686,7 @@ pub(crate) fn edge_settings(settings: &Settings) -> Result<culvert_edge::Setting
         allow_private_upstreams: settings.edge.allow_private_upstreams,
         upstream_roots,
         certificates,
+        agents: None,
         entropy: Arc::new(OsEntropy),
         refuses_undecided: settings.policy.on_expression_error == OnExpressionError::Deny,
         header_rules: HeaderRules::redacting(&settings.events.redact_headers),

@@ -31,7 +31,7 @@ use crate::route::Authority;
 use crate::slots;
 use crate::snapshot::{Group, Live, Member};
 use crate::tcp;
-use crate::upstream::{DialError, Failure, Protocol, UpWire};
+use crate::upstream::{AgentRefused, DialError, Failure, Protocol, UpWire};
 
 /// The connection is to be closed without an answer.
 #[derive(Debug, thiserror::Error)]
@@ -235,9 +235,10 @@ async fn forward(
     let Some(pool) = &member.pool else {
         return Ok(Err(Problem::Unhandled));
     };
+    let pool = recording.down().pool(pool);
     let forwarded = match pool.upstream().protocol() {
-        Protocol::Http1 => forward::over_http1(pool, recording, request).await,
-        Protocol::Http2 => forward::over_http2(pool, recording, request).await,
+        Protocol::Http1 => forward::over_http1(&pool, &member.stand_ins, recording, request).await,
+        Protocol::Http2 => forward::over_http2(&pool, recording, request).await,
     };
     let down = recording.down();
     match (forwarded, down.broken()) {
@@ -403,7 +404,7 @@ fn find(
         Some(value) => value.clone(),
         None => HeaderValue::from_str(authority.text).map_err(|_| Problem::Authority)?,
     };
-    Ok((Arc::clone(group.pick()), value))
+    Ok((Arc::clone(group.pick(&down.edge)), value))
 }
 
 /// Whether a connection made for one name may carry requests for another: same account, and the
@@ -455,7 +456,9 @@ fn problem_of(failure: &Failure, down: &Downstream, member: &Member) -> Problem 
     tracing::debug!(endpoint.id = %member.endpoint.id, %failure, "an upstream did not answer");
     match failure {
         Failure::Dial(DialError::TooSlow) | Failure::TooSlow => Problem::UpstreamTooSlow,
-        Failure::Dial(_) => Problem::Unreachable,
+        Failure::Dial(DialError::Agent(AgentRefused::Away)) => Problem::UnknownHost,
+        Failure::Dial(DialError::Agent(AgentRefused::Busy)) => Problem::AgentBusy,
+        Failure::Dial(_) | Failure::Silent(_) => Problem::Unreachable,
         Failure::Broken(_) | Failure::Closed | Failure::Unacceptable(_) => Problem::BadAnswer,
     }
 }

@@ -19,14 +19,16 @@ use crate::alarm::Alarm;
 use crate::downstream::Downstream;
 use crate::http::body::{RequestBody, Source};
 use crate::recording::Recording;
-use crate::upstream::{Failure, Lease, Pool, Sent};
+use crate::upstream::{Failure, Heard, Lease, Pool, Sent};
 
 /// An answer's head, and where its body comes from.
 pub(crate) type Answer = (response::Parts, Source);
 
-/// Forwards over HTTP/1.1.
+/// Forwards over HTTP/1.1. Where nobody is behind `pool`, or goes away without a word, one of the
+/// `stand_ins` is asked.
 pub(crate) async fn over_http1(
     pool: &Arc<Pool>,
+    stand_ins: &[Arc<Pool>],
     recording: &mut Recording,
     mut request: Request<RequestBody>,
 ) -> Result<Answer, Failure> {
@@ -40,13 +42,12 @@ pub(crate) async fn over_http1(
             .into();
     }
     if let Some(mut lease) = poll_fn(|cx| Poll::Ready(pool.reuse(cx))).await {
-        let spare = (request.body().is_end_stream() && is_idempotent(request.method()))
-            .then(|| repeatable(&request));
+        let spare = can_be_repeated(&request).then(|| repeatable(&request));
         recording.upstream(true);
         meters.upstream_reused.up();
         match send(&mut lease, recording, &down, request).await? {
             Sent::Answered(response) => return take(response, lease).await,
-            Sent::Failed(error) => return Err(Failure::Broken(error)),
+            Sent::Failed(error, _) => return Err(Failure::Broken(error)),
             Sent::Stale(unsent) => {
                 request = unsent
                     .map(|unsent| *unsent)
@@ -56,12 +57,39 @@ pub(crate) async fn over_http1(
             }
         }
     }
-    let mut lease = pool.connect(&down.edge).await?;
-    recording.upstream(false);
-    match send(&mut lease, recording, &down, request).await? {
-        Sent::Answered(response) => take(response, lease).await,
-        Sent::Failed(error) => Err(Failure::Broken(error)),
-        Sent::Stale(_) => Err(Failure::Closed),
+    let is_agents = pool.upstream().agents_endpoint().is_some();
+    let mut stand_ins = stand_ins.iter();
+    let mut pool = Arc::clone(pool);
+    loop {
+        let next = stand_ins.next();
+        let mut lease = match (pool.connect(&down).await, next) {
+            (Ok(lease), _) => lease,
+            (Err(Failure::Dial(_)), Some(next)) => {
+                pool = down.pool(next);
+                continue;
+            }
+            (Err(failure), _) => return Err(failure),
+        };
+        let spare = (next.is_some() && can_be_repeated(&request)).then(|| repeatable(&request));
+        recording.upstream(false);
+        match (
+            send(&mut lease, recording, &down, request).await?,
+            spare,
+            next,
+        ) {
+            (Sent::Answered(response), ..) => return take(response, lease).await,
+            // The agent went away with a request that another can serve.
+            (Sent::Failed(_, Heard::Nothing), Some(spare), Some(next)) => {
+                meters.upstream_retries.up();
+                request = spare;
+                pool = down.pool(next);
+            }
+            (Sent::Failed(error, Heard::Nothing), ..) if is_agents => {
+                return Err(Failure::Silent(error));
+            }
+            (Sent::Failed(error, _), ..) => return Err(Failure::Broken(error)),
+            (Sent::Stale(_), ..) => return Err(Failure::Closed),
+        }
     }
 }
 
@@ -78,7 +106,7 @@ pub(crate) async fn over_http2(
     let mut attempts = 0;
     loop {
         attempts += 1;
-        let (mut sender, was_used) = pool.http2(&down.edge).await?;
+        let (mut sender, was_used) = pool.http2(&down).await?;
         recording.upstream(was_used);
         let sent = async {
             // Waits while the upstream takes no more streams.
@@ -215,6 +243,11 @@ fn is_idempotent(method: &Method) -> bool {
         Method::DELETE,
     ]
     .contains(method)
+}
+
+/// Whether a request may be sent once more, and can be.
+fn can_be_repeated(request: &Request<RequestBody>) -> bool {
+    request.body().is_end_stream() && is_idempotent(request.method())
 }
 
 /// The same request, without a body.

@@ -67,6 +67,8 @@ pub(crate) enum Problem {
     Unhandled,
     /// The edge has no room for the request now.
     Overloaded,
+    /// The agents that serve the endpoint have no room for it.
+    AgentBusy,
 }
 
 impl Problem {
@@ -145,6 +147,11 @@ impl Problem {
                 StatusCode::SERVICE_UNAVAILABLE,
                 3620,
                 "The edge is overloaded; try again in a moment.",
+            ),
+            Self::AgentBusy => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                3621,
+                "The agent of this endpoint serves as many connections as it can; try again in a moment.",
             ),
             Self::Unsuited => (
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -245,7 +252,7 @@ impl Problem {
         if let Ok(id) = HeaderValue::try_from(id) {
             headers.insert(REQUEST_ID, id);
         }
-        if self == Self::Overloaded {
+        if matches!(self, Self::Overloaded | Self::AgentBusy) {
             headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
         headers.insert(DATE, date(down));

@@ -2,6 +2,7 @@
 
 pub(crate) mod harness;
 
+mod agents;
 mod challenges;
 mod drain;
 mod events;

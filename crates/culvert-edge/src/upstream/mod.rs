@@ -1,8 +1,10 @@
 //! Where traffic goes: upstream addresses, connections to them, and the pools that keep those.
 
+mod agent;
 mod pool;
 mod url;
 
-pub(crate) use pool::{Failure, Lease, Pool, Sent};
+pub use agent::{AgentCall, AgentIo, AgentRefused, AgentStream, Dial, ProxyVersion};
+pub(crate) use pool::{Failure, Heard, Lease, Pool, Sent};
 pub(crate) use url::{DialError, Dialer, UpWire, trusted_roots};
 pub use url::{Protocol, Upstream};

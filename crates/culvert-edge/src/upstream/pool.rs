@@ -20,7 +20,8 @@ use hyper::client::conn::{TrySendError, http1, http2};
 use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
 
-use crate::edge::{Shared, Streams};
+use crate::downstream::Downstream;
+use crate::edge::Streams;
 use crate::http::body::RequestBody;
 use crate::upstream::{DialError, UpWire, Upstream};
 
@@ -56,6 +57,7 @@ pub(crate) struct Http1 {
     is_over: bool,
     has_served: bool,
     received: Arc<AtomicU64>,
+    may_rest: bool,
     idle_since: Instant,
 }
 
@@ -82,7 +84,14 @@ pub(crate) enum Sent {
     /// the request if it was not even begun.
     Stale(Option<Box<Request<RequestBody>>>),
     /// It failed.
-    Failed(hyper::Error),
+    Failed(hyper::Error, Heard),
+}
+
+/// Whether anything was received before an exchange failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    Nothing,
+    Something,
 }
 
 /// Why a request has no answer.
@@ -92,6 +101,8 @@ pub(crate) enum Failure {
     Dial(DialError),
     #[error("the exchange broke: {0}")]
     Broken(hyper::Error),
+    #[error("the agent's service took the request and said nothing: {0}")]
+    Silent(hyper::Error),
     #[error("the connection was closed, and the request cannot be repeated")]
     Closed,
     #[error("no answer in time")]
@@ -135,9 +146,9 @@ impl Pool {
     }
 
     /// A new connection.
-    pub(crate) async fn connect(self: &Arc<Self>, edge: &Shared) -> Result<Lease, Failure> {
-        let wire = self.dial(edge).await?;
-        let received = wire.received();
+    pub(crate) async fn connect(self: &Arc<Self>, down: &Downstream) -> Result<Lease, Failure> {
+        let wire = down.dial(&self.upstream).await.map_err(Failure::Dial)?;
+        let (received, may_rest) = (wire.received(), wire.may_rest());
         let (sender, connection) = http1::Builder::new()
             .max_headers(FIELDS_MAX)
             .max_buf_size(HEAD_BYTES_MAX)
@@ -150,6 +161,7 @@ impl Pool {
             is_over: false,
             has_served: false,
             received,
+            may_rest,
             idle_since: Instant::now(),
         });
         Ok(Lease {
@@ -158,22 +170,10 @@ impl Pool {
         })
     }
 
-    async fn dial(&self, edge: &Shared) -> Result<UpWire, Failure> {
-        edge.meters.upstream_connects.up();
-        edge.dialer
-            .load_full()
-            .dial(&self.upstream)
-            .await
-            .map_err(|error| {
-                edge.meters.upstream_connects_failed.up();
-                Failure::Dial(error)
-            })
-    }
-
     /// The shared HTTP/2 connection, and whether it had served before.
     pub(crate) async fn http2(
         &self,
-        edge: &Arc<Shared>,
+        down: &Downstream,
     ) -> Result<(http2::SendRequest<RequestBody>, bool), Failure> {
         let link = match self.open_http2() {
             Some(link) => link,
@@ -181,7 +181,7 @@ impl Pool {
                 let _one = self.connecting.lock().await;
                 match self.open_http2() {
                     Some(link) => link,
-                    None => self.connect_http2(edge).await?,
+                    None => self.connect_http2(down).await?,
                 }
             }
         };
@@ -195,8 +195,9 @@ impl Pool {
             .filter(|link| !link.sender.is_closed())
     }
 
-    async fn connect_http2(&self, edge: &Arc<Shared>) -> Result<Arc<Http2>, Failure> {
-        let wire = self.dial(edge).await?;
+    async fn connect_http2(&self, down: &Downstream) -> Result<Arc<Http2>, Failure> {
+        let edge = &down.edge;
+        let wire = down.dial(&self.upstream).await.map_err(Failure::Dial)?;
         let (sender, connection) = http2::Builder::new(Streams(Arc::clone(edge)))
             .initial_stream_window_size(64 << 10)
             .initial_connection_window_size(1 << 20)
@@ -312,7 +313,12 @@ impl Lease {
                 if was_reused && is_silent {
                     Sent::Stale(request.map(Box::new))
                 } else {
-                    Sent::Failed(error.into_error())
+                    let heard = if is_silent {
+                        Heard::Nothing
+                    } else {
+                        Heard::Something
+                    };
+                    Sent::Failed(error.into_error(), heard)
                 }
             }
         }
@@ -321,7 +327,7 @@ impl Lease {
     /// The exchange is complete: keeps the connection if it can serve again.
     pub(crate) fn give_back(mut self, cx: &mut Context<'_>) {
         // Driven once more, the library sees the end of the answer, and whatever came behind it.
-        if self.link.drive(cx) && self.link.sender.is_ready() {
+        if self.link.may_rest && self.link.drive(cx) && self.link.sender.is_ready() {
             self.pool.put(self.link);
         }
     }

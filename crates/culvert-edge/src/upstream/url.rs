@@ -1,4 +1,5 @@
-//! Upstreams given as a URL: reading the URL, and connecting to it.
+//! Upstreams given as a URL: reading the URL, and connecting to it. And what has the same form: an
+//! upstream behind an agent, which somebody else connects to.
 
 use std::fmt;
 use std::io;
@@ -13,15 +14,19 @@ use culvert_base::net::{HostName, plain_address};
 use culvert_base::{Code, Refusal};
 use rustls::ClientConfig;
 use rustls_pki_types::{CertificateDer, ServerName};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+
+use crate::proxy::{self, Ends};
+use crate::snapshot::Scheme;
+use crate::upstream::agent::{AgentCall, AgentIo, AgentRefused, Dial, ProxyVersion};
 
 /// Addresses of one name that are tried.
 const ADDRESSES_MAX: usize = 16;
 
-/// A service that traffic is forwarded to: scheme, host and port of a URL, and how HTTP is spoken
-/// there.
+/// A service that traffic is forwarded to: scheme, host and port of a URL, or an agent that serves an
+/// endpoint; and how HTTP is spoken there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Upstream {
     scheme: UpstreamScheme,
@@ -35,6 +40,8 @@ enum UpstreamScheme {
     Http,
     Https,
     Tcp,
+    /// Behind an agent; the host is the id of the endpoint, and there is no port.
+    Agent(Scheme, Option<ProxyVersion>),
 }
 
 /// How HTTP is spoken to an upstream.
@@ -105,6 +112,27 @@ impl Upstream {
         })
     }
 
+    /// The service behind the agents that serve the endpoint with this id, which is spoken to with
+    /// `scheme`. With `proxy`, each connection begins with a header that tells of the client.
+    pub fn agent(
+        endpoint: &str,
+        scheme: Scheme,
+        protocol: Protocol,
+        proxy: Option<ProxyVersion>,
+    ) -> Self {
+        Self {
+            scheme: UpstreamScheme::Agent(scheme, proxy),
+            host: endpoint.to_owned(),
+            port: 0,
+            protocol,
+        }
+    }
+
+    /// The id of the endpoint, if agents serve it.
+    pub(crate) fn agents_endpoint(&self) -> Option<&str> {
+        matches!(self.scheme, UpstreamScheme::Agent(..)).then_some(&*self.host)
+    }
+
     /// How HTTP is spoken there.
     pub fn protocol(&self) -> Protocol {
         self.protocol
@@ -117,7 +145,11 @@ impl Upstream {
 
     /// Whether it speaks HTTP, rather than carrying bytes.
     pub fn is_http(&self) -> bool {
-        self.scheme != UpstreamScheme::Tcp
+        match self.scheme {
+            UpstreamScheme::Http | UpstreamScheme::Https => true,
+            UpstreamScheme::Tcp => false,
+            UpstreamScheme::Agent(scheme, _) => scheme.is_http(),
+        }
     }
 
     /// Whether it is named by an address that is not public, or as `localhost`. Names are judged
@@ -146,6 +178,7 @@ impl fmt::Display for Upstream {
             UpstreamScheme::Http => "http",
             UpstreamScheme::Https => "https",
             UpstreamScheme::Tcp => "tcp",
+            UpstreamScheme::Agent(..) => return write!(f, "agents of {}", self.host),
         };
         if self.host.contains(':') {
             write!(f, "{scheme}://[{}]:{}", self.host, self.port)
@@ -168,6 +201,8 @@ pub(crate) enum DialError {
     Connect(io::Error),
     #[error("the TLS handshake failed: {0}")]
     Tls(io::Error),
+    #[error("{0}")]
+    Agent(AgentRefused),
 }
 
 /// Connects to upstreams.
@@ -234,7 +269,7 @@ impl Dialer {
         }
     }
 
-    /// A new connection, TLS and all, within the connect deadline.
+    /// A new connection, TLS and all, within the connect deadline. Not to agents.
     pub(crate) async fn dial(&self, to: &Upstream) -> Result<UpWire, DialError> {
         match tokio::time::timeout(self.connect, self.connect(to)).await {
             Ok(result) => result,
@@ -251,6 +286,7 @@ impl Dialer {
             return Ok(UpWire {
                 stream: Stream::Plain(tcp),
                 received,
+                may_rest: true,
             });
         }
         let connector = match to.protocol {
@@ -263,6 +299,7 @@ impl Dialer {
         Ok(UpWire {
             stream: Stream::Tls(Box::new(tls)),
             received,
+            may_rest: true,
         })
     }
 
@@ -322,15 +359,51 @@ fn is_private(address: IpAddr) -> bool {
 pub(crate) struct UpWire {
     stream: Stream,
     received: Arc<AtomicU64>,
+    may_rest: bool,
 }
 
 #[derive(Debug)]
 enum Stream {
     Plain(TcpStream),
     Tls(Box<tokio_rustls::client::TlsStream<TcpStream>>),
+    Agent(Box<dyn AgentIo>),
 }
 
 impl UpWire {
+    /// A stream to the service behind an agent, for the connection from `client` to `server`.
+    pub(crate) async fn to_agent(
+        dial: &dyn Dial,
+        to: &Upstream,
+        client: SocketAddr,
+        server: SocketAddr,
+    ) -> Result<Self, DialError> {
+        let UpstreamScheme::Agent(scheme, proxy) = to.scheme else {
+            return Err(DialError::NoAddress);
+        };
+        let call = AgentCall {
+            endpoint: &to.host,
+            scheme,
+            client,
+            passes_tls: scheme == Scheme::Tls,
+        };
+        let stream = dial.dial(&call).map_err(DialError::Agent)?;
+        let mut wire = Self {
+            stream: Stream::Agent(stream.io),
+            received: Arc::default(),
+            may_rest: stream.may_rest,
+        };
+        if let Some(version) = proxy {
+            let header = proxy::written(version, Ends { client, server });
+            wire.write_all(&header).await.map_err(DialError::Connect)?;
+        }
+        Ok(wire)
+    }
+
+    /// Whether it may be kept between requests.
+    pub(crate) fn may_rest(&self) -> bool {
+        self.may_rest
+    }
+
     /// The counter of received bytes, which moves on while the connection is in use elsewhere.
     pub(crate) fn received(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.received)
@@ -345,6 +418,10 @@ macro_rules! on_stream {
                 $call
             }
             Stream::Tls(stream) => {
+                let $io = Pin::new(stream.as_mut());
+                $call
+            }
+            Stream::Agent(stream) => {
                 let $io = Pin::new(stream.as_mut());
                 $call
             }
@@ -390,6 +467,7 @@ impl AsyncWrite for UpWire {
         match &self.stream {
             Stream::Plain(socket) => socket.is_write_vectored(),
             Stream::Tls(stream) => stream.is_write_vectored(),
+            Stream::Agent(stream) => stream.is_write_vectored(),
         }
     }
 
