@@ -58,6 +58,7 @@ where
             watchers: Vec::new(),
             driver: None,
             reading: true,
+            failure: None,
         }),
     });
     let driver = Driver {
@@ -162,6 +163,11 @@ impl Session {
         wake(driver.into_iter().collect());
     }
 
+    /// How the socket failed, if that ended the connection; not if it was closed.
+    pub fn failure(&self) -> Option<String> {
+        self.shared.lock().failure.clone()
+    }
+
     /// Puts other limits in place: a stranger has said who it is.
     pub fn set_limits(&self, limits: Limits) {
         let mut state = self.shared.lock();
@@ -198,6 +204,8 @@ struct State {
     driver: Option<Waker>,
     /// Whether the driver takes input.
     reading: bool,
+    /// How the socket failed, if it did.
+    failure: Option<String>,
 }
 
 #[derive(Default)]
@@ -373,8 +381,10 @@ where
             } else {
                 Poll::Pending
             };
-            if let (Poll::Ready(Err(_)), _) | (_, Poll::Ready(Err(_))) = (&written, &read) {
-                self.lose();
+            if let (Poll::Ready(Err(error)), _) | (_, Poll::Ready(Err(error))) = (&written, &read) {
+                // A socket that is closed without a word is closed all the same.
+                let is_end = error.kind() == io::ErrorKind::UnexpectedEof;
+                self.lose((!is_end).then(|| error.to_string()));
                 return Poll::Ready(());
             }
             if written.is_ready() || !self.out.has_remaining() {
@@ -384,7 +394,7 @@ where
             }
             let stalled = stalled_since.map(|since| since + self.stall);
             if stalled.is_some_and(|at| at <= now) {
-                self.lose();
+                self.lose(Some("nothing was taken in time".to_owned()));
                 return Poll::Ready(());
             }
             if written.is_ready() || read.is_ready() {
@@ -467,8 +477,9 @@ where
         }
     }
 
-    fn lose(&mut self) {
+    fn lose(&mut self, failure: Option<String>) {
         let mut state = self.shared.lock();
+        state.failure = failure;
         state.mux.lost();
         let wakers = state.told();
         drop(state);

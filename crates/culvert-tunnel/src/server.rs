@@ -12,11 +12,15 @@ mod bindings;
 mod call;
 mod command;
 mod gate;
+mod meters;
 mod pace;
 mod session;
 
 pub use accept::Ingress;
 pub use bindings::{Bindings, DialError};
 pub use command::{Command, CommandError};
-pub use gate::{Binding, EndReason, Gate, Grant, Hello, SessionEnd};
+pub use gate::{
+    About, Binding, EndReason, Former, Gate, Grant, Hello, Proof, SessionEnd, Transport, Wanted,
+};
+pub use meters::{Meter, Meters};
 pub use session::Server;

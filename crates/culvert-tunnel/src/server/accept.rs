@@ -69,7 +69,9 @@ impl Ingress {
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             };
+            self.server.meters().accepted.up();
             let Some(source) = Sources::enter(&sources, peer.ip()) else {
+                self.server.meters().turned_away.up();
                 continue;
             };
             let tls = TlsAcceptor::from(Arc::clone(&self.tls));
@@ -84,8 +86,11 @@ impl Ingress {
                     greeted = greet(socket, peer, tls) => greeted,
                     () = stop.cancelled() => None,
                 };
-                if let Some((socket, origin)) = greeted {
-                    server.serve(socket, origin, stranger, stop).await;
+                match greeted {
+                    Some((socket, origin)) => {
+                        server.serve(socket, origin, stranger, stop).await;
+                    }
+                    None => server.meters().handshakes_failed.up(),
                 }
             });
         }

@@ -104,6 +104,11 @@ impl Bindings {
             .map_or(0, |endpoint| endpoint.served_by.len())
     }
 
+    /// Whether a session has a connection.
+    pub fn is_connected(&self, session_id: &str) -> bool {
+        self.lock().legs.range(legs_of(session_id)).next().is_some()
+    }
+
     /// How many connections there are.
     pub fn connections(&self) -> usize {
         self.lock().legs.len()

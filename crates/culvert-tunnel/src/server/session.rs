@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use culvert_base::{Code, Refusal};
-use culvert_mux::{Limits, Side};
+use culvert_base::{Code, Refusal, Secret};
+use culvert_mux::{Ending, ErrorCode, Limits, Side};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -17,7 +17,10 @@ use super::accept::Stranger;
 use super::bindings::Leg;
 use super::call::{self, Patience};
 use super::command::Abilities;
-use super::gate::{EndReason, Gate, Grant, Hello, SessionEnd};
+use super::gate::{
+    About, EndReason, Former, Gate, Grant, Hello, Proof, SessionEnd, Transport, Wanted,
+};
+use super::meters::Meters;
 use super::pace::Pace;
 use crate::driver::{self, Session, Stream};
 use crate::wire::{
@@ -55,6 +58,7 @@ pub struct Server {
     bindings: Arc<Bindings>,
     region: String,
     pace: Pace,
+    meters: Meters,
 }
 
 impl std::fmt::Debug for Server {
@@ -71,7 +75,18 @@ impl Server {
             bindings,
             region,
             pace: Pace::default(),
+            meters: Meters::default(),
         }
+    }
+
+    /// What it counts.
+    pub fn meters(&self) -> &Meters {
+        &self.meters
+    }
+
+    /// What it keeps.
+    pub fn bindings(&self) -> &Arc<Bindings> {
+        &self.bindings
     }
 
     /// Serves one connection to its end. `stranger` is its place among those that have not said who
@@ -155,7 +170,7 @@ impl Connection {
             };
             let done = tokio::select! {
                 () = stop.cancelled() => {
-                    break EndReason::Stopped("the server is shutting down".into());
+                    break EndReason::shutdown();
                 }
                 accepted = self.session.accept() => match accepted {
                     Some(mut stream) => {
@@ -168,8 +183,9 @@ impl Connection {
                         continue;
                     }
                     None => {
-                        let lost = EndReason::Lost(self.session.ended().await.to_string());
-                        break self.told.get().cloned().unwrap_or(lost);
+                        let ending = self.session.ended().await;
+                        let why = || how_it_ended(&ending, self.session.failure());
+                        break self.told.get().cloned().unwrap_or_else(why);
                     }
                 },
                 Some(done) = tasks.join_next() => done.unwrap_or(Done::Nothing),
@@ -308,6 +324,28 @@ impl Connection {
         Done::HeartbeatEnded
     }
 
+    fn hello(&self, auth: &AuthRequest) -> Hello {
+        let extra = &auth.extra;
+        Hello {
+            proof: Proof::Token(Secret::new(extra.token.clone())),
+            transport: Transport::Muxado,
+            former: (!auth.client_id.is_empty()).then(|| Former {
+                session_id: auth.client_id.clone(),
+                cookie: extra.cookie.clone(),
+            }),
+            about: About {
+                version: extra.version.clone(),
+                user_agent: extra.user_agent.clone(),
+                os: extra.os.clone(),
+                arch: extra.arch.clone(),
+                metadata: extra.metadata.clone(),
+            },
+            peer: self.origin.peer,
+            local: self.origin.local,
+            server_name: self.origin.server_name.clone(),
+        }
+    }
+
     async fn authenticate(self: Arc<Self>, mut stream: Stream) -> Done {
         let asked = async {
             let object = call::request(&mut stream, Patience::STRANGER).await?;
@@ -316,18 +354,16 @@ impl Connection {
             if !auth.versions.iter().any(|version| version == wire::VERSION) {
                 return Err(Refusal::of(const { Code::new(811) }));
             }
-            let hello = Hello {
-                auth: auth.clone(),
-                peer: self.origin.peer,
-                local: self.origin.local,
-                server_name: self.origin.server_name.clone(),
-            };
-            let grant = decided(self.server.gate.admit(hello)).await?;
+            let grant = decided(self.server.gate.admit(self.hello(&auth))).await?;
             Ok((grant, auth))
         };
         match asked.await {
-            Ok((grant, auth)) => Done::Admitted(grant, Box::new(auth), stream),
+            Ok((grant, auth)) => {
+                self.server.meters.admitted.up();
+                Done::Admitted(grant, Box::new(auth), stream)
+            }
             Err(refusal) => {
+                self.server.meters.refused.up();
                 let source = self.origin.peer.ip();
                 let wait = self.server.pace.wait(source, std::time::Instant::now());
                 tokio::time::sleep(wait).await;
@@ -353,7 +389,10 @@ impl Connection {
             (StreamType::PATCH_ENDPOINT, Some(admitted)) => self.patch(&mut stream, admitted).await,
             _ => Err(Refusal::of(const { Code::new(800) })),
         };
-        let reply = reply.unwrap_or_else(|refusal| wire::reply(&Outcome::refused(&refusal)));
+        let reply = reply.unwrap_or_else(|refusal| {
+            self.server.meters.calls_refused.up();
+            wire::reply(&Outcome::refused(&refusal))
+        });
         call::answer(stream, &reply).await;
     }
 
@@ -365,14 +404,30 @@ impl Connection {
         let object = call::request(stream, Patience::AGENT).await?;
         let invalid = |_| Refusal::of(const { Code::new(301) });
         let want = BindRequest::read(object).map_err(invalid)?;
-        want.options().map_err(invalid)?;
+        let options = want.options().map_err(invalid)?;
         if !matches!(&want.proto[..], "http" | "https" | "tcp" | "tls") {
             return Err(Refusal::of(const { Code::new(332) }));
         }
         if admitted.serves_too_much() {
             return Err(Refusal::of(const { Code::new(324) }));
         }
-        let binding = decided(self.server.gate.bind(&admitted.grant, &want)).await?;
+        let extra = &want.extra;
+        let wanted = Wanted {
+            id: want.id.clone(),
+            token: extra.token.clone(),
+            proto: want.proto.clone(),
+            forwards_to: want.forwards_to.clone(),
+            forwards_proto: want.forwards_proto.clone(),
+            options,
+            ip_policy: extra.ip_policy_ref.clone(),
+            metadata: extra.metadata.clone(),
+            bindings: extra.bindings.clone(),
+            pooling_enabled: extra.pooling_enabled,
+            name: extra.name.clone(),
+            description: extra.description.clone(),
+        };
+        let binding = decided(self.server.gate.bind(&admitted.grant, &wanted)).await?;
+        self.server.meters.bound.up();
         self.serves(admitted, &binding.id);
         Ok(wire::reply(&BindReply {
             opts: want.options_with(&binding.name, &binding.url),
@@ -458,6 +513,16 @@ impl Admitted {
 
     fn serves_too_much(&self) -> bool {
         self.lock().len() >= ENDPOINTS_MAX
+    }
+}
+
+/// Why a session ended that nobody here ended. An agent that closes its socket says no more than that.
+fn how_it_ended(ending: &Ending, failure: Option<String>) -> EndReason {
+    match (ending, failure) {
+        (Ending::GoneAway { code, .. }, _) if *code == ErrorCode::NONE => EndReason::Closed,
+        (Ending::Lost, None) => EndReason::Closed,
+        (Ending::Lost, Some(how)) => EndReason::Lost(how),
+        (other, _) => EndReason::Lost(other.to_string()),
     }
 }
 
