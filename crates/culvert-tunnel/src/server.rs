@@ -9,7 +9,7 @@
 
 mod accept;
 mod bindings;
-mod call;
+pub(crate) mod call;
 mod command;
 mod gate;
 mod meters;

@@ -30,6 +30,9 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 
+#[path = "agents/own.rs"]
+mod own;
+
 /// Fails instead of hanging.
 async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), future)
@@ -103,6 +106,7 @@ impl Gate for TestGate {
             let name = want
                 .options
                 .requested()
+                .and_then(|name| name.rsplit("://").next())
                 .map_or_else(|| format!("{id}.example.test"), String::from);
             self.note(|seen| {
                 seen.binds.push((grant.session_id.clone(), id.clone()));

@@ -1,0 +1,759 @@
+//! The agent: keeps a session with the server until it is stopped or refused for good.
+
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use culvert_base::{Entropy, Secret};
+use culvert_mux::ErrorCode;
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::backoff::Backoff;
+use super::connect::Dialing;
+use super::endpoint::Endpoint;
+use super::exchanges::{Exchanges, ReplayError};
+use super::forward::{self, Unreached};
+use super::session::{self, HEARTBEAT_INTERVAL, HEARTBEAT_TOLERANCE};
+use super::tap::{About, Tap};
+use crate::driver::{Session, Stream};
+use crate::server::call::{self, Patience};
+use crate::wire::{
+    self, AuthExtra, AuthReply, AuthRequest, BindReply, BindRequest, Outcome, ProxyHeader,
+    StopEndpointRequest, StreamType, UnbindRequest,
+};
+
+/// For what is on its way when the agent is stopped.
+const DRAIN_TIME: Duration = Duration::from_secs(10);
+/// For a stream that arrives while its endpoint is still being asked for.
+const BINDING_TIME: Duration = Duration::from_secs(10);
+/// The token is of no use and will not become so.
+const CREDENTIAL_CODES: [u16; 8] = [103, 105, 107, 109, 121, 123, 300, 4018];
+/// The server would say otherwise a little later.
+const PASSING_CODES: [u16; 7] = [108, 348, 349, 350, 351, 802, 803];
+/// The session is not to be had again, but another is.
+const SESSION_CODES: [u16; 1] = [110];
+/// The endpoint is not to be had under its former id.
+const BINDING_CODES: [u16; 2] = [333, 335];
+
+/// Who the agent is.
+#[derive(Debug)]
+pub struct Settings {
+    /// Where the server is.
+    pub dialing: Dialing,
+    /// The credential.
+    pub token: Secret,
+    /// Text of the user's own, shown with the session.
+    pub metadata: String,
+    /// Of the program.
+    pub version: String,
+}
+
+/// Something an agent tells as it happens.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// The server is dialled.
+    Connecting {
+        /// `host:port`.
+        address: String,
+    },
+    /// The session is there, and all of its endpoints.
+    Online {
+        /// Its id.
+        session_id: String,
+        /// Whether it was there before.
+        again: bool,
+    },
+    /// An endpoint is there.
+    Bound {
+        /// Which of the agent's endpoints.
+        endpoint: usize,
+        /// Where it is reached.
+        url: String,
+        /// The service.
+        upstream: String,
+    },
+    /// The session ended, or did not come to be.
+    Waiting {
+        /// Why.
+        why: String,
+        /// When it is tried again.
+        after: Duration,
+    },
+    /// A service is not there.
+    Unreached {
+        /// The service.
+        upstream: String,
+        /// Why.
+        why: String,
+    },
+    /// The server took an endpoint away.
+    Taken {
+        /// Where it was reached.
+        url: String,
+        /// What the server says.
+        message: String,
+    },
+    /// The server asked for an end, or a new beginning.
+    Asked {
+        /// Which.
+        command: &'static str,
+    },
+}
+
+/// Hears of events; it must not wait.
+pub type Observer = Arc<dyn Fn(Event) + Send + Sync>;
+
+/// How an agent stands.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Status {
+    /// What it does.
+    pub phase: Phase,
+    /// Of the session; empty before the first.
+    pub session_id: String,
+    /// Whose it is.
+    pub account: String,
+    /// Of the server.
+    pub region: String,
+    /// Of the server.
+    pub server_version: String,
+    /// What the last heartbeat took.
+    pub latency: Option<Duration>,
+    /// All that it asked for.
+    pub endpoints: Vec<EndpointStatus>,
+}
+
+/// What an agent does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Phase {
+    /// It dials, or introduces itself.
+    #[default]
+    Connecting,
+    /// It serves.
+    Online,
+    /// It waits to dial again.
+    Waiting,
+    /// It finishes what is on its way.
+    Stopping,
+}
+
+/// How an endpoint stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EndpointStatus {
+    /// Of the user's choice; may be empty.
+    pub name: String,
+    /// At the server; empty before the first time.
+    pub id: String,
+    /// Where it is reached; empty before the first time.
+    pub url: String,
+    /// `http`, `https`, `tcp` or `tls`.
+    pub protocol: &'static str,
+    /// The service.
+    pub upstream: String,
+    /// Whether the server took it away.
+    pub is_gone: bool,
+}
+
+/// Why an agent gave up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AgentError {
+    /// The server refused, with the sentence and perhaps the number of the code.
+    Refused(String, Option<u16>),
+    /// The server took the last endpoint away and said why.
+    Taken(String),
+}
+
+impl fmt::Display for AgentError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(text, Some(code)) => write!(f, "{text} (ERR_NGROK_{code})"),
+            Self::Refused(text, None) | Self::Taken(text) => f.write_str(text),
+        }
+    }
+}
+
+impl std::error::Error for AgentError {}
+
+/// An agent with its endpoints.
+pub struct Agent {
+    settings: Settings,
+    endpoints: Vec<Endpoint>,
+    exchanges: Option<Arc<Exchanges>>,
+    entropy: Arc<dyn Entropy>,
+    observer: Observer,
+    status: watch::Sender<Status>,
+    /// What the server gave, endpoint by endpoint.
+    slots: watch::Sender<Vec<Slot>>,
+    resumption: Mutex<Resumption>,
+}
+
+impl fmt::Debug for Agent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Agent")
+            .field("status", &*self.status.borrow())
+            .finish_non_exhaustive()
+    }
+}
+
+/// An endpoint at the server.
+#[derive(Clone, Debug, Default)]
+struct Slot {
+    /// What the last reply gave; `None` before the first.
+    bound: Option<Bound>,
+    is_gone: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Bound {
+    id: String,
+    url: String,
+    token: String,
+    opts: Value,
+}
+
+/// What brings a session back.
+#[derive(Clone, Debug, Default)]
+struct Resumption {
+    client_id: String,
+    cookie: String,
+}
+
+/// Why there is no session.
+enum Trouble {
+    Refused(String, Option<u16>),
+    Lost(String),
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Self {
+        Self::Lost(error.to_string())
+    }
+}
+
+/// Why a session that was there is over.
+enum Left {
+    /// By either side's wish, in order.
+    Stopped,
+    /// To begin again.
+    Restart,
+    Lost(String),
+    Taken(String),
+}
+
+/// What one of a session's streams has come to.
+enum Done {
+    Nothing,
+    Stop,
+    Restart,
+    Taken(StopEndpointRequest),
+}
+
+/// What one of a session's own tasks has come to.
+enum Chore {
+    Ended,
+    Silent,
+    Bound(Result<(), Trouble>),
+}
+
+impl Agent {
+    /// An agent that has not dialled yet. With `exchanges`, requests and responses are kept there.
+    pub fn new(
+        settings: Settings,
+        endpoints: Vec<Endpoint>,
+        exchanges: Option<Arc<Exchanges>>,
+        entropy: Arc<dyn Entropy>,
+        observer: Observer,
+    ) -> Self {
+        let status = Status {
+            endpoints: endpoints
+                .iter()
+                .map(|endpoint| EndpointStatus {
+                    name: endpoint.name.clone(),
+                    protocol: endpoint.protocol.as_str(),
+                    upstream: endpoint.upstream.as_str().to_owned(),
+                    ..EndpointStatus::default()
+                })
+                .collect(),
+            ..Status::default()
+        };
+        let slots = vec![Slot::default(); endpoints.len()];
+        Self {
+            settings,
+            endpoints,
+            exchanges,
+            entropy,
+            observer,
+            status: watch::Sender::new(status),
+            slots: watch::Sender::new(slots),
+            resumption: Mutex::default(),
+        }
+    }
+
+    /// How it stands, now and after each change.
+    pub fn status(&self) -> watch::Receiver<Status> {
+        self.status.subscribe()
+    }
+
+    /// What is kept of requests, if anything.
+    pub fn exchanges(&self) -> Option<&Arc<Exchanges>> {
+        self.exchanges.as_ref()
+    }
+
+    /// Sends a kept request to its service once more: the number of the new exchange.
+    pub async fn replay(&self, id: u64) -> Result<u64, ReplayError> {
+        let all = self.exchanges.as_ref().ok_or(ReplayError::Unknown)?;
+        let upstream = |nth: usize| self.endpoints.get(nth).map(|it| it.upstream.clone());
+        forward::replay(all, id, upstream).await
+    }
+
+    /// Serves until `stop`, and then finishes what is on its way. What the network does is no end:
+    /// the server is dialled again.
+    ///
+    /// # Errors
+    ///
+    /// The server refused for good, or took the last endpoint away.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) -> Result<(), AgentError> {
+        let (mut backoff, mut was_online) = (Backoff::default(), false);
+        loop {
+            self.status
+                .send_modify(|status| status.phase = Phase::Connecting);
+            self.tell(Event::Connecting {
+                address: self.settings.dialing.address().to_owned(),
+            });
+            let mut is_online = false;
+            let left = self.serve(&stop, &mut is_online, was_online).await;
+            if is_online {
+                was_online = true;
+                backoff.reset();
+            }
+            let why = match left {
+                Ok(Left::Stopped) => return Ok(()),
+                Ok(Left::Restart) => continue,
+                Ok(Left::Taken(message)) => return Err(AgentError::Taken(message)),
+                Ok(Left::Lost(why)) | Err(Trouble::Lost(why)) => why,
+                Err(Trouble::Refused(text, code)) => {
+                    if self.is_final(code, was_online) {
+                        return Err(AgentError::Refused(text, code));
+                    }
+                    text
+                }
+            };
+            let after = backoff.next(&*self.entropy);
+            self.status
+                .send_modify(|status| status.phase = Phase::Waiting);
+            self.tell(Event::Waiting { why, after });
+            tokio::select! {
+                () = tokio::time::sleep(after) => {}
+                () = stop.cancelled() => return Ok(()),
+            }
+        }
+    }
+
+    /// Whether a refusal ends the agent. One that was served before is most often served again.
+    fn is_final(&self, code: Option<u16>, was_online: bool) -> bool {
+        match code {
+            Some(code) if SESSION_CODES.contains(&code) => {
+                let had = std::mem::take(&mut *self.resumption());
+                had.client_id.is_empty()
+            }
+            Some(code) if CREDENTIAL_CODES.contains(&code) => true,
+            Some(code) if PASSING_CODES.contains(&code) => false,
+            _ => !was_online,
+        }
+    }
+
+    /// One session, from the first byte to the last.
+    async fn serve(
+        self: &Arc<Self>,
+        stop: &CancellationToken,
+        is_online: &mut bool,
+        again: bool,
+    ) -> Result<Left, Trouble> {
+        let (session, driver) = tokio::select! {
+            dialled = self.settings.dialing.dial() => dialled?,
+            () = stop.cancelled() => return Ok(Left::Stopped),
+        };
+        let mut chores = JoinSet::new();
+        chores.spawn(async {
+            driver.run().await;
+            Chore::Ended
+        });
+        let beating = session::heartbeat(session.clone(), {
+            let this = Arc::clone(self);
+            move |latency| {
+                this.status
+                    .send_modify(|status| status.latency = Some(latency))
+            }
+        });
+        chores.spawn(async {
+            beating.await;
+            Chore::Silent
+        });
+        chores.spawn({
+            let (this, session) = (Arc::clone(self), session.clone());
+            async move { Chore::Bound(this.introduce(&session).await) }
+        });
+
+        let (mut streams, draining) = (JoinSet::new(), CancellationToken::new());
+        let left = loop {
+            tokio::select! {
+                accepted = session.accept() => match accepted {
+                    Some(stream) => {
+                        streams.spawn(Arc::clone(self).take(stream, draining.clone()));
+                    }
+                    None => {
+                        let ending = session.ended().await;
+                        break Left::Lost(session.failure().unwrap_or(ending.to_string()));
+                    }
+                },
+                Some(done) = streams.join_next(), if !streams.is_empty() => match done {
+                    Ok(Done::Stop) => break Left::Stopped,
+                    Ok(Done::Restart) => break Left::Restart,
+                    Ok(Done::Taken(request)) => {
+                        if let Some(message) = self.taken(&request) {
+                            break Left::Taken(message);
+                        }
+                    }
+                    Ok(Done::Nothing) | Err(_) => {}
+                },
+                Some(chore) = chores.join_next() => match chore {
+                    Ok(Chore::Bound(Ok(()))) => {
+                        *is_online = true;
+                        self.status.send_modify(|status| status.phase = Phase::Online);
+                        let session_id = self.resumption().client_id.clone();
+                        self.tell(Event::Online { session_id, again });
+                    }
+                    Ok(Chore::Bound(Err(trouble))) => {
+                        session.hang_up();
+                        return Err(trouble);
+                    }
+                    Ok(Chore::Silent) if session.has_room() => {
+                        break Left::Lost("the server does not answer".into());
+                    }
+                    Ok(Chore::Ended | Chore::Silent) | Err(_) => {}
+                },
+                () = stop.cancelled() => break Left::Stopped,
+            }
+        };
+        match &left {
+            Left::Stopped | Left::Restart | Left::Taken(_) => {
+                self.status
+                    .send_modify(|status| status.phase = Phase::Stopping);
+                draining.cancel();
+                self.drain(&session, &mut streams, draining).await;
+                session.close(ErrorCode::NONE, "");
+                // The driver takes the goodbye along.
+                while let Some(chore) = chores.join_next().await {
+                    if matches!(chore, Ok(Chore::Ended)) {
+                        break;
+                    }
+                }
+            }
+            Left::Lost(_) => session.hang_up(),
+        }
+        Ok(left)
+    }
+
+    /// Gives the endpoints up and waits for what is on its way.
+    async fn drain(
+        self: &Arc<Self>,
+        session: &Session,
+        streams: &mut JoinSet<Done>,
+        draining: CancellationToken,
+    ) {
+        let ids: Vec<String> = self
+            .slots
+            .borrow()
+            .iter()
+            .filter(|slot| !slot.is_gone)
+            .filter_map(|slot| slot.bound.as_ref().map(|bound| bound.id.clone()))
+            .collect();
+        let unbinding = async {
+            for id in ids {
+                let request = UnbindRequest { id };
+                // A server that is gone needs no goodbye.
+                let answer: io::Result<Outcome> =
+                    session::call(session, StreamType::UNBIND, &request).await;
+                if answer.is_err() {
+                    break;
+                }
+            }
+        };
+        tokio::pin!(unbinding);
+        let (deadline, mut is_unbound) = (Instant::now() + DRAIN_TIME, false);
+        while !is_unbound || !streams.is_empty() {
+            tokio::select! {
+                () = &mut unbinding, if !is_unbound => is_unbound = true,
+                accepted = session.accept() => match accepted {
+                    Some(stream) => {
+                        streams.spawn(Arc::clone(self).take(stream, draining.clone()));
+                    }
+                    None => return,
+                },
+                Some(_) = streams.join_next(), if !streams.is_empty() => {}
+                () = tokio::time::sleep_until(deadline) => return,
+            }
+        }
+    }
+
+    /// Says who the agent is and asks for its endpoints.
+    async fn introduce(&self, session: &Session) -> Result<(), Trouble> {
+        let former = self.resumption().clone();
+        let request = AuthRequest {
+            versions: vec![wire::VERSION.into()],
+            client_id: former.client_id,
+            extra: AuthExtra {
+                os: std::env::consts::OS.into(),
+                arch: std::env::consts::ARCH.into(),
+                token: self.settings.token.reveal().to_owned(),
+                version: self.settings.version.clone(),
+                user_agent: format!("culvert/{}", self.settings.version),
+                client_type: "culvert".into(),
+                metadata: self.settings.metadata.clone(),
+                cookie: former.cookie,
+                heartbeat_interval: nanos(HEARTBEAT_INTERVAL),
+                heartbeat_tolerance: nanos(HEARTBEAT_TOLERANCE),
+                stop_unsupported: Some(String::new()),
+                restart_unsupported: Some(String::new()),
+                update_unsupported: Some("it is updated by whoever installed it".into()),
+                ..AuthExtra::default()
+            },
+        };
+        let reply: AuthReply = session::call(session, StreamType::AUTH, &request).await?;
+        refused(&reply.error)?;
+        *self.resumption() = Resumption {
+            client_id: reply.client_id.clone(),
+            cookie: reply.extra.cookie,
+        };
+        self.status.send_modify(|status| {
+            status.session_id = reply.client_id;
+            status.account = reply.extra.account_name;
+            status.region = reply.extra.region;
+            status.server_version = reply.extra.version;
+        });
+        for nth in 0..self.endpoints.len() {
+            self.bind(session, nth).await?;
+        }
+        Ok(())
+    }
+
+    /// Asks for an endpoint, as the one it was if it was there before.
+    async fn bind(&self, session: &Session, nth: usize) -> Result<(), Trouble> {
+        let slot = self.slots.borrow().get(nth).cloned().unwrap_or_default();
+        if slot.is_gone {
+            return Ok(());
+        }
+        let endpoint = &self.endpoints[nth];
+        let mut request: BindRequest = endpoint.request.clone();
+        if let Some(bound) = slot.bound {
+            request.id = bound.id;
+            request.extra.token = bound.token;
+            request.opts = bound.opts;
+        }
+        let reply: BindReply = {
+            // The options are kept as they are spelled.
+            let reply: Value = session::call_plain(session, StreamType::BIND, &request).await?;
+            let opts = reply.get("Opts").cloned().unwrap_or(Value::Null);
+            let mut reply: BindReply = wire::parse(reply)
+                .map_err(|_| Trouble::Lost("the server's answer makes no sense".into()))?;
+            reply.opts = opts;
+            reply
+        };
+        if let Err(trouble) = refused(&reply.error) {
+            if matches!(trouble, Trouble::Refused(_, Some(code)) if BINDING_CODES.contains(&code)) {
+                self.slots.send_modify(|slots| slots[nth].bound = None);
+            }
+            return Err(trouble);
+        }
+        let bound = Bound {
+            id: reply.id,
+            url: reply.url,
+            token: reply.extra.token,
+            opts: if reply.opts.is_object() {
+                reply.opts
+            } else {
+                request.opts
+            },
+        };
+        self.status.send_modify(|status| {
+            status.endpoints[nth].id = bound.id.clone();
+            status.endpoints[nth].url = bound.url.clone();
+        });
+        self.tell(Event::Bound {
+            endpoint: nth,
+            url: bound.url.clone(),
+            upstream: endpoint.upstream.as_str().to_owned(),
+        });
+        self.slots
+            .send_modify(|slots| slots[nth].bound = Some(bound));
+        Ok(())
+    }
+
+    /// The server took an endpoint away. Its message if it was the last.
+    fn taken(&self, request: &StopEndpointRequest) -> Option<String> {
+        let mut url = None;
+        self.slots.send_modify(|slots| {
+            for slot in slots {
+                if let Some(bound) = slot.bound.as_ref().filter(|bound| bound.id == request.id) {
+                    url = Some(bound.url.clone());
+                    slot.is_gone = true;
+                }
+            }
+        });
+        let url = url?;
+        self.status.send_modify(|status| {
+            for endpoint in status.endpoints.iter_mut().filter(|it| it.id == request.id) {
+                endpoint.is_gone = true;
+            }
+        });
+        let message = request.message.clone();
+        self.tell(Event::Taken {
+            url: url.clone(),
+            message: message.clone(),
+        });
+        let none_left = self.slots.borrow().iter().all(|slot| slot.is_gone);
+        none_left.then(|| format!("the server took the endpoint {url} away: {message}"))
+    }
+
+    /// Takes one stream of the server to its end.
+    async fn take(self: Arc<Self>, mut stream: Stream, draining: CancellationToken) -> Done {
+        match call::kind(&mut stream).await {
+            Some(StreamType::PROXY) => {
+                self.proxy(stream, draining).await;
+                Done::Nothing
+            }
+            Some(StreamType::HEARTBEAT) => {
+                tokio::select! {
+                    () = session::echo(stream) => {}
+                    () = draining.cancelled() => {}
+                }
+                Done::Nothing
+            }
+            Some(kind @ (StreamType::STOP | StreamType::RESTART)) => {
+                if call::request(&mut stream, Patience::AGENT).await.is_err() {
+                    return Done::Nothing;
+                }
+                call::answer(stream, &wire::reply(&Outcome::default())).await;
+                if kind == StreamType::STOP {
+                    self.tell(Event::Asked { command: "stop" });
+                    Done::Stop
+                } else {
+                    self.tell(Event::Asked { command: "restart" });
+                    Done::Restart
+                }
+            }
+            Some(StreamType::UPDATE) => {
+                let text = "this agent is updated by whoever installed it";
+                let outcome = Outcome { error: text.into() };
+                if call::request(&mut stream, Patience::AGENT).await.is_ok() {
+                    call::answer(stream, &wire::reply(&outcome)).await;
+                }
+                Done::Nothing
+            }
+            Some(StreamType::STOP_ENDPOINT) => {
+                let request = call::request(&mut stream, Patience::AGENT).await;
+                call::answer(stream, b"").await;
+                match request.map(wire::parse) {
+                    Ok(Ok(request)) => Done::Taken(request),
+                    _ => Done::Nothing,
+                }
+            }
+            Some(_) | None => Done::Nothing,
+        }
+    }
+
+    async fn proxy(&self, mut stream: Stream, draining: CancellationToken) {
+        let read = tokio::time::timeout(BINDING_TIME, forward::header(&mut stream)).await;
+        let Ok(Some(header)) = read else {
+            return;
+        };
+        let Some((nth, url)) = self.find(&header).await else {
+            // The server may ask another agent.
+            stream.reset(ErrorCode::STREAM_REFUSED);
+            return;
+        };
+        let endpoint = &self.endpoints[nth];
+        let tap = match &self.exchanges {
+            Some(all) if endpoint.protocol.is_http() && !endpoint.http2 => {
+                let about = About {
+                    endpoint: nth,
+                    url,
+                    client: header.client_addr,
+                    replay_of: None,
+                };
+                Some(Tap::new(Arc::clone(all), about))
+            }
+            _ => None,
+        };
+        let forwarded = forward::forward(stream, endpoint, tap, draining).await;
+        if let Err(Unreached(error, stream)) = forwarded {
+            self.tell(Event::Unreached {
+                upstream: endpoint.upstream.as_str().to_owned(),
+                why: error.to_string(),
+            });
+            if let Some(stream) = stream {
+                // It ends without a byte; the server tells the client what that means.
+                call::answer(stream, b"").await;
+            }
+        }
+    }
+
+    /// Which endpoint a stream is for. A stream can be faster than the reply to the Bind that
+    /// brought it about.
+    async fn find(&self, header: &ProxyHeader) -> Option<(usize, String)> {
+        let look = |slots: &Vec<Slot>| {
+            slots.iter().enumerate().find_map(|(nth, slot)| {
+                let bound = slot.bound.as_ref().filter(|bound| bound.id == header.id)?;
+                Some((nth, bound.url.clone()))
+            })
+        };
+        if let Some(found) = look(&self.slots.borrow()) {
+            return Some(found);
+        }
+        let mut slots = self.slots.subscribe();
+        let mut known = None;
+        let waiting = slots.wait_for(|slots| {
+            known = look(slots);
+            known.is_some()
+                || slots
+                    .iter()
+                    .all(|slot| slot.bound.is_some() || slot.is_gone)
+        });
+        match tokio::time::timeout(BINDING_TIME, waiting).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(_)) | Err(_) => return None,
+        }
+        known
+    }
+
+    fn tell(&self, event: Event) {
+        (self.observer)(event);
+    }
+
+    fn resumption(&self) -> MutexGuard<'_, Resumption> {
+        self.resumption
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+fn nanos(duration: Duration) -> i64 {
+    i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// The sentence without the line of the code, and the code.
+fn refused(error: &str) -> Result<(), Trouble> {
+    if error.is_empty() {
+        return Ok(());
+    }
+    let text: Vec<&str> = error
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with("ERR_NGROK_"))
+        .collect();
+    Err(Trouble::Refused(text.join(" "), wire::code_of(error)))
+}

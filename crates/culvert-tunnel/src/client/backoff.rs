@@ -1,0 +1,61 @@
+//! How long to wait before the next try.
+
+use std::time::Duration;
+
+use culvert_base::Entropy;
+
+/// After the first failure.
+const FIRST: Duration = Duration::from_millis(500);
+/// Longest.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// Doubles from half a second to half a minute. Half of each wait is left to chance, so that agents
+/// which lost one server do not come back in step.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Backoff {
+    failures: u32,
+}
+
+impl Backoff {
+    /// The wait after one more failure.
+    pub(crate) fn next(&mut self, entropy: &dyn Entropy) -> Duration {
+        let whole = FIRST
+            .saturating_mul(1 << self.failures.min(16))
+            .min(LONGEST);
+        self.failures = self.failures.saturating_add(1);
+        let chance = f64::from(u32::from_be_bytes(entropy.bytes())) / f64::from(u32::MAX);
+        whole.mul_f64(0.5 + chance / 2.0)
+    }
+
+    /// It went well.
+    pub(crate) fn reset(&mut self) {
+        self.failures = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use culvert_base::SeededEntropy;
+
+    use super::*;
+
+    #[test]
+    fn waits_double_to_half_a_minute_and_are_never_less_than_half() {
+        let entropy = SeededEntropy::new(1);
+        let mut backoff = Backoff::default();
+        for whole in [500, 1000, 2000, 4000, 8000, 16000, 30000, 30000, 30000] {
+            let whole = Duration::from_millis(whole);
+            let wait = backoff.next(&entropy);
+            assert!(whole / 2 <= wait && wait <= whole, "{wait:?} of {whole:?}");
+        }
+        backoff.reset();
+        assert!(backoff.next(&entropy) <= FIRST);
+    }
+
+    #[test]
+    fn two_agents_do_not_wait_alike() {
+        let mut waits = [1, 2].map(|seed| Backoff::default().next(&SeededEntropy::new(seed)));
+        waits.sort();
+        assert_ne!(waits[0], waits[1]);
+    }
+}

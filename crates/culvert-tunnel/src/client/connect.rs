@@ -1,0 +1,162 @@
+//! The way to the server: TCP, TLS, and the multiplexer over it.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use culvert_mux::{Limits, Side};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::driver::{self, Driver, Session};
+
+/// For TCP and TLS together.
+const CONNECT_TIME: Duration = Duration::from_secs(15);
+/// What a stream may receive ahead of its service: enough for a long way at a good rate.
+const WINDOW_BYTES_MAX: u32 = 1 << 20;
+
+/// Where the server is, and how it is known to be the one.
+#[derive(Clone)]
+pub struct Dialing {
+    address: String,
+    name: ServerName<'static>,
+    tls: TlsConnector,
+}
+
+impl fmt::Debug for Dialing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Dialing").field(&self.address).finish()
+    }
+}
+
+/// Why a server cannot be dialled at all: a sentence without a full stop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DialingError(String);
+
+impl fmt::Display for DialingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for DialingError {}
+
+impl Dialing {
+    /// A server at `host:port`. `authorities` is PEM; without it the server's certificate must be
+    /// one that this machine trusts.
+    pub fn new(address: &str, authorities: Option<&[u8]>) -> Result<Self, DialingError> {
+        let wrong = || DialingError(format!("`{address}` is not `host:port` of a server"));
+        let (host, port) = address.rsplit_once(':').ok_or_else(wrong)?;
+        port.parse::<u16>().map_err(|_| wrong())?;
+        let host = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'))
+            .unwrap_or(host);
+        let name = ServerName::try_from(host.to_owned()).map_err(|_| wrong())?;
+        let roots = match authorities {
+            Some(pem) => roots_of(pem)?,
+            None => system_roots()?,
+        };
+        Ok(Self {
+            address: address.to_owned(),
+            name,
+            tls: TlsConnector::from(Arc::new(client_config(roots))),
+        })
+    }
+
+    /// `host:port`.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Connects. Nothing moves until the driver runs.
+    pub(crate) async fn dial(&self) -> io::Result<(Session, Driver<TlsStream<TcpStream>>)> {
+        let connecting = async {
+            let socket = TcpStream::connect(&self.address).await?;
+            socket.set_nodelay(true)?;
+            self.tls.connect(self.name.clone(), socket).await
+        };
+        let socket = tokio::time::timeout(CONNECT_TIME, connecting)
+            .await
+            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        let limits = Limits {
+            window_bytes_max: WINDOW_BYTES_MAX,
+            // The other end is a server, which wakes its readers for a reset.
+            fin_before_rst: false,
+            ..Limits::default()
+        };
+        Ok(driver::connect(socket, Side::Client, limits))
+    }
+}
+
+/// A client of TLS 1.2 and 1.3 that trusts `roots`.
+pub(crate) fn client_config(roots: RootCertStore) -> ClientConfig {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("the provider has suites for both versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth()
+}
+
+/// The authorities of this machine.
+pub(crate) fn system_roots() -> Result<RootCertStore, DialingError> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    Ok(roots)
+}
+
+/// The authorities in a PEM text.
+pub(crate) fn roots_of(pem: &[u8]) -> Result<RootCertStore, DialingError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        let certificate = certificate
+            .map_err(|error| DialingError(format!("the certificates are not PEM: {error}")))?;
+        roots
+            .add(certificate)
+            .map_err(|error| DialingError(format!("a certificate cannot be used: {error}")))?;
+    }
+    if roots.is_empty() {
+        return Err(DialingError(
+            "there is no certificate among the authorities".into(),
+        ));
+    }
+    Ok(roots)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_a_host_and_a_port() {
+        for good in [
+            "localhost:8441",
+            "127.0.0.1:1",
+            "[::1]:8441",
+            "a.example.test:443",
+        ] {
+            assert_eq!(Dialing::new(good, None).unwrap().address(), good);
+        }
+        for bad in [
+            "localhost",
+            ":8441",
+            "localhost:x",
+            "a b:1",
+            "https://x:1",
+            "",
+        ] {
+            assert!(Dialing::new(bad, None).is_err(), "{bad}");
+        }
+        let error = Dialing::new("localhost:1", Some(b"nothing")).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "there is no certificate among the authorities"
+        );
+    }
+}

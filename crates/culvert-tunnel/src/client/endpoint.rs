@@ -1,0 +1,134 @@
+//! An endpoint that the agent asks for, and the service behind it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::TlsAcceptor;
+
+use super::flags::Wanted;
+use super::upstream::Upstream;
+use crate::wire::BindRequest;
+
+/// What clients speak to an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP in clear.
+    Http,
+    /// HTTP over TLS that ends at the server.
+    Https,
+    /// Bytes.
+    Tcp,
+    /// Bytes over TLS, told apart by name.
+    Tls,
+}
+
+impl Protocol {
+    /// As it is written.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+            Self::Tcp => "tcp",
+            Self::Tls => "tls",
+        }
+    }
+
+    /// Reads [`Protocol::as_str`].
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Http, Self::Https, Self::Tcp, Self::Tls]
+            .into_iter()
+            .find(|it| it.as_str() == text)
+    }
+
+    /// Whether it carries requests.
+    pub const fn is_http(self) -> bool {
+        matches!(self, Self::Http | Self::Https)
+    }
+
+    /// The command that makes such endpoints.
+    pub const fn command(self) -> &'static str {
+        match self {
+            Self::Http | Self::Https => "http",
+            Self::Tcp => "tcp",
+            Self::Tls => "tls",
+        }
+    }
+}
+
+/// The end of TLS at the agent, for tls endpoints whose service speaks none.
+#[derive(Clone)]
+pub struct TlsEnd(TlsAcceptor);
+
+impl fmt::Debug for TlsEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsEnd").finish_non_exhaustive()
+    }
+}
+
+impl TlsEnd {
+    /// With a chain of certificates, leaf first, and its key, both PEM.
+    ///
+    /// # Errors
+    ///
+    /// A sentence without a full stop.
+    pub fn new(chain: &[u8], key: &[u8]) -> Result<Self, String> {
+        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain).collect();
+        let chain = chain.map_err(|error| format!("the certificate is not PEM: {error}"))?;
+        let key = PrivateKeyDer::from_pem_slice(key)
+            .map_err(|error| format!("the key is not PEM: {error}"))?;
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?
+            .with_no_client_auth()
+            .with_single_cert(chain, key)
+            .map_err(|error| format!("certificate and key cannot be used: {error}"))?;
+        Ok(Self(TlsAcceptor::from(Arc::new(config))))
+    }
+
+    pub(crate) fn acceptor(&self) -> &TlsAcceptor {
+        &self.0
+    }
+}
+
+/// An endpoint that the agent asks for, and the service behind it.
+#[derive(Clone, Debug)]
+pub struct Endpoint {
+    /// What it is called here; for people.
+    pub name: String,
+    /// What clients speak to it.
+    pub protocol: Protocol,
+    /// Where its traffic goes.
+    pub upstream: Upstream,
+    /// Where TLS ends at the agent.
+    pub tls_end: Option<TlsEnd>,
+    pub(crate) http2: bool,
+    /// Whether the server puts a header of the PROXY protocol ahead of each connection.
+    pub(crate) proxied: bool,
+    pub(crate) request: BindRequest,
+}
+
+impl Endpoint {
+    /// An endpoint as `wanted`, made by the command that `kind` names.
+    ///
+    /// # Errors
+    ///
+    /// A sentence without a full stop.
+    pub fn new(kind: Protocol, wanted: Wanted, upstream: Upstream) -> Result<Self, String> {
+        let http2 = wanted.http2;
+        let name = wanted.name().to_owned();
+        let (protocol, request) = wanted.bind(kind, upstream.as_str())?;
+        let proxied = request.opts["ProxyProto"].as_i64().unwrap_or(0) != 0;
+        Ok(Self {
+            name,
+            protocol,
+            upstream,
+            tls_end: None,
+            http2,
+            proxied,
+            request,
+        })
+    }
+}

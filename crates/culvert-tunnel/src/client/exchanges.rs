@@ -1,0 +1,285 @@
+//! Recent requests and their responses, kept for whoever looks, within a limit of memory.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use culvert_base::{Clock, Timestamp};
+
+use super::framing;
+
+/// Exchanges that are kept.
+const KEPT_MAX: usize = 500;
+/// Bytes of heads and bodies, those of exchanges that are still going on included.
+const BYTES_MAX: usize = 32 << 20;
+/// Beyond it the oldest are forgotten.
+const BYTES_USUAL: usize = 24 << 20;
+/// Bytes of one body that are kept.
+const BODY_BYTES_MAX: usize = 256 << 10;
+
+/// The recent exchanges of all endpoints of an agent.
+#[derive(Debug)]
+pub struct Exchanges {
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+    bytes: Arc<AtomicUsize>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    last_id: u64,
+    /// Oldest first.
+    kept: VecDeque<Arc<Exchange>>,
+}
+
+/// A request and what came back.
+#[derive(Debug)]
+pub struct Exchange {
+    /// Counts from one.
+    pub id: u64,
+    /// Public URL of the endpoint.
+    pub url: String,
+    /// Which of the agent's endpoints it is.
+    pub(crate) endpoint: usize,
+    /// `ip:port` of the client.
+    pub client: String,
+    /// When its first byte came.
+    pub started_at: Timestamp,
+    /// From there to the last byte of the response.
+    pub took: Duration,
+    /// As it was sent.
+    pub method: String,
+    /// With its query.
+    pub path: String,
+    /// The request.
+    pub request: Message,
+    /// Of the response; `None` if none came.
+    pub status: Option<u16>,
+    /// What came back.
+    pub response: Message,
+    /// The exchange whose request was sent again.
+    pub replay_of: Option<u64>,
+}
+
+/// A head and as much of its body as is kept, as they travelled.
+#[derive(Debug, Default)]
+pub struct Message {
+    /// First line and fields, with the empty line at the end.
+    pub head: Vec<u8>,
+    /// Beginning of the body, with the lines of its chunks if it came in chunks.
+    pub body: Vec<u8>,
+    /// How long that was altogether.
+    pub body_bytes: u64,
+    kept: Option<Kept>,
+}
+
+impl Message {
+    /// Whether all of the body is there.
+    pub fn is_whole(&self) -> bool {
+        self.body.len() as u64 == self.body_bytes
+    }
+
+    /// The kept part of the body without the lines of chunks.
+    pub fn plain_body(&self) -> Vec<u8> {
+        framing::unchunked(&self.head, &self.body)
+    }
+
+    pub(crate) fn begin(&mut self, head: Vec<u8>, all: &Exchanges) {
+        let kept = self.kept.get_or_insert_with(|| Kept {
+            bytes: 0,
+            all: Arc::clone(&all.bytes),
+        });
+        kept.always(head.len());
+        self.head = head;
+    }
+
+    pub(crate) fn append(&mut self, body: &[u8]) {
+        let follows = self.is_whole();
+        self.body_bytes += body.len() as u64;
+        let room = BODY_BYTES_MAX
+            .saturating_sub(self.body.len())
+            .min(body.len());
+        if let Some(kept) = &mut self.kept
+            && follows
+            && kept.take(room)
+        {
+            self.body.extend_from_slice(&body[..room]);
+        }
+    }
+}
+
+/// Bytes that count until they are dropped.
+#[derive(Debug)]
+struct Kept {
+    bytes: usize,
+    all: Arc<AtomicUsize>,
+}
+
+impl Kept {
+    /// `false` if there is no room for as many.
+    fn take(&mut self, bytes: usize) -> bool {
+        if self.all.load(Ordering::Relaxed) + bytes > BYTES_MAX {
+            return false;
+        }
+        self.always(bytes);
+        true
+    }
+
+    fn always(&mut self, bytes: usize) {
+        self.all.fetch_add(bytes, Ordering::Relaxed);
+        self.bytes += bytes;
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// Why a request was not sent again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReplayError {
+    /// It is not kept, or not any more.
+    Unknown,
+    /// Only the beginning of its body was kept.
+    Cut,
+    /// It began something that is no exchange of messages.
+    Upgraded,
+    /// The service did not answer; why.
+    Away(String),
+}
+
+impl fmt::Display for ReplayError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown => f.write_str("the request is not kept any more"),
+            Self::Cut => f.write_str("the body was too long to be kept whole"),
+            Self::Upgraded => f.write_str("a request that switched protocols cannot be sent again"),
+            Self::Away(why) => write!(f, "the service did not answer: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for ReplayError {}
+
+impl Exchanges {
+    /// None so far.
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Self {
+            clock,
+            state: Mutex::default(),
+            bytes: Arc::default(),
+        }
+    }
+
+    /// Those that are kept, newest first.
+    pub fn recent(&self) -> Vec<Arc<Exchange>> {
+        self.lock().kept.iter().rev().cloned().collect()
+    }
+
+    /// One of them.
+    pub fn get(&self, id: u64) -> Option<Arc<Exchange>> {
+        let state = self.lock();
+        let at = state
+            .kept
+            .binary_search_by_key(&id, |exchange| exchange.id)
+            .ok()?;
+        state.kept.get(at).cloned()
+    }
+
+    /// Forgets them all.
+    pub fn clear(&self) {
+        let forgotten = std::mem::take(&mut self.lock().kept);
+        drop(forgotten);
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// Keeps one that is over, and gives it its number.
+    pub(crate) fn keep(&self, mut exchange: Exchange) -> u64 {
+        let mut state = self.lock();
+        state.last_id += 1;
+        exchange.id = state.last_id;
+        state.kept.push_back(Arc::new(exchange));
+        while state.kept.len() > KEPT_MAX
+            || (state.kept.len() > 1 && self.bytes.load(Ordering::Relaxed) > BYTES_USUAL)
+        {
+            state.kept.pop_front();
+        }
+        state.last_id
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use culvert_base::ManualClock;
+
+    use super::*;
+
+    fn exchange(all: &Exchanges, body: usize) -> Exchange {
+        let mut request = Message::default();
+        request.begin(b"POST / HTTP/1.1\r\n\r\n".to_vec(), all);
+        for piece in vec![b'x'; body].chunks(1000) {
+            request.append(piece);
+        }
+        Exchange {
+            id: 0,
+            url: String::new(),
+            endpoint: 0,
+            client: String::new(),
+            started_at: all.now(),
+            took: Duration::ZERO,
+            method: "POST".into(),
+            path: "/".into(),
+            request,
+            status: None,
+            response: Message::default(),
+            replay_of: None,
+        }
+    }
+
+    #[test]
+    fn the_newest_are_kept_and_memory_has_an_end() {
+        let all = Exchanges::new(Arc::new(ManualClock::at(Timestamp::from_unix_seconds(0))));
+        for _ in 0..KEPT_MAX + 10 {
+            all.keep(exchange(&all, 100));
+        }
+        let recent = all.recent();
+        assert_eq!(
+            (recent.len(), recent[0].id),
+            (KEPT_MAX, KEPT_MAX as u64 + 10)
+        );
+        assert!(all.get(10).is_none());
+        assert_eq!(all.get(11).unwrap().id, 11);
+        drop(recent);
+
+        for _ in 0..KEPT_MAX {
+            all.keep(exchange(&all, BODY_BYTES_MAX));
+            assert!(all.bytes.load(Ordering::Relaxed) <= BYTES_MAX);
+        }
+        assert!(all.recent().len() < 100);
+        assert!(all.recent()[0].request.is_whole());
+        all.clear();
+        assert_eq!(all.bytes.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_long_body_is_cut_and_says_so() {
+        let all = Exchanges::new(Arc::new(ManualClock::at(Timestamp::from_unix_seconds(0))));
+        let cut = exchange(&all, BODY_BYTES_MAX + 1);
+        assert!(!cut.request.is_whole());
+        assert_eq!(cut.request.body.len(), BODY_BYTES_MAX);
+        assert_eq!(cut.request.body_bytes, BODY_BYTES_MAX as u64 + 1);
+    }
+}

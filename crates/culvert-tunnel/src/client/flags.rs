@@ -1,0 +1,466 @@
+//! What a user may say of an endpoint: one table for the command line and for `ssh -R`.
+//!
+//! Values are put into the options of a Bind and judged by the server, which knows more. Only what
+//! could not even be written there is refused here.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value, json};
+
+use super::endpoint::Protocol;
+use crate::wire::{BindExtra, BindRequest};
+
+/// Something that can be said of an endpoint.
+#[derive(Debug)]
+pub struct Flag {
+    /// As in `--name`.
+    pub name: &'static str,
+    /// What follows it.
+    pub given: Given,
+    /// Whether it may be repeated.
+    pub many: bool,
+    /// Where it has a meaning.
+    pub reach: Reach,
+    /// What it does, for people.
+    pub doc: &'static str,
+    /// Takes the value, which is the content where a file is named. An error is a sentence without
+    /// a full stop.
+    pub apply: fn(&mut Wanted, &str) -> Result<(), String>,
+}
+
+/// What follows a flag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Given {
+    /// Nothing, or `=true`, or `=false`.
+    Switch,
+    /// A text; what it is called.
+    Text(&'static str),
+    /// The name of a file whose content counts.
+    File,
+}
+
+/// Where a flag has a meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reach {
+    /// http and https endpoints.
+    pub http: bool,
+    /// tcp endpoints.
+    pub tcp: bool,
+    /// tls endpoints.
+    pub tls: bool,
+    /// Whether a session over SSH can have it, where no agent is.
+    pub ssh: bool,
+}
+
+impl Reach {
+    /// Whether the endpoints of a command have it.
+    pub const fn has(self, protocol: Protocol) -> bool {
+        match protocol {
+            Protocol::Http | Protocol::Https => self.http,
+            Protocol::Tcp => self.tcp,
+            Protocol::Tls => self.tls,
+        }
+    }
+}
+
+const EVERYWHERE: Reach = Reach {
+    http: true,
+    tcp: true,
+    tls: true,
+    ssh: true,
+};
+const AGENT: Reach = Reach {
+    ssh: false,
+    ..EVERYWHERE
+};
+const HTTP: Reach = Reach {
+    tcp: false,
+    tls: false,
+    ..EVERYWHERE
+};
+const NAMED: Reach = Reach {
+    tcp: false,
+    ..EVERYWHERE
+};
+
+/// What a user wants of an endpoint.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    url: String,
+    host: String,
+    subdomain: String,
+    remote_addr: String,
+    scheme: String,
+    /// Whether the service is spoken to in HTTP/2.
+    pub http2: bool,
+    opts: Map<String, Value>,
+    extra: BindExtra,
+}
+
+impl Wanted {
+    /// The host to listen on, as an SSH client asks for it.
+    pub fn set_host(&mut self, host: &str) {
+        self.host = host.to_owned();
+    }
+
+    /// `host:port` to listen on, as an SSH client asks for it.
+    pub fn set_remote_addr(&mut self, address: String) {
+        self.remote_addr = address;
+    }
+
+    /// Whether a name was given by a flag.
+    pub fn is_named(&self) -> bool {
+        [&self.url, &self.host, &self.subdomain, &self.remote_addr]
+            .into_iter()
+            .any(|name| !name.is_empty())
+    }
+
+    /// A value of the options by its name on the wire.
+    pub fn set_option(&mut self, name: &str, value: Value) {
+        self.opts.insert(name.to_owned(), value);
+    }
+
+    /// The name of the endpoint, for people.
+    pub fn name(&self) -> &str {
+        &self.extra.name
+    }
+
+    /// What is asked of the server. `kind` is what the user named: `http` stands for https unless
+    /// the URL or the scheme says otherwise. `forwards_to` is shown to people.
+    ///
+    /// # Errors
+    ///
+    /// A sentence without a full stop.
+    pub fn bind(
+        self,
+        kind: Protocol,
+        forwards_to: &str,
+    ) -> Result<(Protocol, BindRequest), String> {
+        let mut protocol = match kind {
+            Protocol::Http | Protocol::Https => Protocol::Https,
+            other => other,
+        };
+        if !self.scheme.is_empty() {
+            protocol = match &self.scheme[..] {
+                "http" => Protocol::Http,
+                "https" => Protocol::Https,
+                other => return Err(format!("the scheme must be http or https and is `{other}`")),
+            };
+        }
+        if let Some((scheme, _)) = self.url.split_once("://") {
+            let of_url =
+                Protocol::parse(scheme).filter(|of_url| of_url.is_http() == kind.is_http());
+            protocol = match of_url {
+                Some(of_url) if kind.is_http() || of_url == kind => of_url,
+                _ => {
+                    return Err(format!(
+                        "`{}` is not a URL of a {} endpoint",
+                        self.url,
+                        kind.command()
+                    ));
+                }
+            };
+        }
+        let mut opts = self.opts;
+        for (name, value) in [
+            ("URL", &self.url),
+            ("Domain", &self.host),
+            ("Subdomain", &self.subdomain),
+            ("Addr", &self.remote_addr),
+        ] {
+            if !value.is_empty() {
+                opts.insert(name.into(), value.clone().into());
+            }
+        }
+        // The server puts the name it chose into the field that is there.
+        if !["URL", "Domain", "Addr"]
+            .into_iter()
+            .any(|name| opts.contains_key(name))
+        {
+            opts.insert("URL".into(), "".into());
+        }
+        let request = BindRequest {
+            proto: protocol.as_str().into(),
+            forwards_to: forwards_to.to_owned(),
+            forwards_proto: if self.http2 {
+                "http2".into()
+            } else {
+                String::new()
+            },
+            opts: Value::Object(opts),
+            extra: self.extra,
+            ..BindRequest::default()
+        };
+        Ok((protocol, request))
+    }
+
+    /// An object of the options.
+    fn section(&mut self, name: &str) -> &mut Map<String, Value> {
+        let section = self.opts.entry(name).or_insert_with(|| json!({}));
+        if !section.is_object() {
+            *section = json!({});
+        }
+        section.as_object_mut().expect("it was made one")
+    }
+
+    fn set(&mut self, section: &str, name: &str, value: &str) {
+        self.section(section).insert(name.to_owned(), value.into());
+    }
+
+    fn push(&mut self, section: &str, name: &str, value: Value) {
+        let list = self
+            .section(section)
+            .entry(name)
+            .or_insert_with(|| json!([]));
+        if let Value::Array(list) = list {
+            list.push(value);
+        }
+    }
+}
+
+fn truth(text: &str) -> Result<bool, String> {
+    match text {
+        "" | "true" => Ok(true),
+        "false" => Ok(false),
+        other => Err(format!("`{other}` is neither `true` nor `false`")),
+    }
+}
+
+macro_rules! texts {
+    ($($name:literal, $value:literal, $many:literal, $reach:expr, $doc:literal, $apply:expr;)*) => {
+        &[$(Flag { name: $name, given: kind($value), many: $many, reach: $reach, doc: $doc, apply: $apply }),*]
+    };
+}
+
+const fn kind(value: &'static str) -> Given {
+    match value.as_bytes() {
+        b"" => Given::Switch,
+        b"@" => Given::File,
+        _ => Given::Text(value),
+    }
+}
+
+/// Every flag, in the order in which people look for them.
+pub static FLAGS: &[Flag] = texts![
+    "url", "URL", false, EVERYWHERE, "Public URL or host name; left out, the server chooses",
+        |to, text| { to.url = text.into(); Ok(()) };
+    "domain", "HOST", false, NAMED, "Host name of the URL",
+        |to, text| { to.host = text.into(); Ok(()) };
+    "hostname", "HOST", false, NAMED, "The same under its older name",
+        |to, text| { to.host = text.into(); Ok(()) };
+    "subdomain", "LABEL", false, NAMED, "Label below the platform's base domain",
+        |to, text| { to.subdomain = text.into(); Ok(()) };
+    "remote-addr", "HOST:PORT", false, Reach { http: false, tls: false, ..EVERYWHERE },
+        "Reserved TCP address",
+        |to, text| { to.remote_addr = text.into(); Ok(()) };
+    "scheme", "SCHEME", false, HTTP, "`http` or `https` for clients [default: https]",
+        |to, text| { to.scheme = text.into(); Ok(()) };
+    "name", "NAME", false, EVERYWHERE, "Name of the endpoint",
+        |to, text| { to.extra.name = text.into(); Ok(()) };
+    "description", "TEXT", false, EVERYWHERE, "What the endpoint is for, at most 255 bytes",
+        |to, text| { to.extra.description = text.into(); Ok(()) };
+    "metadata", "TEXT", false, EVERYWHERE, "Text of your own, at most 4096 bytes",
+        |to, text| { to.extra.metadata = text.into(); Ok(()) };
+    "binding", "BINDING", true, EVERYWHERE, "`public`, `internal` or `kubernetes`",
+        |to, text| { to.extra.bindings.push(text.into()); Ok(()) };
+    "pooling-enabled", "", false, EVERYWHERE, "Share the URL with other endpoints that allow it",
+        |to, text| { to.extra.pooling_enabled = truth(text)?; Ok(()) };
+    "pooling", "", false, EVERYWHERE, "The same, shorter",
+        |to, text| { to.extra.pooling_enabled = truth(text)?; Ok(()) };
+    "traffic-policy-file", "@", false, AGENT, "File with a Traffic Policy, YAML or JSON",
+        |to, text| { to.opts.insert("TrafficPolicy".into(), text.into()); Ok(()) };
+    "proxy-proto", "VERSION", false, AGENT, "The service wants a header of the PROXY protocol, version 1 or 2",
+        |to, text| match text {
+            "" | "0" => Ok(()),
+            "1" | "2" => { to.opts.insert("ProxyProto".into(), i64::from(text == "2").saturating_add(1).into()); Ok(()) }
+            other => Err(format!("the version of the PROXY protocol is 1 or 2 and not `{other}`")),
+        };
+    "upstream-protocol", "PROTOCOL", false, Reach { ssh: false, ..HTTP }, "What the service speaks: `http1` or `http2`",
+        |to, text| match text {
+            "http1" => { to.http2 = false; Ok(()) }
+            "http2" => { to.http2 = true; Ok(()) }
+            other => Err(format!("the service speaks http1 or http2 and not `{other}`")),
+        };
+    "basic-auth", "USER:PASSWORD", true, HTTP, "Ask for this user and password",
+        |to, text| {
+            let (user, password) = text.split_once(':')
+                .ok_or("a user and a password stand with a colon between them")?;
+            to.push("BasicAuth", "credentials", json!({"username": user, "cleartext_password": password}));
+            Ok(())
+        };
+    "oauth", "PROVIDER", false, HTTP, "Ask for a sign-in at this provider",
+        |to, text| { to.set("OAuth", "provider", text); Ok(()) };
+    "oauth-client-id", "ID", false, HTTP, "Your application at the provider",
+        |to, text| { to.set("OAuth", "client_id", text); Ok(()) };
+    "oauth-client-secret", "SECRET", false, HTTP, "Its secret",
+        |to, text| { to.set("OAuth", "client_secret", text); Ok(()) };
+    "oauth-allow-email", "EMAIL", true, HTTP, "Who may sign in",
+        |to, text| { to.push("OAuth", "allow_emails", text.into()); Ok(()) };
+    "oauth-allow-domain", "DOMAIN", true, HTTP, "Whose addresses may sign in",
+        |to, text| { to.push("OAuth", "allow_domains", text.into()); Ok(()) };
+    "oauth-scope", "SCOPE", true, HTTP, "What the provider is asked for",
+        |to, text| { to.push("OAuth", "scopes", text.into()); Ok(()) };
+    "oidc", "URL", false, HTTP, "Ask for a sign-in at this OpenID provider",
+        |to, text| { to.set("OIDC", "issuer_url", text); Ok(()) };
+    "oidc-client-id", "ID", false, HTTP, "Your application at the provider",
+        |to, text| { to.set("OIDC", "client_id", text); Ok(()) };
+    "oidc-client-secret", "SECRET", false, HTTP, "Its secret",
+        |to, text| { to.set("OIDC", "client_secret", text); Ok(()) };
+    "oidc-allow-email", "EMAIL", true, HTTP, "Who may sign in",
+        |to, text| { to.push("OIDC", "allow_emails", text.into()); Ok(()) };
+    "oidc-allow-domain", "DOMAIN", true, HTTP, "Whose addresses may sign in",
+        |to, text| { to.push("OIDC", "allow_domains", text.into()); Ok(()) };
+    "oidc-scope", "SCOPE", true, HTTP, "What the provider is asked for",
+        |to, text| { to.push("OIDC", "scopes", text.into()); Ok(()) };
+    "cidr-allow", "CIDR", true, EVERYWHERE, "Network that may connect; all others may not",
+        |to, text| { to.push("IPRestriction", "allow_cidrs", text.into()); Ok(()) };
+    "cidr-deny", "CIDR", true, EVERYWHERE, "Network that may not connect",
+        |to, text| { to.push("IPRestriction", "deny_cidrs", text.into()); Ok(()) };
+    "compression", "", false, HTTP, "Compress responses",
+        |to, text| {
+            if truth(text)? { to.opts.insert("Compression".into(), json!({})); }
+            Ok(())
+        };
+    "circuit-breaker", "RATIO", false, HTTP, "Refuse requests while this share of responses fails, 0 to 1",
+        |to, text| {
+            let ratio: f64 = text.parse().map_err(|_| "the ratio is a number from 0 to 1")?;
+            to.section("CircuitBreaker").insert("error_threshold".into(), json!(ratio));
+            Ok(())
+        };
+    "request-header-add", "NAME:VALUE", true, HTTP, "Header field added to requests",
+        |to, text| { to.push("RequestHeaders", "add", text.into()); Ok(()) };
+    "request-header-remove", "NAME", true, HTTP, "Header field taken from requests",
+        |to, text| { to.push("RequestHeaders", "remove", text.into()); Ok(()) };
+    "response-header-add", "NAME:VALUE", true, HTTP, "Header field added to responses",
+        |to, text| { to.push("ResponseHeaders", "add", text.into()); Ok(()) };
+    "response-header-remove", "NAME", true, HTTP, "Header field taken from responses",
+        |to, text| { to.push("ResponseHeaders", "remove", text.into()); Ok(()) };
+    "ua-filter-allow", "REGEX", true, HTTP, "Programs that may ask; all others may not",
+        |to, text| { to.push("UserAgentFilter", "allow", text.into()); Ok(()) };
+    "ua-filter-deny", "REGEX", true, HTTP, "Programs that may not ask",
+        |to, text| { to.push("UserAgentFilter", "deny", text.into()); Ok(()) };
+    "verify-webhook", "PROVIDER", false, HTTP, "Take only requests signed by this provider",
+        |to, text| { to.set("WebhookVerification", "provider", text); Ok(()) };
+    "verify-webhook-secret", "SECRET", false, HTTP, "The secret it signs with",
+        |to, text| { to.set("WebhookVerification", "secret", text); Ok(()) };
+    "websocket-tcp-converter", "", false, HTTP, "Clients speak WebSocket, the service bytes",
+        |to, text| {
+            if truth(text)? { to.opts.insert("WebsocketTCPConverter".into(), json!({})); }
+            Ok(())
+        };
+    "mutual-tls-cas", "@", false, Reach { ssh: false, ..NAMED }, "File with the authorities whose certificates clients must show, PEM",
+        |to, text| {
+            let authorities = json!({"mutual_tls_ca": STANDARD.encode(text)});
+            // http and tls have it under different names; the server reads the one it knows.
+            to.opts.insert("MutualTLSCA".into(), authorities.clone());
+            to.opts.insert("MutualTLSAtEdge".into(), authorities);
+            Ok(())
+        };
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bind(kind: Protocol, given: &[(&str, &str)]) -> Result<(Protocol, BindRequest), String> {
+        let mut wanted = Wanted::default();
+        for (name, value) in given {
+            let flag = FLAGS.iter().find(|flag| flag.name == *name).unwrap();
+            (flag.apply)(&mut wanted, value)?;
+        }
+        wanted.bind(kind, "there")
+    }
+
+    fn opts(given: &[(&str, &str)]) -> Value {
+        let mut opts = bind(Protocol::Https, given).unwrap().1.opts;
+        opts.as_object_mut().unwrap().remove("URL");
+        opts
+    }
+
+    #[test]
+    fn names_are_unique_and_every_flag_reaches_something() {
+        let mut names: Vec<_> = FLAGS.iter().map(|flag| flag.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), FLAGS.len());
+        for flag in FLAGS {
+            assert!(
+                flag.reach.http || flag.reach.tcp || flag.reach.tls,
+                "{}",
+                flag.name
+            );
+            assert!(!flag.doc.ends_with('.'), "{}", flag.doc);
+        }
+    }
+
+    #[test]
+    fn options_are_what_servers_read() {
+        assert_eq!(
+            opts(&[("basic-auth", "u:p:w"), ("basic-auth", "v:x")]),
+            json!({"BasicAuth": {"credentials": [
+                {"username": "u", "cleartext_password": "p:w"},
+                {"username": "v", "cleartext_password": "x"},
+            ]}})
+        );
+        assert_eq!(
+            opts(&[
+                ("oauth", "github"),
+                ("oauth-scope", "s"),
+                ("compression", ""),
+                ("proxy-proto", "2")
+            ]),
+            json!({
+                "OAuth": {"provider": "github", "scopes": ["s"]},
+                "Compression": {},
+                "ProxyProto": 2,
+            })
+        );
+        assert_eq!(
+            opts(&[("compression", "false"), ("proxy-proto", "0")]),
+            json!({})
+        );
+        let every: Vec<(&str, &str)> = FLAGS
+            .iter()
+            .filter(|flag| !["url", "scheme"].contains(&flag.name))
+            .map(|flag| {
+                let value = match flag.name {
+                    "basic-auth" => "a:b",
+                    "circuit-breaker" => "0.5",
+                    "proxy-proto" => "1",
+                    "upstream-protocol" => "http2",
+                    _ if flag.given == Given::Switch => "true",
+                    _ => "x",
+                };
+                (flag.name, value)
+            })
+            .collect();
+        let (_, request) = bind(Protocol::Https, &every).unwrap();
+        let read = request.options().unwrap();
+        assert!(read.oauth.is_some() && read.oidc.is_some() && read.mutual_tls_ca.is_some());
+        assert_eq!(read.circuit_breaker.unwrap().error_threshold, 0.5);
+        assert_eq!(request.forwards_proto, "http2");
+        assert_eq!(request.extra.bindings, ["x"]);
+        assert!(request.extra.pooling_enabled);
+    }
+
+    #[test]
+    fn http_means_https_unless_something_says_otherwise() {
+        let proto =
+            |kind, given: &[(&str, &str)]| bind(kind, given).map(|(proto, _)| proto.as_str());
+        assert_eq!(proto(Protocol::Http, &[]), Ok("https"));
+        assert_eq!(proto(Protocol::Http, &[("scheme", "http")]), Ok("http"));
+        assert_eq!(
+            proto(Protocol::Http, &[("url", "http://a.test")]),
+            Ok("http")
+        );
+        assert_eq!(proto(Protocol::Http, &[("url", "a.test")]), Ok("https"));
+        assert_eq!(
+            proto(Protocol::Tcp, &[("url", "tcp://a.test:1")]),
+            Ok("tcp")
+        );
+        assert!(proto(Protocol::Tcp, &[("url", "https://a.test")]).is_err());
+        assert!(proto(Protocol::Tls, &[("url", "tcp://a.test:1")]).is_err());
+        assert!(proto(Protocol::Http, &[("scheme", "gopher")]).is_err());
+        assert!(bind(Protocol::Http, &[("basic-auth", "u")]).is_err());
+    }
+}

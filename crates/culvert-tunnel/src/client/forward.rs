@@ -1,0 +1,489 @@
+//! One proxied connection: a stream of the session on one side, a socket of the service on the
+//! other.
+//!
+//! Bytes of the session are handed to the socket as the slices they arrived in, and bytes of the
+//! socket to the session as the buffer they were read into. Each direction ends for itself.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes, BytesMut};
+use culvert_mux::ErrorCode;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
+
+use super::endpoint::Endpoint;
+use super::exchanges::{Exchanges, ReplayError};
+use super::tap::{About, Tap};
+use super::upstream::{CONNECT_TIME, Upstream};
+use crate::driver::Stream;
+use crate::wire::{self, ProxyHeader};
+
+/// What one read of a service asks for.
+const READ_BYTES: usize = 32 << 10;
+/// What is taken from the session before it is written.
+const GATHER_BYTES: usize = 128 << 10;
+/// Slices of one gathering write.
+const SLICES: usize = 16;
+/// Longest header of the PROXY protocol that stands ahead of TLS.
+const PROXY_BYTES_MAX: usize = 4 << 10;
+/// Without a byte for so long, an answered request is over.
+const QUIET_TIME: std::time::Duration = std::time::Duration::from_millis(200);
+/// For a service to answer a request that is sent again.
+const REPLAY_TIME: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// Reads the header behind the type of a proxied stream. `None` if it is none.
+pub(crate) async fn header(stream: &mut Stream) -> Option<ProxyHeader> {
+    let mut length = [0; 8];
+    stream.read_exact(&mut length).await.ok()?;
+    let mut header = vec![0; ProxyHeader::length(length)?];
+    stream.read_exact(&mut header).await.ok()?;
+    wire::parse(serde_json::from_slice(&header).ok()?).ok()
+}
+
+/// A connection that did not reach its service: why, and the stream, which is still to be ended.
+#[derive(Debug)]
+pub(crate) struct Unreached(pub(crate) io::Error, pub(crate) Option<Stream>);
+
+/// Carries one connection to its end.
+pub(crate) async fn forward(
+    mut stream: Stream,
+    endpoint: &Endpoint,
+    tap: Option<Tap>,
+    draining: CancellationToken,
+) -> Result<(), Unreached> {
+    let mut first = Bytes::new();
+    // Only requests can be told to be over.
+    let draining = endpoint.protocol.is_http().then_some(draining);
+    let mut socket = match endpoint.upstream.connect().await {
+        Ok(socket) => socket,
+        Err(error) => return Err(Unreached(error, Some(stream))),
+    };
+    match (&endpoint.tls_end, endpoint.upstream.tls()) {
+        (None, None) => relay(stream, first, socket, tap, draining).await,
+        (None, Some((connector, name))) => {
+            if endpoint.proxied {
+                // The service reads the header before its TLS begins.
+                match take_proxy_header(&mut stream, &mut first).await {
+                    Ok(header) => {
+                        if let Err(error) = socket.write_all(&header).await {
+                            return Err(Unreached(error, Some(stream)));
+                        }
+                    }
+                    Err(error) => return Err(Unreached(error, Some(stream))),
+                }
+            }
+            let handshake = connector.connect(name.clone(), socket);
+            let greeted = tokio::time::timeout(CONNECT_TIME, handshake).await;
+            match greeted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+                Ok(socket) => relay(stream, first, socket, tap, draining).await,
+                Err(error) => Err(Unreached(error, Some(stream))),
+            }
+        }
+        (Some(end), tls) => {
+            let mut ahead = Bytes::new();
+            if endpoint.proxied {
+                ahead = match take_proxy_header(&mut stream, &mut first).await {
+                    Ok(header) => header,
+                    Err(error) => return Err(Unreached(error, Some(stream))),
+                };
+            }
+            let clear = end.acceptor().accept(Rest { first, stream });
+            let Ok(Ok(mut clear)) = tokio::time::timeout(CONNECT_TIME, clear).await else {
+                // A client that speaks no TLS is its own doing.
+                return Ok(());
+            };
+            if let Err(error) = socket.write_all(&ahead).await {
+                return Err(Unreached(error, None));
+            }
+            let copied = match tls {
+                None => tokio::io::copy_bidirectional(&mut clear, &mut socket).await,
+                Some((connector, name)) => match connector.connect(name.clone(), socket).await {
+                    Ok(mut socket) => tokio::io::copy_bidirectional(&mut clear, &mut socket).await,
+                    Err(error) => return Err(Unreached(error, None)),
+                },
+            };
+            // Who broke off knows it.
+            copied.map(drop).or(Ok(()))
+        }
+    }
+}
+
+/// Takes the header of the PROXY protocol off the front of a connection: version 1 is a line,
+/// version 2 says its length (the specification of HAProxy, sections 2.1 and 2.2).
+async fn take_proxy_header(stream: &mut Stream, first: &mut Bytes) -> io::Result<Bytes> {
+    const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+    loop {
+        let length = if first.starts_with(b"PROXY ") {
+            first
+                .iter()
+                .take(PROXY_BYTES_MAX)
+                .position(|byte| *byte == b'\n')
+                .map(|at| at + 1)
+        } else if first.starts_with(SIGNATURE) && first.len() >= 16 {
+            Some(16 + usize::from(u16::from_be_bytes([first[14], first[15]])))
+        } else {
+            None
+        };
+        match length {
+            Some(length) if length <= first.len() => return Ok(first.split_to(length)),
+            _ if first.len() > PROXY_BYTES_MAX => return Err(io::ErrorKind::InvalidData.into()),
+            _ => {}
+        }
+        let piece = std::future::poll_fn(|cx| stream.poll_read_bytes(cx, READ_BYTES)).await?;
+        if piece.is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let mut joined = BytesMut::from(&first[..]);
+        joined.extend_from_slice(&piece);
+        *first = joined.freeze();
+    }
+}
+
+/// A stream some of whose bytes were read already.
+struct Rest {
+    first: Bytes,
+    stream: Stream,
+}
+
+impl AsyncRead for Rest {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut tokio::io::ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.first.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(cx, buf);
+        }
+        let length = self.first.len().min(buf.remaining());
+        buf.put_slice(&self.first.split_to(length));
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Rest {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// Moves bytes both ways until both directions have ended, or one broke. What broke on one side is
+/// broken off on the other.
+///
+/// With `draining`, a connection whose last request was answered ends when that is cancelled.
+async fn relay<S>(
+    stream: Stream,
+    first: Bytes,
+    socket: S,
+    mut tap: Option<Tap>,
+    draining: Option<CancellationToken>,
+) -> Result<(), Unreached>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    if let Some(tap) = &mut tap {
+        tap.request(&first);
+    }
+    let mut relay = Relay {
+        stream,
+        socket,
+        tap,
+        to_socket: ToSocket {
+            pieces: VecDeque::new(),
+            bytes: first.len(),
+            ..ToSocket::default()
+        },
+        to_stream: ToStream::default(),
+        awaits_answer: false,
+        moved: 0,
+    };
+    if !first.is_empty() {
+        relay.to_socket.pieces.push_back(first);
+    }
+    let relaying = std::future::poll_fn(|cx| relay.poll(cx));
+    let relayed = match draining {
+        None => relaying.await,
+        Some(draining) => {
+            let stopping = tokio::select! {
+                relayed = relaying => Some(relayed),
+                () = draining.cancelled() => None,
+            };
+            match stopping {
+                Some(relayed) => relayed,
+                None => relay.finish().await,
+            }
+        }
+    };
+    if relayed.is_err() {
+        relay.stream.reset(ErrorCode::STREAM_RESET);
+    }
+    // That a connection broke is known to both of its ends now.
+    Ok(())
+}
+
+struct Relay<S> {
+    stream: Stream,
+    socket: S,
+    tap: Option<Tap>,
+    to_socket: ToSocket,
+    to_stream: ToStream,
+    /// The last bytes were the client's.
+    awaits_answer: bool,
+    /// Reads of either side.
+    moved: u64,
+}
+
+/// Bytes on their way to the service.
+#[derive(Default)]
+struct ToSocket {
+    pieces: VecDeque<Bytes>,
+    bytes: usize,
+    /// The stream has no more.
+    ended: bool,
+    /// Something was written since the last flush.
+    dirty: bool,
+    done: bool,
+}
+
+/// Bytes on their way to the client.
+#[derive(Default)]
+struct ToStream {
+    buffer: BytesMut,
+    pending: Bytes,
+    /// The socket has no more.
+    ended: bool,
+    done: bool,
+}
+
+impl<S> Relay<S>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let down = if self.to_socket.done {
+            Poll::Ready(Ok(()))
+        } else {
+            self.poll_to_socket(cx)
+        };
+        if let Poll::Ready(Err(error)) = down {
+            return Poll::Ready(Err(error));
+        }
+        let up = if self.to_stream.done {
+            Poll::Ready(Ok(()))
+        } else {
+            self.poll_to_stream(cx)
+        };
+        if let Poll::Ready(Err(error)) = up {
+            return Poll::Ready(Err(error));
+        }
+        if self.to_socket.done && self.to_stream.done {
+            Poll::Ready(Ok(()))
+        } else {
+            Poll::Pending
+        }
+    }
+
+    /// Goes on until the last request is answered and nothing moves for a moment.
+    async fn finish(&mut self) -> io::Result<()> {
+        loop {
+            let had = self.moved;
+            let relaying = std::future::poll_fn(|cx| self.poll(cx));
+            match tokio::time::timeout(QUIET_TIME, relaying).await {
+                Ok(relayed) => return relayed,
+                Err(_) if self.moved == had && !self.awaits_answer => {
+                    self.stream.shutdown().await?;
+                    // The other end may find the end before it learns that nobody reads any more.
+                    let mut rest = [0; 64];
+                    while self.stream.read(&mut rest).await? > 0 {}
+                    return Ok(());
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn poll_to_socket(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let it = &mut self.to_socket;
+        loop {
+            // Takes what is there, so that one write carries it.
+            while !it.ended && it.bytes < GATHER_BYTES && it.pieces.len() < SLICES {
+                let room = GATHER_BYTES - it.bytes;
+                let Poll::Ready(piece) = self.stream.poll_read_bytes(cx, room) else {
+                    break;
+                };
+                let piece = piece?;
+                if piece.is_empty() {
+                    it.ended = true;
+                    break;
+                }
+                if let Some(tap) = &mut self.tap {
+                    tap.request(&piece);
+                }
+                self.awaits_answer = true;
+                self.moved += 1;
+                it.bytes += piece.len();
+                it.pieces.push_back(piece);
+            }
+            if it.pieces.is_empty() {
+                if it.ended {
+                    ready!(Pin::new(&mut self.socket).poll_shutdown(cx))?;
+                    it.done = true;
+                    return Poll::Ready(Ok(()));
+                }
+                if it.dirty {
+                    ready!(Pin::new(&mut self.socket).poll_flush(cx))?;
+                    it.dirty = false;
+                }
+                return Poll::Pending;
+            }
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let count = it.pieces.len().min(SLICES);
+            for (slice, piece) in slices.iter_mut().zip(&it.pieces) {
+                *slice = IoSlice::new(piece);
+            }
+            let written = Pin::new(&mut self.socket).poll_write_vectored(cx, &slices[..count]);
+            let mut written = ready!(written)?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            it.dirty = true;
+            it.bytes -= written;
+            while let Some(piece) = it.pieces.front_mut() {
+                if written < piece.len() {
+                    piece.advance(written);
+                    break;
+                }
+                written -= piece.len();
+                it.pieces.pop_front();
+            }
+        }
+    }
+
+    fn poll_to_stream(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let it = &mut self.to_stream;
+        loop {
+            while !it.pending.is_empty() {
+                ready!(self.stream.poll_write_bytes(cx, &mut it.pending))?;
+            }
+            if it.ended {
+                ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+                it.done = true;
+                return Poll::Ready(Ok(()));
+            }
+            // Nobody holds the buffer any more if what was in it was short, so that it is used again.
+            it.pending = Bytes::new();
+            it.buffer.reserve(READ_BYTES);
+            let reading = self.socket.read_buf(&mut it.buffer);
+            if ready!(pin!(reading).poll(cx))? == 0 {
+                it.ended = true;
+                if let Some(tap) = &mut self.tap {
+                    tap.response_ended();
+                }
+                continue;
+            }
+            self.awaits_answer = false;
+            self.moved += 1;
+            if let Some(tap) = &mut self.tap {
+                tap.response(&it.buffer);
+            }
+            it.pending = it.buffer.split().freeze();
+        }
+    }
+}
+
+/// Sends a kept request to its service once more, on a connection of its own, and keeps what comes
+/// back: the number of the new exchange.
+pub(crate) async fn replay(
+    all: &Arc<Exchanges>,
+    id: u64,
+    upstream: impl Fn(usize) -> Option<Upstream>,
+) -> Result<u64, ReplayError> {
+    let exchange = all.get(id).ok_or(ReplayError::Unknown)?;
+    let upstream = upstream(exchange.endpoint).ok_or(ReplayError::Unknown)?;
+    if exchange.status == Some(101) {
+        return Err(ReplayError::Upgraded);
+    }
+    if !exchange.request.is_whole() {
+        return Err(ReplayError::Cut);
+    }
+    let about = About {
+        endpoint: exchange.endpoint,
+        url: exchange.url.clone(),
+        client: exchange.client.clone(),
+        replay_of: Some(id),
+    };
+    let mut request = exchange.request.head.clone();
+    request.extend_from_slice(&exchange.request.body);
+    let mut tap = Tap::new(Arc::clone(all), about);
+    tap.request(&request);
+    let talking = async {
+        let socket = upstream.connect().await?;
+        match upstream.tls() {
+            None => answer(socket, &request, &mut tap).await,
+            Some((connector, name)) => {
+                let socket: tokio_rustls::client::TlsStream<TcpStream> =
+                    connector.connect(name.clone(), socket).await?;
+                answer(socket, &request, &mut tap).await
+            }
+        }
+    };
+    let answered = tokio::time::timeout(REPLAY_TIME, talking)
+        .await
+        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    match (answered, tap.kept()) {
+        (Ok(()), Some(kept)) => Ok(kept),
+        (Ok(()), None) => Err(ReplayError::Away("it closed the connection".into())),
+        (Err(error), _) => Err(ReplayError::Away(error.to_string())),
+    }
+}
+
+/// Writes the request and reads until the tap has seen the whole response.
+async fn answer<S>(socket: S, request: &[u8], tap: &mut Tap) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let (mut reader, mut writer) = tokio::io::split(socket);
+    let writing = async {
+        writer.write_all(request).await?;
+        writer.flush().await
+    };
+    let reading = async {
+        let mut buffer = BytesMut::new();
+        while tap.kept().is_none() {
+            buffer.clear();
+            if reader.read_buf(&mut buffer).await? == 0 {
+                tap.response_ended();
+                break;
+            }
+            tap.response(&buffer);
+        }
+        Ok(())
+    };
+    // An answer may come before all of the request is read, or instead of it.
+    tokio::pin!(writing, reading);
+    tokio::select! {
+        written = &mut writing => {
+            if written.is_ok() {
+                return reading.await;
+            }
+            written
+        }
+        read = &mut reading => read,
+    }
+}

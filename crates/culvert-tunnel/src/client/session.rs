@@ -1,0 +1,85 @@
+//! What an agent says on the streams of its session: calls, and heartbeats both ways.
+
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::Instant;
+
+use crate::driver::{Session, Stream};
+use crate::server::call::{self, Patience};
+use crate::wire::{self, StreamType};
+
+/// For the server to answer a call, about which it may have to decide. Options come back in answers,
+/// and policies can be long.
+const ANSWER: Patience = Patience {
+    bytes: 2 << 20,
+    time: Duration::from_secs(40),
+};
+/// Between two heartbeats.
+pub(crate) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
+/// For one to come back.
+pub(crate) const HEARTBEAT_TOLERANCE: Duration = Duration::from_secs(15);
+
+/// Makes a call.
+pub(crate) async fn call<T: DeserializeOwned>(
+    session: &Session,
+    kind: StreamType,
+    request: &impl Serialize,
+) -> io::Result<T> {
+    wire::parse(call_plain(session, kind, request).await?)
+        .map_err(|_| io::Error::other("the server's answer makes no sense"))
+}
+
+/// Makes a call and gives the answer as it is spelled.
+pub(crate) async fn call_plain(
+    session: &Session,
+    kind: StreamType,
+    request: &impl Serialize,
+) -> io::Result<Value> {
+    // One frame carries type and request.
+    let mut stream = session
+        .open(wire::call(kind, request))
+        .map_err(|refused| io::Error::other(format!("the server cannot be asked: {refused:?}")))?;
+    let answer = call::request(&mut stream, ANSWER).await.ok();
+    stream.shutdown().await.ok();
+    answer.ok_or_else(|| io::Error::other("the server gave no answer"))
+}
+
+/// Asks the server again and again whether it is there, and ends when it is not. `told` hears how
+/// long each answer took.
+pub(crate) async fn heartbeat(session: Session, told: impl Fn(Duration)) {
+    let kind = Bytes::copy_from_slice(&StreamType::HEARTBEAT.to_bytes());
+    let Ok(mut stream) = session.open(kind) else {
+        return;
+    };
+    let mut beat: u32 = 0;
+    loop {
+        beat = beat.wrapping_add(1);
+        let sent = Instant::now();
+        let mut back = [0; 4];
+        let beating = async {
+            stream.write_all(&beat.to_be_bytes()).await?;
+            stream.read_exact(&mut back).await
+        };
+        match tokio::time::timeout(HEARTBEAT_TOLERANCE, beating).await {
+            Ok(Ok(_)) if back == beat.to_be_bytes() => told(sent.elapsed()),
+            _ => return,
+        }
+        tokio::time::sleep_until(sent + HEARTBEAT_INTERVAL).await;
+    }
+}
+
+/// Gives the server's own heartbeats back.
+pub(crate) async fn echo(mut stream: Stream) {
+    let mut beat = [0; 4];
+    while stream.read_exact(&mut beat).await.is_ok() {
+        if stream.write_all(&beat).await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Watches the bytes of one proxied connection and keeps the exchanges in them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::exchanges::{Exchange, Exchanges, Message};
+use super::framing::{self, Framing, Part};
+
+/// Requests whose responses have not begun; with more nothing is watched any longer.
+const PIPELINED_MAX: usize = 16;
+
+/// Where the connection belongs.
+#[derive(Clone, Debug)]
+pub(crate) struct About {
+    pub(crate) endpoint: usize,
+    pub(crate) url: String,
+    pub(crate) client: String,
+    pub(crate) replay_of: Option<u64>,
+}
+
+/// Watches both directions of a connection.
+#[derive(Debug)]
+pub(crate) struct Tap {
+    all: Arc<Exchanges>,
+    about: About,
+    requests: Framing,
+    responses: Framing,
+    /// Oldest first. The last is the one whose body is being watched.
+    open: VecDeque<Open>,
+    /// The number of the exchange that was kept last.
+    kept: Option<u64>,
+    is_lost: bool,
+}
+
+/// An exchange that is going on.
+#[derive(Debug)]
+struct Open {
+    began: Instant,
+    exchange: Exchange,
+}
+
+impl Tap {
+    pub(crate) fn new(all: Arc<Exchanges>, about: About) -> Self {
+        Self {
+            all,
+            about,
+            requests: Framing::default(),
+            responses: Framing::default(),
+            open: VecDeque::new(),
+            kept: None,
+            is_lost: false,
+        }
+    }
+
+    /// Bytes on their way to the service.
+    pub(crate) fn request(&mut self, mut bytes: &[u8]) {
+        while !self.is_lost
+            && let Some(part) = self.requests.next(&mut bytes)
+        {
+            match part {
+                Part::Head(head) => match framing::request(&head) {
+                    Some(read) if self.open.len() < PIPELINED_MAX => {
+                        self.requests.expect(read.length);
+                        let mut request = Message::default();
+                        request.begin(head, &self.all);
+                        self.open.push_back(Open {
+                            began: Instant::now(),
+                            exchange: Exchange {
+                                id: 0,
+                                url: self.about.url.clone(),
+                                endpoint: self.about.endpoint,
+                                client: self.about.client.clone(),
+                                started_at: self.all.now(),
+                                took: std::time::Duration::ZERO,
+                                method: read.method,
+                                path: read.path,
+                                request,
+                                status: None,
+                                response: Message::default(),
+                                replay_of: self.about.replay_of,
+                            },
+                        });
+                    }
+                    _ => self.lose(),
+                },
+                Part::Body(body) => {
+                    if let Some(open) = self.open.back_mut() {
+                        open.exchange.request.append(body);
+                    }
+                }
+                Part::End => {}
+                Part::Strange => self.lose(),
+            }
+        }
+    }
+
+    /// Bytes of the service.
+    pub(crate) fn response(&mut self, mut bytes: &[u8]) {
+        while !self.is_lost
+            && let Some(part) = self.responses.next(&mut bytes)
+        {
+            let Some(open) = self.open.front_mut() else {
+                return self.lose();
+            };
+            match part {
+                Part::Head(head) => match framing::response(&head, &open.exchange.method) {
+                    Some(read) => {
+                        let Some(length) = read.length else {
+                            self.responses.expect_head();
+                            continue;
+                        };
+                        open.exchange.status = Some(read.status);
+                        open.exchange.response.begin(head, &self.all);
+                        if read.status == 101 {
+                            // What follows are no messages.
+                            self.is_lost = true;
+                            self.keep_first();
+                            return;
+                        }
+                        self.responses.expect(length);
+                    }
+                    None => self.lose(),
+                },
+                Part::Body(body) => open.exchange.response.append(body),
+                // Perhaps before the request was read; the rest of its body belongs to nobody then.
+                Part::End => self.keep_first(),
+                Part::Strange => self.lose(),
+            }
+        }
+    }
+
+    /// The service sends no more.
+    pub(crate) fn response_ended(&mut self) {
+        if !self.is_lost && self.responses.ends_with_connection() {
+            self.keep_first();
+        }
+        self.is_lost = true;
+    }
+
+    /// The number of the exchange that was kept last.
+    pub(crate) fn kept(&self) -> Option<u64> {
+        self.kept
+    }
+
+    fn keep_first(&mut self) {
+        if let Some(mut open) = self.open.pop_front() {
+            open.exchange.took = open.began.elapsed();
+            self.kept = Some(self.all.keep(open.exchange));
+        }
+    }
+
+    /// What is open is kept as far as it was seen; the rest is not watched.
+    fn lose(&mut self) {
+        self.is_lost = true;
+        while !self.open.is_empty() {
+            self.keep_first();
+        }
+    }
+}
+
+/// What a connection that breaks off leaves is kept, too.
+impl Drop for Tap {
+    fn drop(&mut self) {
+        self.lose();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use culvert_base::{ManualClock, Timestamp};
+
+    use super::*;
+
+    fn tap() -> (Arc<Exchanges>, Tap) {
+        let clock = Arc::new(ManualClock::at(Timestamp::from_unix_seconds(0)));
+        let all = Arc::new(Exchanges::new(clock));
+        let about = About {
+            endpoint: 0,
+            url: "https://a.test".into(),
+            client: "192.0.2.1:7".into(),
+            replay_of: None,
+        };
+        (Arc::clone(&all), Tap::new(all, about))
+    }
+
+    fn seen(all: &Exchanges) -> Vec<String> {
+        let mut seen: Vec<_> = all
+            .recent()
+            .iter()
+            .map(|it| {
+                let (request, response) = (it.request.plain_body(), it.response.plain_body());
+                format!(
+                    "{} {} {:?} {}>{}",
+                    it.method,
+                    it.path,
+                    it.status,
+                    String::from_utf8(request).unwrap(),
+                    String::from_utf8(response).unwrap()
+                )
+            })
+            .collect();
+        seen.reverse();
+        seen
+    }
+
+    #[test]
+    fn requests_one_behind_the_other_are_told_apart() {
+        let (all, mut tap) = tap();
+        tap.request(b"POST /a HTTP/1.1\r\ncontent-length: 2\r\n\r\nhi");
+        tap.response(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nyes\r\n0\r\n\r\n");
+        tap.request(b"HEAD /b?c HTTP/1.1\r\n\r\n");
+        tap.response(b"HTTP/1.1 404 No\r\ncontent-length: 9\r\n\r\n");
+        tap.request(b"GET /c HTTP/1.1\r\n\r\n");
+        tap.response(b"HTTP/1.1 200 OK\r\n\r\nto the");
+        tap.response(b" end");
+        assert_eq!(all.recent().len(), 2);
+        tap.response_ended();
+        assert_eq!(
+            seen(&all),
+            [
+                "POST /a Some(200) hi>yes",
+                "HEAD /b?c Some(404) >",
+                "GET /c Some(200) >to the end"
+            ]
+        );
+    }
+
+    #[test]
+    fn pipelined_requests_find_their_responses() {
+        let (all, mut tap) = tap();
+        tap.request(b"GET /a HTTP/1.1\r\n\r\nGET /b HTTP/1.1\r\n\r\n");
+        tap.response(b"HTTP/1.1 204 x\r\n\r\nHTTP/1.1 200 x\r\ncontent-length: 1\r\n\r\nb");
+        assert_eq!(seen(&all), ["GET /a Some(204) >", "GET /b Some(200) >b"]);
+    }
+
+    #[test]
+    fn what_is_cut_off_or_no_http_is_kept_as_far_as_it_was_seen() {
+        let (all, mut cut) = tap();
+        cut.request(b"GET /a HTTP/1.1\r\n\r\n");
+        drop(cut);
+        assert_eq!(seen(&all), ["GET /a None >"]);
+
+        let (all, mut upgraded) = tap();
+        upgraded.request(b"GET /ws HTTP/1.1\r\nupgrade: websocket\r\n\r\n");
+        upgraded.response(b"HTTP/1.1 101 Switching Protocols\r\n\r\n\x81\x00");
+        upgraded.request(b"\x81\x00");
+        assert_eq!(seen(&all), ["GET /ws Some(101) >"]);
+
+        let (all, mut strange) = tap();
+        strange.request(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+        strange.response(b"\0\0\0\x04");
+        drop(strange);
+        assert!(all.recent().is_empty());
+    }
+}

@@ -1,0 +1,279 @@
+//! Where an agent forwards to, and how it gets there.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustls::RootCertStore;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::connect;
+use super::endpoint::Protocol;
+
+/// For a service to accept.
+pub(crate) const CONNECT_TIME: Duration = Duration::from_secs(10);
+
+/// A service of this machine or network.
+#[derive(Clone)]
+pub struct Upstream {
+    text: String,
+    host: String,
+    port: u16,
+    tls: Option<(TlsConnector, ServerName<'static>)>,
+    /// Where the name that always means this machine last answered.
+    loopback_is_v6: Arc<AtomicBool>,
+}
+
+/// Whose certificates a service with TLS may show.
+#[derive(Clone, Debug)]
+pub enum UpstreamTrust {
+    /// Those that this machine trusts.
+    System,
+    /// Those of the authorities in this PEM text, and no others.
+    Only(Vec<u8>),
+}
+
+impl fmt::Debug for Upstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Upstream").field(&self.text).finish()
+    }
+}
+
+/// What a scheme means.
+struct Scheme {
+    name: &'static str,
+    port: Option<u16>,
+    tls: bool,
+    /// Whether the service is one for requests rather than bytes.
+    http: bool,
+}
+
+const SCHEMES: [Scheme; 4] = [
+    Scheme {
+        name: "http",
+        port: Some(80),
+        tls: false,
+        http: true,
+    },
+    Scheme {
+        name: "https",
+        port: Some(443),
+        tls: true,
+        http: true,
+    },
+    Scheme {
+        name: "tcp",
+        port: None,
+        tls: false,
+        http: false,
+    },
+    Scheme {
+        name: "tls",
+        port: Some(443),
+        tls: true,
+        http: false,
+    },
+];
+
+impl Upstream {
+    /// Reads a port, `host:port`, or a URL of scheme `http`, `https`, `tcp` or `tls`, as the
+    /// service of an endpoint of `protocol`. `http2` says that the service is spoken to in HTTP/2.
+    ///
+    /// # Errors
+    ///
+    /// A sentence without a full stop.
+    pub fn parse(
+        text: &str,
+        protocol: Protocol,
+        http2: bool,
+        trust: &UpstreamTrust,
+    ) -> Result<Self, String> {
+        let refuse = |why: &str| Err(format!("`{text}` cannot be forwarded to: {why}"));
+        let default = if protocol.is_http() { "http" } else { "tcp" };
+        let (scheme, rest) = text.split_once("://").unwrap_or((default, text));
+        let Some(scheme) = SCHEMES.iter().find(|known| known.name == scheme) else {
+            return refuse("the scheme must be http, https, tcp or tls");
+        };
+        if scheme.http != protocol.is_http() {
+            return refuse(if scheme.http {
+                "a service of HTTP stands behind an http endpoint"
+            } else {
+                "behind an http endpoint stands a service of HTTP"
+            });
+        }
+        let authority = rest.strip_suffix('/').unwrap_or(rest);
+        if authority.contains(['/', '?', '#', '@']) {
+            return refuse("only scheme, host and port are taken");
+        }
+        let (host, port) = match authority.rsplit_once(':') {
+            _ if authority.ends_with(']') => (authority, None),
+            Some((host, port)) => (host, Some(port)),
+            None if authority.bytes().all(|b| b.is_ascii_digit()) => ("localhost", Some(authority)),
+            None => (authority, None),
+        };
+        let host = match host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'))
+        {
+            Some(host) => host,
+            None if host.contains(':') => return refuse("an IPv6 address stands in brackets"),
+            None if host.is_empty() => "localhost",
+            None => host,
+        };
+        let port = match (port, scheme.port) {
+            (Some(port), _) => match port.parse() {
+                Ok(0) | Err(_) => return refuse("the port must be 1 to 65535"),
+                Ok(port) => port,
+            },
+            (None, Some(port)) => port,
+            (None, None) => return refuse("the port is missing"),
+        };
+        let tls = if scheme.tls {
+            let Ok(name) = ServerName::try_from(host.to_owned()) else {
+                return refuse("the host is not a name that a certificate can have");
+            };
+            let mut config = connect::client_config(roots(trust)?);
+            if scheme.http {
+                config.alpn_protocols = vec![if http2 {
+                    b"h2".into()
+                } else {
+                    b"http/1.1".into()
+                }];
+            }
+            Some((TlsConnector::from(Arc::new(config)), name))
+        } else {
+            None
+        };
+        let shown = if host.contains(':') {
+            format!("[{host}]")
+        } else {
+            host.to_owned()
+        };
+        Ok(Self {
+            text: format!("{}://{shown}:{port}", scheme.name),
+            host: host.to_owned(),
+            port,
+            tls,
+            loopback_is_v6: Arc::default(),
+        })
+    }
+
+    /// The whole URL, with its port.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// Connects, without TLS.
+    pub(crate) async fn connect(&self) -> io::Result<TcpStream> {
+        let socket = tokio::time::timeout(CONNECT_TIME, self.connect_tcp())
+            .await
+            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        socket.set_nodelay(true)?;
+        Ok(socket)
+    }
+
+    async fn connect_tcp(&self) -> io::Result<TcpStream> {
+        if self.host != "localhost" {
+            return TcpStream::connect((&self.host[..], self.port)).await;
+        }
+        // The usual case is spared the resolver, and the address that does not answer.
+        let addresses = [
+            IpAddr::from(Ipv4Addr::LOCALHOST),
+            IpAddr::from(Ipv6Addr::LOCALHOST),
+        ];
+        let first = usize::from(self.loopback_is_v6.load(Ordering::Relaxed));
+        match TcpStream::connect(SocketAddr::new(addresses[first], self.port)).await {
+            Ok(socket) => Ok(socket),
+            Err(refused) => {
+                let other = SocketAddr::new(addresses[1 - first], self.port);
+                // The other family may be missing altogether, which explains nothing.
+                let socket = TcpStream::connect(other).await.map_err(|_| refused)?;
+                self.loopback_is_v6.store(first == 0, Ordering::Relaxed);
+                Ok(socket)
+            }
+        }
+    }
+
+    /// What to speak TLS with, and as whom, where the service wants it.
+    pub(crate) fn tls(&self) -> Option<&(TlsConnector, ServerName<'static>)> {
+        self.tls.as_ref()
+    }
+}
+
+fn roots(trust: &UpstreamTrust) -> Result<RootCertStore, String> {
+    match trust {
+        UpstreamTrust::System => connect::system_roots(),
+        UpstreamTrust::Only(pem) => connect::roots_of(pem),
+    }
+    .map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, protocol: Protocol, expected: &str) {
+        let parsed = Upstream::parse(text, protocol, false, &UpstreamTrust::System);
+        let said = parsed.map(|upstream| upstream.text);
+        assert_eq!(said.as_deref().unwrap_or_else(|error| &error[..]), expected);
+    }
+
+    #[test]
+    fn a_port_is_enough_and_a_url_says_more() {
+        check("8080", Protocol::Https, "http://localhost:8080");
+        check(":8080", Protocol::Http, "http://localhost:8080");
+        check("10.0.0.1:80", Protocol::Https, "http://10.0.0.1:80");
+        check("http://web", Protocol::Https, "http://web:80");
+        check("http://web:81/", Protocol::Https, "http://web:81");
+        check("22", Protocol::Tcp, "tcp://localhost:22");
+        check("[::1]:22", Protocol::Tcp, "tcp://[::1]:22");
+        check("tcp://db:5432", Protocol::Tls, "tcp://db:5432");
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_with_the_reason() {
+        for (text, protocol, why) in [
+            ("0", Protocol::Tcp, "the port must be 1 to 65535"),
+            ("65536", Protocol::Tcp, "the port must be 1 to 65535"),
+            ("web:x", Protocol::Https, "the port must be 1 to 65535"),
+            ("db", Protocol::Tcp, "the port is missing"),
+            ("::1", Protocol::Tcp, "an IPv6 address stands in brackets"),
+            (
+                "http://web/path",
+                Protocol::Https,
+                "only scheme, host and port are taken",
+            ),
+            (
+                "http://u:p@web",
+                Protocol::Https,
+                "only scheme, host and port are taken",
+            ),
+            (
+                "ftp://web",
+                Protocol::Https,
+                "the scheme must be http, https, tcp or tls",
+            ),
+            (
+                "tcp://web:1",
+                Protocol::Https,
+                "behind an http endpoint stands a service of HTTP",
+            ),
+            (
+                "http://web",
+                Protocol::Tcp,
+                "a service of HTTP stands behind an http endpoint",
+            ),
+        ] {
+            check(
+                text,
+                protocol,
+                &format!("`{text}` cannot be forwarded to: {why}"),
+            );
+        }
+    }
+}

@@ -1,0 +1,502 @@
+//! Our own agent against the server's end: endpoints of every kind, cuts, commands, a clean close,
+//! and what is kept of requests.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use culvert_base::{Secret, SeededEntropy, SystemClock};
+use culvert_tunnel::client::{
+    Agent, AgentError, Dialing, Endpoint, Event, Exchanges, FLAGS, Protocol, ReplayError, Settings,
+    Status, TlsEnd, Upstream, UpstreamTrust, Wanted,
+};
+use culvert_tunnel::server::{Command, EndReason};
+use culvert_tunnel::wire::StopEndpointRequest;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinSet;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+use tokio_util::sync::CancellationToken;
+
+use super::{Running, echo_server, expect_echo, soon, start};
+
+/// An endpoint of `kind` in front of `upstream`, with flags.
+fn endpoint(kind: Protocol, upstream: &str, flags: &[(&str, &str)]) -> Endpoint {
+    trusting(kind, upstream, flags, &UpstreamTrust::System)
+}
+
+fn trusting(
+    kind: Protocol,
+    upstream: &str,
+    flags: &[(&str, &str)],
+    trust: &UpstreamTrust,
+) -> Endpoint {
+    let mut wanted = Wanted::default();
+    for (name, value) in flags {
+        let flag = FLAGS.iter().find(|flag| flag.name == *name).unwrap();
+        (flag.apply)(&mut wanted, value).unwrap();
+    }
+    let upstream = Upstream::parse(upstream, kind, false, trust).unwrap();
+    Endpoint::new(kind, wanted, upstream).unwrap()
+}
+
+/// A running agent of our own.
+struct Own {
+    agent: Arc<Agent>,
+    status: watch::Receiver<Status>,
+    events: watch::Receiver<Vec<Event>>,
+    stop: CancellationToken,
+    ended: oneshot::Receiver<Result<(), AgentError>>,
+    tasks: JoinSet<()>,
+}
+
+fn run(running: &Running, token: &str, endpoints: Vec<Endpoint>) -> Own {
+    let address = format!("localhost:{}", running.address.port());
+    let settings = Settings {
+        dialing: Dialing::new(&address, Some(running.authority.as_bytes())).unwrap(),
+        token: Secret::new(token.into()),
+        metadata: "of the test".into(),
+        version: "1.2.3".into(),
+    };
+    let (told, events) = watch::channel(Vec::new());
+    let agent = Arc::new(Agent::new(
+        settings,
+        endpoints,
+        Some(Arc::new(Exchanges::new(Arc::new(SystemClock)))),
+        Arc::new(SeededEntropy::new(1)),
+        Arc::new(move |event| told.send_modify(|events| events.push(event))),
+    ));
+    let (stop, (end, ended)) = (CancellationToken::new(), oneshot::channel());
+    let mut tasks = JoinSet::new();
+    let running = Arc::clone(&agent).run(stop.clone());
+    tasks.spawn(async move { drop(end.send(running.await)) });
+    Own {
+        status: agent.status(),
+        agent,
+        events,
+        stop,
+        ended,
+        tasks,
+    }
+}
+
+impl Own {
+    async fn heard(&mut self, what: impl Fn(&Event) -> bool) -> Event {
+        let heard = soon(self.events.wait_for(|events| events.iter().any(&what)))
+            .await
+            .unwrap();
+        heard.iter().rfind(|event| what(event)).unwrap().clone()
+    }
+
+    async fn online(&mut self) -> Status {
+        self.heard(|event| matches!(event, Event::Online { .. }))
+            .await;
+        self.status.borrow().clone()
+    }
+
+    async fn ended(self) -> Result<(), AgentError> {
+        let ended = soon(self.ended).await.unwrap();
+        soon(self.tasks.join_all()).await;
+        ended
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_carries_bytes_and_comes_back_after_a_cut_with_the_same_url() {
+    let mut running = start().await;
+    let upstream = echo_server(&mut running.tasks).await;
+    let endpoints = vec![
+        endpoint(
+            Protocol::Tcp,
+            &upstream.to_string(),
+            &[("remote-addr", "tcp.test:7001")],
+        ),
+        endpoint(
+            Protocol::Tcp,
+            &format!("tcp://localhost:{}", upstream.port()),
+            &[],
+        ),
+    ];
+    let mut own = run(&running, "right", endpoints);
+    let status = own.online().await;
+    let ids: Vec<_> = status
+        .endpoints
+        .iter()
+        .map(|endpoint| endpoint.id.clone())
+        .collect();
+    assert_eq!(status.endpoints[0].url, "tcp://tcp.test:7001");
+    assert_eq!(status.session_id, "ts_0");
+
+    expect_echo(running.dial(&ids[0]).await, 5_000_000).await;
+    let mut talks = JoinSet::new();
+    for nth in 0..40 {
+        talks.spawn(expect_echo(running.dial(&ids[nth % 2]).await, 20_000 + nth));
+    }
+    soon(talks.join_all()).await;
+
+    assert!(running.bindings.hang_up("ts_0", "cut by a test"));
+    let seen = running.until(|seen| seen.binds.len() == 4).await;
+    assert_eq!(seen.hellos[1].0, "ts_0");
+    assert_eq!(seen.binds[2], ("ts_0".into(), ids[0].clone()));
+    assert_eq!(seen.binds[3], ("ts_0".into(), ids[1].clone()));
+    own.heard(|event| matches!(event, Event::Online { again: true, .. }))
+        .await;
+    expect_echo(running.dial(&ids[0]).await, 100_000).await;
+    assert_eq!(own.status.borrow().endpoints, status.endpoints);
+
+    own.stop.cancel();
+    assert_eq!(own.ended().await, Ok(()));
+    let seen = running.until(|seen| seen.ends.len() == 2).await;
+    assert_eq!(seen.unbinds, ids);
+    assert_eq!(seen.ends[1], EndReason::Closed);
+    assert_eq!(running.bindings.connections(), 0);
+}
+
+#[tokio::test]
+async fn a_wrong_token_is_the_end_and_a_server_that_is_away_is_not() {
+    let running = start().await;
+    let own = run(&running, "wrong", vec![endpoint(Protocol::Http, "1", &[])]);
+    let error = own.ended().await.unwrap_err();
+    assert_eq!(
+        error,
+        AgentError::Refused("nobody has this token".into(), Some(109))
+    );
+    assert_eq!(error.to_string(), "nobody has this token (ERR_NGROK_109)");
+
+    running.stop.cancel();
+    soon(running.tasks.join_all()).await;
+    let running = Running {
+        tasks: JoinSet::new(),
+        ..start().await
+    };
+    running.stop.cancel();
+    let mut own = run(&running, "right", vec![endpoint(Protocol::Http, "1", &[])]);
+    own.heard(|event| matches!(event, Event::Waiting { .. }))
+        .await;
+    own.stop.cancel();
+    assert_eq!(own.ended().await, Ok(()));
+}
+
+#[tokio::test]
+async fn commands_of_the_server_are_followed() {
+    let mut running = start().await;
+    let upstream = echo_server(&mut running.tasks).await.to_string();
+    let endpoints = vec![
+        endpoint(Protocol::Tcp, &upstream, &[]),
+        endpoint(Protocol::Tls, &upstream, &[]),
+    ];
+    let mut own = run(&running, "right", endpoints);
+    let status = own.online().await;
+    let bindings = Arc::clone(&running.bindings);
+    assert_eq!(
+        soon(bindings.command("ts_0", &Command::Restart)).await,
+        Ok(())
+    );
+    running.until(|seen| seen.binds.len() == 4).await;
+    own.heard(|event| matches!(event, Event::Online { again: true, .. }))
+        .await;
+    expect_echo(running.dial(&status.endpoints[0].id).await, 1000).await;
+
+    for endpoint in &status.endpoints {
+        let request = StopEndpointRequest {
+            id: endpoint.id.clone(),
+            message: "deleted".into(),
+            error_code: String::new(),
+        };
+        soon(bindings.stop_endpoint(&request)).await;
+    }
+    let error = own.ended().await.unwrap_err();
+    assert!(
+        matches!(&error, AgentError::Taken(why) if why.ends_with("deleted")),
+        "{error}"
+    );
+
+    let mut own = run(
+        &running,
+        "right",
+        vec![endpoint(Protocol::Tcp, &upstream, &[])],
+    );
+    let status = own.online().await;
+    let stopping = bindings.command(&status.session_id, &Command::Stop);
+    assert_eq!(soon(stopping).await, Ok(()));
+    assert_eq!(own.ended().await, Ok(()));
+}
+
+#[tokio::test]
+async fn a_service_that_is_away_ends_the_stream_without_a_byte() {
+    let running = start().await;
+    // Nobody listens where this one listened.
+    let gone = TcpListener::bind("127.0.0.1:0")
+        .await
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let mut own = run(
+        &running,
+        "right",
+        vec![endpoint(Protocol::Http, &gone.to_string(), &[])],
+    );
+    let status = own.online().await;
+    let mut stream = running.dial(&status.endpoints[0].id).await;
+    let mut said = Vec::new();
+    soon(stream.read_to_end(&mut said)).await.unwrap();
+    assert!(said.is_empty());
+    let event = own
+        .heard(|event| matches!(event, Event::Unreached { .. }))
+        .await;
+    assert!(
+        matches!(event, Event::Unreached { upstream, .. } if upstream == format!("http://{gone}"))
+    );
+}
+
+/// Answers requests: `/large` with 5 MB, `POST` with the number of bytes that came, everything else
+/// with its path. `hold` keeps an answer back until it is told.
+async fn http_server(tasks: &mut JoinSet<()>, hold: watch::Receiver<bool>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tasks.spawn(async move {
+        let mut connections = JoinSet::new();
+        loop {
+            let (socket, _) = listener.accept().await.unwrap();
+            connections.spawn(answer_requests(socket, hold.clone()));
+        }
+    });
+    address
+}
+
+async fn answer_requests(
+    mut socket: impl AsyncRead + AsyncWrite + Unpin,
+    mut hold: watch::Receiver<bool>,
+) {
+    let mut bytes = Vec::new();
+    loop {
+        let head = loop {
+            if let Some(at) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
+                break at + 4;
+            }
+            if socket.read_buf(&mut bytes).await.unwrap_or(0) == 0 {
+                return;
+            }
+        };
+        let text = String::from_utf8(bytes[..head].to_vec()).unwrap();
+        let path = text.split(' ').nth(1).unwrap().to_owned();
+        let length = text
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length: "));
+        let length: usize = length.map_or(0, |length| length.parse().unwrap());
+        while bytes.len() < head + length {
+            assert!(socket.read_buf(&mut bytes).await.unwrap() > 0);
+        }
+        let sent = bytes[head..head + length]
+            .iter()
+            .filter(|byte| **byte == b'u')
+            .count();
+        bytes.drain(..head + length);
+        let body = match &path[..] {
+            "/large" => vec![b'd'; 5_000_000],
+            _ if length > 0 => sent.to_string().into_bytes(),
+            path => path.as_bytes().to_vec(),
+        };
+        if path == "/held" {
+            hold.wait_for(|held| !held).await.unwrap();
+        }
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+        if socket
+            .write_all(&[head.as_bytes(), &body].concat())
+            .await
+            .is_err()
+        {
+            return;
+        }
+    }
+}
+
+/// One request and the body of its response.
+async fn ask(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    method: &str,
+    path: &str,
+    body: usize,
+) -> Vec<u8> {
+    let head =
+        format!("{method} {path} HTTP/1.1\r\nhost: a.test\r\ncontent-length: {body}\r\n\r\n");
+    let request = [head.as_bytes(), &vec![b'u'; body]].concat();
+    soon(stream.write_all(&request)).await.unwrap();
+    let mut bytes = Vec::new();
+    loop {
+        if let Some(at) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
+            let head = String::from_utf8(bytes[..at].to_vec()).unwrap();
+            let length: usize = head
+                .split("content-length: ")
+                .nth(1)
+                .unwrap()
+                .parse()
+                .unwrap();
+            let mut body = bytes.split_off(at + 4);
+            while body.len() < length {
+                assert!(soon(stream.read_buf(&mut body)).await.unwrap() > 0);
+            }
+            return body;
+        }
+        assert!(soon(stream.read_buf(&mut bytes)).await.unwrap() > 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_arrive_whole_are_kept_and_can_be_sent_again() {
+    let mut running = start().await;
+    let (_hold, held) = watch::channel(false);
+    let upstream = http_server(&mut running.tasks, held).await;
+    let flags = [("url", "https://app.example.test")];
+    let mut own = run(
+        &running,
+        "right",
+        vec![endpoint(Protocol::Http, &upstream.to_string(), &flags)],
+    );
+    let status = own.online().await;
+    assert_eq!(status.endpoints[0].url, "https://app.example.test");
+    let id = &status.endpoints[0].id;
+
+    let mut stream = running.dial(id).await;
+    assert!(ask(&mut stream, "GET", "/large", 0).await == vec![b'd'; 5_000_000]);
+    assert_eq!(ask(&mut stream, "POST", "/up", 4_000_000).await, b"4000000");
+    assert_eq!(ask(&mut stream, "POST", "/small", 3).await, b"3");
+    let mut talks = JoinSet::new();
+    for nth in 0..40 {
+        let mut stream = running.dial(id).await;
+        talks.spawn(async move {
+            let path = format!("/{nth}");
+            assert_eq!(ask(&mut stream, "GET", &path, 0).await, path.as_bytes());
+        });
+    }
+    soon(talks.join_all()).await;
+
+    let all = Arc::clone(own.agent.exchanges().unwrap());
+    let find = |path: &str| {
+        all.recent()
+            .into_iter()
+            .find(|exchange| exchange.path == path)
+    };
+    let small = find("/small").unwrap();
+    assert_eq!((&small.method[..], small.status), ("POST", Some(200)));
+    assert_eq!(
+        (&small.request.body[..], &small.response.body[..]),
+        (&b"uuu"[..], &b"3"[..])
+    );
+    assert_eq!(small.client, "192.0.2.7:1234");
+    assert_eq!(find("/large").unwrap().response.body_bytes, 5_000_000);
+    assert_eq!(all.recent().len(), 43);
+
+    let again = soon(own.agent.replay(small.id)).await.unwrap();
+    let replayed = all.get(again).unwrap();
+    assert_eq!(replayed.replay_of, Some(small.id));
+    assert_eq!(
+        (&replayed.request.body[..], &replayed.response.body[..]),
+        (&b"uuu"[..], &b"3"[..])
+    );
+    let cut = find("/up").unwrap().id;
+    assert_eq!(soon(own.agent.replay(cut)).await, Err(ReplayError::Cut));
+    assert_eq!(
+        soon(own.agent.replay(9999)).await,
+        Err(ReplayError::Unknown)
+    );
+}
+
+#[tokio::test]
+async fn what_is_on_its_way_is_finished_before_the_agent_ends() {
+    let mut running = start().await;
+    let (hold, held) = watch::channel(true);
+    let upstream = http_server(&mut running.tasks, held).await;
+    let mut own = run(
+        &running,
+        "right",
+        vec![endpoint(Protocol::Http, &upstream.to_string(), &[])],
+    );
+    let status = own.online().await;
+    let id = status.endpoints[0].id.clone();
+    let mut idle = running.dial(&id).await;
+    assert_eq!(ask(&mut idle, "GET", "/idle", 0).await, b"/idle");
+    let mut busy = running.dial(&id).await;
+    let asking = async {
+        assert_eq!(ask(&mut busy, "GET", "/held", 0).await, b"/held");
+    };
+    let stopping = async {
+        own.stop.cancel();
+        // It is out of service before it lets go of what it holds.
+        running.until(|seen| seen.unbinds.len() == 1).await;
+        soon(idle.read_to_end(&mut Vec::new())).await.unwrap();
+        hold.send_replace(false);
+    };
+    tokio::join!(asking, stopping);
+    drop((busy, idle));
+    assert_eq!(own.ended().await, Ok(()));
+}
+
+/// What a server puts ahead of a connection.
+const PROXIED: &[u8; 42] = b"PROXY TCP4 192.0.2.7 192.0.2.1 1234 4430\r\n";
+
+#[tokio::test]
+async fn tls_can_begin_or_end_at_the_agent_with_the_clients_address_ahead() {
+    let mut running = start().await;
+    let made = rcgen::generate_simple_self_signed(["localhost".into()]).unwrap();
+    let (chain, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+    let end = TlsEnd::new(chain.as_bytes(), key.as_bytes()).unwrap();
+
+    // A service with TLS that reads the header first.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![made.cert.der().clone()],
+            rustls::pki_types::PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into()),
+        )
+        .unwrap();
+    running.tasks.spawn(async move {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        let mut header = [0; 42];
+        socket.read_exact(&mut header).await.unwrap();
+        assert_eq!(&header, PROXIED);
+        let socket = TlsAcceptor::from(Arc::new(config))
+            .accept(socket)
+            .await
+            .unwrap();
+        answer_requests(socket, watch::channel(false).1).await;
+    });
+    let echo = echo_server(&mut running.tasks).await.to_string();
+    let trust = UpstreamTrust::Only(chain.clone().into_bytes());
+    let with_tls = trusting(
+        Protocol::Http,
+        &format!("https://localhost:{port}"),
+        &[("proxy-proto", "1")],
+        &trust,
+    );
+    let mut ending = endpoint(Protocol::Tls, &echo, &[]);
+    ending.tls_end = Some(end);
+    let mut own = run(&running, "right", vec![with_tls, ending]);
+    let status = own.online().await;
+
+    let mut stream = running.dial(&status.endpoints[0].id).await;
+    stream.write_all(PROXIED).await.unwrap();
+    assert_eq!(ask(&mut stream, "GET", "/secure", 0).await, b"/secure");
+
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(made.cert.der().clone()).unwrap();
+    let client = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let stream = running.dial(&status.endpoints[1].id).await;
+    let name = "localhost".try_into().unwrap();
+    let mut clear = soon(TlsConnector::from(Arc::new(client)).connect(name, stream))
+        .await
+        .unwrap();
+    clear.write_all(b"through and back").await.unwrap();
+    let mut back = [0; 16];
+    soon(clear.read_exact(&mut back)).await.unwrap();
+    assert_eq!(&back, b"through and back");
+}
