@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use culvert_base::net::HostName;
 use culvert_base::{BoxFuture, Fault};
-use culvert_delivery::{Destination, Source, Table, Target};
+use culvert_delivery::{Destination, Source, Table, Target, Whose};
 use culvert_edge::Snapshot;
 use culvert_events::{Filter, Selection};
 use culvert_store::Document;
@@ -307,7 +307,11 @@ impl Control {
         }
         let destination: EventDestination = stored::read(document)?;
         let (ty, configuration) = destination.target(&self.seal, head)?;
-        let target = (ty.open)(&configuration, self.delivery.net())
+        let whose = Whose {
+            destination: &head.id,
+            account: &head.account,
+        };
+        let target = (ty.open)(&configuration, self.delivery.net(), whose)
             .map_err(|refusal| Fault::new(format!("opening destination {}", head.id), refusal))?;
         seen.targets
             .insert(head.id.clone(), (head.revision, target.clone()));

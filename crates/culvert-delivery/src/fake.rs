@@ -6,9 +6,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use culvert_base::{ManualClock, OsEntropy, Timestamp};
+use culvert_store::BatchClass;
+use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+
+use crate::batch::{Batch, OpenBatch};
+use crate::guard::Rules;
+use crate::net::{Net, TargetSettings};
+use crate::retry::FailureClass;
+use crate::target::{Failure, Outcome, Target, TargetType, Verdict, Whose};
 
 /// How a request is answered.
 #[derive(Clone, Debug)]
@@ -27,6 +36,10 @@ impl Reply {
     pub(crate) fn status(status: u16) -> Self {
         Self::Status(status, Vec::new(), String::new())
     }
+
+    pub(crate) fn with(status: u16, body: impl Into<String>) -> Self {
+        Self::Status(status, Vec::new(), body.into())
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -42,6 +55,17 @@ impl Seen {
             .iter()
             .find(|(known, _)| known == name)
             .map(|(_, value)| value.as_str())
+    }
+
+    /// The body as JSON.
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+
+    /// The body, which is under gzip, as JSON.
+    pub(crate) fn unpacked(&self) -> Value {
+        assert_eq!(self.header("content-encoding"), Some("gzip"));
+        serde_json::from_reader(flate2::read::GzDecoder::new(&self.body[..])).unwrap()
     }
 
     pub(crate) fn text(&self) -> String {
@@ -185,5 +209,83 @@ pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
             "never came: {what}"
         );
         tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// A batch of these envelopes.
+pub(crate) fn batch(class: BatchClass, envelopes: &[&str]) -> Batch {
+    let mut open = OpenBatch::default();
+    for envelope in envelopes {
+        open.push(&"esb_1".into(), envelope.as_bytes());
+    }
+    Batch::read("ed_1".into(), class, open.finish()).unwrap()
+}
+
+/// An envelope as recorders make them.
+pub(crate) fn envelope(id: u32, at: &str) -> String {
+    format!(
+        r#"{{"event_id":"ev_{id}","event_type":"test","event_timestamp":"{at}","account_id":"ac_1","principal":null,"object":{{}}}}"#
+    )
+}
+
+/// Two events of one second.
+pub(crate) fn pair() -> [String; 2] {
+    [1, 2].map(|id| envelope(id, "2027-01-15T08:00:00.000Z"))
+}
+
+/// A target of `ty` on a clock that stands at 2027-01-15T08:00:00Z, allowed to reach this machine.
+pub(crate) fn target(
+    ty: &TargetType,
+    config: &Value,
+    change: impl FnOnce(&mut TargetSettings),
+) -> Arc<dyn Target> {
+    let mut settings = local_settings();
+    change(&mut settings);
+    let stored = (ty.check)(config, &settings, &OsEntropy).unwrap().stored;
+    let clock = ManualClock::at(Timestamp::from_unix_seconds(1_800_000_000));
+    let net = Net::new(settings, Arc::new(clock), Arc::new(OsEntropy));
+    (ty.open)(&stored, &net, WHOSE).unwrap()
+}
+
+/// The destination of tests.
+pub(crate) const WHOSE: Whose<'static> = Whose {
+    destination: "ed_1",
+    account: "ac_1",
+};
+
+/// Settings that allow this machine, over plain HTTP.
+pub(crate) fn local_settings() -> TargetSettings {
+    TargetSettings {
+        rules: Rules {
+            allow_networks: vec!["127.0.0.0/8".parse().unwrap()],
+            allow_plain_http: true,
+            deny_ports: Vec::new(),
+        },
+        public_base: "https://culvert.example".to_owned(),
+        node: "node-1".to_owned(),
+        ..TargetSettings::default()
+    }
+}
+
+/// The failure of a whole batch.
+pub(crate) fn failure(verdict: Verdict) -> Failure {
+    match verdict {
+        Verdict::Failed(failure) => failure,
+        other => panic!("not failed: {other:?}"),
+    }
+}
+
+/// The class of each outcome, `None` for what was taken.
+pub(crate) fn classes(verdict: Verdict) -> Vec<Option<FailureClass>> {
+    match verdict {
+        Verdict::Partial(outcomes) => outcomes
+            .into_iter()
+            .map(|outcome| match outcome {
+                Outcome::Delivered => None,
+                Outcome::NotTried => panic!("not tried"),
+                Outcome::Failed(failure) => Some(failure.class),
+            })
+            .collect(),
+        other => panic!("not partial: {other:?}"),
     }
 }

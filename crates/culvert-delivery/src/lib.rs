@@ -11,6 +11,7 @@
 //!
 //! Not here: how an event was produced, who may configure what, how metrics are exported.
 
+pub mod aws;
 pub mod batch;
 mod dispatcher;
 #[cfg(test)]
@@ -61,7 +62,7 @@ pub use net::{Net, TargetSettings};
 pub use replay::Replay;
 pub use subscription::{Destination, Source, Table};
 pub use tail::{TAIL_BYTES_MAX, TAIL_LINES_MAX, Tail, TailSpec, Tailed};
-pub use target::{Target, TargetType};
+pub use target::{Target, TargetType, Whose};
 
 /// The kind of document that destinations are stored as. A destination without one is deleted.
 pub const DESTINATION_KIND: &str = "event_destination";

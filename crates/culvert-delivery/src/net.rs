@@ -35,6 +35,7 @@ use url::Url;
 
 use culvert_base::{BoxFuture, Clock, Entropy, Fault, Timestamp};
 
+use crate::aws::AwsSettings;
 use crate::guard::{Denied, Place, Rules};
 use crate::retry::FailureClass;
 use crate::target::{Failure, FileRoots};
@@ -61,6 +62,16 @@ pub struct TargetSettings {
     /// Public base URL of the management API without a trailing slash, for the `source` of
     /// CloudEvents.
     pub public_base: String,
+    /// This node's name, for targets that keep nodes apart.
+    pub node: String,
+    /// Where the services of Amazon are, and who this server is to them (`destinations.aws`).
+    pub aws: AwsSettings,
+    /// Replaces `https://http-intake.logs.<site>` (`destinations.datadog.base_url`).
+    pub datadog_base: Option<Url>,
+    /// Sites of Datadog beside those that are known (`destinations.datadog.sites`).
+    pub datadog_sites: Vec<String>,
+    /// Replaces `https://login.microsoftonline.com` (`destinations.azure.authority_url`).
+    pub azure_authority: Option<Url>,
 }
 
 /// Turns names into addresses.
@@ -144,10 +155,19 @@ impl Net {
         &self.inner.files
     }
 
-    /// A client with a connection pool of its own.
+    /// A client with a connection pool of its own, for places that users name.
     pub fn http(&self) -> Http {
+        self.http_within(Reach::Judged)
+    }
+
+    /// The same for places that the operator named in the settings: no rule holds them back.
+    pub(crate) fn http_to_named_by_operator(&self) -> Http {
+        self.http_within(Reach::NamedByOperator)
+    }
+
+    fn http_within(&self, reach: Reach) -> Http {
         Http {
-            net: self.clone(),
+            guarded: Guarded(self.clone(), reach),
             plain: OnceLock::new(),
             tls: tokio::sync::OnceCell::new(),
         }
@@ -169,14 +189,23 @@ impl Net {
         io::Error::new(io::ErrorKind::PermissionDenied, denied)
     }
 
+    async fn connect_in_time(&self, host: &str, port: u16, reach: Reach) -> io::Result<TcpStream> {
+        let connecting = self.connect(host, port, reach);
+        tokio::time::timeout(RESOLVE_DEADLINE + CONNECT_DEADLINE, connecting)
+            .await
+            .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "connecting took too long"))?
+    }
+
     /// Resolves, judges, connects.
-    async fn connect(&self, uri: Uri) -> io::Result<TcpStream> {
-        let host = uri.host().unwrap_or_default();
-        let port = uri.port_u16().unwrap_or(match uri.scheme_str() {
-            Some("http") => 80,
-            _ => 443,
-        });
-        let rules = &self.inner.settings.rules;
+    async fn connect(&self, host: &str, port: u16, reach: Reach) -> io::Result<TcpStream> {
+        let of_the_operator;
+        let rules = match reach {
+            Reach::Judged => &self.inner.settings.rules,
+            Reach::NamedByOperator => {
+                of_the_operator = Rules::of_the_operator();
+                &of_the_operator
+            }
+        };
         rules.port(port).map_err(|denied| self.refuse(denied))?;
         let bare = host
             .strip_prefix('[')
@@ -225,7 +254,7 @@ impl Net {
         })
     }
 
-    async fn tls(&self) -> Result<Arc<rustls::ClientConfig>, Fault> {
+    pub(crate) async fn tls(&self) -> Result<Arc<rustls::ClientConfig>, Fault> {
         self.inner
             .tls
             .get_or_try_init(|| async {
@@ -284,7 +313,7 @@ fn trust(extra: Option<PathBuf>) -> Result<Arc<rustls::ClientConfig>, Fault> {
 
 /// One destination's HTTP client.
 pub struct Http {
-    net: Net,
+    guarded: Guarded,
     plain: OnceLock<Client<Guarded, Full<Bytes>>>,
     tls: tokio::sync::OnceCell<Client<HttpsConnector<Guarded>, Full<Bytes>>>,
 }
@@ -300,10 +329,39 @@ impl fmt::Debug for Http {
 pub struct Answer {
     /// HTTP status.
     pub status: u16,
+    /// Of the answer's head.
+    pub headers: HeaderMap,
     /// `Retry-After`, if it was there and could be read.
     pub retry_after: Option<Duration>,
-    /// The first 64 KiB of the body; other than UTF-8 replaced.
+    /// The body as far as it was asked for; other than UTF-8 replaced.
     pub text: String,
+}
+
+/// What is to be sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Order {
+    pub(crate) method: Method,
+    pub(crate) url: Url,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+    /// From now until the answer is whole.
+    pub(crate) deadline: Duration,
+    /// Bytes of the answer's body that are read.
+    pub(crate) answer_bytes_max: usize,
+}
+
+impl Order {
+    /// A POST whose answer says little.
+    pub(crate) fn post(url: Url, headers: HeaderMap, body: Bytes, deadline: Duration) -> Self {
+        Self {
+            method: Method::POST,
+            url,
+            headers,
+            body,
+            deadline,
+            answer_bytes_max: ANSWER_BYTES_MAX,
+        }
+    }
 }
 
 impl Http {
@@ -315,8 +373,14 @@ impl Http {
         body: Bytes,
         deadline: Duration,
     ) -> Result<Answer, Failure> {
-        let exchange = self.exchange(&to.url, headers, body);
-        match tokio::time::timeout(deadline, exchange).await {
+        self.send(Order::post(to.url.clone(), headers, body, deadline))
+            .await
+    }
+
+    /// The same with another method, or a longer answer.
+    pub(crate) async fn send(&self, order: Order) -> Result<Answer, Failure> {
+        let deadline = order.deadline;
+        match tokio::time::timeout(deadline, self.exchange(order)).await {
             Ok(outcome) => outcome,
             Err(_) => Err(Failure::new(
                 FailureClass::Unknown,
@@ -326,33 +390,29 @@ impl Http {
         }
     }
 
-    async fn exchange(
-        &self,
-        url: &Url,
-        headers: HeaderMap,
-        body: Bytes,
-    ) -> Result<Answer, Failure> {
-        let uri: Uri = url.as_str().parse().map_err(|_| {
+    async fn exchange(&self, order: Order) -> Result<Answer, Failure> {
+        let uri: Uri = order.url.as_str().parse().map_err(|_| {
             Failure::new(
                 FailureClass::Config,
                 "url",
                 "the URL cannot be sent as it is",
             )
         })?;
-        let mut request = Request::new(Full::new(body));
-        *request.method_mut() = Method::POST;
+        let answer_bytes_max = order.answer_bytes_max;
+        let mut request = Request::new(Full::new(order.body));
+        *request.method_mut() = order.method;
         *request.uri_mut() = uri;
-        *request.headers_mut() = headers;
+        *request.headers_mut() = order.headers;
         request
             .headers_mut()
             .entry(header::USER_AGENT)
             .or_insert(header::HeaderValue::from_static("culvert"));
-        let answer = if url.scheme() == "https" {
+        let answer = if order.url.scheme() == "https" {
             let client = self
                 .tls
                 .get_or_try_init(|| async {
-                    let config = self.net.tls().await?;
-                    Ok(pool(HttpsConnector::from((self.guarded(), config))))
+                    let config = self.guarded.0.tls().await?;
+                    Ok(pool(HttpsConnector::from((self.guarded.clone(), config))))
                 })
                 .await
                 .map_err(|fault: Fault| {
@@ -362,7 +422,7 @@ impl Http {
             client.request(request).await
         } else {
             self.plain
-                .get_or_init(|| pool(self.guarded()))
+                .get_or_init(|| pool(self.guarded.clone()))
                 .request(request)
                 .await
         };
@@ -374,15 +434,15 @@ impl Http {
             .headers()
             .get(header::RETRY_AFTER)
             .and_then(|value| value.to_str().ok())
-            .and_then(|value| parse_retry_after(value, self.net.now()));
+            .and_then(|value| parse_retry_after(value, self.guarded.0.now()));
         let status = answer.status().as_u16();
-        let mut body = answer.into_body();
+        let (head, mut body) = answer.into_parts();
         let mut text = Vec::new();
-        while text.len() < ANSWER_BYTES_MAX {
+        while text.len() < answer_bytes_max {
             match body.frame().await {
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
-                        let room = ANSWER_BYTES_MAX - text.len();
+                        let room = answer_bytes_max - text.len();
                         text.extend_from_slice(&data[..data.len().min(room)]);
                     }
                 }
@@ -394,13 +454,10 @@ impl Http {
         }
         Ok(Answer {
             status,
+            headers: head.headers,
             retry_after,
             text: String::from_utf8_lossy(&text).into_owned(),
         })
-    }
-
-    fn guarded(&self) -> Guarded {
-        Guarded(self.net.clone())
     }
 }
 
@@ -419,7 +476,16 @@ where
 
 /// Makes connections, all of them through the guard.
 #[derive(Clone, Debug)]
-struct Guarded(Net);
+struct Guarded(Net, Reach);
+
+/// Whose word a place is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    /// A user's: the guard judges it.
+    Judged,
+    /// The operator's, by a setting.
+    NamedByOperator,
+}
 
 impl tower::Service<Uri> for Guarded {
     type Response = TokioIo<TcpStream>;
@@ -431,11 +497,14 @@ impl tower::Service<Uri> for Guarded {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let net = self.0.clone();
+        let Self(net, reach) = self.clone();
         Box::pin(async move {
-            tokio::time::timeout(RESOLVE_DEADLINE + CONNECT_DEADLINE, net.connect(uri))
+            let port = uri.port_u16().unwrap_or(match uri.scheme_str() {
+                Some("http") => 80,
+                _ => 443,
+            });
+            net.connect_in_time(uri.host().unwrap_or_default(), port, reach)
                 .await
-                .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "connecting took too long"))?
                 .map(TokioIo::new)
         })
     }
@@ -496,6 +565,11 @@ pub fn parse_retry_after(value: &str, now: Timestamp) -> Option<Duration> {
         // More digits than fit mean longer than anybody waits.
         return Some(Duration::from_secs(value.parse().unwrap_or(u64::MAX >> 1)));
     }
+    Some(parse_date(value)?.since(now))
+}
+
+/// A date as HTTP writes it.
+pub(crate) fn parse_date(value: &str) -> Option<Timestamp> {
     let mut words = value.split(' ');
     let (Some(_weekday), Some(day), Some(month), Some(year), Some(time), Some("GMT"), None) = (
         words.next(),
@@ -509,8 +583,7 @@ pub fn parse_retry_after(value: &str, now: Timestamp) -> Option<Duration> {
         return None;
     };
     let month = MONTHS.iter().position(|name| *name == month)? + 1;
-    let at = Timestamp::parse(&format!("{year}-{month:02}-{day}T{time}Z"))?;
-    Some(at.since(now))
+    Timestamp::parse(&format!("{year}-{month:02}-{day}T{time}Z"))
 }
 
 const MONTHS: [&str; 12] = [

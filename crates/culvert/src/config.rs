@@ -381,6 +381,70 @@ pub struct Destinations {
     pub file: FileTarget,
     /// TLS towards destinations.
     pub tls: DestinationTls,
+    /// Destinations at Amazon.
+    pub aws: AwsDestinations,
+    /// Destinations at Datadog.
+    pub datadog: DatadogDestinations,
+    /// Destinations at Azure.
+    pub azure: AzureDestinations,
+}
+
+/// Destinations at Amazon.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AwsDestinations {
+    /// Replaces the endpoint of every service; else the variable `AWS_ENDPOINT_URL` does.
+    pub endpoint_url: String,
+    /// Amazon Data Firehose.
+    pub firehose: AwsService,
+    /// Amazon Kinesis.
+    pub kinesis: AwsService,
+    /// Amazon CloudWatch Logs.
+    pub logs: AwsService,
+    /// Amazon S3.
+    pub s3: AwsService,
+    /// The service that hands out the keys of roles.
+    pub sts: AwsService,
+}
+
+impl AwsDestinations {
+    /// Each service by the name of its host, with its setting.
+    pub fn services(&self) -> [(&'static str, &AwsService); 5] {
+        [
+            ("firehose", &self.firehose),
+            ("kinesis", &self.kinesis),
+            ("logs", &self.logs),
+            ("s3", &self.s3),
+            ("sts", &self.sts),
+        ]
+    }
+}
+
+/// One service of Amazon.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AwsService {
+    /// Replaces the endpoint of this service; else the variable `AWS_ENDPOINT_URL_` and the
+    /// service's name in capitals does.
+    pub endpoint_url: String,
+}
+
+/// Destinations at Datadog.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DatadogDestinations {
+    /// Replaces `https://http-intake.logs.` and the site.
+    pub base_url: String,
+    /// Sites that `ddsite` may name beside the known ones.
+    pub sites: Vec<String>,
+}
+
+/// Destinations at Azure.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AzureDestinations {
+    /// Replaces `https://login.microsoftonline.com`.
+    pub authority_url: String,
 }
 
 /// The `file` target.
@@ -659,6 +723,7 @@ pub fn load(
         &mut settings.acme.challenges,
         &mut settings.events.redact_headers,
         &mut settings.destinations.allow_networks,
+        &mut settings.destinations.datadog.sites,
     ] {
         list.retain(|item| !item.trim().is_empty());
     }

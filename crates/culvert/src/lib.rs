@@ -5,6 +5,7 @@
 
 pub mod cli;
 pub mod client;
+mod clouds;
 pub mod config;
 pub mod demo;
 pub mod issuer;

@@ -1,6 +1,7 @@
 //! The composition root: builds every part, holds the adapters between them, owns the order in which
 //! they stop.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,7 +27,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Invalid, OnExpressionError, ProxiedListener, Role, Settings};
+use crate::clouds;
+use crate::config::{self, Invalid, OnExpressionError, ProxiedListener, Role, Settings};
 use crate::issuer;
 use crate::keys::{self, MasterKey};
 use crate::metrics::{self, Sample};
@@ -266,7 +268,7 @@ impl Server {
             );
         }
 
-        let targets = target_settings(&settings)?;
+        let targets = target_settings(&settings, &config::environment())?;
         let delivery = Delivery::new(
             culvert_delivery::Settings {
                 node: settings.node(),
@@ -694,7 +696,10 @@ pub(crate) fn edge_settings(settings: &Settings) -> Result<culvert_edge::Setting
     })
 }
 
-fn target_settings(settings: &Settings) -> Result<TargetSettings> {
+fn target_settings(
+    settings: &Settings,
+    environment: &HashMap<String, String>,
+) -> Result<TargetSettings> {
     let file_root = settings.file_root();
     Ok(TargetSettings {
         rules: Rules {
@@ -710,6 +715,17 @@ fn target_settings(settings: &Settings) -> Result<TargetSettings> {
             .map(PathBuf::from),
         file_root: Some(file_root),
         public_base: settings.api.base_url.trim_end_matches('/').to_owned(),
+        node: settings.node(),
+        aws: clouds::settings(&settings.destinations.aws, environment)?,
+        datadog_base: clouds::base(
+            "destinations.datadog.base_url",
+            &settings.destinations.datadog.base_url,
+        )?,
+        datadog_sites: settings.destinations.datadog.sites.clone(),
+        azure_authority: clouds::base(
+            "destinations.azure.authority_url",
+            &settings.destinations.azure.authority_url,
+        )?,
     })
 }
 

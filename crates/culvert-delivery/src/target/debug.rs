@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use culvert_base::{BoxFuture, Entropy, Refusal};
 
-use super::{Checked, Target, TargetType, Verdict, invalid, judge, parse, place};
+use super::{Checked, Target, TargetType, Verdict, Whose, invalid, judge, parse, place};
 use crate::batch::{Batch, BatchLimits};
 use crate::guard::Place;
 use crate::net::{Http, Net, TargetSettings};
@@ -59,7 +59,7 @@ fn check(given: &Value, settings: &TargetSettings, _: &dyn Entropy) -> Result<Ch
     })
 }
 
-fn open(stored: &Value, net: &Net) -> Result<Arc<dyn Target>, Refusal> {
+fn open(stored: &Value, net: &Net, _: Whose<'_>) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
     let callback = match &config.callback_url {
         Some(url) => Some((

@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use culvert_base::{BoxFuture, Entropy, Refusal, Timestamp};
 
-use super::{Checked, Failure, Span, Target, TargetType, Verdict, invalid, parse};
+use super::{Checked, Failure, Span, Target, TargetType, Verdict, Whose, invalid, parse};
 use crate::batch::{Batch, BatchLimits};
 use crate::net::{Net, TargetSettings};
 use crate::retry::FailureClass;
@@ -160,7 +160,7 @@ fn stays_inside(root: &Path, relative: &Path) -> Result<(), Escape> {
     Ok(())
 }
 
-fn open(stored: &Value, net: &Net) -> Result<Arc<dyn Target>, Refusal> {
+fn open(stored: &Value, net: &Net, _: Whose<'_>) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
     let root = net
         .settings()

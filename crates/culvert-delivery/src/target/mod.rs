@@ -5,20 +5,27 @@
 //! the house knows of a target: its limits, its fields, and how a configuration is checked, merged,
 //! redacted and opened.
 
+pub mod azure_logs_ingestion;
+pub mod cloudwatch_logs;
+pub mod datadog;
 pub mod debug;
 pub mod file;
+pub mod firehose;
+pub mod kinesis;
 pub mod webhook;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, header};
 use schemars::{Schema, SchemaGenerator};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-use culvert_base::{BoxFuture, Code, Entropy, Refusal};
+use culvert_base::{BoxFuture, Code, Entropy, Refusal, Timestamp};
 
 use crate::batch::{Batch, BatchLimits};
 use crate::guard::Place;
@@ -28,7 +35,16 @@ use crate::retry::FailureClass;
 pub(crate) use file::FileRoots;
 
 /// Every target, sorted by name.
-pub static ALL: &[&TargetType] = &[&debug::TYPE, &file::TYPE, &webhook::TYPE];
+pub static ALL: &[&TargetType] = &[
+    &azure_logs_ingestion::TYPE,
+    &cloudwatch_logs::TYPE,
+    &datadog::TYPE,
+    &debug::TYPE,
+    &file::TYPE,
+    &firehose::TYPE,
+    &kinesis::TYPE,
+    &webhook::TYPE,
+];
 
 /// The target of that name.
 pub fn find(name: &str) -> Option<&'static TargetType> {
@@ -141,7 +157,16 @@ pub struct TargetType {
 }
 
 /// Makes a stored configuration ready to send.
-pub type Open = fn(&Value, &Net) -> Result<Arc<dyn Target>, Refusal>;
+pub type Open = fn(&Value, &Net, Whose<'_>) -> Result<Arc<dyn Target>, Refusal>;
+
+/// Whose target it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Whose<'a> {
+    /// Id of the destination.
+    pub destination: &'a str,
+    /// Id of its account.
+    pub account: &'a str,
+}
 
 impl fmt::Debug for TargetType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -154,7 +179,7 @@ impl fmt::Debug for TargetType {
 const INVALID: Code = Code::new(5140);
 
 /// The refusal of a target's field.
-fn invalid(target: &str, sentence: impl fmt::Display) -> Refusal {
+pub(crate) fn invalid(target: &str, sentence: impl fmt::Display) -> Refusal {
     Refusal::new(
         INVALID,
         format!("The {target} target is not valid: {sentence}."),
@@ -163,6 +188,9 @@ fn invalid(target: &str, sentence: impl fmt::Display) -> Refusal {
 
 /// Reads a configuration; an unknown field or a wrong type is refused.
 fn parse<C: DeserializeOwned>(target: &str, given: &Value) -> Result<C, Refusal> {
+    if !given.is_object() {
+        return Err(invalid(target, "it must be an object"));
+    }
     C::deserialize(given).map_err(|error| invalid(target, unquoted(&error.to_string())))
 }
 
@@ -179,9 +207,9 @@ fn unquoted(message: &str) -> String {
     said.trim_end_matches('.').chars().take(160).collect()
 }
 
-/// What an HTTP answer means (contract: destinations 1.3 and 6). `secrets` never appear in the text.
-fn judge(answer: &Answer, secrets: &[&str]) -> Result<(), Failure> {
-    let class = match answer.status {
+/// What an HTTP status means (contract: destinations 1.3 and 6).
+pub(crate) fn class_of_status(status: u16) -> Result<(), FailureClass> {
+    Err(match status {
         200..=299 => return Ok(()),
         300..=399 => FailureClass::Config,
         401 | 403 => FailureClass::Auth,
@@ -190,9 +218,21 @@ fn judge(answer: &Answer, secrets: &[&str]) -> Result<(), Failure> {
         413 => FailureClass::Split,
         400..=499 => FailureClass::Permanent,
         _ => FailureClass::Retryable,
+    })
+}
+
+/// What an HTTP answer means. `secrets` never appear in the text.
+fn judge(answer: &Answer, secrets: &[&str]) -> Result<(), Failure> {
+    let Err(class) = class_of_status(answer.status) else {
+        return Ok(());
     };
+    Err(failed(answer, class, secrets))
+}
+
+/// The failure that an HTTP answer tells of.
+fn failed(answer: &Answer, class: FailureClass, secrets: &[&str]) -> Failure {
     let text = scrub(&answer.text, secrets);
-    Err(Failure {
+    Failure {
         class,
         code: answer.status.to_string(),
         text: if text.is_empty() {
@@ -201,12 +241,95 @@ fn judge(answer: &Answer, secrets: &[&str]) -> Result<(), Failure> {
             text
         },
         after: answer.retry_after,
-    })
+    }
+}
+
+/// What `outcomes` of a whole batch come to.
+fn verdict(outcomes: Vec<Outcome>) -> Verdict {
+    if outcomes
+        .iter()
+        .all(|outcome| *outcome == Outcome::Delivered)
+    {
+        return Verdict::Delivered;
+    }
+    match &outcomes[..] {
+        [Outcome::Failed(only)] => Verdict::Failed(only.clone()),
+        _ => Verdict::Partial(outcomes),
+    }
+}
+
+/// What is stored: every field, the absent ones as `null`.
+fn stored<C: Serialize>(config: &C) -> Checked {
+    Checked {
+        stored: serde_json::to_value(config).expect("a configuration is plain JSON"),
+        shown_once: None,
+    }
+}
+
+/// Puts a stored secret where a new configuration leaves it out: absent, `null` or empty. `object` is
+/// the JSON pointer of what holds the field.
+pub(crate) fn keep_secret(stored: &Value, given: &mut Value, object: &str, field: &str) {
+    let Some(Value::Object(holder)) = given.pointer_mut(object) else {
+        return;
+    };
+    let is_absent = match holder.get(field) {
+        None | Some(Value::Null) => true,
+        Some(value) => value.as_str() == Some(""),
+    };
+    let kept = stored.pointer(object).and_then(|holder| holder.get(field));
+    if let (true, Some(kept)) = (is_absent, kept) {
+        holder.insert(field.to_owned(), kept.clone());
+    }
+}
+
+/// The stored form with something else in the place of a secret, if it is there. `secret` is a JSON
+/// pointer.
+pub(crate) fn hide(stored: &Value, secret: &str, with: Value) -> Value {
+    let mut shown = stored.clone();
+    if let Some(value) = shown.pointer_mut(secret) {
+        *value = with;
+    }
+    shown
+}
+
+/// When an event happened, from its envelope.
+fn moment(envelope: &[u8]) -> Option<Timestamp> {
+    #[derive(Deserialize)]
+    struct Stamped<'a> {
+        event_timestamp: &'a str,
+    }
+    let stamped: Stamped<'_> = serde_json::from_slice(envelope).ok()?;
+    Timestamp::parse(stamped.event_timestamp)
+}
+
+/// The body of an HTML form.
+pub(crate) fn form(fields: &[(&str, &str)]) -> Bytes {
+    let mut form = url::form_urlencoded::Serializer::new(String::new());
+    form.extend_pairs(fields);
+    form.finish().into()
+}
+
+/// The head of a form.
+pub(crate) fn form_headers() -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/x-www-form-urlencoded"),
+    );
+    headers
+}
+
+/// A body under gzip, fast rather than small.
+fn gzipped(body: &[u8]) -> Vec<u8> {
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut packed, body)
+        .and_then(|()| packed.finish())
+        .expect("memory takes every write")
 }
 
 /// Makes foreign text fit to be shown: secrets and URL queries taken out, control characters
 /// replaced, cut to [`FAILURE_TEXT_MAX`] characters.
-fn scrub(text: &str, secrets: &[&str]) -> String {
+pub(crate) fn scrub(text: &str, secrets: &[&str]) -> String {
     // Cut late, so that a secret across the cut is still found; but never work on megabytes.
     let mut clean: String = text.chars().take(8 * FAILURE_TEXT_MAX).collect();
     for secret in secrets.iter().filter(|secret| secret.len() >= 4) {

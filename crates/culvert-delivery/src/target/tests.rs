@@ -12,7 +12,7 @@ fn targets_are_listed_in_order_and_found_by_name() {
         assert!(ty.doc.ends_with('.'));
         assert!(culvert_events::encode::EVENT_BYTES_MAX < ty.limits.bytes_max);
     }
-    assert!(find("kinesis").is_none());
+    assert!(find("nowhere").is_none());
 }
 
 #[test]
@@ -51,10 +51,12 @@ fn nonsense_is_refused_by_every_target_with_its_code() {
         ] {
             let refusal = (ty.check)(&nonsense, &settings, &OsEntropy).unwrap_err();
             assert!(!refusal.message.contains("hidden"), "{}", refusal.message);
-            assert_eq!(
-                refusal.code,
-                Some(Code::new(5140)),
-                "{} {nonsense}",
+            let code = refusal.code.map(Code::number);
+            // A target of the contract may miss a field that has a code of its own.
+            let is_missing = nonsense == json!({}) && [5106, 5133, 5136].map(Some).contains(&code);
+            assert!(
+                is_missing || code == Some(5140),
+                "{} {nonsense}: {code:?}",
                 ty.name
             );
         }
@@ -88,6 +90,7 @@ fn answers_are_judged_by_the_table() {
     ] {
         let answer = Answer {
             status,
+            headers: HeaderMap::new(),
             retry_after: None,
             text: String::new(),
         };

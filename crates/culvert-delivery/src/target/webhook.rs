@@ -22,7 +22,8 @@ use sha2::Sha256;
 use culvert_base::{BoxFuture, Entropy, Refusal, Secret};
 
 use super::{
-    Checked, Failure, Outcome, Span, Target, TargetType, Verdict, invalid, judge, parse, place,
+    Checked, Failure, Outcome, Span, Target, TargetType, Verdict, Whose, invalid, judge, parse,
+    place,
 };
 use crate::batch::{Batch, BatchLimits, Delivery};
 use crate::guard::Place;
@@ -252,7 +253,7 @@ fn redact(stored: &Value) -> Value {
     shown
 }
 
-fn open(stored: &Value, net: &Net) -> Result<Arc<dyn Target>, Refusal> {
+fn open(stored: &Value, net: &Net, _: Whose<'_>) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
     let place = place(NAME, "url", &config.url, net.settings())?;
     let secrets = config.secrets.unwrap_or_default();

@@ -138,7 +138,7 @@ impl Bench {
                 id: "ed_1".to_owned(),
                 account: "ac_1".to_owned(),
                 revision: 1,
-                target: (ty.open)(&stored, net).unwrap(),
+                target: (ty.open)(&stored, net, crate::fake::WHOSE).unwrap(),
             }],
             replays: Vec::new(),
         });

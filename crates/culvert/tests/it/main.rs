@@ -14,6 +14,7 @@ mod clients;
 mod command_line;
 mod custom_domain;
 mod demo;
+mod destinations;
 mod documents;
 mod events_arrive;
 mod every_kind;

@@ -32,7 +32,7 @@ impl Bench {
         let stored = check(&config, self.net.settings(), &OsEntropy)
             .unwrap()
             .stored;
-        open(&stored, &self.net).unwrap()
+        open(&stored, &self.net, crate::fake::WHOSE).unwrap()
     }
 
     fn path(&self, name: &str) -> PathBuf {

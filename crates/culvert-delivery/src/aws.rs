@@ -1,0 +1,315 @@
+//! Calls to Amazon's services: where they are, how a request is signed, whose keys sign it.
+//!
+//! Signatures come from the vendor's own small crates, the requests from our client behind the
+//! address guard. A call that fails for its credentials is repeated once with fresh ones, and one
+//! that fails for the clock once with the other side's time (contract: destinations 3).
+//!
+//! Not here: what the services are told (`target`), and how often (`worker`).
+
+pub(crate) mod answer;
+pub(crate) mod arn;
+pub(crate) mod auth;
+mod keys;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use aws_credential_types::Credentials as Identity;
+use aws_sigv4::http_request::{
+    PayloadChecksumKind, PercentEncodingMode, SignableBody, SignableRequest, SigningSettings,
+    UriPathNormalizationMode, sign,
+};
+use aws_sigv4::sign::v4;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use url::Url;
+
+use culvert_base::{Refusal, Timestamp};
+
+use crate::net::{ANSWER_BYTES_MAX, Answer, Http, Net, Order, parse_date};
+use crate::retry::FailureClass;
+use crate::target::{Failure, Whose};
+use arn::Arn;
+use auth::Auth;
+pub use keys::OwnKeys;
+use keys::{Assumed, Keys};
+
+/// Server configuration of Amazon's services.
+#[derive(Clone, Debug, Default)]
+pub struct AwsSettings {
+    /// Replaces the endpoint of every service.
+    pub endpoint: Option<Url>,
+    /// Replaces the endpoint of one service, named as in [`SERVICES`]; wins over `endpoint`.
+    pub endpoints: BTreeMap<String, Url>,
+    /// The server's own keys, with which roles of users are assumed.
+    pub own_keys: OwnKeys,
+}
+
+/// The services that are called, by the names of their hosts and of their signatures.
+pub const SERVICES: [&str; 5] = ["firehose", "kinesis", "logs", "s3", "sts"];
+
+/// A call takes no longer.
+const DEADLINE: Duration = Duration::from_secs(13);
+
+/// One service in one region, as one destination calls it.
+pub(crate) struct Aws {
+    net: Net,
+    http: Http,
+    service: &'static str,
+    region: String,
+    endpoint: Url,
+    credentials: Credentials,
+    /// What to add to the clock, in milliseconds: the other side's is another.
+    skew_ms: AtomicI64,
+}
+
+impl fmt::Debug for Aws {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Aws")
+            .field("service", &self.service)
+            .field("region", &self.region)
+            .finish_non_exhaustive()
+    }
+}
+
+enum Credentials {
+    Static(Keys),
+    Role(Box<Assumed>),
+}
+
+/// One request to a service.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    pub(crate) method: Method,
+    pub(crate) url: Url,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+    pub(crate) answer_bytes_max: usize,
+}
+
+impl Aws {
+    /// The service that `arn` belongs to.
+    pub(crate) fn open(
+        service: &'static str,
+        arn: &Arn<'_>,
+        auth: &Auth,
+        net: &Net,
+        whose: Whose<'_>,
+    ) -> Result<Self, Refusal> {
+        let settings = &net.settings().aws;
+        let (endpoint, http) = endpoint(settings, service, arn.partition, arn.region, net);
+        let credentials = match auth.keys() {
+            Some(keys) => Credentials::Static(keys),
+            None => Credentials::Role(Box::new(Assumed::new(
+                auth.role_arn().unwrap_or_default(),
+                arn,
+                net,
+                whose,
+            ))),
+        };
+        Ok(Self {
+            net: net.clone(),
+            http,
+            service,
+            region: arn.region.to_owned(),
+            endpoint,
+            credentials,
+            skew_ms: AtomicI64::new(0),
+        })
+    }
+
+    /// A call of the JSON protocol.
+    ///
+    /// # Errors
+    /// The failure's code is the service's own where it gave one.
+    pub(crate) async fn json(
+        &self,
+        operation: &'static str,
+        body: Bytes,
+    ) -> Result<Answer, Failure> {
+        let mut headers = HeaderMap::new();
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/x-amz-json-1.1"),
+        );
+        headers.insert("x-amz-target", HeaderValue::from_static(operation));
+        self.call(Call {
+            method: Method::POST,
+            url: self.endpoint.clone(),
+            headers,
+            body,
+            // Batches are answered with a few hundred bytes for each of 500 records.
+            answer_bytes_max: 8 * ANSWER_BYTES_MAX,
+        })
+        .await
+    }
+
+    /// Any call, signed.
+    pub(crate) async fn call(&self, call: Call) -> Result<Answer, Failure> {
+        let keys = self.keys(None).await?;
+        match self.attempt(&call, &keys).await {
+            Err((failure, Some(server_time))) => {
+                let ahead = server_time.unix_millis() - self.net.now().unix_millis();
+                self.skew_ms.store(ahead, Ordering::Relaxed);
+                tracing::warn!(
+                    ahead_ms = ahead,
+                    "the clock of {} is another: {failure}",
+                    self.service
+                );
+                let again = self.attempt(&call, &keys).await;
+                again.map_err(|(failure, _)| failure)
+            }
+            Err((failure, None)) if failure.class == FailureClass::Auth => {
+                if let Credentials::Static(_) = self.credentials {
+                    return Err(failure);
+                }
+                let keys = self.keys(Some(&keys)).await?;
+                let again = self.attempt(&call, &keys).await;
+                again.map_err(|(failure, _)| failure)
+            }
+            other => other.map_err(|(failure, _)| failure),
+        }
+    }
+
+    /// The keys to sign with; others than `refused`, if there can be others.
+    async fn keys(&self, refused: Option<&Keys>) -> Result<Keys, Failure> {
+        match &self.credentials {
+            Credentials::Static(keys) => Ok(keys.clone()),
+            Credentials::Role(role) => role.keys(refused).await,
+        }
+    }
+
+    /// One exchange. Beside the failure: the other side's time, if the failure is about the clock.
+    async fn attempt(
+        &self,
+        call: &Call,
+        keys: &Keys,
+    ) -> Result<Answer, (Failure, Option<Timestamp>)> {
+        let skew = self.skew_ms.load(Ordering::Relaxed);
+        let now = Timestamp::from_unix_millis(self.net.now().unix_millis().saturating_add(skew));
+        let order = signed(call, keys, self.service, &self.region, now)
+            .map_err(|failure| (failure, None))?;
+        let answer = self
+            .http
+            .send(order)
+            .await
+            .map_err(|failure| (failure, None))?;
+        answer::judge(&answer, &keys.secrets()).map_err(|failure| {
+            let date = answer.headers.get(header::DATE);
+            let time = date
+                .and_then(|value| parse_date(value.to_str().ok()?))
+                .filter(|_| answer::is_about_the_clock(&failure));
+            (failure, time)
+        })?;
+        Ok(answer)
+    }
+}
+
+/// Where a service is, and a client that may go there.
+fn endpoint(
+    settings: &AwsSettings,
+    service: &str,
+    partition: &str,
+    region: &str,
+    net: &Net,
+) -> (Url, Http) {
+    match settings
+        .endpoints
+        .get(service)
+        .or(settings.endpoint.as_ref())
+    {
+        Some(elsewhere) => (elsewhere.clone(), net.http_to_named_by_operator()),
+        None => {
+            let suffix = match partition {
+                "aws-cn" => "amazonaws.com.cn",
+                _ => "amazonaws.com",
+            };
+            let derived = Url::parse(&format!("https://{service}.{region}.{suffix}/"))
+                .expect("regions were checked to be letters, digits and dashes");
+            (derived, net.http())
+        }
+    }
+}
+
+/// The request with its signature (Signature Version 4).
+fn signed(
+    call: &Call,
+    keys: &Keys,
+    service: &str,
+    region: &str,
+    now: Timestamp,
+) -> Result<Order, Failure> {
+    let unfit = |_| {
+        Failure::new(
+            FailureClass::Config,
+            "signature",
+            "the request cannot be signed",
+        )
+    };
+    let mut settings = SigningSettings::default();
+    if service == "s3" {
+        settings.percent_encoding_mode = PercentEncodingMode::Single;
+        settings.uri_path_normalization_mode = UriPathNormalizationMode::Disabled;
+        settings.payload_checksum_kind = PayloadChecksumKind::XAmzSha256;
+    }
+    let identity = Identity::new(
+        keys.id.as_str(),
+        keys.secret.reveal(),
+        keys.session.as_ref().map(|token| token.reveal().to_owned()),
+        None,
+        "culvert",
+    )
+    .into();
+    let millis = u64::try_from(now.unix_millis()).unwrap_or(0);
+    let parameters = v4::SigningParams::builder()
+        .identity(&identity)
+        .region(region)
+        .name(service)
+        .time(SystemTime::UNIX_EPOCH + Duration::from_millis(millis))
+        .settings(settings)
+        .build()
+        .map_err(|_| ())
+        .map_err(unfit)?
+        .into();
+    let named: Vec<(&str, &str)> = call
+        .headers
+        .iter()
+        .filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)))
+        .collect();
+    let signable = SignableRequest::new(
+        call.method.as_str(),
+        call.url.as_str(),
+        named.into_iter(),
+        SignableBody::Bytes(&call.body),
+    )
+    .map_err(|_| ())
+    .map_err(unfit)?;
+    let (made, _) = sign(signable, &parameters)
+        .map_err(|_| ())
+        .map_err(unfit)?
+        .into_parts();
+    let mut headers = call.headers.clone();
+    for (name, value) in made.headers() {
+        let name = HeaderName::from_bytes(name.as_bytes())
+            .map_err(|_| ())
+            .map_err(unfit)?;
+        let mut value = HeaderValue::from_str(value)
+            .map_err(|_| ())
+            .map_err(unfit)?;
+        value.set_sensitive(true);
+        headers.insert(name, value);
+    }
+    Ok(Order {
+        method: call.method.clone(),
+        url: call.url.clone(),
+        headers,
+        body: call.body.clone(),
+        deadline: DEADLINE,
+        answer_bytes_max: call.answer_bytes_max,
+    })
+}
+
+#[cfg(test)]
+mod tests;

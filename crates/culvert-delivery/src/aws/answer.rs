@@ -1,0 +1,154 @@
+//! What the answers of Amazon's services mean (contract: destinations 3).
+
+use serde_json::Value;
+
+use crate::net::Answer;
+use crate::retry::FailureClass;
+use crate::target::{Failure, class_of_status, scrub};
+
+/// Too much at once.
+const THROTTLED: &[&str] = &[
+    "BandwidthLimitExceeded",
+    "KMSThrottlingException",
+    "LimitExceededException",
+    "PriorRequestNotComplete",
+    "ProvisionedThroughputExceededException",
+    "RequestLimitExceeded",
+    "RequestThrottled",
+    "RequestThrottledException",
+    "SlowDown",
+    "ThrottledException",
+    "Throttling",
+    "ThrottlingException",
+    "TooManyRequestsException",
+];
+/// Their fault, for a while.
+const TRANSIENT: &[&str] = &[
+    "InternalError",
+    "InternalFailure",
+    "InternalFailureException",
+    "RequestTimeout",
+    "RequestTimeoutException",
+    "ServiceUnavailable",
+    "ServiceUnavailableException",
+];
+/// The clocks differ.
+const CLOCK: &[&str] = &["RequestExpired", "RequestTimeTooSkewed"];
+/// Signatures whose text may say that they are about the clock.
+const SIGNATURE: &[&str] = &["InvalidSignatureException", "SignatureDoesNotMatch"];
+/// The keys are not taken.
+const AUTH: &[&str] = &[
+    "AccessDenied",
+    "AccessDeniedException",
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "IncompleteSignature",
+    "InvalidAccessKeyId",
+    "InvalidClientTokenId",
+    "InvalidSignatureException",
+    "InvalidToken",
+    "KMSAccessDeniedException",
+    "MissingAuthenticationToken",
+    "MissingAuthenticationTokenException",
+    "RequestExpired",
+    "RequestTimeTooSkewed",
+    "SignatureDoesNotMatch",
+    "UnrecognizedClientException",
+];
+/// What is named is not there, or not in a state to be used.
+const CONFIG: &[&str] = &[
+    "InvalidKMSResourceException",
+    "InvalidSourceException",
+    "KMSDisabledException",
+    "KMSInvalidStateException",
+    "KMSNotFoundException",
+    "KMSOptInRequired",
+    "NoSuchBucket",
+    "PermanentRedirect",
+    "ResourceNotFoundException",
+];
+
+/// The class of a service's error code; `None` when the table does not know it.
+pub(crate) fn class_of(code: &str) -> Option<FailureClass> {
+    [
+        (THROTTLED, FailureClass::Retryable),
+        (TRANSIENT, FailureClass::Retryable),
+        (AUTH, FailureClass::Auth),
+        (CONFIG, FailureClass::Config),
+    ]
+    .into_iter()
+    .find(|(codes, _)| codes.contains(&code))
+    .map(|(_, class)| class)
+}
+
+/// Refuses an answer other than 2xx. `secrets` never appear in the text.
+pub(crate) fn judge(answer: &Answer, secrets: &[&str]) -> Result<(), Failure> {
+    let status = answer.status;
+    let Err(by_status) = class_of_status(status) else {
+        return Ok(());
+    };
+    let (code, message) = said(answer);
+    let class = match &*code {
+        // Of one that names no stream; others are about the content.
+        "InvalidArgumentException" if message.to_ascii_lowercase().contains("stream") => {
+            FailureClass::Config
+        }
+        code => class_of(code).unwrap_or(by_status),
+    };
+    let text = scrub(&message, secrets);
+    let mut failure = Failure::new(
+        class,
+        match code.is_empty() {
+            true => status.to_string(),
+            false => code,
+        },
+        match text.is_empty() {
+            true => format!("HTTP status {status}"),
+            false => text,
+        },
+    );
+    failure.after = answer.retry_after;
+    Err(failure)
+}
+
+/// Whether a failure says that our clock is not theirs.
+pub(super) fn is_about_the_clock(failure: &Failure) -> bool {
+    let code = failure.code.as_str();
+    let says = |word: &str| failure.text.to_ascii_lowercase().contains(word);
+    CLOCK.contains(&code)
+        || (SIGNATURE.contains(&code)
+            && (says("expired") || says("not yet current") || says("date")))
+}
+
+/// Code and message, from JSON, a header or XML; empty where there is none.
+fn said(answer: &Answer) -> (String, String) {
+    // `namespace#Code` in bodies, `Code:url` in headers.
+    let bare = |code: &str| {
+        let code = code.rsplit('#').next().unwrap_or_default();
+        code.split(':').next().unwrap_or_default().to_owned()
+    };
+    let header = answer
+        .headers
+        .get("x-amzn-errortype")
+        .and_then(|value| value.to_str().ok())
+        .map(bare);
+    if let Ok(body) = serde_json::from_str::<Value>(&answer.text) {
+        let text = |names: [&str; 2]| {
+            let found = names.iter().find_map(|name| body.get(name)?.as_str());
+            found.unwrap_or_default().to_owned()
+        };
+        let code = header.unwrap_or_else(|| bare(&text(["__type", "code"])));
+        return (code, text(["message", "Message"]));
+    }
+    let code = header.or_else(|| element(&answer.text, "Code").map(str::to_owned));
+    let message = element(&answer.text, "Message").unwrap_or_default();
+    (code.unwrap_or_default(), message.to_owned())
+}
+
+/// The text of the first element of that name. The services' answers are flat and their values free
+/// of markup.
+pub(crate) fn element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = xml.split_once(&format!("<{name}>"))?;
+    let (text, _) = rest.split_once(&format!("</{name}>"))?;
+    Some(text.trim())
+}

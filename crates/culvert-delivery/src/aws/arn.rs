@@ -1,0 +1,163 @@
+//! Names of Amazon's resources, read and judged (contract: destinations 2).
+
+use culvert_base::{Code, Refusal};
+
+const MALFORMED: Code = Code::new(5120);
+const WRONG_PARTITION: Code = Code::new(5118);
+const WRONG_SERVICE: Code = Code::new(5119);
+const WRONG_RESOURCE: Code = Code::new(5130);
+const NOT_A_ROLE: Code = Code::new(5104);
+
+const ARN_BYTES_MAX: usize = 2048;
+
+/// `arn:<partition>:<service>:<region>:<account>:<resource>`, taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Arn<'a> {
+    pub(crate) partition: &'a str,
+    pub(crate) service: &'a str,
+    /// Lower-case letters, digits and dashes; empty for global services.
+    pub(crate) region: &'a str,
+    /// Twelve digits, or empty.
+    pub(crate) account: &'a str,
+    pub(crate) resource: &'a str,
+}
+
+/// What an ARN in a field must name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) field: &'static str,
+    pub(crate) service: &'static str,
+    /// What the resource starts with, such as `stream/`.
+    pub(crate) resource: &'static str,
+    /// Whether region and account must be there.
+    pub(crate) is_regional: bool,
+}
+
+impl<'a> Arn<'a> {
+    /// Takes `text` apart; `None` when it is no ARN.
+    pub(crate) fn parse(text: &'a str) -> Option<Self> {
+        let fits = text.len() <= ARN_BYTES_MAX && text.bytes().all(|byte| byte.is_ascii_graphic());
+        let mut parts = text.splitn(6, ':');
+        let mut part = || parts.next();
+        let ("arn", arn) = (
+            part()?,
+            Self {
+                partition: part()?,
+                service: part()?,
+                region: part()?,
+                account: part()?,
+                resource: part()?,
+            },
+        ) else {
+            return None;
+        };
+        let is_region =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        let region_fits = arn.region.len() <= 32
+            && arn.region.bytes().all(is_region)
+            && !arn.region.starts_with('-')
+            && !arn.region.ends_with('-');
+        let account_fits = arn.account.is_empty()
+            || (arn.account.len() == 12 && arn.account.bytes().all(|byte| byte.is_ascii_digit()));
+        (fits && region_fits && account_fits && !arn.resource.is_empty()).then_some(arn)
+    }
+
+    /// The ARN in a field, if it names what is wanted there.
+    ///
+    /// # Errors
+    /// 5120 malformed, 5118 partition, 5119 service, 5130 type of resource.
+    pub(crate) fn check(text: Option<&'a str>, wanted: Wanted) -> Result<Self, Refusal> {
+        let Wanted {
+            field,
+            service,
+            resource,
+            is_regional,
+        } = wanted;
+        let arn = text.and_then(Self::parse).ok_or_else(|| {
+            Refusal::new(
+                MALFORMED,
+                format!("`{field}` is not an ARN such as {}.", example(wanted)),
+            )
+        })?;
+        if !is_partition(arn.partition) {
+            let sentence =
+                format!("The partition of `{field}` must be one of Amazon's, such as `aws`.");
+            return Err(Refusal::new(WRONG_PARTITION, sentence));
+        }
+        if arn.service != service {
+            let sentence = format!("`{field}` must be an ARN of the service `{service}`.");
+            return Err(Refusal::new(WRONG_SERVICE, sentence));
+        }
+        if is_regional && (arn.region.is_empty() || arn.account.is_empty()) {
+            let sentence = format!(
+                "`{field}` must have a region and an account, as in {}.",
+                example(wanted)
+            );
+            return Err(Refusal::new(MALFORMED, sentence));
+        }
+        match arn.resource.strip_prefix(resource) {
+            None => {
+                let sentence = format!(
+                    "`{field}` must name a resource of the type of {}.",
+                    example(wanted)
+                );
+                Err(Refusal::new(WRONG_RESOURCE, sentence))
+            }
+            Some(name) if !is_name(name) => {
+                let sentence =
+                    format!("The name at the end of `{field}` is not one that the service takes.");
+                Err(Refusal::new(MALFORMED, sentence))
+            }
+            Some(_) => Ok(arn),
+        }
+    }
+
+    /// The name behind the type of a resource.
+    pub(crate) fn name(&self, wanted: Wanted) -> &'a str {
+        let name = self
+            .resource
+            .strip_prefix(wanted.resource)
+            .unwrap_or_default();
+        name.strip_suffix(":*").unwrap_or(name)
+    }
+}
+
+/// Whether `text` is the ARN of an IAM role; 5104 when not.
+pub(crate) fn check_role(text: Option<&str>) -> Result<(), Refusal> {
+    let is_role = text.and_then(Arn::parse).is_some_and(|arn| {
+        is_partition(arn.partition)
+            && arn.service == "iam"
+            && !arn.account.is_empty()
+            && arn
+                .resource
+                .strip_prefix("role/")
+                .is_some_and(|name| !name.is_empty())
+    });
+    if is_role {
+        Ok(())
+    } else {
+        Err(Refusal::of(NOT_A_ROLE))
+    }
+}
+
+/// Any text with `aws`, and the one that published examples use.
+fn is_partition(text: &str) -> bool {
+    text.contains("aws") || text == "ngrok-local"
+}
+
+fn is_name(text: &str) -> bool {
+    let name = text.strip_suffix(":*").unwrap_or(text);
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/#".contains(&byte);
+    !name.is_empty() && name.len() <= 512 && name.bytes().all(allowed)
+}
+
+fn example(wanted: Wanted) -> String {
+    let place = match wanted.is_regional {
+        true => "us-east-1:123456789012",
+        false => ":",
+    };
+    format!(
+        "`arn:aws:{}:{place}:{}name`",
+        wanted.service, wanted.resource
+    )
+}

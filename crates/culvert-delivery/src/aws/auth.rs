@@ -1,0 +1,113 @@
+//! `auth` of the targets at Amazon: static keys or a role (contract: management API 2.4).
+
+use culvert_base::{Code, Refusal, Secret};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::arn;
+use super::keys::Keys;
+use crate::target;
+
+const MISSING: Code = Code::new(5106);
+const NEITHER: Code = Code::new(5107);
+const BOTH: Code = Code::new(5116);
+
+/// Who culvert is to Amazon: exactly one of the two.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "AwsAuth")]
+pub(crate) struct Auth {
+    /// A role that the server assumes with its own credentials, with your account's id as external
+    /// id.
+    #[serde(default)]
+    role: Option<Role>,
+    /// Static keys.
+    #[serde(default)]
+    creds: Option<Creds>,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "AwsRole")]
+struct Role {
+    /// ARN of the IAM role. Its trust policy should ask for the external id.
+    #[serde(default)]
+    role_arn: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "AwsCredentials")]
+struct Creds {
+    /// Id of the access key.
+    #[serde(default)]
+    aws_access_key_id: Option<String>,
+    /// The secret access key. Never shown again.
+    #[serde(default)]
+    aws_secret_access_key: Option<String>,
+}
+
+const KEY_BYTES_MAX: usize = 256;
+
+impl Auth {
+    /// Judges what a caller sent.
+    ///
+    /// # Errors
+    /// 5106 when there is none, 5107 and 5116 when it is not exactly one of both, 5104 when the role
+    /// is none, 5140 for keys that are no text of a header.
+    pub(crate) fn check(given: Option<&Self>, target: &str) -> Result<(), Refusal> {
+        let Some(auth) = given else {
+            return Err(Refusal::of(MISSING));
+        };
+        match (&auth.role, &auth.creds) {
+            (None, None) => Err(Refusal::of(NEITHER)),
+            (Some(_), Some(_)) => Err(Refusal::of(BOTH)),
+            (Some(role), None) => arn::check_role(role.role_arn.as_deref()),
+            (None, Some(creds)) => {
+                for (name, value) in [
+                    ("aws_access_key_id", &creds.aws_access_key_id),
+                    ("aws_secret_access_key", &creds.aws_secret_access_key),
+                ] {
+                    let fits = value.as_ref().is_some_and(|text| {
+                        (1..=KEY_BYTES_MAX).contains(&text.len())
+                            && text.bytes().all(|byte| byte.is_ascii_graphic())
+                    });
+                    if !fits {
+                        return Err(target::invalid(
+                            target,
+                            format_args!("`auth.creds.{name}` must be 1 to 256 visible characters"),
+                        ));
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The static keys.
+    pub(super) fn keys(&self) -> Option<Keys> {
+        let creds = self.creds.as_ref()?;
+        Some(Keys {
+            id: creds.aws_access_key_id.clone().unwrap_or_default(),
+            secret: Secret::new(creds.aws_secret_access_key.clone().unwrap_or_default()),
+            session: None,
+        })
+    }
+
+    /// The role to assume.
+    pub(super) fn role_arn(&self) -> Option<&str> {
+        self.role.as_ref()?.role_arn.as_deref()
+    }
+}
+
+/// Puts the stored secret where the new configuration leaves it out.
+pub(crate) fn merge(stored: &Value, mut given: Value) -> Value {
+    target::keep_secret(stored, &mut given, "/auth/creds", "aws_secret_access_key");
+    given
+}
+
+/// The configuration without the secret.
+pub(crate) fn redact(stored: &Value) -> Value {
+    target::hide(stored, "/auth/creds/aws_secret_access_key", Value::Null)
+}

@@ -1,0 +1,310 @@
+//! Keys that sign: the server's own, and those of a role that was assumed with them.
+//!
+//! The server's own keys come from where every program of Amazon's looks for them: the environment,
+//! a web identity, the container's or the instance's endpoint. They are fetched for each assumption,
+//! about once an hour for each destination, and kept no longer.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, header};
+use serde::Deserialize;
+use tokio::sync::Mutex;
+use url::Url;
+
+use culvert_base::{Secret, Timestamp};
+
+use super::answer::{self, element};
+use super::arn::Arn;
+use super::{Call, DEADLINE, endpoint, signed};
+use crate::net::{ANSWER_BYTES_MAX, Http, Net, Order};
+use crate::retry::FailureClass;
+use crate::target::{Failure, Whose, form, form_headers};
+
+/// Keys of a role are renewed that long before they end.
+const RENEWED_BEFORE: Duration = Duration::from_secs(300);
+/// The endpoints that hand out keys are near.
+const NEAR: Duration = Duration::from_secs(5);
+
+/// A pair of keys, with its token when it is for a while.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Keys {
+    pub(crate) id: String,
+    pub(crate) secret: Secret,
+    pub(crate) session: Option<Secret>,
+}
+
+impl Keys {
+    /// What must not be shown.
+    pub(crate) fn secrets(&self) -> Vec<&str> {
+        let session = self.session.as_ref().map(Secret::reveal);
+        [self.secret.reveal()].into_iter().chain(session).collect()
+    }
+}
+
+/// Where the server's own keys come from.
+#[derive(Clone, Debug, Default)]
+pub enum OwnKeys {
+    /// The server has none; roles cannot be assumed.
+    #[default]
+    None,
+    /// `AWS_ACCESS_KEY_ID` and the variables beside it.
+    Given {
+        /// Id of the key.
+        id: String,
+        /// The secret key.
+        secret: Secret,
+        /// Token, of keys that are for a while.
+        session: Option<Secret>,
+    },
+    /// `AWS_WEB_IDENTITY_TOKEN_FILE`: a token of the cluster is exchanged for a role's keys.
+    WebIdentity {
+        /// File with the token; read at each use.
+        token_file: PathBuf,
+        /// `AWS_ROLE_ARN`.
+        role_arn: String,
+    },
+    /// `AWS_CONTAINER_CREDENTIALS_FULL_URI` or `…_RELATIVE_URI`.
+    Container {
+        /// Where to ask.
+        url: Url,
+        /// Value of the `authorization` header.
+        token: Option<Secret>,
+        /// File with that value; read at each use.
+        token_file: Option<PathBuf>,
+    },
+    /// The instance's metadata service, version 2.
+    Instance {
+        /// `http://169.254.169.254/`, or what `AWS_EC2_METADATA_SERVICE_ENDPOINT` says.
+        endpoint: Url,
+    },
+}
+
+/// A role, assumed when its keys are needed.
+pub(super) struct Assumed {
+    role_arn: String,
+    session_name: String,
+    /// The account of the destination: without it, anyone who knows the role's name could have this
+    /// server use it.
+    external_id: String,
+    region: String,
+    net: Net,
+    sts: Url,
+    http: Http,
+    kept: Mutex<Option<(Keys, Timestamp)>>,
+}
+
+impl Assumed {
+    pub(super) fn new(role_arn: &str, at: &Arn<'_>, net: &Net, whose: Whose<'_>) -> Self {
+        let (sts, http) = endpoint(&net.settings().aws, "sts", at.partition, at.region, net);
+        Self {
+            role_arn: role_arn.to_owned(),
+            session_name: format!("culvert-{}", whose.destination)
+                .chars()
+                .take(64)
+                .collect(),
+            external_id: whose.account.to_owned(),
+            region: at.region.to_owned(),
+            net: net.clone(),
+            sts,
+            http,
+            kept: Mutex::new(None),
+        }
+    }
+
+    /// Keys that hold for a while yet, other than `refused`.
+    pub(super) async fn keys(&self, refused: Option<&Keys>) -> Result<Keys, Failure> {
+        let mut kept = self.kept.lock().await;
+        if let Some((keys, until)) = &*kept
+            && self.net.now().plus(RENEWED_BEFORE) < *until
+            && refused != Some(keys)
+        {
+            return Ok(keys.clone());
+        }
+        let own = own_keys(&self.net, &self.sts, &self.http).await?;
+        let form = form(&[
+            ("Action", "AssumeRole"),
+            ("Version", "2011-06-15"),
+            ("RoleArn", &self.role_arn),
+            ("RoleSessionName", &self.session_name),
+            ("ExternalId", &self.external_id),
+            ("DurationSeconds", "3600"),
+        ]);
+        let call = Call {
+            method: Method::POST,
+            url: self.sts.clone(),
+            headers: form_headers(),
+            body: form,
+            answer_bytes_max: ANSWER_BYTES_MAX,
+        };
+        let order = signed(&call, &own, "sts", &self.region, self.net.now())?;
+        let answer = self.http.send(order).await?;
+        answer::judge(&answer, &own.secrets()).map_err(refused_role)?;
+        let made = of_xml(&answer.text)?;
+        *kept = Some(made.clone());
+        Ok(made.0)
+    }
+}
+
+/// A refusal by STS is about who we are or what we may, whatever its status.
+fn refused_role(mut failure: Failure) -> Failure {
+    if !matches!(
+        failure.class,
+        FailureClass::Retryable | FailureClass::Unknown
+    ) {
+        failure.class = FailureClass::Auth;
+    }
+    failure.text = format!("the role cannot be assumed: {}", failure.text)
+        .chars()
+        .take(crate::target::FAILURE_TEXT_MAX)
+        .collect();
+    failure
+}
+
+/// The server's own keys.
+async fn own_keys(net: &Net, sts: &Url, http: &Http) -> Result<Keys, Failure> {
+    match &net.settings().aws.own_keys {
+        OwnKeys::None => Err(Failure::new(
+            FailureClass::Auth,
+            "credentials",
+            "this server has no credentials of its own to assume roles with",
+        )),
+        OwnKeys::Given {
+            id,
+            secret,
+            session,
+        } => Ok(Keys {
+            id: id.clone(),
+            secret: secret.clone(),
+            session: session.clone(),
+        }),
+        OwnKeys::WebIdentity {
+            token_file,
+            role_arn,
+        } => {
+            let token = read(token_file).await?;
+            let body = form(&[
+                ("Action", "AssumeRoleWithWebIdentity"),
+                ("Version", "2011-06-15"),
+                ("RoleArn", role_arn),
+                ("RoleSessionName", "culvert"),
+                ("WebIdentityToken", token.reveal()),
+            ]);
+            let order = Order::post(sts.clone(), form_headers(), body, DEADLINE);
+            let answer = http.send(order).await?;
+            answer::judge(&answer, &[token.reveal()]).map_err(refused_role)?;
+            Ok(of_xml(&answer.text)?.0)
+        }
+        OwnKeys::Container {
+            url,
+            token,
+            token_file,
+        } => {
+            let token = match token_file {
+                Some(path) => Some(read(path).await?),
+                None => token.clone(),
+            };
+            let mut headers = HeaderMap::new();
+            if let Some(token) = token {
+                headers.insert(header::AUTHORIZATION, header_of(token.reveal())?);
+            }
+            of_json(&get(net, Method::GET, url.clone(), headers).await?)
+        }
+        OwnKeys::Instance { endpoint } => {
+            let at = |path: &str| endpoint.join(path).map_err(|_| unreadable());
+            let mut headers = HeaderMap::new();
+            headers.insert(
+                "x-aws-ec2-metadata-token-ttl-seconds",
+                HeaderValue::from_static("300"),
+            );
+            let token = get(net, Method::PUT, at("latest/api/token")?, headers).await?;
+            let mut headers = HeaderMap::new();
+            headers.insert("x-aws-ec2-metadata-token", header_of(token.trim())?);
+            let roles = at("latest/meta-data/iam/security-credentials/")?;
+            let role = get(net, Method::GET, roles.clone(), headers.clone()).await?;
+            let role = role.lines().next().unwrap_or_default().trim();
+            let keys = roles.join(role).map_err(|_| unreadable())?;
+            of_json(&get(net, Method::GET, keys, headers).await?)
+        }
+    }
+}
+
+/// An answer of an endpoint that hands out keys.
+async fn get(net: &Net, method: Method, url: Url, headers: HeaderMap) -> Result<String, Failure> {
+    let order = Order {
+        method,
+        ..Order::post(url, headers, Bytes::new(), NEAR)
+    };
+    let answer = net.http_to_named_by_operator().send(order).await?;
+    if (200..300).contains(&answer.status) {
+        return Ok(answer.text);
+    }
+    Err(Failure::new(
+        FailureClass::Auth,
+        "credentials",
+        format!(
+            "the endpoint of this server's own credentials answered {}",
+            answer.status
+        ),
+    ))
+}
+
+async fn read(path: &PathBuf) -> Result<Secret, Failure> {
+    let text = tokio::fs::read_to_string(path).await.map_err(|error| {
+        tracing::error!(cause = %error, "a token of this server's own credentials cannot be read");
+        unreadable()
+    })?;
+    Ok(Secret::new(text.trim().to_owned()))
+}
+
+fn header_of(text: &str) -> Result<HeaderValue, Failure> {
+    let mut value = HeaderValue::from_str(text).map_err(|_| unreadable())?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+fn unreadable() -> Failure {
+    Failure::new(
+        FailureClass::Auth,
+        "credentials",
+        "this server's own credentials cannot be read",
+    )
+}
+
+/// Keys in an answer of STS, and when they end.
+fn of_xml(xml: &str) -> Result<(Keys, Timestamp), Failure> {
+    let text = |name: &str| element(xml, name).filter(|text| !text.is_empty());
+    let read = || {
+        let keys = Keys {
+            id: text("AccessKeyId")?.to_owned(),
+            secret: Secret::new(text("SecretAccessKey")?.to_owned()),
+            session: Some(Secret::new(text("SessionToken")?.to_owned())),
+        };
+        Some((keys, Timestamp::parse(text("Expiration")?)?))
+    };
+    read().ok_or_else(|| {
+        Failure::new(
+            FailureClass::Retryable,
+            "sts",
+            "the answer with the role's keys cannot be read",
+        )
+    })
+}
+
+/// Keys in an answer of a container's or an instance's endpoint.
+fn of_json(text: &str) -> Result<Keys, Failure> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct Document {
+        access_key_id: String,
+        secret_access_key: Secret,
+        token: Option<Secret>,
+    }
+    let document: Document = serde_json::from_str(text).map_err(|_| unreadable())?;
+    Ok(Keys {
+        id: document.access_key_id,
+        secret: document.secret_access_key,
+        session: document.token,
+    })
+}

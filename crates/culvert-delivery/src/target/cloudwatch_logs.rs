@@ -1,0 +1,273 @@
+//! `cloudwatch_logs`: events as entries of an Amazon CloudWatch log group (contract: destinations
+//! 3.3).
+//!
+//! Each node writes a log stream of its own for each day, and makes it when it is missing. The
+//! service wants the entries of one call in the order of their times and within 24 hours; a batch
+//! that spans more goes in several calls.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use culvert_base::{BoxFuture, Entropy, Refusal, Timestamp};
+
+use super::{
+    Checked, Failure, Outcome, Target, TargetType, Verdict, Whose, moment, parse, stored, verdict,
+};
+use crate::aws::Aws;
+use crate::aws::arn::{Arn, Wanted};
+use crate::aws::auth::{self, Auth};
+use crate::batch::{Batch, BatchLimits};
+use crate::net::{Net, TargetSettings};
+use crate::retry::FailureClass;
+
+const NAME: &str = "cloudwatch_logs";
+const GROUP: Wanted = Wanted {
+    field: "log_group_arn",
+    service: "logs",
+    resource: "log-group:",
+    is_regional: true,
+};
+/// The service counts this for each entry beside its text.
+const BYTES_OF_AN_ENTRY: usize = 26;
+const EVENTS_MAX: u32 = 8_000;
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+const MISSING: &str = "ResourceNotFoundException";
+
+/// This target.
+pub static TYPE: TargetType = TargetType {
+    name: NAME,
+    doc: "Writes each event to an Amazon CloudWatch log group, in a log stream for each node and day.",
+    // Together with what is counted for entries below 1,048,576 bytes.
+    limits: BatchLimits {
+        events_max: EVENTS_MAX,
+        bytes_max: (1 << 20) - EVENTS_MAX as usize * BYTES_OF_AN_ENTRY,
+    },
+    schema: |generator| generator.subschema_for::<Config>(),
+    check,
+    merge: auth::merge,
+    redact: auth::redact,
+    open,
+};
+
+/// Configuration of the `cloudwatch_logs` target.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "CloudwatchLogsTarget")]
+struct Config {
+    /// Who culvert is to Amazon.
+    #[serde(default)]
+    auth: Option<Auth>,
+    /// ARN of the log group: `arn:aws:logs:<region>:<account>:log-group:<name>`. The group must
+    /// exist; log streams are made in it.
+    #[serde(default)]
+    log_group_arn: Option<String>,
+}
+
+fn check(given: &Value, _: &TargetSettings, _: &dyn Entropy) -> Result<Checked, Refusal> {
+    let config: Config = parse(NAME, given)?;
+    Auth::check(config.auth.as_ref(), NAME)?;
+    Arn::check(config.log_group_arn.as_deref(), GROUP)?;
+    Ok(stored(&config))
+}
+
+fn open(stored: &Value, net: &Net, whose: Whose<'_>) -> Result<Arc<dyn Target>, Refusal> {
+    let config: Config = parse(NAME, stored)?;
+    let arn = Arn::check(config.log_group_arn.as_deref(), GROUP)?;
+    let auth = config.auth.unwrap_or_default();
+    let node: String = net
+        .settings()
+        .node
+        .chars()
+        .map(|c| {
+            if matches!(c, ':' | '*') || c.is_control() {
+                '-'
+            } else {
+                c
+            }
+        })
+        .take(200)
+        .collect();
+    Ok(Arc::new(CloudwatchLogs {
+        aws: Aws::open("logs", &arn, &auth, net, whose)?,
+        group: arn.name(GROUP).to_owned(),
+        streams: format!("culvert/{}/{node}", whose.destination),
+        net: net.clone(),
+    }))
+}
+
+#[derive(Debug)]
+struct CloudwatchLogs {
+    aws: Aws,
+    group: String,
+    /// What the names of our log streams begin with.
+    streams: String,
+    net: Net,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PutLogEvents<'a> {
+    log_group_name: &'a str,
+    log_stream_name: &'a str,
+    log_events: Vec<Entry<'a>>,
+}
+
+#[derive(Serialize)]
+struct Entry<'a> {
+    timestamp: i64,
+    message: &'a str,
+}
+
+/// An event of the batch, by its place in it.
+#[derive(Clone, Copy)]
+struct Dated<'a> {
+    index: usize,
+    at: Timestamp,
+    text: &'a str,
+}
+
+/// Entries that were left out of what was taken: positions in the call.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Rejected {
+    too_new_log_event_start_index: Option<usize>,
+    too_old_log_event_end_index: Option<usize>,
+    expired_log_event_end_index: Option<usize>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Put {
+    rejected_log_events_info: Option<Rejected>,
+}
+
+impl Target for CloudwatchLogs {
+    fn send<'a>(&'a self, batch: &'a Batch) -> BoxFuture<'a, Verdict> {
+        Box::pin(async move {
+            let now = self.net.now();
+            let mut entries: Vec<Dated<'_>> = batch
+                .deliveries()
+                .enumerate()
+                .filter_map(|(index, delivery)| {
+                    Some(Dated {
+                        index,
+                        at: moment(delivery.envelope).unwrap_or(now),
+                        text: std::str::from_utf8(delivery.envelope).ok()?,
+                    })
+                })
+                .collect();
+            entries.sort_by_key(|entry| entry.at);
+            let not_text = Failure::new(FailureClass::Permanent, "text", "the event is not text");
+            let mut outcomes = vec![Outcome::Failed(not_text); batch.len()];
+            for entry in &entries {
+                outcomes[entry.index] = Outcome::NotTried;
+            }
+            for call in within_a_day(&entries) {
+                match self.put(call).await {
+                    Ok(rejected) => {
+                        for (place, entry) in call.iter().enumerate() {
+                            outcomes[entry.index] = rejected.outcome(place);
+                        }
+                    }
+                    // Nothing was taken yet: the failure is the batch's, which may be split.
+                    Err(failure) if call.len() == batch.len() => return Verdict::Failed(failure),
+                    Err(failure) => {
+                        for entry in call {
+                            outcomes[entry.index] = Outcome::Failed(failure.clone());
+                        }
+                        break;
+                    }
+                }
+            }
+            verdict(outcomes)
+        })
+    }
+
+    fn limits(&self) -> BatchLimits {
+        TYPE.limits
+    }
+}
+
+/// The entries in calls that span less than a day each.
+fn within_a_day<'e, 'a>(mut entries: &'e [Dated<'a>]) -> Vec<&'e [Dated<'a>]> {
+    let mut calls = Vec::new();
+    while let Some(first) = entries.first() {
+        let end = entries.partition_point(|entry| entry.at.since(first.at) < DAY);
+        let (call, rest) = entries.split_at(end.max(1));
+        calls.push(call);
+        entries = rest;
+    }
+    calls
+}
+
+impl CloudwatchLogs {
+    async fn put(&self, entries: &[Dated<'_>]) -> Result<Rejected, Failure> {
+        let day: String = self.net.now().to_millis_text().chars().take(10).collect();
+        let stream = format!("{}/{day}", self.streams);
+        let request = PutLogEvents {
+            log_group_name: &self.group,
+            log_stream_name: &stream,
+            log_events: entries
+                .iter()
+                .map(|entry| Entry {
+                    timestamp: entry.at.unix_millis(),
+                    message: entry.text,
+                })
+                .collect(),
+        };
+        let body: bytes::Bytes = serde_json::to_vec(&request)
+            .expect("a request is plain JSON")
+            .into();
+        let operation = "Logs_20140328.PutLogEvents";
+        let answer = match self.aws.json(operation, body.clone()).await {
+            Err(failure) if failure.code == MISSING => {
+                self.make(&stream).await?;
+                self.aws.json(operation, body).await?
+            }
+            other => other?,
+        };
+        // An empty body is a success without anything to tell.
+        let put = serde_json::from_str::<Put>(&answer.text);
+        Ok(put
+            .ok()
+            .and_then(|put| put.rejected_log_events_info)
+            .unwrap_or_default())
+    }
+
+    /// Makes the log stream, unless it is there.
+    async fn make(&self, stream: &str) -> Result<(), Failure> {
+        let request = json!({"logGroupName": self.group, "logStreamName": stream});
+        let body = request.to_string().into();
+        match self.aws.json("Logs_20140328.CreateLogStream", body).await {
+            Err(failure) if failure.code != "ResourceAlreadyExistsException" => Err(failure),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Rejected {
+    /// What became of the entry at `place`.
+    fn outcome(&self, place: usize) -> Outcome {
+        let before = |end: Option<usize>| end.is_some_and(|end| place < end);
+        let (code, text) = if before(self.expired_log_event_end_index) {
+            ("expired", "the event is older than the log group keeps")
+        } else if before(self.too_old_log_event_end_index) {
+            ("too_old", "the event is more than 14 days old")
+        } else if self
+            .too_new_log_event_start_index
+            .is_some_and(|start| place >= start)
+        {
+            ("too_new", "the event is more than 2 hours in the future")
+        } else {
+            return Outcome::Delivered;
+        };
+        Outcome::Failed(Failure::new(FailureClass::Permanent, code, text))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,187 @@
+//! Where the clouds of destinations are, and who this server is to them: from settings, and from the
+//! variables that every program of Amazon's reads.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use culvert_base::Secret;
+use culvert_delivery::aws::{AwsSettings, OwnKeys};
+use url::Url;
+
+use crate::config::AwsDestinations;
+
+/// Settings and variables of Amazon's services; a setting wins over a variable.
+pub(crate) fn settings(
+    settings: &AwsDestinations,
+    environment: &HashMap<String, String>,
+) -> Result<AwsSettings> {
+    let pick = |key: &str, setting: &str, variables: &[&str]| {
+        let set = Some((key.to_owned(), setting)).filter(|(_, text)| !text.is_empty());
+        let set = set.or_else(|| {
+            let set = |name: &&&str| environment.get(**name).is_some_and(|text| !text.is_empty());
+            let name = variables.iter().find(set)?;
+            Some(((*name).to_owned(), environment.get(*name)?.as_str()))
+        });
+        set.map_or(Ok(None), |(name, text)| base(&name, text))
+    };
+    let mut endpoints = BTreeMap::new();
+    for (service, setting) in settings.services() {
+        let key = format!("destinations.aws.{service}.endpoint_url");
+        let variable = format!("AWS_ENDPOINT_URL_{}", service.to_ascii_uppercase());
+        let mut variables = vec![variable.as_str()];
+        if service == "logs" {
+            variables.push("AWS_ENDPOINT_URL_CLOUDWATCH_LOGS");
+        }
+        if let Some(endpoint) = pick(&key, &setting.endpoint_url, &variables)? {
+            endpoints.insert(service.to_owned(), endpoint);
+        }
+    }
+    Ok(AwsSettings {
+        endpoint: pick(
+            "destinations.aws.endpoint_url",
+            &settings.endpoint_url,
+            &["AWS_ENDPOINT_URL"],
+        )?,
+        endpoints,
+        own_keys: own_keys(environment)?,
+    })
+}
+
+/// The URL in a setting or variable, as a base that paths are joined to; `None` when it is empty.
+pub(crate) fn base(name: &str, text: &str) -> Result<Option<Url>> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let Ok(mut url) = Url::parse(text) else {
+        bail!("`{name}` must be a URL such as `https://aws.example.com`");
+    };
+    if !matches!(url.scheme(), "http" | "https") || url.host().is_none() {
+        bail!("`{name}` must start with `https://` or `http://` and name a host");
+    }
+    if !url.path().ends_with('/') {
+        let path = format!("{}/", url.path());
+        url.set_path(&path);
+    }
+    Ok(Some(url))
+}
+
+/// The first source of keys that the environment names; the instance's own is the last.
+fn own_keys(environment: &HashMap<String, String>) -> Result<OwnKeys> {
+    let variable = |name: &str| {
+        environment
+            .get(name)
+            .filter(|text| !text.is_empty())
+            .cloned()
+    };
+    if let (Some(id), Some(secret)) = (
+        variable("AWS_ACCESS_KEY_ID"),
+        variable("AWS_SECRET_ACCESS_KEY"),
+    ) {
+        return Ok(OwnKeys::Given {
+            id,
+            secret: Secret::new(secret),
+            session: variable("AWS_SESSION_TOKEN").map(Secret::new),
+        });
+    }
+    if let (Some(file), Some(role_arn)) = (
+        variable("AWS_WEB_IDENTITY_TOKEN_FILE"),
+        variable("AWS_ROLE_ARN"),
+    ) {
+        return Ok(OwnKeys::WebIdentity {
+            token_file: PathBuf::from(file),
+            role_arn,
+        });
+    }
+    let full = variable("AWS_CONTAINER_CREDENTIALS_FULL_URI");
+    let relative = variable("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
+        .map(|path| format!("http://169.254.170.2{path}"));
+    if let Some(text) = relative.or(full) {
+        let Ok(url) = Url::parse(&text) else {
+            bail!("the variable with the endpoint of the container's credentials is no URL");
+        };
+        return Ok(OwnKeys::Container {
+            url,
+            token: variable("AWS_CONTAINER_AUTHORIZATION_TOKEN").map(Secret::new),
+            token_file: variable("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE").map(PathBuf::from),
+        });
+    }
+    if variable("AWS_EC2_METADATA_DISABLED").is_some_and(|text| text.eq_ignore_ascii_case("true")) {
+        return Ok(OwnKeys::None);
+    }
+    let endpoint = variable("AWS_EC2_METADATA_SERVICE_ENDPOINT");
+    let endpoint = endpoint.unwrap_or_else(|| "http://169.254.169.254/".to_owned());
+    Ok(
+        match base("AWS_EC2_METADATA_SERVICE_ENDPOINT", &endpoint)? {
+            Some(endpoint) => OwnKeys::Instance { endpoint },
+            None => OwnKeys::None,
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variables(given: &[(&str, &str)]) -> HashMap<String, String> {
+        given
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect()
+    }
+
+    #[test]
+    fn a_setting_wins_over_a_variable_and_a_service_over_all() {
+        let mut given = AwsDestinations {
+            endpoint_url: "http://all.example".into(),
+            ..AwsDestinations::default()
+        };
+        given.kinesis.endpoint_url = "http://kinesis.example/x".into();
+        let environment = variables(&[
+            ("AWS_ENDPOINT_URL", "http://variable.example"),
+            ("AWS_ENDPOINT_URL_KINESIS", "http://variable.example"),
+            ("AWS_ENDPOINT_URL_CLOUDWATCH_LOGS", "http://logs.example"),
+        ]);
+        let read = settings(&given, &environment).unwrap();
+        assert_eq!(read.endpoint.unwrap().as_str(), "http://all.example/");
+        assert_eq!(
+            read.endpoints["kinesis"].as_str(),
+            "http://kinesis.example/x/"
+        );
+        assert_eq!(read.endpoints["logs"].as_str(), "http://logs.example/");
+        assert_eq!(read.endpoints.len(), 2);
+        for wrong in ["ftp://a.example", "nonsense", "http://"] {
+            let environment = variables(&[("AWS_ENDPOINT_URL", wrong)]);
+            assert!(
+                settings(&AwsDestinations::default(), &environment).is_err(),
+                "{wrong}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_servers_own_keys_come_from_the_first_place_that_is_named() {
+        let web = [
+            ("AWS_WEB_IDENTITY_TOKEN_FILE", "/token"),
+            ("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/x"),
+        ];
+        let keys = [
+            ("AWS_ACCESS_KEY_ID", "AKIA"),
+            ("AWS_SECRET_ACCESS_KEY", "s"),
+        ];
+        let container = [("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "/v2/x")];
+        let all = variables(&[&keys[..], &web, &container].concat());
+        assert!(matches!(own_keys(&all).unwrap(), OwnKeys::Given { id, .. } if id == "AKIA"));
+        let without_keys = variables(&[&web[..], &container].concat());
+        assert!(matches!(
+            own_keys(&without_keys).unwrap(),
+            OwnKeys::WebIdentity { .. }
+        ));
+        assert!(matches!(own_keys(&variables(&container)).unwrap(),
+            OwnKeys::Container { url, .. } if url.as_str() == "http://169.254.170.2/v2/x"));
+        assert!(matches!(own_keys(&HashMap::new()).unwrap(),
+            OwnKeys::Instance { endpoint } if endpoint.as_str() == "http://169.254.169.254/"));
+        let off = variables(&[("AWS_EC2_METADATA_DISABLED", "TRUE")]);
+        assert!(matches!(own_keys(&off).unwrap(), OwnKeys::None));
+    }
+}

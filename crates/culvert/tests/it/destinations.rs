@@ -1,0 +1,328 @@
+//! Destinations against the systems they are for, or against what stands for those: Amazon's services
+//! as `moto` plays them with its authentication on, and the published library of Standard Webhooks.
+//! Without the environment that `scripts/python-clients` made a test says that it is skipped.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+
+use culvert_base::{ManualClock, OsEntropy, Secret, Timestamp};
+use culvert_delivery::aws::OwnKeys;
+use culvert_delivery::batch::{Batch, OpenBatch};
+use culvert_delivery::guard::Rules;
+use culvert_delivery::retry::FailureClass;
+use culvert_delivery::target::{Verdict, find};
+use culvert_delivery::{Net, TargetSettings, Whose};
+use culvert_store::BatchClass;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+use crate::harness::{Backend, Harness, Receiver, eventually};
+
+const SUITE: &str = "destinations";
+
+/// A program of the suite in Python, asked and answering in lines of JSON.
+pub struct Partner {
+    _child: Child,
+    input: ChildStdin,
+    output: Lines<BufReader<ChildStdout>>,
+}
+
+impl Partner {
+    /// `None`, told aloud, where there is no environment to run it in.
+    pub fn start(program: &str) -> Option<Self> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let place = root.join("target/python-clients").join(SUITE);
+        // The script writes this copy last.
+        if !place.join("requirements.txt").exists() {
+            println!(
+                "skipped: no Python environment for `{SUITE}`; scripts/python-clients makes it"
+            );
+            return None;
+        }
+        let mut child = Command::new(place.join("bin/python"))
+            .arg("-B")
+            .arg(root.join("tests/clients").join(SUITE).join(program))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        Some(Self {
+            input: child.stdin.take().unwrap(),
+            output: BufReader::new(child.stdout.take().unwrap()).lines(),
+            _child: child,
+        })
+    }
+
+    /// The next line it says.
+    pub async fn said(&mut self) -> Value {
+        let line = self.output.next_line().await.unwrap();
+        serde_json::from_str(&line.expect("the partner goes on")).unwrap()
+    }
+
+    /// Asks and waits for the answer.
+    pub async fn ask(&mut self, question: &Value) -> Value {
+        let line = format!("{question}\n");
+        self.input.write_all(line.as_bytes()).await.unwrap();
+        self.said().await
+    }
+}
+
+/// Amazon's services with one user, streams and groups named `events`.
+struct Amazon {
+    partner: Partner,
+    url: String,
+    id: String,
+    secret: String,
+}
+
+impl Amazon {
+    async fn start() -> Option<Self> {
+        let mut partner = Partner::start("amazon.py")?;
+        let said = partner.said().await;
+        let text = |name: &str| said[name].as_str().unwrap().to_owned();
+        Some(Self {
+            url: text("url"),
+            id: text("aws_access_key_id"),
+            secret: text("aws_secret_access_key"),
+            partner,
+        })
+    }
+
+    fn creds(&self) -> Value {
+        json!({"creds": {"aws_access_key_id": self.id, "aws_secret_access_key": self.secret}})
+    }
+
+    /// What may reach it, with its user's keys as the server's own.
+    fn settings(&self) -> TargetSettings {
+        let mut settings = TargetSettings {
+            rules: Rules {
+                allow_networks: vec!["127.0.0.1/32".parse().unwrap()],
+                allow_plain_http: true,
+                deny_ports: Vec::new(),
+            },
+            node: "node-1".into(),
+            ..TargetSettings::default()
+        };
+        settings.aws.endpoint = Some(self.url.parse().unwrap());
+        settings.aws.own_keys = OwnKeys::Given {
+            id: self.id.clone(),
+            secret: Secret::new(self.secret.clone()),
+            session: None,
+        };
+        settings
+    }
+}
+
+const STREAM: &str = "arn:aws:kinesis:us-east-1:123456789012:stream/events";
+const DELIVERY: &str = "arn:aws:firehose:us-east-1:123456789012:deliverystream/events";
+const GROUP: &str = "arn:aws:logs:us-east-1:123456789012:log-group:/edge/events:*";
+
+/// Events of a server arrive at each service, signed with static keys that the service checks.
+#[tokio::test(flavor = "multi_thread")]
+async fn events_reach_amazons_services_with_static_keys() {
+    let Some(mut amazon) = Amazon::start().await else {
+        return;
+    };
+    let url = amazon.url.clone();
+    let culvert = Harness::start_with(&Backend::Sqlite, |settings| {
+        settings.destinations.aws.endpoint_url = url;
+    })
+    .await;
+    let mut ids = Vec::new();
+    for target in [
+        json!({"kinesis": {"auth": amazon.creds(), "stream_arn": STREAM}}),
+        json!({"firehose": {"auth": amazon.creds(), "delivery_stream_arn": DELIVERY}}),
+        json!({"cloudwatch_logs": {"auth": amazon.creds(), "log_group_arn": GROUP}}),
+    ] {
+        let body = json!({"format": "json", "target": target});
+        let made = culvert.create("event_destinations", body).await;
+        assert!(!made.to_string().contains(&amazon.secret));
+        ids.push(made["id"].clone());
+    }
+    let sources = json!([{"type": "api_key_created.v0"}]);
+    let body = json!({"destination_ids": ids, "sources": sources});
+    culvert.create("event_subscriptions", body).await;
+    let key = culvert
+        .create("api_keys", json!({"description": "é"}))
+        .await;
+
+    for (service, at) in [("kinesis", 1), ("firehose", 1), ("logs", 1)] {
+        let mut found = Value::Null;
+        eventually(service, async || {
+            found = amazon.partner.ask(&service.into()).await;
+            !found.as_array().unwrap().is_empty()
+        })
+        .await;
+        assert_eq!(
+            found[0][at]["event_type"], "api_key_created.v0",
+            "{service}"
+        );
+        assert_eq!(found[0][at]["object"]["id"], key["id"], "{service}");
+        assert_eq!(found[0][at]["object"]["description"], "é", "{service}");
+    }
+    culvert.stop().await;
+}
+
+fn events(first: usize, count: usize) -> Batch {
+    let mut open = OpenBatch::default();
+    for id in first..first + count {
+        let at = Timestamp::from_unix_millis(now_ms()).to_millis_text();
+        let line = format!(
+            r#"{{"event_id":"ev_{id}","event_type":"test","event_timestamp":"{at}","account_id":"ac_1","principal":null,"object":{{}}}}"#
+        );
+        open.push(&Arc::from("esb_1"), line.as_bytes());
+    }
+    Batch::read("ed_1".into(), BatchClass::Traffic, open.finish()).unwrap()
+}
+
+/// Now, as the services' own clock tells it.
+fn now_ms() -> i64 {
+    use culvert_base::Clock;
+    culvert_base::SystemClock.now().unix_millis()
+}
+
+/// A role is assumed under the account's external id; wrong ids, keys and names have their class, and
+/// the largest batch is taken.
+#[tokio::test(flavor = "multi_thread")]
+async fn roles_and_refusals_are_as_amazons_authentication_has_them() {
+    let Some(mut amazon) = Amazon::start().await else {
+        return;
+    };
+    let settings = amazon.settings();
+    let clock = Arc::new(ManualClock::at(Timestamp::from_unix_millis(now_ms())));
+    let net = Net::new(settings.clone(), clock, Arc::new(OsEntropy));
+    let role = json!({"role": {"role_arn": "arn:aws:iam::123456789012:role/events"}});
+    let wrong_secret =
+        json!({"creds": {"aws_access_key_id": amazon.id, "aws_secret_access_key": "wrong"}});
+    let unknown_key =
+        json!({"creds": {"aws_access_key_id": "AKIAUNKNOWN", "aws_secret_access_key": "wrong"}});
+    let send = async |name: &str, config: Value, account: &str, batch: &Batch| {
+        let ty = find(name).unwrap();
+        let stored = (ty.check)(&config, &settings, &OsEntropy).unwrap().stored;
+        let whose = Whose {
+            destination: "ed_1",
+            account,
+        };
+        (ty.open)(&stored, &net, whose).unwrap().send(batch).await
+    };
+    let kinesis = |auth: &Value, stream: &str| json!({"auth": auth, "stream_arn": stream});
+    let refused = |verdict: Verdict| match verdict {
+        Verdict::Failed(failure) => (failure.class, failure.code),
+        other => panic!("not refused: {other:?}"),
+    };
+    let few = events(0, 2);
+
+    let sent = send("kinesis", kinesis(&role, STREAM), "ac_1", &few).await;
+    assert_eq!(sent, Verdict::Delivered);
+    let sent = send("kinesis", kinesis(&role, STREAM), "ac_2", &few).await;
+    assert_eq!(refused(sent), (FailureClass::Auth, "AccessDenied".into()));
+    let sent = send("kinesis", kinesis(&wrong_secret, STREAM), "ac_1", &few).await;
+    assert_eq!(refused(sent).0, FailureClass::Auth);
+    let sent = send("kinesis", kinesis(&unknown_key, STREAM), "ac_1", &few).await;
+    assert_eq!(refused(sent).0, FailureClass::Auth);
+    let nowhere = STREAM.replace("events", "nowhere");
+    let sent = send("kinesis", kinesis(&amazon.creds(), &nowhere), "ac_1", &few).await;
+    assert_eq!(
+        refused(sent),
+        (FailureClass::Config, "ResourceNotFoundException".into())
+    );
+    let config = json!({"auth": amazon.creds(), "log_group_arn": GROUP.replace("edge", "no")});
+    let sent = send("cloudwatch_logs", config, "ac_1", &few).await;
+    assert_eq!(
+        refused(sent),
+        (FailureClass::Config, "ResourceNotFoundException".into())
+    );
+
+    let many = events(2, 500);
+    for (name, field, arn) in [
+        ("kinesis", "stream_arn", STREAM),
+        ("firehose", "delivery_stream_arn", DELIVERY),
+        ("cloudwatch_logs", "log_group_arn", GROUP),
+    ] {
+        let config = json!({"auth": amazon.creds(), field: arn});
+        assert_eq!(
+            send(name, config, "ac_1", &many).await,
+            Verdict::Delivered,
+            "{name}"
+        );
+    }
+    let found = amazon.partner.ask(&"kinesis".into()).await;
+    assert_eq!(found.as_array().unwrap().len(), 502);
+    // Each record of traffic has a key of its own, so that shards share them.
+    assert!(
+        found
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|record| record[0] == record[1]["event_id"])
+    );
+    let found = amazon.partner.ask(&"firehose".into()).await;
+    assert_eq!(found.as_array().unwrap().len(), 500);
+    let found = amazon.partner.ask(&"logs".into()).await;
+    let names: Vec<_> = found
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|event| event[0].as_str().unwrap())
+        .collect();
+    assert_eq!(names.len(), 500);
+    assert!(
+        names
+            .iter()
+            .all(|name| name.starts_with("culvert/ed_1/node-1/20")),
+        "{}",
+        names[0]
+    );
+}
+
+/// The scheme's own library takes every request and refuses one that was touched.
+#[tokio::test(flavor = "multi_thread")]
+async fn webhooks_verify_by_the_published_library() {
+    let Some(mut library) = Partner::start("webhooks.py") else {
+        return;
+    };
+    let culvert = Harness::start(&Backend::Sqlite).await;
+    for (mode, encoding) in [
+        ("single", "envelope"),
+        ("single", "cloudevents"),
+        ("batch", "envelope"),
+        ("batch", "cloudevents"),
+    ] {
+        let hook = Receiver::start().await;
+        let url = format!("http://{}/hook", hook.address);
+        let target = json!({"webhook": {"url": url, "mode": mode, "encoding": encoding}});
+        let body = json!({"format": "json", "target": target});
+        let made = culvert.create("event_destinations", body).await;
+        let secret = &made["target"]["webhook"]["secrets"][0];
+        let sources = json!([{"type": "api_key_created.v0"}]);
+        let body = json!({"destination_ids": [made["id"]], "sources": sources});
+        culvert.create("event_subscriptions", body).await;
+        culvert
+            .create("api_keys", json!({"description": "é"}))
+            .await;
+        eventually("a request", async || !hook.received().is_empty()).await;
+        let request = hook.received().remove(0);
+        let headers: serde_json::Map<String, Value> = request
+            .headers
+            .iter()
+            .map(|(name, value)| (name.to_string(), value.to_str().unwrap().into()))
+            .collect();
+        let text = String::from_utf8(request.body.to_vec()).unwrap();
+        let question = |body: &str| json!({"secret": secret, "headers": headers, "body": body});
+        assert_eq!(
+            library.ask(&question(&text)).await,
+            "ok",
+            "{mode} {encoding}"
+        );
+        let touched = text.replacen("api_key_created", "api_key_deleted", 1);
+        assert_ne!(
+            library.ask(&question(&touched)).await,
+            "ok",
+            "{mode} {encoding}"
+        );
+    }
+    culvert.stop().await;
+}
