@@ -16,6 +16,7 @@ pub mod compile;
 mod cx;
 pub mod error;
 mod input;
+mod list;
 mod listfilter;
 mod management;
 mod mirror;
@@ -55,6 +56,7 @@ pub use caller::{Caller, OwnerKind, Role};
 pub use compile::EdgePort;
 pub use culvert_delivery::{Tail, TailSpec, Tailed};
 pub use error::Error;
+pub use list::texts;
 pub use operation::{
     Answer, BodySpec, Call, Method, Operation, Parameter, Reply, Run, SchemaOf, Status, operations,
 };

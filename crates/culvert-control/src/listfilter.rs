@@ -11,8 +11,13 @@
 
 use std::time::Duration;
 
-use culvert_base::{Code, Ksuid, Refusal, Timestamp};
+use culvert_base::{Code, Refusal, Timestamp};
+use culvert_store::TextField;
 use serde_json::Value as Json;
+
+mod span;
+
+pub(crate) use span::{Looked, Span};
 
 /// Longest filter, in bytes.
 const SOURCE_BYTES_MAX: usize = 4096;
@@ -34,6 +39,8 @@ pub(crate) struct Field {
 pub(crate) enum Shape {
     /// The stored form has it by the same name, which lets the store look for it.
     Text,
+    /// The same, where the stored form has it in the object of this name.
+    Within(&'static str),
     /// An identifier: text without string functions.
     Id,
     Time,
@@ -54,6 +61,20 @@ pub(crate) const ID: Field = field("id", Shape::Id);
 pub(crate) const CREATED_AT: Field = field("created_at", Shape::Time);
 pub(crate) const DESCRIPTION: Field = field("description", Shape::Text);
 pub(crate) const METADATA: Field = field("metadata", Shape::Text);
+
+impl Field {
+    /// Where the stored form has it; `None` for what the store does not look for.
+    pub(crate) fn stored(self) -> Option<TextField> {
+        let within = match self.shape {
+            Shape::Within(object) => Some(object),
+            Shape::Text => None,
+            Shape::Id if self.name != ID.name => None,
+            _ => return None,
+        };
+        let name = self.name;
+        Some(TextField { name, within })
+    }
+}
 
 pub(crate) const fn field(name: &'static str, shape: Shape) -> Field {
     Field { name, shape }
@@ -584,7 +605,7 @@ fn comparable(relation: Relation, a: Type, b: Type) -> bool {
 
 fn type_of(shape: Shape) -> Type {
     match shape {
-        Shape::Text | Shape::First(_) | Shape::EndpointType => Type::Text,
+        Shape::Text | Shape::Within(_) | Shape::First(_) | Shape::EndpointType => Type::Text,
         Shape::Id | Shape::Reference | Shape::Link => Type::Id,
         Shape::Time => Type::Time,
         Shape::Flag => Type::Bool,
@@ -681,7 +702,9 @@ fn hold_field(field: Field, object: &Json) -> Held<'_> {
             .try_fold(object, |inner, name| inner.get(name))
     };
     match field.shape {
-        Shape::Text | Shape::Id | Shape::EndpointType => Held::Text(text(value())),
+        Shape::Text | Shape::Within(_) | Shape::Id | Shape::EndpointType => {
+            Held::Text(text(value()))
+        }
         Shape::Reference | Shape::Link => {
             Held::Text(text(value().and_then(|value| value.get("id"))))
         }
@@ -772,144 +795,6 @@ fn items<'v>(list: &Held<'v>, object: &'v Json) -> Vec<Held<'v>> {
             .collect(),
         _ => Vec::new(),
     }
-}
-
-/// Bounds of what can pass. Each may be wider than need be; what is within is still looked at.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Span {
-    /// No body of an id sorts before this.
-    pub(crate) from: Option<String>,
-    /// Every body of an id sorts before this.
-    pub(crate) before: Option<String>,
-    /// The object they all refer to.
-    pub(crate) refers_to: Option<String>,
-    /// What the stored forms of all have in them.
-    pub(crate) contains: Option<String>,
-}
-
-impl Span {
-    fn narrow(&mut self, expr: &Expr, prefix: &str) {
-        match expr {
-            Expr::And(a, b) => {
-                self.narrow(a, prefix);
-                self.narrow(b, prefix);
-            }
-            Expr::Compare(relation, a, b) => match (&**a, &**b) {
-                (Expr::Field(field), literal) => {
-                    self.compare(*field, *relation, literal, prefix);
-                }
-                (literal, Expr::Field(field)) => {
-                    self.compare(*field, relation.mirrored(), literal, prefix);
-                }
-                _ => {}
-            },
-            Expr::In(value, list) => {
-                if let (Expr::Field(field), Expr::List(items)) = (&**value, &**list)
-                    && field.name == ID.name
-                {
-                    self.one_of(items, prefix);
-                }
-            }
-            Expr::Match(_, text, part) => {
-                if let (Expr::Field(field), Expr::Text(part)) = (&**text, &**part)
-                    && field.shape == Shape::Text
-                    && !part.is_empty()
-                {
-                    self.contains = spelled(part);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn compare(&mut self, field: Field, relation: Relation, literal: &Expr, prefix: &str) {
-        use Relation::{Equal, Greater, GreaterEqual, Less, LessEqual};
-        let (from, to) = match literal {
-            Expr::Text(text) if field.name == ID.name => match body(text, prefix) {
-                Some(body) => (body.to_owned(), behind(body)),
-                None => return,
-            },
-            Expr::Time(at) if field.name == CREATED_AT.name => {
-                let id = |at: Timestamp| Ksuid::new(at, [0; 16]).to_string();
-                (id(at.minus(SLACK)), id(at.plus(SLACK)))
-            }
-            Expr::Text(text) if field.shape == Shape::Link && relation == Equal => {
-                self.refers_to = (!text.is_empty()).then(|| text.clone());
-                return;
-            }
-            Expr::Text(text) if field.shape == Shape::Text && relation == Equal => {
-                if let (false, Some(spelled)) = (text.is_empty(), spelled(text)) {
-                    self.contains = Some(format!("\"{}\":\"{spelled}\"", field.name));
-                }
-                return;
-            }
-            _ => return,
-        };
-        if matches!(relation, Equal | Greater | GreaterEqual) {
-            self.from = self.from.take().max(Some(from));
-        }
-        if matches!(relation, Equal | Less | LessEqual) {
-            self.bound(to);
-        }
-    }
-
-    fn one_of(&mut self, items: &[Expr], prefix: &str) {
-        let bodies: Option<Vec<&str>> = items
-            .iter()
-            .map(|item| match item {
-                Expr::Text(text) => body(text, prefix),
-                _ => None,
-            })
-            .collect();
-        if let Some((first, last)) = bodies
-            .as_deref()
-            .and_then(|bodies| Some((bodies.iter().min()?, bodies.iter().max()?)))
-        {
-            self.from = self.from.take().max(Some((*first).to_owned()));
-            self.bound(behind(last));
-        }
-    }
-
-    /// No more than up to there.
-    pub(crate) fn bound(&mut self, before: String) {
-        self.before = Some(match self.before.take() {
-            Some(known) => known.min(before),
-            None => before,
-        });
-    }
-}
-
-impl Relation {
-    /// The same with its sides exchanged.
-    const fn mirrored(self) -> Self {
-        match self {
-            Self::Less => Self::Greater,
-            Self::LessEqual => Self::GreaterEqual,
-            Self::GreaterEqual => Self::LessEqual,
-            Self::Greater => Self::Less,
-            equality => equality,
-        }
-    }
-}
-
-/// An id has the second in it in which the object was made, give or take what making it took.
-const SLACK: Duration = Duration::from_secs(5);
-
-/// The body of an id with this prefix.
-fn body<'t>(text: &'t str, prefix: &str) -> Option<&'t str> {
-    let (found, body) = culvert_base::id::split(text)?;
-    (found == prefix).then_some(body)
-}
-
-/// What sorts right behind a body.
-fn behind(body: &str) -> String {
-    format!("{body}!")
-}
-
-/// A text as JSON has it between quotes, which is how stored forms have it.
-fn spelled(text: &str) -> Option<String> {
-    let json = serde_json::to_string(text).ok()?;
-    Some(json.get(1..json.len() - 1)?.to_owned())
 }
 
 #[cfg(test)]

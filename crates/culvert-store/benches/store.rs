@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use culvert_base::{Clock, Event, SystemClock};
-use culvert_store::{Changes, Document, Head, Key, OnDelete, Ref, Store, StoreUrl, Told};
+use culvert_store::{Changes, Document, Head, Key, OnDelete, Ref, Store, StoreUrl, Texts, Told};
 use tokio::task::JoinSet;
 
 const CALLERS: usize = 64;
@@ -31,7 +31,9 @@ async fn measure() {
     let folder = tempfile::tempdir().unwrap();
     println!("one sync: {:?}", one_sync(&folder.path().join("sync")));
     let url = StoreUrl::Sqlite(folder.path().join("state.db"));
-    let store = Store::open(&url, Arc::new(SystemClock)).await.unwrap();
+    let store = Store::open(&url, Arc::new(SystemClock), Texts::default())
+        .await
+        .unwrap();
     let owner = Document {
         keys: Vec::new(),
         refs: Vec::new(),

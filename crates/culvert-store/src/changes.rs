@@ -10,6 +10,7 @@ use crate::chain::Link;
 use crate::dialect::{Arg, Connection};
 use crate::document::{Document, Head, Key, OnDelete};
 use crate::statements::{meta, state};
+use crate::texts::{self, Standing, Texts};
 use crate::writer::{Book, Outcome};
 use crate::{audit, outbox};
 
@@ -100,6 +101,10 @@ pub enum CommitError {
 #[derive(Debug)]
 pub(crate) struct Journal {
     pub(crate) revision: watch::Sender<i64>,
+    /// What documents are found by.
+    pub(crate) texts: Texts,
+    /// What stands for it in the ledger.
+    pub(crate) mark: String,
 }
 
 /// One write to the state.
@@ -117,6 +122,12 @@ pub(crate) enum Entry {
     Chain {
         rows_max: i64,
     },
+    /// The rows of texts are those of this program from now on, made anew.
+    ClaimTexts,
+    /// Rows of texts that are missing, of this many documents at most.
+    CatchUp {
+        documents_max: usize,
+    },
 }
 
 /// What an entry's writer hears.
@@ -133,6 +144,8 @@ pub(crate) struct Page {
     outbox: i64,
     /// At `outbox`, unless a program that knows of no chain has written since.
     head: Link,
+    /// At `revision`, unless rows are to be made up for.
+    texts: Standing,
 }
 
 /// Rows without a hash that one transaction chains before its own.
@@ -157,6 +170,7 @@ impl Book for Journal {
                 revision: row.get(0)?,
                 outbox: row.get(1)?,
                 head: audit::link(&row, 2)?,
+                texts: Standing::read(&row, 4, &self.mark)?,
             };
             if page.head.seq < page.outbox {
                 page.head =
@@ -175,8 +189,13 @@ impl Book for Journal {
         Box::pin(async move {
             match entry {
                 Entry::Commit(changes) => {
+                    let has_all_texts = page.texts.is_whole(page.revision);
                     page.revision += 1;
-                    match changes.apply(connection, page).await {
+                    match changes.apply(connection, page, &self.texts).await {
+                        Ok(()) if has_all_texts => {
+                            page.texts.up_to = page.revision;
+                            Ok(Outcome::Written(Answer::Revision(page.revision)))
+                        }
                         Ok(()) => Ok(Outcome::Written(Answer::Revision(page.revision))),
                         Err(Failure::Refused(refused)) => Ok(Outcome::Refused(refused)),
                         Err(Failure::Database(error)) => Err(error),
@@ -198,6 +217,26 @@ impl Book for Journal {
                     let n_left = page.outbox.saturating_sub(page.head.seq);
                     Ok(Outcome::Written(Answer::Rows(n_left.unsigned_abs())))
                 }
+                Entry::ClaimTexts => {
+                    let n = connection
+                        .run(state::CLAIM_TEXTS, &[Arg::Text(&self.mark)])
+                        .await?;
+                    page.texts = Standing {
+                        up_to: 0,
+                        is_ours: true,
+                    };
+                    Ok(Outcome::Written(Answer::Rows(n)))
+                }
+                Entry::CatchUp { documents_max } => {
+                    if !page.texts.is_ours {
+                        return Ok(Outcome::Unchanged(Answer::Rows(0)));
+                    }
+                    let (from, to) = (page.texts.up_to, page.revision);
+                    page.texts.up_to =
+                        texts::catch_up(connection, &self.texts, from, to, *documents_max).await?;
+                    let n_left = to.saturating_sub(page.texts.up_to);
+                    Ok(Outcome::Written(Answer::Rows(n_left.unsigned_abs())))
+                }
             }
         })
     }
@@ -214,6 +253,7 @@ impl Book for Journal {
                 Arg::Int(page.outbox),
                 Arg::Int(page.head.seq),
                 Arg::Text(&head),
+                Arg::Int(page.texts.up_to),
             ];
             connection.run(state::ADVANCE, &arguments).await.map(drop)
         })
@@ -254,9 +294,14 @@ impl From<CommitError> for Failure {
 }
 
 impl Changes {
-    async fn apply(&self, connection: &mut Connection, page: &mut Page) -> Result<(), Failure> {
+    async fn apply(
+        &self,
+        connection: &mut Connection,
+        page: &mut Page,
+        texts: &Texts,
+    ) -> Result<(), Failure> {
         for step in &self.steps {
-            step.apply(connection, page).await?;
+            step.apply(connection, page, texts).await?;
         }
         // References are judged by how things stand at the end, so the order of steps is free.
         for step in &self.steps {
@@ -267,14 +312,19 @@ impl Changes {
 }
 
 impl Step {
-    async fn apply(&self, connection: &mut Connection, page: &mut Page) -> Result<(), Failure> {
+    async fn apply(
+        &self,
+        connection: &mut Connection,
+        page: &mut Page,
+        texts: &Texts,
+    ) -> Result<(), Failure> {
         match self {
             Self::Insert(document, told) => {
-                insert(connection, document, page.revision).await?;
+                insert(connection, document, page.revision, texts).await?;
                 told.tell(connection, page).await
             }
             Self::Replace(document, told) => {
-                replace(connection, document, page.revision).await?;
+                replace(connection, document, page.revision, texts).await?;
                 told.tell(connection, page).await
             }
             Self::Remove(head, told) => {
@@ -372,6 +422,7 @@ async fn insert(
     connection: &mut Connection,
     document: &Document,
     revision: i64,
+    texts: &Texts,
 ) -> Result<(), Failure> {
     let head = &document.head;
     let n_written = connection
@@ -396,21 +447,32 @@ async fn insert(
         }
         .into());
     }
+    texts::insert(connection, &texts_of(texts, head, &document.body)).await?;
     link(connection, document).await
+}
+
+/// The rows of a document with this body.
+fn texts_of(texts: &Texts, head: &Head, body: &str) -> Vec<[String; 5]> {
+    texts.rows(&head.id, &head.kind, &head.account, body)
 }
 
 async fn replace(
     connection: &mut Connection,
     document: &Document,
     revision: i64,
+    texts: &Texts,
 ) -> Result<(), Failure> {
     let head = &document.head;
     let named = [Arg::Text(&head.id), Arg::Text(&head.kind)];
     let stored = connection
-        .row(state::LINKS, &[named[0], named[1], Arg::Int(head.revision)])
+        .row(
+            state::BEFORE,
+            &[named[0], named[1], Arg::Int(head.revision)],
+        )
         .await?
         .ok_or(CommitError::Stale)?;
     let links_before: String = stored.get(0)?;
+    let body_before: String = stored.get(1)?;
     let links = document.links()?;
     connection
         .run(
@@ -425,6 +487,11 @@ async fn replace(
             ],
         )
         .await?;
+    let rows = texts_of(texts, head, &document.body);
+    if rows != texts_of(texts, head, &body_before) {
+        texts::remove(connection, &[&head.id]).await?;
+        texts::insert(connection, &rows).await?;
+    }
     if links == links_before {
         return Ok(());
     }

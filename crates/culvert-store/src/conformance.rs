@@ -10,6 +10,7 @@ mod place;
 mod queue;
 mod statements;
 mod store;
+mod texts;
 
 /// Runs each test on both engines.
 macro_rules! on_both_engines {

@@ -61,6 +61,7 @@ const IN_POSTGRES: &[(&str, &str)] = &[
     (" INTEGER", " BIGINT"),
     (" TEXT", " TEXT COLLATE \"C\""),
     (" BLOB", " BYTEA"),
+    (") STRICT, WITHOUT ROWID;", ");"),
     (") STRICT;", ");"),
 ];
 
@@ -99,6 +100,14 @@ macro_rules! query {
 }
 
 impl Connection {
+    /// This engine's spelling.
+    pub(crate) const fn spell(&self, pair: Pair) -> &'static str {
+        match self {
+            Self::Sqlite(_) => pair.sqlite,
+            Self::Postgres(_) => pair.postgres,
+        }
+    }
+
     /// All rows.
     pub(crate) async fn rows(
         &mut self,

@@ -21,6 +21,7 @@ mod postgres;
 mod queue;
 mod sqlite;
 mod statements;
+mod texts;
 mod writer;
 
 use std::fmt;
@@ -51,6 +52,7 @@ pub use queue::{
     Backlog, BatchClass, Burial, CursorMove, DEAD_LETTERS_FOR, DEAD_LETTERS_MAX, DeadLetter, Lease,
     NewBatch, Queue, QueueError, WHY_BYTES_MAX,
 };
+pub use texts::{Like, TextField, TextQuery, Texts};
 
 /// Where the store is.
 #[derive(Clone, PartialEq, Eq)]
@@ -101,7 +103,7 @@ pub struct Store {
 #[derive(Debug)]
 struct Shared {
     database: Database,
-    writer: Writer<Journal>,
+    writer: Arc<Writer<Journal>>,
     lookup: Lookup,
     journal: Arc<Journal>,
 }
@@ -115,22 +117,28 @@ const STATE: Part = Part {
 
 impl Store {
     /// Opens the store, makes or migrates its tables, and starts its tasks on the current runtime.
-    pub async fn open(url: &StoreUrl, clock: Arc<dyn Clock>) -> Result<Self, Fault> {
+    /// Documents are found by `texts`; a store opened without any leaves that to others.
+    pub async fn open(url: &StoreUrl, clock: Arc<dyn Clock>, texts: Texts) -> Result<Self, Fault> {
         let database = Database::open(url, STATE, clock.as_ref()).await?;
+        let mark = texts.mark();
+        let (revision, _) = texts::ledger(&database.pool, &mark).await?;
         let journal = Arc::new(Journal {
-            revision: watch::Sender::new(latest_revision(&database.pool).await?),
+            revision: watch::Sender::new(revision),
+            texts,
+            mark,
         });
-        let writer = database.start_writer(Arc::clone(&journal));
+        let writer = Arc::new(database.start_writer(Arc::clone(&journal)));
         let (lookup, tasks) = Lookup::new(&database.site, &database.closing());
         for task in tasks {
             database.start(task);
         }
-        let poll = poll(
-            Arc::clone(&database.pool),
+        let pool = Arc::clone(&database.pool);
+        let ledger = texts::watch_ledger(
+            pool,
+            Arc::clone(&writer),
             Arc::clone(&journal),
             database.closing(),
         );
-        database.start(poll);
         let store = Self {
             shared: Arc::new(Shared {
                 database,
@@ -140,6 +148,8 @@ impl Store {
             }),
         };
         store.chain().await?;
+        store.claim_texts().await?;
+        store.shared.database.start(ledger);
         Ok(store)
     }
 
@@ -285,7 +295,9 @@ impl Store {
 
     /// The latest revision committed anywhere.
     pub async fn revision(&self) -> Result<i64, Fault> {
-        latest_revision(&self.shared.database.pool).await
+        texts::ledger(self.pool(), "")
+            .await
+            .map(|(revision, _)| revision)
     }
 
     /// At most `limit` outbox rows after `seq`, in commit order.
@@ -398,28 +410,6 @@ impl Store {
 
     fn pool(&self) -> &Pool {
         &self.shared.database.pool
-    }
-}
-
-async fn latest_revision(pool: &Pool) -> Result<i64, Fault> {
-    let doing = "reading the revision";
-    let row = pool.row(doing, state::REVISION, &[]).await?;
-    row.ok_or_else(|| Fault::bare(format!("{doing}: the ledger is empty")))?
-        .get(0)
-        .during(doing)
-}
-
-/// Learns of commits made elsewhere: by other nodes, or by a command on the same file.
-async fn poll(pool: Arc<Pool>, journal: Arc<Journal>, mut closing: watch::Receiver<bool>) {
-    loop {
-        tokio::select! {
-            () = tokio::time::sleep(POLL_EVERY) => {}
-            _ = closing.wait_for(|closing| *closing) => return,
-        }
-        match latest_revision(&pool).await {
-            Ok(revision) => changes::announce(&journal.revision, revision),
-            Err(fault) => tracing::debug!(fault = fault.chain(), "polling the revision"),
-        }
     }
 }
 

@@ -36,6 +36,11 @@ pub(crate) const STATE: &[Step] = &[
         min_reader: 1,
         sql: include_str!("sql/state/0003_pages.sql"),
     },
+    Step {
+        format: 4,
+        min_reader: 1,
+        sql: include_str!("sql/state/0004_texts.sql"),
+    },
 ];
 
 /// The queue.

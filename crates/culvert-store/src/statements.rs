@@ -58,23 +58,36 @@ pub(crate) mod state {
     pub(crate) const ALL_OF_KIND: &str = document!("WHERE d.kind = $1 ORDER BY d.id");
     pub(crate) const CHANGED: &str =
         document!("WHERE d.kind = $1 AND d.revision > $2 ORDER BY d.revision");
+    pub(crate) const SOME_CHANGED: &str = "SELECT revision, id, account, body FROM document \
+         WHERE kind = $1 AND revision > $2 ORDER BY revision LIMIT $3";
+    pub(crate) const CHANGED_AT: &str = "SELECT revision, id, account, body FROM document \
+         WHERE kind = $1 AND revision = $2";
+    pub(crate) const PAGE_BY_TEXT: &str = document!(
+        "JOIN document_text t ON t.id = d.id WHERE t.kind = $1 AND t.account = $2 \
+         AND t.field = $5 AND t.value = $6 AND t.id < $3 ORDER BY t.id DESC LIMIT $4"
+    );
+    /// In the order of the index, so that the limit ends the reading.
+    pub(crate) const TEXTS_BETWEEN: &str = "SELECT id FROM document_text \
+         WHERE kind = $1 AND account = $2 AND field = $3 AND value >= $5 AND value < $6 \
+         ORDER BY value, id LIMIT $4";
     pub(crate) const COUNT: &str = "SELECT count(*) FROM document WHERE kind = $1";
     pub(crate) const IDS: &str = "SELECT id FROM document WHERE kind = $1";
 
     pub(crate) const ALL_AFTER: &str = document!("WHERE d.id > $1 ORDER BY d.id LIMIT $2");
 
-    pub(crate) const REVISION: &str = "SELECT revision FROM ledger";
-    pub(crate) const LOCK: &str =
-        "UPDATE ledger SET revision = revision RETURNING revision, outbox, chained, head";
+    pub(crate) const REVISION: &str = "SELECT revision, texts, texts_of FROM ledger";
+    pub(crate) const LOCK: &str = "UPDATE ledger SET revision = revision \
+         RETURNING revision, outbox, chained, head, texts, texts_of";
     pub(crate) const ADVANCE: &str =
-        "UPDATE ledger SET revision = $1, outbox = $2, chained = $3, head = $4";
+        "UPDATE ledger SET revision = $1, outbox = $2, chained = $3, head = $4, texts = $5";
+    pub(crate) const CLAIM_TEXTS: &str = "UPDATE ledger SET texts_of = $1";
     pub(crate) const EXTENT: &str = "SELECT outbox, chained, head, anchor, anchor_hash FROM ledger";
 
     pub(crate) const INSERT: &str = "INSERT INTO document \
          (id, kind, account, revision, created_at, updated_at, links, body) \
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING";
-    pub(crate) const LINKS: &str =
-        "SELECT links FROM document WHERE id = $1 AND kind = $2 AND revision = $3";
+    pub(crate) const BEFORE: &str =
+        "SELECT links, body FROM document WHERE id = $1 AND kind = $2 AND revision = $3";
     pub(crate) const REPLACE: &str = "UPDATE document \
          SET revision = $3, updated_at = $4, links = $5, body = $6 WHERE id = $1 AND kind = $2";
     pub(crate) const REMOVE: &str =
@@ -143,7 +156,12 @@ pub(crate) mod state {
         LOCK,
         ADVANCE,
         INSERT,
-        LINKS,
+        BEFORE,
+        CLAIM_TEXTS,
+        SOME_CHANGED,
+        CHANGED_AT,
+        PAGE_BY_TEXT,
+        TEXTS_BETWEEN,
         REPLACE,
         REMOVE,
         INSERT_KEY,
@@ -310,6 +328,44 @@ pub(crate) const PAGE_CONTAINING: Pair = Pair {
     ),
 };
 
+/// Rows of texts from a JSON list of lists: id, field, kind, account, value.
+pub(crate) const INSERT_TEXTS: Pair = Pair {
+    sqlite: "INSERT INTO document_text (id, field, kind, account, value) \
+         SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4 \
+         FROM json_each($1) WHERE true ON CONFLICT DO NOTHING",
+    postgres: "INSERT INTO document_text (id, field, kind, account, value) \
+         SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4 \
+         FROM jsonb_array_elements(CAST($1 AS jsonb)) ON CONFLICT DO NOTHING",
+};
+
+/// The rows of a JSON list of ids go.
+pub(crate) const REMOVE_TEXTS: Pair = Pair {
+    sqlite: "DELETE FROM document_text WHERE id IN (SELECT value FROM json_each($1))",
+    postgres: "DELETE FROM document_text \
+         WHERE id = ANY (ARRAY(SELECT jsonb_array_elements_text(CAST($1 AS jsonb))))",
+};
+
+/// Ids by a JSON list of values.
+pub(crate) const TEXTS_ONE_OF: Pair = Pair {
+    sqlite: "SELECT id FROM document_text WHERE kind = $1 AND account = $2 AND field = $3 \
+         AND value IN (SELECT value FROM json_each($5)) LIMIT $4",
+    postgres: "SELECT id FROM document_text WHERE kind = $1 AND account = $2 AND field = $3 \
+         AND value = ANY (ARRAY(SELECT jsonb_array_elements_text(CAST($5 AS jsonb)))) LIMIT $4",
+};
+
+/// Ids by a part of a value. Of a value that does not stand whole in its row (`texts.rs`) the
+/// document's body is asked.
+pub(crate) const TEXTS_CONTAINING: Pair = Pair {
+    sqlite: "SELECT t.id FROM document_text t \
+         WHERE t.kind = $1 AND t.account = $2 AND t.field = $3 AND (instr(t.value, $5) > 0 \
+           OR (length(CAST(t.value AS BLOB)) > 256 AND EXISTS (SELECT 1 FROM document d \
+             WHERE d.id = t.id AND instr(d.body, $6) > 0))) LIMIT $4",
+    postgres: "SELECT t.id FROM document_text t \
+         WHERE t.kind = $1 AND t.account = $2 AND t.field = $3 AND (strpos(t.value, $5) > 0 \
+           OR (octet_length(t.value) > 256 AND EXISTS (SELECT 1 FROM document d \
+             WHERE d.id = t.id AND strpos(d.body, $6) > 0))) LIMIT $4",
+};
+
 /// 1 once the first migration has run.
 pub(crate) const HAS_META: Pair = Pair {
     sqlite: "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'meta'",
@@ -318,4 +374,12 @@ pub(crate) const HAS_META: Pair = Pair {
 };
 
 #[cfg(test)]
-pub(crate) const PAIRS: &[Pair] = &[GET_MANY, PAGE_CONTAINING, HAS_META];
+pub(crate) const PAIRS: &[Pair] = &[
+    GET_MANY,
+    PAGE_CONTAINING,
+    INSERT_TEXTS,
+    REMOVE_TEXTS,
+    TEXTS_ONE_OF,
+    TEXTS_CONTAINING,
+    HAS_META,
+];

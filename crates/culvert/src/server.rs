@@ -118,7 +118,9 @@ impl Foundation {
         keys::make_data_dir(&settings.data_dir)?;
         let master = keys::load_or_make(&settings.key_file(), &*entropy)?;
         let url = store_url(settings);
-        let store = Store::open(&url, clock.clone()).await.map_err(told)?;
+        let store = Store::open(&url, clock.clone(), culvert_control::texts())
+            .await
+            .map_err(told)?;
         let queue = Queue::open(&url, clock.clone()).await.map_err(told)?;
         let agreed = agree_on_key(&store, &master).await?;
         let seal = Seal::new(&master.current).with_older(&master.older);

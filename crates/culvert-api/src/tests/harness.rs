@@ -392,7 +392,9 @@ async fn control(folder: &Path) -> (Arc<Control>, String, Arc<Delivery>, Store) 
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let entropy: Arc<dyn Entropy> = Arc::new(OsEntropy);
     let url = StoreUrl::Sqlite(folder.join("state.db"));
-    let store = Store::open(&url, clock.clone()).await.unwrap();
+    let store = Store::open(&url, clock.clone(), culvert_control::texts())
+        .await
+        .unwrap();
     let queue = Queue::open(&url, clock.clone()).await.unwrap();
     let delivery = Delivery::new(
         culvert_delivery::Settings::default(),

@@ -97,7 +97,7 @@ impl Resource for CertificateAuthority {
         listfilter::CREATED_AT,
         listfilter::DESCRIPTION,
         listfilter::METADATA,
-        field("subject_common_name", Shape::Text),
+        field("subject_common_name", Shape::Within("summary")),
         field("not_before", Shape::Time),
         field("not_after", Shape::Time),
     ]);

@@ -207,9 +207,9 @@ impl Resource for Endpoint {
         field("type", Shape::EndpointType),
         field("binding", Shape::First("bindings")),
         field("bindings", Shape::List),
-        field("url", Shape::Text),
+        field("url", Shape::Within("address")),
         field("pooling_enabled", Shape::Flag),
-        field("scheme", Shape::Text),
+        field("scheme", Shape::Within("address")),
         field("region", Shape::Text),
         field("name", Shape::Text),
     ]);

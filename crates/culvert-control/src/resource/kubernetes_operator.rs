@@ -24,10 +24,11 @@ use super::{Draft, Extra, Links, Reference, Resource, ResourceType, Running, Uri
 use crate::authority::{self, ClientCertificate, P256_POINT_BYTES, P256Key};
 use crate::cx::Cx;
 use crate::input;
+use crate::list::{self, Listed};
 use crate::listfilter::Field;
 use crate::operation::{Answer, Call, Method, Status};
 use crate::page;
-use crate::service::{self, Listed};
+use crate::service;
 use crate::stored::{self, Format};
 use crate::{Control, Error, Parameter};
 
@@ -547,7 +548,7 @@ fn run_list_bound_endpoints(control: &Control, call: Call) -> Running<'_> {
         };
         let Some(document) = service::named(&cx, &TYPE, &call).await? else {
             // A query that is wrong is refused before an absent operator is.
-            service::check_query(&endpoint::TYPE, &call.query, &listed)?;
+            list::check_query(&endpoint::TYPE, &call.query, &listed)?;
             return Err(Refusal::not_found().into());
         };
         let operator: KubernetesOperator = stored::read(&document)?;
@@ -563,7 +564,7 @@ fn run_list_bound_endpoints(control: &Control, call: Call) -> Running<'_> {
             cx.base, TYPE.collection, document.head.id
         );
         listed.having = Some(&having);
-        service::list_of(&cx, &endpoint::TYPE, &call.query, listed).await
+        list::list_of(&cx, &endpoint::TYPE, &call.query, listed).await
     })
 }
 

@@ -19,7 +19,7 @@ use crate::input::{self, Problem};
 use crate::listfilter::Field;
 use crate::operation::{Answer, BodySpec, Call, Method, Reply, Run, SchemaOf};
 use crate::page::{self, Argument};
-use crate::{Caller, Control, Error, Parameter, service, stored};
+use crate::{Caller, Control, Error, Parameter, list, service, stored};
 
 pub(crate) mod agent_ingress;
 pub(crate) mod api_key;
@@ -541,7 +541,7 @@ fn run_get<R: Resource>(control: &Control, call: Call) -> Running<'_> {
 }
 
 fn run_list<R: Resource>(control: &Control, call: Call) -> Running<'_> {
-    Box::pin(service::list(control, Entry::<R>::TYPE, call))
+    Box::pin(list::list(control, Entry::<R>::TYPE, call))
 }
 
 fn run_update<R: Resource>(control: &Control, call: Call) -> Running<'_> {

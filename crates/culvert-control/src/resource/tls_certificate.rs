@@ -137,10 +137,10 @@ impl Resource for TlsCertificate {
         listfilter::CREATED_AT,
         listfilter::DESCRIPTION,
         listfilter::METADATA,
-        field("subject_common_name", Shape::Text),
+        field("subject_common_name", Shape::Within("summary")),
         field("not_after", Shape::Time),
         field("not_before", Shape::Time),
-        field("serial_number", Shape::Text),
+        field("serial_number", Shape::Within("names")),
     ]);
     const VALUE_CODES: &'static [(&'static str, Code)] = &[
         ("description", Code::new(1916)),

@@ -9,10 +9,11 @@ use super::vault_secret::{self, VaultSecret};
 use super::{Draft, Extra, Links, Resource, ResourceType, Running, Uri, list_schema};
 use crate::cx::Cx;
 use crate::input;
+use crate::list::{self, Listed};
 use crate::listfilter::{self, Field, Shape, field};
 use crate::operation::{Answer, Call, Method, Status};
 use crate::page;
-use crate::service::{self, Listed};
+use crate::service;
 use crate::stored::{self, Format};
 use crate::{Control, Error};
 
@@ -226,12 +227,10 @@ fn run_list_secrets(control: &Control, call: Call) -> Running<'_> {
         };
         let secrets = &vault_secret::TYPE;
         match service::named(&cx, &TYPE, &call).await? {
-            Some(vault) => {
-                service::list_of(&cx, secrets, &call.query, listed(&vault.head.id)).await
-            }
+            Some(vault) => list::list_of(&cx, secrets, &call.query, listed(&vault.head.id)).await,
             None => {
                 // A query that is wrong is refused before an absent vault is.
-                service::check_query(secrets, &call.query, &listed(""))?;
+                list::check_query(secrets, &call.query, &listed(""))?;
                 Err(Refusal::not_found().into())
             }
         }

@@ -150,7 +150,7 @@ async fn a_given_token_is_installed_and_another_shape_is_a_mistake() {
     let folder = tempfile::tempdir().unwrap();
     let clock = Arc::new(ManualClock::at(Timestamp::from_unix_seconds(1_800_000_000)));
     let url = StoreUrl::Sqlite(folder.path().join("state.db"));
-    let store = Store::open(&url, clock.clone()).await.unwrap();
+    let store = Store::open(&url, clock.clone(), texts()).await.unwrap();
     let entropy = SeededEntropy::new(3);
     let pepper = Pepper::new(&Secret::new("pepper".into()));
     let founder = Founder {

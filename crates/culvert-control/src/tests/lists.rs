@@ -194,7 +194,9 @@ async fn every_field_finds_the_object_that_has_its_value() {
                     format!("obj.id in [\"{text}\", \"{}_0\"]", ty.id_prefix),
                     format!("obj.id > \"{}_0\" && obj.id != \"\"", ty.id_prefix),
                 ],
-                Shape::Text => vec![
+                Shape::Text | Shape::Within(_) => vec![
+                    format!("obj.{name}.startsWith(\"{quoted}\")"),
+                    format!("obj.{name} in [\"x\", \"{quoted}\"] || obj.id == \"\""),
                     format!("obj.{name} == \"{quoted}\""),
                     format!("obj.{name}.contains(\"{quoted}\")"),
                     format!("obj.{name}.endsWith(\"{quoted}\") && true"),

@@ -103,7 +103,7 @@ impl House {
         let clock = Arc::new(ManualClock::at(Timestamp::from_unix_seconds(1_800_000_000)));
         let entropy = Arc::new(SeededEntropy::new(1));
         let url = StoreUrl::Sqlite(folder.path().join("state.db"));
-        let store = Store::open(&url, clock.clone()).await.unwrap();
+        let store = Store::open(&url, clock.clone(), texts()).await.unwrap();
         let queue = Queue::open(&url, clock.clone()).await.unwrap();
         let targets = TargetSettings {
             file_root: Some(folder.path().join("events")),

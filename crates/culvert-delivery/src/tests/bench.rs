@@ -9,7 +9,7 @@ use culvert_events::{
     Capture, HTTP_REQUEST_COMPLETE, Int32, Record, Selection, Slot, Text, encode,
 };
 use culvert_store::{
-    BatchClass, Changes, Document, Head, NewBatch, Queue, Store, StoreUrl, Told, Topic,
+    BatchClass, Changes, Document, Head, NewBatch, Queue, Store, StoreUrl, Texts, Told, Topic,
 };
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -52,7 +52,9 @@ impl Bench {
     async fn at(folder: Arc<tempfile::TempDir>, started_at: Timestamp, settings: Settings) -> Self {
         let clock = Arc::new(ManualClock::at(started_at));
         let url = StoreUrl::Sqlite(folder.path().join("state.db"));
-        let store = Store::open(&url, clock.clone()).await.unwrap();
+        let store = Store::open(&url, clock.clone(), Texts::default())
+            .await
+            .unwrap();
         let queue = Queue::open(&url, clock.clone()).await.unwrap();
         let delivery = Delivery::new(
             settings,

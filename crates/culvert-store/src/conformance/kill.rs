@@ -177,7 +177,9 @@ async fn child() {
         return;
     };
     let url: StoreUrl = url.parse().unwrap();
-    let store = Store::open(&url, Arc::new(SystemClock)).await.unwrap();
+    let store = Store::open(&url, Arc::new(SystemClock), super::place::texts())
+        .await
+        .unwrap();
     let queue = Queue::open(&url, Arc::new(SystemClock)).await.unwrap();
     let mut writers = JoinSet::new();
     for writer in 0..6 {

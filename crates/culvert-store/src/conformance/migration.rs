@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use culvert_base::Clock;
 
 use super::on_both_engines;
-use super::place::Place;
+use super::place::{Place, texts};
 use crate::database::{Database, Part};
 use crate::dialect::{Access, Arg};
 use crate::migrate::{self, Step};
@@ -101,7 +101,7 @@ async fn a_database_that_needs_a_newer_culvert_is_refused(place: &Place) {
         .await
         .unwrap();
     newer.close().await;
-    let refused = Store::open(&place.url, place.clock.clone())
+    let refused = Store::open(&place.url, place.clock.clone(), texts())
         .await
         .unwrap_err();
     assert_eq!(
@@ -136,7 +136,11 @@ async fn damage_is_found_before_anything_is_written() {
     let mut bytes = std::fs::read(path).unwrap();
     bytes[..16].fill(b'x');
     std::fs::write(path, &bytes).unwrap();
-    assert!(Store::open(&place.url, place.clock.clone()).await.is_err());
+    assert!(
+        Store::open(&place.url, place.clock.clone(), texts())
+            .await
+            .is_err()
+    );
     assert_eq!(std::fs::read(path).unwrap(), bytes);
 }
 
@@ -145,10 +149,14 @@ async fn a_password_is_never_shown() {
     let place = Place::sqlite();
     let url: StoreUrl = "postgres://u:hush@127.0.0.1:1/x".parse().unwrap();
     assert!(!format!("{url:?}").contains("hush"));
-    let fault = Store::open(&url, place.clock.clone()).await.unwrap_err();
+    let fault = Store::open(&url, place.clock.clone(), texts())
+        .await
+        .unwrap_err();
     assert!(!fault.chain().contains("hush"), "{}", fault.chain());
     let wrong: StoreUrl = "postgres://u:hush@[bad".parse().unwrap();
-    let fault = Store::open(&wrong, place.clock.clone()).await.unwrap_err();
+    let fault = Store::open(&wrong, place.clock.clone(), texts())
+        .await
+        .unwrap_err();
     assert!(!fault.chain().contains("hush"), "{}", fault.chain());
 }
 

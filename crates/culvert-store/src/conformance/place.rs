@@ -6,7 +6,15 @@ use std::sync::Arc;
 use culvert_base::{Entropy, ManualClock, OsEntropy, Timestamp};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
-use crate::{Queue, Store, StoreUrl};
+use crate::{Queue, Store, StoreUrl, TextField, Texts};
+
+/// What documents of the tests are found by.
+pub(super) fn texts() -> Texts {
+    [("item", "name"), ("item", "note"), ("user", "name")]
+        .map(|(kind, name)| (kind, TextField { name, within: None }))
+        .into_iter()
+        .collect()
+}
 
 pub(super) struct Place {
     pub(super) url: StoreUrl,
@@ -60,7 +68,9 @@ impl Place {
     }
 
     pub(super) async fn store(&self) -> Store {
-        Store::open(&self.url, self.clock.clone()).await.unwrap()
+        Store::open(&self.url, self.clock.clone(), texts())
+            .await
+            .unwrap()
     }
 
     pub(super) async fn queue(&self) -> Queue {

@@ -8,7 +8,7 @@ use culvert_base::{Event, Timestamp};
 use tokio::task::JoinSet;
 
 use super::on_both_engines;
-use super::place::Place;
+use super::place::{Place, texts};
 use crate::dialect::Access;
 use crate::statements::{state, transaction};
 use crate::{
@@ -602,7 +602,9 @@ async fn a_copy_opens_and_holds_everything(place: &Place) {
     store.close().await;
 
     let url = StoreUrl::Sqlite(copy.clone());
-    let copied = Store::open(&url, place.clock.clone()).await.unwrap();
+    let copied = Store::open(&url, place.clock.clone(), texts())
+        .await
+        .unwrap();
     copied.check().await.unwrap();
     assert_eq!(copied.all("user").await.unwrap().len(), 2);
     assert_eq!(copied.outbox_after(0, 9).await.unwrap().len(), 1);

@@ -23,6 +23,7 @@ mod ip_restrictions;
 mod kill;
 mod layers;
 mod lifecycle;
+mod list_filters;
 mod listed;
 mod policy;
 mod reload;

@@ -119,9 +119,13 @@ async fn a_new_master_key_opens_everything_whatever_stopped_its_making() {
             Backend::Sqlite => data.join("state.db").display().to_string(),
             Backend::Postgres(_) => url.clone(),
         };
-        let store = Store::open(&store_url.parse().unwrap(), Arc::new(SystemClock))
-            .await
-            .unwrap();
+        let store = Store::open(
+            &store_url.parse().unwrap(),
+            Arc::new(SystemClock),
+            culvert_control::texts(),
+        )
+        .await
+        .unwrap();
         let seal = Seal::new(&Secret::new(new.trim().to_owned()));
         let stored = store.all("secret").await.unwrap();
         let mut values: Vec<String> = stored

@@ -1,0 +1,418 @@
+//! Lists of any resource: which part of it is asked for, filters, pages (contract: management API
+//! 1.9 and 1.10).
+//!
+//! A filter is decided on the view of each object that is read. Which are read is the store's part:
+//! those that have a text the filter names, where they are few; those in the range of ids and times it
+//! allows; else all, until looking at them has taken [`FILTER_BUDGET`].
+
+use std::time::{Duration, Instant};
+
+use culvert_base::{Code, Fault, Refusal, id};
+use culvert_store::{Document, Like, PageQuery, TextQuery, Texts};
+use serde_json::Value;
+
+use crate::cx::Cx;
+use crate::listfilter::{ID, ListFilter, Looked, Span};
+use crate::operation::{Call, Reply};
+use crate::page::{Argument, LIMIT_MAX, Takes, Wanted};
+use crate::resource::{self, ResourceType};
+use crate::{Control, Error};
+
+/// What evaluating the filter of one list may take, where nothing says how many objects it looks at.
+const FILTER_BUDGET: Duration = Duration::from_millis(50);
+/// Objects that are read one by one because of a text they have. Where more have it, looking at the
+/// newest ones finds a page as soon.
+const FOUND_MAX: u32 = 1000;
+
+/// The texts of stored forms that the store finds documents by: those that filters may name.
+pub fn texts() -> Texts {
+    let fields = |ty: &&'static ResourceType| {
+        let kind = ty.kind;
+        let fields = ty.filter.into_iter().flatten();
+        fields.filter_map(move |field| Some((kind, field.stored()?)))
+    };
+    resource::ALL.iter().flat_map(fields).collect()
+}
+
+/// `GET /<collection>`.
+pub(crate) async fn list(
+    control: &Control,
+    ty: &'static ResourceType,
+    call: Call,
+) -> Result<Reply, Error> {
+    let cx = control.cx(&call.caller, &call.base);
+    let listed = Listed {
+        uri: format!("{}/{}", cx.base, ty.collection),
+        takes_filter: ty.filter.is_some(),
+        arguments: ty.arguments,
+        refs_to: None,
+        having: None,
+    };
+    list_of(&cx, ty, &call.query, listed).await
+}
+
+/// Which objects a list is of, before its caller asks for fewer.
+pub(crate) struct Listed<'a> {
+    /// Where the list is.
+    pub(crate) uri: String,
+    pub(crate) takes_filter: bool,
+    pub(crate) arguments: &'static [Argument],
+    /// Only objects that refer to this one.
+    pub(crate) refs_to: Option<String>,
+    /// Only objects whose view this holds for.
+    pub(crate) having: Option<Having<'a>>,
+}
+
+/// A condition on the view of an object.
+pub(crate) type Having<'a> = &'a (dyn Fn(&Value) -> bool + Send + Sync);
+
+fn wanted(
+    ty: &ResourceType,
+    query: &[(String, String)],
+    listed: &Listed<'_>,
+) -> Result<Wanted, Refusal> {
+    let takes = Takes {
+        prefixes: ty.prefixes,
+        filter: listed.takes_filter,
+        arguments: listed.arguments,
+    };
+    Wanted::read(query, takes)
+}
+
+/// Refuses a query that is wrong, without looking at any object.
+pub(crate) fn check_query(
+    ty: &ResourceType,
+    query: &[(String, String)],
+    listed: &Listed<'_>,
+) -> Result<(), Refusal> {
+    wanted(ty, query, listed).map(drop)
+}
+
+/// A page of objects, JSON text.
+pub(crate) async fn list_of(
+    cx: &Cx<'_>,
+    ty: &'static ResourceType,
+    query: &[(String, String)],
+    listed: Listed<'_>,
+) -> Result<Reply, Error> {
+    let wanted = wanted(ty, query, &listed)?;
+    let sieve = Sieve::of(cx, ty, &wanted, listed.having)?;
+    let collection_uri = listed.uri;
+
+    let limit = usize::try_from(wanted.limit).unwrap_or(usize::MAX);
+    let mut body = Vec::with_capacity(4096);
+    body.extend_from_slice(format!("{{\"{}\":[", ty.list_field).as_bytes());
+    let mut span = sieve.span(ty, wanted.before.as_deref());
+    let from = span.from.take().map(|body| ty.stored_id_of(body));
+    let mut before = span.before.take().map(|body| ty.stored_id_of(body));
+    let source = match &listed.refs_to {
+        None => Source::find(cx, ty, &mut span).await?,
+        Some(_) => Source::All,
+    };
+    let refs_to = listed.refs_to.or(span.refers_to);
+    let mut n_listed = 0;
+    let mut last = String::new();
+    let mut next_page = None;
+    let mut spent = Duration::ZERO;
+    'pages: loop {
+        // One more than is shown tells whether there is another page.
+        let query = PageQuery {
+            kind: ty.kind.to_owned(),
+            account: cx.caller.account.clone(),
+            before: before.take(),
+            limit: if sieve.is_open() {
+                wanted.limit + 1
+            } else {
+                LIMIT_MAX + 1
+            },
+            refs_to: refs_to.clone(),
+        };
+        let Page { documents, next } = source.read(cx, &query).await?;
+        let began = Instant::now();
+        for document in &documents {
+            if from.as_ref().is_some_and(|from| document.head.id < *from) {
+                break 'pages;
+            }
+            let start = body.len();
+            if n_listed > 0 {
+                body.push(b',');
+            }
+            let view_start = body.len();
+            (ty.view)(document, cx.base, &mut body)?;
+            if !sieve.passes(body.get(view_start..).unwrap_or_default())? {
+                body.truncate(start);
+            } else if n_listed == limit {
+                body.truncate(start);
+                next_page = Some(wanted.next_page(&collection_uri, &shown_id(ty, &last)));
+                break 'pages;
+            } else {
+                n_listed += 1;
+                last.clone_from(&document.head.id);
+            }
+            let is_unbounded = !sieve.is_open() && !matches!(source, Source::Ids(_));
+            if is_unbounded && spent + began.elapsed() > FILTER_BUDGET {
+                return Err(too_long());
+            }
+        }
+        spent += began.elapsed();
+        let Some(next) = next else { break };
+        before = Some(next);
+    }
+
+    let text = |value: &str| Value::from(value).to_string();
+    body.extend_from_slice(b"],\"uri\":");
+    body.extend_from_slice(text(&collection_uri).as_bytes());
+    body.extend_from_slice(b",\"next_page_uri\":");
+    body.extend_from_slice(
+        next_page
+            .as_deref()
+            .map_or("null".to_owned(), text)
+            .as_bytes(),
+    );
+    body.push(b'}');
+    String::from_utf8(body)
+        .map(Reply::Ok)
+        .map_err(|error| Fault::new("writing a list", error).into())
+}
+
+/// Where a list reads its objects, newest first.
+#[derive(Debug)]
+enum Source {
+    /// All of a kind, or those that refer to one.
+    All,
+    /// Those whose stored form has a text in it.
+    Containing(String),
+    /// Those with a text in a field.
+    Text(&'static str, String),
+    /// Those with these ids, newest first.
+    Ids(Vec<String>),
+}
+
+/// Objects, and what those of the next page come before, if there is one.
+struct Page {
+    documents: Vec<Document>,
+    next: Option<String>,
+}
+
+impl Source {
+    /// The narrowest that the store knows of.
+    async fn find(cx: &Cx<'_>, ty: &ResourceType, span: &mut Span) -> Result<Self, Fault> {
+        if let Some(bodies) = span.ids.take() {
+            let mut ids: Vec<_> = bodies.iter().map(|body| ty.stored_id_of(body)).collect();
+            ids.sort_unstable_by(|a, b| b.cmp(a));
+            ids.dedup();
+            return Ok(Self::Ids(ids));
+        }
+        let mut texts = std::mem::take(&mut span.texts);
+        let mut common = None;
+        if !texts.is_empty() && cx.store.has_all_texts().await? {
+            texts.sort_by_key(|any| any.iter().map(|one| effort(&one.like)).max());
+            let mut fewest: Option<Vec<String>> = None;
+            for any in texts {
+                // One that looks at every text is not worth it where there are few already.
+                let is_far = any.iter().any(|one| matches!(one.like, Like::Contains(_)));
+                if fewest.is_some() && is_far {
+                    break;
+                }
+                match found(cx, ty, &any).await? {
+                    Some(ids) if fewest.as_ref().is_none_or(|few| ids.len() < few.len()) => {
+                        fewest = Some(ids);
+                    }
+                    Some(_) => {}
+                    None => common = common.or_else(|| single(any)),
+                }
+            }
+            if let Some(ids) = fewest {
+                return Ok(Self::Ids(ids));
+            }
+        }
+        if span.refers_to.is_some() {
+            return Ok(Self::All);
+        }
+        Ok(match (common, span.contains.take()) {
+            (Some((field, text)), _) => Self::Text(field, text),
+            (None, Some(text)) => Self::Containing(text),
+            (None, None) => Self::All,
+        })
+    }
+
+    async fn read(&self, cx: &Cx<'_>, query: &PageQuery) -> Result<Page, Fault> {
+        let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
+        let documents = match self {
+            Self::All => cx.store.page(query).await?,
+            Self::Containing(text) => cx.store.page_containing(query, text).await?,
+            Self::Text(field, text) => cx.store.page_by_text(query, field, text).await?,
+            Self::Ids(ids) => {
+                let is_behind = |id: &&String| query.before.as_ref().is_none_or(|end| *id < end);
+                let ids: Vec<String> = ids.iter().filter(is_behind).take(limit).cloned().collect();
+                let mut documents = cx.store.get_many(&ids).await?;
+                documents
+                    .retain(|one| one.head.kind == query.kind && one.head.account == query.account);
+                let next = (ids.len() == limit).then(|| ids.last().cloned()).flatten();
+                return Ok(Page { documents, next });
+            }
+        };
+        let is_last = documents.len() < limit;
+        let next = documents.last().filter(|_| !is_last);
+        Ok(Page {
+            next: next.map(|document| document.head.id.clone()),
+            documents,
+        })
+    }
+}
+
+/// Ids of all that have one of these texts, and perhaps of others; `None` when they are many.
+async fn found(
+    cx: &Cx<'_>,
+    ty: &ResourceType,
+    any: &[Looked],
+) -> Result<Option<Vec<String>>, Fault> {
+    let mut found = Vec::new();
+    for Looked { field, like } in any {
+        let query = TextQuery {
+            kind: ty.kind,
+            account: &cx.caller.account,
+            field,
+            like,
+        };
+        match cx.store.ids_by_text(query, FOUND_MAX).await? {
+            Some(ids) => found.extend(ids),
+            None => return Ok(None),
+        }
+    }
+    if any.len() > 1 {
+        found.sort_unstable_by(|a, b| b.cmp(a));
+        found.dedup();
+    }
+    let is_few = found.len() <= usize::try_from(FOUND_MAX).unwrap_or(usize::MAX);
+    Ok(is_few.then_some(found))
+}
+
+/// The one text that all must have, where it is one.
+fn single(any: Vec<Looked>) -> Option<(&'static str, String)> {
+    match <[Looked; 1]>::try_from(any) {
+        Ok(
+            [
+                Looked {
+                    field,
+                    like: Like::OneOf(texts),
+                },
+            ],
+        ) => match <[String; 1]>::try_from(texts) {
+            Ok([text]) => Some((field, text)),
+            Err(_) => None,
+        },
+        _ => None,
+    }
+}
+
+/// What looking for a text takes, the least first.
+const fn effort(like: &Like) -> u8 {
+    match like {
+        Like::OneOf(_) => 0,
+        Like::Begins(_) => 1,
+        Like::Contains(_) => 2,
+    }
+}
+
+fn too_long() -> Error {
+    const INVALID: Code = Code::new(250);
+    Refusal::new(
+        INVALID,
+        "The filter takes too long over this many objects; ask for fewer of them, or filter by less.",
+    )
+    .into()
+}
+
+fn shown_id(ty: &ResourceType, stored: &str) -> String {
+    match id::split(stored) {
+        Some((_, body)) => format!("{}_{body}", ty.id_prefix),
+        None => stored.to_owned(),
+    }
+}
+
+/// What objects must be like to be listed.
+struct Sieve<'a> {
+    having: Option<Having<'a>>,
+    filter: Option<ListFilter>,
+    /// A field and the values of which it must have one.
+    arguments: Vec<(&'static str, Vec<String>)>,
+}
+
+impl<'a> Sieve<'a> {
+    fn of(
+        cx: &Cx<'_>,
+        ty: &ResourceType,
+        wanted: &Wanted,
+        having: Option<Having<'a>>,
+    ) -> Result<Self, Refusal> {
+        let filter = match (&wanted.filter, ty.filter) {
+            (Some(source), Some(fields)) => {
+                Some(ListFilter::compile(source, fields, cx.clock.now())?)
+            }
+            _ => None,
+        };
+        let mut arguments: Vec<(&'static str, Vec<String>)> = Vec::new();
+        for (_, field, value) in &wanted.arguments {
+            match arguments.iter_mut().find(|(name, _)| name == field) {
+                Some((_, values)) => values.push(value.clone()),
+                None => arguments.push((field, vec![value.clone()])),
+            }
+        }
+        Ok(Self {
+            having,
+            filter,
+            arguments,
+        })
+    }
+
+    /// Whether everything passes.
+    fn is_open(&self) -> bool {
+        self.having.is_none() && self.filter.is_none() && self.arguments.is_empty()
+    }
+
+    /// Where all that passes is, behind the page before.
+    fn span(&self, ty: &ResourceType, before: Option<&str>) -> Span {
+        let filter = self.filter.as_ref();
+        let mut span = filter.map_or_else(Span::default, |filter| filter.span(ty.id_prefix));
+        if let Some(before) = before {
+            span.bound(before.to_owned());
+        }
+        for (name, values) in &self.arguments {
+            let field = ty
+                .filter
+                .into_iter()
+                .flatten()
+                .find(|field| field.name == *name);
+            if *name == ID.name {
+                let bodies = values.iter().filter_map(|value| id::split(value));
+                span.ids = Some(bodies.map(|(_, body)| body.to_owned()).collect());
+            } else if let Some(field) = field {
+                span.texts
+                    .extend(Looked::one_of(*field, values.clone()).map(|one| vec![one]));
+            }
+        }
+        span
+    }
+
+    fn passes(&self, view: &[u8]) -> Result<bool, Fault> {
+        if self.is_open() {
+            return Ok(true);
+        }
+        let object: Value = serde_json::from_slice(view)
+            .map_err(|error| Fault::new("reading a view to filter it", error))?;
+        let has_one_of = |(field, values): &(&'static str, Vec<String>)| {
+            let value = object
+                .get(field)
+                .and_then(Value::as_str)
+                .unwrap_or_default();
+            values.iter().any(|one| one == value)
+        };
+        Ok(self.having.is_none_or(|having| having(&object))
+            && self.arguments.iter().all(has_one_of)
+            && self
+                .filter
+                .as_ref()
+                .is_none_or(|filter| filter.matches(&object)))
+    }
+}

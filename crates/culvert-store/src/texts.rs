@@ -1,0 +1,512 @@
+//! Texts by which documents are found without reading the others.
+//!
+//! Whoever opens a store names the fields that are looked for: texts of a kind's stored form. Each that is not empty gets a row in the same commit as its document. The ledger says up to
+//! which revision that is so, and for which fields. What was written before the table was there, by a
+//! program of an older format or by one with other fields, is made up for in the background, a little
+//! at a time; until then [`Store::has_all_texts`] says no and nobody looks here.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use culvert_base::Fault;
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+use tokio::sync::watch;
+
+use crate::changes::{self, Entry, Journal};
+use crate::dialect::{Arg, Connection, Row, While};
+use crate::document::{Document, Key, PageQuery};
+use crate::pool::Pool;
+use crate::statements::{
+    GET_MANY, INSERT_TEXTS, REMOVE_TEXTS, TEXTS_CONTAINING, TEXTS_ONE_OF, state,
+};
+use crate::writer::Writer;
+use crate::{BEHIND_EVERY_ID, POLL_EVERY, Store};
+
+/// The fields of each kind that documents are looked for by.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Texts(BTreeMap<&'static str, BTreeSet<TextField>>);
+
+/// A text of a stored form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TextField {
+    /// What it is looked for by; no two of a kind have the same.
+    pub name: &'static str,
+    /// The object it stands in; `None` for a text at the top.
+    pub within: Option<&'static str>,
+}
+
+/// What a field must hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Like {
+    /// One of these, none of them empty.
+    OneOf(Vec<String>),
+    /// A text that begins so.
+    Begins(String),
+    /// A text with this in it. Every text of the field is looked at.
+    Contains(String),
+}
+
+/// Documents of one kind and account by a text of theirs.
+#[derive(Clone, Copy, Debug)]
+pub struct TextQuery<'a> {
+    pub kind: &'a str,
+    pub account: &'a str,
+    /// One of the [`Texts`] the store was opened with.
+    pub field: &'a str,
+    pub like: &'a Like,
+}
+
+impl FromIterator<(&'static str, TextField)> for Texts {
+    /// Pairs of kind and field.
+    fn from_iter<I: IntoIterator<Item = (&'static str, TextField)>>(pairs: I) -> Self {
+        let mut texts = Self::default();
+        for (kind, field) in pairs {
+            texts.0.entry(kind).or_default().insert(field);
+        }
+        texts
+    }
+}
+
+impl Texts {
+    /// What stands for these fields in the ledger; empty if there are none.
+    pub(crate) fn mark(&self) -> String {
+        if self.0.is_empty() {
+            return String::new();
+        }
+        let mut hasher = Sha256::new();
+        for (kind, fields) in &self.0 {
+            for field in fields {
+                let TextField { name, within } = field;
+                hasher.update(format!("{kind} {} {name}\n", within.unwrap_or_default()));
+            }
+        }
+        hex(&hasher.finalize())
+    }
+
+    /// The rows of a document, as JSON lists of id, field, kind, account and value.
+    pub(crate) fn rows(&self, id: &str, kind: &str, account: &str, body: &str) -> Vec<[String; 5]> {
+        let Some(fields) = self.0.get(kind) else {
+            return Vec::new();
+        };
+        // What is no JSON object has no texts.
+        let object: Map<String, Value> = serde_json::from_str(body).unwrap_or_default();
+        let row = |field: &TextField| {
+            let holder = match field.within {
+                Some(name) => object.get(name)?.as_object()?,
+                None => &object,
+            };
+            let text = holder.get(field.name)?.as_str()?;
+            let value = value(text);
+            (!text.is_empty()).then(|| [id, field.name, kind, account, &*value].map(str::to_owned))
+        };
+        fields.iter().filter_map(row).collect()
+    }
+}
+
+/// How far the rows go, as the ledger has it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Standing {
+    /// Documents up to this revision have theirs.
+    pub(crate) up_to: i64,
+    /// For the fields of this program.
+    pub(crate) is_ours: bool,
+}
+
+impl Standing {
+    /// From two columns of the ledger, the first at `index`.
+    pub(crate) fn read(row: &Row, index: usize, mark: &str) -> Result<Self, sqlx::Error> {
+        let texts_of: String = row.get(index + 1)?;
+        Ok(Self {
+            up_to: row.get(index)?,
+            is_ours: !mark.is_empty() && texts_of == mark,
+        })
+    }
+
+    /// Every document up to `revision` has its rows.
+    pub(crate) const fn is_whole(self, revision: i64) -> bool {
+        self.is_ours && self.up_to >= revision
+    }
+}
+
+/// Longest value that stands whole in its row, in bytes.
+const WHOLE_BYTES_MAX: usize = 256;
+/// What stands of a longer one, at most, before its hash. Cut between characters.
+const KEPT_BYTES_MAX: usize = 224;
+/// A shorter beginning is in every longer value: a character has four bytes at most.
+const BEGINNING_BYTES_MAX: usize = KEPT_BYTES_MAX - 3;
+const HASH_BYTES: usize = 64;
+
+const _: () = assert!(
+    BEGINNING_BYTES_MAX + HASH_BYTES > WHOLE_BYTES_MAX,
+    "a value with a hash is longer than any without"
+);
+
+/// A text as its row has it: without NUL (see [`Key::spelled`]), and of a long one the beginning and
+/// a hash, because an index takes no long values.
+fn value(text: &str) -> Cow<'_, str> {
+    let text = Key::spelled(text);
+    if text.len() <= WHOLE_BYTES_MAX {
+        return text;
+    }
+    let hash = hex(&Sha256::digest(text.as_bytes()));
+    Cow::Owned(format!("{}{hash}", begin(&text, KEPT_BYTES_MAX)))
+}
+
+/// The beginning of a text, cut between characters.
+fn begin(text: &str, bytes_max: usize) -> &str {
+    &text[..text.floor_char_boundary(bytes_max)]
+}
+
+/// What sorts behind every text that begins so, and before every other that does not sort before it.
+fn behind(beginning: &str) -> String {
+    let mut rest = beginning.to_owned();
+    while let Some(last) = rest.pop() {
+        if let Some(next) = (last..=char::MAX).nth(1) {
+            rest.push(next);
+            return rest;
+        }
+    }
+    // No character is behind the last: nothing is longer than this.
+    char::MAX.to_string().repeat(WHOLE_BYTES_MAX)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn json(value: &impl serde::Serialize) -> Result<String, sqlx::Error> {
+    serde_json::to_string(value).map_err(|error| sqlx::Error::Encode(error.into()))
+}
+
+/// Writes rows.
+pub(crate) async fn insert(
+    connection: &mut Connection,
+    rows: &[[String; 5]],
+) -> Result<(), sqlx::Error> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let rows = json(&rows)?;
+    let sql = connection.spell(INSERT_TEXTS);
+    connection.run(sql, &[Arg::Text(&rows)]).await.map(drop)
+}
+
+/// Removes the rows of documents.
+pub(crate) async fn remove(connection: &mut Connection, ids: &[&str]) -> Result<(), sqlx::Error> {
+    let ids = json(&ids)?;
+    let sql = connection.spell(REMOVE_TEXTS);
+    connection.run(sql, &[Arg::Text(&ids)]).await.map(drop)
+}
+
+/// Writes the rows of documents that were written after `up_to`, in the order of their writing, of
+/// `rows_max` documents or of all that one commit wrote. Up to where all have theirs then.
+pub(crate) async fn catch_up(
+    connection: &mut Connection,
+    texts: &Texts,
+    up_to: i64,
+    revision: i64,
+    documents_max: usize,
+) -> Result<i64, sqlx::Error> {
+    let limit = i64::try_from(documents_max)
+        .unwrap_or(i64::MAX)
+        .saturating_add(1);
+    let mut behind = Vec::new();
+    for kind in texts.0.keys() {
+        let arguments = [Arg::Text(kind), Arg::Int(up_to), Arg::Int(limit)];
+        behind.extend(read(connection, state::SOME_CHANGED, &arguments, kind).await?);
+    }
+    behind.sort_by_key(|one| one.revision);
+    let up_to = match behind.get(documents_max).map(|next| next.revision) {
+        None => revision,
+        Some(next) => {
+            behind.retain(|one| one.revision < next);
+            if behind.is_empty() {
+                for kind in texts.0.keys() {
+                    let arguments = [Arg::Text(kind), Arg::Int(next)];
+                    behind.extend(read(connection, state::CHANGED_AT, &arguments, kind).await?);
+                }
+                next
+            } else {
+                next - 1
+            }
+        }
+    };
+    for some in behind.chunks(documents_max.max(1)) {
+        let ids: Vec<&str> = some.iter().map(|one| &*one.id).collect();
+        remove(connection, &ids).await?;
+        let rows = some
+            .iter()
+            .flat_map(|one| texts.rows(&one.id, one.kind, &one.account, &one.body));
+        insert(connection, &rows.collect::<Vec<_>>()).await?;
+    }
+    Ok(up_to)
+}
+
+/// A document whose rows are missing.
+struct Behind {
+    revision: i64,
+    id: String,
+    kind: &'static str,
+    account: String,
+    body: String,
+}
+
+async fn read(
+    connection: &mut Connection,
+    sql: &'static str,
+    arguments: &[Arg<'_>],
+    kind: &'static str,
+) -> Result<Vec<Behind>, sqlx::Error> {
+    let rows = connection.rows(sql, arguments).await?;
+    let read = |row: &Row| {
+        Ok(Behind {
+            revision: row.get(0)?,
+            id: row.get(1)?,
+            kind,
+            account: row.get(2)?,
+            body: row.get(3)?,
+        })
+    };
+    rows.iter().map(read).collect()
+}
+
+/// Learns of commits made elsewhere, by other nodes or by a command on the same file, and makes up
+/// for rows that are missing.
+pub(crate) async fn watch_ledger(
+    pool: Arc<Pool>,
+    writer: Arc<Writer<Journal>>,
+    journal: Arc<Journal>,
+    mut closing: watch::Receiver<bool>,
+) {
+    let mut is_told = false;
+    loop {
+        let pause = match ledger(&pool, &journal.mark).await {
+            Ok((revision, texts)) => {
+                changes::announce(&journal.revision, revision);
+                if !texts.is_ours || texts.is_whole(revision) {
+                    if std::mem::take(&mut is_told) {
+                        tracing::info!("texts are indexed");
+                    }
+                    POLL_EVERY
+                } else {
+                    if !std::mem::replace(&mut is_told, true) {
+                        let from = texts.up_to;
+                        tracing::info!(from, to = revision, "indexing texts of older documents");
+                    }
+                    match writer
+                        .write(
+                            "indexing texts",
+                            Entry::CatchUp {
+                                documents_max: CAUGHT_UP_AT_ONCE,
+                            },
+                        )
+                        .await
+                    {
+                        Ok(_) => CAUGHT_UP_PAUSE,
+                        Err(error) => {
+                            tracing::debug!(%error, "indexing texts");
+                            POLL_EVERY
+                        }
+                    }
+                }
+            }
+            Err(fault) => {
+                tracing::debug!(fault = fault.chain(), "polling the revision");
+                POLL_EVERY
+            }
+        };
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            _ = closing.wait_for(|closing| *closing) => return,
+        }
+    }
+}
+
+/// The latest revision, and how far the rows go.
+pub(crate) async fn ledger(pool: &Pool, mark: &str) -> Result<(i64, Standing), Fault> {
+    let doing = "reading the revision";
+    let row = pool
+        .row(doing, state::REVISION, &[])
+        .await?
+        .ok_or_else(|| Fault::bare(format!("{doing}: the ledger is empty")))?;
+    let revision = row.get(0).during(doing)?;
+    Ok((revision, Standing::read(&row, 1, mark).during(doing)?))
+}
+
+impl Store {
+    /// Whether every document can be found by its texts right now.
+    pub async fn has_all_texts(&self) -> Result<bool, Fault> {
+        let (revision, texts) = ledger(self.pool(), &self.shared.journal.mark).await?;
+        Ok(texts.is_whole(revision))
+    }
+
+    /// Ids of the documents that may have such a text, newest (largest) first; all that have it are
+    /// among them. `None` if they are more than `max`.
+    pub async fn ids_by_text(
+        &self,
+        query: TextQuery<'_>,
+        max: u32,
+    ) -> Result<Option<Vec<String>>, Fault> {
+        let doing = "finding documents by a text";
+        let encoded = |error| Fault::new(doing, error);
+        let (kind, account) = (Arg::Text(query.kind), Arg::Text(query.account));
+        let field = Arg::Text(query.field);
+        let limit = Arg::Int(i64::from(max).saturating_add(1));
+        let site = &self.shared.database.site;
+        let rows = match query.like {
+            Like::OneOf(texts) => {
+                let values: BTreeSet<_> = texts.iter().map(|text| value(text)).collect();
+                let values = json(&values).map_err(encoded)?;
+                let arguments = [kind, account, field, limit, Arg::Text(&values)];
+                self.pool()
+                    .rows(doing, site.spell(TEXTS_ONE_OF), &arguments)
+                    .await?
+            }
+            Like::Begins(text) => {
+                let text = Key::spelled(text);
+                let from = begin(&text, BEGINNING_BYTES_MAX);
+                let before = behind(from);
+                let arguments = [
+                    kind,
+                    account,
+                    field,
+                    limit,
+                    Arg::Text(from),
+                    Arg::Text(&before),
+                ];
+                self.pool()
+                    .rows(doing, state::TEXTS_BETWEEN, &arguments)
+                    .await?
+            }
+            Like::Contains(text) => {
+                let quoted = json(&text).map_err(encoded)?;
+                let in_json = quoted.get(1..quoted.len() - 1).unwrap_or_default();
+                let text = Key::spelled(text);
+                let arguments = [
+                    kind,
+                    account,
+                    field,
+                    limit,
+                    Arg::Text(&text),
+                    Arg::Text(in_json),
+                ];
+                self.pool()
+                    .rows(doing, site.spell(TEXTS_CONTAINING), &arguments)
+                    .await?
+            }
+        };
+        if rows.len() > usize::try_from(max).unwrap_or(usize::MAX) {
+            return Ok(None);
+        }
+        let mut ids = rows
+            .iter()
+            .map(|row| row.get(0).during(doing))
+            .collect::<Result<Vec<String>, _>>()?;
+        ids.sort_unstable_by(|a, b| b.cmp(a));
+        Ok(Some(ids))
+    }
+
+    /// A page of the documents that have this text in a field, newest first.
+    pub async fn page_by_text(
+        &self,
+        query: &PageQuery,
+        field: &str,
+        text: &str,
+    ) -> Result<Vec<Document>, Fault> {
+        let arguments = [
+            Arg::Text(&query.kind),
+            Arg::Text(&query.account),
+            Arg::Text(query.before.as_deref().unwrap_or(BEHIND_EVERY_ID)),
+            Arg::Int(i64::from(query.limit)),
+            Arg::Text(field),
+            Arg::Text(&value(text)),
+        ];
+        self.documents(state::PAGE_BY_TEXT, &arguments).await
+    }
+
+    /// Those of these documents that there are, newest first.
+    pub async fn get_many(&self, ids: &[String]) -> Result<Vec<Document>, Fault> {
+        let list = json(&ids).map_err(|error| Fault::new("reading documents", error))?;
+        let sql = self.shared.database.site.spell(GET_MANY);
+        let mut documents = self.documents(sql, &[Arg::Text(&list)]).await?;
+        documents.sort_unstable_by(|a, b| b.head.id.cmp(&a.head.id));
+        Ok(documents)
+    }
+
+    /// Says in the ledger whose fields have rows, if that is not said yet: the rows of others are
+    /// made anew.
+    pub(crate) async fn claim_texts(&self) -> Result<(), Fault> {
+        let mark = &self.shared.journal.mark;
+        if mark.is_empty() || ledger(self.pool(), mark).await?.1.is_ours {
+            return Ok(());
+        }
+        self.write("beginning to index texts", Entry::ClaimTexts)
+            .await
+            .map(drop)
+    }
+}
+
+/// Documents whose rows one transaction makes up for.
+const CAUGHT_UP_AT_ONCE: usize = 256;
+/// Between two such transactions, for those who write meanwhile.
+const CAUGHT_UP_PAUSE: Duration = Duration::from_millis(5);
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn rows_are_of_texts_that_are_named_and_not_empty() {
+        let top = |name| ("item", TextField { name, within: None });
+        let inner = TextField {
+            name: "inner",
+            within: Some("n"),
+        };
+        let texts: Texts = [top("name"), top("note"), top("n"), ("item", inner)]
+            .into_iter()
+            .collect();
+        let body = r#"{"name":"a\u0000\u0001","n":1,"note":"","other":"x"}"#;
+        let row = ["item_1", "name", "item", "ac_1", "a\u{1}0\u{1}1"].map(str::to_owned);
+        assert_eq!(texts.rows("item_1", "item", "ac_1", body), [row]);
+        let nested = r#"{"n":{"inner":"b"},"inner":"c"}"#;
+        let row = ["item_1", "inner", "item", "ac_1", "b"].map(str::to_owned);
+        assert_eq!(texts.rows("item_1", "item", "ac_1", nested), [row]);
+        assert!(texts.rows("user_1", "user", "ac_1", body).is_empty());
+        for body in ["", "[]", "7", "{\"name\""] {
+            assert!(texts.rows("item_1", "item", "ac_1", body).is_empty());
+        }
+        assert_eq!(Texts::default().mark(), "");
+        assert_ne!(
+            texts.mark(),
+            [top("name")].into_iter().collect::<Texts>().mark()
+        );
+    }
+
+    #[test]
+    fn what_is_behind_a_beginning() {
+        for (beginning, expected) in [("a", "b"), ("a\u{10ffff}", "b"), ("a\u{d7ff}", "a\u{e000}")]
+        {
+            assert_eq!(behind(beginning), expected);
+        }
+        assert!(behind("\u{10ffff}").as_str() > &*"\u{10ffff}".repeat(WHOLE_BYTES_MAX / 4));
+    }
+
+    proptest! {
+        #[test]
+        fn a_beginning_is_between_its_bounds(text in "[a-z\u{e9}\u{10ffff}\u{0}\u{1}]{1,300}", cut in 0usize..300) {
+            let beginning: String = text.chars().take(cut.max(1)).collect();
+            let spelled = Key::spelled(&beginning);
+            let from = begin(&spelled, BEGINNING_BYTES_MAX);
+            let value = value(&text);
+            prop_assert!(value.starts_with(from));
+            prop_assert!(from <= &*value && *value < *behind(from));
+            prop_assert!(value.len() <= KEPT_BYTES_MAX + HASH_BYTES);
+            prop_assert_eq!(value.len() > WHOLE_BYTES_MAX, Key::spelled(&text).len() > WHOLE_BYTES_MAX);
+        }
+    }
+}
