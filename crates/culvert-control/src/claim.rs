@@ -26,7 +26,7 @@ const NOTHING: Told = Told::Nothing {
 #[derive(Debug, Deserialize, Serialize)]
 struct Claim {
     format: Format<1>,
-    /// `<port> <host>`.
+    /// `<port> <host>`, and the account of an internal one.
     address: String,
     /// The url all endpoints here have.
     url: String,
@@ -39,7 +39,7 @@ struct Claim {
 #[derive(Debug)]
 pub(crate) struct Want<'a> {
     pub(crate) endpoint_id: &'a str,
-    /// `<port> <host>`.
+    /// `<port> <host>`, and the account of an internal one.
     pub(crate) address: String,
     pub(crate) url: &'a str,
     pub(crate) pooling: bool,

@@ -124,15 +124,28 @@ pub(crate) struct Agreed {
     pub(crate) cipher_suite: &'static str,
 }
 
+/// Policies whose connection phase is remembered: those of an endpoint and of the internal ones that
+/// it forwards to.
+const VISITS_MAX: usize = 4;
+
 /// What the connection phase of a policy made of a connection.
 #[derive(Debug, Default)]
 struct Entry {
-    /// The policy that ran last, and whether it let the connection in.
-    policy: Option<(Arc<Policy>, bool)>,
+    /// Of HTTP endpoints, the last ones.
+    visits: Vec<Visit>,
     is_http: bool,
     /// What IP policies decided.
     decision: Option<&'static str>,
     logs: Vec<Map<String, Value>>,
+}
+
+/// A policy whose connection phase ran.
+#[derive(Debug)]
+struct Visit {
+    policy: Arc<Policy>,
+    /// Whether it let the connection in.
+    is_in: bool,
+    decision: Option<&'static str>,
 }
 
 /// Whose connection it is.
@@ -360,26 +373,35 @@ impl Downstream {
         self.is_blocked.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a policy's connection phase let the connection in, if that is the one that ran last.
-    /// If not it is about to run, and what the one before decided is forgotten.
+    /// Whether a policy's connection phase let the connection in, if that is one of those that ran
+    /// last: what IP policies decided then counts again. If not it is about to run, and what the one
+    /// before decided is forgotten.
     pub(crate) fn entered(&self, policy: &Arc<Policy>) -> Option<bool> {
         let mut entry = lock(&self.entry);
         let entry = entry.get_or_insert_default();
-        match &entry.policy {
-            Some((known, is_in)) if Arc::ptr_eq(known, policy) => Some(*is_in),
-            _ => {
-                entry.decision = None;
-                None
-            }
-        }
+        let mut known = entry.visits.iter();
+        let known = known.find(|visit| Arc::ptr_eq(&visit.policy, policy));
+        entry.decision = known.and_then(|visit| visit.decision);
+        known.map(|visit| visit.is_in)
     }
 
     /// Notes whether a policy's connection phase let the connection in.
-    pub(crate) fn enter(&self, policy: &Arc<Policy>, is_http: bool, is_in: bool) {
+    pub(crate) fn enter(&self, policy: &Arc<Policy>, is_in: bool) {
         let mut entry = lock(&self.entry);
         let entry = entry.get_or_insert_default();
-        entry.policy = Some((Arc::clone(policy), is_in));
-        entry.is_http = is_http;
+        if entry.visits.len() == VISITS_MAX {
+            entry.visits.remove(0);
+        }
+        entry.visits.push(Visit {
+            policy: Arc::clone(policy),
+            is_in,
+            decision: entry.decision,
+        });
+    }
+
+    /// Notes whether requests tell what policies decide about the connection.
+    pub(crate) fn speaks_http(&self, is_http: bool) {
+        lock(&self.entry).get_or_insert_default().is_http = is_http;
     }
 
     /// Notes what IP policies decided about the connection.

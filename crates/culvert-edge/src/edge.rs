@@ -22,6 +22,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::documents::Documents;
 use crate::downstream::{Downstream, lock};
+use crate::http::coding::ENCODERS_KIB_MAX;
 use crate::inherited::Inherited;
 use crate::listener::{self, Kind};
 use crate::meters::Meters;
@@ -71,6 +72,8 @@ pub(crate) struct Shared {
     pub(crate) agents: Option<Arc<dyn Dial>>,
     /// Bytes that request bodies may take while actions look at them.
     pub(crate) bodies: Arc<Semaphore>,
+    /// KiB that encoders of responses may take.
+    pub(crate) encoders: Arc<Semaphore>,
     /// What was fetched for policies.
     pub(crate) documents: Documents,
     /// Certificates of the operator's files.
@@ -146,6 +149,7 @@ impl Edge {
             handshakes: Semaphore::new(settings.limits.handshakes),
             announcements: Semaphore::new(ANNOUNCEMENTS_MAX),
             bodies: Arc::new(Semaphore::new(settings.limits.held_bytes)),
+            encoders: Arc::new(Semaphore::new(ENCODERS_KIB_MAX)),
             documents: Documents::new(),
             rules: ArcSwap::from_pointee(settings.rules()),
             entropy: settings.entropy,

@@ -16,7 +16,7 @@ use crate::http::server;
 use crate::inherited::Inherited;
 use crate::overload::Level;
 use crate::peek::{self, Peeked};
-use crate::policy::connect;
+use crate::policy::connect::{self, Entry};
 use crate::proxy::{self, Ends, Header};
 use crate::snapshot::Group;
 use crate::socket::{Counted, Replay, Wire};
@@ -159,13 +159,17 @@ async fn raw(socket: Counted, down: Arc<Downstream>, port: u16) {
     }
 }
 
-/// Passes a connection of a TCP or TLS endpoint on, if the endpoint's policy lets it.
+/// Passes a connection of a TCP or TLS endpoint on, from endpoint to endpoint as their policies say.
 async fn pass(socket: Counted, ahead: &[u8], group: &Group, down: &Arc<Downstream>) {
-    let member = group.pick(&down.edge);
-    if connect::admits(down, &member.endpoint).await {
-        tcp::endpoint(socket, ahead, member, down).await;
-    } else {
-        socket.reset();
+    let mut member = Arc::clone(group.pick(&down.edge));
+    let mut hops = 0;
+    loop {
+        match connect::enter(down, &member.endpoint, hops).await {
+            Entry::In => return tcp::endpoint(socket, ahead, &member, down).await,
+            Entry::Forward(next) => member = next,
+            Entry::Out => return socket.reset(),
+        }
+        hops += 1;
     }
 }
 

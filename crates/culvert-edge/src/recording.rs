@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use culvert_base::Timestamp;
 use culvert_events::{
-    Cookies, HTTP_REQUEST_COMPLETE, Record, Settable, Slot, TCP_CONNECTION_CLOSED,
+    Cookies, HTTP_REQUEST_COMPLETE, Record, Settable, Slot, TCP_CONNECTION_CLOSED, Text,
 };
 use http::header::{HOST, HeaderMap, USER_AGENT};
 use http::{Method, StatusCode, Version, request};
@@ -34,6 +34,8 @@ pub(crate) struct Recording {
     down: Arc<Downstream>,
     is_http1: bool,
     record: Option<Record>,
+    /// Whether IP policies refused it.
+    is_blocked: bool,
     /// Entries of log actions.
     logs: Vec<Map<String, Value>>,
     sent: Sent,
@@ -57,6 +59,9 @@ pub(crate) struct Sent {
     /// Bytes of the head, and where on the connection it begins.
     head: u64,
     begins: u64,
+    /// How the body is encoded, and bytes of it that went in.
+    coding: Option<&'static str>,
+    raw: u64,
 }
 
 /// The record of an answer whose last byte may not have left.
@@ -75,6 +80,7 @@ impl Recording {
         Self {
             is_http1: version != Version::HTTP_2,
             record: None,
+            is_blocked: false,
             logs: Vec::new(),
             sent: Sent::default(),
             received: None,
@@ -145,6 +151,14 @@ impl Recording {
         if let Some(record) = &mut self.record {
             record.set(slot, value);
         }
+    }
+
+    /// The same for a decision that may be made more than once: to block is final.
+    pub(crate) fn decide(&mut self, slot: Slot<Text>, decision: &str) {
+        if !self.is_blocked {
+            self.set(slot, decision);
+        }
+        self.is_blocked |= decision == "block";
     }
 
     /// Keeps an entry of the event's log.
@@ -247,6 +261,16 @@ impl Recording {
         }
     }
 
+    /// Notes how the answer's body is encoded.
+    pub(crate) fn encodes(&mut self, coding: &'static str) {
+        self.sent.coding = Some(coding);
+    }
+
+    /// Notes how many bytes of the body were encoded so far.
+    pub(crate) fn encoded(&mut self, raw: u64) {
+        self.sent.raw = raw;
+    }
+
     /// The whole answer was handed to the protocol.
     pub(crate) fn answered(&mut self) {
         self.is_answered = true;
@@ -263,7 +287,7 @@ impl Recording {
         self.write_logs();
         if let Some(record) = self.record.take() {
             let down = Arc::clone(&self.down);
-            offer(record, 0, Some(0), &down);
+            offer(record, 0, Sent::default(), Some(0), &down);
         }
     }
 }
@@ -279,7 +303,13 @@ impl Drop for Recording {
                     .received
                     .as_ref()
                     .map_or(0, |count| count.load(Ordering::Relaxed));
-                offer(record, received, Some(self.sent.payload), &self.down);
+                offer(
+                    record,
+                    received,
+                    self.sent,
+                    Some(self.sent.payload),
+                    &self.down,
+                );
             } else {
                 let unflushed = Unflushed {
                     record,
@@ -305,7 +335,8 @@ impl Drop for Recording {
 impl Unflushed {
     /// Everything has left.
     pub(crate) fn complete(self, down: &Downstream) {
-        offer(self.record, down.payload(), Some(self.sent.payload), down);
+        let payload = Some(self.sent.payload);
+        offer(self.record, down.payload(), self.sent, payload, down);
     }
 
     /// The connection ended before that.
@@ -317,15 +348,22 @@ impl Unflushed {
             let missing = whole.saturating_sub(wire.saturating_sub(self.sent.head));
             self.sent.payload.saturating_sub(missing)
         });
-        offer(self.record, down.payload(), sent, down);
+        offer(self.record, down.payload(), self.sent, sent, down);
     }
 }
 
-/// Completes and offers an exchange's record; `sent` is `None` when not even a status was.
-fn offer(mut record: Record, received: u64, sent: Option<u64>, down: &Downstream) {
+/// Completes and offers an exchange's record; `payload` is `None` when not even a status was sent.
+fn offer(mut record: Record, received: u64, sent: Sent, payload: Option<u64>, down: &Downstream) {
     record.set(slots::http::REQUEST_BODY_LENGTH, number(received));
-    match sent {
-        Some(sent) => record.set(slots::http::RESPONSE_BODY_LENGTH, number(sent)),
+    match payload {
+        Some(payload) => {
+            record.set(slots::http::RESPONSE_BODY_LENGTH, number(payload));
+            if let Some(coding) = sent.coding {
+                record.set(slots::http::COMPRESSION_ALGORITHM, coding);
+                let saved = number(sent.raw).saturating_sub(number(payload));
+                record.set(slots::http::BYTES_SAVED, saved);
+            }
+        }
         None => {
             record.set_null(slots::http::STATUS_CODE);
             record.set_null(slots::http::RESPONSE_HEADERS);

@@ -14,6 +14,8 @@ pub(crate) mod http {
     pub(crate) const BASIC_AUTH_DECISION: Slot<Text> = KIND.slot("basic_auth.decision");
     pub(crate) const BASIC_AUTH_USERNAME: Slot<Text> = KIND.slot("basic_auth.username");
     pub(crate) const CIRCUIT_BREAKER_DECISION: Slot<Text> = KIND.slot("circuit_breaker.decision");
+    pub(crate) const COMPRESSION_ALGORITHM: Slot<Text> = KIND.slot("compression.algorithm");
+    pub(crate) const BYTES_SAVED: Slot<Int64> = KIND.slot("compression.bytes_saved");
     pub(crate) const CLIENT_IP: Slot<Text> = KIND.slot("conn.client_ip");
     pub(crate) const SERVER_IP: Slot<Text> = KIND.slot("conn.server_ip");
     pub(crate) const SERVER_NAME: Slot<Text> = KIND.slot("conn.server_name");

@@ -50,6 +50,15 @@ impl Scheme {
         }
     }
 
+    /// The port of an address without one.
+    pub(crate) fn port(self) -> Option<u16> {
+        match self {
+            Self::Http => Some(80),
+            Self::Https | Self::Tls => Some(443),
+            Self::Tcp => None,
+        }
+    }
+
     /// Whether the edge speaks HTTP at such an endpoint.
     pub fn is_http(self) -> bool {
         matches!(self, Self::Http | Self::Https)
@@ -65,9 +74,11 @@ pub struct Endpoint {
     pub account: Arc<str>,
     /// How it is spoken to.
     pub scheme: Scheme,
+    /// Whether it is reached through the policies of its account's endpoints only.
+    pub is_internal: bool,
     /// Its host; a wildcard covers names of any depth below it.
     pub host: HostName,
-    /// The public port of a TCP endpoint; nominal for the others.
+    /// The public port of a TCP endpoint, or the port of an internal one; nominal for the others.
     pub port: u16,
     /// Where its traffic goes, as far as the policy lets it; `None` when the policy answers all.
     pub upstream: Option<Upstream>,
@@ -79,9 +90,10 @@ impl Endpoint {
     /// Its address as a URL.
     pub(crate) fn url(&self) -> String {
         let (name, host) = (self.scheme.name(), &*self.host);
-        match self.scheme {
-            Scheme::Tcp => format!("{name}://{host}:{}", self.port),
-            _ => format!("{name}://{host}"),
+        if self.scheme.port() == Some(self.port) || (self.port == 0 && !self.is_internal) {
+            format!("{name}://{host}")
+        } else {
+            format!("{name}://{host}:{}", self.port)
         }
     }
 }
@@ -204,6 +216,28 @@ impl SnapshotBuilder {
     }
 }
 
+/// Where an endpoint is found.
+#[derive(PartialEq, Eq, Hash)]
+enum Place {
+    /// By its public port alone: TCP.
+    Port(u16),
+    Host(Scheme, HostName),
+    Internal(Arc<str>, Scheme, HostName, u16),
+}
+
+impl Place {
+    fn of(endpoint: &Endpoint) -> Self {
+        let host = endpoint.host.clone();
+        match endpoint.scheme {
+            scheme if endpoint.is_internal => {
+                Self::Internal(Arc::clone(&endpoint.account), scheme, host, endpoint.port)
+            }
+            Scheme::Tcp => Self::Port(endpoint.port),
+            scheme => Self::Host(scheme, host),
+        }
+    }
+}
+
 /// A snapshot in use.
 #[derive(Debug, Default)]
 pub(crate) struct Live {
@@ -211,9 +245,25 @@ pub(crate) struct Live {
     pub(crate) https: Hosts<Arc<Group>>,
     pub(crate) tls: Hosts<Arc<Group>>,
     pub(crate) tcp: HashMap<u16, Arc<Group>>,
+    /// Internal endpoints, which are names of their account.
+    internal: HashMap<(Arc<str>, Scheme, u16), Hosts<Arc<Group>>>,
     pub(crate) certificates: Hosts<Arc<ServerConfig>>,
     pub(crate) fallback: Hosts<Arc<ServerConfig>>,
     pub(crate) answers: Answers,
+}
+
+impl Live {
+    /// The internal endpoints of an account at an address.
+    pub(crate) fn internal(
+        &self,
+        account: &Arc<str>,
+        scheme: Scheme,
+        host: &str,
+        port: u16,
+    ) -> Option<&Arc<Group>> {
+        let hosts = self.internal.get(&(Arc::clone(account), scheme, port))?;
+        hosts.find(host)
+    }
 }
 
 /// The endpoints at one address.
@@ -230,12 +280,12 @@ pub(crate) struct Group {
 pub(crate) struct Member {
     pub(crate) endpoint: Endpoint,
     pub(crate) pool: Option<Arc<Pool>>,
-    /// Where its traffic goes when its agent is away: other agents of the same address, whose
-    /// endpoints treat it the same.
+    /// Where its traffic goes when its agent is away or its upstream takes no connection: others of the
+    /// same address, whose endpoints treat it the same.
     pub(crate) stand_ins: Vec<Arc<Pool>>,
 }
 
-/// Agents that are tried in the place of one.
+/// Agents or upstreams that are tried in the place of one.
 const STAND_INS_MAX: usize = 3;
 
 impl Member {
@@ -246,7 +296,7 @@ impl Member {
             .as_ref()
             .and_then(|pool| pool.upstream().agents_endpoint());
         match (endpoint, &edge.agents) {
-            (None, _) => false,
+            (None, _) => self.pool.as_ref().is_some_and(|pool| !pool.is_reachable()),
             (Some(_), None) => true,
             (Some(id), Some(agents)) => !agents.is_online(id),
         }
@@ -261,22 +311,26 @@ impl Member {
         }
     }
 
-    /// Says who stands in for each of the endpoints at one address.
+    /// Says who stands in for each of the endpoints at one address: agents for agents, and for the rest
+    /// those that speak as they do.
     fn introduce(members: &mut [Self]) {
-        let is_agents = |pool: &&Arc<Pool>| pool.upstream().agents_endpoint().is_some();
         for index in 0..members.len() {
             let (before, rest) = members.split_at_mut(index);
             let Some((member, behind)) = rest.split_first_mut() else {
                 return;
             };
-            if member.pool.as_ref().is_none_or(|pool| !is_agents(&pool)) {
-                continue;
-            }
+            let Some(own) = &member.pool else { continue };
+            let kind = |pool: &Pool| {
+                let upstream = pool.upstream();
+                (upstream.agents_endpoint().is_some(), upstream.protocol())
+            };
             let others = behind.iter().chain(&*before);
             member.stand_ins = others
                 .filter(|other| member.is_like(other))
-                .filter_map(|other| other.pool.as_ref().filter(is_agents).cloned())
+                .filter_map(|other| other.pool.as_ref())
+                .filter(|other| !Arc::ptr_eq(other, own) && kind(other) == kind(own))
                 .take(STAND_INS_MAX)
+                .cloned()
                 .collect();
         }
     }
@@ -321,7 +375,8 @@ impl Group {
         &self.first
     }
 
-    /// The endpoint whose turn it is. One whose agent is away is passed over.
+    /// The endpoint whose turn it is. One whose agent is away, or whose upstream could not be reached a
+    /// moment ago, is passed over.
     pub(crate) fn pick(&self, edge: &Shared) -> &Arc<Member> {
         if self.others.is_empty() {
             return &self.first;
@@ -377,7 +432,7 @@ impl Kept {
         live.answers = Answers::of(snapshot.challenges, &mut self.prepared);
 
         let mut pools = HashMap::new();
-        let mut groups: HashMap<(Scheme, HostName, u16), Vec<Member>> = HashMap::new();
+        let mut groups: HashMap<Place, Vec<Member>> = HashMap::new();
         for endpoint in snapshot.endpoints {
             let pool = endpoint.upstream.clone().map(|upstream| {
                 let key = (Arc::clone(&endpoint.account), upstream);
@@ -388,14 +443,8 @@ impl Kept {
                 pools.insert(key, Arc::clone(&pool));
                 pool
             });
-            // Only a TCP endpoint is found by its port.
-            let (host, port) = match endpoint.scheme {
-                Scheme::Tcp => (HostName::parse("tcp").ok(), endpoint.port),
-                _ => (Some(endpoint.host.clone()), 0),
-            };
-            let Some(host) = host else { continue };
             groups
-                .entry((endpoint.scheme, host, port))
+                .entry(Place::of(&endpoint))
                 .or_default()
                 .push(Member {
                     endpoint,
@@ -410,22 +459,31 @@ impl Kept {
             .into_iter()
             .map(|one| (Arc::clone(&one.account), Arc::new(one)))
             .collect();
-        for ((scheme, host, port), mut members) in groups {
+        for (place, mut members) in groups {
             Member::introduce(&mut members);
             let mut members: Vec<_> = members.into_iter().map(Arc::new).collect();
             let Some(first) = members.pop() else { continue };
+            let restriction = match place {
+                // Whoever comes there was admitted before.
+                Place::Internal(..) => None,
+                _ => restrictions.get(&first.endpoint.account).cloned(),
+            };
             let group = Arc::new(Group {
-                restriction: restrictions.get(&first.endpoint.account).cloned(),
+                restriction,
                 first,
                 others: members,
                 turn: AtomicUsize::new(0),
             });
-            match scheme {
-                Scheme::Http => live.http.insert(&host, group),
-                Scheme::Https => live.https.insert(&host, group),
-                Scheme::Tls => live.tls.insert(&host, group),
-                Scheme::Tcp => {
+            match place {
+                Place::Port(port) => {
                     live.tcp.insert(port, group);
+                }
+                Place::Host(Scheme::Http, host) => live.http.insert(&host, group),
+                Place::Host(Scheme::Https, host) => live.https.insert(&host, group),
+                Place::Host(_, host) => live.tls.insert(&host, group),
+                Place::Internal(account, scheme, host, port) => {
+                    let hosts = live.internal.entry((account, scheme, port)).or_default();
+                    hosts.insert(&host, group);
                 }
             }
         }

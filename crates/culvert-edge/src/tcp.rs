@@ -18,17 +18,20 @@ use crate::downstream::Downstream;
 use crate::edge::Phase;
 use crate::http::upgrade::Tunnel;
 use crate::snapshot::Member;
-use crate::socket::{Counted, Wire};
+use crate::socket::Wire;
 
-/// Serves a connection to a TCP or TLS endpoint: `ahead` was read from it already.
-pub(crate) async fn endpoint(
-    mut socket: Counted,
+/// Serves a connection to a TCP or TLS endpoint: `ahead` was read from it already. Where the endpoint
+/// shares its address with others, they are tried when its upstream takes no connection.
+pub(crate) async fn endpoint<S>(
+    mut socket: S,
     ahead: &[u8],
     member: &Member,
     down: &Arc<Downstream>,
-) {
+) where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     for pool in member.pool.iter().chain(&member.stand_ins) {
-        match down.dial(pool.upstream()).await {
+        match pool.dial(down).await {
             Ok(mut wire) => {
                 if wire.write_all(ahead).await.is_ok() {
                     relay(&mut socket, &mut wire, down).await;

@@ -1,8 +1,9 @@
 //! Endpoint: an address at which traffic arrives, and where it goes (contract: management API 2.19,
 //! operations 5).
 //!
-//! Traffic goes through the endpoint's policy to an upstream given as a URL; it needs one of both. What
-//! cannot be run yet is refused: the bindings `internal` and `kubernetes`.
+//! Traffic goes through the endpoint's policy to an upstream given as a URL; it needs one of both. An
+//! internal endpoint gets it from the policies of its account's other endpoints alone. What cannot be run
+//! yet is refused: the binding `kubernetes`.
 
 use culvert_base::net::HostName;
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp};
@@ -28,6 +29,10 @@ pub(crate) static TYPE: ResourceType = ResourceType::of::<Endpoint>();
 const NOT_COVERED: Code = Code::new(18006);
 const WRONG_FIELD: Code = Code::new(18014);
 
+/// The domain of hosts that only policies reach.
+const INTERNAL: &str = "internal";
+/// Labels before it.
+const INTERNAL_LABELS_MAX: usize = 5;
 /// Characters of the first label of a random name.
 const RANDOM_NAME_LENGTH: usize = 12;
 
@@ -65,12 +70,14 @@ struct StoredUpstream {
 #[serde(rename_all = "snake_case")]
 enum Binding {
     Public,
+    Internal,
 }
 
 impl Binding {
     const fn name(self) -> &'static str {
         match self {
             Self::Public => "public",
+            Self::Internal => "internal",
         }
     }
 }
@@ -101,7 +108,7 @@ enum AddressScheme {
 pub(crate) struct Create {
     /// `scheme://host[:port]` with the scheme `http`, `https`, `tcp` or `tls`; a bare host is
     /// `https`. Without a host a random one is chosen. The host and port of `tcp` are a reserved
-    /// address.
+    /// address. A host that ends in `.internal` is the account's own, with any port.
     url: String,
     /// `cloud`, also by default.
     #[serde(rename = "type")]
@@ -109,7 +116,8 @@ pub(crate) struct Create {
     /// What is done with its traffic: YAML or JSON, as text or as an object. Shown as it was written,
     /// but for secrets. It needs this or `upstream_url`.
     traffic_policy: Given,
-    /// Which traffic reaches it: `public`, also by default. Other bindings come later.
+    /// Which traffic reaches it: `public`, or `internal` for a host that ends in `.internal`; by default
+    /// what fits the host.
     bindings: Vec<String>,
     /// Whether it shares its url with others that pool.
     pooling_enabled: Option<bool>,
@@ -136,7 +144,7 @@ pub(crate) struct Update {
     /// What is done with its traffic. Empty for nothing. `[redacted]` keeps a secret in a rule that is
     /// otherwise the same.
     traffic_policy: Option<Given>,
-    /// Which traffic reaches it: `public`. An empty list means the default.
+    /// Which traffic reaches it: `public` or `internal`. An empty list means the default.
     bindings: Option<Vec<String>>,
     /// Whether it shares its url with others that pool.
     pooling_enabled: Option<bool>,
@@ -240,7 +248,7 @@ impl Resource for Endpoint {
         }
         let wanted = Wanted::parse(&input.url)?;
         let binding = binding(&input.bindings, &wanted)?;
-        let settled = wanted.settle(cx).await?;
+        let settled = wanted.settle(cx, binding).await?;
         let address = settled.address;
         let upstream = StoredUpstream::check(
             cx.settings,
@@ -271,8 +279,8 @@ impl Resource for Endpoint {
             principal_id: cx.caller.owner_id.clone(),
         };
         let also = match settled.taking {
-            Some(taking) => taking.and(claim::first(cx, endpoint.want(&id))?),
-            None => claim::join(cx, endpoint.want(&id)).await?,
+            Some(taking) => taking.and(claim::first(cx, endpoint.want(cx, &id))?),
+            None => claim::join(cx, endpoint.want(cx, &id)).await?,
         };
         Ok(Draft {
             also,
@@ -288,7 +296,7 @@ impl Resource for Endpoint {
     ) -> Result<Draft<Self>, Error> {
         const ANOTHER_SCHEME: Code = Code::new(18005);
         const UNREADABLE: Code = Code::new(18001);
-        let before = self.address.clone();
+        let (before, place_before) = (self.address.clone(), self.place(&head.account));
         let held_before = self.held();
         let pooled_before = self.pooling_enabled;
         if let Some(url) = input.url {
@@ -299,17 +307,17 @@ impl Resource for Endpoint {
             if wanted.host.is_none() {
                 return Err(Refusal::new(UNREADABLE, "An update's url needs a host.").into());
             }
-            self.binding = binding(&[self.binding.name().to_owned()], &wanted)?;
+            self.binding = binding(input.bindings.as_deref().unwrap_or_default(), &wanted)?;
             // An address that it holds itself is in no reservation, and clients repeat the url.
             if !(held_before.is_some() && wanted == Wanted::of(&self.address)) {
-                let settled = wanted.settle(cx).await?;
+                let settled = wanted.settle(cx, self.binding).await?;
                 self.address = settled.address;
                 self.domain_id = settled.domain_id;
                 self.tcp_addr_id = settled.tcp_addr_id;
             }
         }
-        if let Some(bindings) = input.bindings {
-            self.binding = binding(&bindings, &Wanted::of(&self.address))?;
+        if let Some(bindings) = &input.bindings {
+            self.binding = binding(bindings, &Wanted::of(&self.address))?;
         }
         let had_upstream = self.upstream.is_some();
         if input.upstream_url.is_some() || input.upstream_protocol.is_some() {
@@ -344,14 +352,14 @@ impl Resource for Endpoint {
         self.metadata = input.metadata.unwrap_or(self.metadata);
 
         let mut also = Changes::default();
-        if before.place() != self.address.place() {
-            also = also.and(claim::leave(cx, &head.id, &before.place()).await?);
+        if place_before != self.place(&head.account) {
+            also = also.and(claim::leave(cx, &head.id, &place_before).await?);
             if let Some(address) = held_before {
                 also = also.and(pool::release(cx, &address).await?);
             }
         }
         if before != self.address || pooled_before != self.pooling_enabled {
-            also = also.and(claim::join(cx, self.want(&head.id)).await?);
+            also = also.and(claim::join(cx, self.want(cx, &head.id)).await?);
         }
         Ok(Draft {
             also,
@@ -360,7 +368,7 @@ impl Resource for Endpoint {
     }
 
     async fn before_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
-        let left = claim::leave(cx, &head.id, &self.address.place()).await?;
+        let left = claim::leave(cx, &head.id, &self.place(&head.account)).await?;
         Ok(match self.held() {
             Some(address) => left.and(pool::release(cx, &address).await?),
             None => left,
@@ -454,6 +462,7 @@ impl Endpoint {
             id: head.id.clone(),
             account: head.account.as_str().into(),
             scheme,
+            is_internal: self.binding == Binding::Internal,
             host: HostName::parse(&self.address.host).map_err(|error| unusable(&error))?,
             port: self.address.port,
             upstream,
@@ -470,14 +479,25 @@ impl Endpoint {
 
     /// The address of the pool that it holds itself, in no reservation.
     fn held(&self) -> Option<String> {
-        let is_held = self.address.scheme == AddressScheme::Tcp && self.tcp_addr_id.is_none();
+        let is_held = self.address.scheme == AddressScheme::Tcp
+            && self.binding == Binding::Public
+            && self.tcp_addr_id.is_none();
         is_held.then(|| self.address.hostport())
     }
 
-    fn want<'a>(&'a self, id: &'a str) -> Want<'a> {
+    /// What only one pool can have: https and tls share a port, accounts share no internal host.
+    fn place(&self, account: &str) -> String {
+        let Address { host, port, .. } = &self.address;
+        match self.binding {
+            Binding::Public => format!("{port} {host}"),
+            Binding::Internal => format!("{port} {host} {account}"),
+        }
+    }
+
+    fn want<'a>(&'a self, cx: &Cx<'_>, id: &'a str) -> Want<'a> {
         Want {
             endpoint_id: id,
-            address: self.address.place(),
+            address: self.place(&cx.caller.account),
             url: &self.address.url,
             pooling: self.pooling_enabled,
         }
@@ -524,11 +544,6 @@ impl AddressScheme {
 }
 
 impl Address {
-    /// What only one pool can have: https and tls share a port.
-    fn place(&self) -> String {
-        format!("{} {}", self.port, self.host)
-    }
-
     fn hostport(&self) -> String {
         format!("{}:{}", self.host, self.port)
     }
@@ -598,8 +613,11 @@ impl Wanted {
     }
 
     /// The address, once it is known to be the installation's to give or the account's own.
-    async fn settle(self, cx: &Cx<'_>) -> Result<Settled, Error> {
+    async fn settle(self, cx: &Cx<'_>, binding: Binding) -> Result<Settled, Error> {
         const WRONG_PORT: Code = Code::new(18023);
+        if binding == Binding::Internal {
+            return Ok(self.settle_internal(cx)?);
+        }
         let (scheme, settings) = (self.scheme, cx.settings);
         let name = scheme.name();
         let Some(public_port) = scheme.port() else {
@@ -610,11 +628,7 @@ impl Wanted {
         }
         let domain = &settings.edge_domain;
         let (host, domain_id) = match self.host {
-            None => {
-                const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";
-                let label = cx.entropy.text(LETTERS, RANDOM_NAME_LENGTH);
-                (format!("{label}.{domain}"), None)
-            }
+            None => (format!("{}.{domain}", random_label(cx)), None),
             Some(host) => {
                 let id = match reserved_domain::covering(cx, &host).await? {
                     Some(found) if found.head.account == cx.caller.account => Some(found.head.id),
@@ -644,6 +658,42 @@ impl Wanted {
         Ok(Settled {
             address,
             domain_id,
+            tcp_addr_id: None,
+            taking: None,
+        })
+    }
+
+    /// An address that is the account's own.
+    fn settle_internal(self, cx: &Cx<'_>) -> Result<Settled, Refusal> {
+        const NO_PORT: Code = Code::new(18003);
+        let name = self.scheme.name();
+        let host = match self.host {
+            Some(host) => host.to_string(),
+            None => format!("{}.{INTERNAL}", random_label(cx)),
+        };
+        if !(2..=1 + INTERNAL_LABELS_MAX).contains(&host.split('.').count()) {
+            let why = format!(
+                "An internal host has 1 to {INTERNAL_LABELS_MAX} labels before `.{INTERNAL}`."
+            );
+            return Err(Refusal::new(WRONG_FIELD, why));
+        }
+        let usual = self.scheme.port();
+        let port = self.port.or(usual).ok_or_else(|| Refusal::of(NO_PORT))?;
+        let url = match self.port {
+            // As with public ones, a default port is dropped from http and https only.
+            Some(port) if self.scheme == AddressScheme::Tls || Some(port) != usual => {
+                format!("{name}://{host}:{port}")
+            }
+            _ => format!("{name}://{host}"),
+        };
+        Ok(Settled {
+            address: Address {
+                scheme: self.scheme,
+                host,
+                port,
+                url,
+            },
+            domain_id: None,
             tcp_addr_id: None,
             taking: None,
         })
@@ -699,6 +749,11 @@ struct Settled {
     taking: Option<Changes>,
 }
 
+fn random_label(cx: &Cx<'_>) -> String {
+    const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";
+    cx.entropy.text(LETTERS, RANDOM_NAME_LENGTH)
+}
+
 /// Whether a host is a name below `domain`, and not all of them.
 fn is_below(host: &HostName, domain: &HostName) -> bool {
     host.is_within(domain) && host != domain && host.strip_prefix("*.") != Some(domain)
@@ -719,7 +774,7 @@ fn binding(given: &[String], wanted: &Wanted) -> Result<Binding, Refusal> {
     let is_internal = wanted
         .host
         .as_ref()
-        .is_some_and(|host| host.is_within("internal"));
+        .is_some_and(|host| host.is_within(INTERNAL));
     match given {
         [_, _, ..] => Err(Refusal::new(
             WRONG_FIELD,
@@ -728,14 +783,20 @@ fn binding(given: &[String], wanted: &Wanted) -> Result<Binding, Refusal> {
         [name] if name == "kubernetes" && wanted.scheme == AddressScheme::Https => {
             Err(Refusal::of(NOT_KUBERNETES))
         }
-        [name] if name != "public" => Err(Refusal::new(
+        [name] if name == "kubernetes" => Err(Refusal::new(
             WRONG_FIELD,
-            format!("This version of culvert has no endpoints with the binding `{name}` yet."),
+            "This version of culvert has no endpoints with the binding `kubernetes` yet.",
         )),
-        _ if is_internal => Err(Refusal::new(
+        [name] if name == "public" && is_internal => Err(Refusal::new(
             WRONG_FIELD,
-            "This version of culvert has no internal endpoints yet.",
+            "A host that ends in `.internal` has the binding `internal`.",
         )),
+        [name] if name == "internal" && wanted.host.is_some() && !is_internal => Err(Refusal::new(
+            WRONG_FIELD,
+            "The host of an endpoint with the binding `internal` ends in `.internal`.",
+        )),
+        [name] if name == "internal" => Ok(Binding::Internal),
+        _ if is_internal => Ok(Binding::Internal),
         _ => Ok(Binding::Public),
     }
 }

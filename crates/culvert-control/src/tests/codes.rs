@@ -484,7 +484,13 @@ async fn endpoints() {
         (tcp("tcp://2.tcp.culvert.localhost:20000"), 18006),
         (url("http://x.culvert.localhost:8080"), 18023),
         (tcp("tls://x.culvert.localhost:444"), 18023),
-        (url("https://x.internal"), 18014),
+        (url("https://a.b.c.d.e.f.internal"), 18014),
+        (url("https://internal"), 18014),
+        (tcp("tcp://x.internal"), 18003),
+        (
+            json!({"url": "http://x.internal", "bindings": ["public"], "upstream_url": upstream}),
+            18014,
+        ),
         (with("bindings", json!(["internal"])), 18014),
         (with("bindings", json!(["kubernetes"])), 18018),
         (

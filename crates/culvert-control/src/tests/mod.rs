@@ -11,6 +11,7 @@ mod domains;
 mod every_resource;
 mod hostile;
 mod ingresses;
+mod internal;
 mod ip;
 mod keys;
 mod lists;

@@ -10,13 +10,17 @@ mod add_headers;
 mod basic_auth;
 mod circuit_breaker;
 mod close_connection;
+mod compress_response;
 mod custom_response;
 mod deny;
+mod forward_internal;
 mod jwt_validation;
 mod log;
 mod rate_limit;
 mod redirect;
 mod remove_headers;
+mod request_body_find_replace;
+mod response_body_find_replace;
 mod restrict_ips;
 mod set_vars;
 mod url_rewrite;
@@ -36,13 +40,17 @@ pub static ALL: &[&ActionType] = &[
     &basic_auth::TYPE,
     &circuit_breaker::TYPE,
     &close_connection::TYPE,
+    &compress_response::TYPE,
     &custom_response::TYPE,
     &deny::TYPE,
+    &forward_internal::TYPE,
     &jwt_validation::TYPE,
     &log::TYPE,
     &rate_limit::TYPE,
     &redirect::TYPE,
     &remove_headers::TYPE,
+    &request_body_find_replace::TYPE,
+    &response_body_find_replace::TYPE,
     &restrict_ips::TYPE,
     &set_vars::TYPE,
     &url_rewrite::TYPE,
@@ -146,8 +154,6 @@ pub static NOT_BUILT: &[NotBuilt] = &[
         "ai-gateway",
         "is not supported: it needs services of its vendor",
     ),
-    later("compress-response"),
-    later("forward-internal"),
     later("http-request"),
     later("oauth"),
     later("openid-connect"),
@@ -159,8 +165,6 @@ pub static NOT_BUILT: &[NotBuilt] = &[
         "owasp-crs-response",
         "is not supported: it needs an engine for the Core Rule Set",
     ),
-    later("request-body-find-replace"),
-    later("response-body-find-replace"),
     out("saml", "is not supported"),
     out("sse-find-replace", "is not supported"),
     later("terminate-tls"),

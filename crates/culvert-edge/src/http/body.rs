@@ -2,6 +2,7 @@
 //! frame by frame, only as fast as the receiver takes them, unless an action has to see the whole of
 //! it first ([`Upload`]).
 
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +17,10 @@ use hyper::body::Incoming;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
+use crate::http::coding::Encoded;
 use crate::http::fields;
+use crate::http::framing::Violation;
+use crate::http::reply::Problem;
 use crate::recording::Recording;
 use crate::upstream::Lease;
 
@@ -61,6 +65,33 @@ pub(crate) enum NotHeld {
     TooSlow,
     /// The client broke off.
     Broken,
+}
+
+impl NotHeld {
+    /// What the client is told; `too_long` where that is why.
+    pub(crate) fn problem(self, too_long: Problem) -> Problem {
+        match self {
+            Self::TooLong => too_long,
+            Self::NoRoom => Problem::NoRoom,
+            Self::TooSlow | Self::Broken => Problem::Violation(Violation::TooSlow),
+        }
+    }
+}
+
+/// Takes room for more bytes.
+fn take_room(
+    taken: &mut Option<OwnedSemaphorePermit>,
+    room: &Arc<Semaphore>,
+    bytes: usize,
+) -> Result<(), NotHeld> {
+    let permits = u32::try_from(bytes).map_err(|_| NotHeld::TooLong)?;
+    let permit = Arc::clone(room).try_acquire_many_owned(permits);
+    let permit = permit.map_err(|_| NotHeld::NoRoom)?;
+    match taken {
+        Some(taken) => taken.merge(permit),
+        none => *none = Some(permit),
+    }
+    Ok(())
 }
 
 impl Upload {
@@ -111,6 +142,13 @@ impl Upload {
         *self = Self::Held(Box::new(held));
         Ok(bytes)
     }
+
+    /// Has other bytes in the place of those that are held.
+    pub(crate) fn put(&mut self, bytes: Bytes) {
+        if let Self::Held(held) = self {
+            held.bytes = bytes;
+        }
+    }
 }
 
 impl Held {
@@ -134,14 +172,7 @@ impl Held {
             if whole.len() + data.len() > bytes_max {
                 return Err(NotHeld::TooLong);
             }
-            let permits = u32::try_from(data.len()).map_err(|_| NotHeld::TooLong)?;
-            let permit = Arc::clone(room)
-                .try_acquire_many_owned(permits)
-                .map_err(|_| NotHeld::NoRoom)?;
-            match &mut self.room {
-                Some(room) => room.merge(permit),
-                none => *none = Some(permit),
-            }
+            take_room(&mut self.room, room, data.len())?;
             if let Some(received) = received {
                 received.fetch_add(data.len() as u64, Ordering::Relaxed);
             }
@@ -229,6 +260,8 @@ pub(crate) enum BodyError {
     Upstream(#[from] hyper::Error),
     #[error("the upstream sent nothing for too long")]
     Stalled,
+    #[error("the body cannot be encoded: {0}")]
+    Encoding(#[from] std::io::Error),
 }
 
 /// An answer's body, as the client's connection reads it. With it lives the exchange: when it is
@@ -253,10 +286,17 @@ pub(crate) enum Source {
     None,
     /// The edge itself.
     Edge(Bytes),
+    /// The same, with its share of the memory for bodies that are held.
+    Held {
+        bytes: Bytes,
+        _room: Option<OwnedSemaphorePermit>,
+    },
     /// An HTTP/1 upstream, with the connection that carries it.
     Http1(Incoming, Lease),
     /// An HTTP/2 upstream.
     Http2(Incoming),
+    /// One of these, encoded on the way.
+    Encoded(Box<Encoded>),
 }
 
 impl ResponseBody {
@@ -295,44 +335,96 @@ impl ResponseBody {
         self.is_chunked = true;
         self
     }
+}
 
-    /// The next frame of an upstream, moving its connection's bytes.
-    fn poll_source(
+impl Source {
+    /// The next frame, moving the bytes of the upstream's connection.
+    pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        match &mut self.source {
-            Source::None => Poll::Ready(None),
-            Source::Edge(bytes) => {
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let frame = match self {
+            Self::None => return Poll::Ready(None),
+            Self::Edge(bytes) | Self::Held { bytes, .. } => {
                 let bytes = std::mem::take(bytes);
-                self.source = Source::None;
-                Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))))
+                *self = Self::None;
+                return Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))));
             }
-            Source::Http1(incoming, lease) => {
+            Self::Http1(incoming, lease) => {
                 // Asking first tells the connection that there is room.
-                if let Poll::Ready(frame) = Pin::new(&mut *incoming).poll_frame(cx) {
-                    return Poll::Ready(frame);
+                match Pin::new(&mut *incoming).poll_frame(cx) {
+                    Poll::Ready(frame) => Poll::Ready(frame),
+                    Poll::Pending => {
+                        lease.drive(cx);
+                        Pin::new(incoming).poll_frame(cx)
+                    }
                 }
-                lease.drive(cx);
-                Pin::new(incoming).poll_frame(cx)
             }
-            Source::Http2(incoming) => Pin::new(incoming).poll_frame(cx),
+            Self::Http2(incoming) => Pin::new(incoming).poll_frame(cx),
+            Self::Encoded(encoded) => return encoded.poll(cx),
+        };
+        frame.map_err(BodyError::from)
+    }
+
+    /// The whole body, without trailers, and the `room` it takes, a permit for each byte.
+    pub(crate) async fn hold(
+        &mut self,
+        bytes_max: usize,
+        room: &Arc<Semaphore>,
+    ) -> Result<(Bytes, Option<OwnedSemaphorePermit>), NotHeld> {
+        if self.size_hint().lower() > bytes_max as u64 {
+            return Err(NotHeld::TooLong);
         }
+        let reading = async {
+            let (mut whole, mut taken) = (BytesMut::new(), None);
+            while let Some(frame) = poll_fn(|cx| self.poll(cx)).await {
+                let Ok(data) = frame.map_err(|_| NotHeld::Broken)?.into_data() else {
+                    continue;
+                };
+                if whole.len() + data.len() > bytes_max {
+                    return Err(NotHeld::TooLong);
+                }
+                take_room(&mut taken, room, data.len())?;
+                whole.extend_from_slice(&data);
+            }
+            poll_fn(|cx| {
+                self.end(cx);
+                Poll::Ready(())
+            })
+            .await;
+            Ok((whole.freeze(), taken))
+        };
+        let held = tokio::time::timeout(HELD_WITHIN, reading).await;
+        held.unwrap_or(Err(NotHeld::TooSlow))
     }
 
     /// The upstream's part is complete.
-    fn end(&mut self, cx: &mut Context<'_>) {
-        if let Source::Http1(_, lease) = std::mem::replace(&mut self.source, Source::None) {
-            lease.give_back(cx);
+    pub(crate) fn end(&mut self, cx: &mut Context<'_>) {
+        match std::mem::replace(self, Self::None) {
+            Self::Http1(_, lease) => lease.give_back(cx),
+            Self::Encoded(mut encoded) => encoded.end(cx),
+            _ => {}
         }
     }
 
     /// Whether nothing is left to come.
-    fn is_ended(&self) -> bool {
-        match &self.source {
-            Source::None => true,
-            Source::Edge(bytes) => bytes.is_empty(),
-            Source::Http1(incoming, _) | Source::Http2(incoming) => incoming.is_end_stream(),
+    pub(crate) fn is_ended(&self) -> bool {
+        match self {
+            Self::None => true,
+            Self::Edge(bytes) | Self::Held { bytes, .. } => bytes.is_empty(),
+            Self::Http1(incoming, _) | Self::Http2(incoming) => incoming.is_end_stream(),
+            Self::Encoded(encoded) => encoded.is_ended(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::None => SizeHint::with_exact(0),
+            Self::Edge(bytes) | Self::Held { bytes, .. } => {
+                SizeHint::with_exact(bytes.len() as u64)
+            }
+            Self::Http1(incoming, _) | Self::Http2(incoming) => incoming.size_hint(),
+            Self::Encoded(_) => SizeHint::default(),
         }
     }
 }
@@ -351,9 +443,14 @@ impl Body for ResponseBody {
         if let Some(error) = this.failed.take() {
             return Poll::Ready(Some(Err(error)));
         }
-        match this.poll_source(cx) {
+        match this.source.poll(cx) {
             Poll::Ready(Some(Ok(mut frame))) => {
                 this.stalled = None;
+                if let (Source::Encoded(encoded), Some(recording)) =
+                    (&this.source, &mut this.recording)
+                {
+                    recording.encoded(encoded.raw());
+                }
                 if let (Some(data), Some(recording)) = (frame.data_ref(), &mut this.recording) {
                     recording.sent(data.len(), this.is_chunked);
                     recording.waits(true);
@@ -363,20 +460,20 @@ impl Body for ResponseBody {
                 if let Some(trailers) = trailers {
                     fields::strip_trailers(trailers);
                 }
-                if is_last || this.is_ended() {
-                    this.end(cx);
+                if is_last || this.source.is_ended() {
+                    this.source.end(cx);
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(error))) => {
                 // The library forgets what it has not sent when a body fails. Having to wait once,
                 // it sends first.
-                this.failed = Some(error.into());
+                this.failed = Some(error);
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }
             Poll::Ready(None) => {
-                this.end(cx);
+                this.source.end(cx);
                 Poll::Ready(None)
             }
             Poll::Pending => {
@@ -391,21 +488,17 @@ impl Body for ResponseBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.is_ended()
+        self.source.is_ended()
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.source {
-            Source::None => SizeHint::with_exact(0),
-            Source::Edge(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Source::Http1(incoming, _) | Source::Http2(incoming) => incoming.size_hint(),
-        }
+        self.source.size_hint()
     }
 }
 
 impl Drop for ResponseBody {
     fn drop(&mut self) {
-        if self.is_ended() {
+        if self.source.is_ended() {
             self.recorded(Recording::answered);
         }
     }

@@ -18,17 +18,18 @@ use hyper::upgrade::OnUpgrade;
 
 use crate::downstream::{Broken, Downstream, lock};
 use crate::http::body::{RequestBody, ResponseBody, Source, Upload};
+use crate::http::coding::{self, Coding, Encoded};
 use crate::http::fields;
 use crate::http::forward;
 use crate::http::framing::Violation;
+use crate::http::governed::{self, Passage};
 use crate::http::reply::{self, Problem};
 use crate::http::server::TunnelSlot;
 use crate::http::upgrade::{self, Tunnel, Wanted};
 use crate::overload::Level;
-use crate::policy::{Edits, Exchange, Flow, Memory, Phase, Policy, connect};
+use crate::policy::Edits;
 use crate::recording::Recording;
 use crate::route::Authority;
-use crate::slots;
 use crate::snapshot::{Group, Live, Member};
 use crate::tcp;
 use crate::upstream::{AgentRefused, DialError, Failure, Protocol, UpWire};
@@ -39,9 +40,9 @@ use crate::upstream::{AgentRefused, DialError, Failure, Protocol, UpWire};
 pub(crate) struct Abandoned;
 
 /// What an answer still needs to know of a request that has moved on.
-struct Asked {
+pub(super) struct Asked {
     version: Version,
-    is_head: bool,
+    pub(super) is_head: bool,
     /// HTTP/1: whether the client would send another request on the connection.
     stays: bool,
     accept: Option<HeaderValue>,
@@ -49,9 +50,9 @@ struct Asked {
 
 /// An answer that is not yet the client's: its head, its body, and whether the connection ends with
 /// it.
-struct Answer {
-    head: response::Parts,
-    source: Source,
+pub(super) struct Answer {
+    pub(super) head: response::Parts,
+    pub(super) source: Source,
     closes: bool,
 }
 
@@ -81,134 +82,58 @@ pub(crate) async fn serve(
         Err(problem) => return Ok(refuse(recording, problem, &asked)),
     };
     let wanted = upgrade::wanted(&parts, !body.is_end_stream());
-    let answer = match &member.endpoint.policy {
-        None => {
-            let ready = check(&parts, &member, &wanted);
-            let sent = match ready {
-                Ok(()) => {
-                    let body = Upload::of(body);
-                    let request = outgoing(&mut recording, parts, body, authority, &wanted, None);
-                    forward(&member, &mut recording, request).await?
-                }
-                Err(problem) => Err(problem),
-            };
-            sent.unwrap_or_else(|problem| Answer::of(problem, &asked, &down))
-        }
+    let is_governed = member.endpoint.policy.is_some();
+    let passage = Passage {
+        member,
+        parts,
+        body: Upload::of(body),
+        authority,
+        is_prepared: false,
+    };
+    let answer = if is_governed {
         // In a box: endpoints without a policy keep no room for one.
-        Some(policy) => {
-            let request = (parts, Upload::of(body), authority);
-            Box::pin(governed(
-                policy,
-                &member,
-                &mut recording,
-                request,
-                &wanted,
-                &asked,
-            ))
-            .await?
-        }
+        Box::pin(governed::serve(&mut recording, passage, &wanted, &asked)).await?
+    } else {
+        let sent = match check(&passage.parts, &passage.member, &wanted) {
+            Ok(()) => {
+                let member = Arc::clone(&passage.member);
+                let request = outgoing(&mut recording, passage, &wanted, None);
+                forward(&member, &mut recording, request).await?
+            }
+            Err(problem) => Err(problem),
+        };
+        sent.unwrap_or_else(|problem| Answer::of(problem, &asked, &down))
     };
     let ends = (tunnel, stream);
     Ok(finish(recording, ends, answer, wanted, &asked).await)
 }
 
-/// The answer to a request of an endpoint with a policy: each phase in its place.
-async fn governed(
-    policy: &Arc<Policy>,
-    member: &Arc<Member>,
-    recording: &mut Recording,
-    (parts, mut body, authority): (request::Parts, Upload, HeaderValue),
-    wanted: &Wanted,
-    asked: &Asked,
-) -> Result<Answer, Abandoned> {
-    let down = &Arc::clone(recording.down());
-    let endpoint = &member.endpoint;
-    if !connect::admits(down, endpoint).await {
-        // The connection's event tells it.
-        recording.withdraw();
-        down.hang_up();
-        return Err(Abandoned);
+/// Makes a client's request our own, unless that is done.
+pub(super) fn prepare(passage: &mut Passage, down: &Downstream, wanted: &Wanted) {
+    if std::mem::replace(&mut passage.is_prepared, true) {
+        return;
     }
-    if let Some(decision) = down.decision_for_requests() {
-        recording.set(slots::http::IP_POLICY_DECISION, decision);
-    }
-    let mut memory = Memory::new(down.now());
-    let mut edits = Edits::default();
-    let flow = match check(&parts, member, wanted) {
-        Ok(()) if policy.rules(Phase::Request).is_empty() => Ok(Flow::Continue),
-        Ok(()) => {
-            let mut x = Exchange::new(Phase::Request, policy, endpoint, down, &mut memory);
-            x.request = Some(&parts);
-            x.body = Some(&mut body);
-            x.recording = Some(recording);
-            let flow = x.run().await;
-            edits = std::mem::take(&mut x.edits);
-            Ok(flow)
-        }
-        Err(problem) => Err(problem),
-    };
-    let received = (!policy.rules(Phase::Response).is_empty()).then(|| parts.clone());
-    let sent = match flow {
-        Ok(Flow::Continue) => {
-            let request = outgoing(recording, parts, body, authority, wanted, Some(edits));
-            let sent = forward(member, recording, request).await?;
-            match &sent {
-                Ok(answer) => memory.answered(Some(answer.head.status)),
-                Err(problem) if problem.is_upstreams() => memory.answered(None),
-                Err(_) => {}
-            }
-            sent
-        }
-        Ok(Flow::Reply(reply)) => Ok(Answer::made(*reply)),
-        Ok(Flow::Broken) => match down.broken() {
-            Some(Broken::Refused(violation)) => Err(Problem::Violation(violation)),
-            _ => return Err(Abandoned),
-        },
-        Ok(Flow::Close) => {
-            down.hang_up();
-            return Err(Abandoned);
-        }
-        Err(problem) => Err(problem),
-    };
-    let mut answer = sent.unwrap_or_else(|problem| Answer::of(problem, asked, down));
-    let Some(received) = received else {
-        return Ok(answer);
-    };
-    let mut x = Exchange::new(Phase::Response, policy, endpoint, down, &mut memory);
-    x.request = Some(&received);
-    x.response = Some(&answer.head);
-    x.recording = Some(recording);
-    let flow = x.run().await;
-    let mut edits = std::mem::take(&mut x.edits);
-    match flow {
-        Flow::Continue => {}
-        Flow::Reply(reply) => answer = Answer::made(*reply),
-        Flow::Broken => return Err(Abandoned),
-        Flow::Close => {
-            down.hang_up();
-            return Err(Abandoned);
-        }
-    }
-    edits.apply(&mut answer.head.headers);
-    Ok(answer)
-}
-
-/// The request as the upstream gets it.
-fn outgoing(
-    recording: &mut Recording,
-    mut parts: request::Parts,
-    body: Upload,
-    authority: HeaderValue,
-    wanted: &Wanted,
-    edits: Option<Edits>,
-) -> Request<RequestBody> {
+    let parts = &mut passage.parts;
     if let Wanted::Stream(key) = wanted {
-        upgrade::translate(&mut parts, key);
+        upgrade::translate(parts, key);
     }
-    fields::to_upstream(&mut parts.headers, recording.down(), authority);
+    fields::to_upstream(&mut parts.headers, down, passage.authority.clone());
     if parts.version == Version::HTTP_2 {
         fields::join_cookies(&mut parts.headers);
     }
+}
+
+/// The request as the upstream gets it.
+pub(super) fn outgoing(
+    recording: &mut Recording,
+    mut passage: Passage,
+    wanted: &Wanted,
+    edits: Option<Edits>,
+) -> Request<RequestBody> {
+    prepare(&mut passage, recording.down(), wanted);
+    let Passage {
+        mut parts, body, ..
+    } = passage;
     if *wanted != Wanted::Http {
         upgrade::ask(&mut parts.headers);
     }
@@ -227,7 +152,7 @@ fn outgoing(
 }
 
 /// The upstream's answer, or what the client is told of its absence.
-async fn forward(
+pub(super) async fn forward(
     member: &Member,
     recording: &mut Recording,
     request: Request<RequestBody>,
@@ -236,9 +161,10 @@ async fn forward(
         return Ok(Err(Problem::Unhandled));
     };
     let pool = recording.down().pool(pool);
+    let stand_ins = &member.stand_ins;
     let forwarded = match pool.upstream().protocol() {
-        Protocol::Http1 => forward::over_http1(&pool, &member.stand_ins, recording, request).await,
-        Protocol::Http2 => forward::over_http2(&pool, recording, request).await,
+        Protocol::Http1 => forward::over_http1(&pool, stand_ins, recording, request).await,
+        Protocol::Http2 => forward::over_http2(&pool, stand_ins, recording, request).await,
     };
     let down = recording.down();
     match (forwarded, down.broken()) {
@@ -290,7 +216,7 @@ async fn finish(
 
 impl Answer {
     /// The edge's own.
-    fn of(problem: Problem, asked: &Asked, down: &Downstream) -> Self {
+    pub(super) fn of(problem: Problem, asked: &Asked, down: &Downstream) -> Self {
         Self {
             closes: problem.status() == StatusCode::BAD_REQUEST,
             ..Self::made(problem.answer(asked.accept.as_ref(), down))
@@ -298,13 +224,30 @@ impl Answer {
     }
 
     /// One that a policy made.
-    fn made(answer: Response<Bytes>) -> Self {
+    pub(super) fn made(answer: Response<Bytes>) -> Self {
         let (head, body) = answer.into_parts();
         Self {
             head,
             source: Source::Edge(body),
             closes: false,
         }
+    }
+
+    /// Has its body encoded on the way, if that may be and there is room for it.
+    pub(super) fn encode(&mut self, coding: Coding, asked: &Asked, down: &Downstream) {
+        let edge = &down.edge;
+        if asked.is_head || self.source.is_ended() || !coding::may_encode(&self.head) {
+            return;
+        }
+        // What begins with compression goes on with it, but under pressure nothing more begins.
+        if edge.level() >= Level::Busy {
+            return;
+        }
+        let room = Arc::clone(&edge.encoders).try_acquire_many_owned(coding.kib());
+        let Ok(room) = room else { return };
+        coding::tell(&mut self.head.headers, coding);
+        let source = std::mem::replace(&mut self.source, Source::None);
+        self.source = Source::Encoded(Box::new(Encoded::new(source, coding, room)));
     }
 }
 
@@ -426,7 +369,11 @@ fn shares_rules(
 }
 
 /// What the edge refuses of any endpoint, and what this one's upstream cannot take.
-fn check(parts: &request::Parts, member: &Member, wanted: &Wanted) -> Result<(), Problem> {
+pub(super) fn check(
+    parts: &request::Parts,
+    member: &Member,
+    wanted: &Wanted,
+) -> Result<(), Problem> {
     // Streams that ask for a protocol are judged by what they ask.
     let is_stream = parts.extensions.get::<hyper::ext::Protocol>().is_some();
     if (parts.method == Method::CONNECT && !is_stream) || parts.method == Method::TRACE {
@@ -489,12 +436,16 @@ fn send(recording: Recording, answer: Answer, asked: &Asked) -> Response<Respons
     if has_none && !asked.is_head {
         head.headers.remove(CONTENT_LENGTH);
     }
-    let stall = if is_event_stream(&head.headers) {
+    let stall = if fields::is_event_stream(&head.headers) {
         down.rules.limits.tunnel_idle
     } else {
         down.rules.limits.body_stall
     };
     let source = if has_none { Source::None } else { source };
+    let mut recording = recording;
+    if let Source::Encoded(encoded) = &source {
+        recording.encodes(encoded.coding.name());
+    }
     let mut body = ResponseBody::new(source, stall, recording);
     if asked.version != Version::HTTP_2 {
         head.version = Version::HTTP_11;
@@ -511,16 +462,6 @@ fn send(recording: Recording, answer: Answer, asked: &Asked) -> Response<Respons
     }
     body.recorded(|recording| recording.answer(head.status, &head.headers));
     Response::from_parts(head, body)
-}
-
-/// Whether silence is ordinary for this answer.
-fn is_event_stream(headers: &HeaderMap) -> bool {
-    headers.get(CONTENT_TYPE).is_some_and(|value| {
-        value
-            .as_bytes()
-            .get(..17)
-            .is_some_and(|start| start.eq_ignore_ascii_case(b"text/event-stream"))
-    })
 }
 
 /// The upstream switched to WebSocket: passes its 101 on, and leaves the rest to the connection's

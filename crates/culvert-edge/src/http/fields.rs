@@ -157,6 +157,16 @@ pub(crate) fn has_token(headers: &HeaderMap, name: &HeaderName, token: &[u8]) ->
     })
 }
 
+/// Whether an answer is a stream of events, for which silence is ordinary.
+pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_TYPE).is_some_and(|value| {
+        value
+            .as_bytes()
+            .get(..17)
+            .is_some_and(|start| start.eq_ignore_ascii_case(b"text/event-stream"))
+    })
+}
+
 /// Removes what may not be said after a body: framing, routing, credentials, and what changes how
 /// the body is read.
 pub(crate) fn strip_trailers(trailers: &mut HeaderMap) {

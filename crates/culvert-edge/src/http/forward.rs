@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::uri::{PathAndQuery, Scheme, Uri};
-use http::{HeaderMap, Method, Request, Response, Version, response};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Version, response};
 use http_body::Body;
 use hyper::body::Incoming;
 use tokio::time::Instant;
@@ -93,20 +93,35 @@ pub(crate) async fn over_http1(
     }
 }
 
-/// Forwards over HTTP/2.
+/// Forwards over HTTP/2. Where nobody is behind `pool`, one of the `stand_ins` is asked.
 pub(crate) async fn over_http2(
     pool: &Arc<Pool>,
+    stand_ins: &[Arc<Pool>],
     recording: &mut Recording,
     mut request: Request<RequestBody>,
 ) -> Result<Answer, Failure> {
     let down = Arc::clone(recording.down());
     *request.version_mut() = Version::HTTP_2;
-    *request.uri_mut() = absolute(pool, &request).ok_or(Failure::Unacceptable("no target"))?;
-    request.headers_mut().remove(HOST);
+    let host = request.headers_mut().remove(HOST);
+    let host = host.ok_or(Failure::Unacceptable("no target"))?;
+    let mut stand_ins = stand_ins.iter();
+    let mut pool = Arc::clone(pool);
     let mut attempts = 0;
     loop {
+        let (mut sender, was_used) = match (pool.http2(&down).await, attempts) {
+            (Ok(link), _) => link,
+            (Err(Failure::Dial(error)), 0) => match stand_ins.next() {
+                Some(next) => {
+                    pool = down.pool(next);
+                    continue;
+                }
+                None => return Err(Failure::Dial(error)),
+            },
+            (Err(failure), _) => return Err(failure),
+        };
         attempts += 1;
-        let (mut sender, was_used) = pool.http2(&down).await?;
+        let target = absolute(&pool, &host, request.uri());
+        *request.uri_mut() = target.ok_or(Failure::Unacceptable("no target"))?;
         recording.upstream(was_used);
         let sent = async {
             // Waits while the upstream takes no more streams.
@@ -115,8 +130,8 @@ pub(crate) async fn over_http2(
                 Err(error) => return Err((error, Some(request))),
             }
             .map_err(|mut error| {
-                let unsent = error.take_message();
-                (error.into_error(), unsent)
+                let back = error.take_message();
+                (error.into_error(), back)
             })
         };
         let limit = down.rules.limits.answer;
@@ -127,9 +142,9 @@ pub(crate) async fn over_http2(
                 acceptable(&parts.headers)?;
                 return Ok((parts, Source::Http2(incoming)));
             }
-            Some(Err((_, Some(unsent)))) if was_used && attempts == 1 => {
+            Some(Err((_, Some(back)))) if was_used && attempts == 1 => {
                 down.edge.meters.upstream_retries.up();
-                request = unsent;
+                request = back;
             }
             Some(Err((error, _))) => return Err(Failure::Broken(error)),
         }
@@ -137,17 +152,16 @@ pub(crate) async fn over_http2(
 }
 
 /// The target as HTTP/2 has it: with scheme and authority.
-fn absolute(pool: &Pool, request: &Request<RequestBody>) -> Option<Uri> {
+fn absolute(pool: &Pool, host: &HeaderValue, target: &Uri) -> Option<Uri> {
     let scheme = if pool.upstream().is_tls() {
         Scheme::HTTPS
     } else {
         Scheme::HTTP
     };
-    let authority = request.headers().get(HOST)?.as_bytes();
-    let path = request.uri().path_and_query().cloned();
+    let path = target.path_and_query().cloned();
     Uri::builder()
         .scheme(scheme)
-        .authority(authority)
+        .authority(host.as_bytes())
         .path_and_query(path.unwrap_or_else(|| PathAndQuery::from_static("/")))
         .build()
         .ok()

@@ -1,11 +1,13 @@
 //! HTTP: one connection ([`server`]), one request ([`exchange`]), and what passes between.
 
 pub(crate) mod body;
+pub(crate) mod coding;
 pub(crate) mod exchange;
 pub(crate) mod fields;
 pub(crate) mod flood;
 pub(crate) mod forward;
 pub(crate) mod framing;
+mod governed;
 pub(crate) mod guard;
 pub(crate) mod reply;
 pub(crate) mod server;

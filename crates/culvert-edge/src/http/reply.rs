@@ -49,6 +49,8 @@ pub(crate) enum Problem {
     BreakerOpen,
     /// An action of the traffic policy has to see the whole body, and it is too long.
     BodyTooLong,
+    /// The same for the upstream's answer.
+    AnswerTooLong,
     /// The same, and too many are held.
     NoRoom,
     /// A webhook is not signed by its provider.
@@ -61,6 +63,10 @@ pub(crate) enum Problem {
     TokenRefused,
     /// The keys to check tokens by cannot be had.
     NoKeys,
+    /// The traffic policy forwards to an internal endpoint that is not there.
+    NoInternal,
+    /// The traffic policies of internal endpoints forward too often.
+    Hops,
     /// An action of the traffic policy failed.
     Policy,
     /// The traffic policy is at its end and the endpoint has no upstream.
@@ -173,6 +179,11 @@ impl Problem {
                 3612,
                 "The request's body is longer than the traffic policy takes.",
             ),
+            Self::AnswerTooLong => (
+                StatusCode::BAD_GATEWAY,
+                3614,
+                "The upstream's answer is longer than the traffic policy takes.",
+            ),
             Self::NoRoom => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 3613,
@@ -203,6 +214,16 @@ impl Problem {
                 3422,
                 "The keys to check the token by cannot be fetched.",
             ),
+            Self::NoInternal => (
+                StatusCode::BAD_GATEWAY,
+                3615,
+                "The internal endpoint that the traffic policy forwards to is not online.",
+            ),
+            Self::Hops => (
+                StatusCode::BAD_GATEWAY,
+                3501,
+                "The traffic policies forward from endpoint to endpoint too often.",
+            ),
             Self::Policy => (
                 StatusCode::INTERNAL_SERVER_ERROR,
                 2300,
@@ -227,6 +248,11 @@ impl Problem {
     /// Its code as text.
     pub(crate) fn code(self) -> String {
         format!("ERR_NGROK_{}", self.row().1)
+    }
+
+    /// What it says.
+    pub(crate) fn sentence(self) -> &'static str {
+        self.row().2
     }
 
     /// The status it is answered with.

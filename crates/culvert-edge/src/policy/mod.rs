@@ -13,6 +13,7 @@ pub(crate) mod cookies;
 mod document;
 mod functions;
 mod reference;
+pub(crate) mod replace;
 pub(crate) mod rewrite;
 mod run;
 mod secret;
@@ -375,10 +376,11 @@ impl Reader<'_> {
                 );
                 return Err(refusal(UNREACHABLE, &place, &why));
             }
-            if ty.ends == Ends::Always {
+            let is_final = ty.ends == Ends::Always || action.is_final();
+            if is_final {
                 ends_by = Some(ty.name);
             }
-            handles |= ty.ends == Ends::Always || action.handles();
+            handles |= is_final || action.handles();
             compiled.push(action);
         }
         let rule = Rule {
@@ -461,7 +463,7 @@ impl Reader<'_> {
         let config = item
             .get("config")
             .map_or(serde_json::Value::Null, Node::to_json);
-        let site = Site::new(phase, place, config, self.resources);
+        let site = Site::new(phase, self.scheme, place, config, self.resources);
         let compiled = (ty.compile)(&site)?;
         self.reads.extend(compiled.slots());
         Ok((ty, compiled))

@@ -2,13 +2,13 @@
 
 use culvert_base::{Code, Refusal};
 use culvert_cel::Slot;
-use regex::{Captures, Regex, RegexBuilder};
+use regex::{Regex, RegexBuilder};
 
 use crate::policy::template::Template;
 use crate::policy::{Exchange, Site};
 
-const PATTERN_BYTES_MAX: usize = 1 << 10;
-const PROGRAM_BYTES_MAX: usize = 1 << 20;
+pub(crate) const PATTERN_BYTES_MAX: usize = 1 << 10;
+pub(crate) const PROGRAM_BYTES_MAX: usize = 1 << 20;
 /// Length of a URL that is made.
 const URL_BYTES_MAX: usize = 16 << 10;
 
@@ -135,7 +135,12 @@ fn replaced(
             continue;
         };
         out.push_str(url.get(end..whole.start()).unwrap_or_default());
-        expand(&mut out, to, &captures);
+        for part in parts(to) {
+            out.push_str(match part {
+                Part::Text(text) => text,
+                Part::Group(group) => captures.get(group).map_or("", |group| group.as_str()),
+            });
+        }
         end = whole.end();
         found.push(whole.as_str().to_owned());
         if out.len() > URL_BYTES_MAX {
@@ -152,25 +157,42 @@ fn replaced(
     }))
 }
 
-/// `$1` to `$99` are groups, `$$` is a dollar sign.
-fn expand(out: &mut String, to: &str, captures: &Captures<'_>) {
+/// A part of what stands in the place of a match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part<'t> {
+    Text(&'t str),
+    /// What a group of the pattern matched.
+    Group(usize),
+}
+
+/// The parts: `$1` to `$99` are groups, `$$` is a dollar sign.
+pub(crate) fn parts(to: &str) -> impl Iterator<Item = Part<'_>> {
     let mut rest = to;
-    while let Some((before, after)) = rest.split_once('$') {
-        out.push_str(before);
+    std::iter::from_fn(move || {
+        let (at, after) = match rest.find('$') {
+            None if rest.is_empty() => return None,
+            None => return Some(Part::Text(std::mem::take(&mut rest))),
+            Some(0) => (0, &rest[1..]),
+            Some(at) => (at, ""),
+        };
+        if at > 0 {
+            let (before, behind) = rest.split_at(at);
+            rest = behind;
+            return Some(Part::Text(before));
+        }
         let digits = after.bytes().take(2).take_while(u8::is_ascii_digit).count();
         let (number, behind) = after.split_at(digits);
-        match number.parse::<usize>() {
+        match number.parse() {
             Ok(group) => {
-                out.push_str(captures.get(group).map_or("", |group| group.as_str()));
                 rest = behind;
+                Some(Part::Group(group))
             }
             Err(_) => {
-                out.push('$');
                 rest = after.strip_prefix('$').unwrap_or(after);
+                Some(Part::Text("$"))
             }
         }
-    }
-    out.push_str(rest);
+    })
 }
 
 #[cfg(test)]

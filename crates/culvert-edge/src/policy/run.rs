@@ -7,25 +7,31 @@ use std::sync::Arc;
 use bytes::Bytes;
 use culvert_base::{BoxFuture, Timestamp};
 use culvert_cel::{EvalError, Resolver, Slot as Variable, Value, ValueRef};
-use culvert_events::{Settable, Slot};
+use culvert_events::{Settable, Slot, Text};
 use http::header::{ACCEPT, HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Response, Uri, request, response};
 
 use crate::downstream::Downstream;
 use crate::http::body::{NotHeld, Upload};
-use crate::http::framing::Violation;
+use crate::http::coding::Coding;
 use crate::http::reply::Problem;
+use crate::policy::replace::Replacement;
 use crate::policy::template::map;
 use crate::policy::variables::{self, Read};
 use crate::policy::{Phase, Policy, Rule};
 use crate::recording::Recording;
 use crate::slots;
-use crate::snapshot::{Endpoint, Scheme};
+use crate::snapshot::{Endpoint, Member, Scheme};
 
 /// What an action is made to do. It is shared by all exchanges of its endpoint.
 pub(crate) trait Action: Send + Sync + fmt::Debug {
     /// Does it, at once or later.
     fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a>;
+
+    /// Whether it always ends its phase, although others of its type may not.
+    fn is_final(&self) -> bool {
+        false
+    }
 
     /// Whether, run without conditions, it answers all traffic although it may let some pass.
     fn handles(&self) -> bool {
@@ -52,6 +58,8 @@ pub(crate) enum Flow {
     Continue,
     /// Back to the client, with this answer.
     Reply(Box<Response<Bytes>>),
+    /// To another endpoint of the account.
+    Forward(Arc<Member>),
     /// Nowhere: the connection is closed.
     Close,
     /// Nowhere: the client broke the request off.
@@ -96,6 +104,8 @@ pub(crate) struct Memory {
     /// Set by set-vars, for the rest of the phase.
     pub(crate) vars: Vec<(String, Value)>,
     results: Vec<(&'static str, Value)>,
+    /// Endpoints that it passed before this one.
+    pub(crate) hops: usize,
     /// Told what the upstream made of the request.
     watches: Vec<Box<dyn Watch>>,
 }
@@ -113,6 +123,7 @@ impl Memory {
             began,
             vars: Vec::new(),
             results: Vec::new(),
+            hops: 0,
             watches: Vec::new(),
         }
     }
@@ -147,6 +158,10 @@ pub(crate) struct Edits {
     /// Another target for the upstream, and the whole URL it is of.
     pub(crate) target: Option<Uri>,
     pub(crate) url: Option<String>,
+    /// What is to be replaced in the body.
+    pub(crate) replacements: Vec<Replacement>,
+    /// How the response's body is to be encoded.
+    pub(crate) coding: Option<Coding>,
 }
 
 #[derive(Debug)]
@@ -278,10 +293,8 @@ impl<'x> Exchange<'x> {
         let received = || recording.as_mut()?.count_received();
         let held = body.hold(bytes_max, &self.down.edge.bodies, received).await;
         held.map_err(|why| match why {
-            NotHeld::TooLong => self.refuse(Problem::BodyTooLong),
-            NotHeld::NoRoom => self.refuse(Problem::NoRoom),
-            NotHeld::TooSlow => self.refuse(Problem::Violation(Violation::TooSlow)),
             NotHeld::Broken => Flow::Broken,
+            why => self.refuse(why.problem(Problem::BodyTooLong)),
         })
     }
 
@@ -301,6 +314,13 @@ impl<'x> Exchange<'x> {
         }
     }
 
+    /// Says what a module decided that may run more than once: to block is final.
+    fn decide(&mut self, slot: Slot<Text>, decision: &str) {
+        if let Some(recording) = &mut self.recording {
+            recording.decide(slot, decision);
+        }
+    }
+
     /// Says what IP policies decided. A connection of an HTTP endpoint says it in each of its
     /// requests.
     pub(crate) fn tell_admitted(&mut self, is_admitted: bool) {
@@ -308,7 +328,7 @@ impl<'x> Exchange<'x> {
         if self.phase == Phase::Connect {
             self.down.decide(decision);
         } else {
-            self.tell(slots::http::IP_POLICY_DECISION, decision);
+            self.decide(slots::http::IP_POLICY_DECISION, decision);
         }
     }
 

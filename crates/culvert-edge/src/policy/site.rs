@@ -16,6 +16,7 @@ use serde_json::Value;
 use crate::policy::address::IpPolicy;
 use crate::policy::template::{Template, ValueTemplate};
 use crate::policy::{Phase, refusal, variables};
+use crate::snapshot::Scheme;
 
 /// Objects that policies may name.
 #[derive(Clone, Debug, Default)]
@@ -28,6 +29,7 @@ pub struct Resources {
 #[derive(Debug)]
 pub(crate) struct Site<'c> {
     phase: Phase,
+    scheme: Scheme,
     place: &'c str,
     config: Value,
     resources: &'c Resources,
@@ -36,16 +38,28 @@ pub(crate) struct Site<'c> {
 impl<'c> Site<'c> {
     pub(crate) fn new(
         phase: Phase,
+        scheme: Scheme,
         place: &'c str,
         config: Value,
         resources: &'c Resources,
     ) -> Self {
         Self {
             phase,
+            scheme,
             place,
             config,
             resources,
         }
+    }
+
+    /// The phase it is in.
+    pub(crate) fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// The scheme of the endpoint.
+    pub(crate) fn scheme(&self) -> Scheme {
+        self.scheme
     }
 
     /// The configuration, read into a type that refuses unknown fields (2203, 2234).

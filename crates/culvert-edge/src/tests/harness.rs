@@ -157,6 +157,7 @@ pub(crate) fn endpoint(
         id: "ep_1".into(),
         account: "ac_1".into(),
         scheme,
+        is_internal: host.ends_with(".internal"),
         host: HostName::parse(host).unwrap(),
         port,
         upstream: Some(Upstream::parse(upstream, protocol).unwrap()),

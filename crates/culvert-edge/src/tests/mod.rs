@@ -3,11 +3,13 @@
 pub(crate) mod harness;
 
 mod agents;
+mod bodies;
 mod challenges;
 mod drain;
 mod events;
 mod floods;
 mod forwarding;
+mod internal;
 mod limits;
 mod malformed;
 mod overloaded;

@@ -30,6 +30,8 @@ const SHARDS: usize = 8;
 const IDLE_MAX: usize = 64;
 /// How long an idle connection is kept.
 const IDLE_FOR: Duration = Duration::from_secs(60);
+/// How long an upstream that took no connection is passed over where another can be asked.
+const PASSED_OVER_FOR: Duration = Duration::from_secs(5);
 /// Most bytes of an answer's head, and most of its lines.
 const HEAD_BYTES_MAX: usize = 96 << 10;
 const FIELDS_MAX: usize = 128;
@@ -44,6 +46,8 @@ pub(crate) struct Pool {
     upstream: Upstream,
     idle: [Mutex<Vec<Box<Http1>>>; SHARDS],
     http2: ArcSwapOption<Http2>,
+    /// When a connection could not be made, until one can.
+    failed_at: ArcSwapOption<Instant>,
     /// Held while an HTTP/2 connection is being made, so that one is made.
     connecting: tokio::sync::Mutex<()>,
 }
@@ -117,6 +121,7 @@ impl Pool {
             upstream,
             idle: std::array::from_fn(|_| Mutex::new(Vec::new())),
             http2: ArcSwapOption::empty(),
+            failed_at: ArcSwapOption::empty(),
             connecting: tokio::sync::Mutex::new(()),
         }
     }
@@ -147,7 +152,7 @@ impl Pool {
 
     /// A new connection.
     pub(crate) async fn connect(self: &Arc<Self>, down: &Downstream) -> Result<Lease, Failure> {
-        let wire = down.dial(&self.upstream).await.map_err(Failure::Dial)?;
+        let wire = self.dial(down).await.map_err(Failure::Dial)?;
         let (received, may_rest) = (wire.received(), wire.may_rest());
         let (sender, connection) = http1::Builder::new()
             .max_headers(FIELDS_MAX)
@@ -168,6 +173,25 @@ impl Pool {
             link,
             pool: Arc::clone(self),
         })
+    }
+
+    /// A new connection for bytes, or for a protocol over them.
+    pub(crate) async fn dial(&self, down: &Downstream) -> Result<UpWire, DialError> {
+        let dialled = down.dial(&self.upstream).await;
+        match &dialled {
+            Ok(_) if self.failed_at.load().is_some() => self.failed_at.store(None),
+            Ok(_) => {}
+            Err(_) => self.failed_at.store(Some(Arc::new(Instant::now()))),
+        }
+        dialled
+    }
+
+    /// Whether connections can be made, as far as is known.
+    pub(crate) fn is_reachable(&self) -> bool {
+        let failed_at = self.failed_at.load();
+        failed_at
+            .as_ref()
+            .is_none_or(|at| at.elapsed() >= PASSED_OVER_FOR)
     }
 
     /// The shared HTTP/2 connection, and whether it had served before.
@@ -197,7 +221,7 @@ impl Pool {
 
     async fn connect_http2(&self, down: &Downstream) -> Result<Arc<Http2>, Failure> {
         let edge = &down.edge;
-        let wire = down.dial(&self.upstream).await.map_err(Failure::Dial)?;
+        let wire = self.dial(down).await.map_err(Failure::Dial)?;
         let (sender, connection) = http2::Builder::new(Streams(Arc::clone(edge)))
             .initial_stream_window_size(64 << 10)
             .initial_connection_window_size(1 << 20)

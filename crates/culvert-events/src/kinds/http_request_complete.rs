@@ -23,7 +23,7 @@ pub static KIND: Kind = Kind::traffic(
         field("basic_auth.decision", Text, "What basic authentication decided: `allow` (credentials matched), `block` (401 sent) or `invalid` (it did not run).").one_of(DECISIONS, NOT_RUN),
         field("basic_auth.username", Text, "User of the Basic credentials as presented, also when blocked.").null_when("the module did not run, or there were no readable Basic credentials"),
         field("circuit_breaker.decision", Text, "`allow`: the breaker was closed and the request sent. `block`: it was open, 503 sent. `allow_while_open`: let through to probe. `invalid`: it did not run.").one_of(&["allow", "allow_while_open", "block", "invalid"], NOT_RUN),
-        field("compression.algorithm", Text, "Encoding that the edge applied to the response: `gzip`, `deflate` or `none`.").one_of(&["deflate", "gzip", "none"], r#""none""#),
+        field("compression.algorithm", Text, "Encoding that the edge applied to the response: `gzip`, `deflate`, `br` or `none`.").one_of(&["br", "deflate", "gzip", "none"], r#""none""#),
         field("compression.bytes_saved", Int64, "Body bytes before compression minus body bytes sent. Can be negative; 0 when the algorithm is `none`."),
         field("conn.client_ip", Text, "Source address of the client's TCP connection. Never taken from a request header.").filterable(),
         field("conn.server_ip", Text, "Address of the server that the connection came in on.").filterable(),

@@ -174,3 +174,33 @@ async fn every_policy_of_the_guide_is_taken() {
     assert!(n_taken > 3, "{n_taken}");
     culvert.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn traffic_reaches_an_internal_endpoint_through_a_policy_alone() {
+    for backend in backends().await {
+        let culvert = Harness::start(&backend).await;
+        let origin = Receiver::start().await;
+        let body = json!({
+            "url": "http://app.internal:8080", "upstream_url": format!("http://{}", origin.address),
+        });
+        let inner = culvert.create("endpoints", body).await;
+        assert_eq!(inner["bindings"], json!(["internal"]));
+        assert_eq!(inner["hostport"], "app.internal:8080");
+        let host = "front.culvert.localhost";
+        let text = "on_http_request: [{actions: [{type: forward-internal, config: {url: http://app.internal:8080}}]}]";
+        let body = json!({"url": format!("http://{host}"), "traffic_policy": text});
+        culvert.create("endpoints", body).await;
+        eventually("the internal endpoint answers", async || {
+            culvert.get(host, "/").await.status == 200
+        })
+        .await;
+        assert_eq!(culvert.get("app.internal", "/").await.status, 404);
+        let path = format!("/endpoints/{}", inner["id"].as_str().unwrap());
+        assert_eq!(culvert.call(Method::DELETE, &path, None).await.status, 204);
+        eventually("nobody is there any more", async || {
+            culvert.get(host, "/").await.text.contains("ERR_NGROK_3615")
+        })
+        .await;
+        culvert.stop().await;
+    }
+}

@@ -1,0 +1,75 @@
+//! Internal endpoints: addresses of the account's own that no reservation stands behind.
+
+use super::*;
+
+fn body(url: &str) -> Value {
+    let scheme = url.split("://").next().unwrap();
+    let upstream = if scheme.starts_with("http") {
+        "http://127.0.0.1:9"
+    } else {
+        "tcp://127.0.0.1:9"
+    };
+    json!({"url": url, "upstream_url": upstream})
+}
+
+#[tokio::test]
+async fn any_host_below_internal_is_the_accounts_own() {
+    let house = House::start().await;
+    let stranger = house.stranger().await;
+    for (url, shown, port) in [
+        ("http://A.internal:80", "http://a.internal", 80),
+        ("http://a.internal:8080", "http://a.internal:8080", 8080),
+        (
+            "https://a.b.c.d.e.internal",
+            "https://a.b.c.d.e.internal",
+            443,
+        ),
+        ("https://*.internal", "https://*.internal", 443),
+        ("tls://a.internal:443", "tls://a.internal:443", 443),
+        ("tcp://db.internal:5432", "tcp://db.internal:5432", 5432),
+    ] {
+        for caller in [&house.admin, &stranger] {
+            let made = house.call(caller, "POST", "/endpoints", body(url)).await;
+            let made = made.body();
+            assert_eq!(made["url"], shown);
+            assert_eq!(made["port"], port);
+            assert_eq!(made["bindings"], json!(["internal"]), "{url}");
+            assert_eq!(
+                (&made["domain"], &made["tcp_addr"]),
+                (&Value::Null, &Value::Null)
+            );
+        }
+        // A second one at the url does not pool with the first.
+        let again = house.post("/endpoints", body(url)).await;
+        assert_eq!(again.code(), Some(18017), "{url}");
+    }
+    let random =
+        json!({"url": "http://", "bindings": ["internal"], "upstream_url": "http://127.0.0.1:9"});
+    let random = house.post("/endpoints", random).await.body();
+    assert!(
+        random["host"].as_str().unwrap().ends_with(".internal"),
+        "{random}"
+    );
+}
+
+#[tokio::test]
+async fn an_endpoint_moves_between_bindings_with_its_host() {
+    let house = House::start().await;
+    let made = house
+        .post("/endpoints", body("http://a.internal"))
+        .await
+        .body();
+    let one = format!("/endpoints/{}", made["id"].as_str().unwrap());
+    let public = json!({"bindings": ["public"]});
+    assert_eq!(house.patch(&one, public).await.code(), Some(18014));
+    let same = json!({"url": "http://a.internal", "bindings": ["internal"], "description": "d"});
+    assert_eq!(house.patch(&one, same).await.body()["description"], "d");
+    let out = json!({"url": "http://a.culvert.localhost"});
+    let moved = house.patch(&one, out).await.body();
+    assert_eq!(moved["bindings"], json!(["public"]));
+    // The address it left is free.
+    house
+        .post("/endpoints", body("http://a.internal"))
+        .await
+        .body();
+}

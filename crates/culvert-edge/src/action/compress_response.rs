@@ -1,0 +1,93 @@
+//! compress-response: fewer bytes for clients that take them.
+
+use culvert_base::{Code, Refusal};
+use culvert_cel::Value;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Deserialize;
+
+use super::ActionType;
+use crate::http::coding::{self, Coding};
+use crate::policy::{Action, Exchange, Flow, Phase, Run, Site};
+
+pub(crate) static TYPE: ActionType = ActionType {
+    name: "compress-response",
+    doc: "Compresses the response's body while it passes, with the algorithm that the client's `Accept-Encoding` likes best; of equals, the first of `algorithms`. A response passes as it is where the client takes none, likes it better plain, or where it is compressed already, has no body or a part of one, is a stream of events, or says `no-transform`; and where the edge is short of memory. A strong `ETag` becomes weak, `Vary` names `Accept-Encoding`.",
+    phases: &[Phase::Response],
+    schema: Some(|generator| generator.subschema_for::<Config>()),
+    compile: |site| {
+        let config: Config = site.config()?;
+        let algorithms = match config.algorithms {
+            None => vec![Coding::Gzip, Coding::Deflate],
+            Some(names) => codings(site, &names)?,
+        };
+        Ok(Box::new(CompressResponse { algorithms }))
+    },
+    ..ActionType::PLAIN
+};
+
+fn codings(site: &Site<'_>, names: &[String]) -> Result<Vec<Coding>, Refusal> {
+    const UNKNOWN: Code = Code::new(2214);
+    const NOT_SUPPORTED: Code = Code::new(2204);
+    const TWICE: Code = Code::new(2231);
+    site.count("algorithms", names.len(), Coding::ALL.len())?;
+    let mut found: Vec<Coding> = Vec::with_capacity(names.len());
+    for (index, name) in names.iter().enumerate() {
+        if name == "compress" {
+            let why = format!("`algorithms[{index}]`: `compress` is not supported");
+            return Err(site.refuse(NOT_SUPPORTED, &why));
+        }
+        let coding = Coding::ALL.into_iter().find(|coding| coding.name() == name);
+        let Some(coding) = coding else {
+            let why = format!("`algorithms[{index}]` must be one of gzip, deflate and br");
+            return Err(site.refuse(UNKNOWN, &why));
+        };
+        if found.contains(&coding) {
+            let why = format!("`algorithms` has `{name}` twice");
+            return Err(site.refuse(TWICE, &why));
+        }
+        found.push(coding);
+    }
+    Ok(found)
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "CompressResponse")]
+struct Config {
+    /// `gzip`, `deflate` and `br`, the best liked first; `[gzip, deflate]` by default.
+    #[serde(default)]
+    #[schemars(schema_with = "algorithms")]
+    algorithms: Option<Vec<String>>,
+}
+
+fn algorithms(_: &mut SchemaGenerator) -> Schema {
+    let names = Coding::ALL.map(Coding::name);
+    json_schema!({ "type": "array", "items": { "type": "string", "enum": names } })
+}
+
+#[derive(Debug)]
+struct CompressResponse {
+    algorithms: Vec<Coding>,
+}
+
+impl Action for CompressResponse {
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
+        let (Some(request), Some(response)) = (x.request, x.response) else {
+            return Flow::Continue.into();
+        };
+        let is_encoded = coding::is_encoded(&response.headers);
+        let chosen = coding::negotiate(&request.headers, &self.algorithms);
+        if x.wants_results() {
+            let may = coding::may_encode(response) && request.method != http::Method::HEAD;
+            let name = chosen.filter(|_| may).map_or("none", Coding::name);
+            let fields = vec![
+                ("already_compressed", Value::Bool(is_encoded)),
+                ("negotiated_algorithm", Value::from(name)),
+            ];
+            x.result("compress", fields);
+        }
+        // Whether it may be is asked again when nothing else changes the response any more.
+        x.edits.coding = chosen;
+        Flow::Continue.into()
+    }
+}

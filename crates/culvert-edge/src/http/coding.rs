@@ -1,0 +1,487 @@
+//! Content codings (RFC 9110 8.4): which one a client takes, bodies encoded while they pass, and
+//! bodies decoded that are held.
+//!
+//! An encoder says what it has whenever the upstream pauses, so that nothing waits for bytes that are
+//! yet to come. Encoders of all exchanges share a memory; who finds none left goes unencoded.
+
+use std::io::{self, Read, Write};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::{GzEncoder, ZlibEncoder};
+use http::header::{
+    ACCEPT_ENCODING, ACCEPT_RANGES, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, ETAG,
+    HeaderMap, HeaderName, HeaderValue, VARY,
+};
+use http::{StatusCode, response};
+use http_body::Frame;
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::http::body::{BodyError, Source};
+use crate::http::fields::{has_token, is_event_stream};
+
+/// Memory of all encoders together, in KiB.
+pub(crate) const ENCODERS_KIB_MAX: usize = 128 << 10;
+/// Bytes that are encoded at a time: a body that is here whole must not keep a thread for long.
+const SLICE_BYTES: usize = 16 << 10;
+/// Slices between two looks at other tasks.
+const SLICES_MAX: usize = 16;
+/// What compresses text to within a few percent of the best, at a tenth of its cost.
+const DEFLATE_LEVEL: u32 = 5;
+const BROTLI_QUALITY: u32 = 4;
+const BROTLI_WINDOW_BITS: u32 = 18;
+const BROTLI_BUFFER_BYTES: usize = 4 << 10;
+
+/// Digests of a body as it was before; they would be wrong after.
+const DIGESTS: [HeaderName; 4] = [
+    HeaderName::from_static("content-digest"),
+    HeaderName::from_static("content-md5"),
+    HeaderName::from_static("digest"),
+    HeaderName::from_static("repr-digest"),
+];
+
+/// A coding that the edge knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Coding {
+    Gzip,
+    /// In the zlib format (RFC 9110 8.4.1.2).
+    Deflate,
+    Brotli,
+}
+
+impl Coding {
+    pub(crate) const ALL: [Self; 3] = [Self::Gzip, Self::Deflate, Self::Brotli];
+
+    /// Its registered name.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Gzip => "gzip",
+            Self::Deflate => "deflate",
+            Self::Brotli => "br",
+        }
+    }
+
+    /// The coding of that name, in any case; `x-gzip` is gzip.
+    pub(crate) fn find(name: &str) -> Option<Self> {
+        let is_named = |coding: &Self| coding.name().eq_ignore_ascii_case(name);
+        if name.eq_ignore_ascii_case("x-gzip") {
+            return Some(Self::Gzip);
+        }
+        Self::ALL.into_iter().find(is_named)
+    }
+
+    /// Memory of one encoder, in KiB: window, tables, and what is on its way.
+    pub(crate) const fn kib(self) -> u32 {
+        match self {
+            Self::Gzip | Self::Deflate => 320,
+            Self::Brotli => 1_536,
+        }
+    }
+}
+
+/// The coding in which a client likes an answer best, of those offered; of equals the first. `None`
+/// when it names none of them, or likes the answer better as it is (RFC 9110 12.5.3).
+pub(crate) fn negotiate(headers: &HeaderMap, offered: &[Coding]) -> Option<Coding> {
+    let mut named: [Option<u16>; 3] = [None; 3];
+    let (mut any, mut plain) = (None, None);
+    for value in headers.get_all(ACCEPT_ENCODING) {
+        let Ok(text) = value.to_str() else { continue };
+        for item in text.split(',') {
+            let (name, parameters) = item.split_once(';').unwrap_or((item, ""));
+            let (name, Some(weight)) = (name.trim(), weight(parameters)) else {
+                continue;
+            };
+            match (name, Coding::find(name)) {
+                ("*", _) => any = Some(weight),
+                (_, Some(coding)) => {
+                    if let Some(slot) = named.get_mut(coding as usize) {
+                        *slot = Some(weight);
+                    }
+                }
+                _ if name.eq_ignore_ascii_case("identity") => plain = Some(weight),
+                _ => {}
+            }
+        }
+    }
+    let mut best: Option<(Coding, u16)> = None;
+    for coding in offered {
+        let own = named.get(*coding as usize).copied().flatten();
+        let weight = own.or(any).unwrap_or(0);
+        if weight > best.map_or(0, |(_, weight)| weight) {
+            best = Some((*coding, weight));
+        }
+    }
+    best.filter(|(_, weight)| plain.is_none_or(|plain| plain <= *weight))
+        .map(|(coding, _)| coding)
+}
+
+/// The weight in parameters, in thousandths; 1000 without one, `None` for one that is no weight.
+fn weight(parameters: &str) -> Option<u16> {
+    let parameters = parameters.trim();
+    if parameters.is_empty() {
+        return Some(1000);
+    }
+    let (name, value) = parameters.split_once('=')?;
+    if !name.trim().eq_ignore_ascii_case("q") {
+        return None;
+    }
+    let value: f32 = value.trim().parse().ok()?;
+    (0.0..=1.0)
+        .contains(&value)
+        .then(|| (value * 1000.0).round() as u16)
+}
+
+/// Whether an answer is encoded already.
+pub(crate) fn is_encoded(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(CONTENT_ENCODING).iter();
+    codings.any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"))
+}
+
+/// Whether an answer may be encoded on its way: it has a body that is whole, plain, free to be
+/// changed, and no stream of events.
+pub(crate) fn may_encode(head: &response::Parts) -> bool {
+    let has_body = !head.status.is_informational()
+        && ![
+            StatusCode::NO_CONTENT,
+            StatusCode::RESET_CONTENT,
+            StatusCode::PARTIAL_CONTENT,
+            StatusCode::NOT_MODIFIED,
+        ]
+        .contains(&head.status)
+        && head
+            .headers
+            .get(CONTENT_LENGTH)
+            .is_none_or(|length| length != "0");
+    has_body
+        && !is_encoded(&head.headers)
+        && !has_token(&head.headers, &CACHE_CONTROL, b"no-transform")
+        && !is_event_stream(&head.headers)
+}
+
+/// Makes the fields of an answer those of its encoded form.
+pub(crate) fn tell(headers: &mut HeaderMap, coding: Coding) {
+    headers.remove(CONTENT_LENGTH);
+    headers.remove(ACCEPT_RANGES);
+    forget_digests(headers);
+    headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
+    if !has_token(headers, &VARY, b"*") && !has_token(headers, &VARY, b"accept-encoding") {
+        headers.append(VARY, HeaderValue::from_static("Accept-Encoding"));
+    }
+    weaken(headers);
+}
+
+/// Removes digests of a body that changes.
+pub(crate) fn forget_digests(headers: &mut HeaderMap) {
+    for digest in &DIGESTS {
+        headers.remove(digest);
+    }
+}
+
+/// Makes a strong validator weak: the bytes are not those it stands for.
+pub(crate) fn weaken(headers: &mut HeaderMap) {
+    if let Some(tag) = headers.get(ETAG)
+        && tag.as_bytes().starts_with(b"\"")
+    {
+        match HeaderValue::from_bytes(&[b"W/", tag.as_bytes()].concat()) {
+            Ok(weak) => headers.insert(ETAG, weak),
+            Err(_) => headers.remove(ETAG),
+        };
+    }
+}
+
+/// Turns bytes into others.
+enum Encoder {
+    Gzip(GzEncoder<Vec<u8>>),
+    Deflate(ZlibEncoder<Vec<u8>>),
+    Brotli(Box<brotli::CompressorWriter<Vec<u8>>>),
+}
+
+impl Encoder {
+    fn new(coding: Coding) -> Self {
+        let level = Compression::new(DEFLATE_LEVEL);
+        match coding {
+            Coding::Gzip => Self::Gzip(GzEncoder::new(Vec::new(), level)),
+            Coding::Deflate => Self::Deflate(ZlibEncoder::new(Vec::new(), level)),
+            Coding::Brotli => Self::Brotli(Box::new(brotli::CompressorWriter::new(
+                Vec::new(),
+                BROTLI_BUFFER_BYTES,
+                BROTLI_QUALITY,
+                BROTLI_WINDOW_BITS,
+            ))),
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Gzip(encoder) => encoder.write_all(bytes),
+            Self::Deflate(encoder) => encoder.write_all(bytes),
+            Self::Brotli(encoder) => encoder.write_all(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Gzip(encoder) => encoder.flush(),
+            Self::Deflate(encoder) => encoder.flush(),
+            Self::Brotli(encoder) => encoder.flush(),
+        }
+    }
+
+    /// What it made since it was asked last.
+    fn take(&mut self) -> Bytes {
+        let made = match self {
+            Self::Gzip(encoder) => encoder.get_mut(),
+            Self::Deflate(encoder) => encoder.get_mut(),
+            Self::Brotli(encoder) => encoder.get_mut(),
+        };
+        std::mem::take(made).into()
+    }
+
+    /// The rest.
+    fn finish(self) -> io::Result<Bytes> {
+        Ok(match self {
+            Self::Gzip(encoder) => encoder.finish()?,
+            Self::Deflate(encoder) => encoder.finish()?,
+            Self::Brotli(encoder) => encoder.into_inner(),
+        }
+        .into())
+    }
+}
+
+/// A body that is encoded while it passes.
+pub(crate) struct Encoded {
+    pub(crate) coding: Coding,
+    source: Source,
+    /// Until the body's end.
+    encoder: Option<Encoder>,
+    /// What came and is not encoded yet.
+    waiting: Bytes,
+    trailers: Option<HeaderMap>,
+    /// Bytes that went in.
+    raw: u64,
+    /// Whether the encoder may hold something back.
+    holds: bool,
+    _room: OwnedSemaphorePermit,
+}
+
+impl std::fmt::Debug for Encoded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Encoded")
+            .field("coding", &self.coding)
+            .field("raw", &self.raw)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Encoded {
+    pub(crate) fn new(source: Source, coding: Coding, room: OwnedSemaphorePermit) -> Self {
+        Self {
+            coding,
+            source,
+            encoder: Some(Encoder::new(coding)),
+            waiting: Bytes::new(),
+            trailers: None,
+            raw: 0,
+            holds: false,
+            _room: room,
+        }
+    }
+
+    /// Bytes that were encoded so far.
+    pub(crate) fn raw(&self) -> u64 {
+        self.raw
+    }
+
+    pub(crate) fn is_ended(&self) -> bool {
+        self.encoder.is_none() && self.trailers.is_none()
+    }
+
+    /// The body under it is complete.
+    pub(crate) fn end(&mut self, cx: &mut Context<'_>) {
+        self.source.end(cx);
+    }
+
+    pub(crate) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let mut slices = 0;
+        loop {
+            let Some(encoder) = &mut self.encoder else {
+                let trailers = self.trailers.take();
+                return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))));
+            };
+            if !self.waiting.is_empty() {
+                if slices == SLICES_MAX {
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                slices += 1;
+                let slice = self.waiting.split_to(self.waiting.len().min(SLICE_BYTES));
+                encoder.write(&slice)?;
+                self.raw += slice.len() as u64;
+                self.holds = true;
+                let made = encoder.take();
+                if !made.is_empty() {
+                    return Poll::Ready(Some(Ok(Frame::data(made))));
+                }
+                continue;
+            }
+            match self.source.poll(cx) {
+                Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+                    Ok(data) => self.waiting = data,
+                    Err(frame) => self.trailers = frame.into_trailers().ok(),
+                },
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error))),
+                Poll::Ready(None) => {
+                    self.source.end(cx);
+                    let rest = self.encoder.take().map(Encoder::finish).transpose()?;
+                    if let Some(rest) = rest.filter(|rest| !rest.is_empty()) {
+                        return Poll::Ready(Some(Ok(Frame::data(rest))));
+                    }
+                }
+                Poll::Pending if self.holds => {
+                    self.holds = false;
+                    encoder.flush()?;
+                    let made = encoder.take();
+                    if !made.is_empty() {
+                        return Poll::Ready(Some(Ok(Frame::data(made))));
+                    }
+                }
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+}
+
+/// Why a body is not decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NotDecoded {
+    /// In a coding that the edge does not know.
+    #[error("the body is in a coding that is not known here")]
+    Unknown,
+    /// Not what it says.
+    #[error("the body is not in the coding that it says it is in")]
+    Broken,
+    /// More than its reader takes.
+    #[error("the decoded body is too long")]
+    TooLong,
+}
+
+/// A body without the codings that its fields say it is in, of at most `bytes_max`.
+pub(crate) fn decode(
+    headers: &HeaderMap,
+    body: Bytes,
+    bytes_max: usize,
+) -> Result<Bytes, NotDecoded> {
+    let mut codings = Vec::new();
+    for value in headers.get_all(CONTENT_ENCODING) {
+        let text = value.to_str().map_err(|_| NotDecoded::Unknown)?;
+        for name in text.split(',').map(str::trim) {
+            if !name.is_empty() && !name.eq_ignore_ascii_case("identity") {
+                codings.push(Coding::find(name).ok_or(NotDecoded::Unknown)?);
+            }
+        }
+    }
+    // The outermost was applied last.
+    codings.into_iter().rev().try_fold(body, |body, coding| {
+        let limit = bytes_max as u64 + 1;
+        let mut plain = Vec::new();
+        let read = match coding {
+            Coding::Gzip => flate2::read::MultiGzDecoder::new(&*body)
+                .take(limit)
+                .read_to_end(&mut plain),
+            Coding::Deflate => flate2::read::ZlibDecoder::new(&*body)
+                .take(limit)
+                .read_to_end(&mut plain),
+            Coding::Brotli => brotli::Decompressor::new(&*body, 4 << 10)
+                .take(limit)
+                .read_to_end(&mut plain),
+        };
+        read.map_err(|_| NotDecoded::Broken)?;
+        if plain.len() > bytes_max {
+            return Err(NotDecoded::TooLong);
+        }
+        Ok(plain.into())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_client_likes_best() {
+        use Coding::{Brotli, Deflate, Gzip};
+        for (accept, offered, chosen) in [
+            ("gzip", &[Gzip, Deflate][..], Some(Gzip)),
+            ("deflate, GZIP", &[Gzip, Deflate], Some(Gzip)),
+            ("gzip;q=0.5, deflate", &[Gzip, Deflate], Some(Deflate)),
+            ("gzip;q=0.5, br; q=0.501", &[Gzip, Brotli], Some(Brotli)),
+            ("br", &[Gzip, Deflate], None),
+            ("x-gzip", &[Gzip], Some(Gzip)),
+            ("*", &[Brotli, Gzip], Some(Brotli)),
+            ("br;q=0, *", &[Brotli, Gzip], Some(Gzip)),
+            ("*;q=0", &[Gzip], None),
+            ("gzip;q=0", &[Gzip], None),
+            ("identity, gzip;q=0.9", &[Gzip], None),
+            ("identity;q=0.9, gzip", &[Gzip], Some(Gzip)),
+            ("identity, gzip", &[Gzip], Some(Gzip)),
+            ("gzip;q=2, gzip;x=1", &[Gzip], None),
+            ("", &[Gzip], None),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(accept));
+            assert_eq!(negotiate(&headers, offered), chosen, "{accept}");
+        }
+        assert_eq!(negotiate(&HeaderMap::new(), &Coding::ALL), None);
+    }
+
+    #[test]
+    fn what_is_encoded_is_decoded() {
+        let text = "body ".repeat(20_000);
+        for coding in Coding::ALL {
+            let mut encoder = Encoder::new(coding);
+            let mut wire = Vec::new();
+            for part in text.as_bytes().chunks(7_777) {
+                encoder.write(part).unwrap();
+                encoder.flush().unwrap();
+                wire.extend(encoder.take());
+            }
+            wire.extend(encoder.finish().unwrap());
+            let mut headers = HeaderMap::new();
+            headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
+            let wire = Bytes::from(wire);
+            assert!(wire.len() * 20 < text.len(), "{coding:?}: {}", wire.len());
+            let plain = decode(&headers, wire.clone(), text.len()).unwrap();
+            assert!(plain == text, "{coding:?}");
+            let bomb = decode(&headers, wire.clone(), text.len() - 1);
+            assert_eq!(bomb, Err(NotDecoded::TooLong));
+            let half = wire.slice(..wire.len() / 2);
+            let broken = decode(&headers, half, text.len());
+            assert_eq!(broken, Err(NotDecoded::Broken), "{coding:?}");
+        }
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_ENCODING, HeaderValue::from_static("zstd"));
+        let unknown = decode(&headers, Bytes::new(), 10);
+        assert_eq!(unknown, Err(NotDecoded::Unknown));
+        headers.insert(CONTENT_ENCODING, HeaderValue::from_static("identity, "));
+        assert_eq!(decode(&headers, "x".into(), 1).unwrap(), "x");
+    }
+
+    #[test]
+    fn fields_of_an_encoded_answer() {
+        for (tag, weak) in [("\"a\"", "W/\"a\""), ("W/\"b\"", "W/\"b\"")] {
+            let mut headers = HeaderMap::new();
+            headers.insert(ETAG, HeaderValue::from_static(tag));
+            headers.insert(CONTENT_LENGTH, HeaderValue::from_static("7"));
+            headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
+            tell(&mut headers, Coding::Brotli);
+            assert_eq!(headers[ETAG], weak);
+            assert_eq!(headers[CONTENT_ENCODING], "br");
+            assert_eq!(headers.get_all(VARY).iter().count(), 1);
+            assert!(!headers.contains_key(CONTENT_LENGTH));
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! A request of an endpoint with a traffic policy: each phase in its place, and from endpoint to
+//! endpoint where policies forward internally.
+//!
+//! The request phases run in the order in which the endpoints are reached, the response phases in the
+//! reverse order: what an endpoint answers is what the policy that forwarded to it sees.
+
+use std::sync::Arc;
+
+use http::header::{HOST, HeaderValue};
+use http::{StatusCode, Uri, request};
+
+use crate::downstream::{Broken, Downstream};
+use crate::http::body::{NotHeld, Source, Upload};
+use crate::http::exchange::{Abandoned, Answer, Asked, check, forward, outgoing, prepare};
+use crate::http::reply::Problem;
+use crate::http::upgrade::Wanted;
+use crate::policy::{Edits, Exchange, Flow, Memory, Phase, Policy, connect, replace};
+use crate::recording::Recording;
+use crate::slots;
+use crate::snapshot::Member;
+
+/// A request on its way.
+pub(super) struct Passage {
+    /// Where it is now.
+    pub(super) member: Arc<Member>,
+    pub(super) parts: request::Parts,
+    pub(super) body: Upload,
+    /// The host it is for.
+    pub(super) authority: HeaderValue,
+    /// Whether its fields are ours already: they are from the first hop on.
+    pub(super) is_prepared: bool,
+}
+
+/// An endpoint whose policy saw the request, and is to see the answer.
+struct Passed {
+    member: Arc<Member>,
+    policy: Arc<Policy>,
+    memory: Memory,
+    /// As the policy saw it, if its response phase needs it.
+    received: Option<request::Parts>,
+}
+
+/// The answer to a request of an endpoint with a policy.
+pub(super) async fn serve(
+    recording: &mut Recording,
+    mut passage: Passage,
+    wanted: &Wanted,
+    asked: &Asked,
+) -> Result<Answer, Abandoned> {
+    let down = &Arc::clone(recording.down());
+    let began = down.now();
+    let mut passed: Vec<Passed> = Vec::new();
+    let sent = loop {
+        let member = Arc::clone(&passage.member);
+        let Some(policy) = &member.endpoint.policy else {
+            break send(recording, passage, wanted, None, &mut passed).await?;
+        };
+        if !connect::admits(down, &member.endpoint).await {
+            // The connection's event tells it.
+            recording.withdraw();
+            down.hang_up();
+            return Err(Abandoned);
+        }
+        if let Some(decision) = down.decision_for_requests() {
+            recording.decide(slots::http::IP_POLICY_DECISION, decision);
+        }
+        let mut memory = Memory::new(began);
+        memory.hops = passed.len();
+        let (flow, mut edits) = match check(&passage.parts, &member, wanted) {
+            Err(problem) => (Err(problem), Edits::default()),
+            Ok(()) if policy.rules(Phase::Request).is_empty() => {
+                (Ok(Flow::Continue), Edits::default())
+            }
+            Ok(()) => {
+                let endpoint = &member.endpoint;
+                let mut x = Exchange::new(Phase::Request, policy, endpoint, down, &mut memory);
+                x.request = Some(&passage.parts);
+                x.body = Some(&mut passage.body);
+                x.recording = Some(recording);
+                let flow = x.run().await;
+                (Ok(flow), std::mem::take(&mut x.edits))
+            }
+        };
+        let is_response_ruled = !policy.rules(Phase::Response).is_empty();
+        passed.push(Passed {
+            received: is_response_ruled.then(|| passage.parts.clone()),
+            policy: Arc::clone(policy),
+            member: Arc::clone(&member),
+            memory,
+        });
+        let flow = match flow {
+            Ok(flow @ (Flow::Continue | Flow::Forward(_))) => {
+                let replaced = replace_upload(recording, &mut passage, &mut edits).await;
+                match (replaced, flow) {
+                    (Ok(()), Flow::Forward(member)) => {
+                        passage.hop(down, wanted, edits, member);
+                        continue;
+                    }
+                    (Ok(()), _) => {
+                        break send(recording, passage, wanted, Some(edits), &mut passed).await?;
+                    }
+                    (Err(flow), _) => flow,
+                }
+            }
+            Ok(flow) => Ok(flow),
+            Err(problem) => Err(problem),
+        };
+        break match flow {
+            Ok(Flow::Reply(reply)) => Ok(Answer::made(*reply)),
+            Ok(Flow::Broken) => match down.broken() {
+                Some(Broken::Refused(violation)) => Err(Problem::Violation(violation)),
+                _ => return Err(Abandoned),
+            },
+            Ok(Flow::Continue | Flow::Forward(_) | Flow::Close) => {
+                down.hang_up();
+                return Err(Abandoned);
+            }
+            Err(problem) => Err(problem),
+        };
+    };
+    let mut answer = sent.unwrap_or_else(|problem| Answer::of(problem, asked, down));
+    for passed in passed.iter_mut().rev() {
+        respond(recording, passed, &mut answer, asked).await?;
+    }
+    Ok(answer)
+}
+
+/// Sends the request to the upstream of the endpoint it has reached, and tells those who wait for its
+/// verdict.
+async fn send(
+    recording: &mut Recording,
+    passage: Passage,
+    wanted: &Wanted,
+    edits: Option<Edits>,
+    passed: &mut [Passed],
+) -> Result<Result<Answer, Problem>, Abandoned> {
+    if let Err(problem) = check(&passage.parts, &passage.member, wanted) {
+        return Ok(Err(problem));
+    }
+    let member = Arc::clone(&passage.member);
+    let request = outgoing(recording, passage, wanted, edits);
+    let sent = forward(&member, recording, request).await?;
+    let verdict = match &sent {
+        Ok(answer) => Some(Some(answer.head.status)),
+        Err(problem) if problem.is_upstreams() => Some(None),
+        Err(_) => None,
+    };
+    if let Some(status) = verdict {
+        for passed in passed {
+            passed.memory.answered(status);
+        }
+    }
+    Ok(sent)
+}
+
+/// The response phase of one policy.
+async fn respond(
+    recording: &mut Recording,
+    passed: &mut Passed,
+    answer: &mut Answer,
+    asked: &Asked,
+) -> Result<(), Abandoned> {
+    let Some(received) = &passed.received else {
+        return Ok(());
+    };
+    let down = &Arc::clone(recording.down());
+    let (policy, endpoint) = (&passed.policy, &passed.member.endpoint);
+    let mut x = Exchange::new(Phase::Response, policy, endpoint, down, &mut passed.memory);
+    x.request = Some(received);
+    x.response = Some(&answer.head);
+    x.recording = Some(recording);
+    let flow = x.run().await;
+    let mut edits = std::mem::take(&mut x.edits);
+    match flow {
+        Flow::Continue | Flow::Forward(_) => {}
+        Flow::Reply(reply) => *answer = Answer::made(*reply),
+        Flow::Broken => return Err(Abandoned),
+        Flow::Close => {
+            down.hang_up();
+            return Err(Abandoned);
+        }
+    }
+    if !edits.replacements.is_empty() && !asked.is_head {
+        let replaced = answer.replace(&edits.replacements, down).await;
+        if let Err(problem) = replaced {
+            *answer = Answer::of(problem, asked, down);
+        }
+    }
+    edits.apply(&mut answer.head.headers);
+    if let Some(coding) = edits.coding {
+        answer.encode(coding, asked, down);
+    }
+    Ok(())
+}
+
+/// Has parts of the request's body replaced, if that is asked for.
+async fn replace_upload(
+    recording: &mut Recording,
+    passage: &mut Passage,
+    edits: &mut Edits,
+) -> Result<(), Result<Flow, Problem>> {
+    let replacements = std::mem::take(&mut edits.replacements);
+    if replacements.is_empty() || matches!(passage.body, Upload::None) {
+        return Ok(());
+    }
+    let room = Arc::clone(&recording.down().edge.bodies);
+    let received = || recording.count_received();
+    let held = passage.body.hold(replace::BODY_BYTES_MAX, &room, received);
+    let bytes = match held.await {
+        Ok(bytes) => bytes,
+        Err(NotHeld::Broken) => return Err(Ok(Flow::Broken)),
+        Err(why) => return Err(Err(why.problem(Problem::BodyTooLong))),
+    };
+    let made = replace::apply(&replacements, &mut passage.parts.headers, bytes);
+    passage
+        .body
+        .put(made.map_err(|_| Err(Problem::BodyTooLong))?);
+    Ok(())
+}
+
+impl Passage {
+    /// Goes on to another endpoint, with what the policy of this one changed.
+    fn hop(&mut self, down: &Downstream, wanted: &Wanted, mut edits: Edits, member: Arc<Member>) {
+        prepare(self, down, wanted);
+        edits.apply(&mut self.parts.headers);
+        let target = edits.target.or_else(|| {
+            let path = self.parts.uri.path_and_query()?;
+            Some(Uri::from(path.clone()))
+        });
+        if let Some(target) = target {
+            self.parts.uri = target;
+        }
+        if let Some(host) = self.parts.headers.get(HOST) {
+            self.authority = host.clone();
+        }
+        self.member = member;
+    }
+}
+
+impl Answer {
+    /// Has parts of its body replaced, where it has a whole one.
+    async fn replace(
+        &mut self,
+        replacements: &[replace::Replacement],
+        down: &Downstream,
+    ) -> Result<(), Problem> {
+        let is_whole = self.head.status != StatusCode::PARTIAL_CONTENT
+            && self.head.status != StatusCode::SWITCHING_PROTOCOLS
+            && !crate::http::fields::is_event_stream(&self.head.headers);
+        if !is_whole || self.source.is_ended() {
+            return Ok(());
+        }
+        let held = self.source.hold(replace::BODY_BYTES_MAX, &down.edge.bodies);
+        let (bytes, room) = held.await.map_err(|why| match why {
+            NotHeld::Broken => Problem::BadAnswer,
+            NotHeld::TooSlow => Problem::UpstreamTooSlow,
+            why => why.problem(Problem::AnswerTooLong),
+        })?;
+        let made = replace::apply(replacements, &mut self.head.headers, bytes);
+        let made = made.map_err(|_| Problem::AnswerTooLong)?;
+        self.head
+            .headers
+            .insert(http::header::CONTENT_LENGTH, HeaderValue::from(made.len()));
+        self.source = Source::Held {
+            bytes: made,
+            _room: room,
+        };
+        Ok(())
+    }
+}

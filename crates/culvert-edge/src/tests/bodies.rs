@@ -1,0 +1,345 @@
+//! Bodies that policies compress and change, and what events say of them (contract: traffic policy 8.4
+//! and 8.10, events 7.2).
+
+use std::io::Read;
+use std::sync::Arc;
+
+use serde_json::json;
+use tokio::sync::Notify;
+
+use super::harness::*;
+use super::policies::{governed, last_event, publish};
+use crate::{Scheme, Snapshot};
+
+const COMPRESS: &str = "on_http_response: [{actions: [{type: compress-response, config: {algorithms: [br, gzip, deflate]}}]}]";
+
+fn ask(fields: &str) -> String {
+    format!("GET / HTTP/1.1\r\nHost: app.example\r\n{fields}\r\n")
+}
+
+/// What a coded body stands for.
+fn plain(coding: &str, body: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::new();
+    match coding {
+        "gzip" => flate2::read::GzDecoder::new(body).read_to_end(&mut plain),
+        "deflate" => flate2::read::ZlibDecoder::new(body).read_to_end(&mut plain),
+        _ => brotli::Decompressor::new(body, 4096).read_to_end(&mut plain),
+    }
+    .unwrap();
+    plain
+}
+
+/// An origin whose answers have these fields and 40 KB of text.
+async fn origin_with(rig: &mut Rig, status: &'static str, fields: &'static str) -> String {
+    let origin = origin(&mut rig.tasks, move |mut client| async move {
+        while let Some((head, _)) = client.request().await {
+            let body = "some words ".repeat(4_000);
+            let answer = format!(
+                "HTTP/1.1 {status}\r\n{fields}content-length: {}\r\n\r\n",
+                body.len()
+            );
+            let has_body = !head.starts_with("HEAD") && !status.starts_with(['2', '3'])
+                || status.starts_with("20") && !status.starts_with("204");
+            client.send(answer).await;
+            if has_body && !head.starts_with("HEAD") {
+                client.send(body).await;
+            }
+        }
+    })
+    .await;
+    format!("http://{origin}")
+}
+
+#[tokio::test]
+async fn a_response_is_compressed_as_the_client_likes_it() {
+    let mut rig = Rig::start().await;
+    let origin = origin_with(
+        &mut rig,
+        "200 OK",
+        "etag: \"v\"\r\naccept-ranges: bytes\r\n",
+    )
+    .await;
+    publish(&rig, &origin, COMPRESS).await;
+    for (n, (accept, coding)) in [
+        ("gzip, deflate, br", "br"),
+        ("gzip, deflate, br;q=0.9", "gzip"),
+        ("deflate", "deflate"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let answer = rig
+            .ask(&ask(&format!("Accept-Encoding: {accept}\r\n")))
+            .await;
+        assert_eq!(answer.header("content-encoding"), Some(coding));
+        assert_eq!(answer.header("vary"), Some("Accept-Encoding"));
+        assert_eq!(answer.header("etag"), Some("W/\"v\""));
+        assert_eq!(answer.header("content-length"), None);
+        assert_eq!(answer.header("accept-ranges"), None);
+        assert_eq!(
+            plain(coding, &answer.body),
+            "some words ".repeat(4_000).as_bytes()
+        );
+        let told = last_event(&rig, 2 * n + 1).await;
+        let length = told["http"]["response"]["body_length"].as_i64().unwrap();
+        assert_eq!(length, i64::try_from(answer.body.len()).unwrap());
+        assert_eq!(
+            told["compression"],
+            json!({"algorithm": coding, "bytes_saved": 44_000 - length})
+        );
+        rig.recorder.events(2 * n + 2).await;
+    }
+}
+
+#[tokio::test]
+async fn some_responses_pass_as_they_are() {
+    let mut rig = Rig::start().await;
+    let gzip = "Accept-Encoding: gzip\r\n";
+    let mut count = 0;
+    for (status, fields, ask_fields, method) in [
+        ("200 OK", "", "", "GET"),
+        (
+            "200 OK",
+            "",
+            "Accept-Encoding: identity, gzip;q=0.5\r\n",
+            "GET",
+        ),
+        ("200 OK", "content-encoding: zstd\r\n", gzip, "GET"),
+        (
+            "200 OK",
+            "cache-control: public, No-Transform\r\n",
+            gzip,
+            "GET",
+        ),
+        (
+            "200 OK",
+            "content-type: text/event-stream; x=y\r\n",
+            gzip,
+            "GET",
+        ),
+        (
+            "206 Partial Content",
+            "content-range: bytes 0-43999/99999\r\n",
+            gzip,
+            "GET",
+        ),
+        ("200 OK", "", gzip, "HEAD"),
+        ("304 Not Modified", "", gzip, "GET"),
+    ] {
+        let origin = origin_with(&mut rig, status, fields).await;
+        publish(&rig, &origin, COMPRESS).await;
+        let mut client = rig.connect().await;
+        client
+            .send(ask(ask_fields).replacen("GET", method, 1))
+            .await;
+        let answer = client.answer(method).await;
+        let what = format!("{status} {fields} {ask_fields} {method}");
+        let expected = fields.strip_prefix("content-encoding: ").map(str::trim);
+        assert_eq!(answer.header("content-encoding"), expected, "{what}");
+        assert_eq!(answer.header("vary"), None, "{what}");
+        if method == "GET" && !status.starts_with('3') {
+            assert_eq!(answer.body.len(), 44_000, "{what}");
+        }
+        drop(client);
+        count += 2;
+        let told = last_event(&rig, count).await;
+        let nothing = json!({"algorithm": "none", "bytes_saved": 0});
+        assert_eq!(told["compression"], nothing, "{what}");
+    }
+}
+
+#[tokio::test]
+async fn what_the_upstream_pauses_after_is_there_at_once() {
+    let mut rig = Rig::start().await;
+    let go_on = Arc::new(Notify::new());
+    let waits = Arc::clone(&go_on);
+    let origin = origin(&mut rig.tasks, move |mut client| {
+        let go_on = Arc::clone(&waits);
+        async move {
+            client.request().await;
+            let head = "HTTP/1.1 200 OK\r\ntrailer: x-sum\r\ntransfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n";
+            client.send(head).await;
+            go_on.notified().await;
+            client.send("6\r\nsecond\r\n0\r\nx-sum: 1\r\n\r\n").await;
+            client.rest().await;
+        }
+    })
+    .await;
+    publish(&rig, &format!("http://{origin}"), COMPRESS).await;
+    let mut client = rig.connect().await;
+    client
+        .send(ask("Accept-Encoding: deflate\r\nTE: trailers\r\n"))
+        .await;
+    let head = client.head().await.unwrap();
+    assert!(head.contains("content-encoding: deflate"), "{head}");
+    // The first words can be read before the second are sent.
+    let mut decoder = flate2::Decompress::new(true);
+    let mut out = Vec::with_capacity(64);
+    while out != b"first" {
+        while find(&client.read, b"\r\n").is_none() {
+            assert!(client.more().await);
+        }
+        let at = find(&client.read, b"\r\n").unwrap();
+        let size = std::str::from_utf8(&client.read[..at]).unwrap();
+        let size = usize::from_str_radix(size, 16).unwrap();
+        let chunk = client.take(at + 2 + size + 2).await.unwrap();
+        decoder
+            .decompress_vec(
+                &chunk[at + 2..][..size],
+                &mut out,
+                flate2::FlushDecompress::None,
+            )
+            .unwrap();
+    }
+    go_on.notify_one();
+    let (rest, trailers) = client.body("transfer-encoding: chunked").await.unwrap();
+    decoder
+        .decompress_vec(&rest, &mut out, flate2::FlushDecompress::Finish)
+        .unwrap();
+    assert_eq!(out, b"firstsecond");
+    assert_eq!(trailers, "x-sum: 1\n");
+    let told = last_event(&rig, 1).await;
+    assert_eq!(told["compression"]["algorithm"], "deflate");
+    let (length, saved) = (
+        &told["http"]["response"]["body_length"],
+        &told["compression"]["bytes_saved"],
+    );
+    assert_eq!(length.as_i64().unwrap() + saved.as_i64().unwrap(), 11);
+}
+
+#[tokio::test]
+async fn the_edges_own_answers_are_compressed_too() {
+    let rig = Rig::start().await;
+    publish(
+        &rig,
+        "",
+        "
+on_http_request: [{actions: [{type: custom-response, config: {body: '${\"long \" + \"text text text text text text text text text text\"}'}}]}]
+on_http_response:
+- actions:
+  - {type: compress-response}
+  - {type: add-headers, config: {headers: {x-coding: '${actions.culvert.compress.negotiated_algorithm}', x-was: '${actions.ngrok.compress.already_compressed}'}}}
+",
+    )
+    .await;
+    let answer = rig.ask(&ask("Accept-Encoding: br, gzip\r\n")).await;
+    assert_eq!(answer.header("content-encoding"), Some("gzip"));
+    assert_eq!(answer.header("x-coding"), Some("gzip"));
+    assert_eq!(answer.header("x-was"), Some("false"));
+    assert!(plain("gzip", &answer.body).starts_with(b"long text"));
+}
+
+/// An origin that answers with the head and the body it got, in gzip if it is taken.
+async fn mirror(rig: &mut Rig) -> String {
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        while let Some((head, body)) = client.request().await {
+            let text = [head.as_bytes(), &body].concat();
+            let takes = head.contains("accept-encoding: gzip");
+            let (text, coding) = if takes {
+                let mut encoder =
+                    flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+                std::io::Write::write_all(&mut encoder, &text).unwrap();
+                (encoder.finish().unwrap(), "content-encoding: gzip\r\n")
+            } else {
+                (text, "")
+            };
+            let head = format!(
+                "HTTP/1.1 200 OK\r\n{coding}content-length: {}\r\n\r\n",
+                text.len()
+            );
+            client.send([head.as_bytes(), &text].concat()).await;
+        }
+    })
+    .await;
+    format!("http://{origin}")
+}
+
+#[tokio::test]
+async fn parts_of_bodies_are_replaced() {
+    let mut rig = Rig::start().await;
+    let origin = mirror(&mut rig).await;
+    publish(
+        &rig,
+        &origin,
+        "
+on_http_request:
+- actions:
+  - type: request-body-find-replace
+    config:
+      replacements:
+      - {from: 'secret-(\\d+)', to: 'public-$1-${req.method}'}
+      - {from: '${\"xy\" + \"z\"}', to: ''}
+on_http_response:
+- actions:
+  - {type: compress-response}
+  - {type: response-body-find-replace, config: {replacements: [{from: '(?i)host: app', to: 'host: you'}]}}
+",
+    )
+    .await;
+    let body = "a secret-12 xyz secret-3";
+    let post = |fields: &str, body: &str| {
+        format!(
+            "POST / HTTP/1.1\r\nHost: app.example\r\n{fields}content-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    };
+    let answer = rig.ask(&post("Content-Digest: x\r\n", body)).await;
+    let text = answer.text();
+    assert!(
+        text.ends_with("\r\n\r\na public-12-POST  public-3-POST"),
+        "{text}"
+    );
+    let lower = text.to_ascii_lowercase();
+    assert!(lower.contains("\r\ncontent-length: 31\r\n"), "{text}");
+    assert!(!lower.contains("content-digest"), "{text}");
+    assert!(text.contains("host: you.example"), "{text}");
+    let told = last_event(&rig, 1).await;
+    assert_eq!(told["http"]["request"]["body_length"], 24);
+
+    // What is compressed is replaced all the same, and compressed again for the client.
+    let answer = rig.ask(&post("Accept-Encoding: gzip\r\n", body)).await;
+    assert_eq!(answer.header("content-encoding"), Some("gzip"));
+    let text = String::from_utf8(plain("gzip", &answer.body)).unwrap();
+    assert!(
+        text.contains("host: you.example") && text.ends_with("public-3-POST"),
+        "{text}"
+    );
+
+    // Chunks of an unknown length, and bodies that are too long.
+    let chunked = "POST / HTTP/1.1\r\nHost: app.example\r\ntransfer-encoding: chunked\r\n\r\n9\r\nsecret-77\r\n0\r\n\r\n";
+    let answer = rig.ask(chunked).await;
+    assert!(
+        answer.text().ends_with("\r\n\r\npublic-77-POST"),
+        "{}",
+        answer.text()
+    );
+    let long = "x".repeat((1 << 20) + 1);
+    assert_eq!(rig.ask(&post("", &long)).await.status, 413);
+    // Nothing to replace, nothing to hold: no body.
+    assert_eq!(rig.ask(&ask("")).await.status, 200);
+}
+
+#[tokio::test]
+async fn an_answer_too_long_to_be_searched_is_not_passed() {
+    let mut rig = Rig::start().await;
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        while client.request().await.is_some() {
+            let body = "x".repeat((1 << 20) + 1);
+            client
+                .send(format!(
+                    "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}",
+                    body.len()
+                ))
+                .await;
+        }
+    })
+    .await;
+    let policy = "on_http_response: [{actions: [{type: response-body-find-replace, config: {replacements: [{from: x, to: y}]}}]}]";
+    let endpoint = governed(Scheme::Http, &format!("http://{origin}"), policy);
+    rig.edge
+        .publish(Snapshot::builder().endpoint(endpoint).build())
+        .await;
+    let answer = rig.ask(&ask("")).await;
+    assert_eq!(answer.status, 502);
+    assert_eq!(answer.header("ngrok-error-code"), Some("ERR_NGROK_3614"));
+}
