@@ -39,7 +39,7 @@ mod tests;
 pub use edge::Edge;
 pub use inherited::Inherited;
 pub use meters::{Meter, Meters};
-pub use policy::{IpPolicy, Phase, Policy, REDACTED, Resources, Source, reference};
+pub use policy::{IpPolicy, Phase, Policy, REDACTED, Resources, Source, read_yaml, reference};
 pub use settings::{Limits, ProxyProtocol, Settings};
 pub use snapshot::{Endpoint, Restriction, Scheme, Snapshot, SnapshotBuilder};
 pub use tls::read_certificate;

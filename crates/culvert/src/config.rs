@@ -640,9 +640,16 @@ fn collect_keys(root: &Value, schema: &Value, defaults: &Value, path: &str, keys
     }
 }
 
-/// Variables that start with `CULVERT_` and are not settings of the server: the client's, and the
-/// test suite's.
-const OTHER_VARIABLES: [&str; 3] = ["CULVERT_API_URL", "CULVERT_API_KEY", "CULVERT_TEST_"];
+/// Variables that start with `CULVERT_` and are not settings of the server: those of the client and of
+/// the agent, and the test suite's.
+const OTHER_VARIABLES: [&str; 6] = [
+    "CULVERT_API_URL",
+    "CULVERT_API_KEY",
+    "CULVERT_AUTHTOKEN",
+    "CULVERT_CA_FILE",
+    "CULVERT_SERVER",
+    "CULVERT_TEST_",
+];
 
 /// The process environment. The only place that reads it.
 pub fn environment() -> HashMap<String, String> {

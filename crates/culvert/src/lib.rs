@@ -3,6 +3,7 @@
 //!
 //! A library only so that the integration tests can start the real server in their own process.
 
+pub mod agent;
 pub mod cli;
 pub mod client;
 mod clouds;

@@ -127,6 +127,18 @@ impl Node {
     }
 }
 
+/// Reads any document as policies are read: YAML 1.2 or JSON, of at most 256 KiB, without what means
+/// different things to different readers.
+///
+/// # Errors
+///
+/// A sentence without a full stop.
+pub fn read_yaml(text: &str) -> Result<Value, String> {
+    Node::parse(text)
+        .map(|node| node.to_json())
+        .map_err(|unreadable| unreadable.0)
+}
+
 fn too_large() -> Unreadable {
     Unreadable(format!(
         "it is deeper than {DEPTH_MAX} levels or has more than {NODES_MAX} parts"

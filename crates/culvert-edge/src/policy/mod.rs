@@ -26,6 +26,7 @@ use culvert_cel::{Predicate, Slot};
 
 pub use crate::policy::address::IpPolicy;
 pub(crate) use crate::policy::address::{Addresses, prefix};
+pub use crate::policy::document::read_yaml;
 pub use crate::policy::reference::reference;
 pub(crate) use crate::policy::run::{Action, Edits, Exchange, Flow, Memory, Run, Watch};
 pub use crate::policy::secret::REDACTED;

@@ -25,9 +25,13 @@ pub mod audit;
 pub mod completions;
 pub mod demo;
 pub mod events;
+pub mod http;
 pub mod openapi;
 pub mod serve;
 pub mod settings;
+pub mod start;
+pub mod tcp;
+pub mod tls;
 
 /// One command.
 pub struct CommandType {
@@ -55,9 +59,13 @@ pub static ALL: &[&CommandType] = &[
     &completions::TYPE,
     &demo::TYPE,
     &events::TYPE,
+    &http::TYPE,
     &openapi::TYPE,
     &serve::TYPE,
     &settings::TYPE,
+    &start::TYPE,
+    &tcp::TYPE,
+    &tls::TYPE,
 ];
 
 /// Why a command did not do what was asked.

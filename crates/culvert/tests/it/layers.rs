@@ -46,6 +46,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "culvert-edge",
             "culvert-events",
             "culvert-store",
+            "culvert-tunnel",
         ],
     ),
 ];

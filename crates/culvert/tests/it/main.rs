@@ -25,6 +25,7 @@ mod layers;
 mod lifecycle;
 mod list_filters;
 mod listed;
+mod own_agent;
 mod policy;
 mod reload;
 mod reserved_addresses;

@@ -1,0 +1,330 @@
+//! The file of `culvert start`: who the agent is, and its endpoints. It has the names that version 3
+//! of ngrok's configuration file has, so that such files work as they are.
+
+use std::path::{Path, PathBuf};
+
+use culvert_base::Secret;
+use culvert_tunnel::client::{Endpoint, FLAGS, Protocol, Upstream, UpstreamTrust, Wanted};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::Inspect;
+use super::plan::{self, Identity, inspect_at};
+use crate::cli::Failure;
+use crate::client::read_token;
+
+/// Endpoints that one agent may have.
+const ENDPOINTS_MAX: usize = 100;
+
+/// What a file says.
+#[derive(Debug)]
+pub struct Read {
+    /// Of the server and the agent.
+    pub identity: Identity,
+    /// Those that were asked for.
+    pub endpoints: Vec<Endpoint>,
+}
+
+/// The file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    /// Of the format: 3.
+    version: Version,
+    #[serde(default)]
+    agent: AgentPart,
+    endpoints: Vec<EndpointPart>,
+}
+
+/// `3`, or `"3"`.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Version {
+    Number(u64),
+    Text(String),
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct AgentPart {
+    authtoken: Secret,
+    authtoken_file: Option<PathBuf>,
+    #[serde(alias = "server_addr")]
+    connect_url: Option<String>,
+    #[serde(alias = "root_cas")]
+    connect_cas: Option<PathBuf>,
+    metadata: Option<String>,
+    /// `false` for no inspection page.
+    web_addr: Option<Value>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EndpointPart {
+    name: String,
+    #[serde(default)]
+    url: String,
+    #[serde(default)]
+    description: String,
+    #[serde(default)]
+    metadata: String,
+    #[serde(default)]
+    bindings: Vec<String>,
+    #[serde(default)]
+    pooling_enabled: bool,
+    #[serde(default)]
+    traffic_policy: Value,
+    #[serde(default)]
+    traffic_policy_file: Option<PathBuf>,
+    upstream: UpstreamPart,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UpstreamPart {
+    /// A port may be written as a number.
+    url: Value,
+    #[serde(default)]
+    protocol: Option<String>,
+    #[serde(default)]
+    proxy_protocol: Option<Value>,
+    /// Authorities of its certificate.
+    #[serde(default)]
+    ca_file: Option<PathBuf>,
+}
+
+/// Reads the text of the file at `path`, and of its endpoints those with the `names`, or all. Files
+/// that it names are looked for beside it.
+pub fn read(text: &str, path: &Path, names: &[&str]) -> Result<Read, Failure> {
+    let wrong = |why: String| {
+        Failure::Configuration(crate::config::Invalid(format!(
+            "`{}`: {why}",
+            path.display()
+        )))
+    };
+    let value = culvert_edge::read_yaml(text).map_err(wrong)?;
+    let file: File = serde_path_to_error::deserialize(value)
+        .map_err(|error| wrong(format!("`{}`: {}", error.path(), error.inner())))?;
+    let is_three = match &file.version {
+        Version::Number(number) => *number == 3,
+        Version::Text(text) => text == "3",
+    };
+    if !is_three {
+        return Err(wrong("the version of the format must be 3".into()));
+    }
+    if file.endpoints.len() > ENDPOINTS_MAX {
+        return Err(wrong(format!(
+            "an agent has at most {ENDPOINTS_MAX} endpoints"
+        )));
+    }
+    for name in names {
+        if !file.endpoints.iter().any(|endpoint| endpoint.name == *name) {
+            return Err(wrong(format!("there is no endpoint `{name}`")));
+        }
+    }
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let mut endpoints = Vec::new();
+    for part in file.endpoints {
+        if names.is_empty() || names.contains(&part.name.as_str()) {
+            let name = part.name.clone();
+            let endpoint = endpoint(part, folder)
+                .map_err(|why| wrong(format!("endpoint `{name}`: {}", sentence(why))))?;
+            endpoints.push(endpoint);
+        }
+    }
+    if endpoints.is_empty() {
+        return Err(wrong("there is no endpoint in it".into()));
+    }
+    let identity = identity(file.agent, folder).map_err(|why| wrong(sentence(why)))?;
+    Ok(Read {
+        identity,
+        endpoints,
+    })
+}
+
+fn sentence(failure: Failure) -> String {
+    match failure {
+        Failure::Failed(why) | Failure::Usage(why) | Failure::Broken(why) => why,
+        Failure::Configuration(invalid) => invalid.to_string(),
+    }
+}
+
+fn identity(part: AgentPart, folder: &Path) -> Result<Identity, Failure> {
+    let token = match (part.authtoken, part.authtoken_file) {
+        (token, None) => Some(token).filter(|token| !token.is_empty()),
+        (token, Some(path)) if token.is_empty() => {
+            Some(Secret::new(read_token(&folder.join(path))?))
+        }
+        _ => {
+            return Err(Failure::Usage(
+                "a token and a file with one are too much".into(),
+            ));
+        }
+    };
+    let inspect = match part.web_addr {
+        None | Some(Value::Null) => None,
+        Some(Value::Bool(false)) => Some(Inspect::Off),
+        Some(Value::String(text)) if text == "false" => Some(Inspect::Off),
+        Some(Value::String(text)) => Some(inspect_at(&text).map_err(Failure::Usage)?),
+        Some(_) => return Err(Failure::Usage("`web_addr` is an address or `false`".into())),
+    };
+    Ok(Identity {
+        server: part.connect_url,
+        ca: part.connect_cas.map(|path| folder.join(path)),
+        token,
+        metadata: part.metadata,
+        inspect,
+    })
+}
+
+fn endpoint(part: EndpointPart, folder: &Path) -> Result<Endpoint, Failure> {
+    let upstream = match &part.upstream.url {
+        Value::String(text) => text.clone(),
+        Value::Number(number) => number.to_string(),
+        _ => return Err(Failure::Usage("`upstream.url` is a URL or a port".into())),
+    };
+    let kind = kind(&part.url, &upstream);
+    let mut wanted = Wanted::default();
+    let mut set = |name: &str, value: &str| match FLAGS.iter().find(|flag| flag.name == name) {
+        Some(flag) if flag.reach.has(kind) => {
+            (flag.apply)(&mut wanted, value).map_err(Failure::Usage)
+        }
+        _ => Err(Failure::Usage(format!(
+            "a {} endpoint has no `{name}`",
+            kind.command()
+        ))),
+    };
+    set("name", &part.name)?;
+    set("url", &part.url)?;
+    set("description", &part.description)?;
+    set("metadata", &part.metadata)?;
+    for binding in &part.bindings {
+        set("binding", binding)?;
+    }
+    if part.pooling_enabled {
+        set("pooling-enabled", "true")?;
+    }
+    match (&part.traffic_policy, &part.traffic_policy_file) {
+        (Value::Null, None) => {}
+        (Value::Null, Some(path)) => {
+            set("traffic-policy-file", &plan::read_text(&folder.join(path))?)?;
+        }
+        (Value::String(text), None) => set("traffic-policy-file", text)?,
+        (policy @ Value::Object(_), None) => set("traffic-policy-file", &policy.to_string())?,
+        _ => {
+            return Err(Failure::Usage(
+                "the traffic policy is an object, a text, or in a file".into(),
+            ));
+        }
+    }
+    if let Some(protocol) = &part.upstream.protocol {
+        set("upstream-protocol", protocol)?;
+    }
+    match &part.upstream.proxy_protocol {
+        None | Some(Value::Null) => {}
+        Some(Value::String(text)) => set("proxy-proto", text)?,
+        Some(Value::Number(number)) => set("proxy-proto", &number.to_string())?,
+        Some(_) => return Err(Failure::Usage("`upstream.proxy_protocol` is 1 or 2".into())),
+    }
+    let trust = match &part.upstream.ca_file {
+        Some(path) => UpstreamTrust::Only(plan::read(&folder.join(path))?),
+        None => UpstreamTrust::System,
+    };
+    let upstream =
+        Upstream::parse(&upstream, kind, wanted.http2, &trust).map_err(Failure::Usage)?;
+    Endpoint::new(kind, wanted, upstream).map_err(Failure::Usage)
+}
+
+/// What an endpoint is: its URL says it, or its service.
+fn kind(url: &str, upstream: &str) -> Protocol {
+    let scheme = |text: &str| {
+        text.split_once("://")
+            .and_then(|(scheme, _)| Protocol::parse(scheme))
+    };
+    scheme(url)
+        .or_else(|| scheme(upstream))
+        .unwrap_or(Protocol::Https)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, names: &[&str]) -> Result<Vec<String>, String> {
+        let read = read(text, Path::new("agent.yml"), names).map_err(sentence)?;
+        let shown = |endpoint: &Endpoint| {
+            format!(
+                "{} {} {}",
+                endpoint.name,
+                endpoint.protocol.as_str(),
+                endpoint.upstream.as_str()
+            )
+        };
+        Ok(read.endpoints.iter().map(shown).collect())
+    }
+
+    const FILE: &str = r#"
+version: 3
+agent:
+  authtoken: secret
+  connect_url: tunnel.example.test:8441
+  web_addr: 127.0.0.1:4050
+endpoints:
+  - name: web
+    url: https://app.example.test
+    pooling_enabled: true
+    traffic_policy:
+      on_http_request: []
+    upstream:
+      url: 8080
+      proxy_protocol: 2
+  - name: plain
+    url: http://plain.example.test
+    upstream: {url: "http://localhost:8081", protocol: http2}
+  - name: db
+    upstream: {url: "tcp://localhost:5432"}
+"#;
+
+    #[test]
+    fn all_endpoints_of_a_file_or_some() {
+        assert_eq!(
+            check(FILE, &[]).unwrap(),
+            [
+                "web https http://localhost:8080",
+                "plain http http://localhost:8081",
+                "db tcp tcp://localhost:5432"
+            ]
+        );
+        assert_eq!(
+            check(FILE, &["db"]).unwrap(),
+            ["db tcp tcp://localhost:5432"]
+        );
+        let identity = read(FILE, Path::new("agent.yml"), &[]).unwrap().identity;
+        assert_eq!(identity.server.as_deref(), Some("tunnel.example.test:8441"));
+        assert_eq!(identity.token.unwrap().reveal(), "secret");
+        assert_eq!(
+            identity.inspect,
+            Some(Inspect::At("127.0.0.1:4050".parse().unwrap()))
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let wrong = |from: &str, to: &str| check(&FILE.replacen(from, to, 1), &[]).unwrap_err();
+        assert_eq!(
+            check(FILE, &["nope"]).unwrap_err(),
+            "`agent.yml`: there is no endpoint `nope`"
+        );
+        assert!(wrong("version: 3", "version: 2").ends_with("must be 3"));
+        assert!(wrong("pooling_enabled", "pooling").contains("unknown field `pooling`"));
+        assert!(wrong("url: 8080", "url: 80800").contains("the port must be 1 to 65535"));
+        assert!(wrong("127.0.0.1:4050", "0.0.0.0:4050").contains("for this machine only"));
+        assert!(
+            wrong(
+                "tcp://localhost:5432\"",
+                "tcp://localhost:5432\", protocol: http2"
+            )
+            .contains("has no `upstream-protocol`")
+        );
+    }
+}

@@ -1,0 +1,213 @@
+//! The agent on the command line: what a plan says, run until a signal, told to people on a terminal
+//! and to programs as JSON.
+#![allow(
+    clippy::print_stdout,
+    reason = "public URLs are the output of the commands"
+)]
+
+use std::io::IsTerminal;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::Context;
+use culvert_base::{OsEntropy, Secret, SystemClock};
+use culvert_tunnel::client::{Agent, AgentError, Dialing, Endpoint, Event, Exchanges, Settings};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::cli::{Failure, say};
+use crate::config::{Log, LogFormat};
+use crate::telemetry;
+
+pub mod file;
+pub mod inspect;
+pub mod plan;
+
+/// Where the inspection page is unless something is there already; then one of the ports behind it.
+pub const INSPECT_ADDR: &str = "127.0.0.1:4040";
+/// Ports that are tried.
+const INSPECT_PORTS: u16 = 10;
+
+/// All that an agent needs to know.
+#[derive(Debug)]
+pub struct Plan {
+    /// Where the server is.
+    pub dialing: Dialing,
+    /// The credential.
+    pub token: Secret,
+    /// Text of the user's own for the session.
+    pub metadata: String,
+    /// What to bring online.
+    pub endpoints: Vec<Endpoint>,
+    /// Where the inspection page is to be.
+    pub inspect: Inspect,
+}
+
+/// Where the inspection page is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Inspect {
+    /// Nowhere; then nothing is kept of requests either.
+    Off,
+    /// At [`INSPECT_ADDR`] or one of the ports behind it; nowhere if all are taken.
+    Usual,
+    /// Here, or the agent does not start.
+    At(std::net::SocketAddr),
+}
+
+/// Runs an agent until SIGINT, SIGTERM, or an end that the server brings about.
+pub async fn run(plan: Plan) -> Result<(), Failure> {
+    // Whoever watches a terminal reads lines; whoever collects a log gets JSON.
+    let is_terminal = std::io::stderr().is_terminal();
+    telemetry::start(&Log {
+        format: LogFormat::Auto,
+        level: "info".into(),
+    })?;
+    let mut term = signal(SignalKind::terminate()).map_err(anyhow::Error::from)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(anyhow::Error::from)?;
+    let page = listen(&plan.inspect).await?;
+    let exchanges = page
+        .is_some()
+        .then(|| Arc::new(Exchanges::new(Arc::new(SystemClock))));
+    let page_url = match &page {
+        Some(page) => format!("http://{}", page.local_addr().map_err(anyhow::Error::from)?),
+        None => String::new(),
+    };
+    let voice = Voice {
+        is_terminal,
+        page_url,
+        said: plan
+            .endpoints
+            .iter()
+            .map(|_| AtomicBool::new(false))
+            .collect(),
+    };
+    let settings = Settings {
+        dialing: plan.dialing,
+        token: plan.token,
+        metadata: plan.metadata,
+        version: env!("CARGO_PKG_VERSION").into(),
+    };
+    let observer = Arc::new(move |event| voice.tell(event));
+    let agent = Arc::new(Agent::new(
+        settings,
+        plan.endpoints,
+        exchanges,
+        Arc::new(OsEntropy),
+        observer,
+    ));
+    let mut tasks = JoinSet::new();
+    if let Some(listener) = page {
+        tasks.spawn(inspect::serve(listener, Arc::clone(&agent)));
+    }
+    let stop = CancellationToken::new();
+    let running = agent.run(stop.clone());
+    tokio::pin!(running);
+    let outcome = tokio::select! {
+        outcome = &mut running => outcome,
+        _ = term.recv() => finish(&stop, running, &mut term, &mut interrupt).await?,
+        _ = interrupt.recv() => finish(&stop, running, &mut term, &mut interrupt).await?,
+    };
+    outcome.map_err(|error| match error {
+        AgentError::Refused(..) => Failure::Failed(format!("the server refused: {error}")),
+        AgentError::Taken(_) => Failure::Failed(error.to_string()),
+    })
+}
+
+/// Lets the agent finish; a second signal does not wait for it.
+async fn finish(
+    stop: &CancellationToken,
+    running: impl Future<Output = Result<(), AgentError>>,
+    term: &mut tokio::signal::unix::Signal,
+    interrupt: &mut tokio::signal::unix::Signal,
+) -> Result<Result<(), AgentError>, Failure> {
+    tracing::info!("stopping: finishing what is on its way; a second signal stops at once");
+    stop.cancel();
+    tokio::select! {
+        outcome = running => Ok(outcome),
+        _ = term.recv() => Err(Failure::Failed("stopped at once by a second signal".into())),
+        _ = interrupt.recv() => Err(Failure::Failed("stopped at once by a second signal".into())),
+    }
+}
+
+async fn listen(inspect: &Inspect) -> Result<Option<TcpListener>, Failure> {
+    match inspect {
+        Inspect::Off => Ok(None),
+        Inspect::At(address) => {
+            let listener = TcpListener::bind(address).await;
+            let listener = listener
+                .with_context(|| format!("the inspection page cannot listen on {address}"))?;
+            Ok(Some(listener))
+        }
+        Inspect::Usual => {
+            let usual: std::net::SocketAddr = INSPECT_ADDR.parse().map_err(anyhow::Error::from)?;
+            for port in usual.port()..usual.port() + INSPECT_PORTS {
+                if let Ok(listener) = TcpListener::bind((usual.ip(), port)).await {
+                    return Ok(Some(listener));
+                }
+            }
+            tracing::warn!("no port is free for the inspection page; it is off");
+            Ok(None)
+        }
+    }
+}
+
+/// Tells what happens.
+struct Voice {
+    is_terminal: bool,
+    page_url: String,
+    /// Whose URL was printed.
+    said: Vec<AtomicBool>,
+}
+
+impl Voice {
+    fn tell(&self, event: Event) {
+        match event {
+            Event::Connecting { address } => {
+                tracing::debug!(server = %address, "dialling the server");
+            }
+            Event::Bound {
+                endpoint,
+                url,
+                upstream,
+            } => {
+                let said = self.said.get(endpoint);
+                if !said.is_some_and(|said| said.swap(true, Ordering::Relaxed)) {
+                    // A reader that went away is told of by the log.
+                    if say(&url).is_err() {
+                        tracing::warn!(url, "the URL could not be printed");
+                    }
+                    if self.is_terminal && std::io::stdout().is_terminal() {
+                        println!("  forwarding to {upstream}");
+                    }
+                }
+                tracing::info!(url, upstream, "endpoint online");
+            }
+            Event::Online { session_id, again } => {
+                if again {
+                    tracing::info!(session.id = session_id, "the session is back");
+                } else {
+                    tracing::info!(
+                        session.id = session_id,
+                        inspect = self.page_url,
+                        "online; Ctrl+C ends it"
+                    );
+                }
+            }
+            Event::Waiting { why, after } => {
+                let after_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+                tracing::warn!(why, after_ms, "no session; the server is dialled again");
+            }
+            Event::Unreached { upstream, why } => {
+                tracing::warn!(upstream, why, "the service does not answer");
+            }
+            Event::Taken { url, message } => {
+                tracing::warn!(url, message, "the server took an endpoint away");
+            }
+            Event::Asked { command } => {
+                tracing::info!(command, "the server asks");
+            }
+        }
+    }
+}

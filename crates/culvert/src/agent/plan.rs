@@ -1,0 +1,271 @@
+//! A plan out of flags and the environment: flags that all agent commands share, and those of one
+//! endpoint.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use culvert_base::Secret;
+use culvert_tunnel::client::{
+    Dialing, Endpoint, FLAGS, Given, Protocol, TlsEnd, Upstream, UpstreamTrust, Wanted,
+};
+
+use super::{INSPECT_ADDR, Inspect, Plan};
+use crate::cli::Failure;
+use crate::client::read_token;
+use crate::config;
+
+/// Where the server is unless something says otherwise.
+pub const DEFAULT_SERVER: &str = "localhost:8441";
+
+/// Adds the flags that say where the server is and who the agent is.
+pub fn with_server(command: Command) -> Command {
+    let file = |name: &'static str| {
+        Arg::new(name)
+            .long(name)
+            .value_name("FILE")
+            .value_parser(value_parser!(PathBuf))
+    };
+    command
+        .arg(
+            Arg::new("server")
+                .long("server")
+                .value_name("HOST:PORT")
+                .help(format!("Agent address of the server [env: CULVERT_SERVER] [default: {DEFAULT_SERVER}]")),
+        )
+        .arg(file("ca").help("Authorities of the server's certificate, PEM [env: CULVERT_CA_FILE] [default: ca.pem in ./culvert-data if there is one, else those that this machine trusts]"))
+        .arg(
+            Arg::new("authtoken")
+                .long("authtoken")
+                .value_name("TOKEN")
+                .help("Token of the credential; other users of the machine can read it here, so better CULVERT_AUTHTOKEN or a file [env: CULVERT_AUTHTOKEN]"),
+        )
+        .arg(file("authtoken-file").help("File whose first line is the token"))
+        .arg(
+            Arg::new("session-metadata")
+                .long("session-metadata")
+                .value_name("TEXT")
+                .help("Text of your own, shown with the session"),
+        )
+        .arg(
+            Arg::new("inspect")
+                .long("inspect")
+                .value_name("BOOL")
+                .value_parser(value_parser!(bool))
+                .num_args(0..=1)
+                .default_missing_value("true")
+                .help("Whether recent requests are kept and shown [default: true]"),
+        )
+        .arg(
+            Arg::new("inspect-addr")
+                .long("inspect-addr")
+                .value_name("ADDR")
+                .help(format!("Loopback address of the inspection page [default: {INSPECT_ADDR}, or a port behind it]")),
+        )
+}
+
+/// Adds the flags of one endpoint, and the service behind it.
+pub fn with_endpoint(command: Command, kind: Protocol) -> Command {
+    let mut command = command.arg(
+        Arg::new("upstream")
+            .required(true)
+            .value_name("UPSTREAM")
+            .help("Service: a port, `host:port`, or a URL"),
+    );
+    for flag in FLAGS.iter().filter(|flag| flag.reach.has(kind)) {
+        let mut arg = Arg::new(flag.name).long(flag.name).help(flag.doc);
+        arg = match flag.given {
+            Given::Switch => arg
+                .value_name("BOOL")
+                .num_args(0..=1)
+                .require_equals(true)
+                .default_missing_value("true"),
+            Given::Text(value) => arg.value_name(value),
+            Given::File => arg.value_name("FILE").value_parser(value_parser!(PathBuf)),
+        };
+        if flag.many {
+            arg = arg.action(ArgAction::Append);
+        }
+        command = command.arg(arg);
+    }
+    let file = |name: &'static str, help: &'static str| {
+        Arg::new(name)
+            .long(name)
+            .value_name("FILE")
+            .value_parser(value_parser!(PathBuf))
+            .help(help)
+    };
+    command = command.arg(file(
+        "upstream-ca",
+        "Authorities of the service's certificate, PEM [default: those that this machine trusts]",
+    ));
+    if kind == Protocol::Tls {
+        command = command
+            .arg(
+                file(
+                    "crt",
+                    "Certificate chain with which the agent ends TLS, PEM",
+                )
+                .requires("key"),
+            )
+            .arg(file("key", "Its key, PEM").requires("crt"));
+    }
+    command
+}
+
+/// The plan of a command built by [`with_server`] and [`with_endpoint`].
+pub fn plan_of(matches: &ArgMatches, kind: Protocol) -> Result<Plan, Failure> {
+    let endpoint = endpoint_of(matches, kind)?;
+    let given = Identity::of(matches)?;
+    given.plan(vec![endpoint])
+}
+
+fn endpoint_of(matches: &ArgMatches, kind: Protocol) -> Result<Endpoint, Failure> {
+    let mut wanted = Wanted::default();
+    for flag in FLAGS.iter().filter(|flag| flag.reach.has(kind)) {
+        let usage = |why| Failure::Usage(format!("`--{}`: {why}", flag.name));
+        if flag.given == Given::File {
+            if let Some(path) = matches.get_one::<PathBuf>(flag.name) {
+                (flag.apply)(&mut wanted, &read_text(path)?).map_err(usage)?;
+            }
+            continue;
+        }
+        for value in matches.get_many::<String>(flag.name).into_iter().flatten() {
+            (flag.apply)(&mut wanted, value).map_err(usage)?;
+        }
+    }
+    let trust = match matches.get_one::<PathBuf>("upstream-ca") {
+        Some(path) => UpstreamTrust::Only(read(path)?),
+        None => UpstreamTrust::System,
+    };
+    let upstream = matches
+        .get_one::<String>("upstream")
+        .map(String::as_str)
+        .unwrap_or_default();
+    let upstream = Upstream::parse(upstream, kind, wanted.http2, &trust).map_err(Failure::Usage)?;
+    let mut endpoint = Endpoint::new(kind, wanted, upstream).map_err(Failure::Usage)?;
+    if kind == Protocol::Tls
+        && let (Some(chain), Some(key)) = (
+            matches.get_one::<PathBuf>("crt"),
+            matches.get_one::<PathBuf>("key"),
+        )
+    {
+        let end = TlsEnd::new(&read(chain)?, &read(key)?).map_err(Failure::Usage)?;
+        endpoint.tls_end = Some(end);
+    }
+    Ok(endpoint)
+}
+
+/// What was given of the server and the agent; a file may have given some of it before.
+#[derive(Debug, Default)]
+pub struct Identity {
+    /// `host:port`.
+    pub server: Option<String>,
+    /// Of the server's authorities.
+    pub ca: Option<PathBuf>,
+    /// The credential.
+    pub token: Option<Secret>,
+    /// For the session.
+    pub metadata: Option<String>,
+    /// Where the inspection page is to be.
+    pub inspect: Option<Inspect>,
+}
+
+impl Identity {
+    /// What flags and the environment give.
+    pub fn of(matches: &ArgMatches) -> Result<Self, Failure> {
+        let mut environment = config::environment();
+        let text = |name: &str| matches.get_one::<String>(name).cloned();
+        let path = |name: &str| matches.get_one::<PathBuf>(name).cloned();
+        let token = match (text("authtoken"), path("authtoken-file")) {
+            (Some(_), Some(_)) => {
+                let why = "a token and a file with one are too much";
+                return Err(Failure::Usage(why.into()));
+            }
+            (Some(token), None) => Some(token),
+            (None, Some(path)) => Some(read_token(&path)?),
+            (None, None) => environment.remove("CULVERT_AUTHTOKEN"),
+        };
+        let off = matches.get_one::<bool>("inspect") == Some(&false);
+        let inspect = match text("inspect-addr") {
+            _ if off => Some(Inspect::Off),
+            Some(address) => Some(inspect_at(&address).map_err(Failure::Usage)?),
+            None => None,
+        };
+        Ok(Self {
+            server: text("server").or_else(|| environment.remove("CULVERT_SERVER")),
+            ca: path("ca").or_else(|| environment.remove("CULVERT_CA_FILE").map(PathBuf::from)),
+            token: token.map(Secret::new),
+            metadata: text("session-metadata"),
+            inspect,
+        })
+    }
+
+    /// Takes from `other` what is not given here.
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            server: self.server.or(other.server),
+            ca: self.ca.or(other.ca),
+            token: self.token.or(other.token),
+            metadata: self.metadata.or(other.metadata),
+            inspect: self.inspect.or(other.inspect),
+        }
+    }
+
+    /// The plan for `endpoints`, with the defaults for what was not given.
+    pub fn plan(self, endpoints: Vec<Endpoint>) -> Result<Plan, Failure> {
+        let Some(token) = self.token.filter(|token| !token.is_empty()) else {
+            let why = "no token: set CULVERT_AUTHTOKEN or name a file with `--authtoken-file`; `culvert api tunnel_credentials create` makes one";
+            return Err(Failure::Usage(why.into()));
+        };
+        let authorities = match self.ca.or_else(own_authority) {
+            Some(path) => Some(read(&path)?),
+            None => None,
+        };
+        let server = self.server.as_deref().unwrap_or(DEFAULT_SERVER);
+        let dialing = Dialing::new(server, authorities.as_deref())
+            .map_err(|error| Failure::Usage(error.to_string()))?;
+        Ok(Plan {
+            dialing,
+            token,
+            metadata: self.metadata.unwrap_or_default(),
+            endpoints,
+            inspect: self.inspect.unwrap_or(Inspect::Usual),
+        })
+    }
+}
+
+/// The authority that a server on this machine made for itself.
+fn own_authority() -> Option<PathBuf> {
+    let folder = config::environment()
+        .remove("CULVERT_DATA_DIR")
+        .unwrap_or("./culvert-data".into());
+    let path = PathBuf::from(folder).join("ca.pem");
+    path.is_file().then_some(path)
+}
+
+/// Reads the address of the inspection page, which only this machine may reach.
+pub fn inspect_at(text: &str) -> Result<Inspect, String> {
+    match text.parse::<std::net::SocketAddr>() {
+        Ok(address) if address.ip().is_loopback() => Ok(Inspect::At(address)),
+        Ok(_) => Err(format!(
+            "`{text}`: the inspection page is for this machine only, at a loopback address"
+        )),
+        Err(_) => Err(format!(
+            "`{text}` is not an address and a port, such as {INSPECT_ADDR}"
+        )),
+    }
+}
+
+/// The content of a file that was named.
+pub fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    let read = std::fs::read(path).with_context(|| format!("reading `{}`", path.display()));
+    Ok(read?)
+}
+
+/// The same as text.
+pub fn read_text(path: &Path) -> Result<String, Failure> {
+    let read =
+        std::fs::read_to_string(path).with_context(|| format!("reading `{}`", path.display()));
+    Ok(read?)
+}
