@@ -47,6 +47,15 @@ pub struct OpenBatch {
 }
 
 impl OpenBatch {
+    /// An empty batch that is written into `buffer`.
+    pub fn within(mut buffer: Vec<u8>) -> Self {
+        buffer.clear();
+        Self {
+            body: buffer,
+            ..Self::default()
+        }
+    }
+
     /// Whether one more envelope of `length` bytes keeps to `limits`.
     pub fn fits(&self, length: usize, limits: BatchLimits) -> bool {
         self.entries.is_empty()

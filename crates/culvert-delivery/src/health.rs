@@ -66,6 +66,9 @@ pub(crate) struct Ledger {
     /// Events and bytes waiting in the queue, as far as this node knows.
     pub(crate) queued_events: AtomicU64,
     pub(crate) queued_bytes: AtomicU64,
+    /// Those that the recorder holds and has not put there.
+    held_events: AtomicU64,
+    held_bytes: AtomicU64,
     pub(crate) buried: AtomicU64,
     pub(crate) dropped: DroppedCounters,
     pub(crate) sent: Counter,
@@ -83,6 +86,16 @@ struct Last {
     in_a_row: u32,
 }
 
+/// Never below zero.
+fn take_from(gauge: &AtomicU64, n: u64) {
+    // The update cannot fail, since it always gives a number.
+    gauge
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
+            Some(held.saturating_sub(n))
+        })
+        .ok();
+}
+
 impl Ledger {
     pub(crate) fn queued(&self, events: u64, bytes: u64) {
         self.queued_events.fetch_add(events, Ordering::Relaxed);
@@ -90,15 +103,33 @@ impl Ledger {
     }
 
     pub(crate) fn left(&self, events: u64, bytes: u64) {
-        for (gauge, n) in [(&self.queued_events, events), (&self.queued_bytes, bytes)] {
-            // Never below zero: another node may have settled what it never saw appended. The update
-            // cannot fail, since it always gives a number.
-            gauge
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
-                    Some(held.saturating_sub(n))
-                })
-                .ok();
-        }
+        // Another node may have settled what it never saw appended.
+        take_from(&self.queued_events, events);
+        take_from(&self.queued_bytes, bytes);
+    }
+
+    /// The recorder has written an event of so many bytes.
+    pub(crate) fn held(&self, bytes: u64) {
+        self.held_events.fetch_add(1, Ordering::Relaxed);
+        self.held_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// The recorder is done with these, or puts them into the queue.
+    pub(crate) fn released(&self, events: u64, bytes: u64) {
+        take_from(&self.held_events, events);
+        take_from(&self.held_bytes, bytes);
+    }
+
+    /// Events and bytes that wait, wherever they are.
+    pub(crate) fn waiting(&self) -> (u64, u64) {
+        let sum = |queued: &AtomicU64, held: &AtomicU64| {
+            let queued = queued.load(Ordering::Relaxed);
+            queued.saturating_add(held.load(Ordering::Relaxed))
+        };
+        (
+            sum(&self.queued_events, &self.held_events),
+            sum(&self.queued_bytes, &self.held_bytes),
+        )
     }
 
     pub(crate) fn succeeded(&self, at: Timestamp) {
@@ -141,7 +172,7 @@ impl Ledger {
             last_success_at: last.success_at,
             last_error_at: last.error_at,
             last_error: last.error.clone(),
-            queued: self.queued_events.load(Ordering::Relaxed),
+            queued: self.waiting().0,
             dropped: self.dropped.total(),
             dead_lettered: self.buried.load(Ordering::Relaxed),
             sent: self.sent.get(),
@@ -188,9 +219,8 @@ impl Ledgers {
 
     /// Forgets destinations that do not exist any more and have nothing waiting.
     pub(crate) fn keep(&self, exists: impl Fn(&str) -> bool) {
-        self.lock().retain(|destination, ledger| {
-            exists(destination) || ledger.queued_events.load(Ordering::Relaxed) > 0
-        });
+        self.lock()
+            .retain(|destination, ledger| exists(destination) || ledger.waiting().0 > 0);
     }
 
     pub(crate) fn n_failing(&self) -> usize {
@@ -201,10 +231,7 @@ impl Ledgers {
     }
 
     pub(crate) fn queued_bytes(&self) -> u64 {
-        self.lock()
-            .values()
-            .map(|ledger| ledger.queued_bytes.load(Ordering::Relaxed))
-            .sum()
+        self.lock().values().map(|ledger| ledger.waiting().1).sum()
     }
 
     /// Sets what waits to what the queue says. Destinations it does not name have nothing waiting.
@@ -267,5 +294,18 @@ mod tests {
         ledger.left(5, 10);
         assert_eq!(ledger.health().queued, 0);
         assert_eq!(ledger.queued_bytes.load(Ordering::Relaxed), 20);
+    }
+
+    #[test]
+    fn a_look_at_the_queue_forgets_nothing_that_is_on_its_way_there() {
+        let ledgers = Ledgers::default();
+        let ledger = ledgers.of(&Arc::from("ed_1"));
+        ledger.held(10);
+        ledger.held(10);
+        ledgers.refresh(&[]);
+        assert_eq!(ledger.health().queued, 2);
+        ledger.queued(2, 20);
+        ledger.released(2, 20);
+        assert_eq!(ledger.waiting(), (2, 20));
     }
 }

@@ -188,6 +188,9 @@ impl Plane {
     }
 }
 
+/// Records after which the recorder is woken: so few that it finds them in the processor's cache.
+const WAKE_RECORDS: usize = 32;
+
 /// The delivery plane.
 #[derive(Debug)]
 pub struct Delivery {
@@ -208,7 +211,7 @@ impl Delivery {
         let limits = OfferLimits {
             records_max: settings.offer_records_max,
             bytes_max: settings.offer_bytes_max,
-            wake_records: settings.flush_events.max(1),
+            wake_records: settings.flush_events.clamp(1, WAKE_RECORDS),
             wake_bytes: settings.flush_bytes.max(1),
         };
         Arc::new(Self {

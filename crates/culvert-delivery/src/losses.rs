@@ -1,9 +1,10 @@
 //! What a crash took: how many records had been offered and never reached the queue.
 //!
-//! Two counts of this node are kept in the queue and moved beside every append: records offered, and
-//! records that are done with (written to the queue, or wanted by nobody). They meet at every clean
-//! stop; where they do not, the difference is what the life before lost. It may count records that a
-//! filter would have kept back, and misses those offered after the last append, 200 ms at most.
+//! Two counts of this node are kept in the queue and moved beside every append, or 200 ms after the last
+//! time where nothing is appended: records offered, and records that are done with (written to the
+//! queue, delivered, or wanted by nobody). They meet at every clean stop; where they do not, the
+//! difference is what the life before lost. It may count records that a filter would have kept back or
+//! that were delivered since, and misses those offered since: of 200 ms at most.
 
 use culvert_base::Fault;
 use culvert_store::{CursorMove, Queue, QueueError};

@@ -2,11 +2,11 @@
 //!
 //! Offering never waits: a record is pushed onto one of a few short lists under a lock that is held
 //! for a push, or it is dropped and counted when the lists hold too much. One flusher wakes for the
-//! first record and for every so many, never for each; it takes all lists at once, writes an event
-//! once for each distinct selection, and appends the batches of all destinations in one go: after
-//! 500 events, 512 KiB, or 200 ms, whichever comes first. A target on this machine gets its batch
-//! directly as long as it takes it. What is in memory here is what a crash may
-//! lose.
+//! first record and for every few, never for each, while they are still in the processor's cache; it
+//! takes all lists at once, writes an event once for each distinct selection, and appends the batches
+//! of all destinations in one go: after 500 events, 512 KiB, or 200 ms, whichever comes first. A
+//! target on this machine gets its batch directly as long as it takes it. What is in memory here is
+//! what a crash may lose.
 //!
 //! Not here: who reads what (`subscription`), how batches lie in the queue (`batch`).
 
@@ -180,9 +180,14 @@ pub(crate) struct Flusher {
     /// Events and bytes in `open` and `sealed`.
     held_events: usize,
     held_bytes: usize,
+    /// Buffers of batches that were delivered, for the next ones.
+    spare: Vec<Vec<u8>>,
     /// Records taken since the start.
     n_taken: u64,
     losses: Option<Losses>,
+    counted_at: Instant,
+    /// Whether something was delivered since then.
+    is_uncounted: bool,
 }
 
 struct Open {
@@ -206,6 +211,8 @@ struct Tally {
 
 /// Records written without letting others run.
 const CHUNK: usize = 256;
+/// Buffers kept for the next batches, while there is much to write.
+const SPARE_MAX: usize = 4;
 
 impl Flusher {
     /// A flusher that counts what a crash would take, if it knows where counting stood.
@@ -219,8 +226,11 @@ impl Flusher {
             sealed: Vec::new(),
             held_events: 0,
             held_bytes: 0,
+            spare: Vec::new(),
             n_taken: 0,
             losses,
+            counted_at: Instant::now(),
+            is_uncounted: false,
         }
     }
 
@@ -233,7 +243,7 @@ impl Flusher {
         let mut due: Option<Instant> = None;
         loop {
             let stopping = cancel.is_cancelled();
-            let waiting = !offers.is_empty() || self.held_events > 0;
+            let waiting = !offers.is_empty() || self.holds();
             let is_due = stopping || due.is_some_and(|due| Instant::now() >= due);
             if waiting && (is_due || offers.is_full_enough()) {
                 self.write_taken().await;
@@ -241,8 +251,11 @@ impl Flusher {
                     self.flush(&cancel).await;
                     due = None;
                 }
+                if is_due {
+                    self.spare.clear();
+                }
             }
-            let waiting = !offers.is_empty() || self.held_events > 0;
+            let waiting = !offers.is_empty() || self.holds();
             if stopping && !waiting {
                 self.count().await;
                 return;
@@ -265,6 +278,11 @@ impl Flusher {
                 () = cancel.cancelled() => {}
             }
         }
+    }
+
+    /// Whether a flush has something to do.
+    fn holds(&self) -> bool {
+        self.held_events > 0 || self.is_uncounted
     }
 
     fn is_full_enough(&self) -> bool {
@@ -339,10 +357,9 @@ impl Flusher {
         let settings = &plane.settings;
         let length = self.scratch.len();
         let size = u64::try_from(length + 1).unwrap_or(u64::MAX);
-        let queued = outlet.ledger.queued_events.load(Ordering::Relaxed);
-        let queued_bytes = outlet.ledger.queued_bytes.load(Ordering::Relaxed);
-        if queued >= settings.destination_events_max
-            || queued_bytes.saturating_add(size) > settings.destination_bytes_max
+        let (events, bytes) = outlet.ledger.waiting();
+        if events >= settings.destination_events_max
+            || bytes.saturating_add(size) > settings.destination_bytes_max
         {
             drop_one(plane, outlet, Dropped::QueueFull);
             return;
@@ -351,14 +368,16 @@ impl Flusher {
             drop_one(plane, outlet, Dropped::DiskFull);
             return;
         }
-        outlet.ledger.queued(1, size);
+        outlet.ledger.held(size);
         let address = Arc::as_ptr(outlet).addr();
+        let spare = &mut self.spare;
+        let mut empty = || OpenBatch::within(spare.pop().unwrap_or_default());
         let open = self.open.entry(address).or_insert_with(|| Open {
             outlet: outlet.clone(),
-            batch: OpenBatch::default(),
+            batch: empty(),
         });
         if !open.batch.fits(length, open.outlet.limits) {
-            let full = std::mem::take(&mut open.batch);
+            let full = std::mem::replace(&mut open.batch, empty());
             self.sealed.push(seal(&open.outlet, full));
         }
         open.batch.push(subscription, &self.scratch);
@@ -378,16 +397,29 @@ impl Flusher {
         self.held_events = 0;
         self.held_bytes = 0;
         if self.sealed.is_empty() {
+            if self.is_uncounted {
+                self.count().await;
+            }
             return;
         }
         let sealed = std::mem::take(&mut self.sealed);
         let plane = self.plane.clone();
         let meters = &plane.meters;
-        let sealed = hand_over(&plane, sealed).await;
+        let sealed = hand_over(&plane, sealed, &mut self.spare).await;
         if sealed.is_empty() {
             meters.flushes.add(1);
-            self.count().await;
+            // A commit of its own for each of many batches would cost more than they do.
+            self.is_uncounted = true;
+            if self.counted_at.elapsed() >= plane.settings.flush_after {
+                self.count().await;
+            }
             return;
+        }
+        // A worker may be done with them before the append returns.
+        for one in &sealed {
+            let events = u64::from(one.batch.count);
+            one.outlet.ledger.queued(events, one.bytes);
+            one.outlet.ledger.released(events, one.bytes);
         }
         let mut pause = Duration::from_millis(50);
         loop {
@@ -430,6 +462,8 @@ impl Flusher {
 
     /// Writes down how many records were offered and how many are done with.
     async fn count(&mut self) {
+        self.is_uncounted = false;
+        self.counted_at = Instant::now();
         let offered = self.plane.offers.accepted.load(Ordering::Relaxed);
         if let Some(losses) = &mut self.losses {
             losses.write(&self.plane.queue, offered, self.n_taken).await;
@@ -438,23 +472,17 @@ impl Flusher {
 }
 
 /// The queue is for destinations that may be away. A target on this machine that has nothing waiting
-/// gets its batch here; what it does not take goes the way of all others. Returns what is left.
-async fn hand_over(plane: &Plane, sealed: Vec<Sealed>) -> Vec<Sealed> {
+/// gets its batch here; what it does not take goes the way of all others. Returns what is left; the
+/// buffers of what was taken become `spare`.
+async fn hand_over(plane: &Plane, sealed: Vec<Sealed>, spare: &mut Vec<Vec<u8>>) -> Vec<Sealed> {
     let mut left = Vec::with_capacity(sealed.len());
-    let mut sealed = sealed.into_iter();
-    while let Some(mut one) = sealed.next() {
+    for mut one in sealed {
         let outlet = &one.outlet;
-        let is_same = |other: &&Sealed| Arc::ptr_eq(&other.outlet, outlet);
-        let later: u64 = sealed
-            .as_slice()
-            .iter()
-            .filter(is_same)
-            .map(|other| u64::from(other.batch.count))
-            .sum();
+        let is_same = |other: &Sealed| Arc::ptr_eq(&other.outlet, outlet);
         let events = u64::from(one.batch.count);
-        let waiting = outlet.ledger.queued_events.load(Ordering::Relaxed);
         // Nothing may overtake what is in the queue or failed before.
-        let is_next = waiting <= events + later && !left.iter().any(|other| is_same(&other));
+        let is_next =
+            outlet.ledger.queued_events.load(Ordering::Relaxed) == 0 && !left.iter().any(is_same);
         if !(plane.settings.sends && outlet.target.is_local() && is_next) {
             left.push(one);
             continue;
@@ -474,11 +502,14 @@ async fn hand_over(plane: &Plane, sealed: Vec<Sealed>) -> Vec<Sealed> {
         let now = plane.clock.now();
         match sent {
             Ok(Verdict::Delivered) => {
-                outlet.ledger.left(events, one.bytes);
+                outlet.ledger.released(events, one.bytes);
                 outlet.ledger.sent.add(events);
                 outlet.ledger.bytes.add(one.bytes);
                 outlet.ledger.succeeded(now);
                 plane.meters.delivered.add(events);
+                if let (true, Ok(buffer)) = (spare.len() < SPARE_MAX, body.try_into_mut()) {
+                    spare.push(buffer.into());
+                }
                 continue;
             }
             Ok(Verdict::Failed(failure)) => {
