@@ -175,6 +175,7 @@ pub(crate) fn status(class: Class) -> StatusCode {
         Class::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Class::UnsupportedType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
         Class::TooMany => StatusCode::TOO_MANY_REQUESTS,
+        Class::BadAgent => StatusCode::BAD_GATEWAY,
         Class::Failed => StatusCode::INTERNAL_SERVER_ERROR,
         Class::Conflict | Class::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
     }

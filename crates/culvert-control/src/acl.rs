@@ -3,8 +3,6 @@
 //! A rule is `*`, or `bind:` and one of: a domain, `*.` and a domain, `host:port`, `key=value` with
 //! `*` allowed on either side, `*`. An empty list restricts nothing. Rules are kept as they were
 //! sent, in their order.
-//!
-//! Not here: judging a bind by the rules.
 
 use std::ops::Deref;
 
@@ -33,6 +31,46 @@ pub(crate) enum BadAcl {
          `key=value` or `*` behind it"
     )]
     Rule(usize),
+}
+
+/// What somebody wants to bind.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Bound<'a> {
+    /// A host, perhaps a wildcard.
+    Host(&'a str),
+    /// A `host:port`.
+    Address(&'a str),
+    /// A label and its value.
+    Label(&'a str, &'a str),
+}
+
+impl Acl {
+    /// Whether the rules let somebody bind it.
+    pub(crate) fn admits(&self, bound: Bound<'_>) -> bool {
+        self.0.is_empty() || self.0.iter().any(|rule| admits(rule, bound))
+    }
+}
+
+fn admits(rule: &str, bound: Bound<'_>) -> bool {
+    let Some(rule) = rule.strip_prefix("bind:") else {
+        return rule == "*";
+    };
+    if rule == "*" {
+        return true;
+    }
+    match bound {
+        Bound::Label(key, value) => rule.split_once('=').is_some_and(|(keys, values)| {
+            (keys == "*" || keys == key) && (values == "*" || values == value)
+        }),
+        Bound::Address(address) => rule.eq_ignore_ascii_case(address),
+        Bound::Host(host) => match rule.strip_prefix("*.") {
+            Some(base) => HostName::parse(base).is_ok_and(|base| {
+                let below = host.strip_suffix(&*base);
+                below.is_some_and(|below| below.ends_with('.'))
+            }),
+            None => HostName::parse(rule).is_ok_and(|name| *name == *host),
+        },
+    }
 }
 
 impl TryFrom<Vec<String>> for Acl {
@@ -139,6 +177,42 @@ mod tests {
         ] {
             assert!(!is_rule(rule), "{rule}");
         }
+    }
+
+    #[test]
+    fn a_list_says_what_may_be_bound() {
+        let list = |rules: &[&str]| {
+            let rules: Vec<String> = rules.iter().map(|rule| (*rule).to_owned()).collect();
+            Acl::try_from(rules).unwrap()
+        };
+        let host = Bound::Host("a.b.example");
+        let address = Bound::Address("1.tcp.example:20000");
+        let label = Bound::Label("team", "red");
+        for (rules, expected) in [
+            (&[][..], [true, true, true]),
+            (&["*"], [true, true, true]),
+            (&["bind:*"], [true, true, true]),
+            (&["bind:a.b.example"], [true, false, false]),
+            (&["bind:A.B.example"], [true, false, false]),
+            (&["bind:*.b.example"], [true, false, false]),
+            (&["bind:*.example"], [true, false, false]),
+            (&["bind:b.example"], [false, false, false]),
+            (&["bind:*.a.b.example"], [false, false, false]),
+            (&["bind:1.tcp.example:20000"], [false, true, false]),
+            (&["bind:1.tcp.example:20001"], [false, false, false]),
+            (&["bind:1.tcp.example"], [false, false, false]),
+            (&["bind:team=red"], [false, false, true]),
+            (&["bind:*=red"], [false, false, true]),
+            (&["bind:team=*"], [false, false, true]),
+            (&["bind:team=blue"], [false, false, false]),
+            (&["bind:team=blue", "bind:*.example"], [true, false, false]),
+        ] {
+            let list = list(rules);
+            let admitted = [host, address, label].map(|bound| list.admits(bound));
+            assert_eq!(admitted, expected, "{rules:?}");
+        }
+        assert!(list(&["bind:*.b.example"]).admits(Bound::Host("*.b.example")));
+        assert!(!list(&["bind:a.b.example"]).admits(Bound::Host("*.b.example")));
     }
 
     #[test]

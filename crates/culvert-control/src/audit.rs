@@ -13,6 +13,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::cx::Cx;
+use crate::gate;
 use crate::resource::{self, ResourceType, Uri};
 
 /// What was done to an object.
@@ -101,6 +102,7 @@ pub(crate) fn is_kind(name: &str) -> bool {
     let audited = resource::ALL.iter().filter(|ty| ty.silent.is_none());
     audited
         .flat_map(|ty| Verb::ALL.map(|verb| kind_name(ty, verb)))
+        .chain(gate::NAMES.map(str::to_owned))
         .any(|kind| kind == name)
 }
 
@@ -116,6 +118,7 @@ pub(crate) fn kinds() -> Vec<AuditKind> {
                 schema: schema.clone(),
             })
         })
+        .chain(gate::kinds())
         .collect()
 }
 

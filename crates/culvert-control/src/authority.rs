@@ -166,6 +166,24 @@ impl Authority {
     }
 }
 
+/// A server certificate for names and addresses, under the installation's authority, and when it is
+/// time for another.
+pub(crate) async fn sign_server(
+    store: &Store,
+    seal: &Seal,
+    names: &[String],
+    now: Timestamp,
+    entropy: &dyn Entropy,
+) -> Result<(Arc<CertifiedKey>, Timestamp), Fault> {
+    let document = store
+        .find(KIND, KEY, NAME)
+        .await?
+        .ok_or_else(|| Fault::bare("reading the certificate authority: there is none"))?;
+    let (_, issuer) = issuer(&document, seal)?;
+    let renew_at = now.plus((LEAF_DAYS - RENEW_BEFORE_DAYS) * DAY);
+    Ok((leaf(&issuer, names, now, entropy)?, renew_at))
+}
+
 /// A client certificate as it was issued.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct ClientCertificate {

@@ -192,7 +192,12 @@ impl Standings {
         }
     }
 
-    async fn of(&self, control: &Control, id: &str) -> Result<Option<(Owner, bool)>, Fault> {
+    /// An owner, and whether their account is suspended.
+    pub(crate) async fn of(
+        &self,
+        control: &Control,
+        id: &str,
+    ) -> Result<Option<(Owner, bool)>, Fault> {
         // Taken before reading: a commit in between makes what is read too old already.
         let revision = *self.revision.borrow();
         if let Some((known_at, owner, is_suspended)) = self.lock().get(id)

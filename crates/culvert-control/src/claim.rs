@@ -108,15 +108,34 @@ pub(crate) fn first(cx: &Cx<'_>, want: Want<'_>) -> Result<Changes, Error> {
 
 /// The write by which an endpoint leaves an address.
 pub(crate) async fn leave(cx: &Cx<'_>, endpoint_id: &str, address: &str) -> Result<Changes, Error> {
+    leave_all(cx, &[endpoint_id], address).await
+}
+
+/// The write by which several do so.
+pub(crate) async fn leave_all(
+    cx: &Cx<'_>,
+    endpoint_ids: &[&str],
+    address: &str,
+) -> Result<Changes, Error> {
     let Some(document) = cx.store.find(KIND, KEY, address).await? else {
         return Ok(Changes::default());
     };
     let mut claim: Claim = stored::read(&document)?;
-    claim.endpoint_ids.retain(|id| id != endpoint_id);
+    claim
+        .endpoint_ids
+        .retain(|id| !endpoint_ids.contains(&&**id));
     if claim.endpoint_ids.is_empty() {
         return Ok(Changes::remove(document.head, NOTHING));
     }
     Ok(Changes::replace(claim.document(document.head)?, NOTHING))
+}
+
+/// Ids of the endpoints at an address.
+pub(crate) async fn at(cx: &Cx<'_>, address: &str) -> Result<Vec<String>, Error> {
+    match cx.store.find(KIND, KEY, address).await? {
+        Some(document) => Ok(stored::read::<Claim>(&document)?.endpoint_ids),
+        None => Ok(Vec::new()),
+    }
 }
 
 impl Claim {

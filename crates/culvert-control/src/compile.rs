@@ -145,8 +145,10 @@ impl Control {
     ) -> Result<(), Fault> {
         let platform = &self.settings.edge_domain;
         let policies = &mut seen.policies;
-        let ready = |document: Document| match ready(&document, platform, &self.seal, policies) {
-            Ok(ready) => Some(ready),
+        let run = self.agents.as_ref().map(|agents| agents.run.as_str());
+        let ready = |document: Document| match ready(&document, platform, &self.seal, policies, run)
+        {
+            Ok(ready) => ready,
             Err(fault) => {
                 error!(cause = %fault.chain(), "an endpoint is left out");
                 None
@@ -319,17 +321,25 @@ impl Control {
     }
 }
 
+/// `None` for an endpoint of an agent that is not connected to this run of the server.
 fn ready(
     document: &Document,
     platform: &HostName,
     seal: &Seal,
     policies: &mut Compiled,
-) -> Result<Ready, Fault> {
+    run: Option<&str>,
+) -> Result<Option<Ready>, Fault> {
     let endpoint: Endpoint = stored::read(document)?;
-    Ok(Ready {
+    if endpoint
+        .served()
+        .is_some_and(|served| run != Some(&*served.run))
+    {
+        return Ok(None);
+    }
+    Ok(Some(Ready {
         endpoint: endpoint.compile(seal, &document.head, policies)?,
         certificate_host: endpoint.certificate_host(platform).map(str::to_owned),
-    })
+    }))
 }
 
 /// The name of a custom domain and the id of its certificate; `None` for one of the platform's.

@@ -15,6 +15,7 @@ mod claim;
 pub mod compile;
 mod cx;
 pub mod error;
+mod gate;
 mod input;
 mod list;
 mod listfilter;
@@ -50,12 +51,14 @@ use culvert_base::{Clock, Code, Entropy, Fault, IdMaker, Refusal, Secret};
 use culvert_delivery::{Delivery, TargetSettings};
 use culvert_events::catalogue::Catalogue;
 use culvert_store::Store;
+use culvert_tunnel::server::Bindings;
 
 pub use bootstrap::Founder;
 pub use caller::{Caller, OwnerKind, Role};
 pub use compile::EdgePort;
 pub use culvert_delivery::{Tail, TailSpec, Tailed};
 pub use error::Error;
+pub use gate::AgentSettings;
 pub use list::texts;
 pub use operation::{
     Answer, BodySpec, Call, Method, Operation, Parameter, Reply, Run, SchemaOf, Status, operations,
@@ -71,6 +74,7 @@ mod tests;
 use authority::Authority;
 use caller::Standings;
 use cx::Cx;
+use gate::Agents;
 use restriction::Restrictions;
 use turns::Turns;
 
@@ -112,6 +116,8 @@ pub struct Parts {
     pub edge: Option<Arc<dyn EdgePort>>,
     /// Gets certificates for managed domains, if this process does.
     pub certificates: Option<Certificates>,
+    /// The connections of agents, if this process takes them.
+    pub agents: Option<(Arc<Bindings>, AgentSettings)>,
 }
 
 /// The control part of one process.
@@ -133,6 +139,7 @@ pub struct Control {
     standings: Standings,
     turns: Turns,
     restrictions: ArcSwap<Restrictions>,
+    agents: Option<Agents>,
     ca_pem: String,
     /// Held by the one task that compiles.
     authority: tokio::sync::Mutex<Authority>,
@@ -151,7 +158,12 @@ impl Control {
         )
         .await?;
         let restrictions = Restrictions::load(&parts.store, &Restrictions::default()).await?;
+        let run = parts.ids.next(&*parts.clock, &*parts.entropy);
+        let agents = parts
+            .agents
+            .map(|(bindings, settings)| Agents::new(bindings, settings, run));
         Ok(Arc::new(Self {
+            agents,
             restrictions: ArcSwap::from_pointee(restrictions.unwrap_or_default()),
             standings: Standings::new(parts.store.watch()),
             turns: Turns::new(),

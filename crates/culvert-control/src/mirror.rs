@@ -58,6 +58,11 @@ impl<T> Mirror<T> {
         self.members.values().map(|member| &member.made)
     }
 
+    /// Whether there is one with this id.
+    pub(crate) fn contains(&self, id: &str) -> bool {
+        self.members.contains_key(id)
+    }
+
     /// The id and revision of each, to know what is new.
     pub(crate) fn revisions(&self) -> impl Iterator<Item = (String, i64)> {
         let of = |(id, member): (&String, &Member<T>)| (id.clone(), member.revision);

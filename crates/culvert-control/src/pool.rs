@@ -89,6 +89,19 @@ pub(crate) async fn take(cx: &Cx<'_>) -> Result<Option<Taken>, Error> {
     Ok(Some(Taken { port, taking }))
 }
 
+/// An address for who had it before, unless somebody else has it now. `None` also where the
+/// installation has no such address.
+pub(crate) async fn take_again(cx: &Cx<'_>, address: &str) -> Result<Option<Changes>, Error> {
+    let Some(mut document) = cx.store.find(KIND, KEY, address).await? else {
+        return Ok(None);
+    };
+    if stored::read::<Lot>(&document)?.is_taken {
+        return Ok(None);
+    }
+    document.body = body(true)?;
+    Ok(Some(Changes::replace(document, NOTHING)))
+}
+
 /// The write by which `host:port` is free for others.
 pub(crate) async fn release(cx: &Cx<'_>, address: &str) -> Result<Changes, Error> {
     let Some(mut document) = cx.store.find(KIND, KEY, address).await? else {

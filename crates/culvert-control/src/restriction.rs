@@ -1,5 +1,6 @@
-//! Where IP restrictions hold: calls of the management API, decided here, and connections to public
-//! endpoints, which the edge decides on what is compiled here (contract: management API 1.2 and 2.9).
+//! Where IP restrictions hold: calls of the management API and sessions of agents, decided here, and
+//! connections to public endpoints, which the edge decides on what is compiled here (contract:
+//! management API 1.2 and 2.9).
 //!
 //! The rules of all policies a restriction names count together: an address is admitted when one of
 //! them allows it and none denies it. What is not enforced is logged and passes.
@@ -27,6 +28,8 @@ pub(crate) struct Restrictions {
     pub(crate) read: Vec<(String, i64)>,
     /// Of the management API, by account.
     api: HashMap<String, Restriction>,
+    /// Of sessions of agents, by account.
+    agents: HashMap<String, Restriction>,
     /// Of public endpoints.
     pub(crate) endpoints: Vec<Restriction>,
 }
@@ -40,7 +43,7 @@ impl Restrictions {
         let mut guards = Vec::new();
         for document in store.all(ip_restriction::TYPE.kind).await? {
             let restriction: IpRestriction = stored::read(&document)?;
-            if !matches!(restriction.place, Place::Api | Place::Endpoints) {
+            if restriction.place == Place::Dashboard {
                 continue;
             }
             loaded.note(&document);
@@ -76,7 +79,10 @@ impl Restrictions {
                     loaded.api.insert(head.account, guard);
                 }
                 Place::Endpoints => loaded.endpoints.push(guard),
-                Place::Dashboard | Place::Agent => {}
+                Place::Agent => {
+                    loaded.agents.insert(head.account, guard);
+                }
+                Place::Dashboard => {}
             }
         }
         Ok(Some(loaded))
@@ -94,28 +100,47 @@ impl Control {
     pub fn admit(&self, caller: &Caller, address: IpAddr) -> Result<(), Refusal> {
         const NOT_ADMITTED: Code = Code::new(220);
         let restrictions = self.restrictions.load();
-        let Some(restriction) = restrictions.api.get(&caller.account) else {
-            return Ok(());
-        };
-        if restriction.admitted.contains(address) {
-            return Ok(());
-        }
-        let client = plain_address(address);
-        if restriction.enforced {
-            return Err(Refusal::new(
-                NOT_ADMITTED,
-                format!(
-                    "The IP restriction `{}` does not admit the address {client}.",
-                    restriction.id
-                ),
-            ));
-        }
-        tracing::info!(
-            restriction.id,
-            %client,
-            key.id = caller.key_id,
-            "an IP restriction that is not enforced would refuse this call"
-        );
-        Ok(())
+        let restriction = restrictions.api.get(&caller.account);
+        judge(restriction, address, &caller.key_id, NOT_ADMITTED)
     }
+
+    /// Refuses an agent at an address that an enforced IP restriction of its account does not admit
+    /// (115).
+    pub(crate) fn admit_agent(&self, agent: &Caller, address: IpAddr) -> Result<(), Refusal> {
+        const NOT_ADMITTED: Code = Code::new(115);
+        let restrictions = self.restrictions.load();
+        let restriction = restrictions.agents.get(&agent.account);
+        judge(restriction, address, &agent.key_id, NOT_ADMITTED)
+    }
+}
+
+fn judge(
+    restriction: Option<&Restriction>,
+    address: IpAddr,
+    key_id: &str,
+    code: Code,
+) -> Result<(), Refusal> {
+    let Some(restriction) = restriction else {
+        return Ok(());
+    };
+    if restriction.admitted.contains(address) {
+        return Ok(());
+    }
+    let client = plain_address(address);
+    if restriction.enforced {
+        return Err(Refusal::new(
+            code,
+            format!(
+                "The IP restriction `{}` does not admit the address {client}.",
+                restriction.id
+            ),
+        ));
+    }
+    tracing::info!(
+        restriction.id,
+        %client,
+        key.id = key_id,
+        "an IP restriction that is not enforced would refuse this caller"
+    );
+    Ok(())
 }

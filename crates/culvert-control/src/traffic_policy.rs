@@ -102,6 +102,11 @@ impl StoredPolicy {
         })
     }
 
+    /// Whether this is its whole text.
+    pub(crate) fn is(&self, seal: &Seal, id: &str, text: &str) -> Result<bool, Fault> {
+        Ok(self.text(seal, id)? == text)
+    }
+
     /// The whole text.
     fn text(&self, seal: &Seal, id: &str) -> Result<Cow<'_, str>, Fault> {
         match &self.sealed {

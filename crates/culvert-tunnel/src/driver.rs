@@ -507,6 +507,11 @@ impl Stream {
         self.id
     }
 
+    /// Streams of its connection, this one among them.
+    pub fn siblings(&self) -> usize {
+        self.shared.lock().mux.stream_count()
+    }
+
     /// The next bytes, at most `max`, without a copy where they came in one piece. Empty at the end.
     pub fn poll_read_bytes(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Bytes>> {
         let mut state = self.shared.lock();

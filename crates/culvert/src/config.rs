@@ -24,14 +24,19 @@ pub struct Settings {
     pub data_dir: PathBuf,
     /// `postgres://…` to keep the state in PostgreSQL; empty for SQLite in `data_dir`.
     pub database_url: String,
-    /// Parts this process runs: any of `api`, `edge`, `delivery`.
+    /// Parts this process runs: any of `api`, `edge`, `agents`, `delivery`. Agents are reached through
+    /// the edge of the process that they are connected to.
     pub roles: Vec<Role>,
+    /// Name of the region of this node, as agents and events see it.
+    pub region: String,
     /// Name of this node in logs, metrics and queue leases; empty for the host name.
     pub node_name: String,
     /// The management API.
     pub api: Api,
     /// The reverse proxy.
     pub edge: EdgeSettings,
+    /// The ingress of agents.
+    pub agents: Agents,
     /// Managed certificates.
     pub acme: Acme,
     /// Traffic Policy.
@@ -59,10 +64,12 @@ impl Default for Settings {
         Self {
             data_dir: PathBuf::from("./culvert-data"),
             database_url: String::new(),
-            roles: vec![Role::Api, Role::Edge, Role::Delivery],
+            roles: vec![Role::Api, Role::Edge, Role::Agents, Role::Delivery],
+            region: String::new(),
             node_name: String::new(),
             api: Api::default(),
             edge: EdgeSettings::default(),
+            agents: Agents::default(),
             acme: Acme::default(),
             metrics: Metrics::default(),
             policy: Policy::default(),
@@ -85,6 +92,8 @@ pub enum Role {
     Api,
     /// The reverse proxy.
     Edge,
+    /// The ingress of agents.
+    Agents,
     /// The sending of events.
     Delivery,
 }
@@ -179,6 +188,53 @@ pub enum ProxiedListener {
     Https,
     /// The ports of TCP endpoints.
     Tcp,
+}
+
+/// The ingress of agents.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Agents {
+    /// Address that agents dial, with TLS; empty switches it off. Port 0 picks a free one.
+    pub addr: String,
+    /// PEM file of the certificate that agents are shown, with its chain. Empty: one of the
+    /// installation's own authority, whose certificate is `ca.pem` in `data_dir`.
+    pub cert_file: String,
+    /// PEM file of its private key.
+    pub key_file: String,
+    /// Further names and addresses that agents dial, for the certificate of the installation's own
+    /// authority. It holds `connect.` and `edge.domain`, `edge.domain`, the name of the node,
+    /// `localhost` and its addresses, and the domains of agent ingresses.
+    pub names: Vec<String>,
+}
+
+impl Default for Agents {
+    fn default() -> Self {
+        Self {
+            addr: "0.0.0.0:8441".into(),
+            cert_file: String::new(),
+            key_file: String::new(),
+            names: Vec::new(),
+        }
+    }
+}
+
+impl Agents {
+    fn check(&self) -> Result<(), Invalid> {
+        if self.cert_file.is_empty() && !self.key_file.is_empty() {
+            return Err(Invalid(
+                "`agents.key_file` needs `agents.cert_file` beside it".into(),
+            ));
+        }
+        for name in &self.names {
+            let is_address = name.parse::<std::net::IpAddr>().is_ok();
+            if !is_address && culvert_base::net::HostName::parse(name).is_err() {
+                return Err(Invalid(format!(
+                    "`agents.names` has `{name}`, which is neither a host name nor an address"
+                )));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Managed certificates.
@@ -727,6 +783,7 @@ pub fn load(
         &mut settings.api.trusted_proxies,
         &mut settings.edge.trusted_proxies,
         &mut settings.edge.proxy_protocol_from,
+        &mut settings.agents.names,
         &mut settings.acme.challenges,
         &mut settings.events.redact_headers,
         &mut settings.destinations.allow_networks,
@@ -787,10 +844,12 @@ impl Settings {
     fn check(&self) -> Result<(), Invalid> {
         self.bootstrap.check()?;
         self.acme.check()?;
+        self.agents.check()?;
         for (key, text) in [
             ("api.addr", &self.api.addr),
             ("edge.http_addr", &self.edge.http_addr),
             ("edge.https_addr", &self.edge.https_addr),
+            ("agents.addr", &self.agents.addr),
             ("metrics.addr", &self.metrics.addr),
         ] {
             if !(text.is_empty() && key != "api.addr") && text.parse::<SocketAddr>().is_err() {
@@ -802,7 +861,7 @@ impl Settings {
         }
         if self.roles.is_empty() {
             return Err(Invalid(
-                "`roles` must name at least one of `api`, `edge`, `delivery`".into(),
+                "`roles` must name at least one of `api`, `edge`, `agents`, `delivery`".into(),
             ));
         }
         if self.audit.retention.0 < AUDIT_RETENTION_MIN {

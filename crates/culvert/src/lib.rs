@@ -9,6 +9,7 @@ pub mod client;
 mod clouds;
 pub mod config;
 pub mod demo;
+mod ingress;
 pub mod issuer;
 pub mod keys;
 pub mod metrics;

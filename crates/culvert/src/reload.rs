@@ -1,15 +1,20 @@
 //! A hang-up: settings and the files they name are read again, and what can change while the server
 //! runs is taken into use.
 
+use std::sync::Arc;
+
 use culvert_edge::Edge;
 use serde_json::Value;
 
 use crate::config::{Invalid, Settings, keys};
+use crate::ingress::{self, OwnCertificate};
 use crate::server::edge_settings;
 use crate::telemetry;
 
 /// Keys of [`Settings`] that a running server takes into use. The others wait for the next start.
-pub const LIVE: [&str; 11] = [
+pub const LIVE: [&str; 13] = [
+    "agents.cert_file",
+    "agents.key_file",
     "edge.certificates",
     "edge.connections_max",
     "edge.connections_per_source_max",
@@ -28,11 +33,21 @@ pub const LIVE: [&str; 11] = [
 pub struct Reload {
     settings: Settings,
     edge: Option<Edge>,
+    /// What agents are shown, if it is not of the installation's own authority.
+    certificate: Option<Arc<OwnCertificate>>,
 }
 
 impl Reload {
-    pub(crate) fn new(settings: Settings, edge: Option<Edge>) -> Self {
-        Self { settings, edge }
+    pub(crate) fn new(
+        settings: Settings,
+        edge: Option<Edge>,
+        certificate: Option<Arc<OwnCertificate>>,
+    ) -> Self {
+        Self {
+            settings,
+            edge,
+            certificate,
+        }
     }
 
     /// Takes the live ones of `settings` into use. Answers the keys that differ and wait for the next
@@ -43,12 +58,19 @@ impl Reload {
     /// What is not valid, such as a file that cannot be read. Then nothing has changed.
     pub fn apply(&mut self, settings: Settings) -> Result<Vec<String>, Invalid> {
         let edge_settings = edge_settings(&settings)?;
+        let certificate = ingress::certified_key(&settings)?;
         telemetry::reload(&settings.log)?;
         if let Some(edge) = &self.edge {
             edge.reload(&edge_settings)
                 .map_err(|fault| Invalid(fault.chain()))?;
         }
-        let waiting = waiting(&self.settings, &settings);
+        let mut waiting = waiting(&self.settings, &settings);
+        match (&self.certificate, certificate) {
+            (Some(shown), Some(other)) => shown.replace(other),
+            (None, None) => {}
+            // From the one kind of certificate to the other.
+            (Some(_), None) | (None, Some(_)) => waiting.push("agents.cert_file".to_owned()),
+        }
         self.settings = settings;
         Ok(waiting)
     }

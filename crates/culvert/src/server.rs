@@ -13,12 +13,13 @@ use culvert_base::net::HostName;
 use culvert_base::{
     BoxFuture, Clock, Digest, Entropy, Fault, IdMaker, OsEntropy, Secret, SystemClock,
 };
-use culvert_control::{Control, EdgePort, Founder, Parts, Pepper, Resealed, Seal};
+use culvert_control::{AgentSettings, Control, EdgePort, Founder, Parts, Pepper, Resealed, Seal};
 use culvert_delivery::guard::Rules;
 use culvert_delivery::{Delivery, TargetSettings};
-use culvert_edge::{Edge, Inherited, Snapshot};
+use culvert_edge::{Dial, Edge, Inherited, Snapshot};
 use culvert_events::HeaderRules;
 use culvert_store::{Queue, Store, StoreUrl};
+use culvert_tunnel::server::{Bindings, Ingress};
 use ipnet::IpNet;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
@@ -29,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clouds;
 use crate::config::{self, Invalid, OnExpressionError, ProxiedListener, Role, Settings};
+use crate::ingress::{self, OwnCertificate, ToAgents};
 use crate::issuer;
 use crate::keys::{self, MasterKey};
 use crate::metrics::{self, Sample};
@@ -53,7 +55,10 @@ pub struct Server {
     parts: Running,
     first_token: Option<Secret>,
     api_addr: Option<SocketAddr>,
+    agents_addr: Option<SocketAddr>,
     metrics_addr: Option<SocketAddr>,
+    /// The operator's own, for agents.
+    certificate: Option<Arc<OwnCertificate>>,
     ca_file: PathBuf,
     master: MasterKey,
 }
@@ -67,6 +72,8 @@ struct Running {
     edge: Option<Edge>,
     api: Tasks,
     edge_tasks: Tasks,
+    agents: Tasks,
+    agent_keeper: Tasks,
     control: Tasks,
     certificates: Tasks,
     delivery_tasks: Tasks,
@@ -244,7 +251,8 @@ impl Server {
     /// Builds and starts everything. When this returns, all listeners accept and the edge runs on the
     /// stored configuration.
     pub async fn start(settings: Settings) -> Result<Self> {
-        Self::start_on(settings, Inherited::default()).await
+        // In a box, for it is large.
+        Box::pin(Self::start_on(settings, Inherited::default())).await
     }
 
     /// The same, listening on sockets that are already there where they fit the settings.
@@ -284,12 +292,24 @@ impl Server {
             clock.clone(),
             entropy.clone(),
         );
+        let takes_agents = has(Role::Agents) && !settings.agents.addr.is_empty();
+        let bindings = takes_agents.then(Arc::<Bindings>::default);
+        let dial = bindings
+            .clone()
+            .map(|bindings| Arc::new(ToAgents(bindings)) as Arc<dyn Dial>);
         let edge = match has(Role::Edge) {
-            true => Some(bind_edge(&settings, &inherited, &delivery, clock.clone()).await?),
+            true => Some(bind_edge(&settings, &inherited, &delivery, clock.clone(), dial).await?),
             false => None,
         };
         let published = edge.clone().map(|edge| Arc::new(Published::new(edge)));
         let (first, last) = settings.tcp_ports()?;
+        let agent_settings = AgentSettings {
+            node: settings.node(),
+            region: settings.region.clone(),
+            names: ingress::names(&settings, &domain),
+            is_alone: settings.database_url.is_empty(),
+        };
+        let certificate = OwnCertificate::read(&settings)?;
         let control = Control::open(Parts {
             ids,
             store: store.clone(),
@@ -312,6 +332,7 @@ impl Server {
                 true => Some(issuer::certificates(&settings)?),
                 false => None,
             },
+            agents: bindings.clone().map(|bindings| (bindings, agent_settings)),
         })
         .await
         .map_err(told)?;
@@ -324,6 +345,8 @@ impl Server {
             edge: edge.clone(),
             api: Tasks::default(),
             edge_tasks: Tasks::default(),
+            agents: Tasks::default(),
+            agent_keeper: Tasks::default(),
             control: Tasks::default(),
             certificates: Tasks::default(),
             delivery_tasks: Tasks::default(),
@@ -350,6 +373,31 @@ impl Server {
         let certificates = control.clone().manage_certificates(stop);
         parts.certificates.running.spawn(certificates);
 
+        let (mut agents_addr, mut tunnel) = (None, None);
+        if let Some(bindings) = bindings {
+            control.begin_agents().await.map_err(told)?;
+            let listener = listen("agents.addr", &settings.agents.addr, &inherited).await?;
+            agents_addr = Some(listener.local_addr()?);
+            let resolver = match &certificate {
+                Some(own) => Arc::clone(own) as _,
+                None => control
+                    .agent_certificate()
+                    .context("agents are shown no certificate")?,
+            };
+            let server = culvert_tunnel::server::Server::new(
+                control.clone(),
+                bindings,
+                settings.region.clone(),
+            );
+            let server = Arc::new(server);
+            tunnel = Some(server.clone());
+            let ingress = Ingress::new(listener, ingress::tls(resolver)?, server);
+            let stop = parts.agents.stop.clone();
+            parts.agents.running.spawn(ingress.run(stop));
+            let stop = parts.agent_keeper.stop.clone();
+            let keeper = control.clone().keep_agents(stop);
+            parts.agent_keeper.running.spawn(keeper);
+        }
         let (mut api_addr, mut metrics_addr) = (None, None);
         let mut api_meters = None;
         if has(Role::Api) {
@@ -383,6 +431,11 @@ impl Server {
                 let mut samples = delivery_samples(&delivery);
                 samples.extend(edge.iter().flat_map(edge_samples));
                 samples.extend(certificate_samples(&control));
+                samples.extend(
+                    tunnel
+                        .iter()
+                        .flat_map(|server| agent_samples(server, &control)),
+                );
                 samples.extend(api_meters.iter().flat_map(|meters| api_samples(meters)));
                 samples.push(counter(
                     "panics",
@@ -401,6 +454,7 @@ impl Server {
         let own = [
             api_addr,
             metrics_addr,
+            agents_addr,
             edge.as_ref().and_then(Edge::http_addr),
             edge.as_ref().and_then(Edge::https_addr),
         ];
@@ -412,7 +466,9 @@ impl Server {
             parts,
             first_token,
             api_addr,
+            agents_addr,
             metrics_addr,
+            certificate,
             ca_file,
             master,
         })
@@ -420,7 +476,8 @@ impl Server {
 
     /// Takes other settings into use while the server runs.
     pub fn reload(&self) -> Reload {
-        Reload::new(self.settings.clone(), self.parts.edge.clone())
+        let edge = self.parts.edge.clone();
+        Reload::new(self.settings.clone(), edge, self.certificate.clone())
     }
 
     /// Token of the first key, if this start made it.
@@ -445,6 +502,11 @@ impl Server {
         self.parts.edge.as_ref()?.https_addr()
     }
 
+    /// Where agents dial.
+    pub fn agents_addr(&self) -> Option<SocketAddr> {
+        self.agents_addr
+    }
+
     /// Where metrics are.
     pub fn metrics_addr(&self) -> Option<SocketAddr> {
         self.metrics_addr
@@ -459,6 +521,7 @@ impl Server {
     pub fn unused(&self, inherited: &Inherited) -> Vec<SocketAddr> {
         let wanted = [
             self.api_addr,
+            self.agents_addr,
             self.metrics_addr,
             self.http_addr(),
             self.https_addr(),
@@ -487,6 +550,10 @@ impl Server {
                 self.https_addr().map(|address| address.to_string()),
             ),
             (
+                "agents",
+                self.agents_addr.map(|address| address.to_string()),
+            ),
+            (
                 "metrics",
                 self.metrics_addr.map(|address| address.to_string()),
             ),
@@ -500,7 +567,8 @@ impl Server {
     }
 
     /// Runs until `cancel`, or until the disk can no longer be trusted; then stops in order: no new
-    /// exchanges, those in flight to a deadline, the API, the recorder, the workers, the store.
+    /// exchanges, those in flight to a deadline, the API, the agents, the recorder, the workers, the
+    /// store.
     pub async fn run(mut self, cancel: CancellationToken) -> Result<()> {
         let broken = tokio::select! {
             () = cancel.cancelled() => None,
@@ -521,6 +589,10 @@ impl Server {
         // First: an authority that finds nobody here would say that a name is not ours.
         parts.certificates.finish().await;
         tokio::join!(parts.edge_tasks.finish(), parts.api.finish());
+        // Behind the edge, whose last exchanges may be with agents; and late, for agents come back in
+        // seconds or in minutes.
+        parts.agents.finish().await;
+        parts.agent_keeper.finish().await;
         parts.control.finish().await;
         parts.delivery_tasks.finish().await;
         parts.metrics.finish().await;
@@ -630,9 +702,11 @@ async fn bind_edge(
     inherited: &Inherited,
     delivery: &Delivery,
     clock: Arc<dyn Clock>,
+    agents: Option<Arc<dyn Dial>>,
 ) -> Result<Edge> {
     let settings = culvert_edge::Settings {
         inherited: inherited.clone(),
+        agents,
         ..edge_settings(settings)?
     };
     Edge::bind(settings, delivery.recorder(), clock)
@@ -942,6 +1016,63 @@ fn edge_samples(edge: &Edge) -> Vec<Sample> {
         value: meter.get(),
     }));
     samples
+}
+
+fn agent_samples(server: &culvert_tunnel::server::Server, control: &Control) -> Vec<Sample> {
+    let m = server.meters();
+    let number = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
+    vec![
+        gauge(
+            "agent_sessions",
+            "Sessions of agents, those that may come back in a moment among them",
+            number(control.agent_sessions()),
+        ),
+        gauge(
+            "agent_connections",
+            "Connections of agents that were let in",
+            number(server.bindings().connections()),
+        ),
+        gauge(
+            "agent_endpoints",
+            "Endpoints that agents serve",
+            number(server.bindings().endpoints()),
+        ),
+        counter(
+            "agent_accepted",
+            "Connections accepted from agents",
+            m.accepted.get(),
+        ),
+        counter(
+            "agent_turned_away",
+            "Of them, closed at once: too many of one source that had not said who they are",
+            m.turned_away.get(),
+        ),
+        counter(
+            "agent_handshakes_failed",
+            "TLS handshakes of agents that failed or took too long",
+            m.handshakes_failed.get(),
+        ),
+        counter(
+            "agent_admitted",
+            "Agents that were let in, returning ones among them",
+            m.admitted.get(),
+        ),
+        counter(
+            "agent_refused",
+            "Agents that were not let in",
+            m.refused.get(),
+        ),
+        counter(
+            "agent_bound",
+            "Endpoints granted to agents, returning ones among them",
+            m.bound.get(),
+        ),
+        counter(
+            "agent_calls_refused",
+            "Requests of agents that were refused",
+            m.calls_refused.get(),
+        ),
+    ]
 }
 
 fn certificate_samples(control: &Control) -> Vec<Sample> {

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use culvert_base::net::HostName;
-use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, Timestamp};
-use culvert_store::{Head, Key};
+use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp};
+use culvert_store::{Document, Head, Key, Store};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -17,7 +17,7 @@ use crate::Error;
 use crate::cx::Cx;
 use crate::input;
 use crate::listfilter::{self, Field, Shape, field};
-use crate::stored::Format;
+use crate::stored::{self, Format};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<AgentIngress>();
 
@@ -154,6 +154,16 @@ impl Resource for AgentIngress {
             ..Links::default()
         }
     }
+}
+
+/// The ingress with this domain, whoever has it.
+pub(crate) async fn find(store: &Store, domain: &str) -> Result<Option<Document>, Fault> {
+    store.find(TYPE.kind, "domain", domain).await
+}
+
+/// The domain of a stored ingress.
+pub(crate) fn domain_of(document: &Document) -> Result<String, Fault> {
+    stored::read::<AgentIngress>(document).map(|ingress| ingress.domain)
 }
 
 /// The domain in its normal form.

@@ -3,7 +3,10 @@
 //!
 //! Traffic goes through the endpoint's policy to an upstream given as a URL; it needs one of both. An
 //! internal endpoint gets it from the policies of its account's other endpoints alone. What cannot be run
-//! yet is refused: the binding `kubernetes`.
+//! yet is refused: the binding `kubernetes`. Endpoints that agents serve are of the same kind; callers
+//! only look at them ([`agent`]).
+
+pub(crate) mod agent;
 
 use culvert_base::net::HostName;
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp};
@@ -12,7 +15,10 @@ use culvert_store::{Changes, Head, OnDelete, Ref};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Draft, Links, Reference, Resource, ResourceType, Uri, reserved_addr, reserved_domain};
+use super::{
+    Draft, Links, Reference, Resource, ResourceType, Uri, reserved_addr, reserved_domain, tunnel,
+    tunnel_session,
+};
 use crate::claim::{self, Want};
 use crate::cx::Cx;
 use crate::input;
@@ -53,8 +59,11 @@ pub(crate) struct Endpoint {
     upstream: Option<StoredUpstream>,
     #[serde(default)]
     policy: Option<StoredPolicy>,
-    /// Owner of the key it was made with.
+    /// Owner of the key or credential it was made with.
     principal_id: String,
+    /// What is known of the agent that serves it; nothing for a cloud endpoint.
+    #[serde(default)]
+    served: Option<agent::Served>,
 }
 
 /// An upstream as it was sent; both parts have passed [`Upstream::parse`].
@@ -183,7 +192,7 @@ pub(crate) struct View<'a> {
     port: u16,
     hostport: String,
     /// Empty for cloud endpoints.
-    region: &'static str,
+    region: &'a str,
     traffic_policy: &'a str,
     bindings: [&'static str; 1],
     pooling_enabled: bool,
@@ -192,11 +201,11 @@ pub(crate) struct View<'a> {
     tunnel: Option<Reference<'a>>,
     tunnel_session: Option<Reference<'a>>,
     edge: Option<Reference<'a>>,
-    /// The owner of the key it was made with.
+    /// The owner of the key or credential it was made with.
     principal: Reference<'a>,
     upstream_url: &'a str,
     upstream_protocol: &'a str,
-    name: &'static str,
+    name: &'a str,
 }
 
 impl Resource for Endpoint {
@@ -277,6 +286,7 @@ impl Resource for Endpoint {
             upstream,
             policy,
             principal_id: cx.caller.owner_id.clone(),
+            served: None,
         };
         let also = match settled.taking {
             Some(taking) => taking.and(claim::first(cx, endpoint.want(cx, &id))?),
@@ -296,6 +306,7 @@ impl Resource for Endpoint {
     ) -> Result<Draft<Self>, Error> {
         const ANOTHER_SCHEME: Code = Code::new(18005);
         const UNREADABLE: Code = Code::new(18001);
+        self.is_cloud()?;
         let (before, place_before) = (self.address.clone(), self.place(&head.account));
         let held_before = self.held();
         let pooled_before = self.pooling_enabled;
@@ -368,6 +379,7 @@ impl Resource for Endpoint {
     }
 
     async fn before_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
+        self.is_cloud()?;
         let left = claim::leave(cx, &head.id, &self.place(&head.account)).await?;
         Ok(match self.held() {
             Some(address) => left.and(pool::release(cx, &address).await?),
@@ -376,6 +388,14 @@ impl Resource for Endpoint {
     }
 
     fn links(&self, _head: &Head) -> Links {
+        if let Some(served) = &self.served {
+            // Agents come and go; they hold no reservation.
+            let session = Ref::new("tunnel_session", &served.session_id, OnDelete::Cascade);
+            return Links {
+                refs: vec![session],
+                ..Links::default()
+            };
+        }
         let reservations = self.domain_id.iter().chain(&self.tcp_addr_id);
         Links {
             refs: reservations
@@ -387,6 +407,8 @@ impl Resource for Endpoint {
 
     fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
         let scheme = self.address.scheme.name();
+        let served = self.served.as_ref();
+        let upstream = self.upstream.as_ref();
         View {
             id: &head.id,
             uri: Uri {
@@ -400,13 +422,17 @@ impl Resource for Endpoint {
             metadata: &self.metadata,
             url: &self.address.url,
             public_url: &self.address.url,
-            kind: "cloud",
+            kind: if served.is_some() {
+                "ephemeral"
+            } else {
+                "cloud"
+            },
             proto: scheme,
             scheme,
             host: &self.address.host,
             port: self.address.port,
             hostport: self.address.hostport(),
-            region: "",
+            region: served.map_or("", |served| &served.region),
             traffic_policy: self.policy.as_ref().map_or("", |policy| &policy.shown),
             bindings: [self.binding.name()],
             pooling_enabled: self.pooling_enabled,
@@ -418,16 +444,22 @@ impl Resource for Endpoint {
                 .tcp_addr_id
                 .as_deref()
                 .map(|id| Reference::to(base, reserved_addr::TYPE.collection, id)),
-            tunnel: None,
-            tunnel_session: None,
+            tunnel: served
+                .map(|served| Reference::to(base, tunnel::TYPE.collection, &served.tunnel_id)),
+            tunnel_session: served.map(|served| {
+                Reference::to(base, tunnel_session::TYPE.collection, &served.session_id)
+            }),
             edge: None,
             principal: Reference::to_owner(&self.principal_id),
-            upstream_url: self.upstream.as_ref().map_or("", |upstream| &upstream.url),
-            upstream_protocol: self
-                .upstream
-                .as_ref()
-                .map_or("", |upstream| &upstream.protocol),
-            name: "",
+            upstream_url: match served {
+                Some(served) => &served.forwards_to,
+                None => upstream.map_or("", |upstream| &upstream.url),
+            },
+            upstream_protocol: match served {
+                Some(served) => &served.forwards_proto,
+                None => upstream.map_or("", |upstream| &upstream.protocol),
+            },
+            name: served.map_or("", |served| &served.name),
         }
     }
 }
@@ -444,12 +476,13 @@ impl Endpoint {
             Fault::bare(format!("compiling endpoint {}: {why}", head.id))
         };
         let scheme = self.address.scheme.of_edge();
-        let upstream = match &self.upstream {
-            Some(upstream) => {
+        let upstream = match (&self.upstream, &self.served) {
+            (_, Some(served)) => Some(served.upstream(&head.id, scheme)),
+            (Some(upstream), None) => {
                 let parsed = Upstream::parse(&upstream.url, &upstream.protocol);
                 Some(parsed.map_err(|error| unusable(&error))?)
             }
-            None => None,
+            (None, None) => None,
         };
         let policy = match &self.policy {
             Some(policy) => {
@@ -470,6 +503,17 @@ impl Endpoint {
         })
     }
 
+    /// Refuses a change of an agent's endpoint by anybody else (18014).
+    fn is_cloud(&self) -> Result<(), Refusal> {
+        if self.served.is_none() {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            WRONG_FIELD,
+            "The endpoint is an agent's; only its agent changes it or takes it offline.",
+        ))
+    }
+
     /// The host below the platform domain whose certificate it presents, for endpoints that end TLS.
     pub(crate) fn certificate_host(&self, platform: &HostName) -> Option<&str> {
         let host = HostName::parse(&self.address.host).ok()?;
@@ -485,13 +529,9 @@ impl Endpoint {
         is_held.then(|| self.address.hostport())
     }
 
-    /// What only one pool can have: https and tls share a port, accounts share no internal host.
+    /// Its address among all that are taken.
     fn place(&self, account: &str) -> String {
-        let Address { host, port, .. } = &self.address;
-        match self.binding {
-            Binding::Public => format!("{port} {host}"),
-            Binding::Internal => format!("{port} {host} {account}"),
-        }
+        place_of(&self.address, self.binding, account)
     }
 
     fn want<'a>(&'a self, cx: &Cx<'_>, id: &'a str) -> Want<'a> {
@@ -501,6 +541,16 @@ impl Endpoint {
             url: &self.address.url,
             pooling: self.pooling_enabled,
         }
+    }
+}
+
+/// What only one pool can have: https and tls share a port, and every account has internal names of its
+/// own.
+fn place_of(address: &Address, binding: Binding, account: &str) -> String {
+    let Address { host, port, .. } = address;
+    match binding {
+        Binding::Public => format!("{port} {host}"),
+        Binding::Internal => format!("{port} {host} {account}"),
     }
 }
 

@@ -3,8 +3,8 @@
 //!
 //! A key belongs to one owner of the whole installation: the key alone tells who connects.
 
-use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, Timestamp};
-use culvert_store::{Head, Key, OnDelete, Ref};
+use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp};
+use culvert_store::{Document, Head, Key, OnDelete, Ref, Store};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -184,4 +184,9 @@ impl Resource for SshPublicKey {
             ..Links::default()
         }
     }
+}
+
+/// The key with this fingerprint, whoever has it.
+pub(crate) async fn find(store: &Store, fingerprint: &str) -> Result<Option<Document>, Fault> {
+    store.find(TYPE.kind, KEY, fingerprint).await
 }

@@ -1,15 +1,17 @@
 //! Tunnel: an agent's endpoint as older clients know it (contract: management API 2.18).
 //!
-//! No agent can connect to this version, so the collection is empty.
+//! It is made and removed together with its endpoint (`gate`).
 
 use std::collections::BTreeMap;
 
 use culvert_base::{Ksuid, Timestamp};
-use culvert_store::Head;
+use culvert_store::{Head, OnDelete, Ref};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Draft, Life, Never, Reference, Resource, ResourceType, endpoint, tunnel_session};
+use super::{
+    Draft, Life, Links, Never, Reference, Resource, ResourceType, endpoint, tunnel_session,
+};
 use crate::cx::Cx;
 use crate::listfilter::Field;
 use crate::page;
@@ -21,15 +23,15 @@ pub(crate) static TYPE: ResourceType = ResourceType::of::<Tunnel>();
 /// The stored form.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Tunnel {
-    format: Format<1>,
-    public_url: String,
-    metadata: String,
-    proto: String,
-    region: String,
-    session_id: String,
-    endpoint_id: Option<String>,
-    labels: BTreeMap<String, String>,
-    forwards_to: String,
+    pub(crate) format: Format<1>,
+    pub(crate) public_url: String,
+    pub(crate) metadata: String,
+    pub(crate) proto: String,
+    pub(crate) region: String,
+    pub(crate) session_id: String,
+    pub(crate) endpoint_id: Option<String>,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) forwards_to: String,
 }
 
 /// A tunnel as the API shows it.
@@ -76,6 +78,14 @@ impl Resource for Tunnel {
 
     async fn update(self, _cx: &Cx<'_>, _: &Head, input: Never) -> Result<Draft<Self>, Error> {
         match input {}
+    }
+
+    fn links(&self, _head: &Head) -> Links {
+        let session = Ref::new("tunnel_session", &self.session_id, OnDelete::Cascade);
+        Links {
+            refs: vec![session],
+            ..Links::default()
+        }
     }
 
     fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {

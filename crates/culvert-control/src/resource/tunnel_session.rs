@@ -1,35 +1,48 @@
 //! Tunnel session: the connection of an agent (contract: management API 2.17).
 //!
-//! No agent can connect to this version, so there is none: the collection is empty, and what would be
-//! asked of a session finds none.
+//! Not here: how sessions come and go, and how an agent is asked for something (`gate`).
 
 use culvert_base::{Ksuid, Refusal, Timestamp};
 use culvert_store::Head;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 
-use super::{Draft, Extra, Life, Never, Reference, Resource, ResourceType, Running, Uri};
+use super::{
+    Draft, Extra, Life, Never, Reference, Resource, ResourceType, Running, Uri, ssh_public_key,
+    tunnel_credential,
+};
 use crate::cx::Cx;
-use crate::input;
+use crate::gate::Request;
 use crate::listfilter::{self, Field, Shape, field};
-use crate::operation::{Answer, BodySpec, Call, Method, Status};
-use crate::stored::Format;
-use crate::{Control, Error};
+use crate::operation::{Answer, BodySpec, Call, Method, Reply, Run, Status};
+use crate::stored::{self, Format};
+use crate::{Control, Error, input, service};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<TunnelSession>();
 
 /// The stored form.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct TunnelSession {
-    format: Format<1>,
-    agent_version: String,
+    pub(crate) format: Format<1>,
+    pub(crate) agent_version: String,
     /// A tunnel credential, or the public key of an SSH client.
-    credential_id: String,
-    ip: String,
-    metadata: String,
-    os: String,
-    region: String,
-    transport: String,
+    pub(crate) credential_id: String,
+    /// Owner of the credential, which may be gone before the session is.
+    pub(crate) principal_id: String,
+    /// E-mail address or name of the owner.
+    pub(crate) principal_subject: String,
+    pub(crate) ip: String,
+    pub(crate) ingress_server_ip: String,
+    pub(crate) ingress_hostname: String,
+    pub(crate) user_agent: String,
+    pub(crate) metadata: String,
+    pub(crate) os: String,
+    pub(crate) arch: String,
+    pub(crate) region: String,
+    /// As events name it: `muxado` or `ssh`.
+    pub(crate) transport: String,
+    /// The run of a server that the agent is connected to.
+    pub(crate) run: String,
 }
 
 /// A tunnel session as the API shows it.
@@ -82,12 +95,19 @@ impl Resource for TunnelSession {
             "restart",
             "/restart",
             "Makes the agent of a tunnel session restart.",
+            restart,
         ),
-        operation("stop", "/stop", "Makes the agent of a tunnel session exit."),
+        operation(
+            "stop",
+            "/stop",
+            "Makes the agent of a tunnel session exit.",
+            stop,
+        ),
         operation(
             "update_agent",
             "/update",
             "Makes the agent of a tunnel session update itself and restart.",
+            update,
         ),
     ];
 
@@ -104,11 +124,7 @@ impl Resource for TunnelSession {
     }
 
     fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
-        let credentials = if self.credential_id.starts_with("sshcr_") {
-            "ssh_credentials"
-        } else {
-            "credentials"
-        };
+        let credentials = collection_of(&self.credential_id);
         View {
             id: &head.id,
             uri: Uri {
@@ -123,12 +139,24 @@ impl Resource for TunnelSession {
             os: &self.os,
             region: &self.region,
             started_at: head.created_at,
-            transport: &self.transport,
+            transport: match self.transport.as_str() {
+                "muxado" => "ngrok/2",
+                other => other,
+            },
         }
     }
 }
 
-const fn operation(name: &'static str, suffix: &'static str, doc: &'static str) -> Extra {
+/// Where the API has a credential of agents.
+pub(crate) fn collection_of(credential_id: &str) -> &'static str {
+    if credential_id.starts_with("sshcr_") {
+        ssh_public_key::TYPE.collection
+    } else {
+        tunnel_credential::TYPE.collection
+    }
+}
+
+const fn operation(name: &'static str, suffix: &'static str, doc: &'static str, run: Run) -> Extra {
     Extra {
         name,
         method: Method::Post,
@@ -143,14 +171,32 @@ const fn operation(name: &'static str, suffix: &'static str, doc: &'static str) 
             schema: None,
         },
         query: &[],
-        run: run_operation,
+        run,
     }
 }
 
-/// No session is online, so no id names one.
-fn run_operation(_control: &Control, call: Call) -> Running<'_> {
-    Box::pin(async move {
-        input::update::<Nothing>(call.body).map_err(super::value_refusal::<TunnelSession>)?;
-        Err(Refusal::not_found().into())
-    })
+fn restart(control: &Control, call: Call) -> Running<'_> {
+    Box::pin(ask(control, call, Request::Restart))
+}
+
+fn stop(control: &Control, call: Call) -> Running<'_> {
+    Box::pin(ask(control, call, Request::Stop))
+}
+
+fn update(control: &Control, call: Call) -> Running<'_> {
+    Box::pin(ask(control, call, Request::Update))
+}
+
+async fn ask(control: &Control, call: Call, request: Request) -> Result<Reply, Error> {
+    input::update::<Nothing>(call.body.clone()).map_err(super::value_refusal::<TunnelSession>)?;
+    call.caller.may_write()?;
+    let cx = control.cx(&call.caller, &call.base);
+    let document = service::named(&cx, &TYPE, &call)
+        .await?
+        .ok_or_else(Refusal::not_found)?;
+    let session: TunnelSession = stored::read(&document)?;
+    control
+        .ask_agent(&document.head.id, &session, request)
+        .await?;
+    Ok(Reply::NoContent)
 }

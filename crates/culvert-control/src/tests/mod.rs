@@ -2,6 +2,7 @@
 //! repeatable source of randomness.
 
 mod addresses;
+mod agents;
 mod authority;
 mod callers;
 mod certificates;
@@ -139,6 +140,15 @@ impl House {
             delivery,
             edge: Some(edge.clone()),
             certificates,
+            agents: Some((
+                Arc::default(),
+                AgentSettings {
+                    node: "a node".to_owned(),
+                    region: String::new(),
+                    names: vec!["localhost".to_owned()],
+                    is_alone: true,
+                },
+            )),
         })
         .await
         .unwrap();

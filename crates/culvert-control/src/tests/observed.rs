@@ -24,8 +24,11 @@ fn stored_form(collection: &str, user_id: &str) -> Value {
             "ip_address": "192.0.2.1", "user_id": user_id, "endpoint_id": null,
         }),
         "tunnel_sessions" => json!({
-            "format": 1, "agent_version": "3.9", "credential_id": "cr_1", "ip": "192.0.2.1",
-            "metadata": "", "os": "linux", "region": "", "transport": "ngrok/2",
+            "format": 1, "agent_version": "3.9", "credential_id": "cr_1", "principal_id": "usr_1",
+            "principal_subject": "ann@x.example", "ip": "192.0.2.1",
+            "ingress_server_ip": "192.0.2.2", "ingress_hostname": "connect.example",
+            "user_agent": "agent/3.9", "metadata": "", "os": "linux", "arch": "amd64",
+            "region": "", "transport": "muxado", "run": "agrun_1",
         }),
         "tunnels" => json!({
             "format": 1, "public_url": "https://x.culvert.localhost", "metadata": "",

@@ -177,6 +177,11 @@ impl Source {
         &self.text
     }
 
+    /// As JSON, aliases followed.
+    pub fn to_json(&self) -> serde_json::Value {
+        self.root.to_json()
+    }
+
     /// The objects it names, each once.
     pub fn references(&self) -> Vec<Reference> {
         let mut found: Vec<Reference> = Vec::new();

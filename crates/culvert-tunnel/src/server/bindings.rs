@@ -114,6 +114,11 @@ impl Bindings {
         self.lock().legs.len()
     }
 
+    /// How many endpoints are served.
+    pub fn endpoints(&self) -> usize {
+        self.lock().endpoints.len()
+    }
+
     /// Ends every connection of a session and says why. `false` if it has none.
     pub fn hang_up(&self, session_id: &str, why: &str) -> bool {
         let mut sessions = Vec::new();

@@ -9,6 +9,7 @@ use culvert::client::{Answer, Client};
 use culvert::config::Settings;
 use culvert::server::Server;
 use culvert_base::{Entropy, OsEntropy};
+use culvert_edge::Inherited;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
@@ -101,6 +102,7 @@ pub struct Harness {
     pub api: String,
     pub http: SocketAddr,
     pub https: SocketAddr,
+    pub agents: SocketAddr,
     pub metrics: SocketAddr,
     pub settings: Settings,
     _folder: tempfile::TempDir,
@@ -117,6 +119,15 @@ impl Harness {
 
     /// The same, with settings changed.
     pub async fn start_with(backend: &Backend, change: impl FnOnce(&mut Settings)) -> Self {
+        Self::start_on(backend, Inherited::default(), change).await
+    }
+
+    /// The same, with sockets that are already there.
+    pub async fn start_on(
+        backend: &Backend,
+        sockets: Inherited,
+        change: impl FnOnce(&mut Settings),
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut settings = Settings {
             data_dir: folder.path().join("data"),
@@ -125,6 +136,7 @@ impl Harness {
         settings.api.addr = "127.0.0.1:0".into();
         settings.edge.http_addr = "127.0.0.1:0".into();
         settings.edge.https_addr = "127.0.0.1:0".into();
+        settings.agents.addr = "127.0.0.1:0".into();
         settings.metrics.addr = "127.0.0.1:0".into();
         settings.destinations.allow_networks = vec!["127.0.0.1/32".into()];
         settings.destinations.allow_plain_http = true;
@@ -140,13 +152,14 @@ impl Harness {
         change(&mut settings);
         culvert::telemetry::start(&settings.log).unwrap();
 
-        let server = Server::start(settings.clone()).await.unwrap();
+        let server = Server::start_on(settings.clone(), sockets).await.unwrap();
         let token = match server.first_token() {
             Some(token) => token.reveal().to_owned(),
             None => settings.bootstrap.api_key.clone(),
         };
         let api = server.api_url();
         let (http, https) = (server.http_addr().unwrap(), server.https_addr().unwrap());
+        let agents = server.agents_addr().unwrap();
         let metrics = server.metrics_addr().unwrap();
         let cancel = CancellationToken::new();
         let mut tasks = JoinSet::new();
@@ -159,6 +172,7 @@ impl Harness {
             api,
             http,
             https,
+            agents,
             metrics,
             settings,
             _folder: folder,

@@ -51,6 +51,7 @@ impl Process {
             "--api-addr",
             "--edge-http-addr",
             "--edge-https-addr",
+            "--agents-addr",
             "--metrics-addr",
         ]
         .into_iter()

@@ -28,6 +28,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "culvert-events",
             "culvert-store",
             "culvert-edge",
+            "culvert-tunnel",
             "culvert-delivery",
         ],
     ),

@@ -9,6 +9,7 @@
 )]
 
 mod acme;
+mod agents;
 mod audit_log;
 mod clients;
 mod command_line;

@@ -1,0 +1,371 @@
+//! An agent says who it is: its credential, where it may be, how many of it there may be, and whether
+//! it had a session before (contract: agent protocol 5.1, 5.7).
+
+use std::collections::BTreeSet;
+
+use culvert_base::net::plain_address;
+use culvert_base::{Code, Fault, Refusal, Timestamp, id};
+use culvert_store::{Changes, CommitError, Document, Head, Told};
+use culvert_tunnel::server::{Former, Grant, Hello, Proof};
+use serde::Deserialize;
+use tracing::info;
+
+use super::{Agents, Live, told};
+use crate::acl::Acl;
+use crate::cx::Cx;
+use crate::resource::tunnel_session::{self, TunnelSession};
+use crate::resource::{agent_ingress, api_key, ssh_public_key, tunnel_credential};
+use crate::service::{RUNS_MAX, overtaken};
+use crate::stored::{self, Format};
+use crate::tenant::Account;
+use crate::token::{self, Shape};
+use crate::{Caller, Control, Error};
+
+/// Sessions at once.
+const PER_CREDENTIAL_MAX: usize = 100;
+const PER_ACCOUNT_MAX: usize = 1_000;
+const PER_PROCESS_MAX: usize = 10_000;
+
+/// Bytes that are kept of what an agent says of itself.
+const USER_AGENT_BYTES_MAX: usize = 1024;
+const WORD_BYTES_MAX: usize = 255;
+const METADATA_BYTES_MAX: usize = 4096;
+
+/// The part of a stored credential that agents depend on.
+#[derive(Deserialize)]
+pub(crate) struct Credential {
+    pub(crate) owner_id: String,
+    /// Public keys have none.
+    #[serde(default)]
+    digest: String,
+    pub(crate) acl: Acl,
+}
+
+impl Control {
+    pub(crate) async fn admit_session(&self, hello: Hello) -> Result<Grant, Error> {
+        const OFF: Code = Code::new(802);
+        let Some(agents) = &self.agents else {
+            return Err(Refusal::of(OFF).into());
+        };
+        let caller = self.known_agent(&hello.proof).await?;
+        let cx = self.cx(&caller, &self.settings.base_url);
+        let former = hello
+            .former
+            .as_ref()
+            .and_then(|former| self.resumed(&caller, former));
+        let (session_id, started_at) = former.unwrap_or_else(|| {
+            let id = cx.new_id();
+            let ty = &tunnel_session::TYPE;
+            (ty.stored_id_of(id), id.at())
+        });
+        let session = described(agents, &caller, &hello);
+        // One that comes back at the same moment as it is ended waits for that.
+        let _turn = cx.turns.of(&session_id).await;
+        if let Err(refusal) = self.may_begin(&cx, agents, &session_id, &hello).await? {
+            let head = head(&session_id, &caller, started_at);
+            self.tell_of_refusal(&cx, &head, &session, &refusal).await?;
+            return Err(refusal.into());
+        }
+        self.record(&cx, agents, &session_id, started_at, session)
+            .await?;
+        let account = self.store.get(Account::KIND, &caller.account).await?;
+        let account_name = match account {
+            Some(document) => stored::read::<Account>(&document)?.name,
+            None => String::new(),
+        };
+        Ok(Grant {
+            cookie: self.cookie(&caller, &session_id, started_at),
+            session_id,
+            account_name,
+            plan_name: String::new(),
+            duration: None,
+        })
+    }
+
+    /// Who an agent acts as, by what it shows. Codes 103, 105, 107, 636, 1102 and 4018.
+    async fn known_agent(&self, proof: &Proof) -> Result<Caller, Error> {
+        const UNKNOWN_KEY: Code = Code::new(107);
+        let (document, credential) = match proof {
+            Proof::Token(token) => self.credential_of_token(token.reveal()).await?,
+            Proof::PublicKey(fingerprint) => {
+                let document = ssh_public_key::find(&self.store, fingerprint).await?;
+                let document = document.ok_or_else(|| {
+                    Refusal::new(UNKNOWN_KEY, "The SSH public key is not known here.")
+                })?;
+                let credential: Credential = stored::read(&document)?;
+                (document, credential)
+            }
+        };
+        const SUSPENDED: Code = Code::new(103);
+        const INACTIVE: Code = Code::new(636);
+        const UNKNOWN: Code = Code::new(107);
+        let standing = self.standings.of(self, &credential.owner_id).await?;
+        // An owner that went between the two reads took the credential along.
+        let (owner, is_suspended) = standing.ok_or_else(|| Refusal::of(UNKNOWN))?;
+        if is_suspended {
+            return Err(Refusal::of(SUSPENDED).into());
+        }
+        if !owner.active {
+            return Err(Refusal::new(INACTIVE, "The owner of this credential is inactive.").into());
+        }
+        Ok(Caller {
+            owner_id: credential.owner_id,
+            owner_kind: owner.kind,
+            role: owner.role,
+            key_id: document.head.id,
+            subject: owner.subject,
+            account: document.head.account,
+        })
+    }
+
+    async fn credential_of_token(&self, token: &str) -> Result<(Document, Credential), Error> {
+        const NONE: Code = Code::new(4018);
+        const UNSHAPED: Code = Code::new(105);
+        const UNKNOWN: Code = Code::new(107);
+        if token.is_empty() {
+            return Err(Refusal::of(NONE).into());
+        }
+        let body = match token::shape(token) {
+            Shape::Token { body } => body,
+            Shape::Mistyped => return Err(Refusal::of(UNKNOWN).into()),
+            Shape::KeyId | Shape::Unknown => return Err(Refusal::of(UNSHAPED).into()),
+        };
+        let ty = &tunnel_credential::TYPE;
+        let document = self.store.get(ty.kind, &ty.stored_id_of(body)).await?;
+        let credential: Option<Credential> = document.as_ref().map(stored::read).transpose()?;
+        let digest = credential.as_ref().map(|one| one.digest.as_str());
+        if self.pepper.recognises(digest, token)
+            && let (Some(document), Some(credential)) = (document, credential)
+        {
+            return Ok((document, credential));
+        }
+        // Both kinds of token look the same, and people mix them up.
+        let ty = &api_key::TYPE;
+        let key = self.store.get(ty.kind, &ty.stored_id_of(body)).await?;
+        let key: Option<Credential> = match &key {
+            Some(key) => serde_json::from_str(&key.body).ok(),
+            None => None,
+        };
+        if key.is_some_and(|key| self.pepper.recognises(Some(&key.digest), token)) {
+            return Err(Refusal::new(
+                UNKNOWN,
+                "This is the token of an API key; agents show the token of a tunnel credential.",
+            )
+            .into());
+        }
+        Err(Refusal::of(UNKNOWN).into())
+    }
+
+    /// Whether a known agent may begin a session, or go on with one: codes 100, 108, 115 and 122.
+    async fn may_begin(
+        &self,
+        cx: &Cx<'_>,
+        agents: &Agents,
+        session_id: &str,
+        hello: &Hello,
+    ) -> Result<Result<(), Refusal>, Error> {
+        const METADATA: Code = Code::new(100);
+        const TOO_MANY: Code = Code::new(108);
+        const ANOTHERS: Code = Code::new(122);
+        if hello.about.metadata.len() > METADATA_BYTES_MAX {
+            return Ok(Err(Refusal::of(METADATA)));
+        }
+        if let Err(refusal) = self.admit_agent(cx.caller, hello.peer.ip()) {
+            return Ok(Err(refusal));
+        }
+        if let Some(name) = &hello.server_name
+            && let Some(ingress) = agent_ingress::find(cx.store, name).await?
+            && ingress.head.account != cx.caller.account
+        {
+            return Ok(Err(Refusal::of(ANOTHERS)));
+        }
+        let sessions = agents.lock();
+        if sessions.contains_key(session_id) {
+            return Ok(Ok(()));
+        }
+        let of_account = sessions
+            .values()
+            .filter(|live| live.account == cx.caller.account);
+        let of_credential = of_account
+            .clone()
+            .filter(|live| live.credential_id == cx.caller.key_id);
+        let is_full = sessions.len() >= PER_PROCESS_MAX
+            || of_account.count() >= PER_ACCOUNT_MAX
+            || of_credential.count() >= PER_CREDENTIAL_MAX;
+        Ok(if is_full {
+            Err(Refusal::of(TOO_MANY))
+        } else {
+            Ok(())
+        })
+    }
+
+    async fn tell_of_refusal(
+        &self,
+        cx: &Cx<'_>,
+        head: &Head,
+        session: &TunnelSession,
+        refusal: &Refusal,
+    ) -> Result<(), Error> {
+        let Told::Event(event) = told::refused(cx, head, session, &refusal.message)? else {
+            return Ok(());
+        };
+        match self.store.commit(Changes::tell(event)).await {
+            Ok(_) => Ok(()),
+            Err(CommitError::Fault(fault)) => Err(fault.into()),
+            Err(error) => Err(Fault::new("telling of an agent that was refused", error).into()),
+        }
+    }
+
+    /// Puts a session on record. One that is there already goes on, in this run.
+    async fn record(
+        &self,
+        cx: &Cx<'_>,
+        agents: &Agents,
+        id: &str,
+        started_at: Timestamp,
+        session: TunnelSession,
+    ) -> Result<(), Error> {
+        let live = || Live {
+            account: cx.caller.account.clone(),
+            credential_id: cx.caller.key_id.clone(),
+            endpoints: BTreeSet::new(),
+            leaving: None,
+            cut: None,
+        };
+        let is_known = {
+            let mut sessions = agents.lock();
+            match sessions.get_mut(id) {
+                Some(known) => {
+                    known.leaving = None;
+                    true
+                }
+                None => {
+                    // Before it is written: who looks for deleted credentials must find it.
+                    sessions.insert(id.to_owned(), live());
+                    false
+                }
+            }
+        };
+        if is_known {
+            return Ok(());
+        }
+        let recorded = self.write_session(cx, id, started_at, session).await;
+        if recorded.is_err() {
+            agents.lock().remove(id);
+        }
+        recorded
+    }
+
+    async fn write_session(
+        &self,
+        cx: &Cx<'_>,
+        id: &str,
+        started_at: Timestamp,
+        session: TunnelSession,
+    ) -> Result<(), Error> {
+        let ty = &tunnel_session::TYPE;
+        for _ in 0..RUNS_MAX {
+            let changes = match self.store.get(ty.kind, id).await? {
+                Some(mut document) => {
+                    document.body = stored::write(&session)?;
+                    let why = ty.silent.unwrap_or_default();
+                    Changes::replace(document, Told::Nothing { why })
+                }
+                None => {
+                    let head = head(id, cx.caller, started_at);
+                    let told = told::started(cx, &head, &session)?;
+                    let document = Document {
+                        head,
+                        body: stored::write(&session)?,
+                        keys: Vec::new(),
+                        refs: Vec::new(),
+                        topics: Vec::new(),
+                    };
+                    Changes::insert(document, told)
+                }
+            };
+            match self.store.commit(changes).await {
+                Ok(_) => {
+                    info!(
+                        session.id = id,
+                        credential.id = session.credential_id,
+                        ip = session.ip,
+                        agent = session.user_agent,
+                        "an agent session began"
+                    );
+                    return Ok(());
+                }
+                Err(CommitError::Fault(fault)) => return Err(fault.into()),
+                // Another run took it or ended it meanwhile.
+                Err(_) => {}
+            }
+        }
+        Err(overtaken())
+    }
+
+    /// The session that an agent proves to have had: its id, and when it began.
+    fn resumed(&self, caller: &Caller, former: &Former) -> Option<(String, Timestamp)> {
+        let (started_at, digest) = former.cookie.split_once(' ')?;
+        let started_at = Timestamp::from_unix_seconds(started_at.parse().ok()?);
+        let (prefix, _) = id::split(&former.session_id)?;
+        let text = cookie_text(caller, &former.session_id, started_at);
+        let is_its =
+            prefix == tunnel_session::TYPE.id_prefix && self.pepper.recognises(Some(digest), &text);
+        is_its.then(|| (former.session_id.clone(), started_at))
+    }
+
+    fn cookie(&self, caller: &Caller, id: &str, started_at: Timestamp) -> String {
+        let text = cookie_text(caller, id, started_at);
+        format!(
+            "{} {}",
+            started_at.unix_seconds(),
+            self.pepper.digest(&text)
+        )
+    }
+}
+
+/// What a cookie proves. No token has a blank in it.
+fn cookie_text(caller: &Caller, id: &str, started_at: Timestamp) -> String {
+    let (account, credential) = (&caller.account, &caller.key_id);
+    let seconds = started_at.unix_seconds();
+    format!("agent session {account} {credential} {id} {seconds}")
+}
+
+fn head(id: &str, caller: &Caller, started_at: Timestamp) -> Head {
+    Head {
+        id: id.to_owned(),
+        kind: tunnel_session::TYPE.kind.to_owned(),
+        account: caller.account.clone(),
+        revision: 0,
+        created_at: started_at,
+        updated_at: started_at,
+    }
+}
+
+fn described(agents: &Agents, caller: &Caller, hello: &Hello) -> TunnelSession {
+    let about = &hello.about;
+    let settings = &agents.settings;
+    let first_name = settings.names.first().cloned().unwrap_or_default();
+    TunnelSession {
+        format: Format,
+        agent_version: cut(&about.version, WORD_BYTES_MAX),
+        credential_id: caller.key_id.clone(),
+        principal_id: caller.owner_id.clone(),
+        principal_subject: caller.subject.clone(),
+        ip: plain_address(hello.peer.ip()).to_string(),
+        ingress_server_ip: plain_address(hello.local.ip()).to_string(),
+        ingress_hostname: hello.server_name.clone().unwrap_or(first_name),
+        user_agent: cut(&about.user_agent, USER_AGENT_BYTES_MAX),
+        metadata: cut(&about.metadata, METADATA_BYTES_MAX),
+        os: cut(&about.os, WORD_BYTES_MAX),
+        arch: cut(&about.arch, WORD_BYTES_MAX),
+        region: settings.region.clone(),
+        transport: hello.transport.name().to_owned(),
+        run: agents.run.clone(),
+    }
+}
+
+/// The beginning of a text, in whole characters.
+pub(crate) fn cut(text: &str, bytes_max: usize) -> String {
+    text[..text.floor_char_boundary(bytes_max)].to_owned()
+}

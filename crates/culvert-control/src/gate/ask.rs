@@ -1,0 +1,104 @@
+//! What callers of the management API ask of agents (contract: management API 2.17).
+
+use std::time::Instant;
+
+use culvert_base::{Code, Refusal};
+use culvert_tunnel::server::{Command, CommandError};
+use culvert_tunnel::wire::UpdateRequest;
+
+use super::STOP_TIME;
+use crate::resource::tunnel_session::TunnelSession;
+use crate::{Control, Error};
+
+/// Why a session ended whose credential is gone.
+pub(crate) const CREDENTIAL_DELETED: &str = "credential deleted";
+/// Why a session ended that a caller stopped.
+const STOPPED: &str = "stopped by a call of the API";
+
+/// What an agent can be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Request {
+    Restart,
+    Stop,
+    Update,
+}
+
+impl Request {
+    /// Codes for an agent that cannot, and for one that failed.
+    const fn codes(self) -> (Code, Code) {
+        match self {
+            Self::Restart => (const { Code::new(804) }, const { Code::new(808) }),
+            Self::Stop => (const { Code::new(805) }, const { Code::new(807) }),
+            Self::Update => (const { Code::new(806) }, const { Code::new(809) }),
+        }
+    }
+
+    fn command(self) -> Command {
+        match self {
+            Self::Restart => Command::Restart,
+            Self::Stop => Command::Stop,
+            Self::Update => Command::Update(UpdateRequest::default()),
+        }
+    }
+}
+
+impl Control {
+    /// Asks the agent of a session for something and waits for its word.
+    pub(crate) async fn ask_agent(
+        &self,
+        id: &str,
+        session: &TunnelSession,
+        request: Request,
+    ) -> Result<(), Error> {
+        const AWAY: Code = Code::new(810);
+        const SSH_UPDATE: Code = Code::new(1121);
+        const SSH_RESTART: Code = Code::new(1122);
+        let Some(agents) = self
+            .agents
+            .as_ref()
+            .filter(|agents| agents.run == session.run)
+        else {
+            let why = "The agent is connected to another node; ask there.";
+            return Err(Refusal::new(AWAY, why).into());
+        };
+        if session.transport == "ssh" {
+            return match request {
+                Request::Update => Err(Refusal::of(SSH_UPDATE).into()),
+                Request::Restart => Err(Refusal::of(SSH_RESTART).into()),
+                Request::Stop if agents.bindings.hang_up(id, STOPPED) => Ok(()),
+                Request::Stop => Err(Refusal::of(AWAY).into()),
+            };
+        }
+        let (cannot, failed) = request.codes();
+        let refuse = |code, why: CommandError| Refusal::new(code, sentence(&why.to_string()));
+        match agents.bindings.command(id, &request.command()).await {
+            Ok(()) => {}
+            Err(why @ CommandError::Unsupported(_)) => return Err(refuse(cannot, why).into()),
+            Err(why @ CommandError::Failed(_)) => return Err(refuse(failed, why).into()),
+            Err(CommandError::Unknown | CommandError::Away) => {
+                return Err(Refusal::of(AWAY).into());
+            }
+        }
+        if request == Request::Stop {
+            // Some agents end their session themselves, others leave it to their application.
+            if let Some(live) = agents.lock().get_mut(id) {
+                live.cut = Some((Instant::now() + STOP_TIME, STOPPED));
+            }
+            agents.woken.notify_one();
+        }
+        Ok(())
+    }
+}
+
+/// The first 500 characters, with a capital letter and a full stop.
+fn sentence(text: &str) -> String {
+    let mut letters = text.trim().chars();
+    let first: String = letters
+        .next()
+        .into_iter()
+        .flat_map(char::to_uppercase)
+        .collect();
+    let rest: String = letters.take(500).collect();
+    let stop = if rest.ends_with('.') { "" } else { "." };
+    format!("{first}{rest}{stop}")
+}

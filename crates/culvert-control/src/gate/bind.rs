@@ -1,0 +1,552 @@
+//! An agent wants an endpoint, changes one, or gives one up (contract: agent protocol 5.2 to 5.6).
+
+use culvert_base::{Code, Description, Fault, Metadata, Refusal, id};
+use culvert_store::{Changes, CommitError, Document, Head, Told};
+use culvert_tunnel::server::{Binding, Wanted};
+use culvert_tunnel::wire::{LabelledRequest, PatchRequest};
+
+use super::admit::{Credential, cut};
+use super::{Agents, options};
+use crate::acl::{Acl, Bound};
+use crate::cx::Cx;
+use crate::resource::endpoint::agent::{self, Parts, Patch, Place, Served, Written};
+use crate::resource::endpoint::{self, Endpoint};
+use crate::resource::tunnel::{self, Tunnel};
+use crate::resource::tunnel_session::{self, TunnelSession};
+use crate::resource::{Resource, ssh_public_key, tunnel_credential};
+use crate::service::{RUNS_MAX, overtaken};
+use crate::stored::{self, Format};
+use crate::{Caller, Control, Error};
+
+/// Endpoints of agents of one account.
+const PER_ACCOUNT_MAX: usize = 10_000;
+/// Bytes that are kept of what an agent says of its service.
+const FORWARDS_TO_BYTES_MAX: usize = 2048;
+const NAME_BYTES_MAX: usize = 255;
+
+/// A session, as its endpoints see it.
+struct Session {
+    caller: Caller,
+    stored: TunnelSession,
+    acl: Acl,
+}
+
+impl Control {
+    /// An endpoint for a session. When this is done traffic reaches this process.
+    pub(crate) async fn bind_endpoint(
+        &self,
+        session_id: &str,
+        want: &Wanted,
+    ) -> Result<Binding, Error> {
+        const TOO_MANY: Code = Code::new(324);
+        const ONLINE: Code = Code::new(334);
+        const ANOTHERS: Code = Code::new(320);
+        let (agents, session) = self.session(session_id).await?;
+        let cx = self.cx(&session.caller, &self.settings.base_url);
+        let text = options::policy(want)?;
+        let had = self.had_before(&cx, want)?;
+        // Before the turn of the session: an endpoint that somebody left behind is his.
+        if agents.endpoints_of(&session.caller.account) >= PER_ACCOUNT_MAX {
+            return Err(Refusal::of(TOO_MANY).into());
+        }
+        let _turn = cx.turns.of(session_id).await;
+        let mut _again = None;
+        let mut has_made_room = false;
+        let mut run = 0;
+        while run < RUNS_MAX {
+            if run == 1 {
+                _again = Some(cx.turns.again().await);
+            }
+            run += 1;
+            let id = match &had {
+                Some((id, _)) => id.clone(),
+                None => endpoint::TYPE.stored_id_of(cx.new_id()),
+            };
+            let place = self.place_for(&cx, want, &id, had.as_ref()).await?;
+            refuse_by(&session.acl, want, &place)?;
+            let (url, name) = (place.url().to_owned(), place.name());
+            let occupants = place.occupants(&cx).await?;
+            let written = self
+                .write_endpoint(&cx, (session_id, &session), &id, place, want, &text)
+                .await;
+            match written {
+                Ok(Some(revision)) => {
+                    agents.served(session_id, &id);
+                    self.reaches_edge(revision).await?;
+                    let token = self.token_of(&cx, &id, &url);
+                    return Ok(Binding {
+                        id,
+                        url,
+                        name,
+                        token,
+                    });
+                }
+                Ok(None) => {}
+                Err(Error::Refused(refusal)) if is_occupied(&refusal) => {
+                    // Whoever is there may have lost its agent, which nobody waits for any longer.
+                    if !has_made_room && self.make_room(agents, &cx, &occupants).await? {
+                        has_made_room = true;
+                        continue;
+                    }
+                    return Err(Refusal::new(ONLINE, refusal.message).into());
+                }
+                Err(Error::Refused(refusal)) if is_anothers(&refusal) => {
+                    return Err(Refusal::new(ANOTHERS, refusal.message).into());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(overtaken())
+    }
+
+    /// The endpoint that an agent proves to have had: its id and URL. Code 335.
+    fn had_before(&self, cx: &Cx<'_>, want: &Wanted) -> Result<Option<(String, String)>, Refusal> {
+        const NOT_ITS: Code = Code::new(335);
+        if want.id.is_empty() {
+            return Ok(None);
+        }
+        let (digest, url) = want
+            .token
+            .split_once(' ')
+            .ok_or_else(|| Refusal::of(NOT_ITS))?;
+        let text = token_text(cx.caller, &want.id, url);
+        if !self.pepper.recognises(Some(digest), &text) {
+            return Err(Refusal::of(NOT_ITS));
+        }
+        Ok(Some((want.id.clone(), url.to_owned())))
+    }
+
+    fn token_of(&self, cx: &Cx<'_>, id: &str, url: &str) -> String {
+        let text = token_text(cx.caller, id, url);
+        format!("{} {url}", self.pepper.digest(&text))
+    }
+
+    async fn place_for(
+        &self,
+        cx: &Cx<'_>,
+        want: &Wanted,
+        id: &str,
+        had: Option<&(String, String)>,
+    ) -> Result<Place, Error> {
+        let wanted = (want.proto.as_str(), &want.bindings[..]);
+        if let Some((_, url)) = had {
+            return agent::settle(cx, wanted, Some(url), id, true).await;
+        }
+        let subdomain = &want.options.subdomain;
+        let below = (!subdomain.is_empty() && want.proto != "tcp")
+            .then(|| format!("{subdomain}.{}", cx.settings.edge_domain));
+        let requested = want.options.requested().or(below.as_deref());
+        agent::settle(cx, wanted, requested, id, false).await
+    }
+
+    /// Writes an endpoint and its tunnel; the revision they are in, or nothing where something has moved
+    /// on and the write must be decided anew.
+    async fn write_endpoint(
+        &self,
+        cx: &Cx<'_>,
+        (session_id, session): (&str, &Session),
+        endpoint_id: &str,
+        place: Place,
+        want: &Wanted,
+        policy: &str,
+    ) -> Result<Option<i64>, Error> {
+        let ty = &endpoint::TYPE;
+        let before = cx.own(ty.kind, endpoint_id).await?;
+        let body = id::split(endpoint_id).map_or("", |(_, body)| body);
+        let tunnel_id = tunnel::TYPE.stored_id_of(body);
+        let url = place.url().to_owned();
+        let served = Served {
+            session_id: session_id.to_owned(),
+            tunnel_id: tunnel_id.clone(),
+            run: session.stored.run.clone(),
+            region: session.stored.region.clone(),
+            forwards_to: cut(&want.forwards_to, FORWARDS_TO_BYTES_MAX),
+            forwards_proto: forwards_proto(&want.forwards_proto)?.to_owned(),
+            proxy_version: proxy_version(want.options.proxy_proto)?,
+            name: cut(&want.name, NAME_BYTES_MAX),
+        };
+        let metadata = metadata(&want.metadata)?;
+        let parts = Parts {
+            served,
+            pooling_enabled: want.pooling_enabled,
+            description: description(&want.description)?,
+            metadata: metadata.clone(),
+            policy,
+        };
+        let (endpoint, also, is_new) =
+            match Endpoint::serve(cx, endpoint_id, place, parts, before.as_ref()).await? {
+                Written::Same => {
+                    return Ok(Some(before.map_or(0, |before| before.head.revision)));
+                }
+                Written::New(endpoint, also) => (endpoint, also, true),
+                Written::Replaced(endpoint, also) => (endpoint, also, false),
+            };
+        let now = cx.clock.now().whole_seconds();
+        let head = match before {
+            Some(before) => Head {
+                updated_at: now,
+                ..before.head
+            },
+            None => Head {
+                id: endpoint_id.to_owned(),
+                kind: ty.kind.to_owned(),
+                account: cx.caller.account.clone(),
+                revision: 0,
+                created_at: now,
+                updated_at: now,
+            },
+        };
+        let tunnel = Tunnel {
+            format: Format,
+            public_url: url,
+            metadata: metadata.into(),
+            proto: want.proto.clone(),
+            region: session.stored.region.clone(),
+            session_id: session_id.to_owned(),
+            endpoint_id: Some(endpoint_id.to_owned()),
+            labels: Default::default(),
+            forwards_to: cut(&want.forwards_to, FORWARDS_TO_BYTES_MAX),
+        };
+        let document = Document {
+            body: stored::write(&endpoint)?,
+            refs: endpoint.links(&head).refs,
+            keys: Vec::new(),
+            topics: Vec::new(),
+            head,
+        };
+        let changes = self.written(document, is_new).and(also);
+        let changes = changes.and(self.tunnel_written(cx, tunnel_id, tunnel).await?);
+        match self.store.commit(changes).await {
+            Ok(revision) => Ok(Some(revision)),
+            Err(CommitError::Fault(fault)) => Err(fault.into()),
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn written(&self, document: Document, is_new: bool) -> Changes {
+        let why = endpoint::TYPE.silent.unwrap_or_default();
+        if is_new {
+            Changes::insert(document, Told::Nothing { why })
+        } else {
+            Changes::replace(document, Told::Nothing { why })
+        }
+    }
+
+    async fn tunnel_written(
+        &self,
+        cx: &Cx<'_>,
+        id: String,
+        tunnel: Tunnel,
+    ) -> Result<Changes, Fault> {
+        let ty = &tunnel::TYPE;
+        let before = cx.own(ty.kind, &id).await?;
+        let now = cx.clock.now().whole_seconds();
+        let (head, is_new) = match before {
+            Some(before) => (before.head, false),
+            None => {
+                let head = Head {
+                    id,
+                    kind: ty.kind.to_owned(),
+                    account: cx.caller.account.clone(),
+                    revision: 0,
+                    created_at: now,
+                    updated_at: now,
+                };
+                (head, true)
+            }
+        };
+        let document = Document {
+            body: stored::write(&tunnel)?,
+            refs: tunnel.links(&head).refs,
+            keys: Vec::new(),
+            topics: Vec::new(),
+            head,
+        };
+        Ok(self.written(document, is_new))
+    }
+
+    /// Takes endpoints offline whose sessions have no connection. Whether there was one.
+    async fn make_room(
+        &self,
+        agents: &Agents,
+        cx: &Cx<'_>,
+        endpoint_ids: &[String],
+    ) -> Result<bool, Error> {
+        let mut has_made = false;
+        for id in endpoint_ids {
+            let Some(document) = cx.own(endpoint::TYPE.kind, id).await? else {
+                continue;
+            };
+            let endpoint: Endpoint = stored::read(&document)?;
+            let Some(served) = endpoint.served() else {
+                continue;
+            };
+            let is_left = served.run == agents.run
+                && agents
+                    .lock()
+                    .get(&served.session_id)
+                    .is_some_and(|live| live.leaving.is_some())
+                && !agents.bindings.is_connected(&served.session_id);
+            if is_left {
+                has_made |= self
+                    .remove_endpoints(cx, &served.session_id, vec![document])
+                    .await?;
+            }
+        }
+        Ok(has_made)
+    }
+
+    /// Labels select nothing: who may offer them is told that (358), others that they may not (399).
+    pub(crate) async fn refuse_labels(
+        &self,
+        session_id: &str,
+        want: &LabelledRequest,
+    ) -> Result<String, Error> {
+        const RETIRED: Code = Code::new(358);
+        const NOT_ALLOWED: Code = Code::new(399);
+        let (_, session) = self.session(session_id).await?;
+        let is_allowed = want
+            .labels
+            .iter()
+            .all(|(key, value)| session.acl.admits(Bound::Label(key, value)));
+        Err(Refusal::of(if is_allowed { RETIRED } else { NOT_ALLOWED }).into())
+    }
+
+    /// An agent changes what it serves.
+    pub(crate) async fn patch_endpoint(
+        &self,
+        session_id: &str,
+        change: &PatchRequest,
+    ) -> Result<(), Error> {
+        const ABSENT: Code = Code::new(333);
+        const ONLINE: Code = Code::new(334);
+        let (_, session) = self.session(session_id).await?;
+        let cx = self.cx(&session.caller, &self.settings.base_url);
+        let _turn = cx.turns.of(session_id).await;
+        for _ in 0..RUNS_MAX {
+            let id = &change.tunnel_id;
+            let document = cx.own(endpoint::TYPE.kind, id).await?;
+            let document = document.ok_or_else(|| Refusal::of(ABSENT))?;
+            let endpoint: Endpoint = stored::read(&document)?;
+            let served = endpoint.served().filter(|one| one.session_id == session_id);
+            let tunnel_id = match served {
+                Some(served) => served.tunnel_id.clone(),
+                None => return Err(Refusal::of(ABSENT).into()),
+            };
+            let patch = Patch {
+                name: change.name.as_deref(),
+                description: change.description.as_deref().map(description).transpose()?,
+                metadata: change.metadata.as_deref().map(metadata).transpose()?,
+                pooling_enabled: change.pooling_enabled,
+                policy: change.traffic_policy.as_deref(),
+            };
+            let (endpoint, mut also) = match endpoint.patched(&cx, id, patch).await {
+                Err(Error::Refused(refusal)) if is_occupied(&refusal) => {
+                    return Err(Refusal::new(ONLINE, refusal.message).into());
+                }
+                other => other?,
+            };
+            if let Some(metadata) = &change.metadata
+                && let Some(document) = cx.own(tunnel::TYPE.kind, &tunnel_id).await?
+            {
+                let mut tunnel: Tunnel = stored::read(&document)?;
+                tunnel.metadata.clone_from(metadata);
+                let body = stored::write(&tunnel)?;
+                also = also.and(self.written(Document { body, ..document }, false));
+            }
+            let document = Document {
+                body: stored::write(&endpoint)?,
+                head: Head {
+                    updated_at: cx.clock.now().whole_seconds(),
+                    ..document.head
+                },
+                ..document
+            };
+            match self
+                .store
+                .commit(self.written(document, false).and(also))
+                .await
+            {
+                Ok(revision) => return Ok(self.reaches_edge(revision).await?),
+                Err(CommitError::Fault(fault)) => return Err(fault.into()),
+                Err(_) => {}
+            }
+        }
+        Err(overtaken())
+    }
+
+    /// An agent gives an endpoint up. It may have done so before.
+    pub(crate) async fn unbind_endpoint(&self, session_id: &str, id: &str) -> Result<(), Fault> {
+        let Ok((_, session)) = self.session(session_id).await else {
+            // Whoever ends the session takes its endpoints along.
+            return Ok(());
+        };
+        let cx = self.cx(&session.caller, &self.settings.base_url);
+        let _turn = cx.turns.of(session_id).await;
+        let Some(document) = cx.own(endpoint::TYPE.kind, id).await? else {
+            return Ok(());
+        };
+        let endpoint: Endpoint = stored::read(&document)?;
+        if endpoint
+            .served()
+            .is_none_or(|served| served.session_id != session_id)
+        {
+            return Ok(());
+        }
+        self.remove_endpoints(&cx, session_id, vec![document])
+            .await
+            .map(drop)
+            .map_err(|error| Fault::new("taking an agent's endpoint offline", error))
+    }
+
+    /// Takes endpoints of a session off the record, with their tunnels. `false` if others kept changing
+    /// them.
+    async fn remove_endpoints(
+        &self,
+        cx: &Cx<'_>,
+        session_id: &str,
+        mut documents: Vec<Document>,
+    ) -> Result<bool, Error> {
+        let ids: Vec<String> = documents
+            .iter()
+            .map(|document| document.head.id.clone())
+            .collect();
+        for _ in 0..RUNS_MAX {
+            if documents.is_empty() {
+                return Ok(true);
+            }
+            let mut changes = agent::removal(cx, documents).await?;
+            for id in &ids {
+                let body = id::split(id).map_or("", |(_, body)| body);
+                let ty = &tunnel::TYPE;
+                if let Some(tunnel) = cx.own(ty.kind, &ty.stored_id_of(body)).await? {
+                    let why = ty.silent.unwrap_or_default();
+                    changes = changes.and(Changes::remove(tunnel.head, Told::Nothing { why }));
+                }
+            }
+            match self.store.commit(changes).await {
+                Ok(_) => {
+                    if let Some(agents) = &self.agents
+                        && let Some(live) = agents.lock().get_mut(session_id)
+                    {
+                        live.endpoints.retain(|id| !ids.contains(id));
+                    }
+                    return Ok(true);
+                }
+                Err(CommitError::Fault(fault)) => return Err(fault.into()),
+                Err(_) => {}
+            }
+            documents = Vec::new();
+            for id in &ids {
+                documents.extend(cx.own(endpoint::TYPE.kind, id).await?);
+            }
+        }
+        Ok(false)
+    }
+
+    /// A session of this run, with what its credential says now. Code 300.
+    async fn session(&self, id: &str) -> Result<(&Agents, Session), Error> {
+        const GONE: Code = Code::new(300);
+        let gone = || Refusal::of(GONE);
+        let agents = self.agents.as_ref().ok_or_else(gone)?;
+        let document = self.store.get(tunnel_session::TYPE.kind, id).await?;
+        let document = document.ok_or_else(gone)?;
+        let stored: TunnelSession = stored::read(&document)?;
+        let ty = if stored.transport == "ssh" {
+            &ssh_public_key::TYPE
+        } else {
+            &tunnel_credential::TYPE
+        };
+        let credential = self.store.get(ty.kind, &stored.credential_id).await?;
+        let credential = credential.ok_or_else(gone)?;
+        let acl = stored::read::<Credential>(&credential)?.acl;
+        let caller = stored.caller(&document.head.account);
+        let session = Session {
+            caller,
+            stored,
+            acl,
+        };
+        Ok((agents, session))
+    }
+}
+
+impl Agents {
+    fn served(&self, session_id: &str, endpoint_id: &str) {
+        if let Some(live) = self.lock().get_mut(session_id) {
+            live.endpoints.insert(endpoint_id.to_owned());
+        }
+    }
+
+    fn endpoints_of(&self, account: &str) -> usize {
+        let sessions = self.lock();
+        let of_it = sessions.values().filter(|live| live.account == account);
+        of_it.map(|live| live.endpoints.len()).sum()
+    }
+}
+
+/// What a token proves. No other digested text begins like this.
+fn token_text(caller: &Caller, id: &str, url: &str) -> String {
+    format!("agent endpoint {} {id} {url}", caller.account)
+}
+
+/// Whether somebody else is at the address.
+fn is_occupied(refusal: &Refusal) -> bool {
+    matches!(refusal.code.map(Code::number), Some(18016 | 18017))
+}
+
+/// Whether another account is there.
+fn is_anothers(refusal: &Refusal) -> bool {
+    refusal.code.map(Code::number) == Some(18006)
+}
+
+/// Refuses what the acl of the credential does not allow: codes 308, 316 and 356.
+fn refuse_by(acl: &Acl, want: &Wanted, place: &Place) -> Result<(), Refusal> {
+    const ADDRESS: Code = Code::new(308);
+    const NAME: Code = Code::new(316);
+    const RANDOM_ADDRESS: Code = Code::new(356);
+    if place.admitted_by(acl) {
+        return Ok(());
+    }
+    let is_random = want.options.requested().is_none() && want.id.is_empty();
+    let code = match (want.proto.as_str(), is_random) {
+        ("tcp", true) => RANDOM_ADDRESS,
+        ("tcp", false) => ADDRESS,
+        _ => NAME,
+    };
+    let name = place.name();
+    Err(Refusal::new(
+        code,
+        format!("The acl of the credential does not allow `{name}`."),
+    ))
+}
+
+fn forwards_proto(given: &str) -> Result<&str, Refusal> {
+    const WRONG: Code = Code::new(359);
+    match given {
+        "" | "http1" | "http2" => Ok(given),
+        _ => Err(Refusal::new(
+            WRONG,
+            "`ForwardsProto` must be `http1` or `http2`.",
+        )),
+    }
+}
+
+fn proxy_version(given: i64) -> Result<u8, Refusal> {
+    const WRONG: Code = Code::new(359);
+    match given {
+        0 => Ok(0),
+        1 => Ok(1),
+        2 => Ok(2),
+        _ => Err(Refusal::new(WRONG, "`ProxyProto` must be 0, 1 or 2.")),
+    }
+}
+
+fn metadata(text: &str) -> Result<Metadata, Refusal> {
+    const TOO_LONG: Code = Code::new(100);
+    Metadata::try_from(text.to_owned()).map_err(|_| Refusal::of(TOO_LONG))
+}
+
+fn description(text: &str) -> Result<Description, Refusal> {
+    const TOO_LONG: Code = Code::new(18012);
+    Description::try_from(text.to_owned()).map_err(|_| Refusal::of(TOO_LONG))
+}

@@ -1,0 +1,463 @@
+//! Agents: who is let in, what each may serve, and what is kept and told of their sessions.
+//!
+//! [`Control`] is the [`Gate`] of the tunnel plane. A session is a document while it lasts, and so is each
+//! of its endpoints, which reach the edge like every other. A session whose connection broke is given a
+//! few seconds to come back as who it was, so that a blip of the network writes and tells nothing.
+//!
+//! Every session belongs to the run of one server, for only that one can reach its agent. What a run left
+//! behind by dying is cleared away by the next one ([`runs`]).
+
+mod admit;
+mod ask;
+mod bind;
+mod options;
+mod runs;
+mod told;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwapOption;
+use culvert_base::{BoxFuture, Code, Fault, Ksuid, Refusal, Timestamp};
+use culvert_store::{Changes, CommitError, Told};
+use culvert_tunnel::server::{
+    Binding, Bindings, EndReason, Gate, Grant, Hello, SessionEnd, Wanted,
+};
+use culvert_tunnel::wire::{LabelledRequest, PatchRequest};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use crate::authority;
+use crate::mirror::Mirror;
+use crate::resource::tunnel_session::TunnelSession;
+use crate::resource::{
+    agent_ingress, endpoint, ssh_public_key, tunnel, tunnel_credential, tunnel_session,
+};
+use crate::service::RUNS_MAX;
+use crate::{Caller, Control, Error, OwnerKind, Role, stored};
+
+pub(crate) use ask::Request;
+pub(crate) use told::{NAMES, kinds};
+
+/// How long a session whose connection broke may take to come back. The second try of the published
+/// agents comes after two and a half seconds.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long an agent that was told to stop may take to do so.
+const STOP_TIME: Duration = Duration::from_secs(2);
+/// How many sessions are ended at once.
+const ENDED_AT_ONCE: usize = 64;
+
+/// What control needs to know of the agents of this process.
+#[derive(Clone, Debug)]
+pub struct AgentSettings {
+    /// Name of this node.
+    pub node: String,
+    /// Shown to people and told in events (`region`).
+    pub region: String,
+    /// Names and addresses that agents dial. The first is told where an agent names none.
+    pub names: Vec<String>,
+    /// Whether no other process uses the same store.
+    pub is_alone: bool,
+}
+
+/// The agents of this process.
+#[derive(Debug)]
+pub(crate) struct Agents {
+    pub(crate) bindings: Arc<Bindings>,
+    pub(crate) settings: AgentSettings,
+    /// Tells this run of the server from every other.
+    pub(crate) run: String,
+    sessions: Mutex<BTreeMap<String, Live>>,
+    /// Wakes the keeper.
+    woken: Notify,
+    certificate: Arc<Presented>,
+}
+
+/// A session of this run.
+#[derive(Debug)]
+struct Live {
+    account: String,
+    credential_id: String,
+    endpoints: BTreeSet<String>,
+    /// Set while it has no connection: when it is over, and why.
+    leaving: Option<(Instant, EndReason)>,
+    /// When it is to be cut, if it has not ended by then, and why.
+    cut: Option<(Instant, &'static str)>,
+}
+
+impl Agents {
+    pub(crate) fn new(bindings: Arc<Bindings>, settings: AgentSettings, run: Ksuid) -> Self {
+        Self {
+            bindings,
+            settings,
+            run: runs::id_of(run),
+            sessions: Mutex::default(),
+            woken: Notify::new(),
+            certificate: Arc::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Live>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The certificate that agents are shown.
+#[derive(Debug, Default)]
+struct Presented(ArcSwapOption<CertifiedKey>);
+
+impl ResolvesServerCert for Presented {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.0.load_full()
+    }
+}
+
+/// What the keeper has seen.
+struct Seen {
+    credentials: Mirror<()>,
+    keys: Mirror<()>,
+    ingresses: Mirror<Option<String>>,
+    /// Names of the certificate, and when it is time for another.
+    certificate: (Vec<String>, Timestamp),
+    /// When runs were last looked at.
+    runs_at: Option<Instant>,
+}
+
+impl Control {
+    /// Gets ready for agents: what an earlier run left behind is cleared away, and there is a
+    /// certificate to show. Before anything else of agents.
+    pub async fn begin_agents(&self) -> Result<(), Fault> {
+        let Some(agents) = &self.agents else {
+            return Ok(());
+        };
+        self.register_run(agents).await?;
+        self.look_at_runs(agents).await?;
+        let mut seen = Seen::nothing();
+        self.renew_certificate(agents, &mut seen).await
+    }
+
+    /// What agents are shown unless the operator has a certificate of his own: one of the
+    /// installation's authority.
+    pub fn agent_certificate(&self) -> Option<Arc<dyn ResolvesServerCert>> {
+        let agents = self.agents.as_ref()?;
+        Some(Arc::clone(&agents.certificate) as _)
+    }
+
+    /// Ends sessions whose time has come, for whatever reason, until cancelled.
+    pub async fn keep_agents(self: Arc<Self>, cancel: CancellationToken) {
+        let Some(agents) = &self.agents else { return };
+        let mut seen = Seen::nothing();
+        let mut revision = self.store.watch();
+        while !cancel.is_cancelled() {
+            revision.mark_unchanged();
+            if let Err(fault) = self.keep(agents, &mut seen).await {
+                error!(cause = %fault.chain(), "sessions of agents stay as they are");
+            }
+            self.end_those_due(agents, Instant::now()).await;
+            let until = agents
+                .next_deadline()
+                .min(Instant::now() + runs::LOOK_EVERY);
+            tokio::select! {
+                () = tokio::time::sleep_until(until.into()) => {}
+                _ = revision.changed() => {}
+                () = agents.woken.notified() => {}
+                () = cancel.cancelled() => {}
+            }
+        }
+        // Nobody comes back to this run.
+        self.end_those_due(agents, Instant::now() + GRACE).await;
+        if let Err(fault) = self.unregister_run(agents).await {
+            warn!(cause = %fault.chain(), "the next start will find that this one is over");
+        }
+    }
+
+    async fn keep(&self, agents: &Agents, seen: &mut Seen) -> Result<(), Fault> {
+        seen.credentials.refresh(&self.store, |_| ()).await?;
+        seen.keys.refresh(&self.store, |_| ()).await?;
+        let revoked: Vec<String> = agents
+            .lock()
+            .iter()
+            .filter(|(_, live)| !seen.knows(&live.credential_id))
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in revoked {
+            if !agents.bindings.hang_up(&id, ask::CREDENTIAL_DELETED) {
+                let reason = EndReason::Stopped(ask::CREDENTIAL_DELETED.into());
+                agents.leave(&id, Instant::now(), reason);
+            }
+        }
+        if seen
+            .runs_at
+            .is_none_or(|at| at.elapsed() >= runs::LOOK_EVERY)
+        {
+            seen.runs_at = Some(Instant::now());
+            self.renew_run(agents).await?;
+            self.look_at_runs(agents).await?;
+        }
+        self.renew_certificate(agents, seen).await
+    }
+
+    /// Puts another certificate in place when names have come or it is old.
+    async fn renew_certificate(&self, agents: &Agents, seen: &mut Seen) -> Result<(), Fault> {
+        seen.ingresses
+            .refresh(&self.store, |document| {
+                agent_ingress::domain_of(&document).ok()
+            })
+            .await?;
+        let mut names = agents.settings.names.clone();
+        for name in seen.ingresses.made().flatten() {
+            if !names.contains(name) {
+                names.push(name.clone());
+            }
+        }
+        let now = self.clock.now();
+        if seen.certificate.0 == names && now < seen.certificate.1 {
+            return Ok(());
+        }
+        let (key, renew_at) =
+            authority::sign_server(&self.store, &self.seal, &names, now, &*self.entropy).await?;
+        agents.certificate.0.store(Some(key));
+        seen.certificate = (names, renew_at);
+        Ok(())
+    }
+
+    /// Ends the sessions that nobody came back to, and cuts those that were to end by now.
+    async fn end_those_due(self: &Arc<Self>, agents: &Agents, now: Instant) {
+        let mut due = Vec::new();
+        for (id, live) in &mut *agents.lock() {
+            if let Some((at, why)) = live.cut
+                && at <= now
+            {
+                live.cut = None;
+                agents.bindings.hang_up(id, why);
+            }
+            if let Some((at, reason)) = &live.leaving
+                && *at <= now
+            {
+                due.push((id.clone(), reason.clone()));
+            }
+        }
+        let mut ending = JoinSet::new();
+        for (id, reason) in due {
+            if ending.len() >= ENDED_AT_ONCE {
+                ending.join_next().await;
+            }
+            let control = Arc::clone(self);
+            ending.spawn(async move { control.end_session(&id, &reason).await });
+        }
+        ending.join_all().await;
+    }
+
+    /// Ends a session that has no connection, unless it has come back.
+    async fn end_session(&self, id: &str, reason: &EndReason) {
+        let Some(agents) = &self.agents else { return };
+        let _turn = self.turns.of(id).await;
+        {
+            let mut sessions = agents.lock();
+            if agents.bindings.is_connected(id) {
+                if let Some(live) = sessions.get_mut(id) {
+                    live.leaving = None;
+                }
+                return;
+            }
+            if sessions.get(id).is_none_or(|live| live.leaving.is_none()) {
+                return;
+            }
+        }
+        match self
+            .remove_session(id, &agents.run, &reason.to_string())
+            .await
+        {
+            Ok(()) => {
+                agents.lock().remove(id);
+                info!(session.id = id, %reason, "an agent session is over");
+            }
+            Err(fault) => {
+                error!(session.id = id, cause = %fault.chain(), "an agent session stays on record; it is tried again");
+                agents.leave(id, Instant::now() + GRACE, reason.clone());
+            }
+        }
+    }
+
+    /// Takes a session of a run off the record with all it served, and tells of it. Nothing happens if
+    /// it is there no more, or has moved to another run.
+    async fn remove_session(&self, id: &str, run: &str, error: &str) -> Result<(), Fault> {
+        let doing = || format!("ending the agent session {id}");
+        for _ in 0..RUNS_MAX {
+            let kind = tunnel_session::TYPE.kind;
+            let Some(document) = self.store.get(kind, id).await? else {
+                return Ok(());
+            };
+            let session: TunnelSession = stored::read(&document)?;
+            if session.run != run {
+                return Ok(());
+            }
+            let caller = session.caller(&document.head.account);
+            let cx = self.cx(&caller, &self.settings.base_url);
+            let endpoints = cx.referring(endpoint::TYPE.kind, &document.head).await?;
+            let mut changes = endpoint::agent::removal(&cx, endpoints)
+                .await
+                .map_err(|error| Fault::new(doing(), error))?;
+            for document in cx.referring(tunnel::TYPE.kind, &document.head).await? {
+                let why = tunnel::TYPE.silent.unwrap_or_default();
+                changes = changes.and(Changes::remove(document.head, Told::Nothing { why }));
+            }
+            let told = told::stopped(&cx, &document.head, &session, error)?;
+            changes = changes.and(Changes::remove(document.head, told));
+            match self.store.commit(changes).await {
+                Ok(_) => return Ok(()),
+                Err(CommitError::Fault(fault)) => return Err(fault),
+                // Something of it came or went meanwhile.
+                Err(_) => {}
+            }
+        }
+        Err(Fault::bare(format!("{}: it keeps changing", doing())))
+    }
+
+    /// Waits until the edge of this process runs on a revision, if there is one.
+    async fn reaches_edge(&self, revision: i64) -> Result<(), Refusal> {
+        const LATE: Code = Code::new(802);
+        if self.edge.is_none() {
+            return Ok(());
+        }
+        let mut published = self.published.subscribe();
+        let reached = published.wait_for(|published| *published >= revision);
+        match tokio::time::timeout(REACHED_WITHIN, reached).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(Refusal::of(LATE)),
+        }
+    }
+
+    /// How many sessions of agents there are in this process, those that may come back among them.
+    pub fn agent_sessions(&self) -> usize {
+        self.agents.as_ref().map_or(0, |agents| agents.lock().len())
+    }
+}
+
+/// For what was bound to reach the edge.
+const REACHED_WITHIN: Duration = Duration::from_secs(15);
+
+impl Seen {
+    fn nothing() -> Self {
+        Self {
+            credentials: Mirror::of(tunnel_credential::TYPE.kind),
+            keys: Mirror::of(ssh_public_key::TYPE.kind),
+            ingresses: Mirror::of(agent_ingress::TYPE.kind),
+            certificate: (Vec::new(), Timestamp::from_unix_seconds(0)),
+            runs_at: None,
+        }
+    }
+
+    fn knows(&self, credential_id: &str) -> bool {
+        self.credentials.contains(credential_id) || self.keys.contains(credential_id)
+    }
+}
+
+impl Agents {
+    /// A session has no connection, and is over at `at` unless it comes back.
+    fn leave(&self, id: &str, at: Instant, reason: EndReason) {
+        if let Some(live) = self.lock().get_mut(id) {
+            live.leaving = Some((at, reason));
+        }
+        self.woken.notify_one();
+    }
+
+    fn next_deadline(&self) -> Instant {
+        let sessions = self.lock();
+        let deadlines = sessions.values().flat_map(|live| {
+            let leaving = live.leaving.as_ref().map(|(at, _)| *at);
+            leaving.into_iter().chain(live.cut.map(|(at, _)| at))
+        });
+        let far = Instant::now() + runs::LOOK_EVERY;
+        deadlines.min().unwrap_or(far)
+    }
+}
+
+impl TunnelSession {
+    /// Who the agent acts as.
+    fn caller(&self, account: &str) -> Caller {
+        Caller {
+            owner_id: self.principal_id.clone(),
+            owner_kind: match self.principal_id.split_once('_') {
+                Some(("usr", _)) => OwnerKind::User,
+                _ => OwnerKind::Bot,
+            },
+            // Of no consequence: what an agent may do is in the acl of its credential.
+            role: Role::Developer,
+            key_id: self.credential_id.clone(),
+            subject: self.principal_subject.clone(),
+            account: account.to_owned(),
+        }
+    }
+}
+
+/// What an agent is told: a refusal as it is, a failure of ours as one sentence.
+fn answered<T>(result: Result<T, Error>) -> Result<T, Refusal> {
+    const FAILED: Code = Code::new(802);
+    result.map_err(|error| match error {
+        Error::Refused(refusal) => refusal,
+        Error::Faulted(fault) => {
+            error!(cause = %fault.chain(), "an agent's request failed");
+            Refusal::new(
+                FAILED,
+                "The server failed to do this; its log says why. Try again.",
+            )
+        }
+    })
+}
+
+impl Gate for Control {
+    fn admit(&self, hello: Hello) -> BoxFuture<'_, Result<Grant, Refusal>> {
+        Box::pin(async { answered(self.admit_session(hello).await) })
+    }
+
+    fn bind<'a>(
+        &'a self,
+        grant: &'a Grant,
+        want: &'a Wanted,
+    ) -> BoxFuture<'a, Result<Binding, Refusal>> {
+        Box::pin(async { answered(self.bind_endpoint(&grant.session_id, want).await) })
+    }
+
+    fn bind_labels<'a>(
+        &'a self,
+        grant: &'a Grant,
+        want: &'a LabelledRequest,
+    ) -> BoxFuture<'a, Result<String, Refusal>> {
+        Box::pin(async { answered(self.refuse_labels(&grant.session_id, want).await) })
+    }
+
+    fn patch<'a>(
+        &'a self,
+        grant: &'a Grant,
+        change: &'a PatchRequest,
+    ) -> BoxFuture<'a, Result<(), Refusal>> {
+        Box::pin(async { answered(self.patch_endpoint(&grant.session_id, change).await) })
+    }
+
+    fn unbind<'a>(&'a self, grant: &'a Grant, id: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            if let Err(fault) = self.unbind_endpoint(&grant.session_id, id).await {
+                error!(endpoint.id = id, cause = %fault.chain(), "an endpoint stays on record until its session is over");
+            }
+        })
+    }
+
+    fn ended(&self, end: SessionEnd) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let Some(agents) = &self.agents else { return };
+            let id = &end.grant.session_id;
+            if end.reason.may_pass() {
+                agents.leave(id, Instant::now() + GRACE, end.reason);
+                return;
+            }
+            agents.leave(id, Instant::now(), end.reason.clone());
+            self.end_session(id, &end.reason).await;
+        })
+    }
+}

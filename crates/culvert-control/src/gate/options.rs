@@ -1,0 +1,386 @@
+//! How an agent wants its traffic treated becomes a traffic policy: older agents send options, newer
+//! ones the policy itself, and both run on the same actions (contract: agent protocol 5.2).
+//!
+//! Each option is a row of [`OPTIONS`]: the rules it stands for. Rules of options come before those of
+//! the agent's own policy. Whether an action exists is decided where policies are compiled, so an option
+//! whose action is not built yet is refused with that decision's code.
+
+use std::collections::BTreeMap;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use culvert_base::{Code, Refusal};
+use culvert_edge::{Phase, Source};
+use culvert_tunnel::server::Wanted;
+use culvert_tunnel::wire::HeaderChanges;
+use serde_json::{Map, Value, json};
+
+/// An option of agents.
+struct Option_ {
+    /// As agents spell it.
+    name: &'static str,
+    /// The rules it stands for; none where it was not sent.
+    rules: fn(&Wanted) -> Result<Rules, Wrong>,
+}
+
+/// Rules, each for its phase.
+type Rules = Vec<(Phase, Value)>;
+
+/// Why an option is not taken.
+struct Wrong(&'static str);
+
+/// Every option, in the order in which they act.
+const OPTIONS: &[Option_] = &[
+    option("IPPolicyRef", ip_policy),
+    option("IPRestriction", ip_restriction),
+    option("MutualTLSCA", mutual_tls),
+    option("TLSTermination", tls_termination),
+    option("UserAgentFilter", user_agent_filter),
+    option("BasicAuth", basic_auth),
+    option("OAuth", oauth),
+    option("OIDC", oidc),
+    option("WebhookVerification", webhook_verification),
+    option("CircuitBreaker", circuit_breaker),
+    option("RequestHeaders", request_headers),
+    option("ResponseHeaders", response_headers),
+    option("Compression", compression),
+    option("WebsocketTCPConverter", websocket_converter),
+];
+
+const fn option(name: &'static str, rules: fn(&Wanted) -> Result<Rules, Wrong>) -> Option_ {
+    Option_ { name, rules }
+}
+
+/// The text of the policy that an agent wants; empty for none.
+///
+/// # Errors
+/// Code 359 for an option that makes no sense, 2236 for a policy that cannot be read.
+pub(crate) fn policy(want: &Wanted) -> Result<String, Refusal> {
+    const WRONG: Code = Code::new(359);
+    let mut phases: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+    for option in OPTIONS {
+        let rules = (option.rules)(want).map_err(|Wrong(why)| {
+            let name = option.name;
+            Refusal::new(WRONG, format!("The option `{name}` of the endpoint {why}."))
+        })?;
+        for (phase, rule) in rules {
+            phases.entry(phase.name()).or_default().push(rule);
+        }
+    }
+    let own = want.options.traffic_policy.trim();
+    let given = match own {
+        "" => None,
+        text => Some(Source::read(text)?.to_json()),
+    };
+    let modern = given.as_ref().and_then(modernised);
+    if phases.is_empty() && modern.is_none() {
+        return Ok(own.to_owned());
+    }
+    let mut whole = modern.or(given).unwrap_or_else(|| json!({}));
+    for (phase, mut rules) in phases {
+        let behind = whole.get_mut(phase).map(Value::take);
+        match behind {
+            None | Some(Value::Null) => {}
+            Some(Value::Array(behind)) => rules.extend(behind),
+            // Whoever compiles it says what is wrong.
+            Some(other) => rules.push(other),
+        }
+        whole[phase] = rules.into();
+    }
+    Ok(whole.to_string())
+}
+
+/// A policy of the form before this one, with capital letters and two phases, in today's form; `None`
+/// for one that has it.
+fn modernised(given: &Value) -> Option<Value> {
+    let phases = given.as_object()?;
+    let mut modern = Map::new();
+    for (name, rules) in phases {
+        let phase = match name.to_ascii_lowercase().as_str() {
+            "inbound" => Phase::Request,
+            "outbound" => Phase::Response,
+            // Whether a policy was on was said in the document.
+            "enabled" => continue,
+            _ => return None,
+        };
+        let rules: Vec<Value> = rules.as_array().into_iter().flatten().map(rule).collect();
+        modern.insert(phase.name().to_owned(), rules.into());
+    }
+    (!modern.is_empty()).then(|| modern.into())
+}
+
+fn rule(given: &Value) -> Value {
+    let mut modern = lowered(given);
+    if let Some(Value::Array(actions)) = modern.get_mut("actions") {
+        for action in actions {
+            *action = lowered(action);
+        }
+    }
+    // What was left out was written as nothing.
+    if let Value::Object(fields) = &mut modern {
+        fields.retain(|_, value| !value.is_null() && value != "");
+    }
+    modern
+}
+
+/// The object with its names in small letters.
+fn lowered(given: &Value) -> Value {
+    match given {
+        Value::Object(fields) => fields
+            .iter()
+            .map(|(name, value)| (name.to_ascii_lowercase(), value.clone()))
+            .collect::<Map<_, _>>()
+            .into(),
+        other => other.clone(),
+    }
+}
+
+/// A rule with one action.
+fn acts(phase: Phase, action: &str, config: Value) -> (Phase, Value) {
+    let rule = json!({"actions": [{"type": action, "config": config}]});
+    (phase, rule)
+}
+
+/// A rule that refuses what an expression holds for.
+fn denies(expression: String) -> (Phase, Value) {
+    let rule = json!({"expressions": [expression], "actions": [{"type": "deny"}]});
+    (Phase::Request, rule)
+}
+
+/// Text that is meant as it is, where templates are taken.
+fn literal(text: &str) -> String {
+    text.replace("${", "$${")
+}
+
+fn ip_policy(want: &Wanted) -> Result<Rules, Wrong> {
+    if want.ip_policy.is_empty() {
+        return Ok(Vec::new());
+    }
+    let config = json!({"ip_policies": [want.ip_policy]});
+    Ok(vec![acts(Phase::Connect, "restrict-ips", config)])
+}
+
+fn ip_restriction(want: &Wanted) -> Result<Rules, Wrong> {
+    let Some(restriction) = &want.options.ip_restriction else {
+        return Ok(Vec::new());
+    };
+    if restriction.allow_cidrs.is_empty() && restriction.deny_cidrs.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut allow = restriction.allow_cidrs.clone();
+    if allow.is_empty() {
+        // Who only denies means to let everybody else in.
+        allow = vec!["0.0.0.0/0".into(), "::/0".into()];
+    }
+    let config = json!({"allow": allow, "deny": restriction.deny_cidrs});
+    Ok(vec![acts(Phase::Connect, "restrict-ips", config)])
+}
+
+fn mutual_tls(want: &Wanted) -> Result<Rules, Wrong> {
+    let options = &want.options;
+    let Some(authorities) = options
+        .mutual_tls_ca
+        .as_ref()
+        .or(options.mutual_tls_at_edge.as_ref())
+        .filter(|authorities| !authorities.mutual_tls_ca.is_empty())
+    else {
+        return Ok(Vec::new());
+    };
+    let pem = pem(&authorities.mutual_tls_ca)?;
+    let config = json!({"mutual_tls_certificate_authorities": [pem]});
+    Ok(vec![acts(Phase::Connect, "terminate-tls", config)])
+}
+
+fn tls_termination(want: &Wanted) -> Result<Rules, Wrong> {
+    let Some(termination) = &want.options.tls_termination else {
+        return Ok(Vec::new());
+    };
+    let config = match (termination.cert.as_str(), termination.key.reveal()) {
+        ("", "") => json!({}),
+        (certificate, key) => json!({
+            "server_certificate": pem(certificate)?,
+            "server_private_key": pem(key)?,
+        }),
+    };
+    Ok(vec![acts(Phase::Connect, "terminate-tls", config)])
+}
+
+/// PEM in base64.
+fn pem(base64: &str) -> Result<String, Wrong> {
+    STANDARD
+        .decode(base64)
+        .ok()
+        .and_then(|bytes| String::from_utf8(bytes).ok())
+        .ok_or(Wrong("must be PEM in base64"))
+}
+
+/// Who is allowed is let in whatever else denies them. Where only some are allowed, nobody else is.
+fn user_agent_filter(want: &Wanted) -> Result<Rules, Wrong> {
+    let Some(filter) = &want.options.user_agent_filter else {
+        return Ok(Vec::new());
+    };
+    let any = |patterns: &[String]| {
+        let each = patterns
+            .iter()
+            .map(|pattern| format!("req.user_agent.matches({})", Value::from(pattern.as_str())));
+        format!("({})", each.collect::<Vec<_>>().join(" || "))
+    };
+    Ok(match (&filter.allow[..], &filter.deny[..]) {
+        ([], []) => Vec::new(),
+        (allow, []) => vec![denies(format!("!{}", any(allow)))],
+        ([], deny) => vec![denies(any(deny))],
+        (allow, deny) => vec![denies(format!("{} && !{}", any(deny), any(allow)))],
+    })
+}
+
+fn basic_auth(want: &Wanted) -> Result<Rules, Wrong> {
+    let options = &want.options;
+    let mut credentials: Vec<String> = Vec::new();
+    if !options.auth.is_empty() {
+        credentials.push(literal(&options.auth));
+    }
+    for user in options.basic_auth.iter().flat_map(|auth| &auth.credentials) {
+        let password = user.cleartext_password.reveal();
+        if password.is_empty() {
+            return Err(Wrong("needs passwords in clear; hashed ones are not taken"));
+        }
+        credentials.push(literal(&format!("{}:{password}", user.username)));
+    }
+    if credentials.is_empty() {
+        return Ok(Vec::new());
+    }
+    let config = json!({"credentials": credentials});
+    Ok(vec![acts(Phase::Request, "basic-auth", config)])
+}
+
+fn oauth(want: &Wanted) -> Result<Rules, Wrong> {
+    let Some(login) = &want.options.oauth else {
+        return Ok(Vec::new());
+    };
+    let mut config = json!({"provider": login.provider});
+    application(
+        &mut config,
+        &login.client_id,
+        login.client_secret.reveal(),
+        &login.scopes,
+    );
+    let mut rules = vec![acts(Phase::Request, "oauth", config)];
+    rules.extend(only("oauth", &login.allow_emails, &login.allow_domains));
+    Ok(rules)
+}
+
+fn oidc(want: &Wanted) -> Result<Rules, Wrong> {
+    let Some(login) = &want.options.oidc else {
+        return Ok(Vec::new());
+    };
+    let mut config = json!({"issuer_url": login.issuer_url});
+    application(
+        &mut config,
+        &login.client_id,
+        login.client_secret.reveal(),
+        &login.scopes,
+    );
+    let mut rules = vec![acts(Phase::Request, "openid-connect", config)];
+    rules.extend(only("oidc", &login.allow_emails, &login.allow_domains));
+    Ok(rules)
+}
+
+fn application(config: &mut Value, id: &str, secret: &str, scopes: &[String]) {
+    if !id.is_empty() {
+        config["client_id"] = literal(id).into();
+    }
+    if !secret.is_empty() {
+        config["client_secret"] = literal(secret).into();
+    }
+    if !scopes.is_empty() {
+        config["scopes"] = scopes.into();
+    }
+}
+
+/// Refuses whoever logged in with another address.
+fn only(action: &str, emails: &[String], domains: &[String]) -> Option<(Phase, Value)> {
+    let email = format!("actions.ngrok.{action}.identity.email");
+    let by_email = (!emails.is_empty()).then(|| format!("{email} in {}", json!(emails)));
+    let by_domain = domains
+        .iter()
+        .map(|domain| format!("{email}.endsWith({})", json!(format!("@{domain}"))));
+    let admitted: Vec<String> = by_email.into_iter().chain(by_domain).collect();
+    (!admitted.is_empty()).then(|| denies(format!("!({})", admitted.join(" || "))))
+}
+
+fn webhook_verification(want: &Wanted) -> Result<Rules, Wrong> {
+    let Some(verification) = &want.options.webhook_verification else {
+        return Ok(Vec::new());
+    };
+    let mut config = json!({"provider": verification.provider.to_ascii_lowercase()});
+    if !verification.secret.is_empty() {
+        config["secret"] = literal(verification.secret.reveal()).into();
+    }
+    Ok(vec![acts(Phase::Request, "verify-webhook", config)])
+}
+
+fn circuit_breaker(want: &Wanted) -> Result<Rules, Wrong> {
+    let Some(breaker) = &want.options.circuit_breaker else {
+        return Ok(Vec::new());
+    };
+    let config = json!({"error_threshold": breaker.error_threshold});
+    Ok(vec![acts(Phase::Request, "circuit-breaker", config)])
+}
+
+fn request_headers(want: &Wanted) -> Result<Rules, Wrong> {
+    header_changes(Phase::Request, want.options.request_headers.as_ref())
+}
+
+fn response_headers(want: &Wanted) -> Result<Rules, Wrong> {
+    header_changes(Phase::Response, want.options.response_headers.as_ref())
+}
+
+/// Most names of one action.
+const NAMES_MAX: usize = 10;
+
+fn header_changes(phase: Phase, changes: Option<&HeaderChanges>) -> Result<Rules, Wrong> {
+    let Some(changes) = changes else {
+        return Ok(Vec::new());
+    };
+    let mut rules: Rules = changes
+        .remove
+        .chunks(NAMES_MAX)
+        .map(|names| acts(phase, "remove-headers", json!({"headers": names})))
+        .collect();
+    // A name that is added twice needs two actions.
+    let mut actions: Vec<Map<String, Value>> = Vec::new();
+    for field in &changes.add {
+        let (name, value) = field
+            .split_once(':')
+            .ok_or(Wrong("must have fields of the form `name:value`"))?;
+        let (name, value) = (name.trim(), Value::from(value.trim()));
+        let has_room = |action: &&mut Map<String, Value>| {
+            action.len() < NAMES_MAX && !action.contains_key(name)
+        };
+        match actions.iter_mut().find(has_room) {
+            Some(action) => {
+                action.insert(name.to_owned(), value);
+            }
+            None => actions.push(Map::from_iter([(name.to_owned(), value)])),
+        }
+    }
+    let added = actions
+        .into_iter()
+        .map(|headers| acts(phase, "add-headers", json!({"headers": headers})));
+    rules.extend(added);
+    Ok(rules)
+}
+
+fn compression(want: &Wanted) -> Result<Rules, Wrong> {
+    Ok(match want.options.compression {
+        None => Vec::new(),
+        Some(_) => vec![acts(Phase::Response, "compress-response", json!({}))],
+    })
+}
+
+fn websocket_converter(want: &Wanted) -> Result<Rules, Wrong> {
+    match want.options.websocket_tcp_converter {
+        None => Ok(Vec::new()),
+        Some(_) => Err(Wrong("is not supported: WebSocket passes through as it is")),
+    }
+}

@@ -1,0 +1,166 @@
+//! What is told of sessions of agents (contract: events 5.1).
+
+use culvert_base::{Fault, Timestamp};
+use culvert_events::catalogue::AuditKind;
+use culvert_events::{EventId, Principal, Reference, encode};
+use culvert_store::{Head, Told};
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use serde::Serialize;
+
+use crate::cx::Cx;
+use crate::resource::tunnel_session::{self, TunnelSession};
+use crate::resource::{self, Uri};
+
+const START: &str = "agent_session_start.v0";
+const STOP: &str = "agent_session_stop.v0";
+
+/// Names of both kinds.
+pub(crate) const NAMES: [&str; 2] = [START, STOP];
+
+/// The object of both events.
+#[derive(Serialize, JsonSchema)]
+struct Object<'a> {
+    /// The session.
+    session: resource::Reference<'a>,
+    /// The tunnel credential or SSH public key that the agent showed.
+    credential: resource::Reference<'a>,
+    /// Address that the agent came from.
+    agent_ip: &'a str,
+    /// Address that it came to.
+    ingress_server_ip: &'a str,
+    /// Region of the server; empty where none is configured.
+    region: &'a str,
+    /// Name that the agent asked for, else the first name of the server.
+    ingress_hostname: &'a str,
+    /// As the agent says it, at most 1024 bytes.
+    user_agent: &'a str,
+    /// The agent's own, at most 4096 bytes.
+    metadata: &'a str,
+    /// As the agent says it.
+    os: &'a str,
+    /// As the agent says it.
+    arch: &'a str,
+    /// `muxado` or `ssh`.
+    transport: &'a str,
+    /// When the agent was let in, or was not.
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    started_at: Timestamp,
+    /// When the session ends at the latest; null without a limit.
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
+    expires_at: Option<Timestamp>,
+    /// When it ended; null on start.
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
+    stopped_at: Option<Timestamp>,
+    /// Null: every version of agents is current.
+    deprecated: Option<Deprecated>,
+    /// Why the session ended, or was refused; empty for one that began.
+    error: &'a str,
+}
+
+/// A version of agents that will be refused some day.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Deprecated {
+    upcoming_minimum_version: String,
+    upcoming_enforcement_date: String,
+    message: String,
+}
+
+/// Both kinds.
+pub(crate) fn kinds() -> [AuditKind; 2] {
+    let schema = SchemaSettings::draft2020_12()
+        .for_serialize()
+        .with(|settings| settings.inline_subschemas = true)
+        .into_generator()
+        .into_root_schema_for::<Object<'static>>()
+        .to_value();
+    let kind = |name: &str, doc: &str| AuditKind {
+        name: name.to_owned(),
+        doc: doc.to_owned(),
+        schema: schema.clone(),
+    };
+    [
+        kind(
+            START,
+            "An agent began a session, or a known one was refused, which `error` tells.",
+        ),
+        kind(
+            STOP,
+            "A session of an agent ended, which `error` tells why.",
+        ),
+    ]
+}
+
+/// A session began.
+pub(crate) fn started(cx: &Cx<'_>, head: &Head, session: &TunnelSession) -> Result<Told, Fault> {
+    told(cx, START, head, session, None, "")
+}
+
+/// A known agent was refused.
+pub(crate) fn refused(
+    cx: &Cx<'_>,
+    head: &Head,
+    session: &TunnelSession,
+    error: &str,
+) -> Result<Told, Fault> {
+    told(cx, START, head, session, None, error)
+}
+
+/// A session ended.
+pub(crate) fn stopped(
+    cx: &Cx<'_>,
+    head: &Head,
+    session: &TunnelSession,
+    error: &str,
+) -> Result<Told, Fault> {
+    let now = cx.clock.now().whole_seconds();
+    told(cx, STOP, head, session, Some(now), error)
+}
+
+fn told(
+    cx: &Cx<'_>,
+    kind: &str,
+    head: &Head,
+    session: &TunnelSession,
+    stopped_at: Option<Timestamp>,
+    error: &str,
+) -> Result<Told, Fault> {
+    let credentials = tunnel_session::collection_of(&session.credential_id);
+    let credential = Uri {
+        base: cx.base,
+        collection: credentials,
+        id: &session.credential_id,
+    };
+    let principal = Principal {
+        id: session.principal_id.clone(),
+        subject: session.principal_subject.clone(),
+        source: "Agent",
+        credential: Some(Reference {
+            id: session.credential_id.clone(),
+            uri: credential.to_string(),
+        }),
+    };
+    let object = Object {
+        session: resource::Reference::to(cx.base, tunnel_session::TYPE.collection, &head.id),
+        credential: resource::Reference::to(cx.base, credentials, &session.credential_id),
+        agent_ip: &session.ip,
+        ingress_server_ip: &session.ingress_server_ip,
+        region: &session.region,
+        ingress_hostname: &session.ingress_hostname,
+        user_agent: &session.user_agent,
+        metadata: &session.metadata,
+        os: &session.os,
+        arch: &session.arch,
+        transport: &session.transport,
+        started_at: head.created_at,
+        expires_at: None,
+        stopped_at,
+        deprecated: None,
+        error,
+    };
+    let at = cx.clock.now();
+    let id = EventId::new(at, cx.entropy.bytes());
+    let event = encode::audit(kind, at, &id, &head.account, Some(&principal), &object)?;
+    Ok(Told::Event(event))
+}

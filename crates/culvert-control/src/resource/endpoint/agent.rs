@@ -1,0 +1,360 @@
+//! Endpoints that agents serve: what an agent may ask for, and what is kept of it (contract: agent
+//! protocol 5.2).
+
+use culvert_base::{Code, Description, Metadata, Refusal};
+use culvert_edge::{Protocol, ProxyVersion, Scheme, Upstream};
+use culvert_store::{Changes, Document};
+use serde::{Deserialize, Serialize};
+
+use super::{Address, AddressScheme, Binding, Endpoint, Settled, TYPE, place_of};
+use crate::Error;
+use crate::acl::Bound;
+use crate::claim;
+use crate::cx::Cx;
+use crate::pool;
+use crate::resource::reserved_domain;
+use crate::stored::{self, Format};
+use crate::traffic_policy::StoredPolicy;
+
+/// The agent's side of an endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub(crate) struct Served {
+    pub(crate) session_id: String,
+    pub(crate) tunnel_id: String,
+    /// The run of a server that the agent is connected to; nobody else can reach it.
+    pub(crate) run: String,
+    pub(crate) region: String,
+    /// As the agent announced it.
+    pub(crate) forwards_to: String,
+    /// `http1`, `http2` or empty.
+    pub(crate) forwards_proto: String,
+    /// Version of the PROXY protocol that the service wants; 0 for none.
+    pub(crate) proxy_version: u8,
+    pub(crate) name: String,
+}
+
+impl Served {
+    /// Where the edge sends its traffic.
+    pub(crate) fn upstream(&self, endpoint_id: &str, scheme: Scheme) -> Upstream {
+        let protocol = match self.forwards_proto.as_str() {
+            "http2" => Protocol::Http2,
+            _ => Protocol::Http1,
+        };
+        let proxy = match self.proxy_version {
+            1 => Some(ProxyVersion::One),
+            2 => Some(ProxyVersion::Two),
+            _ => None,
+        };
+        Upstream::agent(endpoint_id, scheme, protocol, proxy)
+    }
+}
+
+/// An address that an agent may have, and which traffic reaches it there.
+#[derive(Debug)]
+pub(crate) struct Place(Settled, Binding);
+
+impl Place {
+    /// The whole URL.
+    pub(crate) fn url(&self) -> &str {
+        &self.0.address.url
+    }
+
+    /// `host`, or `host:port` of a TCP address.
+    pub(crate) fn name(&self) -> String {
+        match self.0.address.scheme {
+            AddressScheme::Tcp => self.0.address.hostport(),
+            _ => self.0.address.host.clone(),
+        }
+    }
+
+    /// What the list of rules of a credential is asked about.
+    pub(crate) fn admitted_by(&self, acl: &crate::acl::Acl) -> bool {
+        match self.0.address.scheme {
+            AddressScheme::Tcp => acl.admits(Bound::Address(&self.0.address.hostport())),
+            _ => acl.admits(Bound::Host(&self.0.address.host)),
+        }
+    }
+
+    /// Ids of the endpoints that are there.
+    pub(crate) async fn occupants(&self, cx: &Cx<'_>) -> Result<Vec<String>, Error> {
+        claim::at(cx, &place_of(&self.0.address, self.1, &cx.caller.account)).await
+    }
+}
+
+/// The address for a request. `requested` is a URL, a host or a `host:port`; nothing for one that the
+/// installation chooses. `was_its` says that the agent proved that it had the
+/// address before, for the endpoint with this id.
+pub(crate) async fn settle(
+    cx: &Cx<'_>,
+    (proto, bindings): (&str, &[String]),
+    requested: Option<&str>,
+    endpoint_id: &str,
+    was_its: bool,
+) -> Result<Place, Error> {
+    const PART: Code = Code::new(9037);
+    const SLASH: Code = Code::new(9038);
+    const MALFORMED: Code = Code::new(326);
+    const UNREADABLE: Code = Code::new(301);
+    let url = match requested {
+        None => format!("{proto}://"),
+        Some(url) if url.contains("://") => url.to_owned(),
+        Some(name) => format!("{proto}://{name}"),
+    };
+    let authority = url.split_once("://").map_or("", |(_, rest)| rest);
+    if authority
+        .strip_suffix('/')
+        .is_some_and(|rest| !rest.contains(['/', '?', '#', '@']))
+    {
+        return Err(Refusal::of(SLASH).into());
+    }
+    if authority.contains(['/', '?', '#', '@', '\\']) {
+        return Err(Refusal::of(PART).into());
+    }
+    let wanted =
+        super::Wanted::parse(&url).map_err(|refusal| Refusal::new(MALFORMED, refusal.message))?;
+    if wanted.scheme.name() != proto {
+        let why = "The URL of the endpoint has another scheme than its protocol.";
+        return Err(Refusal::new(UNREADABLE, why).into());
+    }
+    let binding = super::binding(bindings, &wanted)?;
+    if let (AddressScheme::Tcp, true, Some(host), Some(port)) =
+        (wanted.scheme, was_its, &wanted.host, wanted.port)
+        && **host == *pool::host(cx.settings)
+    {
+        let address = Address {
+            url: format!("tcp://{host}:{port}"),
+            scheme: wanted.scheme,
+            host: host.to_string(),
+            port,
+        };
+        if let Some(place) = settle_again(cx, address, endpoint_id).await? {
+            return Ok(place);
+        }
+    }
+    let (scheme, host) = (wanted.scheme, wanted.host.clone());
+    match wanted.settle(cx, binding).await {
+        Ok(settled) => Ok(Place(settled, binding)),
+        Err(Error::Refused(refusal)) => Err(told(cx, scheme, host.as_ref(), refusal).await?.into()),
+        Err(fault) => Err(fault),
+    }
+}
+
+/// An address of the pool that the agent had, if nobody else has it now.
+async fn settle_again(
+    cx: &Cx<'_>,
+    address: Address,
+    endpoint_id: &str,
+) -> Result<Option<Place>, Error> {
+    let place = place_of(&address, Binding::Public, &cx.caller.account);
+    let occupants = claim::at(cx, &place).await?;
+    let taking = if occupants.iter().any(|id| id == endpoint_id) {
+        None
+    } else if let Some(taking) = pool::take_again(cx, &address.hostport()).await? {
+        Some(taking)
+    } else {
+        return Ok(None);
+    };
+    let settled = Settled {
+        address,
+        domain_id: None,
+        tcp_addr_id: None,
+        taking,
+    };
+    Ok(Some(Place(settled, Binding::Public)))
+}
+
+/// A refusal with the code that agents know.
+async fn told(
+    cx: &Cx<'_>,
+    scheme: AddressScheme,
+    host: Option<&culvert_base::net::HostName>,
+    refusal: Refusal,
+) -> Result<Refusal, Error> {
+    const NO_ADDRESS: Code = Code::new(307);
+    const NO_WILDCARD: Code = Code::new(318);
+    const NOT_RESERVED: Code = Code::new(319);
+    const ANOTHERS: Code = Code::new(320);
+    const PART: Code = Code::new(9037);
+    let code = match (refusal.code.map(Code::number), host) {
+        (Some(18023), _) => PART,
+        _ if scheme == AddressScheme::Tcp => NO_ADDRESS,
+        (Some(18006), Some(host)) => match reserved_domain::covering(cx, host).await? {
+            Some(found) if found.head.account != cx.caller.account => ANOTHERS,
+            _ if host.is_wildcard() => NO_WILDCARD,
+            _ => NOT_RESERVED,
+        },
+        _ => return Ok(refusal),
+    };
+    Ok(Refusal::new(code, refusal.message))
+}
+
+/// What an endpoint is made of, beside its address.
+#[derive(Debug)]
+pub(crate) struct Parts<'a> {
+    pub(crate) served: Served,
+    pub(crate) pooling_enabled: bool,
+    pub(crate) description: Description,
+    pub(crate) metadata: Metadata,
+    /// Text of the policy; empty for none.
+    pub(crate) policy: &'a str,
+}
+
+/// What is to be written for an endpoint.
+#[derive(Debug)]
+pub(crate) enum Written {
+    /// It is there as it should be.
+    Same,
+    /// Another body for the document that is there.
+    Replaced(Endpoint, Changes),
+    New(Endpoint, Changes),
+}
+
+impl Endpoint {
+    /// An endpoint of an agent; `before` is the one it had, if it is still there.
+    pub(crate) async fn serve(
+        cx: &Cx<'_>,
+        id: &str,
+        place: Place,
+        parts: Parts<'_>,
+        before: Option<&Document>,
+    ) -> Result<Written, Error> {
+        let before: Option<Self> = before.map(stored::read).transpose()?;
+        let Settled {
+            address,
+            domain_id,
+            tcp_addr_id,
+            taking,
+        } = place.0;
+        let binding = place.1;
+        let known = before.as_ref().and_then(|before| before.policy.as_ref());
+        let policy = match (parts.policy, known) {
+            ("", _) => None,
+            (text, Some(known)) if known.is(cx.seal, id, text)? => Some(known.clone()),
+            (text, _) => {
+                let scheme = address.scheme.of_edge();
+                Some(StoredPolicy::check(cx, id, scheme, true, text, None).await?)
+            }
+        };
+        let endpoint = Self {
+            format: Format,
+            description: parts.description,
+            metadata: parts.metadata,
+            address,
+            domain_id,
+            tcp_addr_id,
+            binding,
+            pooling_enabled: parts.pooling_enabled,
+            upstream: None,
+            policy,
+            principal_id: cx.caller.owner_id.clone(),
+            served: Some(parts.served),
+        };
+        let Some(before) = before else {
+            let also = match taking {
+                Some(taking) => taking.and(claim::join(cx, endpoint.want(cx, id)).await?),
+                None => claim::join(cx, endpoint.want(cx, id)).await?,
+            };
+            return Ok(Written::New(endpoint, also));
+        };
+        let stays = before.address == endpoint.address
+            && before.pooling_enabled == endpoint.pooling_enabled;
+        if stays && stored::write(&before)? == stored::write(&endpoint)? {
+            return Ok(Written::Same);
+        }
+        let mut also = taking.unwrap_or_default();
+        let account = &cx.caller.account;
+        if before.place(account) != endpoint.place(account) {
+            also = also.and(before.left(cx, id).await?);
+        }
+        if !stays {
+            also = also.and(claim::join(cx, endpoint.want(cx, id)).await?);
+        }
+        Ok(Written::Replaced(endpoint, also))
+    }
+
+    /// What an agent changes of its endpoint; what is absent stays.
+    pub(crate) async fn patched(
+        mut self,
+        cx: &Cx<'_>,
+        id: &str,
+        patch: Patch<'_>,
+    ) -> Result<(Self, Changes), Error> {
+        self.description = patch.description.unwrap_or(self.description);
+        self.metadata = patch.metadata.unwrap_or(self.metadata);
+        if let (Some(name), Some(served)) = (patch.name, &mut self.served) {
+            name.clone_into(&mut served.name);
+        }
+        match patch.policy {
+            None => {}
+            Some("") => self.policy = None,
+            Some(text) => {
+                let scheme = self.address.scheme.of_edge();
+                let before = self.policy.as_ref();
+                let checked = StoredPolicy::check(cx, id, scheme, true, text, before);
+                self.policy = Some(checked.await?);
+            }
+        }
+        let mut also = Changes::default();
+        if let Some(pooling) = patch.pooling_enabled
+            && pooling != self.pooling_enabled
+        {
+            self.pooling_enabled = pooling;
+            also = claim::join(cx, self.want(cx, id)).await?;
+        }
+        Ok((self, also))
+    }
+
+    /// The writes by which it leaves its address.
+    async fn left(&self, cx: &Cx<'_>, id: &str) -> Result<Changes, Error> {
+        let left = claim::leave(cx, id, &self.place(&cx.caller.account)).await?;
+        Ok(match self.held() {
+            Some(address) => left.and(pool::release(cx, &address).await?),
+            None => left,
+        })
+    }
+
+    /// What is known of the agent that serves it.
+    pub(crate) fn served(&self) -> Option<&Served> {
+        self.served.as_ref()
+    }
+}
+
+/// Changes to an agent's endpoint, by its agent.
+#[derive(Debug, Default)]
+pub(crate) struct Patch<'a> {
+    pub(crate) name: Option<&'a str>,
+    pub(crate) description: Option<Description>,
+    pub(crate) metadata: Option<Metadata>,
+    pub(crate) pooling_enabled: Option<bool>,
+    /// Text; empty for none.
+    pub(crate) policy: Option<&'a str>,
+}
+
+/// The writes by which endpoints leave their addresses and are gone. Nobody is told.
+pub(crate) async fn removal(cx: &Cx<'_>, documents: Vec<Document>) -> Result<Changes, Error> {
+    let mut changes = Changes::default();
+    let mut places: Vec<(String, Vec<String>)> = Vec::new();
+    for document in documents {
+        let endpoint: Endpoint = stored::read(&document)?;
+        if let Some(address) = endpoint.held() {
+            changes = changes.and(pool::release(cx, &address).await?);
+        }
+        // Two at one address leave it with one write.
+        let place = endpoint.place(&document.head.account);
+        let id = document.head.id.clone();
+        match places.iter_mut().find(|(known, _)| *known == place) {
+            Some((_, ids)) => ids.push(id),
+            None => places.push((place, vec![id])),
+        }
+        let why = TYPE.silent.unwrap_or_default();
+        changes = changes.and(Changes::remove(
+            document.head,
+            culvert_store::Told::Nothing { why },
+        ));
+    }
+    for (place, ids) in places {
+        let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+        changes = changes.and(claim::leave_all(cx, &ids, &place).await?);
+    }
+    Ok(changes)
+}

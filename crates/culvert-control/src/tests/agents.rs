@@ -1,0 +1,545 @@
+//! Agents at the gate: who is let in, what each may serve, and what is kept and told of it. No agent is
+//! connected here; the suite of the whole server has real ones.
+
+use std::net::SocketAddr;
+
+use culvert_base::{Refusal, Secret};
+use culvert_tunnel::server::{
+    About, Binding, EndReason, Former, Gate as AgentGate, Grant, Hello, Proof, SessionEnd,
+    Transport, Wanted,
+};
+use culvert_tunnel::wire::{LabelledRequest, Options, PatchRequest};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+
+/// A house whose edge is kept up to date.
+struct Open {
+    house: House,
+    _tasks: JoinSet<()>,
+}
+
+impl Open {
+    async fn start() -> Self {
+        let house = House::start().await;
+        house.control.begin_agents().await.unwrap();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(Arc::clone(&house.control).run(CancellationToken::new()));
+        tasks.spawn(Arc::clone(&house.control).keep_agents(CancellationToken::new()));
+        Self {
+            house,
+            _tasks: tasks,
+        }
+    }
+
+    /// Id and token of a new credential.
+    async fn credential(&self, acl: Value) -> (String, String) {
+        let made = self.house.post("/credentials", json!({"acl": acl})).await;
+        let made = made.body();
+        let text = |field: &str| made[field].as_str().unwrap().to_owned();
+        (text("id"), text("token"))
+    }
+
+    async fn admit(&self, hello: Hello) -> Result<Grant, u16> {
+        AgentGate::admit(&*self.house.control, hello)
+            .await
+            .map_err(code)
+    }
+
+    /// A session of a credential with this acl.
+    async fn session(&self, acl: Value) -> Grant {
+        let (_, token) = self.credential(acl).await;
+        self.admit(hello(&token)).await.unwrap()
+    }
+
+    async fn bind(&self, grant: &Grant, want: Wanted) -> Result<Binding, u16> {
+        self.house.control.bind(grant, &want).await.map_err(code)
+    }
+
+    async fn labels(&self, grant: &Grant) -> u16 {
+        let want = LabelledRequest {
+            labels: [("team".to_owned(), "red".to_owned())].into(),
+            ..LabelledRequest::default()
+        };
+        let refused = self.house.control.bind_labels(grant, &want).await;
+        code(refused.unwrap_err())
+    }
+
+    async fn end(&self, grant: Grant, reason: EndReason) {
+        let grant = Arc::new(grant);
+        self.house.control.ended(SessionEnd { grant, reason }).await;
+    }
+
+    async fn collection(&self, name: &str) -> Vec<Value> {
+        let shown = self.house.get(&format!("/{name}")).await.body();
+        shown[name].as_array().unwrap().clone()
+    }
+
+    /// Waits for a collection to be empty.
+    async fn until_empty(&self, name: &str) {
+        for _ in 0..6000 {
+            if self.collection(name).await.is_empty() {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        panic!("{name} stays");
+    }
+}
+
+fn code(refusal: Refusal) -> u16 {
+    codes::note(refusal.code);
+    refusal.code.unwrap().number()
+}
+
+fn hello(token: &str) -> Hello {
+    Hello {
+        proof: Proof::Token(Secret::new(token.to_owned())),
+        transport: Transport::Muxado,
+        former: None,
+        about: About {
+            version: "3.9".into(),
+            user_agent: "agent/3.9".into(),
+            os: "linux".into(),
+            arch: "amd64".into(),
+            metadata: "of the agent".into(),
+        },
+        peer: SocketAddr::from(([192, 0, 2, 1], 5000)),
+        local: SocketAddr::from(([192, 0, 2, 2], 8441)),
+        server_name: None,
+    }
+}
+
+fn http(domain: &str) -> Wanted {
+    Wanted {
+        proto: "https".into(),
+        forwards_to: "http://localhost:80".into(),
+        options: Options {
+            domain: domain.into(),
+            ..Options::default()
+        },
+        ..Wanted::default()
+    }
+}
+
+fn tcp(addr: &str) -> Wanted {
+    Wanted {
+        proto: "tcp".into(),
+        options: Options {
+            addr: addr.into(),
+            ..Options::default()
+        },
+        ..Wanted::default()
+    }
+}
+
+/// The same endpoint once more.
+fn again(want: &Wanted, had: &Binding) -> Wanted {
+    Wanted {
+        id: had.id.clone(),
+        token: had.token.clone(),
+        ..want.clone()
+    }
+}
+
+#[tokio::test]
+pub(super) async fn who_is_not_let_in_is_told_why() {
+    let open = Open::start().await;
+    let house = &open.house;
+    let (id, token) = open.credential(json!([])).await;
+    let unknown = token::generate(&*house.clock, &SeededEntropy::new(3));
+    for (token, expected) in [
+        ("", 4018),
+        ("hunter2", 105),
+        ("ak_000000000000000000000000000", 105),
+        (unknown.reveal(), 107),
+        // The token of an API key.
+        (house.token.reveal(), 107),
+    ] {
+        assert_eq!(open.admit(hello(token)).await.unwrap_err(), expected);
+    }
+    let unknown_key = Hello {
+        proof: Proof::PublicKey("SHA256:nobody".into()),
+        ..hello("")
+    };
+    assert_eq!(open.admit(unknown_key).await.unwrap_err(), 107);
+    // Nobody of any account is told of.
+    let (events, seq) = house.told_after(0).await;
+    let sessions = |events: &[Value]| -> Vec<Value> {
+        let of_sessions = events.iter().filter(|event| {
+            let kind = event["event_type"].as_str().unwrap();
+            kind.starts_with("agent_session_")
+        });
+        of_sessions.cloned().collect()
+    };
+    assert_eq!(sessions(&events), Vec::<Value>::new());
+
+    let mut long = hello(&token);
+    long.about.metadata = "x".repeat(4097);
+    assert_eq!(open.admit(long).await.unwrap_err(), 100);
+    let stranger = house.stranger().await;
+    let ingress = json!({"domain": "connect.another.example"});
+    let made = house
+        .call(&stranger, "POST", "/agent_ingresses", ingress)
+        .await;
+    made.body();
+    let elsewhere = Hello {
+        server_name: Some("connect.another.example".into()),
+        ..hello(&token)
+    };
+    assert_eq!(open.admit(elsewhere).await.unwrap_err(), 122);
+    let policy = house.ip_policy().await;
+    let restriction = json!({"type": "agent", "ip_policy_ids": [policy], "enforced": true});
+    let restriction = house.post("/ip_restrictions", restriction).await.body();
+    let path = format!("/ip_restrictions/{}", restriction["id"].as_str().unwrap());
+    // It is in force in a moment.
+    let mut refused = Ok(Grant::default());
+    while refused.is_ok() {
+        refused = open.admit(hello(&token)).await;
+    }
+    assert_eq!(refused.unwrap_err(), 115);
+    assert_eq!(house.delete(&path).await, Answered::NoContent);
+
+    // The account knows of those of its own.
+    let told = sessions(&house.told_after(seq).await.0);
+    let refused: Vec<&Value> = told
+        .iter()
+        .filter(|event| event["object"]["error"] != "")
+        .collect();
+    assert_eq!(refused.len(), 3, "{told:?}");
+    for event in refused {
+        assert_eq!(event["event_type"], "agent_session_start.v0");
+        assert_eq!(event["object"]["credential"]["id"], *id);
+        assert_eq!(event["principal"]["source"], "Agent");
+    }
+}
+
+#[tokio::test]
+pub(super) async fn a_suspended_account_has_no_sessions() {
+    let open = Open::start().await;
+    let (_, token) = open.credential(json!([])).await;
+    let account = &open.house.admin.account;
+    let document = open.house.store.get(Account::KIND, account).await.unwrap();
+    let mut document = document.unwrap();
+    let mut stored: Account = stored::read(&document).unwrap();
+    stored.suspended = true;
+    document.body = stored::write(&stored).unwrap();
+    let told = Told::Nothing { why: "a test" };
+    let changes = Changes::replace(document, told);
+    open.house.store.commit(changes).await.unwrap();
+    assert_eq!(open.admit(hello(&token)).await.unwrap_err(), 103);
+}
+
+#[tokio::test]
+pub(super) async fn sessions_have_a_limit_for_each_credential() {
+    let open = Open::start().await;
+    let (_, token) = open.credential(json!([])).await;
+    let first = open.admit(hello(&token)).await.unwrap();
+    for _ in 1..100 {
+        open.admit(hello(&token)).await.unwrap();
+    }
+    assert_eq!(open.admit(hello(&token)).await.unwrap_err(), 108);
+    // One that comes back is none more.
+    let back = Hello {
+        former: Some(Former {
+            session_id: first.session_id.clone(),
+            cookie: first.cookie,
+        }),
+        ..hello(&token)
+    };
+    assert_eq!(open.admit(back).await.unwrap().session_id, first.session_id);
+}
+
+#[tokio::test]
+pub(super) async fn what_may_not_be_served_is_refused_with_its_code() {
+    let open = Open::start().await;
+    let house = &open.house;
+    let stranger = house.stranger().await;
+    let reserved = json!({"domain": "another.example"});
+    let made = house
+        .call(&stranger, "POST", "/reserved_domains", reserved)
+        .await;
+    made.body();
+    let grant = open.session(json!([])).await;
+    let with = |change: fn(&mut Wanted)| {
+        let mut want = http("");
+        change(&mut want);
+        want
+    };
+    for (want, expected) in [
+        (http("*.foreign.example"), 318),
+        (http("foreign.example"), 319),
+        (http("another.example"), 320),
+        (http("a..example"), 326),
+        (http("https://u@a.culvert.localhost"), 9037),
+        (http("https://a.culvert.localhost:8443"), 9037),
+        (http("a.culvert.localhost/x"), 9037),
+        (http("https://a.culvert.localhost/"), 9038),
+        (http("tcp://a.culvert.localhost:1"), 301),
+        (tcp("1.tcp.culvert.localhost:20000"), 307),
+        (tcp("a.example"), 307),
+        (with(|want| want.options.proxy_proto = 3), 359),
+        (with(|want| want.forwards_proto = "http3".into()), 359),
+        (
+            with(|want| want.options.websocket_tcp_converter = Some(Default::default())),
+            359,
+        ),
+        (with(|want| want.metadata = "x".repeat(4097)), 100),
+        (with(|want| want.description = "x".repeat(256)), 18012),
+        (with(|want| want.bindings = vec!["nobody".into()]), 15005),
+        (with(|want| want.options.traffic_policy = "[]".into()), 2236),
+        (
+            with(|want| {
+                want.id = "ep_000000000000000000000000000".into();
+                want.token = "made up".into();
+            }),
+            335,
+        ),
+    ] {
+        let refused = open.bind(&grant, want.clone()).await;
+        assert_eq!(refused.unwrap_err(), expected, "{want:?}");
+    }
+    assert_eq!(open.labels(&grant).await, 358);
+    assert_eq!(open.collection("endpoints").await, Vec::<Value>::new());
+
+    // What the credential does not allow.
+    let address = house.post("/reserved_addrs", json!({})).await.body();
+    let address = address["addr"].as_str().unwrap();
+    let few = open.session(json!(["bind:one.culvert.localhost"])).await;
+    for (want, expected) in [
+        (http("two.culvert.localhost"), 316),
+        (http(""), 316),
+        (tcp(address), 308),
+        (tcp(""), 356),
+    ] {
+        assert_eq!(open.bind(&few, want).await.unwrap_err(), expected);
+    }
+    assert_eq!(open.labels(&few).await, 399);
+    let allowed = open.bind(&few, http("one.culvert.localhost")).await;
+    assert_eq!(allowed.unwrap().url, "https://one.culvert.localhost");
+    assert_eq!(
+        open.bind(&grant, tcp(address)).await.unwrap().name,
+        *address
+    );
+
+    // Two at one URL pool or are one too many.
+    let want = http("one.culvert.localhost");
+    assert_eq!(open.bind(&grant, want).await.unwrap_err(), 334);
+    let pooling = |domain| Wanted {
+        pooling_enabled: true,
+        ..http(domain)
+    };
+    let first = open.bind(&grant, pooling("p.culvert.localhost")).await;
+    let second = open.bind(&grant, pooling("p.culvert.localhost")).await;
+    assert_ne!(first.unwrap().id, second.unwrap().id);
+    let alone = open.bind(&grant, http("p.culvert.localhost")).await;
+    assert_eq!(alone.unwrap_err(), 334);
+}
+
+#[tokio::test]
+async fn a_session_that_comes_back_has_what_it_had() {
+    let open = Open::start().await;
+    let (_, token) = open.credential(json!([])).await;
+    let grant = open.admit(hello(&token)).await.unwrap();
+    let (_, seq) = open.house.told_after(0).await;
+    let wants = [http(""), tcp("")];
+    let mut had = Vec::new();
+    for want in &wants {
+        had.push(open.bind(&grant, want.clone()).await.unwrap());
+    }
+    assert!(had[0].url.starts_with("https://"), "{}", had[0].url);
+    assert!(had[0].url.ends_with(".culvert.localhost"));
+    assert!(had[1].url.starts_with("tcp://1.tcp.culvert.localhost:200"));
+    let endpoints = open.collection("endpoints").await;
+    let tunnels = open.collection("tunnels").await;
+    assert_eq!((endpoints.len(), tunnels.len()), (2, 2));
+
+    // The connection breaks, and the agent is back in time: nothing has happened.
+    let lost = EndReason::Lost("cut".into());
+    open.end(grant.clone(), lost.clone()).await;
+    let back = Hello {
+        former: Some(Former {
+            session_id: grant.session_id.clone(),
+            cookie: grant.cookie.clone(),
+        }),
+        ..hello(&token)
+    };
+    let same = open.admit(back.clone()).await.unwrap();
+    assert_eq!(same.session_id, grant.session_id);
+    for (want, had) in wants.iter().zip(&had) {
+        let kept = open.bind(&same, again(want, had)).await.unwrap();
+        assert_eq!((&kept.id, &kept.url), (&had.id, &had.url));
+    }
+    assert_eq!(open.collection("endpoints").await, endpoints);
+    assert_eq!(open.house.told_after(seq).await.0, Vec::<Value>::new());
+
+    // It stays away for longer: all is gone and told, and given back when it comes after all.
+    open.end(same, lost).await;
+    open.until_empty("tunnel_sessions").await;
+    assert_eq!(open.collection("endpoints").await, Vec::<Value>::new());
+    assert_eq!(open.collection("tunnels").await, Vec::<Value>::new());
+    let (told, seq) = open.house.told_after(seq).await;
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0]["event_type"], "agent_session_stop.v0");
+    assert_eq!(told[0]["object"]["error"], "transport error: cut");
+    let late = open.admit(back.clone()).await.unwrap();
+    assert_eq!(late.session_id, grant.session_id);
+    for (want, had) in wants.iter().zip(&had) {
+        let kept = open.bind(&late, again(want, had)).await.unwrap();
+        assert_eq!((&kept.id, &kept.url), (&had.id, &had.url));
+    }
+    let (told, _) = open.house.told_after(seq).await;
+    assert_eq!(told[0]["event_type"], "agent_session_start.v0");
+    assert_eq!(told[0]["object"]["error"], "");
+
+    // A cookie that is not its own is worth a new session.
+    let (_, other) = open.credential(json!([])).await;
+    let other = Hello {
+        proof: Proof::Token(Secret::new(other)),
+        ..back
+    };
+    let other = open.admit(other).await.unwrap();
+    assert_ne!(other.session_id, grant.session_id);
+    // But the token of an endpoint is: whoever has it takes the endpoint over.
+    let taken = open.bind(&other, again(&wants[0], &had[0])).await.unwrap();
+    assert_eq!(taken.url, had[0].url);
+    open.house.control.unbind(&late, &taken.id).await;
+    assert_eq!(open.collection("endpoints").await.len(), 2);
+    open.house.control.unbind(&other, &taken.id).await;
+    open.house.control.unbind(&other, &taken.id).await;
+    assert_eq!(open.collection("endpoints").await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_name_that_was_left_behind_is_free_at_once() {
+    let open = Open::start().await;
+    let first = open.session(json!([])).await;
+    let want = http("one.culvert.localhost");
+    let had = open.bind(&first, want.clone()).await.unwrap();
+    let second = open.session(json!([])).await;
+    assert_eq!(open.bind(&second, want.clone()).await.unwrap_err(), 334);
+    // The first is not connected any more, though it could come back.
+    open.end(first, EndReason::Closed).await;
+    let taken = open.bind(&second, want).await.unwrap();
+    assert_ne!(taken.id, had.id);
+    assert_eq!(open.collection("endpoints").await.len(), 1);
+}
+
+#[tokio::test]
+async fn an_agent_changes_its_endpoint_and_nobody_elses() {
+    let open = Open::start().await;
+    let grant = open.session(json!([])).await;
+    let bound = open.bind(&grant, http("")).await.unwrap();
+    let change = PatchRequest {
+        tunnel_id: bound.id.clone(),
+        name: Some("named".into()),
+        description: Some("described".into()),
+        metadata: Some("changed".into()),
+        pooling_enabled: Some(true),
+        traffic_policy: Some(r#"{"on_http_request":[{"actions":[{"type":"deny"}]}]}"#.into()),
+    };
+    open.house.control.patch(&grant, &change).await.unwrap();
+    let shown = open.collection("endpoints").await.remove(0);
+    for (field, expected) in [
+        ("name", json!("named")),
+        ("description", json!("described")),
+        ("metadata", json!("changed")),
+        ("pooling_enabled", json!(true)),
+        ("traffic_policy", json!(change.traffic_policy)),
+    ] {
+        assert_eq!(shown[field], expected);
+    }
+    assert_eq!(open.collection("tunnels").await[0]["metadata"], "changed");
+    let other = open.session(json!([])).await;
+    let refused = open.house.control.patch(&other, &change).await;
+    assert_eq!(code(refused.unwrap_err()), 333);
+}
+
+#[tokio::test]
+pub(super) async fn a_deleted_credential_ends_its_sessions() {
+    let open = Open::start().await;
+    let (id, token) = open.credential(json!([])).await;
+    let grant = open.admit(hello(&token)).await.unwrap();
+    open.bind(&grant, http("")).await.unwrap();
+    let (_, seq) = open.house.told_after(0).await;
+    let path = format!("/credentials/{id}");
+    assert_eq!(open.house.delete(&path).await, Answered::NoContent);
+    assert_eq!(open.bind(&grant, http("")).await.unwrap_err(), 300);
+    open.until_empty("tunnel_sessions").await;
+    open.until_empty("endpoints").await;
+    let (told, _) = open.house.told_after(seq).await;
+    assert_eq!(told[0]["event_type"], "tunnel_credential_deleted.v0");
+    assert_eq!(told[1]["event_type"], "agent_session_stop.v0");
+    assert_eq!(told[1]["object"]["error"], "credential deleted");
+    assert_eq!(told[1]["principal"]["id"], *open.house.admin.owner_id);
+    assert_eq!(open.admit(hello(&token)).await.unwrap_err(), 107);
+}
+
+/// A session on record that no agent is connected to.
+async fn recorded(house: &House, run: &str, transport: &str) -> String {
+    let form = json!({
+        "format": 1, "agent_version": "3.9", "credential_id": "cr_1",
+        "principal_id": house.admin.owner_id, "principal_subject": "ann@x.example",
+        "ip": "192.0.2.1", "ingress_server_ip": "192.0.2.2", "ingress_hostname": "",
+        "user_agent": "", "metadata": "", "os": "", "arch": "", "region": "",
+        "transport": transport, "run": run,
+    });
+    let account = house.admin.account.clone();
+    house
+        .insert("tunnel_session", "ts", &account, &form, Vec::new())
+        .await
+}
+
+#[tokio::test]
+pub(super) async fn what_cannot_be_asked_of_an_agent_is_said() {
+    let house = House::start().await;
+    let run = house.control.agents.as_ref().unwrap().run.clone();
+    let elsewhere = recorded(&house, "agrun_1", "muxado").await;
+    let gone = recorded(&house, &run, "muxado").await;
+    let ssh = recorded(&house, &run, "ssh").await;
+    for (id, operation, expected) in [
+        (&elsewhere, "stop", 810),
+        (&gone, "stop", 810),
+        (&gone, "restart", 810),
+        (&gone, "update", 810),
+        (&ssh, "restart", 1122),
+        (&ssh, "update", 1121),
+        (&ssh, "stop", 810),
+    ] {
+        let path = format!("/tunnel_sessions/{id}/{operation}");
+        let answered = house.post(&path, json!({})).await;
+        assert_eq!(answered.code(), Some(expected), "{path}");
+    }
+    let reader = house.user("reader@x.example", Role::ReadOnly, true).await;
+    let path = format!("/tunnel_sessions/{ssh}/stop");
+    let refused = house.call(&reader, "POST", &path, Value::Null).await;
+    assert_eq!(refused.code(), Some(635));
+}
+
+#[tokio::test]
+async fn what_a_crash_left_behind_is_cleared_away_and_told() {
+    let house = House::start().await;
+    let run = json!({"format": 1, "node": "a node"});
+    let run = house
+        .insert("agent_run", "agrun", "", &run, Vec::new())
+        .await;
+    let id = recorded(&house, &run, "muxado").await;
+    let (_, seq) = house.told_after(0).await;
+    house.control.begin_agents().await.unwrap();
+    assert!(
+        house
+            .get(&format!("/tunnel_sessions/{id}"))
+            .await
+            .is_absent()
+    );
+    let (told, _) = house.told_after(seq).await;
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0]["event_type"], "agent_session_stop.v0");
+    assert_eq!(
+        told[0]["object"]["error"],
+        "transport error: the server ended without a word"
+    );
+    let runs = house.store.ids("agent_run").await.unwrap();
+    assert_eq!(runs, [house.control.agents.as_ref().unwrap().run.clone()]);
+}

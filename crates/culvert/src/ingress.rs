@@ -1,0 +1,140 @@
+//! Agents in this process: the listener they dial, what they are shown there, and the edge's way to
+//! their services.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use anyhow::Result;
+use arc_swap::ArcSwap;
+use culvert_base::net::HostName;
+use culvert_edge::{AgentCall, AgentRefused, AgentStream, Dial, Scheme};
+use culvert_tunnel::server::{Bindings, DialError};
+use culvert_tunnel::wire::ProxyHeader;
+use rustls::ServerConfig;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+
+use crate::config::{Invalid, Settings};
+
+/// Streams of one connection above which none is kept for a client that pauses: half of what an agent
+/// stands.
+const STREAMS_TO_REST: usize = 240;
+
+/// The edge's way to agents.
+#[derive(Debug)]
+pub(crate) struct ToAgents(pub(crate) Arc<Bindings>);
+
+impl Dial for ToAgents {
+    fn dial(&self, call: &AgentCall<'_>) -> Result<AgentStream, AgentRefused> {
+        let header = ProxyHeader {
+            id: call.endpoint.to_owned(),
+            client_addr: call.client.to_string(),
+            proto: call.scheme.name().to_owned(),
+            edge_type: match call.scheme {
+                Scheme::Tcp => "1",
+                Scheme::Tls => "2",
+                Scheme::Http | Scheme::Https => "3",
+            }
+            .to_owned(),
+            passthrough_tls: call.passes_tls,
+        };
+        match self.0.dial(&header) {
+            Ok(stream) => Ok(AgentStream {
+                may_rest: stream.siblings() <= STREAMS_TO_REST,
+                io: Box::new(stream),
+            }),
+            Err(DialError::Away) => Err(AgentRefused::Away),
+            Err(DialError::Busy) => Err(AgentRefused::Busy),
+        }
+    }
+
+    fn is_online(&self, endpoint: &str) -> bool {
+        self.0.count(endpoint) > 0
+    }
+}
+
+/// Names and addresses that agents may dial, the likeliest first: those of the settings, the platform's
+/// own, and those of this machine.
+pub(crate) fn names(settings: &Settings, domain: &HostName) -> Vec<String> {
+    let bound = settings.agents.addr.parse::<std::net::SocketAddr>();
+    let bound = bound.ok().map(|address| address.ip());
+    let own = [
+        format!("connect.{domain}"),
+        domain.to_string(),
+        "localhost".to_owned(),
+        settings.node(),
+        "127.0.0.1".to_owned(),
+        "::1".to_owned(),
+    ];
+    let bound = bound.filter(|address| !address.is_unspecified());
+    let all = settings.agents.names.iter().cloned().chain(own);
+    let mut names: Vec<String> = Vec::new();
+    for name in all.chain(bound.map(|address| address.to_string())) {
+        let name = match (name.parse::<IpAddr>(), HostName::parse(&name)) {
+            (Ok(address), _) => address.to_string(),
+            (_, Ok(host)) => host.to_string(),
+            // The name of a node is any text.
+            (Err(_), Err(_)) => continue,
+        };
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// The operator's certificate for the listener of agents. Another can take its place while the server
+/// runs.
+#[derive(Debug)]
+pub(crate) struct OwnCertificate(ArcSwap<CertifiedKey>);
+
+impl ResolvesServerCert for OwnCertificate {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.load_full())
+    }
+}
+
+impl OwnCertificate {
+    /// The one of the settings, if they name one.
+    pub(crate) fn read(settings: &Settings) -> Result<Option<Arc<Self>>, Invalid> {
+        let key = certified_key(settings)?;
+        Ok(key.map(|key| Arc::new(Self(ArcSwap::new(key)))))
+    }
+
+    /// Shows another from the next handshake on.
+    pub(crate) fn replace(&self, key: Arc<CertifiedKey>) {
+        self.0.store(key);
+    }
+}
+
+/// The certificate that the settings name, with its key.
+pub(crate) fn certified_key(settings: &Settings) -> Result<Option<Arc<CertifiedKey>>, Invalid> {
+    let (certificate, key) = (&settings.agents.cert_file, &settings.agents.key_file);
+    if certificate.is_empty() && key.is_empty() {
+        return Ok(None);
+    }
+    let unusable = |path: &str, why: String| {
+        Invalid(format!(
+            "`agents.cert_file` and `agents.key_file` need `{path}`, which cannot be used: {why}"
+        ))
+    };
+    let read = |path: &String| std::fs::read(path).map_err(|e| unusable(path, e.to_string()));
+    let mut pem = read(certificate)?;
+    if key != certificate && !key.is_empty() {
+        pem.push(b'\n');
+        pem.extend(read(key)?);
+    }
+    let (_, key) = culvert_edge::read_certificate(&pem)
+        .map_err(|fault| unusable(certificate, fault.chain()))?;
+    Ok(Some(key))
+}
+
+/// How TLS is spoken with agents, whatever name they ask for.
+pub(crate) fn tls(certificate: Arc<dyn ResolvesServerCert>) -> Result<Arc<ServerConfig>> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?
+        .with_no_client_auth()
+        .with_cert_resolver(certificate);
+    Ok(Arc::new(config))
+}

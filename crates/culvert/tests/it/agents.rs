@@ -1,0 +1,349 @@
+//! Agents at the real server: a published one, unmodified, from its first word to its last, and what the
+//! API and events tell of it.
+
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http::{Method, Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use ngrok::prelude::*;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+use crate::events_arrive::subscribe_debug;
+use crate::harness::{Harness, Receiver, backends, eventually};
+
+/// Fails instead of hanging.
+async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(60), future)
+        .await
+        .unwrap_or_else(|_| panic!("waited in vain: {what}"))
+}
+
+/// A service behind an agent: `/down/<n>` answers so many bytes, everything else how many came and
+/// their sum.
+struct Service {
+    address: SocketAddr,
+    _tasks: JoinSet<()>,
+}
+
+impl Service {
+    /// One that says who it is in a header.
+    async fn named(name: &'static str) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                connections.spawn(async move {
+                    let service = service_fn(move |request| answer(request, name));
+                    let served = hyper::server::conn::http1::Builder::new()
+                        .serve_connection(TokioIo::new(stream), service);
+                    drop(served.await);
+                });
+            }
+        });
+        Self {
+            address,
+            _tasks: tasks,
+        }
+    }
+
+    fn url(&self) -> url::Url {
+        format!("http://{}", self.address).parse().unwrap()
+    }
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    name: &'static str,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let path = request.uri().path().to_owned();
+    let body = match path.strip_prefix("/down/") {
+        Some(length) => pattern(length.parse().unwrap()),
+        None => {
+            let headers = format!("{:?}", request.headers());
+            match request.into_body().collect().await {
+                Ok(body) => {
+                    let body = body.to_bytes();
+                    format!("{} {} {headers}", body.len(), sum(&body)).into()
+                }
+                Err(_) => b"cut short".to_vec(),
+            }
+        }
+    };
+    let response = Response::builder().header("x-service", name);
+    Ok(response.body(Full::new(body.into())).unwrap())
+}
+
+/// Bytes that show where they stand.
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at * 31 + at / 977) as u8).collect()
+}
+
+fn sum(bytes: &[u8]) -> u64 {
+    let step = |sum: u64, byte: &u8| sum.wrapping_mul(31).wrapping_add(u64::from(*byte));
+    bytes.iter().fold(0, step)
+}
+
+/// A way to the server that can be cut.
+struct Road {
+    address: SocketAddr,
+    travelled: Arc<Mutex<JoinSet<()>>>,
+    _tasks: JoinSet<()>,
+}
+
+impl Road {
+    async fn to(target: SocketAddr) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let travelled: Arc<Mutex<JoinSet<()>>> = Arc::default();
+        let connections = Arc::clone(&travelled);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            while let Ok((mut near, _)) = listener.accept().await {
+                connections.lock().unwrap().spawn(async move {
+                    if let Ok(mut far) = TcpStream::connect(target).await {
+                        drop(copy_bidirectional(&mut near, &mut far).await);
+                    }
+                });
+            }
+        });
+        Self {
+            address,
+            travelled,
+            _tasks: tasks,
+        }
+    }
+
+    /// Breaks every connection.
+    fn cut(&self) {
+        self.travelled.lock().unwrap().abort_all();
+    }
+}
+
+/// A tunnel credential: its id and its token.
+async fn credential(culvert: &Harness, acl: Value) -> (String, String) {
+    let made = culvert.create("credentials", json!({"acl": acl})).await;
+    let text = |field: &str| made[field].as_str().unwrap().to_owned();
+    (text("id"), text("token"))
+}
+
+fn builder(culvert: &Harness, at: SocketAddr, token: &str) -> ngrok::session::SessionBuilder {
+    // Its library wants one provider of cryptography for the whole process.
+    drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
+    let authority = std::fs::read(culvert.settings.data_dir.join("ca.pem")).unwrap();
+    let mut builder = ngrok::Session::builder();
+    builder
+        .server_addr(format!("localhost:{}", at.port()))
+        .unwrap()
+        .ca_cert(Bytes::from(authority))
+        .metadata("of the test");
+    if !token.is_empty() {
+        builder.authtoken(token);
+    }
+    builder
+}
+
+/// A published agent's session.
+pub async fn connect(culvert: &Harness, token: &str) -> ngrok::Session {
+    let builder = builder(culvert, culvert.agents, token);
+    soon("a session", builder.connect()).await.unwrap()
+}
+
+/// One request on a connection of its own: status and body.
+async fn fetch(at: SocketAddr, request: String, body: &[u8]) -> (u16, Vec<u8>) {
+    let exchange = async {
+        let mut stream = TcpStream::connect(at).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        stream.write_all(body).await.unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.unwrap();
+        answer
+    };
+    let answer = soon("an answer", exchange).await;
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n");
+    let end = end.expect("an answer has a head") + 4;
+    let head = String::from_utf8(answer[..end].to_vec()).unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, answer[end..].to_vec())
+}
+
+async fn get(at: SocketAddr, host: &str, target: &str) -> (u16, Vec<u8>) {
+    let request = format!("GET {target} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+    fetch(at, request, b"").await
+}
+
+async fn post(at: SocketAddr, host: &str, body: &[u8]) -> (u16, Vec<u8>) {
+    let length = body.len();
+    let request = format!(
+        "POST / HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n"
+    );
+    fetch(at, request, body).await
+}
+
+async fn list(culvert: &Harness, collection: &str) -> Vec<Value> {
+    let answer = culvert
+        .call(Method::GET, &format!("/{collection}"), None)
+        .await;
+    answer.body[collection].as_array().unwrap().clone()
+}
+
+const HOST: &str = "app.culvert.localhost";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_published_agent_serves_http_and_comes_back_as_who_it_was() {
+    for backend in backends().await {
+        let culvert = Harness::start_with(&backend, |settings| {
+            settings.region = "here".into();
+        })
+        .await;
+        let hook = Receiver::start().await;
+        let kinds = [
+            json!({"type": "agent_session_start.v0"}),
+            json!({"type": "agent_session_stop.v0"}),
+        ];
+        subscribe_debug(&culvert, &hook, json!(kinds)).await;
+        let (credential_id, token) = credential(&culvert, json!([])).await;
+        let road = Road::to(culvert.agents).await;
+        let service = Service::named("one").await;
+        let builder = builder(&culvert, road.address, &token);
+        let session = soon("a session", builder.connect()).await.unwrap();
+        let mut tunnel = soon(
+            "an endpoint",
+            session
+                .http_endpoint()
+                .scheme(Scheme::HTTP)
+                .domain(HOST)
+                .metadata("of the endpoint")
+                .listen_and_forward(service.url()),
+        )
+        .await
+        .unwrap();
+        assert_eq!(tunnel.url(), format!("http://{HOST}"));
+
+        // It is what was asked for as soon as the agent knows.
+        let (status, body) = get(culvert.http, HOST, "/down/5000000").await;
+        assert_eq!(status, 200);
+        assert!(body == pattern(5_000_000));
+        let up = pattern(4_000_000);
+        let (status, body) = post(culvert.http, HOST, &up).await;
+        let expected = format!("4000000 {} ", sum(&up));
+        assert_eq!(status, 200);
+        let body = String::from_utf8(body).unwrap();
+        assert!(body.starts_with(&expected), "{body}");
+        let mut requests = JoinSet::new();
+        for _ in 0..40 {
+            requests.spawn(get(culvert.http, HOST, "/down/20000"));
+        }
+        for (status, body) in requests.join_all().await {
+            assert_eq!(status, 200);
+            assert!(body == pattern(20_000));
+        }
+
+        // The API shows the session, the endpoint and the tunnel, and how they belong together.
+        let sessions = list(&culvert, "tunnel_sessions").await;
+        let [shown] = &sessions[..] else {
+            panic!("{sessions:?}")
+        };
+        assert_eq!(shown["id"], session.id());
+        assert_eq!(shown["credential"]["id"], *credential_id);
+        assert_eq!(shown["metadata"], "of the test");
+        assert_eq!(shown["transport"], "ngrok/2");
+        assert_eq!(shown["ip"], "127.0.0.1");
+        assert_eq!(shown["region"], "here");
+        let endpoints = list(&culvert, "endpoints").await;
+        let [endpoint] = &endpoints[..] else {
+            panic!("{endpoints:?}")
+        };
+        assert_eq!(endpoint["type"], "ephemeral");
+        assert_eq!(endpoint["url"], format!("http://{HOST}"));
+        assert_eq!(endpoint["metadata"], "of the endpoint");
+        assert_eq!(endpoint["bindings"], json!(["public"]));
+        assert_eq!(endpoint["tunnel_session"]["id"], shown["id"]);
+        assert_eq!(endpoint["region"], "here");
+        assert_eq!(
+            endpoint["upstream_url"]
+                .as_str()
+                .unwrap()
+                .trim_end_matches('/'),
+            service.url().as_str().trim_end_matches('/')
+        );
+        let tunnels = list(&culvert, "tunnels").await;
+        assert_eq!(tunnels[0]["id"], endpoint["tunnel"]["id"]);
+        assert_eq!(tunnels[0]["endpoint"]["id"], endpoint["id"]);
+        assert_eq!(tunnels[0]["public_url"], endpoint["url"]);
+        // Only its agent changes it.
+        let path = format!("/endpoints/{}", endpoint["id"].as_str().unwrap());
+        for (method, body) in [
+            (Method::DELETE, None),
+            (Method::PATCH, Some(json!({"metadata": "x"}))),
+        ] {
+            let refused = culvert.call(method, &path, body).await;
+            assert_eq!(refused.body["error_code"], "ERR_NGROK_18014");
+        }
+
+        // The network fails for a moment: nothing is told, and everything is as it was.
+        road.cut();
+        eventually("the agent is back", async || {
+            get(culvert.http, HOST, "/down/10").await.0 == 200
+        })
+        .await;
+        assert_eq!(tunnel.url(), format!("http://{HOST}"));
+        assert_eq!(list(&culvert, "tunnel_sessions").await, sessions);
+        assert_eq!(list(&culvert, "endpoints").await, endpoints);
+
+        soon("a clean end", tunnel.close()).await.unwrap();
+        eventually("the endpoint is gone", async || {
+            list(&culvert, "endpoints").await.is_empty()
+                && list(&culvert, "tunnels").await.is_empty()
+        })
+        .await;
+        assert_eq!(get(culvert.http, HOST, "/").await.0, 404);
+        drop((tunnel, session));
+        road.cut();
+        drop(road);
+        eventually("the session is gone", async || {
+            list(&culvert, "tunnel_sessions").await.is_empty()
+        })
+        .await;
+        let stop = hook.wait_for("agent_session_stop.v0", 1).await.remove(0);
+        let start = hook.wait_for("agent_session_start.v0", 1).await.remove(0);
+        for (event, error) in [(&start, ""), (&stop, "agent closed the session")] {
+            let object = &event["object"];
+            assert_eq!(object["session"]["id"], shown["id"]);
+            let uri = object["session"]["uri"].as_str().unwrap();
+            assert!(shown["uri"].as_str().unwrap().ends_with(uri), "{uri}");
+            assert_eq!(object["credential"]["id"], *credential_id);
+            assert_eq!(object["agent_ip"], "127.0.0.1");
+            assert_eq!(object["ingress_server_ip"], "127.0.0.1");
+            assert_eq!(object["ingress_hostname"], "localhost");
+            assert_eq!(object["region"], "here");
+            assert_eq!(object["metadata"], "of the test");
+            assert_eq!(object["os"], "linux");
+            assert_eq!(object["arch"], std::env::consts::ARCH);
+            assert_eq!(object["transport"], "muxado");
+            assert_eq!(object["started_at"], shown["started_at"]);
+            assert_eq!(object["expires_at"], Value::Null);
+            assert_eq!(object["deprecated"], Value::Null);
+            assert_eq!(object["error"], error);
+            let agent = object["user_agent"].as_str().unwrap();
+            assert!(agent.starts_with("ngrok-rust/0.19"), "{agent}");
+            let principal = &event["principal"];
+            assert_eq!(principal["source"], "Agent");
+            assert_eq!(principal["credential"], object["credential"]);
+        }
+        assert_eq!(start["object"]["stopped_at"], Value::Null);
+        assert!(stop["object"]["stopped_at"].is_string());
+        assert_eq!(hook.events().len(), 2);
+        culvert.stop().await;
+    }
+}
