@@ -123,6 +123,14 @@ fn put(digits: &mut [u8], mut value: i64) {
 ///
 /// Years begin in March here, so that the leap day is the last day of a year; 400 years are 146,097
 /// days.
+/// The offset from UTC, in seconds, that a named time zone such as `Europe/Vienna` has at a moment
+/// given in Unix seconds. `None` for a name or a moment that is not known.
+pub fn zone_offset(zone: &str, unix_seconds: i64) -> Option<i32> {
+    let zone = jiff::tz::TimeZone::get(zone).ok()?;
+    let at = jiff::Timestamp::from_second(unix_seconds).ok()?;
+    Some(zone.to_offset(at).seconds())
+}
+
 fn civil(days: i64) -> (i64, i64, i64) {
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);

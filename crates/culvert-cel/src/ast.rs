@@ -64,6 +64,8 @@ pub(crate) enum FoldKind {
     ExistsOne,
     Map,
     Filter,
+    /// Sorts the items of a list by what the body gives for each.
+    SortBy,
 }
 
 #[derive(Clone, Debug, PartialEq)]

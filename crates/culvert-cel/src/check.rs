@@ -742,7 +742,7 @@ impl<'e> Checker<'e> {
         let range = self.value(&fold.range)?;
         let item = match &range.of {
             Type::List(item) => (**item).clone(),
-            Type::Map(key, _) => (**key).clone(),
+            Type::Map(key, _) if fold.kind != FoldKind::SortBy => (**key).clone(),
             Type::Dyn => Type::Dyn,
             other => {
                 let message = format!("a value of type {other} has no items to go through");
@@ -763,7 +763,7 @@ impl<'e> Checker<'e> {
             None => None,
         };
         let body = match fold.kind {
-            FoldKind::Map => self.value(&fold.body)?,
+            FoldKind::Map | FoldKind::SortBy => self.value(&fold.body)?,
             _ => self.bool(&fold.body, "a comprehension")?,
         };
         self.scopes.pop();
@@ -771,12 +771,17 @@ impl<'e> Checker<'e> {
         let of = match fold.kind {
             FoldKind::All | FoldKind::Exists | FoldKind::ExistsOne => Type::Bool,
             FoldKind::Map => Type::List(Box::new(body.of)),
-            FoldKind::Filter => Type::List(Box::new(item)),
+            FoldKind::Filter | FoldKind::SortBy => Type::List(Box::new(item)),
+        };
+        let sorting = match fold.kind {
+            // Every item is compared about as often as the list can be halved.
+            FoldKind::SortBy => u64::from(range.size.max(1).ilog2()) + 1,
+            _ => 0,
         };
         let round = body
             .cost
             .saturating_add(condition.as_ref().map_or(0, |condition| condition.cost))
-            .saturating_add(1);
+            .saturating_add(1 + sorting);
         let cost = range
             .cost
             .saturating_add(range.size.saturating_mul(round))

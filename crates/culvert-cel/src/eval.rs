@@ -355,6 +355,7 @@ impl<'a, R: Resolver + ?Sized> Walk<'a, R> {
             Node::Map(entries, at) => self.map(entries, *at),
             Node::Call(function, arguments, at) => self.call(*function, arguments, *at),
             Node::Extension(function, arguments, at) => self.extension(function, arguments, *at),
+            Node::Fold(fold) if fold.kind == FoldKind::SortBy => self.sort(fold),
             Node::Fold(fold) if matches!(fold.kind, FoldKind::Map | FoldKind::Filter) => {
                 self.collect(fold)
             }
@@ -442,7 +443,12 @@ impl<'a, R: Resolver + ?Sized> Walk<'a, R> {
                     _ => Err(at.failed(EvalErrorKind::NoSuchOverload)),
                 }
             }
-            Node::Fold(fold) if !matches!(fold.kind, FoldKind::Map | FoldKind::Filter) => {
+            Node::Fold(fold)
+                if !matches!(
+                    fold.kind,
+                    FoldKind::Map | FoldKind::Filter | FoldKind::SortBy
+                ) =>
+            {
                 self.quantify(fold)
             }
             Node::Fail(kind, at) => Err(at.failed(*kind)),
@@ -526,6 +532,38 @@ impl<'a, R: Resolver + ?Sized> Walk<'a, R> {
             list.push(self.own(item?, fold.at)?);
         }
         Ok(Val::Owned(Value::List(list.into())))
+    }
+
+    /// `sortBy`.
+    fn sort(&mut self, fold: &'a FoldNode) -> Result<Val<'a>, EvalError> {
+        self.step()?;
+        let (range, n_items) = self.range(fold)?;
+        let not_ordered = fold.at.failed(EvalErrorKind::NoSuchOverload);
+        if !matches!(range.borrow(), ValueRef::List(_)) {
+            return Err(not_ordered);
+        }
+        self.make_list(n_items, fold.at)?;
+        let steps = n_items.checked_ilog2().unwrap_or(0) + 1;
+        self.spend(n_items as u64 * u64::from(steps), fold.at)?;
+        let mut keyed = Vec::with_capacity(n_items);
+        for index in 0..n_items {
+            self.enter(&range, index);
+            let key = self.eval(&fold.body);
+            self.locals.pop();
+            let item = range.item(index).unwrap_or(Val::Borrowed(ValueRef::Null));
+            keyed.push((self.own(key?, fold.at)?, self.own(item, fold.at)?));
+        }
+        let mut is_ordered = true;
+        keyed.sort_by(|(a, _), (b, _)| {
+            let order = a.borrow().order(b.borrow()).flatten();
+            is_ordered &= order.is_some();
+            order.unwrap_or(Ordering::Equal)
+        });
+        if !is_ordered {
+            return Err(not_ordered);
+        }
+        let items = keyed.into_iter().map(|(_, item)| item);
+        Ok(Val::Owned(Value::List(items.collect())))
     }
 
     fn range(&mut self, fold: &'a FoldNode) -> Result<(Val<'a>, usize), EvalError> {

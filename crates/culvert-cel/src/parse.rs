@@ -384,6 +384,7 @@ impl Parser<'_> {
             ("exists_one", 2) => Some(FoldKind::ExistsOne),
             ("map", 2 | 3) => Some(FoldKind::Map),
             ("filter", 2) => Some(FoldKind::Filter),
+            ("sortBy", 2) => Some(FoldKind::SortBy),
             _ => None,
         };
         let height = tallest(&arguments);

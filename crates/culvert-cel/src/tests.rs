@@ -712,7 +712,7 @@ fn the_language() {
     }
 }
 
-const LANGUAGE: [&str; 52] = [
+const LANGUAGE: [&str; 54] = [
     // Literals.
     r#""\u00e9\x41\101\U0001F431\n\"\'\\\?\`" == 'éAA🐱' + '''
 "''' + "'\\?`""#,
@@ -745,6 +745,8 @@ const LANGUAGE: [&str; 52] = [
     "{'a': 1, 'b': 2}.map(k, k) == ['a', 'b'] && {'a': 1}.all(k, k == 'a')",
     "[1, 2].map(x, [3, 4].map(y, x * y)) == [[3, 4], [6, 8]]",
     "[1].map(x, [2].map(x, x)[0] + x) == [3]",
+    "[3, 1, 2].sortBy(x, x) == [1, 2, 3] && ['b', 'aa', 'c'].sortBy(x, size(x)) == ['b', 'c', 'aa']",
+    "[{'n': 2}, {'n': 1}].sortBy(x, x.n)[0].n == 1 && [].sortBy(x, x) == []",
     // Conversions.
     "int('-5') == -5 && int(3u) == 3 && int(-1.9) == -1 && int(timestamp(7)) == 7",
     "uint('5') == 5u && uint(5.9) == 5u && uint(5) == 5u && double('1.5') == 1.5 && double(2) == 2.0",

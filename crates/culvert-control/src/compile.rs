@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use culvert_base::net::HostName;
 use culvert_base::{BoxFuture, Fault};
 use culvert_delivery::{Destination, Source, Table, Target, Whose};
-use culvert_edge::Snapshot;
+use culvert_edge::{Scheme, Snapshot};
 use culvert_events::{Filter, Selection};
 use culvert_store::Document;
 use rustls::sign::CertifiedKey;
@@ -159,7 +159,7 @@ impl Control {
             .refresh(&self.store, |document| document)
             .await?;
         // Rules of IP policies reach the traffic policies that name them without a new snapshot.
-        seen.policies.refresh(&self.store).await?;
+        seen.policies.refresh(&self.store, &self.seal).await?;
         let mut read: Vec<_> = seen.endpoints.revisions().collect();
         read.extend(seen.domains.revisions());
         let orders = self.store.all(acme::KIND).await?;
@@ -336,9 +336,14 @@ fn ready(
     {
         return Ok(None);
     }
+    let ready = endpoint.compile(seal, &document.head, policies)?;
+    let policy = ready.policy.as_ref();
+    let ends_tls =
+        ready.scheme == Scheme::Https || policy.is_some_and(|policy| policy.terminates_tls());
+    let host = endpoint.certificate_host(platform).filter(|_| ends_tls);
     Ok(Some(Ready {
-        endpoint: endpoint.compile(seal, &document.head, policies)?,
-        certificate_host: endpoint.certificate_host(platform).map(str::to_owned),
+        certificate_host: host.map(str::to_owned),
+        endpoint: ready,
     }))
 }
 

@@ -7,19 +7,27 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use culvert_base::Fault;
-use culvert_edge::{IpPolicy, Policy, Resources, Scheme, Source};
-use culvert_store::{Head, Store};
+use culvert_edge::{Authorities, IpPolicy, Policy, Reference, Resources, Scheme, Secrets, Source};
+use culvert_store::{Document, Head, Store};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
+use tracing::error;
 
 use crate::Error;
 use crate::cx::Cx;
+use crate::mirror::Mirror;
+use crate::resource::certificate_authority::{self, CertificateAuthority};
 use crate::resource::ip_policy;
 use crate::resource::ip_policy_rule::{self, IpPolicyRule};
+use crate::resource::vault_secret::{self, VaultSecret};
 use crate::seal::Seal;
 use crate::stored;
+
+/// Prefixes of the ids that policies name.
+const IP_POLICY: &str = "ipp";
+const AUTHORITY: &str = "ca";
 
 /// The stored form.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -83,10 +91,16 @@ impl StoredPolicy {
         let source = given.restored(before.as_ref())?;
         let mut resources = Resources::default();
         for reference in source.references() {
-            if reference.prefix == "ipp"
-                && cx.own(ip_policy::TYPE.kind, &reference.id).await?.is_some()
+            let Reference { prefix, id } = reference;
+            if prefix == IP_POLICY && cx.own(ip_policy::TYPE.kind, &id).await?.is_some() {
+                resources.ip_policies.insert(id, Arc::default());
+            } else if prefix == AUTHORITY
+                && cx
+                    .own(certificate_authority::TYPE.kind, &id)
+                    .await?
+                    .is_some()
             {
-                resources.ip_policies.insert(reference.id, Arc::default());
+                resources.authorities.insert(id, Arc::default());
             }
         }
         source.compile(scheme, has_upstream, &resources)?;
@@ -121,6 +135,38 @@ impl StoredPolicy {
 pub(crate) struct Compiled {
     policies: HashMap<String, (Key, Arc<Policy>)>,
     ip_policies: HashMap<String, Live>,
+    authorities: HashMap<String, LiveAuthority>,
+    /// By account.
+    secrets: HashMap<String, LiveSecrets>,
+    /// All there are, read once a policy needs one.
+    vaulted: Vaulted,
+}
+
+/// A certificate authority that is in use.
+#[derive(Debug)]
+struct LiveAuthority {
+    account: String,
+    /// Whether it was there when it was looked for last; it never changes.
+    is_there: bool,
+    cell: Arc<Authorities>,
+}
+
+/// The secrets of an account that are in use.
+#[derive(Debug, Default)]
+struct LiveSecrets {
+    /// To know what is new.
+    read: Vec<(String, i64)>,
+    cell: Arc<Secrets>,
+}
+
+/// Secrets as they are stored.
+#[derive(Debug)]
+struct Vaulted(Mirror<Document>);
+
+impl Default for Vaulted {
+    fn default() -> Self {
+        Self(Mirror::of(vault_secret::TYPE.kind))
+    }
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -164,19 +210,28 @@ impl Compiled {
         let text = policy.text(seal, &head.id)?;
         let source = Source::read(&text).map_err(|error| Fault::new(doing(), error))?;
         let mut resources = Resources::default();
-        for reference in source.references() {
-            // One that was removed since admits nobody.
-            let live = self
-                .ip_policies
-                .entry(reference.id.clone())
-                .or_insert_with(|| Live {
-                    account: head.account.clone(),
-                    ..Live::default()
-                });
-            resources
-                .ip_policies
-                .insert(reference.id, Arc::clone(&live.cell));
+        let account = || head.account.clone();
+        for Reference { prefix, id } in source.references() {
+            // One that was removed since admits nobody, and is trusted by nobody.
+            if prefix == AUTHORITY {
+                let new = || LiveAuthority {
+                    account: account(),
+                    is_there: false,
+                    cell: Arc::default(),
+                };
+                let live = self.authorities.entry(id.clone()).or_insert_with(new);
+                resources.authorities.insert(id, Arc::clone(&live.cell));
+                continue;
+            }
+            let new = || Live {
+                account: account(),
+                ..Live::default()
+            };
+            let live = self.ip_policies.entry(id.clone()).or_insert_with(new);
+            resources.ip_policies.insert(id, Arc::clone(&live.cell));
         }
+        let secrets = self.secrets.entry(account()).or_default();
+        resources.secrets = Arc::clone(&secrets.cell);
         let compiled = source
             .compile(scheme, has_upstream, &resources)
             .map_err(|error| Fault::new(doing(), error))?;
@@ -186,17 +241,80 @@ impl Compiled {
         Ok(compiled)
     }
 
-    /// Takes the rules of IP policies in use into force, and forgets what is not in use any more.
-    pub(crate) async fn refresh(&mut self, store: &Store) -> Result<(), Fault> {
+    /// Takes the rules of IP policies, the authorities and the secrets in use into force, and forgets
+    /// what is not in use any more.
+    pub(crate) async fn refresh(&mut self, store: &Store, seal: &Seal) -> Result<(), Fault> {
         // Of what is forgotten, the one handle left is this one.
         self.policies
             .retain(|_, (_, policy)| Arc::strong_count(policy) > 1);
         self.ip_policies
             .retain(|_, live| Arc::strong_count(&live.cell) > 1);
+        self.authorities
+            .retain(|_, live| Arc::strong_count(&live.cell) > 1);
+        self.secrets
+            .retain(|_, live| Arc::strong_count(&live.cell) > 1);
         for (id, live) in &mut self.ip_policies {
             live.refresh(store, id).await?;
         }
+        for (id, live) in &mut self.authorities {
+            live.refresh(store, id).await?;
+        }
+        if !self.secrets.is_empty() {
+            let all = &mut self.vaulted.0;
+            all.refresh(store, |document| document).await?;
+            for (account, live) in &mut self.secrets {
+                live.refresh(account, all, seal);
+            }
+        }
         Ok(())
+    }
+}
+
+impl LiveAuthority {
+    async fn refresh(&mut self, store: &Store, id: &str) -> Result<(), Fault> {
+        let found = store.get(certificate_authority::TYPE.kind, id).await?;
+        let found = found.filter(|document| document.head.account == self.account);
+        if found.is_some() == self.is_there {
+            return Ok(());
+        }
+        self.is_there = found.is_some();
+        let certificate = match found {
+            None => None,
+            Some(document) => {
+                let authority: CertificateAuthority = stored::read(&document)?;
+                Some(authority.certificate()?)
+            }
+        };
+        self.cell.replace(certificate.into_iter().collect());
+        Ok(())
+    }
+}
+
+impl LiveSecrets {
+    /// A secret that cannot be opened is left out, and said to be.
+    fn refresh(&mut self, account: &str, all: &Mirror<Document>, seal: &Seal) {
+        let own = || {
+            all.made()
+                .filter(|document| document.head.account == account)
+        };
+        let read: Vec<(String, i64)> = own()
+            .map(|document| (document.head.id.clone(), document.head.revision))
+            .collect();
+        if read == self.read {
+            return;
+        }
+        let opened = own().filter_map(|document| {
+            let opened = VaultSecret::open(document, seal);
+            opened
+                .inspect_err(|fault| error!(cause = %fault.chain(), "a secret is left out"))
+                .ok()
+        });
+        let opened: Vec<_> = opened.collect();
+        let entries = opened
+            .iter()
+            .map(|(vault, name, value)| (&**vault, &**name, value.reveal()));
+        self.cell.replace(entries);
+        self.read = read;
     }
 }
 

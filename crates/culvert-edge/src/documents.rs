@@ -125,7 +125,9 @@ mod tests {
     #[tokio::test]
     async fn a_document_is_fetched_once_and_within_limits() {
         let (_, key, root) = certificate(&["localhost"]);
-        let acceptor = TlsAcceptor::from(crate::tls::server_config(key).unwrap());
+        let acceptor = TlsAcceptor::from(Arc::clone(
+            &crate::tls::Presented::plain(key).unwrap().config,
+        ));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let asked = Arc::new(Turns::default());

@@ -12,7 +12,6 @@ use culvert_base::Timestamp;
 use culvert_base::net::plain_address;
 use futures_util::task::AtomicWaker;
 use http::HeaderValue;
-use rustls::ServerConfig;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
@@ -23,6 +22,9 @@ use crate::policy::Policy;
 use crate::recording::{self, Unflushed};
 use crate::settings::Rules;
 use crate::snapshot::Group;
+use crate::tls::Presented;
+use crate::tls::peer::Peer;
+use crate::tls::terms::Terms;
 use crate::upstream::{AgentRefused, DialError, Pool, UpWire, Upstream};
 
 /// Endpoints of agents for which one connection keeps streams.
@@ -111,17 +113,30 @@ pub(crate) struct Tls {
     pub(crate) server_name: String,
     /// Endpoints of that name, if there are any.
     pub(crate) group: Option<Arc<Group>>,
-    /// The settings the handshake ran with: one per certificate.
-    pub(crate) config: Arc<ServerConfig>,
+    /// What was presented: one per certificate, and per terms of a policy.
+    pub(crate) presented: Arc<Presented>,
+    /// The terms of a policy that the handshake ran under.
+    pub(crate) terms: Option<Arc<Terms>>,
     /// Known when the handshake is complete.
     pub(crate) agreed: OnceLock<Agreed>,
 }
 
-/// Version and suite as events show them.
+/// What events and expressions show of a handshake.
 #[derive(Debug)]
 pub(crate) struct Agreed {
-    pub(crate) version: &'static str,
     pub(crate) cipher_suite: &'static str,
+    /// TLS 1.3, or else 1.2.
+    pub(crate) is_13: bool,
+    pub(crate) is_resumed: bool,
+    /// The certificate that the client showed.
+    pub(crate) client: Option<Box<Peer>>,
+}
+
+impl Agreed {
+    /// The version as events show it.
+    pub(crate) fn version(&self) -> &'static str {
+        if self.is_13 { "1.3" } else { "1.2" }
+    }
 }
 
 /// Policies whose connection phase is remembered: those of an endpoint and of the internal ones that

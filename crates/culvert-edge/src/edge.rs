@@ -13,7 +13,6 @@ use culvert_base::net::plain_address;
 use culvert_base::{Clock, Entropy, Fault};
 use culvert_events::Recorder;
 use futures_util::FutureExt;
-use rustls::ServerConfig;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -30,6 +29,7 @@ use crate::overload::{self, Level, Pressure};
 use crate::route::Hosts;
 use crate::settings::{Rules, Settings};
 use crate::snapshot::{Kept, Live, Snapshot};
+use crate::tls::Presented;
 use crate::upstream::{Dial, Dialer};
 
 /// How long tasks may take to end once everything is cut.
@@ -77,7 +77,7 @@ pub(crate) struct Shared {
     /// What was fetched for policies.
     pub(crate) documents: Documents,
     /// Certificates of the operator's files.
-    files: ArcSwap<Hosts<Arc<ServerConfig>>>,
+    files: ArcSwap<Hosts<Arc<Presented>>>,
     pub(crate) handshakes: Semaphore,
     /// Connections whose PROXY header is being read.
     pub(crate) announcements: Semaphore,
@@ -392,7 +392,7 @@ impl Shared {
 
     /// The settings that TLS is served with for a name: its owner's certificate, else one of the
     /// operator's files, else the installation's own.
-    pub(crate) fn certificate(&self, live: &Live, name: &str) -> Option<Arc<ServerConfig>> {
+    pub(crate) fn certificate(&self, live: &Live, name: &str) -> Option<Arc<Presented>> {
         let files = self.files.load();
         live.certificates
             .find(name)

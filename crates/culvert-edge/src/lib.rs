@@ -39,10 +39,13 @@ mod tests;
 pub use edge::Edge;
 pub use inherited::Inherited;
 pub use meters::{Meter, Meters};
-pub use policy::{IpPolicy, Phase, Policy, REDACTED, Resources, Source, read_yaml, reference};
+pub use policy::{
+    IpPolicy, Phase, Policy, REDACTED, Reference, Resources, Secrets, Source, read_yaml, reference,
+};
 pub use settings::{Limits, ProxyProtocol, Settings};
 pub use snapshot::{Endpoint, Restriction, Scheme, Snapshot, SnapshotBuilder};
 pub use tls::read_certificate;
+pub use tls::terms::Authorities;
 pub use upstream::{
     AgentCall, AgentIo, AgentRefused, AgentStream, Dial, Protocol, ProxyVersion, Upstream,
 };

@@ -8,6 +8,7 @@ use culvert_base::net::plain_address;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use crate::downstream::{Downstream, Tls};
@@ -21,7 +22,8 @@ use crate::proxy::{self, Ends, Header};
 use crate::snapshot::Group;
 use crate::socket::{Counted, Replay, Wire};
 use crate::tcp;
-use crate::tls;
+use crate::tls::terms::Terms;
+use crate::tls::{self, Alpn, Presented};
 
 /// How long accepting rests after it failed, as it does when files run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -155,22 +157,58 @@ async fn raw(socket: Counted, down: Arc<Downstream>, port: u16) {
             down.block();
             return;
         }
-        Box::pin(pass(socket, &[], &group, &down)).await;
+        let name = group.host().to_owned();
+        Box::pin(pass(socket, Vec::new(), &name, &group, &down)).await;
     }
 }
 
-/// Passes a connection of a TCP or TLS endpoint on, from endpoint to endpoint as their policies say.
-async fn pass(socket: Counted, ahead: &[u8], group: &Group, down: &Arc<Downstream>) {
+/// Passes a connection of a TCP or TLS endpoint on, from endpoint to endpoint as their policies say, and
+/// in clear if one of them ends its TLS. `ahead` was read from it already.
+async fn pass(socket: Counted, ahead: Vec<u8>, name: &str, group: &Group, down: &Arc<Downstream>) {
     let mut member = Arc::clone(group.pick(&down.edge));
+    let mut terms: Option<Arc<Terms>> = None;
     let mut hops = 0;
     loop {
         match connect::enter(down, &member.endpoint, hops).await {
-            Entry::In => return tcp::endpoint(socket, ahead, &member, down).await,
-            Entry::Forward(next) => member = next,
+            Entry::In(last) => {
+                terms = last.or(terms);
+                break;
+            }
+            Entry::Forward(next, last) => {
+                terms = last.or(terms);
+                member = next;
+            }
             Entry::Out => return socket.reset(),
         }
         hops += 1;
     }
+    let Some(terms) = terms else {
+        return tcp::endpoint(socket, &ahead, &member, down).await;
+    };
+    let own = down.edge.certificate(&down.edge.live.load(), name);
+    let presented = terms.present(own.as_ref().map(|own| &own.key), Alpn::None);
+    let Some(presented) = presented else {
+        down.edge.meters.handshakes_failed.up();
+        return socket.reset();
+    };
+    let deadline = tokio::time::Instant::now() + down.rules.limits.handshake;
+    let handshake = shake(&presented, Replay::new(ahead, socket), down);
+    match tokio::time::timeout_at(deadline, handshake).await {
+        Ok(Some(stream)) => tcp::endpoint(stream, &[], &member, down).await,
+        _ => down.edge.meters.handshakes_failed.up(),
+    }
+}
+
+/// Ends a client's TLS. Handshakes are the dearest thing a stranger can ask for; only so many run at
+/// once.
+async fn shake(
+    presented: &Presented,
+    socket: Replay,
+    down: &Arc<Downstream>,
+) -> Option<TlsStream<Replay>> {
+    let _permit = down.edge.handshakes.acquire().await.ok()?;
+    let acceptor = TlsAcceptor::from(Arc::clone(&presented.config));
+    acceptor.accept(socket).await.ok()
 }
 
 /// A connection that must begin with TLS.
@@ -199,10 +237,60 @@ async fn secure(mut socket: Counted, down: Arc<Downstream>) {
             down.block();
             return;
         }
-        Box::pin(pass(socket, &ahead, group, &down)).await;
+        Box::pin(pass(socket, ahead, &name, group, &down)).await;
         return;
     }
-    let Some(config) = down.edge.certificate(&live, &name) else {
+    drop(live);
+    // What lasts a moment or is rare is boxed, so that an idle connection is not as large as it.
+    let Some(stream) = Box::pin(terminate(socket, ahead, name, &down, deadline)).await else {
+        return;
+    };
+    let (_, session) = stream.get_ref();
+    let is_http2 = session.alpn_protocol() == Some(b"h2");
+    if let Some(facts) = down.tls.get() {
+        facts.agreed.get_or_init(|| tls::agreed(session));
+    }
+    let wire = Wire::Tls(Box::new(stream));
+    if is_http2 {
+        Box::pin(server::http2(wire, down)).await;
+    } else {
+        server::http1(wire, down).await;
+    }
+}
+
+/// Ends the TLS of a connection to an https endpoint, as the endpoint's policy says.
+async fn terminate(
+    mut socket: Counted,
+    ahead: Vec<u8>,
+    name: String,
+    down: &Arc<Downstream>,
+    deadline: tokio::time::Instant,
+) -> Option<TlsStream<Replay>> {
+    let meters = &down.edge.meters;
+    let (own, group) = {
+        let live = down.edge.live.load();
+        let group: Option<Arc<Group>> = live.https.find(&name).map(Arc::clone);
+        (down.edge.certificate(&live, &name), group)
+    };
+    let mut terms = None;
+    // A policy may have a certificate where there is no other.
+    if let Some(group) = &group
+        && (own.is_some() || group.has_terms())
+    {
+        down.attribute(group.account(), &name);
+        match connect::first(down, &group.first().endpoint).await {
+            Entry::In(wanted) => terms = wanted,
+            Entry::Forward(..) | Entry::Out => {
+                socket.reset();
+                return None;
+            }
+        }
+    }
+    let presented = match &terms {
+        None => own,
+        Some(terms) => terms.present(own.as_ref().map(|own| &own.key), Alpn::Http),
+    };
+    let Some(presented) = presented else {
         meters.unknown_names.up();
         let alert = async {
             socket.write_all(&tls::UNRECOGNIZED_NAME).await?;
@@ -210,47 +298,22 @@ async fn secure(mut socket: Counted, down: Arc<Downstream>) {
         };
         // The client learns the reason if it still listens.
         drop(tokio::time::timeout_at(deadline, alert).await);
-        return;
+        return None;
     };
-    let group: Option<Arc<Group>> = live.https.find(&name).map(Arc::clone);
-    drop(live);
-    if let Some(group) = &group {
-        down.attribute(group.account(), &name);
-    }
-    let facts = Tls {
+    down.tls.get_or_init(|| Tls {
         server_name: name,
         group,
-        config: Arc::clone(&config),
+        presented: Arc::clone(&presented),
+        terms,
         agreed: OnceLock::new(),
-    };
-    let facts = down.tls.get_or_init(|| facts);
-    if let Some(group) = &facts.group
-        && !connect::admits(&down, &group.first().endpoint).await
-    {
-        socket.reset();
-        return;
-    }
-    // What lasts a moment or is rare is boxed, so that an idle connection is not as large as it.
-    let handshake = Box::pin(async {
-        // Handshakes are the dearest thing a stranger can ask for; only so many at once.
-        let _permit = down.edge.handshakes.acquire().await.ok()?;
-        TlsAcceptor::from(config)
-            .accept(Replay::new(ahead, socket))
-            .await
-            .ok()
     });
-    let Ok(Some(stream)) = tokio::time::timeout_at(deadline, handshake).await else {
-        meters.handshakes_failed.up();
-        return;
-    };
-    let (_, session) = stream.get_ref();
-    let is_http2 = session.alpn_protocol() == Some(b"h2");
-    facts.agreed.get_or_init(|| tls::agreed(session));
-    let wire = Wire::Tls(Box::new(stream));
-    if is_http2 {
-        Box::pin(server::http2(wire, down)).await;
-    } else {
-        server::http1(wire, down).await;
+    let handshake = shake(&presented, Replay::new(ahead, socket), down);
+    match tokio::time::timeout_at(deadline, handshake).await {
+        Ok(Some(stream)) => Some(stream),
+        _ => {
+            meters.handshakes_failed.up();
+            None
+        }
     }
 }
 

@@ -121,7 +121,11 @@ impl Recording {
         record.set(slots::http::START_TS, self.down.started_at());
         if let Some(agreed) = tls.and_then(|tls| tls.agreed.get()) {
             record.set(slots::http::CIPHER_SUITE, agreed.cipher_suite);
-            record.set(slots::http::TLS_VERSION, agreed.version);
+            record.set(slots::http::TLS_VERSION, agreed.version());
+            if let Some(client) = &agreed.client {
+                record.set(slots::http::CLIENT_SERIAL, &client.serial);
+                record.set(slots::http::CLIENT_COMMON_NAME, &client.common_name);
+            }
         }
         let scheme = if tls.is_some() { "https" } else { "http" };
         set_method(&mut record, &parts.method);

@@ -8,14 +8,13 @@ use std::time::Duration;
 use culvert_base::net::HostName;
 use culvert_base::{Entropy, Fault, OsEntropy};
 use culvert_events::HeaderRules;
-use rustls::ServerConfig;
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::CertificateDer;
 
 use crate::inherited::Inherited;
 use crate::listener::Kind;
 use crate::route::Hosts;
-use crate::tls;
+use crate::tls::Presented;
 use crate::upstream::{Dial, Dialer};
 
 /// Addresses, trust and limits of an edge.
@@ -149,13 +148,13 @@ impl Settings {
         .map_err(|error| Fault::new("reading the root certificates for upstreams", error))
     }
 
-    pub(crate) fn files(&self) -> Result<Hosts<Arc<ServerConfig>>, Fault> {
+    pub(crate) fn files(&self) -> Result<Hosts<Arc<Presented>>, Fault> {
         let mut files = Hosts::default();
         for (names, key) in &self.certificates {
-            let config = tls::server_config(Arc::clone(key))
+            let presented = Presented::plain(Arc::clone(key))
                 .map_err(|error| Fault::new("using a certificate of a file", error))?;
             for name in names {
-                files.insert(name, Arc::clone(&config));
+                files.insert(name, Arc::clone(&presented));
             }
         }
         Ok(files)

@@ -35,6 +35,8 @@ pub(crate) mod http {
     pub(crate) const STATUS_CODE: Slot<Int32> = KIND.slot("http.response.status_code");
     pub(crate) const IP_POLICY_DECISION: Slot<Text> = KIND.slot("ip_policy.decision");
     pub(crate) const CIPHER_SUITE: Slot<Text> = KIND.slot("tls.cipher_suite");
+    pub(crate) const CLIENT_SERIAL: Slot<Text> = KIND.slot("tls.client_cert.serial_number");
+    pub(crate) const CLIENT_COMMON_NAME: Slot<Text> = KIND.slot("tls.client_cert.subject.cn");
     pub(crate) const TLS_VERSION: Slot<Text> = KIND.slot("tls.version");
     pub(crate) const POLICY_LOGS: Slot<Logs> = KIND.slot("traffic_policy.logs");
 }

@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use culvert_base::IpSet;
 use culvert_base::net::HostName;
-use rustls::ServerConfig;
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::CertificateDer;
 
@@ -20,7 +19,7 @@ use crate::acme::{Answers, Challenge, Prepared};
 use crate::edge::Shared;
 use crate::policy::Policy;
 use crate::route::Hosts;
-use crate::tls;
+use crate::tls::Presented;
 use crate::upstream::{Pool, Upstream};
 
 /// How an endpoint is spoken to.
@@ -247,8 +246,8 @@ pub(crate) struct Live {
     pub(crate) tcp: HashMap<u16, Arc<Group>>,
     /// Internal endpoints, which are names of their account.
     internal: HashMap<(Arc<str>, Scheme, u16), Hosts<Arc<Group>>>,
-    pub(crate) certificates: Hosts<Arc<ServerConfig>>,
-    pub(crate) fallback: Hosts<Arc<ServerConfig>>,
+    pub(crate) certificates: Hosts<Arc<Presented>>,
+    pub(crate) fallback: Hosts<Arc<Presented>>,
     pub(crate) answers: Answers,
 }
 
@@ -342,6 +341,15 @@ impl Group {
         &self.first.endpoint.account
     }
 
+    /// Whether a policy says how handshakes with its endpoints are done.
+    pub(crate) fn has_terms(&self) -> bool {
+        let mut members = std::iter::once(&self.first).chain(&self.others);
+        members.any(|member| {
+            let policy = member.endpoint.policy.as_ref();
+            policy.is_some_and(|policy| policy.terminates_tls())
+        })
+    }
+
     /// The host of its address.
     pub(crate) fn host(&self) -> &str {
         &self.first.endpoint.host
@@ -399,7 +407,7 @@ impl Group {
 pub(crate) struct Kept {
     pools: HashMap<(Arc<str>, Upstream), Arc<Pool>>,
     /// By certificate chain.
-    configs: HashMap<Vec<CertificateDer<'static>>, Arc<ServerConfig>>,
+    presented: HashMap<Vec<CertificateDer<'static>>, Arc<Presented>>,
     prepared: Prepared,
 }
 
@@ -408,27 +416,27 @@ impl Kept {
     /// forgetting those no longer named.
     pub(crate) fn compile(&mut self, snapshot: Snapshot) -> Result<Live, rustls::Error> {
         let mut live = Live::default();
-        let mut configs: HashMap<Vec<CertificateDer<'static>>, Arc<ServerConfig>> = HashMap::new();
+        let mut presented: HashMap<Vec<CertificateDer<'static>>, Arc<Presented>> = HashMap::new();
         let tables = [
             (snapshot.certificates, &mut live.certificates),
             (snapshot.fallback, &mut live.fallback),
         ];
         for (certificates, table) in tables {
             for (names, key) in certificates {
-                let known = configs
+                let known = presented
                     .get(&key.cert)
-                    .or_else(|| self.configs.get(&key.cert));
-                let config = match known {
-                    Some(config) => Arc::clone(config),
-                    None => tls::server_config(Arc::clone(&key))?,
+                    .or_else(|| self.presented.get(&key.cert));
+                let one = match known {
+                    Some(one) => Arc::clone(one),
+                    None => Presented::plain(Arc::clone(&key))?,
                 };
                 for name in names {
-                    table.insert(&name, Arc::clone(&config));
+                    table.insert(&name, Arc::clone(&one));
                 }
-                configs.insert(key.cert.clone(), config);
+                presented.insert(key.cert.clone(), one);
             }
         }
-        self.configs = configs;
+        self.presented = presented;
         live.answers = Answers::of(snapshot.challenges, &mut self.prepared);
 
         let mut pools = HashMap::new();

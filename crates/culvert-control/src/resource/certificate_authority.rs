@@ -1,10 +1,12 @@
 //! Certificate authority: a certificate whose holders are trusted (contract: management API 2.2).
 //!
 //! It is stored and shown as it was sent; what is said of it beside comes from the certificate. One
-//! that has expired is taken, and nothing else refers to it.
+//! that has expired is taken. The action terminate-tls of traffic policies may name it; it does not hold it.
 
-use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, Timestamp};
+use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp};
 use culvert_store::Head;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -151,6 +153,14 @@ impl Resource for CertificateAuthority {
             key_usages: &self.summary.key_usages,
             extended_key_usages: &self.summary.extended_key_usages,
         }
+    }
+}
+
+impl CertificateAuthority {
+    /// The certificate itself.
+    pub(crate) fn certificate(&self) -> Result<CertificateDer<'static>, Fault> {
+        CertificateDer::from_pem_slice(self.ca_pem.as_bytes())
+            .map_err(|error| Fault::new("reading a stored certificate authority", error))
     }
 }
 

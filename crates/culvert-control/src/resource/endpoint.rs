@@ -514,10 +514,14 @@ impl Endpoint {
         ))
     }
 
-    /// The host below the platform domain whose certificate it presents, for endpoints that end TLS.
+    /// The host below the platform domain whose certificate it presents if it ends TLS.
     pub(crate) fn certificate_host(&self, platform: &HostName) -> Option<&str> {
         let host = HostName::parse(&self.address.host).ok()?;
-        let is_platforms = self.address.scheme == AddressScheme::Https && host.is_within(platform);
+        let has_tls = matches!(
+            self.address.scheme,
+            AddressScheme::Https | AddressScheme::Tls
+        );
+        let is_platforms = has_tls && host.is_within(platform);
         is_platforms.then_some(self.address.host.as_str())
     }
 

@@ -6,7 +6,9 @@
 //! meanwhile.
 
 use culvert_base::text::TooLong;
-use culvert_base::{Bounded, Code, Description, Ksuid, Metadata, Refusal, Secret, Timestamp};
+use culvert_base::{
+    Bounded, Code, Description, Fault, Ksuid, Metadata, Refusal, Secret, Timestamp,
+};
 use culvert_store::{Changes, Document, Head, Key, OnDelete, Ref, Told};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,6 +20,7 @@ use crate::cx::Cx;
 use crate::input;
 use crate::listfilter::{self, Field, Shape, field};
 use crate::page::reference;
+use crate::seal::Seal;
 use crate::stored::{self, Format};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<VaultSecret>();
@@ -222,6 +225,15 @@ impl Resource for VaultSecret {
             refs: vec![Ref::new("vault_id", &self.vault_id, OnDelete::Block)],
             ..Links::default()
         }
+    }
+}
+
+impl VaultSecret {
+    /// What expressions find a stored one by, and its value: vault, name, value.
+    pub(crate) fn open(document: &Document, seal: &Seal) -> Result<(Name, Name, Secret), Fault> {
+        let secret: Self = stored::read(document)?;
+        let value = seal.open(&document.head.id, &secret.sealed_value)?;
+        Ok((secret.vault_name, secret.name, value))
     }
 }
 

@@ -23,6 +23,7 @@ mod request_body_find_replace;
 mod response_body_find_replace;
 mod restrict_ips;
 mod set_vars;
+mod terminate_tls;
 mod url_rewrite;
 mod verify_webhook;
 
@@ -53,6 +54,7 @@ pub static ALL: &[&ActionType] = &[
     &response_body_find_replace::TYPE,
     &restrict_ips::TYPE,
     &set_vars::TYPE,
+    &terminate_tls::TYPE,
     &url_rewrite::TYPE,
     &verify_webhook::TYPE,
 ];
@@ -167,7 +169,6 @@ pub static NOT_BUILT: &[NotBuilt] = &[
     ),
     out("saml", "is not supported"),
     out("sse-find-replace", "is not supported"),
-    later("terminate-tls"),
 ];
 
 #[cfg(test)]

@@ -350,8 +350,8 @@ fn find(
     Ok((Arc::clone(group.pick(&down.edge)), value))
 }
 
-/// Whether a connection made for one name may carry requests for another: same account, and the
-/// certificate it was made with covers both.
+/// Whether a connection made for one name may carry requests for another: same account, the certificate
+/// it was made with covers both, and no policy says how the handshake is done.
 fn shares_rules(
     down: &Downstream,
     tls: &crate::downstream::Tls,
@@ -365,7 +365,9 @@ fn shares_rules(
         && down
             .edge
             .certificate(live, host)
-            .is_some_and(|config| Arc::ptr_eq(&config, &tls.config))
+            .is_some_and(|presented| Arc::ptr_eq(&presented, &tls.presented))
+        // What one name asks of a handshake, one made for another may not have fulfilled.
+        && !group.has_terms()
 }
 
 /// What the edge refuses of any endpoint, and what this one's upstream cannot take.

@@ -1,44 +1,62 @@
-//! The connection phase: whether a connection may go on at all, and where to.
+//! The connection phase: whether a connection may go on at all, where to, and how its handshake is done.
 
 use std::sync::Arc;
 
 use crate::downstream::Downstream;
 use crate::policy::{Exchange, Flow, Memory, Phase};
 use crate::snapshot::{Endpoint, Member};
+use crate::tls::terms::Terms;
 
 /// What becomes of a connection.
 #[derive(Debug)]
 pub(crate) enum Entry {
-    /// It goes on.
-    In,
+    /// It goes on, with a handshake under these terms if there are some.
+    In(Option<Arc<Terms>>),
     /// It goes to another endpoint.
-    Forward(Arc<Member>),
+    Forward(Arc<Member>, Option<Arc<Terms>>),
     /// It is closed.
     Out,
 }
 
-/// Runs the connection phase of the policy of an HTTP endpoint, unless it has run for this connection,
-/// and says whether the connection goes on. In clear this happens with the first request that names the
-/// endpoint, over TLS before the handshake.
+/// Whether a request of an HTTP endpoint may go on: runs the connection phase of its policy, unless it
+/// has run for this connection. In clear that is with the first request that names the endpoint.
 pub(crate) async fn admits(down: &Arc<Downstream>, endpoint: &Endpoint) -> bool {
+    matches!(first(down, endpoint).await, Entry::In(_))
+}
+
+/// Runs the connection phase of the policy of an HTTP endpoint, unless it has run for this connection;
+/// over TLS before the handshake. A connection whose handshake is over does not fulfil terms that were
+/// made since.
+pub(crate) async fn first(down: &Arc<Downstream>, endpoint: &Endpoint) -> Entry {
     let Some(policy) = &endpoint.policy else {
-        return true;
+        return Entry::In(None);
     };
     if policy.rules(Phase::Connect).is_empty() {
-        return true;
+        return Entry::In(None);
     }
-    if let Some(is_in) = down.entered(policy) {
-        return is_in;
+    match down.entered(policy) {
+        Some(true) => return Entry::In(None),
+        Some(false) => return Entry::Out,
+        None => {}
     }
-    let is_in = matches!(enter(down, endpoint, 0).await, Entry::In);
-    down.enter(policy, is_in);
-    is_in
+    let mut entry = enter(down, endpoint, 0).await;
+    if let (Entry::In(Some(terms)), Some(tls)) = (&entry, down.tls.get())
+        && !endpoint.is_internal
+        && !tls
+            .terms
+            .as_ref()
+            .is_some_and(|own| Arc::ptr_eq(own, terms))
+    {
+        entry = Entry::Out;
+    }
+    down.enter(policy, matches!(entry, Entry::In(_)));
+    entry
 }
 
 /// Runs the connection phase of an endpoint's policy, after `hops` endpoints before it.
 pub(crate) async fn enter(down: &Arc<Downstream>, endpoint: &Endpoint, hops: usize) -> Entry {
     let Some(policy) = &endpoint.policy else {
-        return Entry::In;
+        return Entry::In(None);
     };
     down.speaks_http(endpoint.scheme.is_http());
     // In a box: an idle connection's task keeps no room for it.
@@ -46,11 +64,12 @@ pub(crate) async fn enter(down: &Arc<Downstream>, endpoint: &Endpoint, hops: usi
         let mut memory = Memory::new(down.now());
         memory.hops = hops;
         let mut x = Exchange::new(Phase::Connect, policy, endpoint, down, &mut memory);
-        x.run().await
+        let flow = x.run().await;
+        (flow, x.edits.terms.take())
     });
     match run.await {
-        Flow::Continue => Entry::In,
-        Flow::Forward(member) => Entry::Forward(member),
-        Flow::Reply(_) | Flow::Close | Flow::Broken => Entry::Out,
+        (Flow::Continue, terms) => Entry::In(terms),
+        (Flow::Forward(member), terms) => Entry::Forward(member, terms),
+        (Flow::Reply(_) | Flow::Close | Flow::Broken, _) => Entry::Out,
     }
 }

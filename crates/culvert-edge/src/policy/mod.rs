@@ -17,9 +17,12 @@ pub(crate) mod replace;
 pub(crate) mod rewrite;
 mod run;
 mod secret;
+mod secrets;
 mod site;
 pub(crate) mod template;
 mod variables;
+
+use std::sync::Arc;
 
 use culvert_base::{Code, Refusal};
 use culvert_cel::{Predicate, Slot};
@@ -30,6 +33,7 @@ pub use crate::policy::document::read_yaml;
 pub use crate::policy::reference::reference;
 pub(crate) use crate::policy::run::{Action, Edits, Exchange, Flow, Memory, Run, Watch};
 pub use crate::policy::secret::REDACTED;
+pub use crate::policy::secrets::Secrets;
 pub use crate::policy::site::Resources;
 pub(crate) use crate::policy::site::{GoDuration, Site};
 
@@ -82,6 +86,8 @@ pub struct Policy {
     /// Slots of the variables it reads, ascending.
     reads: Box<[Slot]>,
     reads_results: bool,
+    /// Of the account, if it reads any.
+    secrets: Option<Arc<Secrets>>,
 }
 
 /// What to do when all expressions hold.
@@ -114,9 +120,21 @@ impl Policy {
         self.reads.binary_search(&slot).ok()
     }
 
+    /// The secrets that its expressions may read, by vault and name.
+    pub(crate) fn secrets(&self) -> culvert_cel::Value {
+        let secrets = self.secrets.as_ref();
+        secrets.map_or(culvert_cel::Value::Null, |secrets| secrets.now())
+    }
+
     /// Whether any of it reads what actions say of themselves.
     pub(crate) fn reads_results(&self) -> bool {
         self.reads_results
+    }
+
+    /// Whether it says how a TLS handshake is done.
+    pub fn terminates_tls(&self) -> bool {
+        let mut actions = self.connect.iter().flat_map(|rule| &rule.actions);
+        actions.any(|action| action.terminates_tls())
     }
 
     /// How often an expression of one of its rules failed, since it is in use.
@@ -193,6 +211,10 @@ impl Source {
                 };
                 for item in items {
                     let Node::Text(text) = item else { continue };
+                    // Beside ids the things themselves may stand.
+                    if !text.value.starts_with(&format!("{prefix}_")) {
+                        continue;
+                    }
                     let reference = Reference {
                         prefix,
                         id: text.value.clone(),
@@ -291,6 +313,9 @@ impl Source {
             request,
             response,
             reads_results: reads.contains(&variables::slot(variables::ACTIONS)),
+            secrets: reads
+                .contains(&variables::slot(variables::SECRETS))
+                .then(|| Arc::clone(&resources.secrets)),
             reads: reads.into(),
         })
     }

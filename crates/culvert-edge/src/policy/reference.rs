@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::action::{self, ActionType, Ends};
 use crate::policy::Phase;
 use crate::policy::functions;
-use crate::policy::variables::{self, RANDOM};
+use crate::policy::variables;
 use crate::snapshot::Scheme;
 
 /// `docs/reference/traffic-policy.md`.
@@ -40,7 +40,7 @@ pub fn reference() -> String {
     page.push_str("\n## Variables\n\nA variable is there from its phase on.\n\n| variable | type | from | |\n|---|---|---|---|\n");
     for variable in variables::ALL
         .iter()
-        .filter(|variable| variable.path != RANDOM)
+        .filter(|variable| !variable.path.starts_with('('))
     {
         let cells = [
             format!("`{}`", variable.path),
@@ -50,7 +50,7 @@ pub fn reference() -> String {
         ];
         line(&mut page, &cells);
     }
-    page.push_str("\n## Functions\n\nBeside those of the language: `size`, `contains`, `startsWith`, `endsWith`, `matches`, conversions, selectors of time, and the macros `has`, `all`, `exists`, `exists_one`, `map` and `filter`.\n\n| function | |\n|---|---|\n");
+    page.push_str("\n## Functions\n\nBeside those of the language: `size`, `contains`, `startsWith`, `endsWith`, `matches`, conversions, selectors of time, and the macros `has`, `all`, `exists`, `exists_one`, `map`, `filter` and `sortBy`. Selectors of time take a zone: an offset such as `+02:00` or a name such as `Europe/Vienna`.\n\n| function | |\n|---|---|\n");
     for function in functions::ALL.iter() {
         let extension = function.extension;
         let calls: Vec<String> = extension

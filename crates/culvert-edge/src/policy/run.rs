@@ -22,6 +22,7 @@ use crate::policy::{Phase, Policy, Rule};
 use crate::recording::Recording;
 use crate::slots;
 use crate::snapshot::{Endpoint, Member, Scheme};
+use crate::tls::terms::Terms;
 
 /// What an action is made to do. It is shared by all exchanges of its endpoint.
 pub(crate) trait Action: Send + Sync + fmt::Debug {
@@ -30,6 +31,11 @@ pub(crate) trait Action: Send + Sync + fmt::Debug {
 
     /// Whether it always ends its phase, although others of its type may not.
     fn is_final(&self) -> bool {
+        false
+    }
+
+    /// Whether it says how a TLS handshake is done.
+    fn terminates_tls(&self) -> bool {
         false
     }
 
@@ -158,6 +164,8 @@ pub(crate) struct Edits {
     /// Another target for the upstream, and the whole URL it is of.
     pub(crate) target: Option<Uri>,
     pub(crate) url: Option<String>,
+    /// How the handshake is to be done, in the connection phase.
+    pub(crate) terms: Option<Arc<Terms>>,
     /// What is to be replaced in the body.
     pub(crate) replacements: Vec<Replacement>,
     /// How the response's body is to be encoded.
@@ -225,6 +233,12 @@ impl<'x> Exchange<'x> {
     /// Runs the rules of the phase.
     pub(crate) async fn run(&mut self) -> Flow {
         let policy = self.policy;
+        if self.phase == Phase::Request
+            && self.wants_results()
+            && let Some(result) = self.handshake_result()
+        {
+            self.memory.results.push(("terminate_tls", result));
+        }
         for rule in policy.rules(self.phase) {
             match self.holds(rule) {
                 Some(true) => {}

@@ -15,14 +15,19 @@ use serde_json::Value;
 
 use crate::policy::address::IpPolicy;
 use crate::policy::template::{Template, ValueTemplate};
-use crate::policy::{Phase, refusal, variables};
+use crate::policy::{Phase, Secrets, refusal, variables};
 use crate::snapshot::Scheme;
+use crate::tls::terms::Authorities;
 
 /// Objects that policies may name.
 #[derive(Clone, Debug, Default)]
 pub struct Resources {
     /// IP policies by id; what they admit is read when a request comes.
     pub ip_policies: HashMap<String, Arc<IpPolicy>>,
+    /// Certificate authorities by id; whom they trust is read when a connection comes.
+    pub authorities: HashMap<String, Arc<Authorities>>,
+    /// Secrets of the account; their values are read when an expression asks for one.
+    pub secrets: Arc<Secrets>,
 }
 
 /// The place of an action, with its configuration.
@@ -150,6 +155,17 @@ impl<'c> Site<'c> {
         }
         let why = format!("`{field}` is longer than {max} bytes");
         Err(self.refuse(TOO_LONG, &why))
+    }
+
+    /// The certificate authority of that id (2204).
+    pub(crate) fn authorities(&self, field: &str, id: &str) -> Result<Arc<Authorities>, Refusal> {
+        const UNKNOWN: Code = Code::new(2204);
+        let found = self.resources.authorities.get(id).cloned();
+        found.ok_or_else(|| {
+            let shown: String = id.chars().take(64).collect();
+            let why = format!("`{field}`: there is no certificate authority `{shown}`");
+            self.refuse(UNKNOWN, &why)
+        })
     }
 
     /// The IP policy of that id (2216).

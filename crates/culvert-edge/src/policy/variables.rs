@@ -20,6 +20,7 @@ use crate::policy::functions;
 use crate::policy::run::Exchange;
 use crate::policy::template::{map, moment, text, texts};
 use crate::policy::{Phase, cookies};
+use crate::tls::peer::{self, Peer};
 
 /// A variable.
 pub(crate) struct Variable {
@@ -45,6 +46,9 @@ pub(crate) const VARS: &str = "vars";
 pub(crate) const ACTIONS: &str = "actions";
 /// Random bits, new at each reading. Not a name that an expression can write.
 pub(crate) const RANDOM: &str = "(random)";
+
+/// Secrets of the account, by vault and name. Not a name that an expression can write.
+pub(crate) const SECRETS: &str = "(secrets)";
 
 /// Every variable; its place is its slot.
 pub(crate) static ALL: LazyLock<Vec<Variable>> = LazyLock::new(all);
@@ -74,7 +78,7 @@ pub(crate) fn read<'a>(slot: Slot, x: &'a Exchange<'_>) -> Option<Read<'a>> {
 }
 
 fn environment(phase: Phase) -> Env {
-    let mut env = Env::new(Limits::POLICY).with_zones(functions::zone_offset);
+    let mut env = Env::new(Limits::POLICY).with_zones(culvert_base::time::zone_offset);
     for (slot, variable) in ALL.iter().enumerate() {
         let slot = Slot::try_from(slot).expect("the table is short");
         env = if variable.since <= phase {
@@ -133,6 +137,7 @@ fn all() -> Vec<Variable> {
     connection(&mut |path, of, doc, read| row(Phase::Connect, path.into(), of, doc, read));
     addresses(&mut |path, of, doc, read| row(Phase::Connect, path.into(), of, doc, read));
     session(&mut |path, of, doc, read| row(Phase::Request, path.into(), of, doc, read));
+    certificates(&mut |path, of, doc, read| row(Phase::Request, path.into(), of, doc, read));
     asked(&mut |path, of, doc, read| row(Phase::Request, path.into(), of, doc, read));
     answered(&mut |path, of, doc, read| row(Phase::Response, path.into(), of, doc, read));
     rows
@@ -169,6 +174,7 @@ fn connection(row: Row<'_>) {
     row(VARS, "map(string, dyn)", "What set-vars set in this phase.", |x| made(map(x.memory.vars.iter().map(|(name, value)| (name.as_str(), value.clone())).collect())));
     row(ACTIONS, "dyn", "Results of the actions that ran, as `actions.ngrok.<action>` or `actions.culvert.<action>`.", |x| made(x.memory.results()));
     row(RANDOM, "int", "", |x| int(x.random()));
+    row(SECRETS, "map(string, dyn)", "", |x| made(x.policy.secrets()));
 }
 
 /// What is known of an address. This build has no database of addresses, so that is little.
@@ -196,13 +202,49 @@ fn addresses(row: Row<'_>) {
 /// `conn.tls`, once the handshake is over.
 #[rustfmt::skip]
 fn session(row: Row<'_>) {
-    row("conn.tls.version", "string", "`1.2` or `1.3`; empty without TLS.", |x| there(x.agreed().map_or("", |agreed| agreed.version)));
+    row("conn.tls.version", "string", "`1.2` or `1.3`; empty without TLS.", |x| there(x.agreed().map_or("", |agreed| agreed.version())));
     row("conn.tls.cipher_suite", "string", "IANA name of the cipher suite; empty without TLS.", |x| there(x.agreed().map_or("", |agreed| agreed.cipher_suite)));
     row("conn.tls.negotiated_alpn", "string", "`h2` or `http/1.1`; empty without TLS.", |x| there(match (x.agreed(), x.request) {
         (Some(_), Some(request)) if request.version == Version::HTTP_2 => "h2",
         (Some(_), _) => "http/1.1",
         _ => "",
     }));
+    row("conn.tls.session_resumed", "bool", "Whether the TLS session goes on from an earlier connection.", |x| flag(x.agreed().is_some_and(|agreed| agreed.is_resumed)));
+}
+
+/// `conn.tls.client` and `conn.tls.server`: the certificates of a handshake.
+#[rustfmt::skip]
+fn certificates(row: Row<'_>) {
+    macro_rules! certificate {
+        ($of:literal, $whose:literal, $read:ident; $($path:literal $kind:literal $doc:literal)+) => {
+            $(row(concat!("conn.tls.", $of, ".", $path), $kind, concat!($whose, ": ", $doc), |x| made(peer::field(x.$read()?, $path)?));)+
+        };
+        ($of:literal, $whose:literal, $read:ident) => {
+            certificate!($of, $whose, $read;
+                "serial_number" "string" "serial number, lower-case hexadecimal."
+                "signature_algorithm" "string" "how it is signed, such as `SHA256-RSA`."
+                "extensions" "list(map(string, dyn))" "extensions, each with `id`, `critical` and `value`."
+                "validity.not_before" "timestamp" "when it begins to be valid."
+                "validity.not_after" "timestamp" "when it ceases to be."
+                "san" "string" "alternative names, with commas between."
+                "san.dns_names" "list(string)" "alternative names that are hosts."
+                "san.email_addresses" "list(string)" "alternative names that are mail addresses."
+                "san.ip_addresses" "list(string)" "alternative names that are addresses."
+                "san.uris" "list(string)" "alternative names that are URIs.");
+            certificate!($of, $whose, $read, "issuer" "issuer" "subject" "subject");
+        };
+        ($of:literal, $whose:literal, $read:ident, $($name:literal $doc:literal)+) => {
+            $(certificate!($of, $whose, $read; $name "string" "its name, as RFC 2253 writes it.");
+            row(concat!("conn.tls.", $of, ".", $name, ".common_name"), "string", concat!($whose, ": common name of the ", $doc, "."), |x| made(peer::field(x.$read()?, concat!($name, ".common_name"))?));
+            certificate!(@lists $of, $whose, $read, $name; "country" "locality" "organization" "organizational_unit" "postal_code" "province" "street_address");)+
+        };
+        (@lists $of:literal, $whose:literal, $read:ident, $name:literal; $($part:literal)+) => {
+            $(row(concat!("conn.tls.", $of, ".", $name, ".", $part), "list(string)", concat!($whose, ": parts of the ", $name, "."), |x| made(peer::field(x.$read()?, concat!($name, ".", $part))?));)+
+        };
+    }
+    certificate!("client", "Certificate of the client, absent if it showed none", client_certificate; "pem" "string" "PEM.");
+    certificate!("client", "Certificate of the client, absent if it showed none", client_certificate);
+    certificate!("server", "Certificate that the edge presented, absent without TLS", server_certificate);
 }
 
 /// `req`.
@@ -372,6 +414,50 @@ impl Exchange<'_> {
         self.down.tls.get()?.agreed.get()
     }
 
+    fn client_certificate(&self) -> Option<&[u8]> {
+        self.agreed()?.client.as_deref().map(Peer::der)
+    }
+
+    fn server_certificate(&self) -> Option<&[u8]> {
+        let tls = self.down.tls.get()?;
+        tls.presented.key.cert.first().map(|leaf| leaf.as_ref())
+    }
+
+    /// What terminate-tls says of itself once the handshake is over, if a policy has it.
+    pub(crate) fn handshake_result(&self) -> Option<Value> {
+        self.down.tls.get()?.terms.as_ref()?;
+        let agreed = self.agreed()?;
+        let side = |der: &[u8], paths: &[&str]| {
+            let fields = paths
+                .iter()
+                .filter_map(|path| Some((*path, peer::field(der, path)?)));
+            map(fields.collect())
+        };
+        const FIELDS: [&str; 6] = [
+            "pem",
+            "serial_number",
+            "signature_algorithm",
+            "issuer",
+            "subject",
+            "san",
+        ];
+        let mut fields = vec![
+            ("version", Value::from(agreed.version())),
+            ("cipher_suite", Value::from(agreed.cipher_suite)),
+            ("sni", Value::from(self.server_name())),
+            ("session_resumed", Value::Bool(agreed.is_resumed)),
+            ("warnings", texts([])),
+            self.error(),
+        ];
+        if let Some(der) = self.client_certificate() {
+            fields.push(("client", side(der, &FIELDS)));
+        }
+        if let Some(der) = self.server_certificate() {
+            fields.push(("server", side(der, FIELDS.get(1..).unwrap_or_default())));
+        }
+        Some(map(fields))
+    }
+
     /// `https` if the client's connection is TLS, else `http`.
     pub(crate) fn scheme(&self) -> &'static str {
         if self.down.tls.get().is_some() {
@@ -415,7 +501,7 @@ mod tests {
             );
             assert_eq!(
                 variable.doc.is_empty(),
-                variable.path == RANDOM,
+                variable.path.starts_with('('),
                 "{}",
                 variable.path
             );

@@ -12,6 +12,7 @@ mod forwarding;
 mod internal;
 mod limits;
 mod malformed;
+mod mutual;
 mod overloaded;
 mod policies;
 mod proxied;

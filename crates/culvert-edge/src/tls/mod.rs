@@ -1,36 +1,78 @@
 //! TLS at the edge: the settings a certificate is served with, and what a handshake settled.
 
+pub(crate) mod peer;
+pub(crate) mod terms;
+
 use std::sync::Arc;
 
 use culvert_base::Fault;
 use culvert_base::net::HostName;
 use rustls::crypto::aws_lc_rs;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use rustls::{ProtocolVersion, ServerConfig};
+use rustls::{HandshakeKind, ProtocolVersion, ServerConfig, SupportedProtocolVersion};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use crate::downstream::Agreed;
+use crate::tls::peer::Peer;
 
 /// The fatal alert `unrecognized_name`, as a whole record.
 pub(crate) const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
 
-/// Settings for one certificate: TLS 1.2 and 1.3, HTTP/2 and HTTP/1.1, tickets, no early data.
-pub(crate) fn server_config(key: Arc<CertifiedKey>) -> Result<Arc<ServerConfig>, rustls::Error> {
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?
-        .with_no_client_auth()
-        .with_cert_resolver(Arc::new(Only(key)));
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    config.ticketer = aws_lc_rs::Ticketer::new()?;
-    config.require_ems = true;
-    // Sessions travel in tickets; nothing is kept here.
-    config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
-    config.max_early_data_size = 0;
-    Ok(Arc::new(config))
+/// A certificate as it is presented: with the settings of its handshakes.
+#[derive(Debug)]
+pub(crate) struct Presented {
+    pub(crate) key: Arc<CertifiedKey>,
+    pub(crate) config: Arc<ServerConfig>,
+}
+
+/// What the edge says it speaks inside TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Alpn {
+    /// HTTP/2 and HTTP/1.1.
+    Http,
+    /// Nothing: the edge does not know.
+    None,
+}
+
+impl Presented {
+    /// To anybody: TLS 1.2 and 1.3, HTTP/2 and HTTP/1.1, tickets, no early data.
+    pub(crate) fn plain(key: Arc<CertifiedKey>) -> Result<Arc<Self>, rustls::Error> {
+        let versions = [&rustls::version::TLS13, &rustls::version::TLS12];
+        Self::under(key, &versions, None, Alpn::Http).map(Arc::new)
+    }
+
+    /// The same with other versions, and for certain clients.
+    fn under(
+        key: Arc<CertifiedKey>,
+        versions: &[&'static SupportedProtocolVersion],
+        clients: Option<Arc<dyn ClientCertVerifier>>,
+        alpn: Alpn,
+    ) -> Result<Self, rustls::Error> {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let builder =
+            ServerConfig::builder_with_provider(provider).with_protocol_versions(versions)?;
+        let builder = match clients {
+            None => builder.with_no_client_auth(),
+            Some(clients) => builder.with_client_cert_verifier(clients),
+        };
+        let mut config = builder.with_cert_resolver(Arc::new(Only(Arc::clone(&key))));
+        if alpn == Alpn::Http {
+            config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        }
+        config.ticketer = aws_lc_rs::Ticketer::new()?;
+        config.require_ems = true;
+        // Sessions travel in tickets; nothing is kept here.
+        config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
+        config.max_early_data_size = 0;
+        Ok(Self {
+            key,
+            config: Arc::new(config),
+        })
+    }
 }
 
 /// Reads a certificate of the operator's: PEM, the chain and its private key in one text. With the
@@ -84,17 +126,18 @@ impl ResolvesServerCert for Only {
 
 /// What a complete handshake settled, in the words of events.
 pub(crate) fn agreed(connection: &rustls::ServerConnection) -> Agreed {
-    let version = match connection.protocol_version() {
-        Some(ProtocolVersion::TLSv1_2) => "1.2",
-        _ => "1.3",
-    };
     let cipher_suite = connection
         .negotiated_cipher_suite()
         .and_then(|suite| iana_name(suite.suite()))
         .unwrap_or("");
+    let client = connection
+        .peer_certificates()
+        .and_then(|chain| chain.first());
     Agreed {
-        version,
         cipher_suite,
+        is_13: connection.protocol_version() != Some(ProtocolVersion::TLSv1_2),
+        is_resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),
+        client: client.map(|leaf| Box::new(Peer::new(leaf))),
     }
 }
 

@@ -204,3 +204,71 @@ async fn traffic_reaches_an_internal_endpoint_through_a_policy_alone() {
         culvert.stop().await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_secret_of_a_vault_counts_live_and_stays_sealed() {
+    for backend in backends().await {
+        let culvert = Harness::start(&backend).await;
+        let vault = culvert.create("vaults", json!({"name": "keys"})).await;
+        let body = json!({"name": "door", "value": "open sesame", "vault_id": vault["id"]});
+        let secret = culvert.create("vault_secrets", body).await;
+        let host = "vaulted.culvert.localhost";
+        let text = "on_http_request:\n- actions:\n  - {type: basic-auth, config: {credentials: ['${\"me:\" + secrets.get(\"keys\", \"door\")}']}}\n  - {type: custom-response, config: {body: in}}\n";
+        let body = json!({"url": format!("http://{host}"), "traffic_policy": text});
+        let made = culvert.create("endpoints", body).await;
+        // An expression is no secret.
+        assert_eq!(made["traffic_policy"], text);
+        let enter = async |credentials: &str| {
+            let ask = format!(
+                "GET / HTTP/1.1\r\nhost: {host}\r\nauthorization: Basic {credentials}\r\nconnection: close\r\n\r\n"
+            );
+            crate::harness::raw(culvert.http, ask.as_bytes())
+                .await
+                .status
+        };
+        // me:open sesame, me:another word
+        let (old, new) = ("bWU6b3BlbiBzZXNhbWU=", "bWU6YW5vdGhlciB3b3Jk");
+        eventually("the secret opens", async || enter(old).await == 200).await;
+        assert_eq!(enter(new).await, 401);
+        assert_eq!(
+            crate::secrets::files_with(&culvert.settings.data_dir, b"open sesame"),
+            Vec::<String>::new()
+        );
+        let path = format!("/vault_secrets/{}", secret["id"].as_str().unwrap());
+        let patch = json!({"value": "another word"});
+        culvert.call(Method::PATCH, &path, Some(patch)).await;
+        eventually("the new one opens", async || enter(new).await == 200).await;
+        assert_eq!(enter(old).await, 401);
+        assert_eq!(culvert.call(Method::DELETE, &path, None).await.status, 204);
+        // What cannot be known lets nobody in.
+        eventually("nothing opens", async || enter(new).await != 200).await;
+        culvert.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn certificate_authorities_are_named_in_policies() {
+    let culvert = Harness::start(&Backend::Sqlite).await;
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::default();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    params.key_usages = vec![rcgen::KeyUsagePurpose::KeyCertSign];
+    let pem = params.self_signed(&key).unwrap().pem();
+    let made = culvert
+        .create("certificate_authorities", json!({"ca_pem": pem}))
+        .await;
+    let id = made["id"].as_str().unwrap();
+    let policy = |id: &str| json!({"on_tcp_connect": [{"actions": [{"type": "terminate-tls", "config": {"mutual_tls_certificate_authorities": [id]}}]}]});
+    let body = json!({
+        "url": "https://mutual.culvert.localhost", "upstream_url": "http://127.0.0.1:9", "traffic_policy": policy(id),
+    });
+    culvert.create("endpoints", body.clone()).await;
+    let mut unknown = body;
+    unknown["url"] = json!("https://other.culvert.localhost");
+    unknown["traffic_policy"] = policy("ca_2OtNvAlhso10Gx6s7eupzX3F98q");
+    let refused = culvert
+        .call(Method::POST, "/endpoints", Some(unknown))
+        .await;
+    assert_eq!(refused.body["error_code"], "ERR_NGROK_2204");
+    culvert.stop().await;
+}

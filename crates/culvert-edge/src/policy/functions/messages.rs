@@ -8,7 +8,7 @@ use culvert_base::{IpSet, Verdict};
 use culvert_cel::{EvalErrorKind, Meter, Value, ValueRef};
 
 use super::{NO_OVERLOAD, Row, about, global, made, member};
-use crate::policy::variables::RANDOM;
+use crate::policy::variables::{RANDOM, SECRETS};
 use crate::policy::{Phase, prefix};
 
 #[rustfmt::skip]
@@ -29,6 +29,7 @@ pub(super) fn rows() -> Vec<Row> {
         about(Response, "res.cookies", "getResCookie", COOKIE, "The cookie of that name with the longest path; an error if it is absent.", first),
         about(Request, "req.url.query_params", "hasQueryParam", HAS, "Whether the query has a parameter.", has),
         about(Request, "req.url.query_params", "getQueryParam", GET, "Decoded values of a query parameter; none if it is absent.", get),
+        about(Phase::Connect, SECRETS, "secrets.get", &["(map(string, dyn), string, string) -> string"], "The value of a secret of the account, by the names of its vault and of itself; an error if it is absent. A change of it counts at once.", secret),
         global("inCidrRange", RANGE, "Whether an address is in a prefix; false if either is none.", in_range),
         global("inCidrRanges", &["(string, list(string)) -> bool"], "Whether an address is in one of some prefixes.", in_ranges),
         member("isPrivateIp", &["(string) -> bool"], "Whether it is a private IPv4 address (RFC 1918).", is_private),
@@ -36,6 +37,23 @@ pub(super) fn rows() -> Vec<Row> {
         about(Phase::Connect, RANDOM, "rand.double", &["(int) -> double"], "A random number from 0 to 1.", random_double),
         about(Phase::Connect, RANDOM, "rand.int", &["(int) -> int", "(int, int, int) -> int"], "A random whole number: 0 or 1, or from the first argument to the second, both included.", random_int),
     ]
+}
+
+fn secret(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Value, EvalErrorKind> {
+    let [ValueRef::Map(vaults), vault, name @ ValueRef::String(_)] = arguments else {
+        return Err(NO_OVERLOAD);
+    };
+    let found = match vaults.get(*vault) {
+        Some(Value::Map(secrets)) => secrets.get(*name),
+        _ => None,
+    };
+    match found {
+        Some(Value::String(value)) => {
+            meter.make_string(value.len())?;
+            Ok(Value::String(value.clone()))
+        }
+        _ => Err(EvalErrorKind::NoSuchKey),
+    }
 }
 
 fn entry<'v>(arguments: &[ValueRef<'v>]) -> Result<Option<&'v Value>, EvalErrorKind> {

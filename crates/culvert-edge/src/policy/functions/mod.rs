@@ -107,11 +107,5 @@ fn made(text: impl AsRef<str>, meter: &mut Meter<'_>) -> Result<Value, EvalError
     Ok(Value::from(text))
 }
 
-/// The offset from UTC in seconds of a named time zone. None are known: policies give offsets such as
-/// `+02:00`.
-pub(crate) fn zone_offset(_zone: &str, _seconds: i64) -> Option<i32> {
-    None
-}
-
 #[cfg(test)]
 mod tests;

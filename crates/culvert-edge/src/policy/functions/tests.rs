@@ -17,6 +17,7 @@ impl Message {
             "req.cookies" | "res.cookies" => map(vec![("c", Value::List([cookie.clone()].into()))]),
             "req.url.query_params" => map(vec![("q", texts(["a b"]))]),
             variables::RANDOM => Value::Int(i64::MAX / 2),
+            variables::SECRETS => map(vec![("v", map(vec![("n", Value::from("hush"))]))]),
             _ => Value::Null,
         });
         Self(values.collect())
@@ -201,4 +202,40 @@ fn each_function_is_documented_and_of_its_phase() {
             .compile("hasResHeader('a')")
             .is_err()
     );
+}
+
+#[test]
+fn secrets_by_name() {
+    assert_eq!(eval("secrets.get('v', 'n')"), Ok("hush".to_owned()));
+    for absent in ["secrets.get('v', 'x')", "secrets.get('x', 'n')"] {
+        assert_eq!(eval(absent), Err(EvalErrorKind::NoSuchKey), "{absent}");
+    }
+    // The variable behind it has no name that could be written.
+    assert!(variables::of(Phase::Response).compile("secrets").is_err());
+}
+
+#[test]
+fn hours_of_named_zones() {
+    for (call, hour) in [
+        (
+            "timestamp('2026-07-01T10:30:00Z').getHours('Europe/Vienna')",
+            "12",
+        ),
+        (
+            "timestamp('2026-01-01T10:30:00Z').getHours('Europe/Vienna')",
+            "11",
+        ),
+        (
+            "timestamp('2026-01-01T22:00:00Z').getDayOfMonth('Asia/Kolkata')",
+            "1",
+        ),
+        (
+            "timestamp('2026-01-01T22:00:00Z').getMinutes('Asia/Kolkata')",
+            "30",
+        ),
+    ] {
+        assert_eq!(eval(call).as_deref(), Ok(hour), "{call}");
+    }
+    let nowhere = eval("timestamp(0).getHours('Nowhere/Else')");
+    assert_eq!(nowhere, Err(EvalErrorKind::InvalidArgument));
 }

@@ -1,0 +1,243 @@
+//! terminate-tls: how the handshake is done.
+
+use std::sync::{Arc, Mutex};
+
+use culvert_base::{Code, Refusal};
+use rustls::SupportedProtocolVersion;
+use rustls::version::{TLS12, TLS13};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use super::ActionType;
+use crate::downstream::lock;
+use crate::policy::template::Template;
+use crate::policy::{Action, Exchange, Flow, Phase, Run, Site};
+use crate::snapshot::Scheme;
+use crate::tls::terms::{Authorities, Clients, Strategy, Terms, certificates, certified};
+
+/// What certificate authorities are called by.
+const ID_PREFIX: &str = "ca";
+/// Entries of the list of authorities.
+const AUTHORITIES_MAX: usize = 20;
+
+pub(crate) static TYPE: ActionType = ActionType {
+    name: "terminate-tls",
+    doc: "Says how the TLS handshake is done: which versions, with which certificate, and whether clients show one of theirs. An https endpoint ends TLS in any case; a tls endpoint with this action does, and passes bytes on in clear, where it would pass them through. Wherever it stands in the phase, the handshake follows the phase; of several the last one that runs counts. A handshake that does not fulfil it fails.",
+    phases: &[Phase::Connect],
+    schemes: &[Scheme::Https, Scheme::Tls],
+    secrets: &["server_private_key"],
+    references: &[("mutual_tls_certificate_authorities", ID_PREFIX)],
+    schema: Some(|generator| generator.subschema_for::<Config>()),
+    compile: |site| compile(site).map(|action| Box::new(action) as _),
+    ..ActionType::PLAIN
+};
+
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "TerminateTls")]
+struct Config {
+    /// The oldest version taken: `1.2`, also by default, or `1.3`.
+    min_version: Option<Version>,
+    /// The newest: `1.2` or `1.3`, also by default.
+    max_version: Option<Version>,
+    /// The certificate that is presented, PEM, the leaf first; by default that of the host. Takes `${…}`.
+    server_certificate: Option<String>,
+    /// Its private key, PEM. Takes `${…}`. Sealed at rest and never shown.
+    server_private_key: Option<String>,
+    /// Whom clients' certificates must be of: PEM, or ids of certificate authorities. Takes `${…}`.
+    mutual_tls_certificate_authorities: Option<Vec<String>>,
+    /// `require-and-verify`, also by default: a client without a certificate of these authorities is
+    /// turned away. `require-any`: any certificate will do. `request`: one is asked for, and not checked.
+    mutual_tls_verification_strategy: Option<String>,
+}
+
+/// A version as text, or as YAML's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+struct Version(u8);
+
+impl<'de> Deserialize<'de> for Version {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = match Value::deserialize(deserializer)? {
+            Value::String(text) => text,
+            Value::Number(number) => number.to_string(),
+            _ => String::new(),
+        };
+        match text.as_str() {
+            "1.2" => Ok(Self(2)),
+            "1.3" => Ok(Self(3)),
+            _ => Err(D::Error::custom("it must be `1.2` or `1.3`")),
+        }
+    }
+}
+
+impl JsonSchema for Version {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "TlsVersion".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "enum": ["1.2", "1.3"] })
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+}
+
+fn compile(site: &Site<'_>) -> Result<TerminateTls, Refusal> {
+    const INVALID: Code = Code::new(2204);
+    const NOT_ONE_OF: Code = Code::new(2222);
+    const OUT_OF_RANGE: Code = Code::new(2215);
+    const MISSING: Code = Code::new(2234);
+    let config: Config = site.config()?;
+    let min = config.min_version.unwrap_or(Version(2));
+    let max = config.max_version.unwrap_or(Version(3));
+    if min > max {
+        let why = "`min_version` must not be newer than `max_version`";
+        return Err(site.refuse(OUT_OF_RANGE, why));
+    }
+    let versions = [(Version(3), &TLS13), (Version(2), &TLS12)].into_iter();
+    let versions = versions.filter(|(version, _)| (min..=max).contains(version));
+    let key = match (&config.server_certificate, &config.server_private_key) {
+        (None, None) => None,
+        (Some(chain), Some(key)) => Some((
+            site.template("server_certificate", chain)?,
+            site.template("server_private_key", key)?,
+        )),
+        _ => {
+            let why = "`server_certificate` and `server_private_key` need each other";
+            return Err(site.refuse(MISSING, why));
+        }
+    };
+    if let Some((chain, key)) = &key
+        && let (Some(chain), Some(key)) = (chain.constant(), key.constant())
+        && key != crate::policy::REDACTED
+        && certified(chain, key).is_none()
+    {
+        let why = "`server_certificate` and `server_private_key` must be a chain and the key of its first certificate, PEM";
+        return Err(site.refuse(INVALID, why));
+    }
+    let strategy = match config.mutual_tls_verification_strategy.as_deref() {
+        None => None,
+        Some("require-and-verify") => Some(Strategy::Verify),
+        Some("require-any") => Some(Strategy::Any),
+        Some("request") => Some(Strategy::Request),
+        Some(_) => {
+            let why = "`mutual_tls_verification_strategy` must be require-and-verify, require-any or request";
+            return Err(site.refuse(NOT_ONE_OF, why));
+        }
+    };
+    let (mut inline, mut named) = (Vec::new(), Vec::new());
+    if let Some(entries) = &config.mutual_tls_certificate_authorities {
+        let field = "mutual_tls_certificate_authorities";
+        site.count(field, entries.len(), AUTHORITIES_MAX)?;
+        for (index, entry) in entries.iter().enumerate() {
+            let field = format!("{field}[{index}]");
+            let template = site.template(&field, entry)?;
+            match template.constant() {
+                Some(id) if id.starts_with("ca_") => named.push(site.authorities(&field, id)?),
+                Some(pem) if certificates(pem).is_none() => {
+                    let why = format!(
+                        "`{field}` must be certificates of authorities, PEM, or the id of one"
+                    );
+                    return Err(site.refuse(INVALID, &why));
+                }
+                _ => inline.push(template),
+            }
+        }
+    }
+    let has_authorities = !inline.is_empty() || !named.is_empty();
+    let strategy = strategy.or(has_authorities.then_some(Strategy::Verify));
+    if strategy == Some(Strategy::Verify) && !has_authorities {
+        let why = "`mutual_tls_certificate_authorities` is missing: there is nothing to verify by";
+        return Err(site.refuse(MISSING, why));
+    }
+    Ok(TerminateTls {
+        versions: versions.map(|(_, version)| version).collect(),
+        key,
+        strategy,
+        inline,
+        named,
+        last: Mutex::default(),
+    })
+}
+
+#[derive(Debug)]
+struct TerminateTls {
+    versions: Vec<&'static SupportedProtocolVersion>,
+    key: Option<(Template, Template)>,
+    strategy: Option<Strategy>,
+    inline: Vec<Template>,
+    named: Vec<Arc<Authorities>>,
+    last: Mutex<Option<Last>>,
+}
+
+/// The terms that were made last, and the digests of the texts they were made of.
+#[derive(Debug)]
+struct Last {
+    texts: Vec<[u8; 32]>,
+    terms: Arc<Terms>,
+}
+
+impl TerminateTls {
+    /// `None` when an expression gives nothing that can be used.
+    fn terms(&self, x: &mut Exchange<'_>) -> Option<Arc<Terms>> {
+        let mut texts = Vec::new();
+        let key = self.key.iter().flat_map(|(chain, key)| [chain, key]);
+        for template in key.chain(&self.inline) {
+            texts.push(template.strict(x).ok()?.into_owned());
+        }
+        let digests: Vec<[u8; 32]> = texts
+            .iter()
+            .map(|text| Sha256::digest(text).into())
+            .collect();
+        if let Some(last) = &*lock(&self.last)
+            && last.texts == digests
+        {
+            return Some(Arc::clone(&last.terms));
+        }
+        let (key, inline) = match (&self.key, texts.as_slice()) {
+            (Some(_), [chain, key, inline @ ..]) => (Some(certified(chain, key)?), inline),
+            (_, inline) => (None, inline),
+        };
+        let mut authorities = Vec::new();
+        for pem in inline {
+            authorities.extend(certificates(pem)?);
+        }
+        let clients = self.strategy.map(|strategy| Clients {
+            strategy,
+            inline: authorities,
+            named: self.named.clone(),
+        });
+        let terms = Arc::new(Terms::new(self.versions.clone(), key, clients));
+        *lock(&self.last) = Some(Last {
+            texts: digests,
+            terms: Arc::clone(&terms),
+        });
+        Some(terms)
+    }
+}
+
+impl Action for TerminateTls {
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
+        match self.terms(x) {
+            Some(terms) => {
+                x.edits.terms = Some(terms);
+                Flow::Continue.into()
+            }
+            None => x.fault().into(),
+        }
+    }
+
+    fn terminates_tls(&self) -> bool {
+        true
+    }
+
+    fn slots(&self) -> Vec<culvert_cel::Slot> {
+        let key = self.key.iter().flat_map(|(chain, key)| [chain, key]);
+        key.chain(&self.inline).flat_map(Template::slots).collect()
+    }
+}

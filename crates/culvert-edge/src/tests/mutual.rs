@@ -1,0 +1,461 @@
+//! Handshakes as policies want them: clients' certificates, versions, certificates of a policy, TLS
+//! endpoints that end TLS (contract: traffic policy 8.6, events 7.2).
+
+use std::sync::Arc;
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SerialNumber};
+use rustls::version::{TLS12, TLS13};
+use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+use super::harness::*;
+use super::policies::last_event;
+use crate::{Authorities, Resources, Scheme, Snapshot, SnapshotBuilder, Source};
+
+/// An authority.
+struct Ca {
+    pem: String,
+    der: CertificateDer<'static>,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// A leaf: certificate and key.
+#[derive(Clone)]
+struct Leaf {
+    der: CertificateDer<'static>,
+    pem: String,
+    key: String,
+}
+
+impl Ca {
+    fn new(name: &str) -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().unwrap();
+        let made = params.self_signed(&key).unwrap();
+        Self {
+            pem: made.pem(),
+            der: made.der().clone(),
+            issuer: Issuer::new(params, key),
+        }
+    }
+
+    fn leaf(&self, name: &str) -> Leaf {
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        params.serial_number = Some(SerialNumber::from_slice(&[0x0A, 0xBC]));
+        params.distinguished_name = Default::default();
+        params.distinguished_name.push(DnType::CommonName, "Me");
+        let key = KeyPair::generate().unwrap();
+        let made = params.signed_by(&key, &self.issuer).unwrap();
+        Leaf {
+            der: made.der().clone(),
+            pem: made.pem(),
+            key: key.serialize_pem(),
+        }
+    }
+}
+
+/// A handshake as a client, with a certificate or without.
+async fn shake(
+    rig: &Rig,
+    root: &CertificateDer<'static>,
+    name: &str,
+    client: Option<&Leaf>,
+    versions: &[&'static SupportedProtocolVersion],
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let mut roots = RootCertStore::empty();
+    roots.add(root.clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(versions)
+        .unwrap()
+        .with_root_certificates(roots);
+    let config = match client {
+        None => builder.with_no_client_auth(),
+        Some(leaf) => {
+            use rustls_pki_types::pem::PemObject;
+            let key = PrivateKeyDer::from_pem_slice(leaf.key.as_bytes()).unwrap();
+            builder
+                .with_client_auth_cert(vec![leaf.der.clone()], key)
+                .unwrap()
+        }
+    };
+    let tcp = TcpStream::connect(rig.edge.https_addr().unwrap()).await?;
+    let name = ServerName::try_from(name.to_owned()).unwrap();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    soon("a handshake", connector.connect(name, tcp)).await
+}
+
+const BOTH: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
+const ASK: &str =
+    "GET /a?b=c HTTP/1.1\r\nHost: app.example\r\nX-Who: me\r\nConnection: close\r\n\r\n";
+
+/// The status of a request on a new connection; `None` when there is no handshake, or no answer.
+async fn status(
+    rig: &Rig,
+    root: &CertificateDer<'static>,
+    client: Option<&Leaf>,
+    versions: &[&'static SupportedProtocolVersion],
+) -> Option<(u16, String)> {
+    let stream = shake(rig, root, "app.example", client, versions)
+        .await
+        .ok()?;
+    let mut client = Client::new(stream);
+    client.send(ASK).await;
+    let answer = client.try_answer("GET").await?;
+    Some((answer.status, String::from_utf8(answer.body).unwrap()))
+}
+
+/// An endpoint for `app.example` with a terminate-tls of this configuration.
+fn terminating(
+    scheme: Scheme,
+    upstream: &str,
+    config: &Value,
+    resources: &Resources,
+) -> SnapshotBuilder {
+    let answer = json!([{"actions": [{"type": "custom-response", "config": {
+        "body": "${conn.tls.version} ${has(conn.tls.client.subject) ? conn.tls.client.subject + ' ' + conn.tls.client.san.dns_names[0] : 'nobody'} ${conn.tls.server.san} ${actions.ngrok.terminate_tls.sni}",
+    }}]}]);
+    let mut policy =
+        json!({"on_tcp_connect": [{"actions": [{"type": "terminate-tls", "config": config}]}]});
+    if scheme.is_http() {
+        policy["on_http_request"] = answer;
+    }
+    let source = Source::read(&policy.to_string()).unwrap();
+    let policy = source
+        .compile(scheme, !upstream.is_empty(), resources)
+        .unwrap();
+    let mut endpoint = endpoint(scheme, "app.example", 443, "http://127.0.0.1:1", "");
+    endpoint.upstream = match upstream {
+        "" => None,
+        url => Some(crate::Upstream::parse(url, "").unwrap()),
+    };
+    endpoint.policy = Some(Arc::new(policy));
+    Snapshot::builder().endpoint(endpoint)
+}
+
+#[tokio::test]
+async fn clients_are_asked_for_certificates_in_every_strategy() {
+    let rig = Rig::start().await;
+    let (names, key, root) = certificate(&["app.example"]);
+    let (ours, theirs) = (Ca::new("ours"), Ca::new("theirs"));
+    let (member, stranger) = (ours.leaf("member.example"), theirs.leaf("stranger.example"));
+    let mut told = 0;
+    for (strategy, of_ours, of_theirs, of_none) in [
+        (None, true, false, false),
+        (Some("require-and-verify"), true, false, false),
+        (Some("require-any"), true, true, false),
+        (Some("request"), true, true, true),
+    ] {
+        let mut config = json!({"mutual_tls_certificate_authorities": [ours.pem]});
+        if let Some(strategy) = strategy {
+            config["mutual_tls_verification_strategy"] = json!(strategy);
+        }
+        let snapshot = terminating(Scheme::Https, "", &config, &Resources::default());
+        rig.edge
+            .publish(snapshot.certificate(names.clone(), key.clone()).build())
+            .await;
+        for (client, passes) in [
+            (Some(&member), of_ours),
+            (Some(&stranger), of_theirs),
+            (None, of_none),
+        ] {
+            for versions in [&BOTH[..], &BOTH[1..]] {
+                let answer = status(&rig, &root, client, versions).await;
+                assert_eq!(answer.is_some(), passes, "{strategy:?}");
+                // A handshake that fails is no exchange, but a connection that was attributed.
+                told += if passes { 2 } else { 1 };
+                let events = rig.recorder.events(told).await;
+                let Some((200, text)) = answer else { continue };
+                let version = if versions.len() == 2 { "1.3" } else { "1.2" };
+                let who = match client {
+                    Some(leaf) if leaf.der == member.der => "CN=Me member.example",
+                    Some(_) => "CN=Me stranger.example",
+                    None => "nobody",
+                };
+                assert_eq!(text, format!("{version} {who} app.example app.example"));
+                let object = &of(&events, HTTP).last().unwrap()["object"];
+                let shown = match client {
+                    Some(_) => json!({"serial_number": "0abc", "subject": {"cn": "Me"}}),
+                    None => json!({"serial_number": null, "subject": {"cn": null}}),
+                };
+                assert_eq!(object["tls"]["client_cert"], shown);
+                assert_eq!(object["tls"]["version"], version);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn versions_and_certificates_of_a_policy() {
+    let rig = Rig::start().await;
+    let (names, key, root) = certificate(&["app.example"]);
+    for (config, on_12, on_13) in [
+        (json!({"min_version": 1.3}), false, true),
+        (json!({"max_version": "1.2"}), true, false),
+        (json!({}), true, true),
+    ] {
+        let snapshot = terminating(Scheme::Https, "", &config, &Resources::default());
+        rig.edge
+            .publish(snapshot.certificate(names.clone(), key.clone()).build())
+            .await;
+        assert_eq!(
+            status(&rig, &root, None, &BOTH[1..]).await.is_some(),
+            on_12,
+            "{config}"
+        );
+        assert_eq!(
+            status(&rig, &root, None, &BOTH[..1]).await.is_some(),
+            on_13,
+            "{config}"
+        );
+    }
+    // The policy's own certificate, where there is no other.
+    let ca = Ca::new("root");
+    let own = ca.leaf("app.example");
+    let config = json!({"server_certificate": own.pem, "server_private_key": own.key});
+    let snapshot = terminating(Scheme::Https, "", &config, &Resources::default());
+    rig.edge.publish(snapshot.build()).await;
+    assert!(status(&rig, &ca.der, None, &BOTH).await.is_some());
+    assert!(status(&rig, &root, None, &BOTH).await.is_none());
+}
+
+#[tokio::test]
+async fn authorities_by_id_count_live_and_hold_for_open_connections() {
+    let rig = Rig::start().await;
+    let (names, key, root) = certificate(&["app.example", "other.example"]);
+    let (ours, theirs) = (Ca::new("ours"), Ca::new("theirs"));
+    let (member, stranger) = (ours.leaf("m.example"), theirs.leaf("s.example"));
+    let authorities = Arc::new(Authorities::default());
+    let mut resources = Resources::default();
+    resources
+        .authorities
+        .insert("ca_1".to_owned(), Arc::clone(&authorities));
+    let config = json!({"mutual_tls_certificate_authorities": ["ca_1"]});
+    let other = endpoint(
+        Scheme::Https,
+        "other.example",
+        443,
+        "http://127.0.0.1:1",
+        "",
+    );
+    let snapshot = terminating(Scheme::Https, "", &config, &resources)
+        .endpoint(other)
+        .certificate(names.clone(), key.clone())
+        .build();
+    rig.edge.publish(snapshot.clone()).await;
+    // Trusting nobody, nobody is let in.
+    assert!(status(&rig, &root, Some(&member), &BOTH).await.is_none());
+    authorities.replace(vec![ours.der.clone()]);
+    assert!(status(&rig, &root, Some(&member), &BOTH).await.is_some());
+    assert!(status(&rig, &root, Some(&stranger), &BOTH).await.is_none());
+    authorities.replace(vec![theirs.der.clone()]);
+    assert!(status(&rig, &root, Some(&member), &BOTH).await.is_none());
+    assert!(status(&rig, &root, Some(&stranger), &BOTH).await.is_some());
+
+    // A connection for another name, made without a certificate, does not get there.
+    let stream = shake(&rig, &root, "other.example", None, &BOTH)
+        .await
+        .unwrap();
+    let mut client = Client::new(stream);
+    client.send(ASK).await;
+    assert_eq!(client.answer("GET").await.status, 421);
+    // One that was open before the policy asked for certificates is closed.
+    let plain = terminating(Scheme::Https, "", &json!({}), &Resources::default());
+    rig.edge
+        .publish(plain.certificate(names, key).build())
+        .await;
+    let stream = shake(&rig, &root, "app.example", None, &BOTH)
+        .await
+        .unwrap();
+    let mut client = Client::new(stream);
+    let keep = ASK.replace("Connection: close\r\n", "");
+    client.send(&keep).await;
+    assert_eq!(client.answer("GET").await.status, 200);
+    rig.edge.publish(snapshot).await;
+    client.send(&keep).await;
+    assert!(client.try_answer("GET").await.is_none());
+}
+
+#[tokio::test]
+async fn a_tls_endpoint_ends_tls_with_a_policy_and_passes_it_through_without() {
+    let mut rig = Rig::start().await;
+    let upper = origin(&mut rig.tasks, |mut client| async move {
+        while client.more().await {
+            let bytes = std::mem::take(&mut client.read);
+            client.send(bytes.to_ascii_uppercase()).await;
+        }
+    })
+    .await;
+    let ca = Ca::new("root");
+    let own = ca.leaf("app.example");
+    let config = json!({
+        "server_certificate": own.pem, "server_private_key": own.key,
+        "mutual_tls_certificate_authorities": [ca.pem],
+    });
+    let upstream = format!("tcp://{upper}");
+    let snapshot = terminating(Scheme::Tls, &upstream, &config, &Resources::default());
+    rig.edge.publish(snapshot.build()).await;
+    let member = ca.leaf("m.example");
+    let stream = shake(&rig, &ca.der, "app.example", Some(&member), &BOTH)
+        .await
+        .unwrap();
+    let mut client = Client::new(stream);
+    client.send("in clear").await;
+    assert_eq!(client.take(8).await.unwrap(), b"IN CLEAR");
+    drop(client);
+    let event = rig.recorder.events(1).await.remove(0);
+    assert_eq!(event["event_type"], TCP);
+    assert_eq!(event["object"]["conn"]["server_name"], "app.example");
+    // Without a certificate the handshake does not succeed.
+    let refused = async {
+        let stream = shake(&rig, &ca.der, "app.example", None, &BOTH)
+            .await
+            .ok()?;
+        let mut client = Client::new(stream);
+        client.send("in clear").await;
+        client.take(8).await
+    };
+    assert_eq!(refused.await, None);
+    // And passed through it is not the edge's to answer.
+    let through = endpoint(Scheme::Tls, "app.example", 443, &upstream, "");
+    rig.edge
+        .publish(Snapshot::builder().endpoint(through).build())
+        .await;
+    let mut client = Client::new(
+        TcpStream::connect(rig.edge.https_addr().unwrap())
+            .await
+            .unwrap(),
+    );
+    let hello = client_hello("app.example");
+    client.send(&hello).await;
+    assert_eq!(
+        client.take(hello.len()).await.unwrap(),
+        hello.to_ascii_uppercase()
+    );
+}
+
+/// The first bytes that a client of ours says.
+fn client_hello(name: &str) -> Vec<u8> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(RootCertStore::empty())
+        .with_no_client_auth();
+    let name = ServerName::try_from(name.to_owned()).unwrap();
+    let mut connection = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
+    let mut bytes = Vec::new();
+    connection.write_tls(&mut bytes).unwrap();
+    bytes
+}
+
+#[tokio::test]
+async fn a_session_goes_on_without_another_certificate() {
+    let rig = Rig::start().await;
+    let (names, key, root) = certificate(&["app.example"]);
+    let ca = Ca::new("ours");
+    let member = ca.leaf("m.example");
+    let policy = json!({
+        "on_tcp_connect": [{"actions": [{"type": "terminate-tls", "config": {"mutual_tls_certificate_authorities": [ca.pem]}}]}],
+        "on_http_request": [{"actions": [{"type": "custom-response", "config": {"body": "${conn.tls.session_resumed} ${conn.tls.client.serial_number}"}}]}],
+    });
+    let source = Source::read(&policy.to_string()).unwrap();
+    let mut governed = endpoint(Scheme::Https, "app.example", 443, "http://127.0.0.1:1", "");
+    governed.policy = Some(Arc::new(
+        source
+            .compile(Scheme::Https, true, &Resources::default())
+            .unwrap(),
+    ));
+    let snapshot = Snapshot::builder()
+        .endpoint(governed)
+        .certificate(names, key);
+    rig.edge.publish(snapshot.build()).await;
+    let mut roots = RootCertStore::empty();
+    roots.add(root).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    use rustls_pki_types::pem::PemObject;
+    let own = PrivateKeyDer::from_pem_slice(member.key.as_bytes()).unwrap();
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_client_auth_cert(vec![member.der.clone()], own)
+        .unwrap();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    for (n, expected) in ["false 0abc", "true 0abc"].into_iter().enumerate() {
+        let tcp = TcpStream::connect(rig.edge.https_addr().unwrap())
+            .await
+            .unwrap();
+        let name = ServerName::try_from("app.example").unwrap();
+        let stream = soon("a handshake", connector.connect(name, tcp))
+            .await
+            .unwrap();
+        let mut client = Client::new(stream);
+        client.send(ASK).await;
+        assert_eq!(client.answer("GET").await.text(), expected);
+        drop(client);
+        let told = last_event(&rig, 2 * n + 1).await;
+        assert_eq!(told["tls"]["client_cert"]["subject"]["cn"], "Me");
+        rig.recorder.events(2 * n + 2).await;
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused_when_it_is_written() {
+    let ca = Ca::new("ca");
+    let (leaf, other) = (ca.leaf("a.example"), ca.leaf("a.example"));
+    for (scheme, config, code) in [
+        (Scheme::Https, json!({"min_version": "1.1"}), 2203),
+        (
+            Scheme::Https,
+            json!({"min_version": 1.3, "max_version": 1.2}),
+            2215,
+        ),
+        (Scheme::Https, json!({"server_certificate": leaf.pem}), 2234),
+        (
+            Scheme::Https,
+            json!({"server_certificate": leaf.pem, "server_private_key": other.key}),
+            2204,
+        ),
+        (
+            Scheme::Https,
+            json!({"mutual_tls_certificate_authorities": []}),
+            2223,
+        ),
+        (
+            Scheme::Https,
+            json!({"mutual_tls_certificate_authorities": ["nonsense"]}),
+            2204,
+        ),
+        (
+            Scheme::Https,
+            json!({"mutual_tls_certificate_authorities": ["ca_none"]}),
+            2204,
+        ),
+        (
+            Scheme::Tls,
+            json!({"mutual_tls_verification_strategy": "require-and-verify"}),
+            2234,
+        ),
+        (
+            Scheme::Tls,
+            json!({"mutual_tls_verification_strategy": "maybe"}),
+            2222,
+        ),
+        (Scheme::Http, json!({}), 2205),
+        (Scheme::Tcp, json!({}), 2205),
+    ] {
+        let policy =
+            json!({"on_tcp_connect": [{"actions": [{"type": "terminate-tls", "config": config}]}]});
+        let source = Source::read(&policy.to_string()).unwrap();
+        let refused = source
+            .compile(scheme, true, &Resources::default())
+            .unwrap_err();
+        assert_eq!(refused.code.unwrap().number(), code, "{config}");
+    }
+}

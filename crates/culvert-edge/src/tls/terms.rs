@@ -1,0 +1,310 @@
+//! A handshake as a policy wants it: versions, the certificate that is presented, and what is asked of
+//! the client's.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use arc_swap::ArcSwap;
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{
+    DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
+    SupportedProtocolVersion,
+};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+
+use crate::downstream::lock;
+use crate::tls::{Alpn, Presented};
+
+/// Certificates of a client's chain, and their bytes.
+const CHAIN_MAX: usize = 5;
+const CHAIN_BYTES_MAX: usize = 32 << 10;
+/// Settings that are kept: one for each certificate presented under these terms.
+const KEPT_MAX: usize = 16;
+
+/// Certificate authorities that are named by a policy and looked up by others. Empty, nobody is
+/// trusted.
+#[derive(Debug, Default)]
+pub struct Authorities(ArcSwap<Vec<CertificateDer<'static>>>);
+
+impl Authorities {
+    /// Trusts the holders of these certificates from now on.
+    pub fn replace(&self, certificates: Vec<CertificateDer<'static>>) {
+        self.0.store(Arc::new(certificates));
+    }
+}
+
+/// What is asked of a client's certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Strategy {
+    /// There must be one of a trusted authority.
+    Verify,
+    /// There must be one.
+    Any,
+    /// There may be one.
+    Request,
+}
+
+/// What a policy says of a handshake.
+#[derive(Debug)]
+pub(crate) struct Terms {
+    pub(crate) versions: Vec<&'static SupportedProtocolVersion>,
+    /// Presented in the place of the endpoint's own.
+    pub(crate) key: Option<Arc<CertifiedKey>>,
+    pub(crate) clients: Option<Clients>,
+    kept: Mutex<Vec<Kept>>,
+}
+
+/// Which clients are let in.
+#[derive(Debug)]
+pub(crate) struct Clients {
+    pub(crate) strategy: Strategy,
+    /// Written in the policy.
+    pub(crate) inline: Vec<CertificateDer<'static>>,
+    /// Named in it.
+    pub(crate) named: Vec<Arc<Authorities>>,
+}
+
+/// Settings that were made, and what of.
+struct Kept {
+    key: Arc<CertifiedKey>,
+    alpn: Alpn,
+    named: Vec<Arc<Vec<CertificateDer<'static>>>>,
+    presented: Arc<Presented>,
+}
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Kept")
+    }
+}
+
+impl Terms {
+    pub(crate) fn new(
+        versions: Vec<&'static SupportedProtocolVersion>,
+        key: Option<Arc<CertifiedKey>>,
+        clients: Option<Clients>,
+    ) -> Self {
+        Self {
+            versions,
+            key,
+            clients,
+            kept: Mutex::default(),
+        }
+    }
+
+    /// The settings of a handshake in which `own` is presented, unless these terms have another.
+    /// `None` when there is no certificate to present, or nobody is trusted.
+    pub(crate) fn present(
+        &self,
+        own: Option<&Arc<CertifiedKey>>,
+        alpn: Alpn,
+    ) -> Option<Arc<Presented>> {
+        let key = self.key.as_ref().or(own)?;
+        let clients = self.clients.as_ref();
+        let named: Vec<_> = clients
+            .iter()
+            .flat_map(|clients| clients.named.iter())
+            .map(|authorities| authorities.0.load_full())
+            .collect();
+        let is_same = |kept: &Kept| {
+            Arc::ptr_eq(&kept.key, key)
+                && kept.alpn == alpn
+                && kept.named.len() == named.len()
+                && kept
+                    .named
+                    .iter()
+                    .zip(&named)
+                    .all(|(a, b)| Arc::ptr_eq(a, b))
+        };
+        let known = lock(&self.kept)
+            .iter()
+            .find(|kept| is_same(kept))
+            .map(|kept| Arc::clone(&kept.presented));
+        if known.is_some() {
+            return known;
+        }
+        let made = self.make(key, alpn, &named).inspect_err(|error| {
+            tracing::warn!(%error, "a handshake cannot be as a traffic policy wants it");
+        });
+        let presented = Arc::new(made.ok()?);
+        let mut kept = lock(&self.kept);
+        if kept.len() == KEPT_MAX {
+            kept.remove(0);
+        }
+        kept.push(Kept {
+            key: Arc::clone(key),
+            alpn,
+            named,
+            presented: Arc::clone(&presented),
+        });
+        Some(presented)
+    }
+
+    fn make(
+        &self,
+        key: &Arc<CertifiedKey>,
+        alpn: Alpn,
+        named: &[Arc<Vec<CertificateDer<'static>>>],
+    ) -> Result<Presented, Error> {
+        let verifier = match &self.clients {
+            None => None,
+            Some(clients) => {
+                let mut roots = RootCertStore::empty();
+                for root in clients
+                    .inline
+                    .iter()
+                    .chain(named.iter().flat_map(|all| all.iter()))
+                {
+                    roots.add(root.clone())?;
+                }
+                Some(verifier(clients.strategy, roots)?)
+            }
+        };
+        Presented::under(Arc::clone(key), &self.versions, verifier, alpn)
+    }
+}
+
+fn verifier(
+    strategy: Strategy,
+    roots: RootCertStore,
+) -> Result<Arc<dyn ClientCertVerifier>, Error> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let hints = roots.subjects();
+    if strategy == Strategy::Verify {
+        let built = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+        let inner = built.map_err(|error| Error::General(error.to_string()))?;
+        return Ok(Arc::new(Bounded(inner)));
+    }
+    Ok(Arc::new(Bounded(Arc::new(Unverified {
+        is_mandatory: strategy == Strategy::Any,
+        hints,
+        provider,
+    }))))
+}
+
+/// Takes any certificate whose key the client has.
+#[derive(Debug)]
+struct Unverified {
+    is_mandatory: bool,
+    hints: Vec<DistinguishedName>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ClientCertVerifier for Unverified {
+    fn client_auth_mandatory(&self) -> bool {
+        self.is_mandatory
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &self.hints
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signed, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
+    }
+}
+
+/// Looks at no chain that is too long.
+#[derive(Debug)]
+struct Bounded(Arc<dyn ClientCertVerifier>);
+
+impl ClientCertVerifier for Bounded {
+    fn client_auth_mandatory(&self) -> bool {
+        self.0.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.0.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let bytes: usize = others.iter().map(|one| one.len()).sum();
+        if others.len() + 1 > CHAIN_MAX || leaf.len() + bytes > CHAIN_BYTES_MAX {
+            return Err(Error::General("the client's chain is too long".to_owned()));
+        }
+        self.0.verify_client_cert(leaf, others, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
+
+/// The certificates in PEM; `None` when there is none, or something else.
+pub(crate) fn certificates(pem: &str) -> Option<Vec<CertificateDer<'static>>> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
+    let all = all.ok().filter(|all| !all.is_empty())?;
+    let mut roots = RootCertStore::empty();
+    all.iter()
+        .all(|one| roots.add(one.clone()).is_ok())
+        .then_some(all)
+}
+
+/// A chain with its key, both PEM; `None` when they are not or do not fit each other.
+pub(crate) fn certified(chain: &str, key: &str) -> Option<Arc<CertifiedKey>> {
+    let chain = certificates(chain)?;
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).ok()?;
+    let key = aws_lc_rs::sign::any_supported_type(&key).ok()?;
+    let certified = CertifiedKey::new(chain, key);
+    certified.keys_match().ok()?;
+    Some(Arc::new(certified))
+}
