@@ -64,7 +64,8 @@ pub(crate) mod state {
          WHERE kind = $1 AND revision = $2";
     pub(crate) const PAGE_BY_TEXT: &str = document!(
         "JOIN document_text t ON t.id = d.id WHERE t.kind = $1 AND t.account = $2 \
-         AND t.field = $5 AND t.value = $6 AND t.id < $3 ORDER BY t.id DESC LIMIT $4"
+         AND t.field = $5 AND t.value >= $6 AND (t.value, t.id) < ($6, $3) \
+         ORDER BY t.value DESC, t.id DESC LIMIT $4"
     );
     /// In the order of the index, so that the limit ends the reading.
     pub(crate) const TEXTS_BETWEEN: &str = "SELECT id FROM document_text \
@@ -349,8 +350,13 @@ pub(crate) const REMOVE_TEXTS: Pair = Pair {
 pub(crate) const TEXTS_ONE_OF: Pair = Pair {
     sqlite: "SELECT id FROM document_text WHERE kind = $1 AND account = $2 AND field = $3 \
          AND value IN (SELECT value FROM json_each($5)) LIMIT $4",
-    postgres: "SELECT id FROM document_text WHERE kind = $1 AND account = $2 AND field = $3 \
-         AND value = ANY (ARRAY(SELECT jsonb_array_elements_text(CAST($5 AS jsonb)))) LIMIT $4",
+    // For each value by itself, and as a range in the order of the index: of a list the planner expects
+    // too much, and of an equality that it may as well go through all ids.
+    postgres: "SELECT t.id FROM \
+         (SELECT DISTINCT jsonb_array_elements_text(CAST($5 AS jsonb)) AS value) v \
+         CROSS JOIN LATERAL (SELECT id FROM document_text \
+           WHERE kind = $1 AND account = $2 AND field = $3 \
+           AND value >= v.value AND value <= v.value ORDER BY value, id LIMIT $4) t LIMIT $4",
 };
 
 /// Ids by a part of a value. Of a value that does not stand whole in its row (`texts.rs`) the
