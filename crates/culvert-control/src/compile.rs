@@ -24,6 +24,7 @@ use tracing::{error, info};
 use crate::authority::Authority;
 use crate::mirror::Mirror;
 use crate::reconcile::acme;
+use crate::resource::agent_ingress::{self, AgentIngress};
 use crate::resource::endpoint::{self, Endpoint};
 use crate::resource::event_destination::{self, EventDestination};
 use crate::resource::event_subscription::{self, EventSubscription};
@@ -52,7 +53,8 @@ struct Seen {
     /// Endpoints, ready to run; `None` for one that is left out.
     endpoints: Mirror<Option<Ready>>,
     domains: Mirror<Document>,
-    /// Endpoints, reserved domains and IP restrictions.
+    ingresses: Mirror<Document>,
+    /// Endpoints, reserved domains, agent ingresses and IP restrictions.
     edge: Vec<(String, i64)>,
     /// Uploaded certificates in use, by id; one never changes.
     certificates: HashMap<String, Arc<CertifiedKey>>,
@@ -78,6 +80,7 @@ impl Seen {
         Self {
             endpoints: Mirror::of(endpoint::TYPE.kind),
             domains: Mirror::of(reserved_domain::TYPE.kind),
+            ingresses: Mirror::of(agent_ingress::TYPE.kind),
             edge: Vec::new(),
             certificates: HashMap::new(),
             delivery: None,
@@ -155,13 +158,14 @@ impl Control {
             }
         };
         seen.endpoints.refresh(&self.store, ready).await?;
-        seen.domains
-            .refresh(&self.store, |document| document)
-            .await?;
+        for mirror in [&mut seen.domains, &mut seen.ingresses] {
+            mirror.refresh(&self.store, |document| document).await?;
+        }
         // Rules of IP policies reach the traffic policies that name them without a new snapshot.
         seen.policies.refresh(&self.store, &self.seal).await?;
         let mut read: Vec<_> = seen.endpoints.revisions().collect();
         read.extend(seen.domains.revisions());
+        read.extend(seen.ingresses.revisions());
         let orders = self.store.all(acme::KIND).await?;
         read.extend(revisions(&orders));
         let restrictions = self.restrictions.load_full();
@@ -205,7 +209,7 @@ impl Control {
         Ok(())
     }
 
-    /// Custom domains with their certificates, and those that have none: for them the platform's is
+    /// Custom domains and agent ingresses with their certificates, and domains that have none: for them the platform's is
     /// presented.
     async fn custom_domains(
         &self,
@@ -214,12 +218,14 @@ impl Control {
         let mut known = std::mem::take(&mut seen.certificates);
         let mut covered: Vec<(HostName, Arc<CertifiedKey>)> = Vec::new();
         let mut bare = Vec::new();
-        for document in seen.domains.made() {
-            let (name, certificate_id) = match custom_domain(document) {
+        // Of two for one name the later one is presented: the reserved domain's.
+        let ingresses = seen.ingresses.made().map(ingress);
+        for named in ingresses.chain(seen.domains.made().map(custom_domain)) {
+            let (name, certificate_id) = match named {
                 Ok(Some(custom)) => custom,
                 Ok(None) => continue,
                 Err(fault) => {
-                    error!(cause = %fault.chain(), "a reserved domain is left out");
+                    error!(cause = %fault.chain(), "a domain is left out");
                     continue;
                 }
             };
@@ -356,6 +362,17 @@ fn custom_domain(document: &Document) -> Result<Option<(HostName, Option<String>
     let name = HostName::parse(name)
         .map_err(|error| Fault::new(format!("compiling {}", document.head.id), error))?;
     Ok(Some((name, certificate_id.map(str::to_owned))))
+}
+
+/// The name of an agent ingress and the id of its certificate; `None` while it has none.
+fn ingress(document: &Document) -> Result<Option<(HostName, Option<String>)>, Fault> {
+    let ingress: AgentIngress = stored::read(document)?;
+    let Some(id) = ingress.certificate_id() else {
+        return Ok(None);
+    };
+    let name = HostName::parse(ingress.name())
+        .map_err(|error| Fault::new(format!("compiling {}", document.head.id), error))?;
+    Ok(Some((name, Some(id.to_owned()))))
 }
 
 fn revisions(documents: &[Document]) -> Vec<(String, i64)> {

@@ -144,6 +144,11 @@ impl Snapshot {
         &self.challenges
     }
 
+    /// The names that certificates are presented for, but for those of last resort.
+    pub fn certified(&self) -> impl Iterator<Item = &HostName> {
+        self.certificates.iter().flat_map(|(names, _)| names)
+    }
+
     /// Whether it has no endpoint.
     pub fn is_empty(&self) -> bool {
         self.endpoints.is_empty()

@@ -1,25 +1,25 @@
 //! Agent ingress: a domain of its own at which agents connect (contract: management API 2.21).
 //!
-//! Certificates for it are not managed yet: a policy for them is refused. No name servers and no
-//! regions can be configured either, so their lists are empty.
-
-use std::collections::BTreeMap;
+//! With a policy its certificate is got from an authority and renewed (`reconcile::acme`). No name
+//! servers and no regions can be configured, so their lists are empty.
 
 use culvert_base::net::HostName;
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp};
-use culvert_store::{Document, Head, Key, Store};
+use culvert_store::{Document, Head, Key, OnDelete, Ref, Store};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
-use super::{Draft, Links, Resource, ResourceType, Uri};
+use super::{Draft, Links, Resource, ResourceType, Uri, reserved_domain};
 use crate::Error;
 use crate::cx::Cx;
 use crate::input;
 use crate::listfilter::{self, Field, Shape, field};
+use crate::management::{Management, Policy, PolicyView, StatusView};
 use crate::stored::{self, Format};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<AgentIngress>();
+
+const TAKEN: Code = Code::new(6706);
 
 /// The stored form.
 #[derive(Debug, Deserialize, Serialize)]
@@ -28,6 +28,12 @@ pub(crate) struct AgentIngress {
     description: Description,
     metadata: Metadata,
     domain: String,
+    /// The latest certificate that was issued.
+    #[serde(default)]
+    certificate_id: Option<String>,
+    /// How its certificate is got, if it is.
+    #[serde(default)]
+    management: Option<Management>,
 }
 
 /// A new agent ingress.
@@ -43,8 +49,8 @@ pub(crate) struct Create {
     metadata: Metadata,
     /// Where agents connect. Required, unlike any other ingress's, and not below a platform domain.
     domain: String,
-    /// Not kept by this version: refused unless empty. Managed certificates come later.
-    certificate_management_policy: Map<String, Value>,
+    /// Has a certificate got from the installation's authority and renewed. It cannot be taken back.
+    certificate_management_policy: Option<Policy>,
 }
 
 /// Changes to an agent ingress.
@@ -58,8 +64,8 @@ pub(crate) struct Update {
     /// Anything to be kept beside it. At most 4096 bytes.
     #[schemars(with = "Option<String>", length(max = 4096))]
     metadata: Option<Metadata>,
-    /// Not kept by this version: refused unless empty. Managed certificates come later.
-    certificate_management_policy: Map<String, Value>,
+    /// Has a certificate got from the installation's authority and renewed. It cannot be taken back.
+    certificate_management_policy: Option<Policy>,
 }
 
 /// An agent ingress as the API shows it.
@@ -78,8 +84,10 @@ pub(crate) struct View<'a> {
     ns_targets: [&'static str; 0],
     /// Its names in single regions; none can be configured yet.
     region_domains: [&'static str; 0],
-    certificate_management_policy: Option<BTreeMap<&'a str, &'a str>>,
-    certificate_management_status: Option<BTreeMap<&'a str, &'a str>>,
+    /// How its certificate is got from an authority; `null` where it is not.
+    certificate_management_policy: Option<PolicyView>,
+    /// How far that is; `null` without a policy.
+    certificate_management_status: Option<StatusView<'a>>,
 }
 
 impl Resource for AgentIngress {
@@ -100,7 +108,7 @@ impl Resource for AgentIngress {
         ("description", Code::new(6700)),
         ("metadata", Code::new(6701)),
     ];
-    const TAKEN: Option<Code> = Some(Code::new(6706));
+    const TAKEN: Option<Code> = Some(TAKEN);
     const CREATE_NEEDS_BODY: bool = true;
 
     type Create = Create;
@@ -108,22 +116,37 @@ impl Resource for AgentIngress {
     type View<'a> = View<'a>;
 
     async fn create(cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
-        refuse_policy(&input.certificate_management_policy)?;
+        let domain = check_domain(&input.domain, &cx.settings.edge_domain)?;
+        let policy = input.certificate_management_policy.as_ref();
+        let key_type = policy.map(Policy::key_type).transpose()?;
+        if let Some(covering) = reserved_domain::covering(cx, &domain).await?
+            && covering.head.account != cx.caller.account
+        {
+            return Err(Refusal::of(TAKEN).into());
+        }
         Ok(Draft::of(Self {
             format: Format,
             description: input.description,
             metadata: input.metadata,
-            domain: check_domain(&input.domain, &cx.settings.edge_domain)?,
+            domain: domain.to_string(),
+            certificate_id: None,
+            management: key_type.map(|key_type| Management::begin(key_type, cx.clock.now())),
         }))
     }
 
     async fn update(
         mut self,
-        _cx: &Cx<'_>,
+        cx: &Cx<'_>,
         _head: &Head,
         input: Update,
     ) -> Result<Draft<Self>, Error> {
-        refuse_policy(&input.certificate_management_policy)?;
+        if let Some(policy) = input.certificate_management_policy {
+            let key_type = policy.key_type()?;
+            match &mut self.management {
+                Some(management) => management.private_key_type = key_type,
+                None => self.management = Some(Management::begin(key_type, cx.clock.now())),
+            }
+        }
         self.description = input.description.unwrap_or(self.description);
         self.metadata = input.metadata.unwrap_or(self.metadata);
         Ok(Draft::of(self))
@@ -143,14 +166,15 @@ impl Resource for AgentIngress {
             domain: &self.domain,
             ns_targets: [],
             region_domains: [],
-            certificate_management_policy: None,
-            certificate_management_status: None,
+            certificate_management_policy: self.management.as_ref().map(Management::policy_view),
+            certificate_management_status: self.management.as_ref().map(Management::status_view),
         }
     }
 
     fn links(&self, _head: &Head) -> Links {
         Links {
             keys: vec![Key::new("domain", self.domain.clone())],
+            refs: self.refs(),
             ..Links::default()
         }
     }
@@ -166,8 +190,51 @@ pub(crate) fn domain_of(document: &Document) -> Result<String, Fault> {
     stored::read::<AgentIngress>(document).map(|ingress| ingress.domain)
 }
 
+impl AgentIngress {
+    /// What its document refers to.
+    pub(crate) fn refs(&self) -> Vec<Ref> {
+        let certificate = self.certificate_id.iter();
+        certificate
+            .map(|id| Ref::new("certificate_id", id, OnDelete::Block))
+            .collect()
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.domain
+    }
+
+    /// The latest certificate that was issued for it.
+    pub(crate) fn certificate_id(&self) -> Option<&str> {
+        self.certificate_id.as_deref()
+    }
+
+    /// How its certificate is managed, if it is.
+    pub(crate) fn management(&self) -> Option<&Management> {
+        self.management.as_ref()
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn management_mut(&mut self) -> Option<&mut Management> {
+        self.management.as_mut()
+    }
+
+    /// Takes the certificate that was issued for it into use, until it is renewed.
+    pub(crate) fn take_issued(&mut self, certificate_id: String, renews_at: Timestamp) {
+        if let Some(management) = &mut self.management {
+            self.certificate_id = Some(certificate_id);
+            management.renews_at = Some(renews_at);
+            management.job = None;
+        }
+    }
+}
+
+/// Whether an agent ingress is served under this certificate.
+pub(crate) async fn is_managed_with(cx: &Cx<'_>, certificate: &Head) -> Result<bool, Fault> {
+    Ok(!cx.referring(TYPE.kind, certificate).await?.is_empty())
+}
+
 /// The domain in its normal form.
-fn check_domain(given: &str, platform: &HostName) -> Result<String, Refusal> {
+fn check_domain(given: &str, platform: &HostName) -> Result<HostName, Refusal> {
     const INVALID: Code = Code::new(6704);
     const OF_THE_PLATFORM: Code = Code::new(6705);
     let host = HostName::parse(given)
@@ -178,16 +245,5 @@ fn check_domain(given: &str, platform: &HostName) -> Result<String, Refusal> {
     if host == *platform || host.is_within(platform) {
         return Err(Refusal::of(OF_THE_PLATFORM));
     }
-    Ok(host.to_string())
-}
-
-fn refuse_policy(policy: &Map<String, Value>) -> Result<(), Refusal> {
-    const WRONG: Code = Code::new(215);
-    if policy.is_empty() {
-        return Ok(());
-    }
-    Err(Refusal::new(
-        WRONG,
-        "`certificate_management_policy` is not allowed yet: managed certificates come in a later version of culvert.",
-    ))
+    Ok(host)
 }

@@ -15,7 +15,7 @@ use rustls_pki_types::CertificateDer;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Draft, Resource, ResourceType, Uri, reserved_domain};
+use super::{Draft, Resource, ResourceType, Uri, agent_ingress, reserved_domain};
 use crate::Error;
 use crate::certificate::{self, CERTIFICATE, Names, Summary};
 use crate::cx::Cx;
@@ -180,7 +180,10 @@ impl Resource for TlsCertificate {
     /// One that was issued for a domain is not taken from it while it is managed.
     async fn before_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
         const MANAGED: Code = Code::new(1966);
-        if self.issued_at.is_some() && reserved_domain::is_managed_with(cx, head).await? {
+        let is_managed = self.issued_at.is_some()
+            && (reserved_domain::is_managed_with(cx, head).await?
+                || agent_ingress::is_managed_with(cx, head).await?);
+        if is_managed {
             return Err(Refusal::of(MANAGED).into());
         }
         Ok(Changes::default())

@@ -13,7 +13,6 @@ pub(super) async fn codes_of_ingresses() {
     }
     assert_eq!(made["certificate_management_policy"], Value::Null);
     assert_eq!(made["certificate_management_status"], Value::Null);
-    let policy = json!({"authority": "letsencrypt", "private_key_type": "rsa"});
     for (body, code) in [
         (json!({}), 6704),
         (json!({"domain": "a b.example"}), 6704),
@@ -33,8 +32,12 @@ pub(super) async fn codes_of_ingresses() {
             6701,
         ),
         (
-            json!({"domain": "b.example", "certificate_management_policy": policy}),
-            215,
+            json!({"domain": "b.example", "certificate_management_policy": {"authority": "own"}}),
+            435,
+        ),
+        (
+            json!({"domain": "b.example", "certificate_management_policy": {"private_key_type": "dsa"}}),
+            1909,
         ),
         (json!({"domain": "b.example", "ns_targets": []}), 214),
     ] {
@@ -42,13 +45,6 @@ pub(super) async fn codes_of_ingresses() {
         assert_eq!(answered.code(), Some(code), "{body}");
     }
     let one = format!("/agent_ingresses/{}", made["id"].as_str().unwrap());
-    let refused = house
-        .patch(&one, json!({"certificate_management_policy": policy}))
-        .await;
-    let Answered::Refused(_, Some(215), message) = refused else {
-        panic!("{refused:?}");
-    };
-    assert!(message.contains("managed certificates come in a later version"));
     let moved = house.patch(&one, json!({"domain": "c.example"})).await;
     assert_eq!(moved.code(), Some(214));
     // A domain is one installation's, whosever account it is in.
@@ -63,4 +59,46 @@ pub(super) async fn codes_of_ingresses() {
         .await
         .body();
     assert_eq!(list["ingresses"], json!([made]));
+}
+
+#[tokio::test]
+async fn a_policy_begins_and_is_changed_but_never_ends() {
+    let house = House::start().await;
+    let body = json!({"domain": "connect.example.com"});
+    let made = house.post("/agent_ingresses", body).await.body();
+    let one = format!("/agent_ingresses/{}", made["id"].as_str().unwrap());
+    let unset = json!({"certificate_management_policy": null});
+    assert_eq!(house.patch(&one, unset.clone()).await.body(), made);
+    let rsa = json!({"certificate_management_policy": {"authority": "letsencrypt"}});
+    let managed = house.patch(&one, rsa).await.body();
+    let policy = json!({"authority": "letsencrypt", "private_key_type": "rsa"});
+    assert_eq!(managed["certificate_management_policy"], policy);
+    let status = &managed["certificate_management_status"];
+    assert_eq!(status["renews_at"], Value::Null);
+    let job = &status["provisioning_job"];
+    assert_eq!(
+        (&job["error_code"], &job["retries_at"]),
+        (&Value::Null, &Value::Null)
+    );
+    let ecdsa = json!({"certificate_management_policy": {"private_key_type": "ecdsa"}});
+    let changed = house.patch(&one, ecdsa).await.body();
+    let key_type = &changed["certificate_management_policy"]["private_key_type"];
+    assert_eq!(key_type, "ecdsa");
+    assert_eq!(house.patch(&one, unset).await.body(), changed);
+}
+
+#[tokio::test]
+async fn an_ingress_is_not_below_a_domain_of_another_account() {
+    let house = House::start().await;
+    house
+        .post("/reserved_domains", json!({"domain": "*.example.com"}))
+        .await
+        .body();
+    let stranger = house.stranger().await;
+    let body = json!({"domain": "connect.example.com"});
+    let taken = house
+        .call(&stranger, "POST", "/agent_ingresses", body.clone())
+        .await;
+    assert_eq!(taken.code(), Some(6706));
+    house.post("/agent_ingresses", body).await.body();
 }

@@ -262,3 +262,44 @@ async fn a_policy_that_ends_in_the_middle_of_an_order_leaves_nothing_behind() {
         assert_eq!(list["tls_certificates"], json!([]));
     }
 }
+
+#[tokio::test]
+async fn an_agent_ingress_gets_its_certificate_and_the_edge_presents_it() {
+    let paper = Paper::new(true);
+    let (house, _tasks) = house(&paper).await;
+    let (_, start) = house.told_after(0).await;
+    let body = json!({"domain": "a.example", "certificate_management_policy": {}});
+    let none = house.post("/agent_ingresses", body).await.body();
+    assert_eq!(
+        none["certificate_management_policy"],
+        Value::Null,
+        "not given"
+    );
+    let one = path(&none);
+    let policy = json!({"certificate_management_policy": {"private_key_type": "ecdsa"}});
+    house.patch(&one, policy).await.body();
+    until("a certificate", async || {
+        let status = &house.get(&one).await.body()["certificate_management_status"];
+        !status["renews_at"].is_null() && status["provisioning_job"].is_null()
+    })
+    .await;
+    // Only the certificate is told of: agent ingresses have no events.
+    let (told, _) = house.told_after(start).await;
+    let kinds: Vec<&Value> = told.iter().map(|event| &event["event_type"]).collect();
+    assert_eq!(kinds, ["tls_certificate_created.v0"]);
+    assert!(house.store.all("acme_order").await.unwrap().is_empty());
+    let mut snapshots = house.edge.0.subscribe();
+    let presents_it = |snapshot: &Option<culvert_edge::Snapshot>| {
+        let name = HostName::parse("a.example").unwrap();
+        let snapshot = snapshot.as_ref();
+        snapshot.is_some_and(|snapshot| snapshot.certified().any(|one| *one == name))
+    };
+    snapshots.wait_for(presents_it).await.unwrap();
+    let issued = format!(
+        "/tls_certificates/{}",
+        told[0]["object"]["id"].as_str().unwrap()
+    );
+    assert_eq!(house.delete(&issued).await.code(), Some(1966));
+    assert_eq!(house.delete(&one).await, Answered::NoContent);
+    assert_eq!(house.delete(&issued).await, Answered::NoContent);
+}

@@ -319,6 +319,7 @@ fn path(object: &Value) -> String {
     let id = object["id"].as_str().unwrap();
     match id.split_once('_') {
         Some(("rd", _)) => format!("/reserved_domains/{id}"),
+        Some(("agin", _)) => format!("/agent_ingresses/{id}"),
         _ => format!("/tls_certificates/{id}"),
     }
 }
@@ -487,6 +488,45 @@ async fn a_domain_gets_its_certificate_by_tls_alpn_01() {
     let root = authority.trust().await;
     patiently("it is served", async || {
         presented(culvert.https, name, &root).await
+    })
+    .await;
+    culvert.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_ingress_gets_its_certificate_and_renews_it() {
+    let Some(mut authority) = Authority::prepare().await else {
+        return;
+    };
+    let culvert = Harness::start_with(&Backend::Sqlite, |settings| {
+        authority.configure(settings);
+        settings.acme.challenges = vec!["http-01".into()];
+    })
+    .await;
+    let name = "connect.managed.example";
+    authority.point_here(&[name]);
+    // Renewed at two thirds of a short life.
+    authority.start(culvert.http.port(), free_port(), 12).await;
+    let made = culvert
+        .create("agent_ingresses", json!({"domain": name}))
+        .await;
+    assert_eq!(made["certificate_management_status"], Value::Null);
+    let policy = json!({"certificate_management_policy": {"private_key_type": "ecdsa"}});
+    culvert
+        .call(Method::PATCH, &path(&made), Some(policy))
+        .await;
+    let has_certificate =
+        |ingress: &Value| !ingress["certificate_management_status"]["renews_at"].is_null();
+    let ingress = domain_when(&culvert.client, &made, "a certificate", has_certificate).await;
+    let first = time(&ingress["certificate_management_status"]["renews_at"]);
+    let root = authority.trust().await;
+    patiently("it is presented", async || {
+        presented(culvert.https, name, &root).await
+    })
+    .await;
+    domain_when(&culvert.client, &made, "a renewal", |ingress| {
+        has_certificate(ingress)
+            && time(&ingress["certificate_management_status"]["renews_at"]) > first
     })
     .await;
     culvert.stop().await;

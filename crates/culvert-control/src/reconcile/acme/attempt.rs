@@ -13,12 +13,12 @@ use rcgen::{
 };
 use tracing::{debug, error, info, warn};
 
+use super::holder::Holder;
 use super::order::{self, Answer, Lease, NOTHING};
 use super::{Asker, Certificates, Due, Issuer, Order, Record, due_for, wait_after};
 use crate::audit::{self, Verb};
 use crate::management::{Job, JobError, KeyType};
 use crate::resource::ResourceType;
-use crate::resource::reserved_domain::{self, ReservedDomain};
 use crate::resource::tls_certificate::{self, TlsCertificate};
 use crate::service::RUNS_MAX;
 use crate::{Control, Error, stored};
@@ -154,15 +154,7 @@ impl Control {
         let _turn = self.turns.of(domain_id).await;
         let now = self.clock.now();
         let found = order::find(self, domain_id).await?;
-        let document = self
-            .store
-            .get(reserved_domain::TYPE.kind, domain_id)
-            .await?;
-        let domain = match &document {
-            Some(document) => Some(stored::read::<ReservedDomain>(document)?),
-            None => None,
-        };
-        let managed = document.zip(domain.filter(|domain| domain.management().is_some()));
+        let managed = Holder::managed(self, domain_id).await?;
         let Some((mut document, mut domain)) = managed else {
             if let Some((document, order)) = found
                 && order.lease_end(asker, now).is_none()
@@ -220,7 +212,7 @@ impl Control {
         let changes = if is_begun {
             changes
         } else {
-            document.body = stored::write(&domain)?;
+            domain.write(&mut document)?;
             changes.and(Changes::replace(document, NOTHING))
         };
         let revision = self.store.commit(changes).await?;
@@ -412,15 +404,7 @@ impl Control {
         let domain_id = &claim.order.domain_id;
         for _ in 0..RUNS_MAX {
             let _turn = self.turns.of(domain_id).await;
-            let document = self
-                .store
-                .get(reserved_domain::TYPE.kind, domain_id)
-                .await?;
-            let domain = match &document {
-                Some(document) => Some(stored::read::<ReservedDomain>(document)?),
-                None => None,
-            };
-            let managed = document.zip(domain.filter(|domain| domain.management().is_some()));
+            let managed = Holder::managed(self, domain_id).await?;
             let Some((mut document, mut domain)) = managed else {
                 // Nobody waits for it any more.
                 let changes = Changes::remove(claim.document.head.clone(), NOTHING);
@@ -461,11 +445,10 @@ impl Control {
                 refs: Vec::new(),
                 topics: Vec::new(),
             };
-            document.body = stored::write(&domain)?;
-            document.refs = domain.refs();
+            domain.write(&mut document)?;
             document.head.updated_at = now.whole_seconds();
             let created = self.told_of_itself(ty, Verb::Created, &issued)?;
-            let updated = self.told_of_itself(&reserved_domain::TYPE, Verb::Updated, &document)?;
+            let updated = self.told_of_itself(domain.ty(), Verb::Updated, &document)?;
             let changes = Changes::insert(issued, created)
                 .and(Changes::replace(document, updated))
                 .and(Changes::remove(claim.document.head.clone(), NOTHING));
@@ -519,23 +502,18 @@ impl Control {
             let _turn = self.turns.of(domain_id).await;
             let now = self.clock.now();
             let mut changes = Changes::replace(claim.document.clone(), NOTHING);
-            let document = self
-                .store
-                .get(reserved_domain::TYPE.kind, domain_id)
-                .await?;
-            if let Some(mut document) = document {
-                let mut domain: ReservedDomain = stored::read(&document)?;
-                if let Some(management) = domain.management_mut() {
-                    let job = management.job.get_or_insert_with(|| Job::begin(now));
-                    job.error = Some(match failure.blame {
-                        Blame::Name => JobError::Dns,
-                        Blame::Passing | Blame::Gone => JobError::Internal,
-                    });
-                    job.msg = sentence(&failure.why);
-                    job.retries_at = Some(now.plus(wait).whole_seconds());
-                    document.body = stored::write(&domain)?;
-                    changes = changes.and(Changes::replace(document, NOTHING));
-                }
+            if let Some((mut document, mut domain)) = Holder::managed(self, domain_id).await?
+                && let Some(management) = domain.management_mut()
+            {
+                let job = management.job.get_or_insert_with(|| Job::begin(now));
+                job.error = Some(match failure.blame {
+                    Blame::Name => JobError::Dns,
+                    Blame::Passing | Blame::Gone => JobError::Internal,
+                });
+                job.msg = sentence(&failure.why);
+                job.retries_at = Some(now.plus(wait).whole_seconds());
+                domain.write(&mut document)?;
+                changes = changes.and(Changes::replace(document, NOTHING));
             }
             match self.store.commit(changes).await {
                 Ok(_) => return Ok(()),

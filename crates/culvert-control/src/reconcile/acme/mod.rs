@@ -1,4 +1,5 @@
-//! Certificates for managed domains: got from an authority, and got again at two thirds of their life.
+//! Certificates for managed domains, reserved ones and those of agent ingresses: got from an authority,
+//! and got again at two thirds of their life.
 //!
 //! An order is a document of its own beside its domain, unique for it. It holds what the next step
 //! needs (the authority's address of the order, the sealed key of the certificate, the answers to
@@ -16,6 +17,7 @@
 //! creation and an update of its domain (contract: events 5.4).
 
 mod attempt;
+mod holder;
 mod order;
 
 use std::collections::HashMap;
@@ -33,9 +35,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
+use self::holder::Holder;
 pub(crate) use self::order::{KIND, Order};
 use crate::management::Management;
-use crate::resource::reserved_domain::{self, ReservedDomain};
 use crate::{Control, stored};
 
 /// Gets certificates from an authority: its client, wherever it runs. Each method is one step, and
@@ -259,11 +261,15 @@ impl Control {
             Due::Now => due.push(id),
             Due::At(at) => next = Some(next.map_or(at, |next| next.min(at))),
         };
-        for document in self.store.all(reserved_domain::TYPE.kind).await? {
-            let domain: ReservedDomain = match stored::read(&document) {
+        let mut documents = Vec::new();
+        for ty in holder::TYPES {
+            documents.extend(self.store.all(ty.kind).await?);
+        }
+        for document in documents {
+            let domain = match Holder::read(&document) {
                 Ok(domain) => domain,
                 Err(fault) => {
-                    error!(cause = %fault.chain(), "a reserved domain is left out");
+                    error!(cause = %fault.chain(), "a domain is left out");
                     continue;
                 }
             };

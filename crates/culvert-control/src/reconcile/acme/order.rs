@@ -27,6 +27,7 @@ pub(super) const NOTHING: Told = Told::Nothing {
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Order {
     format: Format<1>,
+    /// Of the reserved domain or agent ingress it is for.
     pub(super) domain_id: String,
     /// The authority it is placed with, by its directory; empty when there was none.
     pub(super) directory: String,

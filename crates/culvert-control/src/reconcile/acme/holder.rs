@@ -1,0 +1,100 @@
+//! What certificates are got for: reserved domains and agent ingresses.
+
+use culvert_base::{Fault, Timestamp, id};
+use culvert_store::Document;
+
+use crate::management::Management;
+use crate::resource::ResourceType;
+use crate::resource::agent_ingress::{self, AgentIngress};
+use crate::resource::reserved_domain::{self, ReservedDomain};
+use crate::{Control, stored};
+
+/// The resources whose certificates can be managed.
+pub(super) static TYPES: [&ResourceType; 2] = [&reserved_domain::TYPE, &agent_ingress::TYPE];
+
+/// Something with a name and perhaps a policy for its certificate.
+#[derive(Debug)]
+pub(super) enum Holder {
+    Domain(ReservedDomain),
+    Ingress(AgentIngress),
+}
+
+impl Holder {
+    pub(super) fn read(document: &Document) -> Result<Self, Fault> {
+        if document.head.kind == agent_ingress::TYPE.kind {
+            stored::read(document).map(Self::Ingress)
+        } else {
+            stored::read(document).map(Self::Domain)
+        }
+    }
+
+    /// The one with this id, if it is there and managed.
+    pub(super) async fn managed(
+        control: &Control,
+        id: &str,
+    ) -> Result<Option<(Document, Self)>, Fault> {
+        let prefix = id::split(id).map_or("", |(prefix, _)| prefix);
+        let Some(ty) = TYPES.iter().find(|ty| ty.id_prefix == prefix) else {
+            return Ok(None);
+        };
+        let Some(document) = control.store.get(ty.kind, id).await? else {
+            return Ok(None);
+        };
+        let holder = Self::read(&document)?;
+        let is_managed = holder.management().is_some();
+        Ok(is_managed.then_some((document, holder)))
+    }
+
+    pub(super) fn ty(&self) -> &'static ResourceType {
+        match self {
+            Self::Domain(_) => &reserved_domain::TYPE,
+            Self::Ingress(_) => &agent_ingress::TYPE,
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Self::Domain(domain) => domain.name(),
+            Self::Ingress(ingress) => ingress.name(),
+        }
+    }
+
+    /// Where the records of a wildcard are looked for.
+    pub(super) fn challenge_target(&self) -> Option<&str> {
+        match self {
+            Self::Domain(domain) => domain.challenge_target(),
+            Self::Ingress(_) => None,
+        }
+    }
+
+    pub(super) fn management(&self) -> Option<&Management> {
+        match self {
+            Self::Domain(domain) => domain.management(),
+            Self::Ingress(ingress) => ingress.management(),
+        }
+    }
+
+    pub(super) fn management_mut(&mut self) -> Option<&mut Management> {
+        match self {
+            Self::Domain(domain) => domain.management_mut(),
+            Self::Ingress(ingress) => ingress.management_mut(),
+        }
+    }
+
+    /// Takes the certificate that was issued into use, until it is renewed.
+    pub(super) fn take_issued(&mut self, certificate_id: String, renews_at: Timestamp) {
+        match self {
+            Self::Domain(domain) => domain.take_issued(certificate_id, renews_at),
+            Self::Ingress(ingress) => ingress.take_issued(certificate_id, renews_at),
+        }
+    }
+
+    /// Its state into its document.
+    pub(super) fn write(&self, document: &mut Document) -> Result<(), Fault> {
+        (document.body, document.refs) = match self {
+            Self::Domain(domain) => (stored::write(domain)?, domain.refs()),
+            Self::Ingress(ingress) => (stored::write(ingress)?, ingress.refs()),
+        };
+        Ok(())
+    }
+}
