@@ -1,20 +1,21 @@
 //! Documents that policies need from elsewhere, such as the certificates of signers: fetched when
-//! first asked for, and kept for a while.
+//! first asked for, and kept for a while. And single calls to services that policies name.
 //!
-//! A fetch goes to public addresses only, follows no redirect, and has a limit on everything. Who
-//! asks names no address of a stranger's making without having judged it first.
+//! A fetch goes where its dialer goes, follows no redirect, and has a limit on everything. Who asks
+//! names no address of a stranger's making without having judged it first.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, HOST, HeaderValue, USER_AGENT};
-use http::{Request, StatusCode};
-use http_body_util::{BodyExt, Empty, Limited};
+use http::header::{ACCEPT, HOST, HeaderMap, HeaderValue, USER_AGENT};
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use moka::future::Cache;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use url::{Position, Url};
 
 use crate::upstream::{Dialer, Upstream};
@@ -28,13 +29,21 @@ const BYTES_MAX: usize = 64 << 10;
 /// Fetches at once; who comes later goes without.
 const FETCHES_MAX: usize = 16;
 /// From the name's lookup to the last byte.
-const FETCH_WITHIN: Duration = Duration::from_secs(5);
+pub(crate) const FETCH_WITHIN: Duration = Duration::from_secs(5);
+/// A document younger than this is not fetched anew, whoever wants it fresh.
+const FRESH_FOR: Duration = Duration::from_secs(30);
 
 /// The documents that are here, by their address.
 #[derive(Debug)]
 pub(crate) struct Documents {
-    kept: Cache<String, Bytes>,
+    kept: Cache<String, Kept>,
     fetches: Semaphore,
+}
+
+#[derive(Clone, Debug)]
+struct Kept {
+    document: Bytes,
+    since: Instant,
 }
 
 /// Why a document is not to be had.
@@ -45,7 +54,7 @@ pub(crate) struct NotFetched {
     why: String,
 }
 
-type Cause = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 impl Documents {
     pub(crate) fn new() -> Self {
@@ -69,40 +78,74 @@ impl Documents {
                 Ok(fetched) => fetched,
                 Err(_) => Err("it takes too long".into()),
             };
-            fetched.map_err(|why| NotFetched {
+            let kept = |document| Kept {
+                document,
+                since: Instant::now(),
+            };
+            fetched.map(kept).map_err(|why| NotFetched {
                 host: url.host_str().unwrap_or_default().to_owned(),
                 why: why.to_string(),
             })
         });
-        fetched.await
+        fetched.await.map(|kept| kept.document)
+    }
+
+    /// Forgets a document, so that it is fetched when it is asked for next; not one that was fetched
+    /// a moment ago.
+    pub(crate) async fn expire(&self, url: &str) {
+        let kept = self.kept.get(url).await;
+        if kept.is_some_and(|kept| kept.since.elapsed() >= FRESH_FOR) {
+            self.kept.invalidate(url).await;
+        }
     }
 
     /// Puts a document here as if it had been fetched.
     #[cfg(test)]
     pub(crate) async fn put(&self, url: &str, document: Bytes) {
-        self.kept.insert(url.to_owned(), document).await;
+        let kept = Kept {
+            document,
+            since: Instant::now(),
+        };
+        self.kept.insert(url.to_owned(), kept).await;
     }
 }
 
 async fn fetch(dialer: &Dialer, url: &Url) -> Result<Bytes, Cause> {
+    let mut headers = HeaderMap::new();
+    headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
+    let (status, body) = call(dialer, Method::GET, url, headers, Bytes::new()).await?;
+    if status != StatusCode::OK {
+        return Err(format!("it answers {status}").into());
+    }
+    Ok(body)
+}
+
+/// One request on a connection of its own, and the answer to it.
+pub(crate) async fn call(
+    dialer: &Dialer,
+    method: Method,
+    url: &Url,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<(StatusCode, Bytes), Cause> {
     let origin = &url[..Position::BeforePath];
     let wire = dialer.dial(&Upstream::parse(origin, "")?).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(wire)).await?;
     let authority = &url[Position::BeforeHost..Position::AfterPort];
-    let request = Request::get(&url[Position::BeforePath..Position::AfterQuery])
-        .header(HOST, HeaderValue::from_str(authority)?)
-        .header(ACCEPT, HeaderValue::from_static("*/*"))
-        .header(USER_AGENT, HeaderValue::from_static("culvert"))
-        .body(Empty::<Bytes>::new())?;
+    let mut request = Request::new(Full::new(body));
+    *request.method_mut() = method;
+    *request.uri_mut() = url[Position::BeforePath..Position::AfterQuery].parse()?;
+    *request.headers_mut() = headers;
+    let headers = request.headers_mut();
+    headers.insert(HOST, HeaderValue::from_str(authority)?);
+    headers.insert(USER_AGENT, HeaderValue::from_static("culvert"));
     let answer = async {
         let answer = sender.send_request(request).await?;
-        if answer.status() != StatusCode::OK {
-            return Err(format!("it answers {}", answer.status()).into());
-        }
+        let status = answer.status();
         let body = Limited::new(answer.into_body(), BYTES_MAX)
             .collect()
             .await?;
-        Ok::<_, Cause>(body.to_bytes())
+        Ok::<_, Cause>((status, body.to_bytes()))
     };
     let (mut answer, mut connection) = (std::pin::pin!(answer), std::pin::pin!(connection));
     tokio::select! {

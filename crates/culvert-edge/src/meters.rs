@@ -86,6 +86,8 @@ pub struct Meters {
     pub upstream_failed: Meter,
     /// Expressions of traffic policies that failed, and header fields they could not make.
     pub policy_failures: Meter,
+    /// Users who logged in.
+    pub logins: Meter,
     /// TCP ports of endpoints that could not be listened on.
     pub ports_failed: Meter,
     /// Snapshots taken into use.

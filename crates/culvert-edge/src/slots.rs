@@ -16,6 +16,10 @@ pub(crate) mod http {
     pub(crate) const CIRCUIT_BREAKER_DECISION: Slot<Text> = KIND.slot("circuit_breaker.decision");
     pub(crate) const COMPRESSION_ALGORITHM: Slot<Text> = KIND.slot("compression.algorithm");
     pub(crate) const BYTES_SAVED: Slot<Int64> = KIND.slot("compression.bytes_saved");
+    pub(crate) const OAUTH_APP_CLIENT_ID: Slot<Text> = KIND.slot("oauth.app_client_id");
+    pub(crate) const OAUTH_DECISION: Slot<Text> = KIND.slot("oauth.decision");
+    pub(crate) const OAUTH_USER_ID: Slot<Text> = KIND.slot("oauth.user.id");
+    pub(crate) const OAUTH_USER_NAME: Slot<Text> = KIND.slot("oauth.user.name");
     pub(crate) const CLIENT_IP: Slot<Text> = KIND.slot("conn.client_ip");
     pub(crate) const SERVER_IP: Slot<Text> = KIND.slot("conn.server_ip");
     pub(crate) const SERVER_NAME: Slot<Text> = KIND.slot("conn.server_name");

@@ -17,6 +17,7 @@ use rustls_pki_types::CertificateDer;
 
 use crate::acme::{Answers, Challenge, Prepared};
 use crate::edge::Shared;
+use crate::login::Logins;
 use crate::policy::Policy;
 use crate::route::Hosts;
 use crate::tls::Presented;
@@ -121,6 +122,7 @@ pub struct Snapshot {
     certificates: Vec<Named>,
     fallback: Vec<Named>,
     challenges: Vec<Challenge>,
+    logins: Option<Arc<Logins>>,
 }
 
 impl Snapshot {
@@ -214,6 +216,13 @@ impl SnapshotBuilder {
         self
     }
 
+    /// Says what log-ins share, for users who come back to the one address of all endpoints.
+    #[must_use]
+    pub fn logins(mut self, logins: Arc<Logins>) -> Self {
+        self.0.logins = Some(logins);
+        self
+    }
+
     /// The snapshot.
     pub fn build(self) -> Snapshot {
         self.0
@@ -254,6 +263,7 @@ pub(crate) struct Live {
     pub(crate) certificates: Hosts<Arc<Presented>>,
     pub(crate) fallback: Hosts<Arc<Presented>>,
     pub(crate) answers: Answers,
+    pub(crate) logins: Option<Arc<Logins>>,
 }
 
 impl Live {
@@ -442,6 +452,7 @@ impl Kept {
             }
         }
         self.presented = presented;
+        live.logins = snapshot.logins;
         live.answers = Answers::of(snapshot.challenges, &mut self.prepared);
 
         let mut pools = HashMap::new();

@@ -1,24 +1,20 @@
 //! jwt-validation: requests that carry the signed tokens of an issuer, and no others.
 
-use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use bytes::Bytes;
 use culvert_base::{BoxFuture, Code, Refusal, Timestamp};
 use culvert_cel::Value;
 use http::HeaderName;
 use http::header::{HeaderValue, WWW_AUTHENTICATE};
-use jsonwebtoken::errors::ErrorKind;
-use jsonwebtoken::jwk::{Jwk, JwkSet, KeyAlgorithm, PublicKeyUse};
-use jsonwebtoken::{Algorithm, DecodingKey, Header, Validation, decode, decode_header};
+use jsonwebtoken::{Algorithm, Validation, decode_header};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value as Json;
 use url::Url;
 
 use super::{ActionType, Ends};
-use crate::downstream::lock;
 use crate::http::reply::Problem;
+use crate::jws::{self, ALGORITHMS, KeySet, TOKEN_BYTES_MAX, Unbelieved};
 use crate::policy::template::{map, of_json};
 use crate::policy::{Action, Exchange, Flow, Phase, Run, Site};
 
@@ -26,19 +22,8 @@ use crate::policy::{Action, Exchange, Flow, Phase, Run, Site};
 const ENTRIES_MAX: usize = 10;
 /// Bytes of a value in it.
 const VALUE_BYTES_MAX: usize = 1024;
-/// Bytes of a token.
-const TOKEN_BYTES_MAX: usize = 16 << 10;
 /// Bytes of a body in which a token is looked for.
 const BODY_BYTES_MAX: usize = 1 << 20;
-/// Keys of a set that are looked at.
-const KEYS_MAX: usize = 64;
-/// Seconds by which the clocks of an issuer and of the edge may differ.
-const LEEWAY: i64 = 60;
-
-/// What can be checked by a key that everyone may see.
-const ALGORITHMS: [&str; 9] = [
-    "ES256", "ES384", "EdDSA", "PS256", "PS384", "PS512", "RS256", "RS384", "RS512",
-];
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "jwt-validation",
@@ -150,7 +135,7 @@ struct JwtValidation {
     tokens: Vec<Token>,
     algorithms: Vec<Algorithm>,
     validation: Validation,
-    sources: Vec<Source>,
+    sources: Vec<KeySet>,
 }
 
 /// Where a token is.
@@ -166,28 +151,6 @@ struct Token {
 enum Place {
     Header(HeaderName),
     Body,
-}
-
-/// A set of keys, and what was made of it when it was last looked at.
-#[derive(Debug)]
-struct Source {
-    url: Url,
-    last: Mutex<Option<(Bytes, Arc<[PublicKey]>)>>,
-}
-
-/// A key that tokens may be signed with.
-struct PublicKey {
-    id: Option<String>,
-    algorithm: Option<KeyAlgorithm>,
-    key: DecodingKey,
-}
-
-impl fmt::Debug for PublicKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PublicKey")
-            .field("id", &self.id)
-            .finish_non_exhaustive()
-    }
 }
 
 /// Why a request does not pass.
@@ -222,6 +185,19 @@ impl Invalid {
             Self::Unreadable => Problem::BadToken,
             Self::NoKeys => Problem::NoKeys,
             _ => Problem::TokenRefused,
+        }
+    }
+}
+
+impl From<Unbelieved> for Invalid {
+    fn from(why: Unbelieved) -> Self {
+        match why {
+            Unbelieved::Signature => Self::Signature,
+            Unbelieved::Issuer => Self::Issuer,
+            Unbelieved::Audience => Self::Audience,
+            Unbelieved::Expired => Self::Expired,
+            Unbelieved::Early => Self::Early,
+            Unbelieved::NoKeys => Self::NoKeys,
         }
     }
 }
@@ -264,14 +240,8 @@ impl JwtValidation {
         }
         let named = &config.jws.allowed_algorithms;
         site.count("jws.allowed_algorithms", named.len(), ENTRIES_MAX)?;
-        let algorithms: Option<Vec<Algorithm>> = named
-            .iter()
-            .map(|name| {
-                name.parse()
-                    .ok()
-                    .filter(|_| ALGORITHMS.contains(&name.as_str()))
-            })
-            .collect();
+        let algorithms: Option<Vec<Algorithm>> =
+            named.iter().map(|name| jws::algorithm(name)).collect();
         let algorithms = algorithms.ok_or_else(|| {
             let why = format!(
                 "`jws.allowed_algorithms` takes {} only",
@@ -289,24 +259,13 @@ impl JwtValidation {
                 let has_user = !url.username().is_empty() || url.password().is_some();
                 url.scheme() == "https" && url.has_host() && !has_user
             });
-            sources.push(Source {
-                url: url.ok_or_else(|| {
-                    site.refuse(INVALID, &format!("`{field}` must be an https URL"))
-                })?,
-                last: Mutex::default(),
-            });
+            let why = || site.refuse(INVALID, &format!("`{field}` must be an https URL"));
+            sources.push(KeySet::at(url.ok_or_else(why)?));
         }
-        let mut validation = Validation::new(Algorithm::RS256);
-        validation.set_issuer(&issuers);
-        validation.set_audience(&audiences);
-        validation.set_required_spec_claims(&["iss", "aud"]);
-        // By the edge's own clock, below.
-        validation.validate_exp = false;
-        validation.validate_nbf = false;
         Ok(Self {
             tokens,
             algorithms,
-            validation,
+            validation: jws::validation(&issuers, &audiences),
             sources,
         })
     }
@@ -371,40 +330,14 @@ impl JwtValidation {
         if header.crit.is_some() || !token.kind.fits(header.typ.as_deref()) {
             return Err(Invalid::Kind);
         }
-        let mut validation = self.validation.clone();
-        validation.algorithms = vec![header.alg];
-        let mut why = Invalid::Signature;
-        for source in &self.sources {
-            let Some(keys) = source.keys(edge).await else {
-                if why == Invalid::Signature {
-                    why = Invalid::NoKeys;
-                }
-                continue;
-            };
-            for key in keys.iter().filter(|key| key.may_have_signed(&header)) {
-                match decode::<Json>(text, &key.key, &validation) {
-                    Ok(decoded) => {
-                        in_time(&decoded.claims, now)?;
-                        let mut parts = text.rsplitn(2, '.');
-                        return Ok(Checked {
-                            header: serde_json::to_value(&decoded.header).unwrap_or(Json::Null),
-                            payload: decoded.claims,
-                            signature: parts.next().unwrap_or_default().to_owned(),
-                        });
-                    }
-                    Err(error) => match error.kind() {
-                        ErrorKind::InvalidIssuer => return Err(Invalid::Issuer),
-                        ErrorKind::InvalidAudience => return Err(Invalid::Audience),
-                        ErrorKind::MissingRequiredClaim(claim) if claim == "iss" => {
-                            return Err(Invalid::Issuer);
-                        }
-                        ErrorKind::MissingRequiredClaim(_) => return Err(Invalid::Audience),
-                        _ => why = Invalid::Signature,
-                    },
-                }
-            }
-        }
-        Err(why)
+        let payload =
+            jws::claims(edge, &self.sources, &header, text, &self.validation, now).await?;
+        let mut parts = text.rsplitn(2, '.');
+        Ok(Checked {
+            header: serde_json::to_value(&header).unwrap_or(Json::Null),
+            payload,
+            signature: parts.next().unwrap_or_default().to_owned(),
+        })
     }
 }
 
@@ -420,22 +353,6 @@ fn values(site: &Site<'_>, field: &str, list: &AllowList) -> Result<Vec<String>,
     }
     let entries = list.allow_list.iter();
     Ok(entries.map(|entry| entry.value.clone()).collect())
-}
-
-/// Whether a token is neither expired nor of the future.
-fn in_time(claims: &Json, now: Timestamp) -> Result<(), Invalid> {
-    let now = now.unix_seconds() as f64;
-    let leeway = LEEWAY as f64;
-    let at = |name: &str| claims.get(name).map(Json::as_f64);
-    match at("exp") {
-        Some(Some(exp)) if exp + leeway > now => {}
-        _ => return Err(Invalid::Expired),
-    }
-    match at("nbf") {
-        None => Ok(()),
-        Some(Some(nbf)) if nbf - leeway <= now => Ok(()),
-        Some(_) => Err(Invalid::Early),
-    }
 }
 
 impl Kind {
@@ -519,61 +436,6 @@ fn in_body(headers: &http::HeaderMap, body: &[u8], name: &str) -> Option<String>
     }
     let object: Json = serde_json::from_slice(body).ok()?;
     object.get(name)?.as_str().map(str::to_owned)
-}
-
-impl Source {
-    /// The keys, fetched if need be; `None` if they cannot be had.
-    async fn keys(&self, edge: &crate::edge::Shared) -> Option<Arc<[PublicKey]>> {
-        let dialer = edge.dialer.load_full();
-        let document = match edge.documents.get(&dialer, &self.url).await {
-            Ok(document) => document,
-            Err(error) => {
-                tracing::warn!(%error, "the keys of an issuer cannot be had");
-                return None;
-            }
-        };
-        let mut last = lock(&self.last);
-        if let Some((seen, keys)) = &*last
-            && seen.as_ptr() == document.as_ptr()
-        {
-            return Some(Arc::clone(keys));
-        }
-        let set: JwkSet = serde_json::from_slice(&document).ok()?;
-        let keys: Arc<[PublicKey]> = set
-            .keys
-            .iter()
-            .take(KEYS_MAX)
-            .filter_map(PublicKey::of)
-            .collect();
-        *last = Some((document, Arc::clone(&keys)));
-        Some(keys)
-    }
-}
-
-impl PublicKey {
-    /// The key, unless it is for something else or of a kind that is not known.
-    fn of(jwk: &Jwk) -> Option<Self> {
-        let signs = matches!(
-            jwk.common.public_key_use,
-            None | Some(PublicKeyUse::Signature)
-        );
-        Some(Self {
-            id: jwk.common.key_id.clone(),
-            algorithm: jwk.common.key_algorithm,
-            key: DecodingKey::from_jwk(jwk).ok().filter(|_| signs)?,
-        })
-    }
-
-    fn may_have_signed(&self, header: &Header) -> bool {
-        let is_named = match (&self.id, &header.kid) {
-            (Some(id), Some(kid)) => id == kid,
-            (None, Some(_)) | (_, None) => true,
-        };
-        let is_meant = self
-            .algorithm
-            .is_none_or(|algorithm| algorithm == KeyAlgorithm::from(header.alg));
-        is_named && is_meant && self.key.family() == header.alg.family()
-    }
 }
 
 impl Action for JwtValidation {

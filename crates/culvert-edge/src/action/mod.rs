@@ -16,6 +16,8 @@ mod deny;
 mod forward_internal;
 mod jwt_validation;
 mod log;
+mod oauth;
+mod openid_connect;
 mod rate_limit;
 mod redirect;
 mod remove_headers;
@@ -47,6 +49,8 @@ pub static ALL: &[&ActionType] = &[
     &forward_internal::TYPE,
     &jwt_validation::TYPE,
     &log::TYPE,
+    &oauth::TYPE,
+    &openid_connect::TYPE,
     &rate_limit::TYPE,
     &redirect::TYPE,
     &remove_headers::TYPE,
@@ -157,8 +161,6 @@ pub static NOT_BUILT: &[NotBuilt] = &[
         "is not supported: it needs services of its vendor",
     ),
     later("http-request"),
-    later("oauth"),
-    later("openid-connect"),
     out(
         "owasp-crs-request",
         "is not supported: it needs an engine for the Core Rule Set",

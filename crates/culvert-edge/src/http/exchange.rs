@@ -26,6 +26,7 @@ use crate::http::governed::{self, Passage};
 use crate::http::reply::{self, Problem};
 use crate::http::server::TunnelSlot;
 use crate::http::upgrade::{self, Tunnel, Wanted};
+use crate::login;
 use crate::overload::Level;
 use crate::policy::Edits;
 use crate::recording::Recording;
@@ -72,6 +73,9 @@ pub(crate) async fn serve(
     }
     if let Some(file) = challenge(&down, &parts) {
         return Ok(prove(recording, file, &asked));
+    }
+    if let Some(answer) = login::forwarded_callback(&down, &parts) {
+        return Ok(send(recording, Answer::made(answer), &asked));
     }
     if down.edge.level() == Level::Full {
         down.edge.meters.shed_requests.up();

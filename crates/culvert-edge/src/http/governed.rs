@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use http::header::{HOST, HeaderValue};
+use http::header::{HOST, HeaderValue, SET_COOKIE};
 use http::{StatusCode, Uri, request};
 
 use crate::downstream::{Broken, Downstream};
@@ -121,6 +121,12 @@ pub(super) async fn serve(
     let mut answer = sent.unwrap_or_else(|problem| Answer::of(problem, asked, down));
     for passed in passed.iter_mut().rev() {
         respond(recording, passed, &mut answer, asked).await?;
+    }
+    // What the browser is to keep, whatever became of the answer.
+    for passed in &mut passed {
+        for cookie in passed.memory.cookies.drain(..) {
+            answer.head.headers.append(SET_COOKIE, cookie);
+        }
     }
     Ok(answer)
 }

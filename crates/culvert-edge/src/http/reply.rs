@@ -67,6 +67,30 @@ pub(crate) enum Problem {
     NoInternal,
     /// The traffic policies of internal endpoints forward too often.
     Hops,
+    /// Nobody is logged in, and the request is no page that a log-in could come back to.
+    LoginFirst,
+    /// Where to go after the log-in is no path of this host.
+    LoginPath,
+    /// A user comes back without the cookie that the log-in began with.
+    LoginCookie,
+    /// Without the state.
+    LoginNoState,
+    /// With a state that is not ours, too old, or was used.
+    LoginState,
+    /// With a state of another host.
+    LoginOtherHost,
+    /// The provider does not let the user in.
+    LoginDenied,
+    /// The provider gives no e-mail address.
+    LoginNoEmail,
+    /// The provider does not say who the user is.
+    LoginNobody,
+    /// The provider's ID token is not to be believed.
+    LoginToken,
+    /// The provider cannot be asked.
+    LoginProvider,
+    /// Too many log in at once, or have.
+    LoginBusy,
     /// An action of the traffic policy failed.
     Policy,
     /// The traffic policy is at its end and the endpoint has no upstream.
@@ -224,6 +248,62 @@ impl Problem {
                 3501,
                 "The traffic policies forward from endpoint to endpoint too often.",
             ),
+            Self::LoginFirst => (StatusCode::UNAUTHORIZED, 3100, "Log in first."),
+            Self::LoginPath => (
+                StatusCode::BAD_REQUEST,
+                3106,
+                "The redirect_path is not a path of this host.",
+            ),
+            Self::LoginCookie => (
+                StatusCode::BAD_REQUEST,
+                3107,
+                "This log-in did not begin in this browser, or the browser did not keep its cookie; begin again.",
+            ),
+            Self::LoginNoState => (
+                StatusCode::BAD_REQUEST,
+                3120,
+                "The identity provider did not send the state parameter back; begin again.",
+            ),
+            Self::LoginState => (
+                StatusCode::BAD_REQUEST,
+                3108,
+                "The log-in is not valid, has taken too long, or is over already; begin again.",
+            ),
+            Self::LoginOtherHost => (
+                StatusCode::BAD_REQUEST,
+                3124,
+                "The log-in began on another host; begin again.",
+            ),
+            Self::LoginDenied => (
+                StatusCode::FORBIDDEN,
+                3125,
+                "The identity provider does not let you in.",
+            ),
+            Self::LoginNoEmail => (
+                StatusCode::FORBIDDEN,
+                3109,
+                "The identity provider gives no verified e-mail address of yours.",
+            ),
+            Self::LoginNobody => (
+                StatusCode::FORBIDDEN,
+                3110,
+                "The identity provider does not say who you are.",
+            ),
+            Self::LoginToken => (
+                StatusCode::FORBIDDEN,
+                3303,
+                "The identity provider's ID token is not valid.",
+            ),
+            Self::LoginProvider => (
+                StatusCode::BAD_GATEWAY,
+                5536,
+                "The identity provider cannot be reached, or its answer is not understood.",
+            ),
+            Self::LoginBusy => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                3127,
+                "Nobody else can log in now; try again in a moment.",
+            ),
             Self::Policy => (
                 StatusCode::INTERNAL_SERVER_ERROR,
                 2300,
@@ -243,6 +323,11 @@ impl Problem {
             self,
             Self::Unreachable | Self::BadAnswer | Self::UpstreamTooSlow
         )
+    }
+
+    /// Its sentence.
+    pub(crate) fn text(self) -> &'static str {
+        self.row().2
     }
 
     /// Its code as text.
@@ -278,7 +363,7 @@ impl Problem {
         if let Ok(id) = HeaderValue::try_from(id) {
             headers.insert(REQUEST_ID, id);
         }
-        if matches!(self, Self::Overloaded | Self::AgentBusy) {
+        if matches!(self, Self::Overloaded | Self::AgentBusy | Self::LoginBusy) {
             headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
         headers.insert(DATE, date(down));
@@ -324,6 +409,30 @@ pub(crate) fn plain(status: StatusCode, text: &'static str) -> Response<Bytes> {
         HeaderValue::from_static(Form::Text.content_type()),
     );
     *response.body_mut() = Bytes::from_static(text.as_bytes());
+    response
+}
+
+/// An answer that is no refusal: a heading and a sentence, in the form the request's `accept` prefers.
+pub(crate) fn page(
+    accept: Option<&HeaderValue>,
+    heading: &'static str,
+    text: &'static str,
+) -> Response<Bytes> {
+    let form = Form::of(accept);
+    let body = match form {
+        Form::Json => format!(r#"{{"msg":"{text}"}}"#),
+        Form::Html => format!(
+            "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>{heading}</title>\
+             <h1>{heading}</h1><p>{text}</p></html>\n"
+        ),
+        Form::Text => format!("{text}\n"),
+    };
+    let mut response = empty(StatusCode::OK);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(form.content_type()));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    *response.body_mut() = body.into();
     response
 }
 

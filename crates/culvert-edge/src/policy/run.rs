@@ -112,6 +112,8 @@ pub(crate) struct Memory {
     results: Vec<(&'static str, Value)>,
     /// Endpoints that it passed before this one.
     pub(crate) hops: usize,
+    /// Cookies that the answer sets, whatever it is.
+    pub(crate) cookies: Vec<HeaderValue>,
     /// Told what the upstream made of the request.
     watches: Vec<Box<dyn Watch>>,
 }
@@ -130,6 +132,7 @@ impl Memory {
             vars: Vec::new(),
             results: Vec::new(),
             hops: 0,
+            cookies: Vec::new(),
             watches: Vec::new(),
         }
     }

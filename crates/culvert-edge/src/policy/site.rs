@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
+use culvert_base::net::HostName;
 use culvert_base::{Code, Refusal};
 use culvert_cel::Env;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -13,6 +14,7 @@ use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
+use crate::login::Logins;
 use crate::policy::address::IpPolicy;
 use crate::policy::template::{Template, ValueTemplate};
 use crate::policy::{Phase, Secrets, refusal, variables};
@@ -28,6 +30,12 @@ pub struct Resources {
     pub authorities: HashMap<String, Arc<Authorities>>,
     /// Secrets of the account; their values are read when an expression asks for one.
     pub secrets: Arc<Secrets>,
+    /// What log-ins share; without it there are none.
+    pub logins: Option<Arc<Logins>>,
+    /// The host of the endpoint, where it is to be judged.
+    pub host: Option<HostName>,
+    /// Of its parents those that are the account's own, where that is to be judged.
+    pub own_domains: Option<Vec<String>>,
 }
 
 /// The place of an action, with its configuration.
@@ -166,6 +174,38 @@ impl<'c> Site<'c> {
             let why = format!("`{field}`: there is no certificate authority `{shown}`");
             self.refuse(UNKNOWN, &why)
         })
+    }
+
+    /// What log-ins share (2201).
+    pub(crate) fn logins(&self) -> Result<Arc<Logins>, Refusal> {
+        const UNKNOWN: Code = Code::new(2201);
+        let logins = self.resources.logins.clone();
+        logins.ok_or_else(|| self.refuse(UNKNOWN, "nobody can log in here"))
+    }
+
+    /// A domain that cookies may be for: the endpoint's host, or one above it that is the account's
+    /// (2204).
+    pub(crate) fn cookie_domain(&self, field: &str, text: &str) -> Result<String, Refusal> {
+        const INVALID: Code = Code::new(2204);
+        let wrong = |why: &str| self.refuse(INVALID, &format!("`{field}` {why}"));
+        let domain = HostName::parse(text.trim_start_matches('.'))
+            .ok()
+            .filter(|name| !name.is_wildcard())
+            .ok_or_else(|| wrong("must be a domain"))?;
+        let Some(host) = &self.resources.host else {
+            return Ok(domain.to_string());
+        };
+        if !host.is_within(&domain) {
+            return Err(wrong("must be the endpoint's host, or a domain above it"));
+        }
+        let own = &self.resources.own_domains;
+        let is_own = own
+            .as_ref()
+            .is_none_or(|own| own.contains(&domain.to_string()));
+        if **host != *domain && !is_own {
+            return Err(wrong("must be a reserved domain of the account"));
+        }
+        Ok(domain.to_string())
     }
 
     /// The IP policy of that id (2216).

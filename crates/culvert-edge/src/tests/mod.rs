@@ -11,6 +11,7 @@ mod floods;
 mod forwarding;
 mod internal;
 mod limits;
+mod logins;
 mod malformed;
 mod mutual;
 mod overloaded;

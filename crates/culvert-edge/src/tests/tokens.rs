@@ -36,14 +36,14 @@ fn policy(kind: &str, method: &str, name: &str) -> String {
         .replace("NAME", name)
 }
 
-struct Issuer {
+pub(super) struct Issuer {
     key: EncodingKey,
     public: Vec<u8>,
     header: Header,
 }
 
 impl Issuer {
-    fn ec(id: &str) -> Self {
+    pub(super) fn ec(id: &str) -> Self {
         let pair = rcgen::KeyPair::generate().unwrap();
         let mut header = Header::new(Algorithm::ES256);
         header.kid = Some(id.to_owned());
@@ -65,7 +65,7 @@ impl Issuer {
         }
     }
 
-    fn jwk(&self) -> Value {
+    pub(super) fn jwk(&self) -> Value {
         let text = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
         match self.header.alg {
             Algorithm::EdDSA => {
@@ -78,7 +78,7 @@ impl Issuer {
         }
     }
 
-    fn sign(&self, claims: &Value) -> String {
+    pub(super) fn sign(&self, claims: &Value) -> String {
         encode(&self.header, claims, &self.key).unwrap()
     }
 

@@ -1,0 +1,338 @@
+//! What the edge says to a provider behind the browser's back: codes and refresh tokens for tokens
+//! (RFC 6749 4.1.3, 6), and who somebody is.
+
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use culvert_base::Timestamp;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, StatusCode};
+use jsonwebtoken::{Header, decode_header};
+use serde_json::Value as Json;
+use url::Url;
+use url::form_urlencoded::{Serializer, byte_serialize};
+
+use super::journal::Person;
+use super::provider::{Endpoints, Known, standard_person};
+use super::session::Tokens;
+use crate::documents::{self, FETCH_WITHIN};
+use crate::edge::Shared;
+use crate::jws::{self, KeySet, TOKEN_BYTES_MAX, Unbelieved};
+
+const CLIENT_ID: HeaderName = HeaderName::from_static("client-id");
+
+/// The application that users log in to.
+#[derive(Clone)]
+pub(crate) struct App {
+    pub(crate) id: String,
+    pub(crate) secret: String,
+}
+
+/// Why there is nobody to let in.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Failed {
+    /// The provider says no.
+    #[error("the provider refuses: {0}")]
+    Refused(String),
+    /// The provider says nothing that could be understood.
+    #[error("the provider cannot be asked: {0}")]
+    Away(String),
+    /// Its ID token is not to be believed.
+    #[error("the ID token is not valid: {0}")]
+    Token(&'static str),
+    /// It does not say who the user is.
+    #[error("the provider gives no user id")]
+    Nobody,
+    /// It gives no address, or none that is verified.
+    #[error("the provider gives no verified e-mail address")]
+    NoEmail,
+}
+
+/// Asks a provider as an application.
+pub(crate) struct Asking<'a> {
+    pub(crate) edge: &'a Shared,
+    pub(crate) endpoints: &'a Endpoints,
+    pub(crate) app: &'a App,
+    /// `None` for an OpenID issuer.
+    pub(crate) known: Option<&'static Known>,
+    pub(crate) now: Timestamp,
+}
+
+impl Asking<'_> {
+    /// Who a code is of, and the tokens that it is worth.
+    pub(crate) async fn by_code(
+        &self,
+        code: &str,
+        verifier: &str,
+        nonce: &str,
+        redirect_uri: &str,
+    ) -> Result<(Person, Tokens), Failed> {
+        let mut form = vec![
+            ("grant_type", "authorization_code"),
+            ("code", code),
+            ("redirect_uri", redirect_uri),
+        ];
+        if self.endpoints.has_pkce {
+            form.push(("code_verifier", verifier));
+        }
+        let tokens = self.tokens(&form).await?;
+        let claims = match &self.endpoints.keys {
+            Some(keys) => self.claims(keys, &tokens.identity, nonce).await?,
+            None => Json::Null,
+        };
+        let person = self.person(&tokens.access, &claims).await?;
+        Ok((person, tokens))
+    }
+
+    /// Who somebody is now, and newer tokens if the old ones are of no use any more. `None` where the
+    /// provider cannot be asked again.
+    pub(crate) async fn again(
+        &self,
+        before: &Tokens,
+        is_expired: bool,
+        user_id: &str,
+    ) -> Result<Option<(Person, Tokens)>, Failed> {
+        let mut tokens = before.clone();
+        if is_expired || before.access.is_empty() {
+            if before.refresh.is_empty() {
+                return Ok(None);
+            }
+            let form = [
+                ("grant_type", "refresh_token"),
+                ("refresh_token", before.refresh.as_str()),
+            ];
+            tokens = self.tokens(&form).await?;
+            // What is not given anew stays.
+            if tokens.refresh.is_empty() {
+                tokens.refresh.clone_from(&before.refresh);
+            }
+            tokens.identity.clone_from(&before.identity);
+        }
+        if self.endpoints.userinfo.is_none() {
+            return Ok(None);
+        }
+        let person = self.person(&tokens.access, &Json::Null).await?;
+        if person.provider_user_id != user_id {
+            return Err(Failed::Refused("the tokens are of another user".to_owned()));
+        }
+        Ok(Some((person, tokens)))
+    }
+
+    async fn tokens(&self, form: &[(&str, &str)]) -> Result<Tokens, Failed> {
+        let mut headers = HeaderMap::new();
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        let media = HeaderValue::from_static("application/x-www-form-urlencoded");
+        headers.insert(CONTENT_TYPE, media);
+        let App { id, secret } = self.app;
+        if self.endpoints.takes_basic {
+            // RFC 6749 2.3.1: both are encoded before they are joined.
+            let encoded = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
+            let pair = STANDARD.encode(format!("{}:{}", encoded(id), encoded(secret)));
+            let value = HeaderValue::try_from(format!("Basic {pair}")).map_err(away)?;
+            headers.insert(AUTHORIZATION, value);
+        }
+        let named = [("client_id", id.as_str()), ("client_secret", secret)];
+        let named = named.iter().filter(|_| !self.endpoints.takes_basic);
+        let body = Serializer::new(String::new())
+            .extend_pairs(form.iter().chain(named))
+            .finish();
+        let body = Bytes::from(body);
+        let (status, told) = self
+            .ask(Method::POST, &self.endpoints.token, headers, body)
+            .await?;
+        // Some say no with a status that says yes.
+        if let Some(error) = told.get("error") {
+            let error = error.as_str().unwrap_or("it does not say why");
+            return Err(match status.is_server_error() {
+                true => Failed::Away(format!("it answers {status}")),
+                false => Failed::Refused(error.chars().take(100).collect()),
+            });
+        }
+        if !status.is_success() {
+            return Err(refused_by(status));
+        }
+        let text = |name: &str| told.get(name).and_then(Json::as_str).unwrap_or_default();
+        if text("access_token").is_empty() {
+            return Err(Failed::Away("it gives no access token".to_owned()));
+        }
+        let lifetime = told.get("expires_in").and_then(|value| match value {
+            Json::String(text) => text.parse().ok(),
+            value => value.as_f64(),
+        });
+        let expires = lifetime
+            .filter(|seconds: &f64| seconds.is_finite() && *seconds >= 0.0)
+            .map(|seconds| Duration::from_secs(seconds.min(1e9) as u64));
+        Ok(Tokens {
+            access: text("access_token").to_owned(),
+            refresh: text("refresh_token").to_owned(),
+            identity: text("id_token").to_owned(),
+            expires: expires.map(|lifetime| self.now.plus(lifetime).unix_seconds()),
+        })
+    }
+
+    /// What an ID token says (OpenID Connect Core 3.1.3.7).
+    async fn claims(&self, keys: &KeySet, token: &str, nonce: &str) -> Result<Json, Failed> {
+        if token.is_empty() {
+            return Err(Failed::Token("there is none"));
+        }
+        if token.len() > TOKEN_BYTES_MAX {
+            return Err(Failed::Token("it is too long"));
+        }
+        let header = decode_header(token).map_err(|_| Failed::Token("it cannot be read"))?;
+        let name = serde_json::to_value(header.alg).unwrap_or_default();
+        if name.as_str().and_then(jws::algorithm).is_none() || header.crit.is_some() {
+            return Err(Failed::Token("its algorithm is not taken"));
+        }
+        let claims = self.believed(keys, &header, token).await?;
+        let text = |name: &str| claims.get(name).and_then(Json::as_str);
+        if text("nonce") != Some(nonce) {
+            return Err(Failed::Token("it is of another log-in"));
+        }
+        let has_many = claims
+            .get("aud")
+            .and_then(Json::as_array)
+            .is_some_and(|all| all.len() > 1);
+        match text("azp") {
+            Some(party) if party != self.app.id => {
+                return Err(Failed::Token("it was made for another application"));
+            }
+            None if has_many => return Err(Failed::Token("it does not say for whom it was made")),
+            _ => {}
+        }
+        if text("sub").is_none_or(str::is_empty) {
+            return Err(Failed::Nobody);
+        }
+        Ok(claims)
+    }
+
+    async fn believed(&self, keys: &KeySet, header: &Header, token: &str) -> Result<Json, Failed> {
+        let issuers = [self.endpoints.issuer.clone()];
+        let mut validation = jws::validation(&issuers, std::slice::from_ref(&self.app.id));
+        validation.algorithms = vec![header.alg];
+        let known = keys.keys(self.edge).await;
+        let judged = match known {
+            None => Err(Unbelieved::NoKeys),
+            Some(keys) => jws::claims_by(&keys, header, token, &validation, self.now),
+        };
+        let judged = match judged {
+            // Its key may be newer than those that are here.
+            Err(Unbelieved::Signature) => match keys.fresh_keys(self.edge).await {
+                None => Err(Unbelieved::NoKeys),
+                Some(keys) => jws::claims_by(&keys, header, token, &validation, self.now),
+            },
+            judged => judged,
+        };
+        judged.map_err(|why| match why {
+            Unbelieved::NoKeys => Failed::Away("its keys cannot be had".to_owned()),
+            Unbelieved::Signature => Failed::Token("it is not signed by the provider"),
+            Unbelieved::Issuer => Failed::Token("it is of another issuer"),
+            Unbelieved::Audience => Failed::Token("it is for another application"),
+            Unbelieved::Expired => Failed::Token("it has expired"),
+            Unbelieved::Early => Failed::Token("it is not valid yet"),
+        })
+    }
+
+    /// Who an access token is of.
+    async fn person(&self, access: &str, claims: &Json) -> Result<Person, Failed> {
+        let mut headers = HeaderMap::new();
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        let mut bearer = HeaderValue::try_from(format!("Bearer {access}")).map_err(away)?;
+        bearer.set_sensitive(true);
+        headers.insert(AUTHORIZATION, bearer);
+        if self.known.is_some_and(|known| known.wants_client_id) {
+            headers.insert(
+                CLIENT_ID,
+                HeaderValue::try_from(&self.app.id).map_err(away)?,
+            );
+        }
+        let told = match &self.endpoints.userinfo {
+            Some(url) => self.told(url, headers.clone()).await?,
+            None => Json::Null,
+        };
+        let mut person = match self.known {
+            Some(known) => known.person(&told),
+            None => {
+                let said =
+                    |answer: &Json| answer.get("sub").and_then(Json::as_str).map(str::to_owned);
+                // OpenID Connect Core 5.3.2: what is said of somebody else is not to be used.
+                match (said(&told), said(claims)) {
+                    (Some(told), Some(claimed)) if told != claimed => return Err(Failed::Nobody),
+                    _ => standard_person([&told, claims]),
+                }
+            }
+        };
+        if person.provider_user_id.is_empty() {
+            return Err(Failed::Nobody);
+        }
+        if let (Some(known), true) = (self.known, person.email.is_empty()) {
+            if let (Some(behind), Some(url)) = (known.emails, &self.endpoints.userinfo) {
+                let mut url = url.clone();
+                url.set_path(&format!("{}{behind}", url.path()));
+                person.email = match self.told(&url, headers).await {
+                    Ok(told) => primary(&told),
+                    Err(Failed::Refused(_)) => String::new(),
+                    Err(failed) => return Err(failed),
+                };
+            }
+            if person.email.is_empty() {
+                return Err(Failed::NoEmail);
+            }
+        }
+        Ok(person)
+    }
+
+    async fn told(&self, url: &Url, headers: HeaderMap) -> Result<Json, Failed> {
+        let (status, told) = self.ask(Method::GET, url, headers, Bytes::new()).await?;
+        match status.is_success() {
+            true => Ok(told),
+            false => Err(refused_by(status)),
+        }
+    }
+
+    /// The answer to a request; `null` if it is no JSON.
+    async fn ask(
+        &self,
+        method: Method,
+        url: &Url,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<(StatusCode, Json), Failed> {
+        let dialer = self.edge.dialer.load_full();
+        let call = documents::call(&dialer, method, url, headers, body);
+        let (status, body) = match tokio::time::timeout(FETCH_WITHIN, call).await {
+            Ok(answered) => answered.map_err(away)?,
+            Err(_) => return Err(Failed::Away("it takes too long".to_owned())),
+        };
+        match serde_json::from_slice(&body) {
+            Ok(told) => Ok((status, told)),
+            Err(_) if status.is_success() => Err(Failed::Away("its answer is not JSON".to_owned())),
+            Err(_) => Ok((status, Json::Null)),
+        }
+    }
+}
+
+fn refused_by(status: StatusCode) -> Failed {
+    let said = format!("it answers {status}");
+    match status {
+        StatusCode::BAD_REQUEST | StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            Failed::Refused(said)
+        }
+        _ => Failed::Away(said),
+    }
+}
+
+fn away(why: impl ToString) -> Failed {
+    Failed::Away(why.to_string())
+}
+
+/// The address in a list of them that is verified and comes first.
+fn primary(told: &Json) -> String {
+    let is = |entry: &Json, name: &str| entry.get(name) == Some(&Json::Bool(true));
+    let all = told.as_array().into_iter().flatten();
+    all.filter(|entry| is(entry, "verified") && is(entry, "primary"))
+        .find_map(|entry| entry.get("email")?.as_str())
+        .unwrap_or_default()
+        .to_owned()
+}

@@ -1,0 +1,545 @@
+//! Identity providers: the table of those that `oauth` names (contract: traffic policy 10), and what
+//! an OpenID issuer says of itself (OpenID Connect Discovery 1.0).
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use culvert_base::Secret;
+use serde::Deserialize;
+use serde_json::Value as Json;
+use url::Url;
+
+use super::journal::Person;
+use crate::downstream::lock;
+use crate::edge::Shared;
+use crate::jws::KeySet;
+
+/// Characters of what a provider says of a person; more are cut off.
+const TEXT_CHARS_MAX: usize = 255;
+
+/// A provider with fixed addresses.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) id: &'static str,
+    /// What it is told apart by, whatever its addresses are.
+    pub(crate) site: &'static str,
+    authorize: &'static str,
+    token: &'static str,
+    userinfo: &'static str,
+    /// Asked for in any case.
+    pub(crate) scopes: &'static [&'static str],
+    /// Whether it takes a code challenge.
+    has_pkce: bool,
+    /// Further parameters of the authorization URL.
+    pub(crate) parameters: &'static [(&'static str, &'static str)],
+    /// Where it says who somebody is: JSON pointers, of which the first with a text counts.
+    fields: Fields,
+    /// Whether the request for it names the client.
+    pub(crate) wants_client_id: bool,
+    /// Where private addresses are, behind the address of the user info.
+    pub(crate) emails: Option<&'static str>,
+}
+
+#[derive(Debug)]
+struct Fields {
+    id: &'static [&'static str],
+    username: &'static [&'static str],
+    name: &'static [&'static str],
+    email: &'static [&'static str],
+}
+
+const STANDARD: Fields = Fields {
+    id: &["/sub"],
+    username: &["/preferred_username", "/nickname"],
+    name: &["/name"],
+    email: &["/email"],
+};
+
+const PLAIN: Known = Known {
+    id: "",
+    site: "",
+    authorize: "",
+    token: "",
+    userinfo: "",
+    scopes: &[],
+    has_pkce: true,
+    parameters: &[],
+    fields: STANDARD,
+    wants_client_id: false,
+    emails: None,
+};
+
+/// Every provider of `oauth`, sorted by name.
+pub(crate) static ALL: &[Known] = &[
+    Known {
+        id: "amazon",
+        site: "https://www.amazon.com",
+        authorize: "https://www.amazon.com/ap/oa",
+        token: "https://api.amazon.com/auth/o2/token",
+        userinfo: "https://api.amazon.com/user/profile",
+        scopes: &["profile"],
+        fields: Fields {
+            id: &["/user_id"],
+            username: &[],
+            ..STANDARD
+        },
+        ..PLAIN
+    },
+    Known {
+        id: "facebook",
+        site: "https://www.facebook.com",
+        authorize: "https://www.facebook.com/dialog/oauth",
+        token: "https://graph.facebook.com/oauth/access_token",
+        userinfo: "https://graph.facebook.com/me?fields=id,name,email",
+        scopes: &["email"],
+        has_pkce: false,
+        fields: Fields {
+            id: &["/id"],
+            username: &[],
+            ..STANDARD
+        },
+        ..PLAIN
+    },
+    Known {
+        id: "github",
+        site: "https://github.com",
+        authorize: "https://github.com/login/oauth/authorize",
+        token: "https://github.com/login/oauth/access_token",
+        userinfo: "https://api.github.com/user",
+        scopes: &["read:org", "read:user", "user:email"],
+        fields: Fields {
+            id: &["/id"],
+            username: &["/login"],
+            name: &["/name", "/login"],
+            email: &["/email"],
+        },
+        emails: Some("/emails"),
+        ..PLAIN
+    },
+    Known {
+        id: "gitlab",
+        site: "https://gitlab.com",
+        authorize: "https://gitlab.com/oauth/authorize",
+        token: "https://gitlab.com/oauth/token",
+        userinfo: "https://gitlab.com/oauth/userinfo",
+        scopes: &["openid", "email", "profile"],
+        ..PLAIN
+    },
+    Known {
+        id: "google",
+        site: "https://accounts.google.com",
+        authorize: "https://accounts.google.com/o/oauth2/v2/auth",
+        token: "https://oauth2.googleapis.com/token",
+        userinfo: "https://openidconnect.googleapis.com/v1/userinfo",
+        scopes: &[
+            "https://www.googleapis.com/auth/userinfo.email",
+            "https://www.googleapis.com/auth/userinfo.profile",
+        ],
+        // Without it there is no refresh token.
+        parameters: &[("access_type", "offline")],
+        ..PLAIN
+    },
+    Known {
+        id: "linkedin",
+        site: "https://www.linkedin.com",
+        authorize: "https://www.linkedin.com/oauth/v2/authorization",
+        token: "https://www.linkedin.com/oauth/v2/accessToken",
+        userinfo: "https://api.linkedin.com/v2/userinfo",
+        scopes: &["openid", "profile", "email"],
+        has_pkce: false,
+        ..PLAIN
+    },
+    Known {
+        id: "microsoft",
+        site: "https://login.microsoftonline.com",
+        authorize: "https://login.microsoftonline.com/common/oauth2/v2.0/authorize",
+        token: "https://login.microsoftonline.com/common/oauth2/v2.0/token",
+        userinfo: "https://graph.microsoft.com/v1.0/me",
+        // The second one asks for a refresh token.
+        scopes: &["User.Read", "offline_access"],
+        fields: Fields {
+            id: &["/id"],
+            username: &["/userPrincipalName"],
+            name: &["/displayName"],
+            email: &["/mail", "/userPrincipalName"],
+        },
+        ..PLAIN
+    },
+    Known {
+        id: "twitch",
+        site: "https://id.twitch.tv",
+        authorize: "https://id.twitch.tv/oauth2/authorize",
+        token: "https://id.twitch.tv/oauth2/token",
+        userinfo: "https://api.twitch.tv/helix/users",
+        scopes: &["user:read:email"],
+        has_pkce: false,
+        fields: Fields {
+            id: &["/data/0/id"],
+            username: &["/data/0/login"],
+            name: &["/data/0/display_name"],
+            email: &["/data/0/email"],
+        },
+        wants_client_id: true,
+        ..PLAIN
+    },
+];
+
+/// The names of the providers that `oauth` may name.
+pub fn provider_names() -> impl Iterator<Item = &'static str> {
+    ALL.iter().map(|known| known.id)
+}
+
+/// What the operator says of a provider.
+#[derive(Clone, Debug, Default)]
+pub struct ProviderSettings {
+    /// In the place of the addresses that it has.
+    pub authorize_url: Option<Url>,
+    /// The same.
+    pub token_url: Option<Url>,
+    /// The same.
+    pub userinfo_url: Option<Url>,
+    /// The application of those who name none of their own.
+    pub app: Option<(String, Secret)>,
+}
+
+/// By the provider's name.
+pub type ProvidersSettings = BTreeMap<String, ProviderSettings>;
+
+/// Where a provider is, and how it is spoken to.
+#[derive(Debug)]
+pub(crate) struct Endpoints {
+    pub(crate) authorize: Url,
+    pub(crate) token: Url,
+    pub(crate) userinfo: Option<Url>,
+    pub(crate) has_pkce: bool,
+    /// Whether the client names itself by HTTP Basic, or in the form.
+    pub(crate) takes_basic: bool,
+    /// Of ID tokens.
+    pub(crate) issuer: String,
+    pub(crate) keys: Option<KeySet>,
+}
+
+impl Known {
+    pub(crate) fn find(id: &str) -> Option<&'static Self> {
+        ALL.iter().find(|known| known.id == id)
+    }
+
+    /// Its addresses, as far as the operator names no others.
+    pub(crate) fn endpoints(&self, settings: Option<&ProviderSettings>) -> Option<Endpoints> {
+        let url = |given: Option<&Url>, own: &str| match given {
+            Some(url) => Some(url.clone()),
+            None => Url::parse(own).ok(),
+        };
+        let given = |of: fn(&ProviderSettings) -> &Option<Url>| of(settings?).as_ref();
+        Some(Endpoints {
+            authorize: url(given(|of| &of.authorize_url), self.authorize)?,
+            token: url(given(|of| &of.token_url), self.token)?,
+            userinfo: url(given(|of| &of.userinfo_url), self.userinfo),
+            has_pkce: self.has_pkce,
+            takes_basic: false,
+            issuer: String::new(),
+            keys: None,
+        })
+    }
+
+    /// Who somebody is by what the provider says.
+    pub(crate) fn person(&self, told: &Json) -> Person {
+        self.fields.person(told)
+    }
+}
+
+/// Who somebody is by what an OpenID provider says: of two answers the first counts.
+pub(crate) fn standard_person(answers: [&Json; 2]) -> Person {
+    let [first, second] = answers.map(|told| STANDARD.person(told));
+    let or = |first: String, second: String| if first.is_empty() { second } else { first };
+    Person {
+        provider_user_id: or(first.provider_user_id, second.provider_user_id),
+        username: or(first.username, second.username),
+        // A word on the address that is not believed is not to be overruled.
+        email: match answers.iter().any(|told| is_unverified(told)) {
+            true => String::new(),
+            false => or(first.email, second.email),
+        },
+        name: or(first.name, second.name),
+    }
+}
+
+impl Fields {
+    fn person(&self, told: &Json) -> Person {
+        let text = |pointers: &[&str]| {
+            let mut found = pointers.iter().filter_map(|pointer| told.pointer(pointer));
+            found.find_map(text_of).unwrap_or_default()
+        };
+        Person {
+            provider_user_id: text(self.id),
+            username: text(self.username),
+            email: match is_unverified(told) {
+                true => String::new(),
+                false => text(self.email),
+            },
+            name: text(self.name),
+        }
+    }
+}
+
+/// Whether a provider says that it has not made sure of an address.
+fn is_unverified(told: &Json) -> bool {
+    match told.get("email_verified") {
+        Some(Json::Bool(verified)) => !verified,
+        Some(Json::String(text)) => text == "false",
+        _ => false,
+    }
+}
+
+fn text_of(value: &Json) -> Option<String> {
+    let text = match value {
+        Json::String(text) => text.clone(),
+        Json::Number(number) => number.to_string(),
+        _ => return None,
+    };
+    let text: String = text.trim().chars().take(TEXT_CHARS_MAX).collect();
+    (!text.is_empty()).then_some(text)
+}
+
+/// An OpenID issuer that says itself where everything is.
+#[derive(Debug)]
+pub(crate) struct Issuer {
+    pub(crate) url: Url,
+    discovery: Url,
+    last: Mutex<Option<(Bytes, Arc<Endpoints>)>>,
+}
+
+/// What of a discovery document is read.
+#[derive(Deserialize)]
+struct Metadata {
+    issuer: String,
+    authorization_endpoint: String,
+    token_endpoint: String,
+    userinfo_endpoint: Option<String>,
+    jwks_uri: String,
+    code_challenge_methods_supported: Option<Vec<String>>,
+    token_endpoint_auth_methods_supported: Option<Vec<String>>,
+}
+
+/// Why an issuer cannot be used: the end of a sentence.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Undiscovered {
+    #[error("{0}")]
+    NotFetched(#[from] Arc<crate::documents::NotFetched>),
+    #[error("its discovery document cannot be read: {0}")]
+    Unreadable(#[from] serde_json::Error),
+    #[error("its discovery document is of the issuer `{0}`")]
+    Another(String),
+    #[error("it names an address that is not secure: {0}")]
+    Insecure(String),
+}
+
+impl Issuer {
+    pub(crate) fn at(url: Url) -> Option<Self> {
+        let base = url.as_str().trim_end_matches('/');
+        let discovery = Url::parse(&format!("{base}/.well-known/openid-configuration")).ok()?;
+        Some(Self {
+            url,
+            discovery,
+            last: Mutex::default(),
+        })
+    }
+
+    /// What it says of itself, fetched if need be.
+    pub(crate) async fn endpoints(
+        &self,
+        edge: &Shared,
+        allows_loopback: bool,
+    ) -> Result<Arc<Endpoints>, Undiscovered> {
+        let dialer = edge.dialer.load_full();
+        let document = edge.documents.get(&dialer, &self.discovery).await?;
+        if let Some((seen, endpoints)) = &*lock(&self.last)
+            && seen.as_ptr() == document.as_ptr()
+        {
+            return Ok(Arc::clone(endpoints));
+        }
+        let metadata: Metadata = serde_json::from_slice(&document)?;
+        let endpoints = Arc::new(self.read(metadata, allows_loopback)?);
+        *lock(&self.last) = Some((document, Arc::clone(&endpoints)));
+        Ok(endpoints)
+    }
+
+    fn read(&self, metadata: Metadata, allows_loopback: bool) -> Result<Endpoints, Undiscovered> {
+        let plain = |text: &str| text.trim_end_matches('/').to_owned();
+        if plain(&metadata.issuer) != plain(self.url.as_str()) {
+            return Err(Undiscovered::Another(
+                metadata.issuer.chars().take(TEXT_CHARS_MAX).collect(),
+            ));
+        }
+        let url = |text: String| {
+            let url = Url::parse(&text).ok();
+            let url = url.filter(|url| is_secure(url, allows_loopback));
+            url.ok_or_else(|| Undiscovered::Insecure(text.chars().take(TEXT_CHARS_MAX).collect()))
+        };
+        let has = |list: &Option<Vec<String>>, name: &str| {
+            list.as_ref()
+                .is_none_or(|list| list.iter().any(|one| one == name))
+        };
+        Ok(Endpoints {
+            authorize: url(metadata.authorization_endpoint)?,
+            token: url(metadata.token_endpoint)?,
+            userinfo: metadata.userinfo_endpoint.map(url).transpose()?,
+            has_pkce: has(&metadata.code_challenge_methods_supported, "S256"),
+            takes_basic: has(
+                &metadata.token_endpoint_auth_methods_supported,
+                "client_secret_basic",
+            ),
+            issuer: metadata.issuer,
+            keys: Some(KeySet::at(url(metadata.jwks_uri)?)),
+        })
+    }
+}
+
+/// Whether what is said to an address stays between it and the edge: `https`, or `http` that does not
+/// leave the machine, where that is allowed. Its host is not judged here but when it is dialled.
+pub(crate) fn is_secure(url: &Url, allows_loopback: bool) -> bool {
+    let has_user = !url.username().is_empty() || url.password().is_some();
+    let is_loopback = match url.host() {
+        Some(url::Host::Ipv4(address)) => address.is_loopback(),
+        Some(url::Host::Ipv6(address)) => address.is_loopback(),
+        Some(url::Host::Domain(name)) => name == "localhost",
+        None => return false,
+    };
+    !has_user
+        && match url.scheme() {
+            "https" => true,
+            "http" => is_loopback && allows_loopback,
+            _ => false,
+        }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn each_provider_is_whole() {
+        for known in ALL {
+            let endpoints = known.endpoints(None).unwrap();
+            let urls = [&endpoints.authorize, &endpoints.token];
+            for url in urls.into_iter().chain(&endpoints.userinfo) {
+                assert!(is_secure(url, false), "{}", known.id);
+            }
+            assert!(!known.scopes.is_empty() && Url::parse(known.site).is_ok());
+            assert!(endpoints.userinfo.is_some());
+        }
+        assert!(ALL.windows(2).all(|pair| pair[0].id < pair[1].id));
+    }
+
+    #[test]
+    fn people_by_what_providers_say() {
+        let person = |id: &str, username: &str, email: &str, name: &str| Person {
+            provider_user_id: id.into(),
+            username: username.into(),
+            email: email.into(),
+            name: name.into(),
+        };
+        for (provider, told, expected) in [
+            (
+                "amazon",
+                json!({"user_id": "amzn1.x", "name": "Ann", "email": "a@x.example"}),
+                person("amzn1.x", "", "a@x.example", "Ann"),
+            ),
+            (
+                "facebook",
+                json!({"id": "7", "name": "Ann", "email": "a@x.example"}),
+                person("7", "", "a@x.example", "Ann"),
+            ),
+            (
+                "github",
+                json!({"id": 7, "login": "ann", "name": null, "email": null}),
+                person("7", "ann", "", "ann"),
+            ),
+            (
+                "gitlab",
+                json!({"sub": "7", "name": "Ann", "nickname": "ann", "email": "a@x.example"}),
+                person("7", "ann", "a@x.example", "Ann"),
+            ),
+            (
+                "google",
+                json!({"sub": "7", "name": "Ann", "email": "a@x.example", "email_verified": false}),
+                person("7", "", "", "Ann"),
+            ),
+            (
+                "microsoft",
+                json!({"id": "7", "displayName": "Ann", "mail": null, "userPrincipalName": "ann@x.example"}),
+                person("7", "ann@x.example", "ann@x.example", "Ann"),
+            ),
+            (
+                "twitch",
+                json!({"data": [{"id": "7", "login": "ann", "display_name": "Ann", "email": "a@x.example"}]}),
+                person("7", "ann", "a@x.example", "Ann"),
+            ),
+            ("twitch", json!({"data": []}), Person::default()),
+            ("google", json!("7"), Person::default()),
+        ] {
+            let known = Known::find(provider).unwrap();
+            assert_eq!(known.person(&told), expected, "{provider}");
+        }
+        let merged = standard_person([
+            &json!({"sub": "7", "name": "Ann"}),
+            &json!({"sub": "7", "name": "Anna", "email": "a@x.example", "email_verified": "false"}),
+        ]);
+        assert_eq!(merged, person("7", "", "", "Ann"));
+        let long = Known::find("google")
+            .unwrap()
+            .person(&json!({"sub": "é".repeat(300)}));
+        assert_eq!(long.provider_user_id.chars().count(), TEXT_CHARS_MAX);
+    }
+
+    #[test]
+    fn an_issuer_speaks_for_itself_alone() {
+        let issuer = Issuer::at(Url::parse("https://id.example/realm/").unwrap()).unwrap();
+        assert_eq!(
+            issuer.discovery.as_str(),
+            "https://id.example/realm/.well-known/openid-configuration"
+        );
+        let read = |change: Json, allows_loopback| {
+            let mut told = json!({
+                "issuer": "https://id.example/realm",
+                "authorization_endpoint": "https://id.example/auth",
+                "token_endpoint": "https://id.example/token",
+                "jwks_uri": "https://id.example/keys",
+            });
+            for (name, value) in change.as_object().unwrap() {
+                told[name] = value.clone();
+            }
+            issuer.read(serde_json::from_value(told).unwrap(), allows_loopback)
+        };
+        let endpoints = read(json!({}), false).unwrap();
+        assert_eq!(endpoints.issuer, "https://id.example/realm");
+        assert!(endpoints.has_pkce && endpoints.takes_basic);
+        let endpoints = read(
+            json!({
+                "code_challenge_methods_supported": ["plain"],
+                "token_endpoint_auth_methods_supported": ["client_secret_post"],
+            }),
+            false,
+        )
+        .unwrap();
+        assert!(!endpoints.has_pkce && !endpoints.takes_basic);
+        for (change, allows_loopback) in [
+            (json!({"issuer": "https://evil.example/realm"}), true),
+            (json!({"issuer": "https://id.example"}), true),
+            (json!({"token_endpoint": "http://id.example/token"}), true),
+            (json!({"token_endpoint": "http://127.0.0.1/token"}), false),
+            (json!({"jwks_uri": "https://me@id.example/keys"}), true),
+            (json!({"userinfo_endpoint": "ftp://id.example/"}), true),
+            (
+                json!({"authorization_endpoint": "javascript:alert(1)"}),
+                true,
+            ),
+        ] {
+            assert!(read(change.clone(), allows_loopback).is_err(), "{change}");
+        }
+        assert!(read(json!({"token_endpoint": "http://127.0.0.1/token"}), true).is_ok());
+    }
+}
