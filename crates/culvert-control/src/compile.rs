@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use culvert_base::net::HostName;
 use culvert_base::{BoxFuture, Fault};
 use culvert_delivery::{Destination, Source, Table, Target, Whose};
+use culvert_edge::login::{Logins, Revoked, UserKey};
 use culvert_edge::{Scheme, Snapshot};
 use culvert_events::{Filter, Selection};
 use culvert_store::Document;
@@ -33,7 +34,7 @@ use crate::resource::tls_certificate::{self, TlsCertificate};
 use crate::restriction::Restrictions;
 use crate::seal::Seal;
 use crate::traffic_policy::Compiled;
-use crate::{Control, replay, stored};
+use crate::{Control, login, replay, stored};
 
 /// Where snapshots go: the edge, wherever it runs.
 pub trait EdgePort: std::fmt::Debug + Send + Sync {
@@ -63,6 +64,9 @@ struct Seen {
     targets: HashMap<String, (i64, Arc<dyn Target>)>,
     /// Traffic policies in use.
     policies: Compiled,
+    /// Sessions that ended before their time, and which of them the edge has.
+    ends: Mirror<Option<(UserKey, Revoked)>>,
+    revoked: Vec<(String, i64)>,
     /// When the snapshot was last made, since certificates in it come of age.
     snapshot_at: Option<Instant>,
 }
@@ -76,7 +80,7 @@ struct Ready {
 }
 
 impl Seen {
-    fn nothing() -> Self {
+    fn nothing(logins: Arc<Logins>) -> Self {
         Self {
             endpoints: Mirror::of(endpoint::TYPE.kind),
             domains: Mirror::of(reserved_domain::TYPE.kind),
@@ -85,7 +89,9 @@ impl Seen {
             certificates: HashMap::new(),
             delivery: None,
             targets: HashMap::new(),
-            policies: Compiled::default(),
+            policies: Compiled::new(logins),
+            ends: Mirror::of(login::KIND),
+            revoked: Vec::new(),
             snapshot_at: None,
         }
     }
@@ -95,7 +101,7 @@ impl Control {
     /// Keeps the planes up to date until cancelled.
     pub async fn run(self: Arc<Self>, cancel: CancellationToken) {
         let mut authority = self.authority.lock().await;
-        let mut seen = Seen::nothing();
+        let mut seen = Seen::nothing(Arc::clone(&self.logins));
         let mut revision = self.store.watch();
         loop {
             revision.mark_unchanged();
@@ -118,6 +124,10 @@ impl Control {
 
     async fn pass(&self, authority: &mut Authority, seen: &mut Seen) -> Result<(), Fault> {
         self.compile_restrictions().await;
+        if self.edge.is_some() {
+            // First: a session that was ended is not to be let in while other things are compiled.
+            self.compile_ends(seen).await?;
+        }
         self.compile_delivery(seen).await?;
         if let Some(edge) = &self.edge {
             // What is read from here on has this much in it.
@@ -138,6 +148,24 @@ impl Control {
                 error!(cause = %fault.chain(), "the IP restrictions of before stay in force");
             }
         }
+    }
+
+    /// Ends sessions at the edge, without a new snapshot.
+    async fn compile_ends(&self, seen: &mut Seen) -> Result<(), Fault> {
+        let made = |document: Document| match login::compile(&document) {
+            Ok(made) => Some(made),
+            Err(fault) => {
+                error!(cause = %fault.chain(), "the ends of sessions of a user are left out");
+                None
+            }
+        };
+        seen.ends.refresh(&self.store, made).await?;
+        let read: Vec<_> = seen.ends.revisions().collect();
+        if read != seen.revoked {
+            self.logins.revoke(login::table(seen.ends.made()));
+            seen.revoked = read;
+        }
+        Ok(())
     }
 
     async fn compile_edge(
@@ -176,7 +204,7 @@ impl Control {
         if is_fresh && read == seen.edge {
             return Ok(());
         }
-        let mut snapshot = Snapshot::builder();
+        let mut snapshot = Snapshot::builder().logins(Arc::clone(&self.logins));
         for restriction in &restrictions.endpoints {
             snapshot = snapshot.restriction(restriction.clone());
         }

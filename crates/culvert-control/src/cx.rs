@@ -3,7 +3,10 @@
 //! A handler reads and decides; it cannot write. What it decides is returned as a value and
 //! committed by `service`.
 
+use std::sync::Arc;
+
 use culvert_base::{Clock, Entropy, Fault, IdMaker, Ksuid};
+use culvert_edge::login::Logins;
 use culvert_store::{Document, Head, PageQuery, Store};
 
 use crate::page::LIMIT_MAX;
@@ -22,6 +25,8 @@ pub(crate) struct Cx<'a> {
     pub(crate) seal: &'a Seal,
     pub(crate) pepper: &'a Pepper,
     pub(crate) settings: &'a Settings,
+    /// What log-ins share.
+    pub(crate) logins: &'a Arc<Logins>,
     pub(crate) caller: &'a Caller,
     /// Public base of `uri` fields, without a trailing slash.
     pub(crate) base: &'a str,

@@ -19,6 +19,7 @@ mod gate;
 mod input;
 mod list;
 mod listfilter;
+mod login;
 mod management;
 mod mirror;
 pub mod operation;
@@ -57,6 +58,7 @@ pub use bootstrap::Founder;
 pub use caller::{Caller, OwnerKind, Role};
 pub use compile::EdgePort;
 pub use culvert_delivery::{Tail, TailSpec, Tailed};
+pub use culvert_edge::login::{LoginKeys, LoginSettings, Logins};
 pub use error::Error;
 pub use gate::AgentSettings;
 pub use list::texts;
@@ -66,7 +68,7 @@ pub use operation::{
 pub use reconcile::acme::{CertificateMeters, Certificates, Issuer, Record};
 pub use reseal::{Resealed, reseal};
 pub use retired::retired;
-pub use seal::{Pepper, Seal};
+pub use seal::{Pepper, Seal, login_key};
 
 #[cfg(test)]
 mod tests;
@@ -114,6 +116,8 @@ pub struct Parts {
     pub delivery: Arc<Delivery>,
     /// Runs endpoints, if this process does.
     pub edge: Option<Arc<dyn EdgePort>>,
+    /// What log-ins share.
+    pub logins: Arc<Logins>,
     /// Gets certificates for managed domains, if this process does.
     pub certificates: Option<Certificates>,
     /// The connections of agents, if this process takes them.
@@ -134,6 +138,7 @@ pub struct Control {
     edge: Option<Arc<dyn EdgePort>>,
     /// The revision the edge of this process runs on, at least.
     published: tokio::sync::watch::Sender<i64>,
+    logins: Arc<Logins>,
     certificates: Option<Certificates>,
     certificate_meters: CertificateMeters,
     standings: Standings,
@@ -177,6 +182,7 @@ impl Control {
             delivery: parts.delivery,
             edge: parts.edge,
             published: tokio::sync::watch::Sender::new(0),
+            logins: parts.logins,
             certificates: parts.certificates,
             certificate_meters: CertificateMeters::default(),
             ca_pem: authority.ca_pem().to_owned(),
@@ -232,6 +238,7 @@ impl Control {
             seal: &self.seal,
             pepper: &self.pepper,
             settings: &self.settings,
+            logins: &self.logins,
             caller,
             base,
         }

@@ -193,6 +193,11 @@ impl Pepper {
     }
 }
 
+/// The key that the edge seals the cookies of log-ins with.
+pub fn login_key(master: &Secret) -> [u8; 32] {
+    *derived(master, "culvert login key 1")
+}
+
 /// A key for one purpose. One-way, so that one secret may serve several, and none tells of another.
 fn derived(secret: &Secret, purpose: &str) -> Zeroizing<[u8; 32]> {
     Zeroizing::new(Digest::of(secret.reveal().as_bytes(), purpose).to_bytes())

@@ -7,6 +7,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use culvert_base::Fault;
+use culvert_base::net::HostName;
+use culvert_edge::login::Logins;
 use culvert_edge::{Authorities, IpPolicy, Policy, Reference, Resources, Scheme, Secrets, Source};
 use culvert_store::{Document, Head, Store};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -21,6 +23,7 @@ use crate::mirror::Mirror;
 use crate::resource::certificate_authority::{self, CertificateAuthority};
 use crate::resource::ip_policy;
 use crate::resource::ip_policy_rule::{self, IpPolicyRule};
+use crate::resource::reserved_domain;
 use crate::resource::vault_secret::{self, VaultSecret};
 use crate::seal::Seal;
 use crate::stored;
@@ -72,11 +75,15 @@ impl StoredPolicy {
     pub(crate) async fn check(
         cx: &Cx<'_>,
         id: &str,
-        scheme: Scheme,
-        has_upstream: bool,
+        place: Place<'_>,
         text: &str,
         before: Option<&Self>,
     ) -> Result<Self, Error> {
+        let Place {
+            scheme,
+            host,
+            has_upstream,
+        } = place;
         let before = match before {
             Some(before) => {
                 let text = before.text(cx.seal, id)?;
@@ -89,7 +96,16 @@ impl StoredPolicy {
         };
         let given = Source::read(text)?;
         let source = given.restored(before.as_ref())?;
-        let mut resources = Resources::default();
+        let mut resources = Resources {
+            logins: Some(Arc::clone(cx.logins)),
+            host: HostName::parse(host).ok(),
+            ..Resources::default()
+        };
+        if let Some(host) = &resources.host
+            && source.text().contains("auth_cookie_domain")
+        {
+            resources.own_domains = Some(own_domains(cx, host).await?);
+        }
         for reference in source.references() {
             let Reference { prefix, id } = reference;
             if prefix == IP_POLICY && cx.own(ip_policy::TYPE.kind, &id).await?.is_some() {
@@ -130,9 +146,35 @@ impl StoredPolicy {
     }
 }
 
+/// The endpoint that a policy is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place<'a> {
+    pub(crate) scheme: Scheme,
+    pub(crate) host: &'a str,
+    /// Whether what the policy lets pass goes on.
+    pub(crate) has_upstream: bool,
+}
+
+/// The names above a host that are the account's.
+async fn own_domains(cx: &Cx<'_>, host: &HostName) -> Result<Vec<String>, Fault> {
+    let mut own = Vec::new();
+    let mut rest: &str = host;
+    while let Some((_, above)) = rest.split_once('.') {
+        if let Ok(name) = HostName::parse(above)
+            && let Some(document) = reserved_domain::covering(cx, &name).await?
+            && document.head.account == cx.caller.account
+        {
+            own.push(above.to_owned());
+        }
+        rest = above;
+    }
+    Ok(own)
+}
+
 /// The policies in use, compiled. One that has not changed goes on with what its actions count.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Compiled {
+    logins: Arc<Logins>,
     policies: HashMap<String, (Key, Arc<Policy>)>,
     ip_policies: HashMap<String, Live>,
     authorities: HashMap<String, LiveAuthority>,
@@ -186,6 +228,17 @@ struct Live {
 }
 
 impl Compiled {
+    pub(crate) fn new(logins: Arc<Logins>) -> Self {
+        Self {
+            logins,
+            policies: HashMap::new(),
+            ip_policies: HashMap::new(),
+            authorities: HashMap::new(),
+            secrets: HashMap::new(),
+            vaulted: Vaulted::default(),
+        }
+    }
+
     /// The policy of an endpoint. IP policies that it names first admit nobody, until the next
     /// [`Self::refresh`].
     pub(crate) fn policy(
@@ -209,7 +262,10 @@ impl Compiled {
         let doing = || format!("compiling the policy of endpoint {}", head.id);
         let text = policy.text(seal, &head.id)?;
         let source = Source::read(&text).map_err(|error| Fault::new(doing(), error))?;
-        let mut resources = Resources::default();
+        let mut resources = Resources {
+            logins: Some(Arc::clone(&self.logins)),
+            ..Resources::default()
+        };
         let account = || head.account.clone();
         for Reference { prefix, id } in source.references() {
             // One that was removed since admits nobody, and is trusted by nobody.

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use crate::reload::LIVE;
 use config::{Config, Environment, File, FileFormat};
+use culvert_base::Secret;
 use culvert_edge::acme::ChallengeKind;
+use culvert_edge::login::{LoginSettings, ProviderSettings};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -41,6 +43,8 @@ pub struct Settings {
     pub acme: Acme,
     /// Traffic Policy.
     pub policy: Policy,
+    /// Log-ins of traffic policies.
+    pub oauth: Oauth,
     /// Prometheus metrics.
     pub metrics: Metrics,
     /// What the first start makes.
@@ -73,6 +77,7 @@ impl Default for Settings {
             acme: Acme::default(),
             metrics: Metrics::default(),
             policy: Policy::default(),
+            oauth: Oauth::default(),
             bootstrap: Bootstrap::default(),
             secrets: Secrets::default(),
             audit: Audit::default(),
@@ -333,6 +338,125 @@ impl Default for Policy {
 pub enum OnExpressionError {
     Skip,
     Deny,
+}
+
+/// Log-ins of traffic policies.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Oauth {
+    /// Public base of the one address that identity providers send users back to, such as
+    /// `https://login.example.com`: `/oauth2/callback` is added. Its host must lead to this edge.
+    /// Empty: each endpoint has an address of its own, `https://<host>/culvert/oauth2/callback`.
+    pub callback_base: String,
+    /// Providers of the action `oauth`.
+    pub providers: Box<OauthProviders>,
+}
+
+/// Providers of the action `oauth`.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct OauthProviders {
+    /// Amazon.
+    pub amazon: OauthProvider,
+    /// Facebook.
+    pub facebook: OauthProvider,
+    /// GitHub.
+    pub github: OauthProvider,
+    /// GitLab.
+    pub gitlab: OauthProvider,
+    /// Google.
+    pub google: OauthProvider,
+    /// LinkedIn.
+    pub linkedin: OauthProvider,
+    /// Microsoft.
+    pub microsoft: OauthProvider,
+    /// Twitch.
+    pub twitch: OauthProvider,
+}
+
+/// A provider of the action `oauth`.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct OauthProvider {
+    /// Where users log in; empty for the provider's own address.
+    pub authorize_url: String,
+    /// Where codes are exchanged for tokens; empty for the provider's own address.
+    pub token_url: String,
+    /// Where the provider says who a user is; empty for the provider's own address.
+    pub userinfo_url: String,
+    /// Id of the application at this provider that policies use which name none; empty for none.
+    pub client_id: String,
+    /// Its secret. Set it by environment.
+    pub client_secret: String,
+}
+
+impl Oauth {
+    fn each(&self) -> [(&'static str, &OauthProvider); 8] {
+        let providers = &self.providers;
+        [
+            ("amazon", &providers.amazon),
+            ("facebook", &providers.facebook),
+            ("github", &providers.github),
+            ("gitlab", &providers.gitlab),
+            ("google", &providers.google),
+            ("linkedin", &providers.linkedin),
+            ("microsoft", &providers.microsoft),
+            ("twitch", &providers.twitch),
+        ]
+    }
+
+    /// What log-ins are held to, `allows_loopback` aside.
+    pub(crate) fn logins(&self) -> Result<LoginSettings, Invalid> {
+        let url = |key: String, text: &str| {
+            if text.is_empty() {
+                return Ok(None);
+            }
+            let url = url::Url::parse(text)
+                .ok()
+                .filter(|url| matches!(url.scheme(), "https" | "http") && url.has_host());
+            let wrong = || {
+                Invalid(format!(
+                    "`{key}` must be a URL such as `https://id.example.com`"
+                ))
+            };
+            url.map(Some).ok_or_else(wrong)
+        };
+        let callback_base = url("oauth.callback_base".into(), &self.callback_base)?;
+        if callback_base
+            .as_ref()
+            .is_some_and(|url| url.query().is_some() || url.fragment().is_some())
+        {
+            return Err(Invalid(
+                "`oauth.callback_base` must not have a query".into(),
+            ));
+        }
+        let mut providers = BTreeMap::new();
+        for (name, provider) in self.each() {
+            let key = |field: &str| format!("oauth.providers.{name}.{field}");
+            let app = match (provider.client_id.as_str(), provider.client_secret.as_str()) {
+                ("", "") => None,
+                (id, secret) if !id.is_empty() && !secret.is_empty() => {
+                    Some((id.to_owned(), Secret::new(secret.to_owned())))
+                }
+                _ => {
+                    let (id, secret) = (key("client_id"), key("client_secret"));
+                    return Err(Invalid(format!("`{id}` and `{secret}` go together")));
+                }
+            };
+            let settings = ProviderSettings {
+                authorize_url: url(key("authorize_url"), &provider.authorize_url)?,
+                token_url: url(key("token_url"), &provider.token_url)?,
+                userinfo_url: url(key("userinfo_url"), &provider.userinfo_url)?,
+                app,
+            };
+            providers.insert(name.to_owned(), settings);
+        }
+        Ok(LoginSettings {
+            callback_base,
+            providers,
+            allows_loopback: false,
+        })
+    }
 }
 
 /// Prometheus metrics.
@@ -845,6 +969,7 @@ impl Settings {
         self.bootstrap.check()?;
         self.acme.check()?;
         self.agents.check()?;
+        self.oauth.logins()?;
         for (key, text) in [
             ("api.addr", &self.api.addr),
             ("edge.http_addr", &self.edge.http_addr),
@@ -948,6 +1073,21 @@ impl Settings {
         let mut shown = self.clone();
         if !shown.bootstrap.api_key.is_empty() {
             shown.bootstrap.api_key = "[secret]".into();
+        }
+        let providers = &mut shown.oauth.providers;
+        for provider in [
+            &mut providers.amazon,
+            &mut providers.facebook,
+            &mut providers.github,
+            &mut providers.gitlab,
+            &mut providers.google,
+            &mut providers.linkedin,
+            &mut providers.microsoft,
+            &mut providers.twitch,
+        ] {
+            if !provider.client_secret.is_empty() {
+                provider.client_secret = "[secret]".into();
+            }
         }
         if let Ok(mut url) = url::Url::parse(&shown.database_url)
             && url.password().is_some()
@@ -1076,6 +1216,10 @@ mod tests {
             ("acme.contact", "nobody"),
             ("acme.challenges", "http-01,dns-01"),
             ("acme.dns_hook_timeout", "4m"),
+            ("oauth.callback_base", "login.example.com"),
+            ("oauth.callback_base", "https://login.example.com/?a"),
+            ("oauth.providers.google.token_url", "ftp://x"),
+            ("oauth.providers.google.client_id", "alone"),
         ] {
             assert!(load_with(&[], &[(key, value)]).is_err(), "{key}");
         }
@@ -1089,6 +1233,8 @@ mod tests {
             &[
                 ("CULVERT_BOOTSTRAP__API_KEY", token.reveal()),
                 ("CULVERT_DATABASE_URL", "postgres://u:canary@h/d"),
+                ("CULVERT_OAUTH__PROVIDERS__GITHUB__CLIENT_ID", "me"),
+                ("CULVERT_OAUTH__PROVIDERS__GITHUB__CLIENT_SECRET", "canary"),
             ],
             &[],
         )

@@ -13,9 +13,13 @@ use culvert_base::net::HostName;
 use culvert_base::{
     BoxFuture, Clock, Digest, Entropy, Fault, IdMaker, OsEntropy, Secret, SystemClock,
 };
-use culvert_control::{AgentSettings, Control, EdgePort, Founder, Parts, Pepper, Resealed, Seal};
+use culvert_control::{
+    AgentSettings, Control, EdgePort, Founder, LoginKeys, LoginSettings, Logins, Parts, Pepper,
+    Resealed, Seal, login_key,
+};
 use culvert_delivery::guard::Rules;
 use culvert_delivery::{Delivery, TargetSettings};
+use culvert_edge::login::Entry as LoginEntry;
 use culvert_edge::{Dial, Edge, Inherited, Snapshot};
 use culvert_events::HeaderRules;
 use culvert_store::{Queue, Store, StoreUrl};
@@ -24,7 +28,7 @@ use ipnet::IpNet;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -310,6 +314,7 @@ impl Server {
             is_alone: settings.database_url.is_empty(),
         };
         let certificate = OwnCertificate::read(&settings)?;
+        let (logins, entries) = logins(&settings, &master)?;
         let control = Control::open(Parts {
             ids,
             store: store.clone(),
@@ -328,6 +333,7 @@ impl Server {
             edge: published
                 .clone()
                 .map(|published| published as Arc<dyn EdgePort>),
+            logins,
             certificates: match has(Role::Edge) {
                 true => Some(issuer::certificates(&settings)?),
                 false => None,
@@ -359,6 +365,13 @@ impl Server {
             .spawn(delivery.clone().run(stop));
         let stop = parts.control.stop.clone();
         parts.control.running.spawn(control.clone().run(stop));
+        if has(Role::Edge) {
+            let stop = parts.control.stop.clone();
+            parts
+                .control
+                .running
+                .spawn(control.clone().keep_logins(entries, stop));
+        }
         if let Some(published) = &published {
             published.wait_for_first().await?;
         }
@@ -697,6 +710,19 @@ impl Health for Readiness {
     }
 }
 
+/// What log-ins share, and what they tell.
+fn logins(
+    settings: &Settings,
+    master: &MasterKey,
+) -> Result<(Arc<Logins>, mpsc::Receiver<LoginEntry>), Invalid> {
+    let keys = LoginKeys::new(master.each().map(login_key));
+    let settings = LoginSettings {
+        allows_loopback: settings.edge.allow_private_upstreams,
+        ..settings.oauth.logins()?
+    };
+    Ok(Logins::new(keys, settings))
+}
+
 async fn bind_edge(
     settings: &Settings,
     inherited: &Inherited,
@@ -964,6 +990,7 @@ fn edge_samples(edge: &Edge) -> Vec<Sample> {
             "Expressions of traffic policies that failed",
             m.policy_failures.get(),
         ),
+        counter("edge_logins", "Users who logged in", m.logins.get()),
         counter(
             "edge_ports_failed",
             "TCP ports that could not be listened on",

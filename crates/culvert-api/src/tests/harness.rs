@@ -404,6 +404,8 @@ async fn control(folder: &Path) -> (Arc<Control>, String, Arc<Delivery>, Store) 
         entropy.clone(),
     );
     let master = Secret::new("a master key of a test".to_owned());
+    let keys = culvert_control::LoginKeys::new([culvert_control::login_key(&master)]);
+    let (logins, _) = culvert_control::Logins::new(keys, Default::default());
     let control = Control::open(culvert_control::Parts {
         ids: Arc::default(),
         store: store.clone(),
@@ -420,6 +422,7 @@ async fn control(folder: &Path) -> (Arc<Control>, String, Arc<Delivery>, Store) 
         },
         delivery: delivery.clone(),
         edge: None,
+        logins,
         certificates: None,
     })
     .await

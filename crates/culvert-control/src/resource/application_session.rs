@@ -1,11 +1,11 @@
 //! Application session: a browser that is logged in through an identity action of a Traffic Policy
 //! (contract: management API 2.25).
 //!
-//! Logins make them, never this API; this version has no identity actions yet, so the collection is
-//! empty.
+//! Log-ins make them (`login`), never this API. A session that is removed here ends at every edge.
 
 use culvert_base::{Ksuid, Timestamp};
-use culvert_store::{Head, OnDelete, Ref};
+use culvert_edge::login::Sighting;
+use culvert_store::{Changes, Head, OnDelete, Ref};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -14,8 +14,10 @@ use super::{
 };
 use crate::cx::Cx;
 use crate::listfilter::Field;
+use crate::login::{self, End};
 use crate::page;
-use crate::stored::Format;
+use crate::resource::application_user::ApplicationUser;
+use crate::stored::{self, Format};
 use crate::{Error, Parameter};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<ApplicationSession>();
@@ -33,7 +35,35 @@ pub(crate) struct ApplicationSession {
     endpoint_id: Option<String>,
 }
 
-/// What a browser says it is.
+impl ApplicationSession {
+    /// A session of a user, as it was seen.
+    pub(crate) fn of(sighting: &Sighting, user_id: &str) -> Self {
+        Self {
+            format: Format,
+            public_url: sighting.public_url.clone(),
+            last_active: sighting.seen_at,
+            expires_at: sighting.expires_at,
+            user_agent: UserAgent {
+                raw: sighting.user_agent.clone(),
+                browser_name: String::new(),
+                browser_version: String::new(),
+                device_type: String::new(),
+                os_name: String::new(),
+                os_version: String::new(),
+            },
+            ip_address: sighting.ip_address.clone(),
+            user_id: Some(user_id.to_owned()),
+            endpoint_id: Some(sighting.endpoint.clone()),
+        }
+    }
+
+    /// When it ends if it is not used again.
+    pub(crate) fn expires_at(&self) -> Timestamp {
+        self.expires_at
+    }
+}
+
+/// What a browser says it is. This version does not take it apart.
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[schemars(inline)]
 struct UserAgent {
@@ -98,6 +128,23 @@ impl Resource for ApplicationSession {
 
     async fn update(self, _cx: &Cx<'_>, _: &Head, input: Never) -> Result<Draft<Self>, Error> {
         match input {}
+    }
+
+    /// The browser must log in again.
+    async fn before_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
+        let user = match &self.user_id {
+            Some(id) => cx.own(application_user::TYPE.kind, id).await?,
+            None => None,
+        };
+        let Some(user) = user else {
+            return Ok(Changes::default());
+        };
+        let user: ApplicationUser = stored::read(&user)?;
+        let user = user.user_key(&head.account);
+        // An idle one may have been used since it was last noted.
+        let until = cx.clock.now().plus(culvert_edge::login::SESSION_MAX);
+        let end = End::One(&head.id, until);
+        Ok(login::ending(cx.store, &head.account, user, end, cx.clock.now()).await?)
     }
 
     fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {

@@ -1,22 +1,26 @@
 //! Application user: who logged in through an identity action of a Traffic Policy (contract:
 //! management API 2.24).
 //!
-//! Logins make them, never this API; this version has no identity actions yet, so the collection is
-//! empty.
+//! Log-ins make them (`login`), never this API.
 
 use culvert_base::{Ksuid, Timestamp};
-use culvert_store::{Changes, Head};
+use culvert_edge::login::{Sighting, UserKey};
+use culvert_store::{Changes, Head, Key};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Draft, Life, Never, Resource, ResourceType, Uri, application_session};
+use super::{Draft, Life, Links, Never, Resource, ResourceType, Uri, application_session};
 use crate::cx::Cx;
 use crate::listfilter::Field;
+use crate::login::{self, End};
 use crate::page;
 use crate::stored::Format;
 use crate::{Error, Parameter, service};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<ApplicationUser>();
+
+/// The key by which a user who logs in is found.
+pub(crate) const KEY: &str = "identity";
 
 /// The stored form.
 #[derive(Debug, Deserialize, Serialize)]
@@ -29,6 +33,42 @@ pub(crate) struct ApplicationUser {
     name: String,
     last_active: Timestamp,
     last_login: Timestamp,
+}
+
+impl ApplicationUser {
+    /// Somebody who logs in for the first time.
+    pub(crate) fn of(sighting: &Sighting) -> Self {
+        let mut user = Self {
+            format: Format,
+            identity_provider: IdentityProvider {
+                name: sighting.provider.clone(),
+                url: sighting.provider_url.clone(),
+            },
+            provider_user_id: sighting.person.provider_user_id.clone(),
+            username: String::new(),
+            email: String::new(),
+            name: String::new(),
+            last_active: sighting.seen_at,
+            last_login: sighting.started_at,
+        };
+        user.seen(sighting);
+        user
+    }
+
+    /// The same, seen again.
+    pub(crate) fn seen(&mut self, sighting: &Sighting) {
+        let person = &sighting.person;
+        self.username.clone_from(&person.username);
+        self.email.clone_from(&person.email);
+        self.name.clone_from(&person.name);
+        self.last_active = self.last_active.max(sighting.seen_at);
+        self.last_login = self.last_login.max(sighting.started_at);
+    }
+
+    /// What the edge knows the user by.
+    pub(crate) fn user_key(&self, account: &str) -> UserKey {
+        UserKey::of(account, &self.identity_provider.url, &self.provider_user_id)
+    }
 }
 
 /// Who vouches for a user.
@@ -86,13 +126,22 @@ impl Resource for ApplicationUser {
 
     /// The user's sessions go too: the next request must log in again.
     async fn before_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
-        let sessions = &application_session::TYPE;
+        let (sessions, user) = (&application_session::TYPE, self.user_key(&head.account));
+        let ended = login::ending(cx.store, &head.account, user, End::All, cx.clock.now()).await?;
         cx.referring(sessions.kind, head)
             .await?
             .into_iter()
-            .try_fold(Changes::default(), |changes, session| {
+            .try_fold(ended, |changes, session| {
                 Ok(changes.and(service::removal(cx, sessions, session)?))
             })
+    }
+
+    fn links(&self, head: &Head) -> Links {
+        let key = self.user_key(&head.account).to_string();
+        Links {
+            keys: vec![Key::new(KEY, key)],
+            ..Links::default()
+        }
     }
 
     fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {

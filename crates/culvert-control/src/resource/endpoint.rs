@@ -27,7 +27,7 @@ use crate::page::{self, Argument};
 use crate::pool::{self, Taken};
 use crate::seal::Seal;
 use crate::stored::Format;
-use crate::traffic_policy::{Compiled, Given, StoredPolicy};
+use crate::traffic_policy::{self as policy, Compiled, Given, StoredPolicy};
 use crate::{Error, Parameter, Settings};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<Endpoint>();
@@ -269,8 +269,8 @@ impl Resource for Endpoint {
         let policy = match input.traffic_policy.0 {
             text if text.is_empty() => None,
             text => {
-                let (scheme, goes_on) = (address.scheme.of_edge(), upstream.is_some());
-                Some(StoredPolicy::check(cx, &id, scheme, goes_on, &text, None).await?)
+                let place = address.governed(upstream.is_some());
+                Some(StoredPolicy::check(cx, &id, place, &text, None).await?)
             }
         };
         needs_one(upstream.as_ref(), policy.as_ref())?;
@@ -351,8 +351,8 @@ impl Resource for Endpoint {
             (None, _) => String::new(),
         };
         if !text.is_empty() {
-            let (scheme, before) = (self.address.scheme.of_edge(), self.policy.as_ref());
-            let checked = StoredPolicy::check(cx, &head.id, scheme, goes_on, &text, before);
+            let (place, before) = (self.address.governed(goes_on), self.policy.as_ref());
+            let checked = StoredPolicy::check(cx, &head.id, place, &text, before);
             self.policy = Some(checked.await?);
         } else if input.traffic_policy.is_some() {
             self.policy = None;
@@ -598,6 +598,15 @@ impl AddressScheme {
 }
 
 impl Address {
+    /// What a policy is checked for.
+    fn governed(&self, has_upstream: bool) -> policy::Place<'_> {
+        policy::Place {
+            scheme: self.scheme.of_edge(),
+            host: &self.host,
+            has_upstream,
+        }
+    }
+
     fn hostport(&self) -> String {
         format!("{}:{}", self.host, self.port)
     }

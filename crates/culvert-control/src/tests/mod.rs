@@ -16,6 +16,7 @@ mod internal;
 mod ip;
 mod keys;
 mod lists;
+mod logins;
 mod managed;
 mod observed;
 mod operators;
@@ -25,7 +26,7 @@ mod ssh;
 mod subscriptions;
 mod vaults;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use culvert_base::net::HostName;
 use culvert_base::{ManualClock, Secret, SeededEntropy, Timestamp};
@@ -51,6 +52,8 @@ struct House {
     /// Its owner.
     admin: Caller,
     edge: Arc<Gate>,
+    /// What the edge tells of log-ins.
+    entries: Mutex<Option<tokio::sync::mpsc::Receiver<culvert_edge::login::Entry>>>,
     _folder: tempfile::TempDir,
 }
 
@@ -123,6 +126,8 @@ impl House {
             entropy.clone(),
         );
         let edge = Arc::new(Gate(tokio::sync::watch::Sender::new(None)));
+        let keys = LoginKeys::new([[1; 32]]);
+        let (logins, entries) = Logins::new(keys, LoginSettings::default());
         let control = Control::open(Parts {
             ids: Arc::default(),
             store: store.clone(),
@@ -139,6 +144,7 @@ impl House {
             },
             delivery,
             edge: Some(edge.clone()),
+            logins,
             certificates,
             agents: Some((
                 Arc::default(),
@@ -163,6 +169,7 @@ impl House {
             token,
             admin,
             edge,
+            entries: Mutex::new(Some(entries)),
             _folder: folder,
         }
     }

@@ -26,6 +26,7 @@ mod layers;
 mod lifecycle;
 mod list_filters;
 mod listed;
+mod login;
 mod own_agent;
 mod policy;
 mod reload;

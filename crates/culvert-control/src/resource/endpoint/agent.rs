@@ -231,8 +231,8 @@ impl Endpoint {
             ("", _) => None,
             (text, Some(known)) if known.is(cx.seal, id, text)? => Some(known.clone()),
             (text, _) => {
-                let scheme = address.scheme.of_edge();
-                Some(StoredPolicy::check(cx, id, scheme, true, text, None).await?)
+                let place = address.governed(true);
+                Some(StoredPolicy::check(cx, id, place, text, None).await?)
             }
         };
         let endpoint = Self {
@@ -288,9 +288,8 @@ impl Endpoint {
             None => {}
             Some("") => self.policy = None,
             Some(text) => {
-                let scheme = self.address.scheme.of_edge();
-                let before = self.policy.as_ref();
-                let checked = StoredPolicy::check(cx, id, scheme, true, text, before);
+                let (place, before) = (self.address.governed(true), self.policy.as_ref());
+                let checked = StoredPolicy::check(cx, id, place, text, before);
                 self.policy = Some(checked.await?);
             }
         }

@@ -1,0 +1,436 @@
+//! Log-ins at the edge become application users and sessions, and sessions that ended before their
+//! time a table that every edge has.
+//!
+//! The edge waits for nothing that is here: what it tells comes out of a queue and is told again while
+//! a session is used, so an entry that is lost costs time and not truth. A session that was removed
+//! does not come back: its end is a document that outlives it.
+//!
+//! Ends are kept by user, one document for each, so that they are no more than users: a session's own
+//! until it would have ended anyway, and beyond [`ENDS_MAX`] of them all that user's sessions end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use culvert_base::{Fault, Timestamp};
+use culvert_edge::login::{
+    Ending, Entry, Noted, Revocations, Revoked, SESSION_MAX, Sighting, UserKey,
+};
+use culvert_store::{Changes, CommitError, Document, Head, PageQuery, Store, Told};
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, warn};
+
+use crate::Control;
+use crate::resource::application_session::{self, ApplicationSession};
+use crate::resource::application_user::{self, ApplicationUser};
+use crate::resource::{Resource, ResourceType};
+use crate::service::RUNS_MAX;
+use crate::stored::{self, Format};
+
+/// What the documents of ends are stored as.
+pub(crate) const KIND: &str = "application_session_ends";
+
+/// Sessions of one user that ended one by one.
+const ENDS_MAX: usize = 50;
+/// Sessions of one user; for another one the oldest ends.
+const SESSIONS_MAX: u32 = 50;
+/// Users of an installation.
+const USERS_MAX: usize = 100_000;
+/// Entries that are written at once.
+const AT_ONCE: usize = 16;
+/// What has expired is looked for this often, and removed this long after.
+const CLEAN_EVERY: Duration = Duration::from_secs(600);
+/// How long after a failure an end is written again.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// Which sessions of a user have ended. The stored form; times are in milliseconds.
+#[derive(Debug, Default, Deserialize, Serialize)]
+struct Ends {
+    format: Format<1>,
+    /// All that began until then.
+    before: Option<i64>,
+    /// When the last of it is of no use any more.
+    until: i64,
+    sessions: Vec<EndedSession>,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct EndedSession {
+    id: String,
+    until: i64,
+}
+
+/// What of a user's sessions ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum End<'a> {
+    /// One, that would have ended then at the latest.
+    One(&'a str, Timestamp),
+    /// All there are.
+    All,
+}
+
+fn told<R: Resource>() -> Told {
+    Told::Nothing {
+        why: R::SILENT.unwrap_or_default(),
+    }
+}
+
+const UNTOLD: Told = Told::Nothing {
+    why: "the end of a session is seen in the list of sessions",
+};
+
+fn id_of(user: UserKey) -> String {
+    format!("ase_{user}")
+}
+
+impl Ends {
+    fn add(&mut self, end: End<'_>, now: Timestamp) {
+        let now_ms = now.unix_millis();
+        self.sessions.retain(|one| one.until > now_ms);
+        match end {
+            End::One(id, until) => {
+                let until = until.unix_millis();
+                self.until = self.until.max(until);
+                if !self.sessions.iter().any(|one| one.id == id) {
+                    self.sessions.push(EndedSession {
+                        id: id.to_owned(),
+                        until,
+                    });
+                }
+            }
+            End::All => self.until = self.until.max(now.plus(SESSION_MAX).unix_millis()),
+        }
+        if matches!(end, End::All) || self.sessions.len() > ENDS_MAX {
+            self.before = Some(now_ms);
+            self.sessions.clear();
+        }
+    }
+
+    fn compile(self) -> Revoked {
+        Revoked {
+            before: self.before.map(Timestamp::from_unix_millis),
+            sessions: self.sessions.into_iter().map(|one| one.id).collect(),
+        }
+    }
+}
+
+/// The write by which sessions of a user end.
+pub(crate) async fn ending(
+    store: &Store,
+    account: &str,
+    user: UserKey,
+    end: End<'_>,
+    now: Timestamp,
+) -> Result<Changes, Fault> {
+    let id = id_of(user);
+    let known = store.get(KIND, &id).await?;
+    let mut ends = match &known {
+        Some(document) => stored::read(document)?,
+        None => Ends::default(),
+    };
+    ends.add(end, now);
+    let body = stored::write(&ends)?;
+    Ok(match known {
+        Some(document) => Changes::replace(Document { body, ..document }, UNTOLD),
+        None => {
+            let head = Head {
+                id,
+                kind: KIND.to_owned(),
+                account: account.to_owned(),
+                revision: 0,
+                created_at: now.whole_seconds(),
+                updated_at: now.whole_seconds(),
+            };
+            Changes::insert(document_of(head, body), UNTOLD)
+        }
+    })
+}
+
+/// What the edge makes of a document of ends.
+pub(crate) fn compile(document: &Document) -> Result<(UserKey, Revoked), Fault> {
+    let ends: Ends = stored::read(document)?;
+    let text = document.head.id.strip_prefix("ase_").unwrap_or_default();
+    let user = UserKey::parse(text).ok_or_else(|| {
+        Fault::bare(format!(
+            "reading {}: its id is of no user",
+            document.head.id
+        ))
+    })?;
+    Ok((user, ends.compile()))
+}
+
+/// The table of all of them. What cannot be read is told of and left out.
+pub(crate) fn table<'a>(made: impl Iterator<Item = &'a Option<(UserKey, Revoked)>>) -> Revocations {
+    made.flatten().cloned().collect()
+}
+
+fn document_of(head: Head, body: String) -> Document {
+    Document {
+        head,
+        body,
+        keys: Vec::new(),
+        refs: Vec::new(),
+        topics: Vec::new(),
+    }
+}
+
+/// A document with the stored form of a resource.
+fn drawn<R: Resource>(head: Head, form: &R) -> Result<Document, Fault> {
+    let links = form.links(&head);
+    Ok(Document {
+        body: stored::write(form)?,
+        head,
+        keys: links.keys,
+        refs: links.refs,
+        topics: links.topics,
+    })
+}
+
+impl Control {
+    /// Writes what edges tell of log-ins until cancelled, and removes what has expired.
+    pub async fn keep_logins(
+        self: Arc<Self>,
+        mut entries: mpsc::Receiver<Entry>,
+        cancel: CancellationToken,
+    ) {
+        let mut clean = tokio::time::interval(CLEAN_EVERY);
+        let mut writing = JoinSet::new();
+        loop {
+            let entry = tokio::select! {
+                biased;
+                () = cancel.cancelled() => break,
+                _ = clean.tick() => {
+                    if let Err(fault) = self.clean_logins().await {
+                        warn!(cause = %fault.chain(), "sessions that have expired are removed later");
+                    }
+                    continue;
+                }
+                Some(_) = writing.join_next(), if writing.len() >= AT_ONCE => continue,
+                entry = entries.recv(), if writing.len() < AT_ONCE => entry,
+            };
+            match entry {
+                Some(entry) => {
+                    writing.spawn(Arc::clone(&self).write_login(entry, cancel.clone()));
+                }
+                None => cancel.cancelled().await,
+            }
+        }
+        // What was told before the end is still written.
+        entries.close();
+        while let Ok(entry) = entries.try_recv() {
+            if writing.len() >= AT_ONCE {
+                writing.join_next().await;
+            }
+            writing.spawn(Arc::clone(&self).write_login(entry, cancel.clone()));
+        }
+        while writing.join_next().await.is_some() {}
+    }
+
+    async fn write_login(self: Arc<Self>, entry: Entry, cancel: CancellationToken) {
+        match entry {
+            Entry::Seen(sighting, answer) => match self.note(&sighting).await {
+                // Nobody may be waiting any more.
+                Ok(noted) => drop(answer.send(noted)),
+                Err(fault) => {
+                    warn!(cause = %fault.chain(), "a session is noted when it is used again");
+                }
+            },
+            Entry::Ended(ending) => {
+                while let Err(fault) = self.end(&ending).await {
+                    warn!(cause = %fault.chain(), session = ending.session, "a session's end is not written yet");
+                    let stopped = tokio::time::timeout(AGAIN_AFTER, cancel.cancelled()).await;
+                    if stopped.is_ok() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes a session that came up or is in use, with its user.
+    async fn note(&self, sighting: &Sighting) -> Result<Noted, Fault> {
+        let user = sighting.user();
+        let _turn = self.turns.of(&id_of(user)).await;
+        for _ in 0..RUNS_MAX {
+            if let Some(ends) = self.store.get(KIND, &id_of(user)).await? {
+                let (_, revoked) = compile(&ends)?;
+                if revoked.covers(&sighting.session, sighting.started_at) {
+                    return Ok(Noted::Ended);
+                }
+            }
+            let (user_id, changes) = match self.note_user(sighting, user).await? {
+                Some(noted) => noted,
+                None => return Ok(Noted::Full),
+            };
+            let changes = changes.and(self.note_session(sighting, user, &user_id).await?);
+            if self.commit_login(changes).await? {
+                return Ok(Noted::Stored(user_id));
+            }
+        }
+        Err(Fault::bare("noting a session: others kept changing it"))
+    }
+
+    /// The id of a user, and the write that makes or changes him; `None` if there are too many.
+    async fn note_user(
+        &self,
+        sighting: &Sighting,
+        user: UserKey,
+    ) -> Result<Option<(String, Changes)>, Fault> {
+        let ty: &ResourceType = &application_user::TYPE;
+        let key = user.to_string();
+        let known = self
+            .store
+            .find(ty.kind, application_user::KEY, &key)
+            .await?;
+        let told = told::<ApplicationUser>();
+        Ok(match known {
+            Some(document) => {
+                let mut form: ApplicationUser = stored::read(&document)?;
+                form.seen(sighting);
+                let head = document.head;
+                let id = head.id.clone();
+                Some((id, Changes::replace(drawn(head, &form)?, told)))
+            }
+            None if self.store.count(ty.kind).await? >= USERS_MAX => None,
+            None => {
+                let body = self.ids.next(&*self.clock, &*self.entropy);
+                let head = Head {
+                    id: ty.stored_id_of(body),
+                    kind: ty.kind.to_owned(),
+                    account: sighting.account.to_string(),
+                    revision: 0,
+                    created_at: body.at(),
+                    updated_at: body.at(),
+                };
+                let id = head.id.clone();
+                let form = ApplicationUser::of(sighting);
+                Some((id, Changes::insert(drawn(head, &form)?, told)))
+            }
+        })
+    }
+
+    /// The write that makes or changes a session. Of a user's sessions the oldest ends when there are
+    /// too many.
+    async fn note_session(
+        &self,
+        sighting: &Sighting,
+        user: UserKey,
+        user_id: &str,
+    ) -> Result<Changes, Fault> {
+        let ty: &ResourceType = &application_session::TYPE;
+        let form = ApplicationSession::of(sighting, user_id);
+        let told = told::<ApplicationSession>();
+        if let Some(document) = self.store.get(ty.kind, &sighting.session).await? {
+            return Ok(Changes::replace(drawn(document.head, &form)?, told));
+        }
+        let head = Head {
+            id: sighting.session.clone(),
+            kind: ty.kind.to_owned(),
+            account: sighting.account.to_string(),
+            revision: 0,
+            created_at: sighting.started_at.whole_seconds(),
+            updated_at: sighting.seen_at.whole_seconds(),
+        };
+        let mut changes = Changes::insert(drawn(head, &form)?, told.clone());
+        let query = PageQuery {
+            kind: ty.kind.to_owned(),
+            account: sighting.account.to_string(),
+            before: None,
+            limit: SESSIONS_MAX,
+            refs_to: Some(user_id.to_owned()),
+        };
+        let others = self.store.page(&query).await?;
+        if others.len() >= SESSIONS_MAX as usize
+            && let Some(oldest) = others.into_iter().next_back()
+        {
+            let end = End::One(&oldest.head.id, self.clock.now().plus(SESSION_MAX));
+            let ended = ending(&self.store, &sighting.account, user, end, self.clock.now());
+            changes = changes.and(ended.await?);
+            changes = changes.and(Changes::remove(oldest.head, told));
+        }
+        Ok(changes)
+    }
+
+    /// Ends a session whose user logged out.
+    async fn end(&self, ended: &Ending) -> Result<(), Fault> {
+        let ty: &ResourceType = &application_session::TYPE;
+        let _turn = self.turns.of(&id_of(ended.user)).await;
+        for _ in 0..RUNS_MAX {
+            let end = End::One(&ended.session, ended.until);
+            let now = self.clock.now();
+            let mut changes = ending(&self.store, &ended.account, ended.user, end, now).await?;
+            if let Some(document) = self.store.get(ty.kind, &ended.session).await? {
+                let told = told::<ApplicationSession>();
+                changes = changes.and(Changes::remove(document.head, told));
+            }
+            if self.commit_login(changes).await? {
+                return Ok(());
+            }
+        }
+        Err(Fault::bare("ending a session: others kept changing it"))
+    }
+
+    /// Removes sessions that have expired, and ends that are of no use any more.
+    pub(crate) async fn clean_logins(&self) -> Result<(), Fault> {
+        let gone = self.clock.now().minus(CLEAN_EVERY);
+        for document in self.store.all(application_session::TYPE.kind).await? {
+            let session: ApplicationSession = match stored::read(&document) {
+                Ok(session) => session,
+                Err(fault) => {
+                    error!(cause = %fault.chain(), "a session is left as it is");
+                    continue;
+                }
+            };
+            if session.expires_at() < gone {
+                let told = told::<ApplicationSession>();
+                self.commit_login(Changes::remove(document.head, told))
+                    .await?;
+            }
+        }
+        for document in self.store.all(KIND).await? {
+            let ends: Ends = stored::read(&document)?;
+            if Timestamp::from_unix_millis(ends.until) < gone {
+                self.commit_login(Changes::remove(document.head, UNTOLD))
+                    .await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Commits; `false` when something has moved on.
+    async fn commit_login(&self, changes: Changes) -> Result<bool, Fault> {
+        match self.store.commit(changes).await {
+            Ok(_) => Ok(true),
+            Err(CommitError::Fault(fault)) => Err(fault),
+            Err(_) => Ok(false),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_are_bounded_and_forgotten() {
+        let at = Timestamp::from_unix_seconds;
+        let mut ends = Ends::default();
+        ends.add(End::One("as_1", at(100)), at(1));
+        ends.add(End::One("as_2", at(50)), at(2));
+        ends.add(End::One("as_2", at(50)), at(3));
+        assert_eq!((ends.sessions.len(), ends.until), (2, 100_000));
+        ends.add(End::One("as_3", at(90)), at(60));
+        let ids: Vec<_> = ends.sessions.iter().map(|one| one.id.as_str()).collect();
+        assert_eq!(ids, ["as_1", "as_3"]);
+        for number in 0..ENDS_MAX {
+            ends.add(End::One(&format!("as_x{number}"), at(200)), at(61));
+        }
+        assert!(ends.before.is_some() && ends.sessions.len() < ENDS_MAX);
+        ends.add(End::All, at(62));
+        assert_eq!(ends.before, Some(62_000));
+        let revoked = ends.compile();
+        assert!(revoked.covers("as_any", at(62)) && !revoked.covers("as_any", at(63)));
+    }
+}

@@ -1,0 +1,273 @@
+//! Log-ins that the edge tells of: users and sessions come up, are used, end, and are removed.
+
+use std::time::Duration;
+
+use culvert_edge::login::{Ending, Entry, Noted, Person, Sighting};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+
+/// Control that writes what it is told.
+struct Kept {
+    house: House,
+    /// As the edge has it.
+    journal: mpsc::Sender<Entry>,
+    _running: JoinSet<()>,
+}
+
+impl Kept {
+    async fn start() -> Self {
+        let house = House::start().await;
+        drop(house.entries.lock().unwrap().take());
+        let (journal, entries) = mpsc::channel(8);
+        let mut running = JoinSet::new();
+        let stop = CancellationToken::new();
+        running.spawn(house.control.clone().keep_logins(entries, stop.clone()));
+        running.spawn(house.control.clone().run(stop));
+        Self {
+            house,
+            journal,
+            _running: running,
+        }
+    }
+
+    fn sighting(&self, session: u32, user: &str) -> Sighting {
+        let now = self.house.clock.now();
+        Sighting {
+            session: session_id(session),
+            account: self.house.admin.account.as_str().into(),
+            endpoint: "ep_1".to_owned(),
+            public_url: "https://app.culvert.localhost".to_owned(),
+            provider: "id.example".to_owned(),
+            provider_url: "https://id.example/".to_owned(),
+            person: Person {
+                provider_user_id: user.to_owned(),
+                username: String::new(),
+                email: format!("{user}@x.example"),
+                name: user.to_owned(),
+            },
+            user_agent: "curl/8".to_owned(),
+            ip_address: "192.0.2.1".to_owned(),
+            started_at: now,
+            seen_at: now,
+            expires_at: now.plus(Duration::from_secs(3600)),
+        }
+    }
+
+    async fn tell(&self, sighting: Sighting) -> Noted {
+        let (answer, noted) = oneshot::channel();
+        let entry = Entry::Seen(Box::new(sighting), answer);
+        self.journal.send(entry).await.unwrap();
+        noted.await.unwrap()
+    }
+
+    async fn list(&self, collection: &str, field: &str) -> Vec<Value> {
+        let list = self
+            .house
+            .get(&format!("/{collection}?limit=100"))
+            .await
+            .body();
+        list[field].as_array().unwrap().clone()
+    }
+
+    async fn sessions(&self) -> Vec<Value> {
+        self.list("app/sessions", "application_sessions").await
+    }
+}
+
+fn session_id(number: u32) -> String {
+    format!("as_{number:027}")
+}
+
+#[tokio::test]
+async fn log_ins_are_listed_and_followed() {
+    let kept = Kept::start().await;
+    let first = kept.sighting(1, "ann");
+    let Noted::Stored(user_id) = kept.tell(first.clone()).await else {
+        panic!("it is not noted");
+    };
+    let users = kept.list("app/users", "application_users").await;
+    assert_eq!(users.len(), 1);
+    assert_eq!(users[0]["id"], *user_id);
+    assert_eq!(
+        users[0]["identity_provider"],
+        json!({"name": "id.example", "url": "https://id.example/"})
+    );
+    assert_eq!(users[0]["email"], "ann@x.example");
+    let sessions = kept.sessions().await;
+    assert_eq!(sessions.len(), 1);
+    assert_eq!(sessions[0]["id"], *session_id(1));
+    assert_eq!(sessions[0]["application_user"]["id"], *user_id);
+    assert_eq!(sessions[0]["endpoint"]["id"], "ep_1");
+    assert_eq!(
+        sessions[0]["browser_session"]["user_agent"]["raw"],
+        "curl/8"
+    );
+
+    // Used again, and the user has another name now.
+    let later = Duration::from_secs(100);
+    kept.house.clock.advance(later);
+    let mut again = kept.sighting(1, "ann");
+    again.started_at = first.started_at;
+    again.person.name = "Ann".to_owned();
+    assert_eq!(kept.tell(again).await, Noted::Stored(user_id.clone()));
+    let users = kept.list("app/users", "application_users").await;
+    assert_eq!(users[0]["name"], "Ann");
+    assert_eq!(users[0]["last_active"], kept.house.clock.now().to_string());
+    assert_eq!(users[0]["last_login"], first.started_at.to_string());
+    assert_eq!(
+        kept.sessions().await[0]["last_active"],
+        kept.house.clock.now().to_string()
+    );
+    // Another browser of the same user, and somebody else.
+    assert_eq!(
+        kept.tell(kept.sighting(2, "ann")).await,
+        Noted::Stored(user_id.clone())
+    );
+    assert_ne!(
+        kept.tell(kept.sighting(3, "bob")).await,
+        Noted::Stored(user_id)
+    );
+    assert_eq!(kept.sessions().await.len(), 3);
+}
+
+#[tokio::test]
+async fn a_session_that_ended_does_not_come_back() {
+    let kept = Kept::start().await;
+    let (one, two) = (kept.sighting(1, "ann"), kept.sighting(2, "ann"));
+    let Noted::Stored(user_id) = kept.tell(one.clone()).await else {
+        panic!("it is not noted");
+    };
+    kept.tell(two.clone()).await;
+    let path = format!("/app/sessions/{}", session_id(1));
+    assert_eq!(kept.house.delete(&path).await, Answered::NoContent);
+    assert_eq!(kept.tell(one.clone()).await, Noted::Ended);
+    assert_eq!(kept.tell(two.clone()).await, Noted::Stored(user_id.clone()));
+
+    // The user logs out of the other.
+    let ending = Ending {
+        session: two.session.clone(),
+        account: two.account.clone(),
+        user: two.user(),
+        until: two.expires_at,
+    };
+    kept.journal
+        .send(Entry::Ended(Box::new(ending)))
+        .await
+        .unwrap();
+    let gone = async {
+        while !kept.sessions().await.is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), gone)
+        .await
+        .unwrap();
+    assert_eq!(kept.tell(two).await, Noted::Ended);
+
+    // With the user all go, and a new log-in makes a new one.
+    let three = kept.sighting(3, "ann");
+    assert_eq!(
+        kept.tell(three.clone()).await,
+        Noted::Stored(user_id.clone())
+    );
+    let path = format!("/app/users/{user_id}");
+    assert_eq!(kept.house.delete(&path).await, Answered::NoContent);
+    assert!(kept.sessions().await.is_empty());
+    assert_eq!(kept.tell(three).await, Noted::Ended);
+    kept.house.clock.advance(Duration::from_secs(1));
+    let Noted::Stored(new_id) = kept.tell(kept.sighting(4, "ann")).await else {
+        panic!("it is not noted");
+    };
+    assert_ne!(new_id, user_id);
+}
+
+#[tokio::test]
+async fn a_user_has_so_many_sessions() {
+    let kept = Kept::start().await;
+    let oldest = kept.sighting(0, "ann");
+    for number in 0..52 {
+        let noted = kept.tell(kept.sighting(number, "ann")).await;
+        assert!(matches!(noted, Noted::Stored(_)), "{number}");
+    }
+    assert_eq!(kept.sessions().await.len(), 50);
+    assert_eq!(kept.tell(oldest).await, Noted::Ended);
+}
+
+#[tokio::test]
+async fn what_has_expired_is_removed() {
+    let kept = Kept::start().await;
+    kept.tell(kept.sighting(1, "ann")).await;
+    kept.house.clock.advance(Duration::from_secs(3600 + 599));
+    kept.house.control.clean_logins().await.unwrap();
+    assert_eq!(kept.sessions().await.len(), 1);
+    kept.house.clock.advance(Duration::from_secs(2));
+    kept.house.control.clean_logins().await.unwrap();
+    assert!(kept.sessions().await.is_empty());
+}
+
+#[tokio::test]
+async fn policies_that_log_people_in_are_checked() {
+    let house = House::start().await;
+    let stranger = house.stranger().await;
+    let other = json!({"domain": "theirs.example"});
+    house
+        .call(&stranger, "POST", "/reserved_domains", other)
+        .await
+        .body();
+    for domain in ["a.b.ours.example", "b.ours.example", "sub.theirs.example"] {
+        let caller = match domain.contains("theirs") {
+            true => &stranger,
+            false => &house.admin,
+        };
+        let made = house.call(
+            caller,
+            "POST",
+            "/reserved_domains",
+            json!({"domain": domain}),
+        );
+        made.await.body();
+    }
+    let write = async |caller: &Caller, host: &str, change: Value| {
+        let mut config = json!({"provider": "google", "client_id": "me", "client_secret": "hush"});
+        for (name, value) in change.as_object().unwrap() {
+            config[name] = value.clone();
+        }
+        let action = json!({"type": "oauth", "config": config});
+        let body = json!({
+            "url": format!("https://{host}"), "upstream_url": "http://127.0.0.1:9",
+            "pooling_enabled": true,
+            "traffic_policy": {"on_http_request": [{"actions": [action]}]},
+        });
+        match house.call(caller, "POST", "/endpoints", body).await {
+            Answered::Created(shown) => {
+                let policy = shown["traffic_policy"].as_str().unwrap();
+                assert!(
+                    policy.contains("[redacted]") && !policy.contains("hush"),
+                    "{policy}"
+                );
+                None
+            }
+            refused => refused.code(),
+        }
+    };
+    let admin = &house.admin;
+    assert_eq!(write(admin, "a.b.ours.example", json!({})).await, None);
+    for (host, domain, code) in [
+        ("a.b.ours.example", "a.b.ours.example", None),
+        ("a.b.ours.example", "b.ours.example", None),
+        // Not reserved, another's, nobody's.
+        ("a.b.ours.example", "ours.example", Some(2204)),
+        ("a.b.ours.example", "example", Some(2204)),
+        ("a.b.ours.example", "other.example", Some(2204)),
+        ("a.b.ours.example", "*.ours.example", Some(2204)),
+        ("x.culvert.localhost", "culvert.localhost", Some(2204)),
+    ] {
+        let change = json!({"auth_cookie_domain": domain});
+        assert_eq!(write(admin, host, change).await, code, "{domain}");
+    }
+    let change = json!({"auth_cookie_domain": "theirs.example"});
+    assert_eq!(write(&stranger, "sub.theirs.example", change).await, None);
+}

@@ -1,0 +1,354 @@
+//! Log-ins at a real OpenID provider, from the first redirect to the event, with a browser that
+//! follows redirects and keeps cookies: the program `curl`. The provider is the one that
+//! `scripts/openid-provider` installs; without it, or without curl, the tests say that they are
+//! skipped.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::events_arrive::subscribe_debug;
+use crate::harness::{Backend, Harness, Receiver, backends, eventually};
+
+/// The provider, as long as this is there.
+struct Provider {
+    issuer: String,
+    process: Child,
+}
+
+impl Provider {
+    /// With a client that users may be sent back to at these addresses.
+    fn start(redirect_uris: &[String]) -> Option<Self> {
+        let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/openid-provider");
+        let has_curl = Command::new("curl").arg("--version").output().is_ok();
+        // The script writes this copy last.
+        if !place.join("package.json").exists() || !has_curl {
+            println!(
+                "skipped: no OpenID provider, or no curl; scripts/openid-provider installs the provider"
+            );
+            return None;
+        }
+        let mut process = Command::new("node")
+            .arg(place.join("provider.mjs"))
+            .args(redirect_uris)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut issuer = String::new();
+        let said = process.stdout.take().unwrap();
+        BufReader::new(said).read_line(&mut issuer).unwrap();
+        let issuer = issuer.trim().to_owned();
+        assert!(issuer.starts_with("http://127.0.0.1:"), "{issuer}");
+        Some(Self { issuer, process })
+    }
+}
+
+impl Drop for Provider {
+    fn drop(&mut self) {
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}
+
+/// A browser with a jar of its own.
+struct Browser {
+    jar: PathBuf,
+    ca: PathBuf,
+    host: String,
+    https: SocketAddr,
+}
+
+/// The last answer of a chain of redirects.
+#[derive(Debug)]
+struct Page {
+    status: u16,
+    url: String,
+    body: String,
+}
+
+impl Browser {
+    fn new(folder: &Path, name: &str, culvert: &Harness, host: &str) -> Self {
+        Self {
+            jar: folder.join(name),
+            ca: culvert.settings.data_dir.join("ca.pem"),
+            host: host.to_owned(),
+            https: culvert.https,
+        }
+    }
+
+    fn url(&self, target: &str) -> String {
+        format!("https://{}:{}{target}", self.host, self.https.port())
+    }
+
+    async fn open(&self, url: &str, more: &[&str]) -> Page {
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--show-error", "--max-time", "60"])
+            .args(["--write-out", "\n%{http_code} %{url_effective}"])
+            .arg("--resolve")
+            .arg(format!("{}:{}:127.0.0.1", self.host, self.https.port()))
+            .arg("--cacert")
+            .arg(&self.ca)
+            .arg("--cookie")
+            .arg(&self.jar)
+            .arg("--cookie-jar")
+            .arg(&self.jar)
+            .args(more)
+            .arg(url);
+        let done = tokio::task::spawn_blocking(move || curl.output().unwrap()).await;
+        let done = done.unwrap();
+        let said = String::from_utf8_lossy(&done.stdout).into_owned();
+        let failed = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(done.status.success(), "{url}: {failed}");
+        let (body, end) = said.rsplit_once('\n').unwrap();
+        let (status, url) = end.split_once(' ').unwrap();
+        Page {
+            status: status.parse().unwrap(),
+            url: url.to_owned(),
+            body: body.to_owned(),
+        }
+    }
+
+    /// Opens a page without following redirects.
+    async fn look(&self, target: &str) -> Page {
+        self.open(&self.url(target), &[]).await
+    }
+
+    /// Opens a page, logging in on the way as the provider's forms ask.
+    async fn log_in(&self, target: &str, name: &str) -> Page {
+        let mut page = self.open(&self.url(target), &["--location"]).await;
+        for _ in 0..3 {
+            if !page.url.contains("/interaction/") {
+                break;
+            }
+            let login = format!("login={name}");
+            let form: &[&str] = match page.body.contains("name=\"login\"") {
+                true => &["-d", "prompt=login", "-d", &login, "-d", "password=x"],
+                false => &["-d", "prompt=consent"],
+            };
+            let more = [&["--location"], form].concat();
+            page = self.open(&page.url, &more).await;
+        }
+        page
+    }
+}
+
+fn policy(issuer: &str) -> String {
+    format!(
+        "on_http_request:
+- actions:
+  - type: openid-connect
+    config:
+      issuer_url: {issuer}
+      client_id: app
+      client_secret: a secret of the tests
+      scopes: [profile, email, offline_access]
+      userinfo_refresh_interval: 1s
+- expressions: ['!actions.ngrok.oidc.identity.email.startsWith(\"a\")']
+  actions: [{{type: deny}}]
+- actions:
+  - type: add-headers
+    config:
+      headers:
+        x-email: '${{actions.ngrok.oidc.identity.email}}'
+        x-user: '${{actions.ngrok.oidc.identity.id}}'
+        x-session: '${{actions.ngrok.oidc.identity.current_session_id}}'
+        x-refreshed: '${{actions.ngrok.oidc.userinfo_refreshed}} ${{actions.ngrok.oidc.access_token}}'
+"
+    )
+}
+
+const HOST: &str = "app.culvert.localhost";
+
+/// An endpoint behind the provider, live.
+async fn endpoint(culvert: &Harness, provider: &Provider, origin: &Receiver) -> Value {
+    let body = json!({
+        "url": format!("https://{HOST}"),
+        "upstream_url": format!("http://{}", origin.address),
+        "traffic_policy": policy(&provider.issuer),
+    });
+    culvert.create("endpoints", body).await
+}
+
+fn callback(culvert: &Harness) -> String {
+    let port = culvert.https.port();
+    format!("https://{HOST}:{port}/culvert/oauth2/callback")
+}
+
+async fn listed(culvert: &Harness, collection: &str, field: &str) -> Vec<Value> {
+    let list = culvert
+        .call(Method::GET, &format!("/{collection}"), None)
+        .await;
+    list.body[field].as_array().unwrap().clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn users_log_in_at_a_real_provider() {
+    for backend in backends().await {
+        let culvert = Harness::start(&backend).await;
+        let Some(provider) = Provider::start(&[callback(&culvert)]) else {
+            culvert.stop().await;
+            return;
+        };
+        let (hook, origin) = (Receiver::start().await, Receiver::start().await);
+        let source = json!([{"type": "http_request_complete.v0"}]);
+        subscribe_debug(&culvert, &hook, source).await;
+        let made = endpoint(&culvert, &provider, &origin).await;
+        let shown = made["traffic_policy"].as_str().unwrap();
+        assert!(shown.contains("client_secret: \"[redacted]\""), "{shown}");
+        let kept = crate::secrets::files_with(&culvert.settings.data_dir, b"a secret of the tests");
+        assert_eq!(kept, Vec::<String>::new());
+
+        let folder = tempfile::tempdir().unwrap();
+        let ann = Browser::new(folder.path(), "ann", &culvert, HOST);
+        eventually("the endpoint asks who it is", async || {
+            ann.look("/").await.status == 302
+        })
+        .await;
+        let page = ann.log_in("/deep/page?q=1", "ann").await;
+        assert_eq!(
+            (page.status, page.body.as_str()),
+            (200, "received"),
+            "{page:?}"
+        );
+        assert_eq!(page.url, ann.url("/deep/page?q=1"));
+        let received = origin.received();
+        let request = received.last().unwrap();
+        let header = |name: &str| {
+            let value = request.headers.get(name);
+            value.map(|value| value.to_str().unwrap().to_owned())
+        };
+        assert_eq!(header("x-email").as_deref(), Some("ann@x.example"));
+        assert_eq!(header("cookie"), None);
+        let users = listed(&culvert, "app/users", "application_users").await;
+        assert_eq!(users.len(), 1);
+        assert_eq!(users[0]["provider_user_id"], "ann");
+        assert_eq!(users[0]["name"], "Name of ann");
+        assert_eq!(
+            users[0]["identity_provider"]["url"],
+            format!("{}/", provider.issuer)
+        );
+        assert_eq!(header("x-user").as_deref(), users[0]["id"].as_str());
+        let sessions = listed(&culvert, "app/sessions", "application_sessions").await;
+        assert_eq!(sessions.len(), 1);
+        assert_eq!(header("x-session").as_deref(), sessions[0]["id"].as_str());
+        assert_eq!(sessions[0]["endpoint"]["id"], made["id"]);
+        assert_eq!(sessions[0]["application_user"]["id"], users[0]["id"]);
+        let agent = sessions[0]["browser_session"]["user_agent"]["raw"].as_str();
+        assert!(agent.unwrap().starts_with("curl/"), "{agent:?}");
+        let user = json!({"id": "ann", "name": "Name of ann"});
+        for (decision, status) in [("allow", 200), ("block", 302)] {
+            let told = |event: &Value| {
+                let object = &event["object"];
+                object["oauth"]
+                    == json!({"app_client_id": "app", "decision": decision, "user": user})
+                    && object["http"]["response"]["status_code"] == status
+            };
+            eventually("the event tells it", async || {
+                hook.events().iter().any(told)
+            })
+            .await;
+        }
+
+        // The provider's tokens live for two seconds: they are renewed, and the session goes on.
+        let token = |request: &crate::harness::Received| {
+            let value = request.headers["x-refreshed"].to_str().unwrap().to_owned();
+            value.split_once(' ').map(|(_, token)| token.to_owned())
+        };
+        let first = token(request);
+        eventually("the tokens are renewed", async || {
+            assert_eq!(ann.look("/").await.status, 200);
+            origin.received().last().map(token) != Some(first.clone())
+        })
+        .await;
+
+        // Who logs in and may not come in, by the rule behind.
+        let bob = Browser::new(folder.path(), "bob", &culvert, HOST);
+        assert_eq!(bob.log_in("/", "bob").await.status, 403);
+
+        // Removed by the management API, a session is over; the provider's own goes on.
+        let id = listed(&culvert, "app/sessions", "application_sessions").await;
+        let of_ann = id
+            .iter()
+            .find(|session| session["application_user"]["id"] == users[0]["id"])
+            .unwrap();
+        let path = format!("/app/sessions/{}", of_ann["id"].as_str().unwrap());
+        assert_eq!(culvert.call(Method::DELETE, &path, None).await.status, 204);
+        eventually("the session is over", async || {
+            ann.look("/").await.status == 302
+        })
+        .await;
+        let page = ann.log_in("/", "nobody is asked").await;
+        assert_eq!(page.status, 200, "{page:?}");
+        let path = format!("/app/users/{}", users[0]["id"].as_str().unwrap());
+        assert_eq!(culvert.call(Method::DELETE, &path, None).await.status, 204);
+        eventually("the user's session is over", async || {
+            ann.look("/").await.status == 302
+        })
+        .await;
+        assert_eq!(ann.log_in("/", "ann").await.status, 200);
+        let page = ann.look("/culvert/logout").await;
+        assert_eq!(page.status, 200);
+        assert_eq!(ann.look("/").await.status, 302);
+        eventually("the session is listed no more", async || {
+            let sessions = listed(&culvert, "app/sessions", "application_sessions").await;
+            sessions.len() == 1
+        })
+        .await;
+        culvert.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_is_good_and_over_on_every_node() {
+    for backend in backends().await {
+        let Backend::Postgres(_) = backend else {
+            continue;
+        };
+        let one = Harness::start(&backend).await;
+        let two = Harness::start_with(&Backend::Sqlite, |settings| {
+            settings.database_url = one.settings.database_url.clone();
+            settings.secrets.key_file = one.settings.key_file().to_str().unwrap().to_owned();
+            settings.node_name = "two".to_owned();
+        })
+        .await;
+        let Some(provider) = Provider::start(&[callback(&one)]) else {
+            two.stop().await;
+            one.stop().await;
+            return;
+        };
+        let origin = Receiver::start().await;
+        endpoint(&one, &provider, &origin).await;
+        let folder = tempfile::tempdir().unwrap();
+        let here = Browser::new(folder.path(), "jar", &one, HOST);
+        let there = Browser {
+            ca: here.ca.clone(),
+            ..Browser::new(folder.path(), "jar", &two, HOST)
+        };
+        for browser in [&here, &there] {
+            eventually("the endpoint is live", async || {
+                browser.look("/").await.status == 302
+            })
+            .await;
+        }
+        assert_eq!(here.log_in("/", "ann").await.status, 200);
+        // Cookies know no ports.
+        assert_eq!(there.look("/").await.status, 200);
+        let sessions = listed(&one, "app/sessions", "application_sessions").await;
+        let path = format!("/app/sessions/{}", sessions[0]["id"].as_str().unwrap());
+        assert_eq!(one.call(Method::DELETE, &path, None).await.status, 204);
+        for browser in [&here, &there] {
+            eventually("the session is over", async || {
+                browser.look("/").await.status == 302
+            })
+            .await;
+        }
+        two.stop().await;
+        one.stop().await;
+    }
+}
