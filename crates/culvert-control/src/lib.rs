@@ -42,6 +42,7 @@ mod tenant;
 pub mod token;
 mod traffic_policy;
 mod turns;
+mod upkeep;
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;

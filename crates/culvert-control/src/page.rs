@@ -151,7 +151,8 @@ impl Wanted {
     }
 }
 
-fn limit(text: &str) -> Result<u32, Refusal> {
+/// The number of objects of one page: 233 outside its bounds, 244 when it is no number.
+pub(crate) fn limit(text: &str) -> Result<u32, Refusal> {
     const OUTSIDE: Code = Code::new(233);
     const NOT_A_NUMBER: Code = Code::new(244);
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);

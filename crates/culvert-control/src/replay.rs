@@ -84,7 +84,7 @@ struct View<'a> {
 }
 
 /// The operations of a destination's replay.
-pub(crate) const OPERATIONS: &[Extra] = &[
+pub(crate) const OPERATIONS: [Extra; 2] = [
     Extra {
         name: "replay",
         method: Method::Post,

@@ -200,12 +200,12 @@ async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Se
     })
 }
 
-/// Waits until `condition` holds, looking often; fails after ten seconds.
+/// Waits until `condition` holds, looking often; fails after thirty seconds.
 pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let began = std::time::Instant::now();
     while !condition() {
         assert!(
-            began.elapsed() < Duration::from_secs(10),
+            began.elapsed() < Duration::from_secs(30),
             "never came: {what}"
         );
         tokio::time::sleep(Duration::from_millis(2)).await;

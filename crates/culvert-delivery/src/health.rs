@@ -96,6 +96,13 @@ fn take_from(gauge: &AtomicU64, n: u64) {
         .ok();
 }
 
+impl Health {
+    /// Of a destination to which nothing was sent yet.
+    pub fn unknown() -> Self {
+        Ledger::default().health()
+    }
+}
+
 impl Ledger {
     pub(crate) fn queued(&self, events: u64, bytes: u64) {
         self.queued_events.fetch_add(events, Ordering::Relaxed);
@@ -211,6 +218,14 @@ impl Ledgers {
 
     pub(crate) fn get(&self, destination: &str) -> Option<Arc<Ledger>> {
         self.lock().get(destination).cloned()
+    }
+
+    pub(crate) fn healths(&self) -> Vec<(String, Health)> {
+        let ledgers = self.lock();
+        let health = |(id, ledger): (&Arc<str>, &Arc<Ledger>)| (id.to_string(), ledger.health());
+        let mut healths: Vec<_> = ledgers.iter().map(health).collect();
+        healths.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+        healths
     }
 
     pub(crate) fn forget(&self, destination: &str) {

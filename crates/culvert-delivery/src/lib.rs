@@ -1,7 +1,7 @@
 //! Events out: from records and the audit outbox, through the durable queue, to destinations.
 //!
 //! ```text
-//! planes ─offer─▶ recorder ─────┐                       ┌─▶ worker ─▶ target (debug, file, webhook)
+//! planes ─offer─▶ recorder ─────┐                       ┌─▶ worker ─▶ target
 //! store's outbox ─▶ dispatcher ─┼─append─▶ queue ─lease─┤
 //! the audit log ─▶ replayer ────┘                       └─▶ worker ─▶ target
 //! ```
@@ -17,10 +17,12 @@ mod dispatcher;
 #[cfg(test)]
 mod fake;
 pub mod guard;
+mod headers;
 mod health;
 mod losses;
 pub mod meters;
 pub mod net;
+mod peer;
 mod recorder;
 mod replay;
 mod retention;
@@ -42,7 +44,7 @@ use tokio_util::sync::CancellationToken;
 
 use culvert_base::{Clock, Entropy, Fault, Refusal};
 use culvert_events::{EventIds, Recorder, encode};
-use culvert_store::{BatchClass, Queue, Range, Store};
+use culvert_store::{BatchClass, DeadLetter, Queue, Range, Store};
 
 use batch::Batch;
 use dispatcher::Dispatcher;
@@ -271,6 +273,49 @@ impl Delivery {
     /// How a destination is doing; `None` when it is not known here.
     pub fn health(&self, destination: &str) -> Option<Health> {
         Some(self.plane.ledgers.get(destination)?.health())
+    }
+
+    /// How every destination is doing that is known here, by id.
+    pub fn healths(&self) -> Vec<(String, Health)> {
+        self.plane.ledgers.healths()
+    }
+
+    /// Dead letters of a destination, newest first, with ids below `before`.
+    ///
+    /// # Errors
+    /// A queue that fails.
+    pub async fn dead_letters(
+        &self,
+        destination: &str,
+        before: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<DeadLetter>, Fault> {
+        let queue = &self.plane.queue;
+        queue.dead_letters(destination, before, limit).await
+    }
+
+    /// Puts dead letters of a destination back at the end of its line, in the order of `ids`; how many
+    /// there were.
+    ///
+    /// # Errors
+    /// A queue that fails; what was put back stays so.
+    pub async fn redrive(&self, destination: &str, ids: &[i64]) -> Result<u32, Fault> {
+        let queue = &self.plane.queue;
+        let mut n_redriven = 0;
+        for id in ids {
+            // Ids are of all destinations: only this one's may be moved.
+            let found = queue
+                .dead_letters(destination, Some(id.saturating_add(1)), 1)
+                .await?;
+            let is_there = found.first().is_some_and(|letter| letter.id == *id);
+            if is_there && queue.redrive(*id).await? {
+                n_redriven += 1;
+            }
+        }
+        if n_redriven > 0 {
+            self.plane.wakes.wake(destination);
+        }
+        Ok(n_redriven)
     }
 
     /// How far a replay is: the last position of its range whose events are in the queue or behind

@@ -28,8 +28,8 @@ use http_body_util::{BodyExt, Full};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::net::TcpStream;
 use url::Url;
 
@@ -93,7 +93,7 @@ struct Inner {
     entropy: Arc<dyn Entropy>,
     resolver: Arc<dyn Resolve>,
     own_listeners: ArcSwap<Vec<SocketAddr>>,
-    tls: tokio::sync::OnceCell<Arc<rustls::ClientConfig>>,
+    trust: tokio::sync::OnceCell<Trust>,
     files: FileRoots,
     refused: [AtomicU64; Denied::ALL.len()],
 }
@@ -123,7 +123,7 @@ impl Net {
                 entropy,
                 resolver,
                 own_listeners: ArcSwap::default(),
-                tls: tokio::sync::OnceCell::new(),
+                trust: tokio::sync::OnceCell::new(),
                 files: FileRoots::default(),
                 refused: std::array::from_fn(|_| AtomicU64::new(0)),
             }),
@@ -189,6 +189,26 @@ impl Net {
         io::Error::new(io::ErrorKind::PermissionDenied, denied)
     }
 
+    /// A connection to a host that a user named, over no HTTP: resolved, judged, within the
+    /// deadlines of every connection.
+    pub(crate) async fn dial(&self, host: &str, port: u16) -> Result<TcpStream, Failure> {
+        self.connect_in_time(host, port, Reach::Judged)
+            .await
+            .map_err(|error| blame(&error, true))
+    }
+
+    /// The addresses of a host that a user named, resolved and judged as before a connection: for
+    /// libraries that connect by themselves, to addresses only.
+    pub(crate) async fn addresses(
+        &self,
+        host: &str,
+        port: u16,
+    ) -> Result<Vec<SocketAddr>, Failure> {
+        self.places(host, port, Reach::Judged)
+            .await
+            .map_err(|error| blame(&error, true))
+    }
+
     async fn connect_in_time(&self, host: &str, port: u16, reach: Reach) -> io::Result<TcpStream> {
         let connecting = self.connect(host, port, reach);
         tokio::time::timeout(RESOLVE_DEADLINE + CONNECT_DEADLINE, connecting)
@@ -196,8 +216,8 @@ impl Net {
             .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "connecting took too long"))?
     }
 
-    /// Resolves, judges, connects.
-    async fn connect(&self, host: &str, port: u16, reach: Reach) -> io::Result<TcpStream> {
+    /// Resolves and judges.
+    async fn places(&self, host: &str, port: u16, reach: Reach) -> io::Result<Vec<SocketAddr>> {
         let of_the_operator;
         let rules = match reach {
             Reach::Judged => &self.inner.settings.rules,
@@ -223,15 +243,20 @@ impl Net {
         rules
             .answers(&addresses)
             .map_err(|denied| self.refuse(denied))?;
+        let places: Vec<SocketAddr> = addresses
+            .into_iter()
+            .map(|address| SocketAddr::new(address, port))
+            .collect();
+        if places.iter().any(|place| self.is_own_listener(*place)) {
+            return Err(self.refuse(Denied::OwnListener));
+        }
+        Ok(places)
+    }
+
+    /// Resolves, judges, connects.
+    async fn connect(&self, host: &str, port: u16, reach: Reach) -> io::Result<TcpStream> {
         let mut last = io::Error::other("no address");
-        for address in addresses {
-            let place = SocketAddr::new(address, port);
-            rules
-                .address(address)
-                .map_err(|denied| self.refuse(denied))?;
-            if self.is_own_listener(place) {
-                return Err(self.refuse(Denied::OwnListener));
-            }
+        for place in self.places(host, port, reach).await? {
             match TcpStream::connect(place).await {
                 Ok(stream) => {
                     stream.set_nodelay(true)?;
@@ -254,18 +279,48 @@ impl Net {
         })
     }
 
-    pub(crate) async fn tls(&self) -> Result<Arc<rustls::ClientConfig>, Fault> {
+    async fn tls(&self) -> Result<Arc<rustls::ClientConfig>, Fault> {
+        Ok(self.trust().await?.https.clone())
+    }
+
+    /// For connections that speak something else than HTTP.
+    pub(crate) async fn tls_without_alpn(&self) -> Result<Arc<rustls::ClientConfig>, Failure> {
+        let trust = self.trust().await.map_err(|fault| no_tls(&fault))?;
+        let mut config = (*trust.https).clone();
+        config.alpn_protocols.clear();
+        Ok(Arc::new(config))
+    }
+
+    /// The same for a library that connects to an address of the host `name`.
+    pub(crate) async fn tls_verified_for(
+        &self,
+        name: ServerName<'static>,
+    ) -> Result<rustls::ClientConfig, Failure> {
+        let trust = self.trust().await.map_err(|fault| no_tls(&fault))?;
+        crate::peer::verified_for(name, &trust.https, trust.roots.clone())
+            .ok_or_else(|| no_tls(&Fault::bare("making a verifier of certificates")))
+    }
+
+    async fn trust(&self) -> Result<&Trust, Fault> {
+        let extra = self.inner.settings.extra_ca_file.clone();
         self.inner
-            .tls
+            .trust
             .get_or_try_init(|| async {
-                let extra = self.inner.settings.extra_ca_file.clone();
-                tokio::task::spawn_blocking(move || trust(extra))
+                tokio::task::spawn_blocking(move || Trust::load(extra))
                     .await
                     .map_err(|error| Fault::new("loading trusted certificates", error))?
             })
             .await
-            .cloned()
     }
+}
+
+fn no_tls(fault: &Fault) -> Failure {
+    tracing::error!(cause = %fault.chain(), "TLS for destinations cannot be set up");
+    Failure::new(
+        FailureClass::Config,
+        "tls",
+        "TLS is not set up on this server",
+    )
 }
 
 /// Whether `ip` is one of this machine's: a socket that would reach it starts at it. Nothing is
@@ -286,29 +341,43 @@ fn is_address_of_this_host(ip: IpAddr) -> bool {
     local().is_ok_and(|local| local.ip() == ip)
 }
 
-/// The system's roots and the extra ones, TLS 1.2 and 1.3, names verified, no switch to disable.
-fn trust(extra: Option<PathBuf>) -> Result<Arc<rustls::ClientConfig>, Fault> {
-    let doing = "loading trusted certificates";
-    let mut roots = rustls::RootCertStore::empty();
-    let (_, _) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if let Some(path) = extra {
-        for certificate in
-            CertificateDer::pem_file_iter(&path).map_err(|error| Fault::new(doing, error))?
-        {
-            let certificate = certificate.map_err(|error| Fault::new(doing, error))?;
-            roots
-                .add(certificate)
-                .map_err(|error| Fault::new(doing, error))?;
+/// Whom connections trust.
+#[derive(Debug)]
+struct Trust {
+    roots: Arc<rustls::RootCertStore>,
+    https: Arc<rustls::ClientConfig>,
+}
+
+impl Trust {
+    /// The system's roots and the extra ones, TLS 1.2 and 1.3, names verified, no switch to disable.
+    fn load(extra: Option<PathBuf>) -> Result<Self, Fault> {
+        let doing = "loading trusted certificates";
+        let mut roots = rustls::RootCertStore::empty();
+        let (_, _) =
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        if let Some(path) = extra {
+            for certificate in
+                CertificateDer::pem_file_iter(&path).map_err(|error| Fault::new(doing, error))?
+            {
+                let certificate = certificate.map_err(|error| Fault::new(doing, error))?;
+                roots
+                    .add(certificate)
+                    .map_err(|error| Fault::new(doing, error))?;
+            }
         }
+        let roots = Arc::new(roots);
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| Fault::new(doing, error))?
+            .with_root_certificates(roots.clone())
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Self {
+            roots,
+            https: Arc::new(config),
+        })
     }
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| Fault::new(doing, error))?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Arc::new(config))
 }
 
 /// One destination's HTTP client.
@@ -333,7 +402,9 @@ pub struct Answer {
     pub headers: HeaderMap,
     /// `Retry-After`, if it was there and could be read.
     pub retry_after: Option<Duration>,
-    /// The body as far as it was asked for; other than UTF-8 replaced.
+    /// The body as far as it was asked for.
+    pub body: Bytes,
+    /// The same as text; other than UTF-8 replaced.
     pub text: String,
 }
 
@@ -415,10 +486,7 @@ impl Http {
                     Ok(pool(HttpsConnector::from((self.guarded.clone(), config))))
                 })
                 .await
-                .map_err(|fault: Fault| {
-                    tracing::error!(cause = %fault.chain(), "TLS for destinations cannot be set up");
-                    Failure::new(FailureClass::Config, "tls", "TLS is not set up on this server")
-                })?;
+                .map_err(|fault: Fault| no_tls(&fault))?;
             client.request(request).await
         } else {
             self.plain
@@ -457,6 +525,7 @@ impl Http {
             headers: head.headers,
             retry_after,
             text: String::from_utf8_lossy(&text).into_owned(),
+            body: text.into(),
         })
     }
 }

@@ -403,10 +403,14 @@ async fn a_full_destination_drops_the_newest_and_traffic_is_never_slowed() {
         })
         .await;
     }
-    assert!(began.elapsed() < Duration::from_secs(10));
+    assert!(began.elapsed() < Duration::from_secs(30));
     assert_eq!(bench.health("ed_up").dropped, 0);
-    let health = bench.health("ed_down");
-    assert_eq!((health.queued, health.dropped), (100, 900));
+    // What is dropped is counted after what is sent.
+    until("all others are counted", || {
+        bench.health("ed_down").dropped == 900
+    })
+    .await;
+    assert_eq!(bench.health("ed_down").queued, 100);
     assert_eq!(up.ports(), (0..1000).collect::<Vec<_>>());
     let meters = bench.meters();
     assert_eq!(meters.waiting(), 100);

@@ -436,6 +436,7 @@ impl Worker {
         let now = self.plane.clock.now();
         let mut pieces = Vec::new();
         let mut holding_back = None;
+        let mut noted = Vec::new();
         let mut bytes_taken = 0;
         let mut n_taken = 0u64;
         for (delivery, outcome) in batch.deliveries().zip(&outcomes) {
@@ -446,7 +447,11 @@ impl Worker {
                 }
                 Outcome::NotTried => {}
                 Outcome::Failed(failure) => {
-                    outlet.ledger.failed(failure, now);
+                    // One send fails once for each reason, however many events it was.
+                    if !noted.contains(&failure.class) {
+                        noted.push(failure.class);
+                        outlet.ledger.failed(failure, now);
+                    }
                     if !is_final(failure) {
                         holding_back.get_or_insert_with(|| failure.clone());
                     } else if batch.len() == 1 {

@@ -18,7 +18,7 @@ use culvert_control::{
     Resealed, Seal, login_key,
 };
 use culvert_delivery::guard::Rules;
-use culvert_delivery::{Delivery, TargetSettings};
+use culvert_delivery::{Delivery, Health as DestinationHealth, State, TargetSettings};
 use culvert_edge::login::Entry as LoginEntry;
 use culvert_edge::{Dial, Edge, Inherited, Snapshot};
 use culvert_events::HeaderRules;
@@ -1238,6 +1238,89 @@ fn delivery_samples(delivery: &Delivery) -> Vec<Sample> {
         "Outgoing connections the address guard refused",
         "rule",
         refused,
+    ));
+    samples.extend(destination_samples(delivery));
+    samples
+}
+
+/// How each destination is doing, as far as this node knows.
+fn destination_samples(delivery: &Delivery) -> Vec<Sample> {
+    type Read = fn(&DestinationHealth) -> u64;
+    let seconds = |at: Option<culvert_base::Timestamp>| {
+        at.and_then(|at| u64::try_from(at.unix_seconds()).ok())
+            .unwrap_or(0)
+    };
+    let healths = delivery.healths();
+    let each = |name, help, counter, read: &dyn Fn(&DestinationHealth) -> u64| -> Vec<Sample> {
+        let sample = |(id, health): &(String, DestinationHealth)| Sample {
+            name,
+            help,
+            label: Some(("destination", id.clone())),
+            counter,
+            value: read(health),
+        };
+        healths.iter().map(sample).collect()
+    };
+    let counters: [(_, _, Read); 5] = [
+        (
+            "destination_sent",
+            "Events that a destination took",
+            |health| health.sent,
+        ),
+        (
+            "destination_bytes",
+            "Bytes of events that a destination took",
+            |health| health.bytes,
+        ),
+        (
+            "destination_batches",
+            "Sends to a destination, repeated ones too",
+            |health| health.batches,
+        ),
+        (
+            "destination_dropped",
+            "Events for a destination that were lost",
+            |health| health.dropped,
+        ),
+        (
+            "destination_failures",
+            "Sends to a destination that failed",
+            |health| health.failures.iter().map(|(_, count)| count).sum(),
+        ),
+    ];
+    let gauges: [(_, _, Read); 3] = [
+        (
+            "destination_queued",
+            "Events waiting for a destination",
+            |health| health.queued,
+        ),
+        (
+            "destination_dead_letters",
+            "Dead letters kept of a destination",
+            |health| health.dead_lettered,
+        ),
+        (
+            "destination_state",
+            "0 ok, 1 retrying, 2 unhealthy",
+            |health| match health.state {
+                State::Ok => 0,
+                State::Retrying => 1,
+                State::Unhealthy => 2,
+            },
+        ),
+    ];
+    let mut samples = Vec::new();
+    for (name, help, read) in counters {
+        samples.extend(each(name, help, true, &read));
+    }
+    for (name, help, read) in gauges {
+        samples.extend(each(name, help, false, &read));
+    }
+    samples.extend(each(
+        "destination_last_success_seconds",
+        "When a destination last took a batch, in seconds since 1970",
+        false,
+        &|health| seconds(health.last_success_at),
     ));
     samples
 }

@@ -18,7 +18,7 @@ use crate::input;
 use crate::listfilter::{self, Field};
 use crate::seal::Seal;
 use crate::stored::Format;
-use crate::{Error, replay};
+use crate::{Error, replay, upkeep};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<EventDestination>();
 
@@ -119,6 +119,12 @@ impl Serialize for ShownTarget<'_> {
     }
 }
 
+const OPERATIONS: &[Extra] = &{
+    let [replay, get_replay] = replay::OPERATIONS;
+    let [test, health, letters, redrive] = upkeep::OPERATIONS;
+    [replay, get_replay, test, health, letters, redrive]
+};
+
 impl Resource for EventDestination {
     const NAME: &'static str = "event_destination";
     const COLLECTION: &'static str = "event_destinations";
@@ -137,7 +143,7 @@ impl Resource for EventDestination {
     ];
     const IN_USE: Option<Code> = Some(Code::new(5112));
     const CREATE_NEEDS_BODY: bool = true;
-    const OPERATIONS: &'static [Extra] = replay::OPERATIONS;
+    const OPERATIONS: &'static [Extra] = OPERATIONS;
 
     type Create = Create;
     type Update = Update;

@@ -12,6 +12,9 @@ pub mod debug;
 pub mod file;
 pub mod firehose;
 pub mod kinesis;
+pub mod nats;
+pub mod otlp;
+pub mod postgres;
 pub mod webhook;
 
 use std::fmt;
@@ -43,6 +46,9 @@ pub static ALL: &[&TargetType] = &[
     &file::TYPE,
     &firehose::TYPE,
     &kinesis::TYPE,
+    &nats::TYPE,
+    &otlp::TYPE,
+    &postgres::TYPE,
     &webhook::TYPE,
 ];
 
@@ -300,6 +306,21 @@ fn moment(envelope: &[u8]) -> Option<Timestamp> {
     }
     let stamped: Stamped<'_> = serde_json::from_slice(envelope).ok()?;
     Timestamp::parse(stamped.event_timestamp)
+}
+
+/// The type in an envelope, if it is one that can stand in names of topics and subjects.
+fn kind_of(envelope: &[u8]) -> Option<&str> {
+    #[derive(Deserialize)]
+    struct Typed<'a> {
+        event_type: &'a str,
+    }
+    let typed: Typed<'_> = serde_json::from_slice(envelope).ok()?;
+    let kind = typed.event_type;
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    (!kind.is_empty()
+        && kind.bytes().all(is_name)
+        && kind.split('.').all(|token| !token.is_empty()))
+    .then_some(kind)
 }
 
 /// The body of an HTML form.

@@ -92,6 +92,7 @@ fn answers_are_judged_by_the_table() {
             status,
             headers: HeaderMap::new(),
             retry_after: None,
+            body: Bytes::new(),
             text: String::new(),
         };
         let got = judge(&answer, &[]).err().map(|failure| failure.class);

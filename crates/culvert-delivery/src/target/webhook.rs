@@ -12,7 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use bytes::Bytes;
 use hmac::{Hmac, KeyInit, Mac};
-use http::{HeaderMap, HeaderName, HeaderValue, header};
+use http::{HeaderMap, HeaderValue, header};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -27,6 +27,7 @@ use super::{
 };
 use crate::batch::{Batch, BatchLimits, Delivery};
 use crate::guard::Place;
+use crate::headers;
 use crate::net::{Http, Net, TargetSettings};
 use crate::retry::FailureClass;
 
@@ -93,28 +94,10 @@ enum Encoding {
 
 const SECRET_PREFIX: &str = "whsec_";
 const SECRETS_MAX: usize = 3;
-const HEADERS_MAX: usize = 10;
-const HEADER_BYTES_MAX: usize = 4096;
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// The events of a batch in mode `single` are sent for no longer; the rest waits for the next
 /// attempt. Together with one timeout it stays below the worker's limit and its lease.
 const SINGLES_FOR: Duration = Duration::from_secs(25);
-const REDACTED: &str = "[redacted]";
-
-/// Names that are ours, or that the protocol owns.
-const FORBIDDEN_HEADERS: &[&str] = &[
-    "connection",
-    "expect",
-    "host",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
 
 /// Base64 with or without its padding.
 const LENIENT: GeneralPurpose = GeneralPurpose::new(
@@ -147,7 +130,7 @@ fn check(
             )
         })?;
     }
-    headers_of(config.headers.get_or_insert_default())?;
+    headers::read(NAME, config.headers.get_or_insert_default())?;
     config.mode.get_or_insert(Mode::Single);
     config.encoding.get_or_insert(Encoding::Envelope);
     let timeout = config.timeout.get_or_insert(Span(TIMEOUT)).0;
@@ -170,44 +153,6 @@ fn key_of(secret: &str) -> Option<Vec<u8>> {
     (24..=64).contains(&key.len()).then_some(key)
 }
 
-fn headers_of(given: &Map<String, Value>) -> Result<HeaderMap, Refusal> {
-    if given.len() > HEADERS_MAX {
-        return Err(invalid(NAME, "`headers` has more than 10 entries"));
-    }
-    let mut headers = HeaderMap::new();
-    for (name, value) in given {
-        let lower = name.to_ascii_lowercase();
-        if FORBIDDEN_HEADERS.contains(&lower.as_str())
-            || lower.starts_with("webhook-")
-            || lower.starts_with("content-")
-        {
-            return Err(invalid(
-                NAME,
-                format_args!("the header `{lower}` cannot be set"),
-            ));
-        }
-        let name: HeaderName = lower
-            .parse()
-            .map_err(|_| invalid(NAME, "a name in `headers` is not a header name"))?;
-        let value = value
-            .as_str()
-            .filter(|text| text.len() <= HEADER_BYTES_MAX && *text != REDACTED)
-            .and_then(|text| HeaderValue::from_str(text).ok())
-            .ok_or_else(|| {
-                invalid(
-                    NAME,
-                    format_args!(
-                        "the value of the header `{name}` is not header text of at most 4096 bytes"
-                    ),
-                )
-            })?;
-        if headers.insert(name, value).is_some() {
-            return Err(invalid(NAME, "a header is given twice"));
-        }
-    }
-    Ok(headers)
-}
-
 fn merge(stored: &Value, mut given: Value) -> Value {
     let Some(fields) = given.as_object_mut() else {
         return given;
@@ -222,33 +167,13 @@ fn merge(stored: &Value, mut given: Value) -> Value {
     {
         fields.insert("secrets".to_owned(), secrets.clone());
     }
-    let stored_headers = stored.get("headers").and_then(Value::as_object);
-    if let (Some(Value::Object(headers)), Some(stored)) =
-        (fields.get_mut("headers"), stored_headers)
-    {
-        for (name, value) in headers {
-            let kept = matches!(value.as_str(), Some("" | REDACTED)) || value.is_null();
-            let old = stored
-                .iter()
-                .find(|(old, _)| old.eq_ignore_ascii_case(name))
-                .map(|(_, value)| value);
-            if let (true, Some(old)) = (kept, old) {
-                *value = old.clone();
-            }
-        }
-    }
-    given
+    headers::merge(stored, given)
 }
 
 fn redact(stored: &Value) -> Value {
-    let mut shown = stored.clone();
+    let mut shown = headers::redact(stored);
     if let Some(fields) = shown.as_object_mut() {
         fields.insert("secrets".to_owned(), Value::Null);
-        if let Some(Value::Object(headers)) = fields.get_mut("headers") {
-            for (_, value) in headers {
-                *value = REDACTED.into();
-            }
-        }
     }
     shown
 }
@@ -264,12 +189,7 @@ fn open(stored: &Value, net: &Net, _: Whose<'_>) -> Result<Arc<dyn Target>, Refu
         .ok_or_else(|| invalid(NAME, "a stored secret cannot be read"))?;
     let headers = config.headers.unwrap_or_default();
     let mut to_scrub: Vec<Secret> = secrets.into_iter().map(Secret::new).collect();
-    to_scrub.extend(
-        headers
-            .values()
-            .filter_map(Value::as_str)
-            .map(|value| Secret::new(value.to_owned())),
-    );
+    to_scrub.extend(headers::secrets(&headers));
     let macs = keys
         .iter()
         .map(|key| Hmac::new_from_slice(key).expect("HMAC takes keys of every length"))
@@ -277,7 +197,7 @@ fn open(stored: &Value, net: &Net, _: Whose<'_>) -> Result<Arc<dyn Target>, Refu
     Ok(Arc::new(Webhook {
         place,
         macs,
-        headers: headers_of(&headers)?,
+        headers: headers::read(NAME, &headers)?,
         to_scrub,
         mode: config.mode.unwrap_or(Mode::Single),
         encoding: config.encoding.unwrap_or(Encoding::Envelope),

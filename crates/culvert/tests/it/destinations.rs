@@ -6,6 +6,8 @@ use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use culvert_base::{ManualClock, OsEntropy, Secret, Timestamp};
 use culvert_delivery::aws::OwnKeys;
 use culvert_delivery::batch::{Batch, OpenBatch};
@@ -14,11 +16,13 @@ use culvert_delivery::retry::FailureClass;
 use culvert_delivery::target::{Verdict, find};
 use culvert_delivery::{Net, TargetSettings, Whose};
 use culvert_store::BatchClass;
+use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use crate::harness::{Backend, Harness, Receiver, eventually};
+use crate::events_arrive::subscribe_debug;
+use crate::harness::{Backend, Harness, Receiver, backends, eventually, raw};
 
 const SUITE: &str = "destinations";
 
@@ -276,6 +280,198 @@ async fn roles_and_refusals_are_as_amazons_authentication_has_them() {
         "{}",
         names[0]
     );
+}
+
+/// Records decode by the published messages of OpenTelemetry, in both encodings.
+#[tokio::test(flavor = "multi_thread")]
+async fn log_records_decode_by_opentelemetrys_own_messages() {
+    let Some(mut library) = Partner::start("records.py") else {
+        return;
+    };
+    let culvert = Harness::start(&Backend::Sqlite).await;
+    for protocol in ["http/protobuf", "http/json"] {
+        let hook = Receiver::start().await;
+        let endpoint = format!("http://{}", hook.address);
+        let target = json!({"otlp": {"endpoint": endpoint, "protocol": protocol}});
+        let body = json!({"format": "json", "target": target});
+        let made = culvert.create("event_destinations", body).await;
+        let sources = json!([{"type": "api_key_created.v0"}]);
+        let body = json!({"destination_ids": [made["id"]], "sources": sources});
+        culvert.create("event_subscriptions", body).await;
+        let key = culvert
+            .create("api_keys", json!({"description": "é"}))
+            .await;
+        eventually("a request", async || !hook.received().is_empty()).await;
+        let request = hook.received().remove(0);
+        assert_eq!(request.path, "/v1/logs");
+        let question = json!({
+            "content_type": request.headers["content-type"].to_str().unwrap(),
+            "body": STANDARD.encode(&request.body),
+        });
+        let read = library.ask(&question).await;
+        assert_eq!(read["resource"]["service.name"], "culvert", "{protocol}");
+        let record = &read["records"][0];
+        assert_eq!(record["event_name"], "api_key_created.v0");
+        assert_eq!(record["severity_number"], 9);
+        assert_eq!(record["body"]["id"], key["id"]);
+        assert_eq!(record["body"]["description"], "é");
+        assert_eq!(record["attributes"]["principal.source"], "API");
+        assert!(
+            record["attributes"]["event_id"]
+                .as_str()
+                .unwrap()
+                .starts_with("ev_")
+        );
+        assert!(record["time_unix_nano"].as_u64().unwrap() > 1_700_000_000_000_000_000);
+    }
+    culvert.stop().await;
+}
+
+/// A destination can be tried, looked at, and given what it refused once more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_destination_is_tried_looked_at_and_given_its_dead_letters_again() {
+    for backend in backends().await {
+        let culvert = Harness::start(&backend).await;
+        let hook = Receiver::start().await;
+        let subscription =
+            subscribe_debug(&culvert, &hook, json!([{"type": "api_key_created.v0"}])).await;
+        let id = subscription["destinations"][0]["id"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        let one = format!("/event_destinations/{id}");
+        let post = async |path: &str, body: Value| {
+            let path = format!("{one}{path}");
+            let made = culvert.call(Method::POST, &path, Some(body)).await;
+            assert_eq!(made.status, 200, "{path}");
+            made.body
+        };
+        let get = async |path: &str| {
+            let path = format!("{one}{path}");
+            culvert.call(Method::GET, &path, None).await.body
+        };
+        eventually("the destination is active", async || {
+            post("/test", json!({})).await["delivered"] == true
+        })
+        .await;
+        assert_eq!(hook.wait_for("test", 1).await[0]["object"], json!({}));
+        hook.answer_with(StatusCode::UNPROCESSABLE_ENTITY);
+        let tested = post("/test", json!({})).await;
+        assert_eq!(
+            tested,
+            json!({"delivered": false, "error": "permanent 422: received"})
+        );
+        assert_eq!(get("/health").await["state"], "ok", "a test is no delivery");
+
+        let key = culvert.create("api_keys", json!({})).await;
+        let mut letters = Value::Null;
+        eventually("a dead letter", async || {
+            letters = get("/dead_letters").await;
+            letters["dead_letters"] != json!([])
+        })
+        .await;
+        let letter = &letters["dead_letters"][0];
+        assert_eq!(letter["events"][0]["object"]["id"], key["id"]);
+        assert_eq!(letter["class"], "audit");
+        assert_eq!(
+            letter["reason"],
+            json!({"class": "permanent", "code": "422", "text": "received"})
+        );
+        assert_eq!(letters["next_page_uri"], Value::Null);
+        let page = get("/dead_letters?limit=1").await;
+        let next = page["next_page_uri"].as_str().unwrap();
+        assert!(next.ends_with(&format!(
+            "{one}/dead_letters?before_id={}&limit=1",
+            letter["id"].as_str().unwrap()
+        )));
+        let health = get("/health").await;
+        assert_eq!(health["state"], "retrying");
+        assert_eq!(health["last_error"]["code"], "422");
+        let metrics = raw(culvert.metrics, b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n")
+            .await
+            .text;
+        assert!(
+            metrics.contains(&format!(
+                "culvert_destination_state{{destination=\"{id}\"}} 1"
+            )),
+            "{metrics}"
+        );
+
+        hook.answer_with(StatusCode::OK);
+        let of_another = json!({"ids": ["999999"]});
+        assert_eq!(
+            post("/dead_letters/redrive", of_another).await["redriven"],
+            0
+        );
+        let before = hook.received().len();
+        assert_eq!(
+            post("/dead_letters/redrive", json!({})).await["redriven"],
+            1
+        );
+        eventually("the event again", async || hook.received().len() > before).await;
+        let again = hook.received().pop().unwrap().json();
+        assert_eq!(again[0]["event_id"], letter["events"][0]["event_id"]);
+        eventually("all is well", async || {
+            get("/health").await["state"] == "ok"
+        })
+        .await;
+        assert_eq!(get("/dead_letters").await["dead_letters"], json!([]));
+        culvert.stop().await;
+    }
+}
+
+/// Refused credentials cost no audit event: a PATCH with good ones lets it through at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_destination_with_a_refused_key_recovers_by_a_patch() {
+    let datadog = Receiver::start().await;
+    let url = format!("http://{}", datadog.address);
+    let culvert = Harness::start_with(&Backend::Sqlite, |settings| {
+        settings.destinations.datadog.base_url = url;
+    })
+    .await;
+    datadog.answer_with(StatusCode::FORBIDDEN);
+    let target = |key: &str| json!({"datadog": {"api_key": key, "service": "edge"}});
+    let body = json!({"format": "json", "target": target("dd-wr0ng-key")});
+    let made = culvert.create("event_destinations", body).await;
+    let sources = json!([{"type": "api_key_created.v0"}]);
+    let body = json!({"destination_ids": [made["id"]], "sources": sources});
+    culvert.create("event_subscriptions", body).await;
+    culvert.create("api_keys", json!({})).await;
+    let one = format!("/event_destinations/{}", made["id"].as_str().unwrap());
+    let mut health = Value::Null;
+    eventually("the destination is unhealthy", async || {
+        let path = format!("{one}/health");
+        health = culvert.call(Method::GET, &path, None).await.body;
+        health["state"] == "unhealthy"
+    })
+    .await;
+    assert_eq!(
+        health["last_error"],
+        json!({"class": "auth", "code": "403", "text": "received"})
+    );
+    assert_eq!(health["queued"], 1);
+
+    datadog.answer_with(StatusCode::ACCEPTED);
+    let before = datadog.received().len();
+    let body = json!({"target": target("dd-g00d-key")});
+    let patched = culvert.call(Method::PATCH, &one, Some(body)).await;
+    assert_eq!(patched.body["target"]["datadog"]["api_key"], Value::Null);
+    let good = || {
+        let requests = datadog.received().into_iter().skip(before);
+        let mut good = requests.filter(|request| request.headers["dd-api-key"] == "dd-g00d-key");
+        good.next()
+    };
+    eventually("the event with the good key", async || good().is_some()).await;
+    let request = good().unwrap();
+    assert_eq!(request.path, "/api/v2/logs");
+    assert_eq!(request.headers["content-encoding"], "gzip");
+    eventually("all is well", async || {
+        let path = format!("{one}/health");
+        let health = culvert.call(Method::GET, &path, None).await.body;
+        health["state"] == "ok" && health["queued"] == 0 && health["sent"] == 1
+    })
+    .await;
+    culvert.stop().await;
 }
 
 /// The scheme's own library takes every request and refuses one that was touched.

@@ -1,0 +1,335 @@
+//! Looking after a destination: a test event, its health, what it refused for good, and sending that
+//! again. Nothing of it changes an object.
+
+use culvert_base::{Code, Fault, Refusal, Timestamp};
+use culvert_delivery::Health;
+use culvert_delivery::batch::Batch;
+use culvert_store::{BatchClass, DeadLetter};
+use schemars::{JsonSchema, SchemaGenerator};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::operation::{Answer, BodySpec, Call, Method, Parameter, Reply, Status};
+use crate::resource::event_destination::{self, EventDestination};
+use crate::resource::{Extra, Running, value_refusal};
+use crate::{Control, Error, input, page, service, stored};
+
+/// Dead letters of one page, unless fewer are asked for.
+const LETTERS_MAX: u32 = 20;
+/// Dead letters that are sent again by one call.
+const REDRIVEN_MAX: usize = 1000;
+const WRONG: Code = Code::new(5140);
+
+/// The operations.
+pub(crate) const OPERATIONS: [Extra; 4] = [
+    Extra {
+        name: "test",
+        method: Method::Post,
+        suffix: "/test",
+        doc: "Sends a test event to an event destination, once, and says what became of it.",
+        body: None,
+        answer: ok(SchemaGenerator::subschema_for::<Tested>),
+        query: &[],
+        run: run_test,
+    },
+    Extra {
+        name: "get_health",
+        method: Method::Get,
+        suffix: "/health",
+        doc: "Shows how an event destination is doing, as far as the node that answers knows.",
+        body: None,
+        answer: ok(SchemaGenerator::subschema_for::<HealthView<'static>>),
+        query: &[],
+        run: run_health,
+    },
+    Extra {
+        name: "list_dead_letters",
+        method: Method::Get,
+        suffix: "/dead_letters",
+        doc: "Lists batches that an event destination refused for good or that grew too old, newest first.",
+        body: None,
+        answer: ok(SchemaGenerator::subschema_for::<Letters>),
+        query: PAGES,
+        run: run_letters,
+    },
+    Extra {
+        name: "redrive",
+        method: Method::Post,
+        suffix: "/dead_letters/redrive",
+        doc: "Puts dead letters back at the end of the destination's queue.",
+        body: Some(BodySpec {
+            schema: SchemaGenerator::subschema_for::<Redrive>,
+            required: false,
+        }),
+        answer: ok(SchemaGenerator::subschema_for::<Redriven>),
+        query: &[],
+        run: run_redrive,
+    },
+];
+
+const PAGES: &[Parameter] = &[
+    Parameter {
+        name: "limit",
+        doc: "Dead letters of one page: 1 to 100, 20 by default.",
+        repeatable: false,
+        within: Some((1, 100)),
+    },
+    Parameter {
+        name: "before_id",
+        doc: "Only dead letters older than this one.",
+        repeatable: false,
+        within: None,
+    },
+];
+
+const fn ok(schema: fn(&mut SchemaGenerator) -> schemars::Schema) -> Answer {
+    Answer {
+        status: Status::Ok,
+        schema: Some(schema),
+    }
+}
+
+/// What became of a test event.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "EventDestinationTest")]
+struct Tested {
+    /// Whether the destination took it.
+    delivered: bool,
+    /// Why not: class, the other side's code, a sentence.
+    error: Option<String>,
+}
+
+/// How a destination is doing. Counters begin anew with each start of the node.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "EventDestinationHealth")]
+struct HealthView<'a> {
+    /// `ok`, `retrying`, or `unhealthy` when somebody must act or twenty sends in a row failed.
+    state: &'a str,
+    #[schemars(with = "Option<String>")]
+    last_success_at: Option<Timestamp>,
+    #[schemars(with = "Option<String>")]
+    last_error_at: Option<Timestamp>,
+    last_error: Option<Why<'a>>,
+    /// Events waiting.
+    queued: u64,
+    /// Events lost.
+    dropped: u64,
+    /// Dead letters kept.
+    dead_lettered: u64,
+    /// Events delivered.
+    sent: u64,
+    /// Bytes of events delivered.
+    bytes: u64,
+    /// Sends, repeated ones too.
+    batches: u64,
+    /// Failed sends by class.
+    failures: std::collections::BTreeMap<&'a str, u64>,
+}
+
+/// Why something was not taken.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "EventDeliveryFailure")]
+struct Why<'a> {
+    /// `retryable`, `auth`, `config`, `split`, `permanent`, `unknown` or `gone`.
+    class: &'a str,
+    /// The other side's code: an HTTP status or a word.
+    code: &'a str,
+    /// A sentence.
+    text: &'a str,
+}
+
+/// One page of dead letters.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "EventDeadLetterList")]
+struct Letters {
+    dead_letters: Vec<Letter>,
+    /// Path of the page after this one, if there may be one.
+    next_page_uri: Option<String>,
+}
+
+/// A batch that was given up.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "EventDeadLetter")]
+struct Letter {
+    id: String,
+    /// `audit` or `traffic`.
+    class: &'static str,
+    /// Sends before it was given up.
+    attempts: u32,
+    #[schemars(with = "String")]
+    first_at: Timestamp,
+    #[schemars(with = "String")]
+    buried_at: Timestamp,
+    reason: Reason,
+    /// Its events as they were sent.
+    #[schemars(with = "Vec<serde_json::Map<String, Value>>")]
+    events: Vec<Box<RawValue>>,
+}
+
+/// The same with text of its own.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "EventDeadLetterReason")]
+struct Reason {
+    /// Class of the last failure.
+    class: String,
+    /// The other side's code.
+    code: String,
+    /// A sentence.
+    text: String,
+}
+
+/// Which dead letters to send again.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "EventRedrive", transform = input::create_schema)]
+struct Redrive {
+    /// Ids of dead letters; the newest 1000 when empty.
+    ids: Vec<String>,
+}
+
+/// What is sent again.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "EventRedriven")]
+struct Redriven {
+    /// Dead letters that are in the queue again.
+    redriven: u32,
+}
+
+/// The destination that the path names.
+async fn named(control: &Control, call: &Call) -> Result<String, Error> {
+    let cx = control.cx(&call.caller, &call.base);
+    let found = service::named(&cx, &event_destination::TYPE, call).await?;
+    Ok(found.ok_or_else(Refusal::not_found)?.head.id)
+}
+
+fn run_test(control: &Control, call: Call) -> Running<'_> {
+    Box::pin(async move {
+        let id = named(control, &call).await?;
+        call.caller.may_write()?;
+        let error = control.delivery.send_test(&id).await.err();
+        Ok(Reply::Ok(stored::write(&Tested {
+            delivered: error.is_none(),
+            error,
+        })?))
+    })
+}
+
+fn run_health(control: &Control, call: Call) -> Running<'_> {
+    Box::pin(async move {
+        let id = named(control, &call).await?;
+        let health = control.delivery.health(&id).unwrap_or_else(Health::unknown);
+        let last_error = health.last_error.as_ref();
+        Ok(Reply::Ok(stored::write(&HealthView {
+            state: health.state.name(),
+            last_success_at: health.last_success_at,
+            last_error_at: health.last_error_at,
+            last_error: last_error.map(|failure| Why {
+                class: failure.class.name(),
+                code: &failure.code,
+                text: &failure.text,
+            }),
+            queued: health.queued,
+            dropped: health.dropped,
+            dead_lettered: health.dead_lettered,
+            sent: health.sent,
+            bytes: health.bytes,
+            batches: health.batches,
+            failures: health.failures.iter().copied().collect(),
+        })?))
+    })
+}
+
+fn run_letters(control: &Control, call: Call) -> Running<'_> {
+    Box::pin(async move {
+        let id = named(control, &call).await?;
+        let given = |name: &str| {
+            let found = call.query.iter().find(|(given, _)| given == name);
+            found
+                .map(|(_, value)| value.as_str())
+                .filter(|value| !value.is_empty())
+        };
+        let limit = given("limit").map_or(Ok(LETTERS_MAX), page::limit)?;
+        let before = given("before_id").map(number).transpose()?;
+        let found = control.delivery.dead_letters(&id, before, limit).await?;
+        let more = u32::try_from(found.len()).is_ok_and(|count| count == limit);
+        let last = found.last().filter(|_| more).map(|letter| letter.id);
+        let next_page_uri = last.map(|last| {
+            let collection = event_destination::TYPE.collection;
+            format!(
+                "{}/{collection}/{id}/dead_letters?before_id={last}&limit={limit}",
+                call.base
+            )
+        });
+        let dead_letters = found.into_iter().map(shown).collect::<Result<_, _>>()?;
+        Ok(Reply::Ok(stored::write(&Letters {
+            dead_letters,
+            next_page_uri,
+        })?))
+    })
+}
+
+fn run_redrive(control: &Control, call: Call) -> Running<'_> {
+    Box::pin(async move {
+        let input: Redrive =
+            input::create(call.body.clone()).map_err(value_refusal::<EventDestination>)?;
+        let id = named(control, &call).await?;
+        call.caller.may_write()?;
+        if input.ids.len() > REDRIVEN_MAX {
+            return Err(Refusal::new(WRONG, "`ids` has more than 1000 entries.").into());
+        }
+        let mut ids = input
+            .ids
+            .iter()
+            .map(|text| number(text))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut before = None;
+        while input.ids.is_empty() && ids.len() < REDRIVEN_MAX {
+            let page = control.delivery.dead_letters(&id, before, 100).await?;
+            let Some(last) = page.last() else { break };
+            before = Some(last.id);
+            ids.extend(page.iter().map(|letter| letter.id));
+        }
+        // The oldest first, so that their order stays.
+        ids.sort_unstable();
+        ids.dedup();
+        let redriven = control.delivery.redrive(&id, &ids).await?;
+        Ok(Reply::Ok(stored::write(&Redriven { redriven })?))
+    })
+}
+
+fn number(text: &str) -> Result<i64, Refusal> {
+    let number = text.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| Refusal::new(WRONG, "The id of a dead letter is a whole number."))
+}
+
+fn shown(letter: DeadLetter) -> Result<Letter, Fault> {
+    let doing = "reading a dead letter";
+    let class = letter.class;
+    let batch = Batch::read(letter.destination.into(), class, letter.body);
+    let events = match &batch {
+        Ok(batch) => batch
+            .deliveries()
+            .map(|delivery| serde_json::from_slice(delivery.envelope))
+            .collect::<Result<_, _>>()
+            .map_err(|error| Fault::new(doing, error))?,
+        // It was buried because of that.
+        Err(_) => Vec::new(),
+    };
+    Ok(Letter {
+        id: letter.id.to_string(),
+        class: match class {
+            BatchClass::Audit => "audit",
+            BatchClass::Traffic => "traffic",
+        },
+        attempts: letter.attempts,
+        first_at: letter.first_at,
+        buried_at: letter.buried_at,
+        reason: Reason {
+            class: letter.why.class,
+            code: letter.why.code,
+            text: letter.why.text,
+        },
+        events,
+    })
+}

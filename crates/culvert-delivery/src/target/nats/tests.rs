@@ -1,0 +1,290 @@
+use std::net::IpAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use async_nats::jetstream::stream;
+use culvert_base::OsEntropy;
+use serde_json::json;
+
+use super::*;
+use crate::fake::{WHOSE, batch, envelope, failure, local_settings, pair, target};
+use crate::net::Resolve;
+
+/// A NATS server of a test's own, with JetStream, a user and a password.
+struct Server {
+    child: Child,
+    port: u16,
+    _folder: tempfile::TempDir,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+impl Server {
+    /// `None`, told aloud, where there is no `nats-server`.
+    #[expect(clippy::print_stdout, reason = "what is skipped is said")]
+    async fn start(more: &[&str]) -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name).display().to_string();
+        // Port -1: a free one, that the server writes into a file.
+        let started = Command::new("nats-server")
+            .args(["-a", "127.0.0.1", "-p", "-1", "-js", "-sd", &at("js")])
+            .args(["--user", "culvert", "--pass", "n4ts-s3cr3t"])
+            .args(["--ports_file_dir", &folder.path().display().to_string()])
+            .args(more)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let Ok(child) = started else {
+            println!("skipped: `nats-server` is not here");
+            return None;
+        };
+        let ports = folder
+            .path()
+            .join(format!("nats-server_{}.ports", child.id()));
+        let mut server = Self {
+            child,
+            port: 0,
+            _folder: folder,
+        };
+        let began = std::time::Instant::now();
+        while server.port == 0 {
+            assert!(
+                began.elapsed() < Duration::from_secs(60),
+                "the server never said its port"
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            server.port = port_in(&ports).unwrap_or(0);
+        }
+        Some(server)
+    }
+
+    fn config(&self, prefix: &str) -> Value {
+        json!({
+            "urls": [format!("nats://127.0.0.1:{}", self.port)],
+            "tls": false,
+            "subject_prefix": prefix,
+            "credentials": {"user": "culvert", "password": "n4ts-s3cr3t"},
+        })
+    }
+
+    async fn jetstream(&self) -> jetstream::Context {
+        let options =
+            ConnectOptions::with_user_and_password("culvert".into(), "n4ts-s3cr3t".into());
+        let address = format!("nats://127.0.0.1:{}", self.port);
+        jetstream::new(options.connect(address).await.unwrap())
+    }
+}
+
+fn port_in(file: &Path) -> Option<u16> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let ports: Value = serde_json::from_str(&text).ok()?;
+    let urls = ports["nats"].as_array()?;
+    urls.first()?.as_str()?.rsplit(':').next()?.parse().ok()
+}
+
+#[tokio::test]
+async fn events_are_messages_that_a_stream_stores_once() {
+    let Some(server) = Server::start(&[]).await else {
+        return;
+    };
+    let context = server.jetstream().await;
+    let mut stream = context
+        .create_stream(stream::Config {
+            name: "EVENTS".into(),
+            subjects: vec!["a.events.>".into()],
+            ..stream::Config::default()
+        })
+        .await
+        .unwrap();
+    let nats = target(&TYPE, &server.config("a.events"), |_| {});
+    let [one, two] = pair();
+    for class in [BatchClass::Audit, BatchClass::Traffic] {
+        // The second round has the same ids.
+        let sent = nats.send(&batch(class, &[&one, &two])).await;
+        assert_eq!(sent, Verdict::Delivered);
+    }
+    assert_eq!(stream.info().await.unwrap().state.messages, 2);
+    let message = stream.get_raw_message(1).await.unwrap();
+    assert_eq!(message.subject.as_str(), "a.events.ac_1.test");
+    assert_eq!(message.payload, one.as_bytes());
+    let header = |name: &str| {
+        message
+            .headers
+            .get(name)
+            .map(|value| value.as_str().to_owned())
+    };
+    assert_eq!(header("Nats-Msg-Id").as_deref(), Some("ev_1:esb_1"));
+    assert_eq!(header("content-type").as_deref(), Some("application/json"));
+
+    let many: Vec<String> = (10..1010)
+        .map(|id| envelope(id, "2027-01-15T08:00:00.000Z"))
+        .collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let sent = nats.send(&batch(BatchClass::Traffic, &many)).await;
+    assert_eq!(sent, Verdict::Delivered);
+    assert_eq!(stream.info().await.unwrap().state.messages, 1002);
+    let last = stream.get_raw_message(1002).await.unwrap();
+    assert!(
+        last.payload.starts_with(br#"{"event_id":"ev_1009""#),
+        "in order"
+    );
+}
+
+#[tokio::test]
+async fn refusals_of_the_server_have_their_class() {
+    let Some(server) = Server::start(&[]).await else {
+        return;
+    };
+    let [one, two] = pair();
+    let batch = batch(BatchClass::Traffic, &[&one, &two]);
+    let send = async |config: Value| target(&TYPE, &config, |_| {}).send(&batch).await;
+    let class_of_first = |verdict: Verdict| match verdict {
+        Verdict::Failed(failure) => (failure.class, failure.code),
+        Verdict::Partial(outcomes) => match &outcomes[0] {
+            Outcome::Failed(failure) => (failure.class, failure.code.clone()),
+            other => panic!("not failed: {other:?}"),
+        },
+        Verdict::Delivered => panic!("delivered"),
+    };
+    let nowhere = send(server.config("no.stream")).await;
+    assert_eq!(
+        class_of_first(nowhere),
+        (FailureClass::Config, "503".into())
+    );
+
+    let context = server.jetstream().await;
+    let config = stream::Config {
+        name: "OTHER".into(),
+        subjects: vec!["b.events.>".into()],
+        ..stream::Config::default()
+    };
+    context.create_stream(config).await.unwrap();
+    let mut config = server.config("b.events");
+    config["stream"] = "EVENTS".into();
+    assert_eq!(
+        class_of_first(send(config).await),
+        (FailureClass::Config, "10060".into())
+    );
+
+    let mut config = server.config("b.events");
+    config["credentials"]["password"] = "wrong-s3cr3t".into();
+    let refused = failure(send(config).await);
+    assert_eq!(refused.class, FailureClass::Auth, "{refused}");
+    assert!(!refused.text.contains("s3cr3t"));
+}
+
+#[derive(Debug)]
+struct Here;
+
+impl Resolve for Here {
+    fn resolve<'a>(&'a self, host: &'a str) -> BoxFuture<'a, Result<Vec<IpAddr>, String>> {
+        Box::pin(async move {
+            match host {
+                "nats.example" | "other.example" => Ok(vec![[127, 0, 0, 1].into()]),
+                _ => Err("the host name does not resolve".into()),
+            }
+        })
+    }
+}
+
+/// The library connects to an address, and the certificate must be that of the name all the same.
+#[tokio::test]
+async fn certificates_are_verified_for_the_name_in_the_url() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = rcgen::generate_simple_self_signed(["nats.example".to_owned()]).unwrap();
+    let at = |name: &str| folder.path().join(name);
+    std::fs::write(at("cert.pem"), made.cert.pem()).unwrap();
+    std::fs::write(at("key.pem"), made.signing_key.serialize_pem()).unwrap();
+    let (cert, key) = (
+        at("cert.pem").display().to_string(),
+        at("key.pem").display().to_string(),
+    );
+    let tls = ["--tls", "--tlscert", &cert, "--tlskey", &key];
+    let Some(server) = Server::start(&tls).await else {
+        return;
+    };
+    let mut settings = local_settings();
+    settings.extra_ca_file = Some(at("cert.pem"));
+    let clock = Arc::new(culvert_base::SystemClock);
+    let net = Net::with_resolver(settings.clone(), clock, Arc::new(OsEntropy), Arc::new(Here));
+    let [one, two] = pair();
+    let batch = batch(BatchClass::Audit, &[&one, &two]);
+    for (host, code) in [
+        ("nats.example", "503"),
+        ("other.example", "connection"),
+        ("gone.example", "connection"),
+    ] {
+        let mut config = server.config("c.events");
+        config["urls"] = json!([format!("tls://{host}:{}", server.port)]);
+        config["tls"] = true.into();
+        let stored = check(&config, &settings, &OsEntropy).unwrap().stored;
+        let nats = open(&stored, &net, WHOSE).unwrap();
+        // Let in, it finds no stream; a certificate of another name lets nobody in.
+        let failure = match nats.send(&batch).await {
+            Verdict::Failed(failure) => failure,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(failure.code, code, "{host}: {failure}");
+    }
+}
+
+#[test]
+fn what_is_refused_and_what_is_kept() {
+    let good = json!({"urls": ["nats://nats.example"]});
+    let stored = check(&good, &TargetSettings::default(), &OsEntropy)
+        .unwrap()
+        .stored;
+    assert_eq!(stored["subject_prefix"], "culvert.events");
+    for (field, value, says) in [
+        ("urls", json!([]), "1 to 16"),
+        ("urls", json!(["nats://127.0.0.1:4222"]), "loopback"),
+        ("urls", json!(["http://nats.example"]), "must start with"),
+        (
+            "urls",
+            json!(["nats://u:p@nats.example"]),
+            "user or password",
+        ),
+        ("urls", json!(["nats://nats.example/x"]), "path"),
+        ("tls", json!(false), "`tls` must be on"),
+        ("stream", json!("a b"), "`stream`"),
+        ("subject_prefix", json!("a..b"), "`subject_prefix`"),
+        ("subject_prefix", json!("a.>"), "`subject_prefix`"),
+        (
+            "credentials",
+            json!({"token": "t", "user": "u", "password": "p"}),
+            "one of",
+        ),
+        ("credentials", json!({"user": "u"}), "one of"),
+        ("credentials", json!({"nkey_seed": "hidden"}), "one of"),
+        ("credentials", json!({"creds": "hidden"}), "one of"),
+    ] {
+        let mut given = good.clone();
+        given[field] = value;
+        let refusal = check(&given, &TargetSettings::default(), &OsEntropy).unwrap_err();
+        assert!(
+            refusal.message.contains(says),
+            "{given}: {}",
+            refusal.message
+        );
+        assert!(!refusal.message.contains("hidden"));
+    }
+    let given = json!({"urls": ["nats://nats.example"], "credentials": {"user": "u", "password": "hidden"}});
+    let stored = check(&given, &TargetSettings::default(), &OsEntropy)
+        .unwrap()
+        .stored;
+    let shown = (TYPE.redact)(&stored);
+    assert!(!shown.to_string().contains("hidden"));
+    assert_eq!((TYPE.merge)(&stored, shown), stored);
+    let without = json!({"urls": ["nats://nats.example"], "credentials": {"user": "u"}});
+    assert_eq!(
+        (TYPE.merge)(&stored, without)["credentials"]["password"],
+        "hidden"
+    );
+    let token = json!({"credentials": {"token": "t"}});
+    assert_eq!((TYPE.merge)(&stored, token.clone()), token);
+}

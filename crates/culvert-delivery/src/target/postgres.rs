@@ -1,0 +1,391 @@
+//! `postgres`: events as rows of a PostgreSQL table.
+//!
+//! A batch is one statement, so it is stored whole or not at all; a row that is there already, by event
+//! and subscription, stays as it is. Rows:
+//!
+//! ```sql
+//! event_id text, subscription_id text, event_type text, event_timestamp timestamptz,
+//! account_id text, principal jsonb, object jsonb, PRIMARY KEY (event_id, subscription_id)
+//! ```
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
+use tokio_postgres::config::SslMode;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
+use tokio_postgres::{Client, Statement};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client;
+
+use culvert_base::{BoxFuture, Entropy, Refusal, Secret};
+
+use super::{
+    Checked, Failure, Target, TargetType, Verdict, Whose, hide, invalid, keep_secret, parse, scrub,
+    stored,
+};
+use crate::batch::{Batch, BatchLimits};
+use crate::net::{Net, TargetSettings};
+use crate::peer::{Peer, Scheme};
+use crate::retry::FailureClass;
+
+const NAME: &str = "postgres";
+const TABLE: &str = "culvert_events";
+const SCHEMES: &[Scheme] = &[
+    Scheme {
+        name: "postgres",
+        port: 5432,
+    },
+    Scheme {
+        name: "postgresql",
+        port: 5432,
+    },
+];
+const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
+
+/// This target.
+pub static TYPE: TargetType = TargetType {
+    name: NAME,
+    doc: "Inserts each event as a row of a PostgreSQL table.",
+    limits: BatchLimits {
+        events_max: 1000,
+        bytes_max: 1 << 20,
+    },
+    schema: |generator| generator.subschema_for::<Config>(),
+    check,
+    merge: |stored, mut given| {
+        keep_secret(stored, &mut given, "", "password");
+        given
+    },
+    redact: |stored| hide(stored, "/password", Value::Null),
+    open,
+};
+
+/// Configuration of the `postgres` target.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "PostgresTarget")]
+struct Config {
+    /// Where the database is: `postgres://<host>:<port>/<database>`, without user and password.
+    url: String,
+    /// Whether the connection is secured by TLS and the certificate verified. `true` by default;
+    /// `false` only where the server allows plain connections.
+    #[serde(default)]
+    tls: Option<bool>,
+    /// The user.
+    user: String,
+    /// The user's password. Never shown again.
+    #[serde(default)]
+    password: Option<String>,
+    /// The table, with its schema if that is not the user's: `culvert_events` by default.
+    #[serde(default)]
+    table: Option<String>,
+    /// Whether to make the table when it is not there. `true` by default.
+    #[serde(default)]
+    create_table: Option<bool>,
+}
+
+fn check(given: &Value, settings: &TargetSettings, _: &dyn Entropy) -> Result<Checked, Refusal> {
+    let mut config: Config = parse(NAME, given)?;
+    peer(&config, settings)?;
+    let password = config.password.as_deref().unwrap_or_default();
+    for (name, text) in [("user", config.user.as_str()), ("password", password)] {
+        if text.len() > 512 || text.contains('\0') || (name == "user" && text.is_empty()) {
+            return Err(invalid(
+                NAME,
+                format_args!("`{name}` must be at most 512 bytes"),
+            ));
+        }
+    }
+    quoted(config.table.get_or_insert_with(|| TABLE.to_owned())).ok_or_else(|| {
+        invalid(
+            NAME,
+            "`table` must be a name of letters, digits and `_`, with or without a schema",
+        )
+    })?;
+    config.tls.get_or_insert(true);
+    config.create_table.get_or_insert(true);
+    Ok(stored(&config))
+}
+
+fn peer(config: &Config, settings: &TargetSettings) -> Result<Peer, Refusal> {
+    let refused = |why: &str| invalid(NAME, format_args!("`url` is refused: {why}"));
+    let peer = Peer::parse(
+        &config.url,
+        SCHEMES,
+        config.tls.unwrap_or(true),
+        &settings.rules,
+    )
+    .map_err(|why| refused(&why))?;
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+    if peer.path.is_empty() || peer.path.len() > 63 || !peer.path.chars().all(is_name) {
+        return Err(refused("its path must be the name of a database"));
+    }
+    Ok(peer)
+}
+
+/// The name of a table as SQL has it.
+fn quoted(table: &str) -> Option<String> {
+    let parts: Vec<&str> = table.split('.').collect();
+    let is_name = |part: &&str| {
+        (1..=63).contains(&part.len())
+            && part
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+            && !part.starts_with(|c: char| c.is_ascii_digit())
+    };
+    let quoted: Vec<String> = parts.iter().map(|part| format!("\"{part}\"")).collect();
+    (parts.len() <= 2 && parts.iter().all(is_name)).then(|| quoted.join("."))
+}
+
+fn open(stored: &Value, net: &Net, _: Whose<'_>) -> Result<Arc<dyn Target>, Refusal> {
+    let config: Config = parse(NAME, stored)?;
+    let table = quoted(config.table.as_deref().unwrap_or(TABLE))
+        .ok_or_else(|| invalid(NAME, "`table` is no name"))?;
+    Ok(Arc::new(Postgres {
+        peer: peer(&config, net.settings())?,
+        user: config.user,
+        password: Secret::new(config.password.unwrap_or_default()),
+        table,
+        creates: config.create_table.unwrap_or(true),
+        kept: Mutex::new(None),
+        net: net.clone(),
+    }))
+}
+
+struct Postgres {
+    peer: Peer,
+    user: String,
+    password: Secret,
+    table: String,
+    creates: bool,
+    /// A connection that did what it was told; taken out while it works.
+    kept: Mutex<Option<Live>>,
+    net: Net,
+}
+
+impl std::fmt::Debug for Postgres {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Postgres")
+            .field("table", &self.table)
+            .finish_non_exhaustive()
+    }
+}
+
+struct Live {
+    client: Client,
+    insert: Statement,
+    /// Moves its bytes; ends with it.
+    _driver: JoinSet<()>,
+}
+
+impl Target for Postgres {
+    fn send<'a>(&'a self, batch: &'a Batch) -> BoxFuture<'a, Verdict> {
+        Box::pin(async move {
+            match self.insert(batch).await {
+                Ok(()) => Verdict::Delivered,
+                Err(failure) => Verdict::Failed(failure),
+            }
+        })
+    }
+
+    fn limits(&self) -> BatchLimits {
+        TYPE.limits
+    }
+}
+
+impl Postgres {
+    async fn insert(&self, batch: &Batch) -> Result<(), Failure> {
+        let mut kept = self.kept.lock().await;
+        let live = match kept.take().filter(|live| !live.client.is_closed()) {
+            Some(live) => live,
+            None => tokio::time::timeout(CONNECT_DEADLINE, self.connect())
+                .await
+                .map_err(|_| {
+                    let text = "the database did not let us in within 10 s";
+                    Failure::new(FailureClass::Retryable, "timeout", text)
+                })??,
+        };
+        let lines: Vec<&str> = batch
+            .deliveries()
+            .map(|delivery| std::str::from_utf8(delivery.envelope))
+            .collect::<Result<_, _>>()
+            .map_err(|_| Failure::new(FailureClass::Permanent, "text", "an event is not text"))?;
+        let subscriptions: Vec<&str> = batch
+            .deliveries()
+            .map(|delivery| &**delivery.subscription)
+            .collect();
+        let inserted = live
+            .client
+            .execute(&live.insert, &[&lines, &subscriptions])
+            .await;
+        match inserted {
+            Ok(_) => {
+                *kept = Some(live);
+                Ok(())
+            }
+            Err(error) => Err(self.blame(&error, true)),
+        }
+    }
+
+    async fn connect(&self) -> Result<Live, Failure> {
+        let stream = self.net.dial(&self.peer.host, self.peer.port).await?;
+        let mut config = tokio_postgres::Config::new();
+        config
+            .user(&self.user)
+            .dbname(&self.peer.path)
+            .application_name("culvert")
+            // A statement does not outlive the send that it is of.
+            .options("-c statement_timeout=25000");
+        if !self.password.is_empty() {
+            config.password(self.password.reveal());
+        }
+        config.ssl_mode(match self.peer.is_tls {
+            true => SslMode::Require,
+            false => SslMode::Disable,
+        });
+        let tls = match (self.peer.is_tls, self.peer.server_name()) {
+            (true, Some(name)) => Some((self.net.tls_without_alpn().await?, name)),
+            _ => None,
+        };
+        let (client, connection) = config
+            .connect_raw(stream, Tls(tls))
+            .await
+            .map_err(|error| self.blame(&error, false))?;
+        let mut driver = JoinSet::new();
+        driver.spawn(async move {
+            // How it ended shows at the next statement.
+            drop(connection.await);
+        });
+        let table = &self.table;
+        if self.creates {
+            let create = format!(
+                "CREATE TABLE IF NOT EXISTS {table} (event_id text NOT NULL, subscription_id text NOT NULL, \
+                 event_type text NOT NULL, event_timestamp timestamptz NOT NULL, account_id text NOT NULL, \
+                 principal jsonb, object jsonb NOT NULL, PRIMARY KEY (event_id, subscription_id))"
+            );
+            match client.batch_execute(&create).await {
+                Ok(()) => {}
+                // Two that make it at once: one of them is told this.
+                Err(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => {}
+                Err(error) => return Err(self.blame(&error, false)),
+            }
+        }
+        let insert = format!(
+            "INSERT INTO {table} (event_id, subscription_id, event_type, event_timestamp, account_id, principal, object) \
+             SELECT line->>'event_id', subscription, line->>'event_type', (line->>'event_timestamp')::timestamptz, \
+             line->>'account_id', nullif(line->'principal', 'null'), line->'object' \
+             FROM (SELECT l::jsonb AS line, s AS subscription FROM unnest($1::text[], $2::text[]) AS u(l, s)) AS given \
+             ON CONFLICT DO NOTHING"
+        );
+        let insert = client
+            .prepare(&insert)
+            .await
+            .map_err(|error| self.blame(&error, false))?;
+        Ok(Live {
+            client,
+            insert,
+            _driver: driver,
+        })
+    }
+
+    fn blame(&self, error: &tokio_postgres::Error, was_sent: bool) -> Failure {
+        let Some(said) = error.as_db_error() else {
+            // A second insert of the same rows changes nothing, so it is no matter whether this one was
+            // taken.
+            let class = match was_sent {
+                true => FailureClass::Unknown,
+                false => FailureClass::Retryable,
+            };
+            return Failure::new(class, "connection", "the connection to the database broke");
+        };
+        let text = scrub(said.message(), &[self.password.reveal()]);
+        Failure::new(class_of(said.code()), said.code().code(), text)
+    }
+}
+
+/// What an error of the database means, by the class of its code (PostgreSQL, appendix A).
+fn class_of(code: &SqlState) -> FailureClass {
+    let code = code.code();
+    match code.get(..2).unwrap_or_default() {
+        "28" => FailureClass::Auth,
+        // A row that breaks a rule of the table, or a text that is no JSON to it.
+        "22" | "23" => FailureClass::Permanent,
+        _ if code == "42501" => FailureClass::Auth,
+        "3D" | "3F" | "42" => FailureClass::Config,
+        _ => FailureClass::Retryable,
+    }
+}
+
+/// Secures a connection with our own configuration; `None`: it stays plain.
+struct Tls(
+    Option<(
+        Arc<rustls::ClientConfig>,
+        rustls::pki_types::ServerName<'static>,
+    )>,
+);
+
+impl TlsConnect<TcpStream> for Tls {
+    type Stream = Secured;
+    type Error = io::Error;
+    type Future = BoxFuture<'static, io::Result<Secured>>;
+
+    fn connect(self, stream: TcpStream) -> Self::Future {
+        Box::pin(async move {
+            let (config, name) = self
+                .0
+                .ok_or_else(|| io::Error::other("the connection is meant to be plain"))?;
+            let secured = TlsConnector::from(config).connect(name, stream).await?;
+            Ok(Secured(secured))
+        })
+    }
+}
+
+struct Secured(client::TlsStream<TcpStream>);
+
+impl TlsStream for Secured {
+    fn channel_binding(&self) -> ChannelBinding {
+        ChannelBinding::none()
+    }
+}
+
+impl AsyncRead for Secured {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for Secured {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests;
