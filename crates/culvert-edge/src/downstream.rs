@@ -12,6 +12,7 @@ use culvert_base::Timestamp;
 use culvert_base::net::plain_address;
 use futures_util::task::AtomicWaker;
 use http::HeaderValue;
+use rustls::CipherSuite;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
@@ -22,9 +23,9 @@ use crate::policy::Policy;
 use crate::recording::{self, Unflushed};
 use crate::settings::Rules;
 use crate::snapshot::Group;
-use crate::tls::Presented;
 use crate::tls::peer::Peer;
 use crate::tls::terms::Terms;
+use crate::tls::{self, Presented};
 use crate::upstream::{AgentRefused, DialError, Pool, UpWire, Upstream};
 
 /// Endpoints of agents for which one connection keeps streams.
@@ -124,7 +125,7 @@ pub(crate) struct Tls {
 /// What events and expressions show of a handshake.
 #[derive(Debug)]
 pub(crate) struct Agreed {
-    pub(crate) cipher_suite: &'static str,
+    pub(crate) suite: Option<CipherSuite>,
     /// TLS 1.3, or else 1.2.
     pub(crate) is_13: bool,
     pub(crate) is_resumed: bool,
@@ -133,6 +134,11 @@ pub(crate) struct Agreed {
 }
 
 impl Agreed {
+    /// The IANA name of the cipher suite.
+    pub(crate) fn cipher_suite(&self) -> &'static str {
+        self.suite.and_then(tls::iana_name).unwrap_or("")
+    }
+
     /// The version as events show it.
     pub(crate) fn version(&self) -> &'static str {
         if self.is_13 { "1.3" } else { "1.2" }

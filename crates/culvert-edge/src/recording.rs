@@ -10,7 +10,7 @@
 //! Nothing is allocated or formatted for an event that nobody captures.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use culvert_base::Timestamp;
 use culvert_events::{
@@ -22,6 +22,7 @@ use serde_json::{Map, Value};
 
 use crate::alarm::Alarm;
 use crate::downstream::{Downstream, Turn};
+use crate::http::body::Cap;
 use crate::route::Authority;
 use crate::slots;
 
@@ -41,6 +42,8 @@ pub(crate) struct Recording {
     sent: Sent,
     /// HTTP/2: payload bytes of the request so far.
     received: Option<Arc<AtomicU64>>,
+    /// Set when the request's body is longer than it may be.
+    is_over: Option<Arc<AtomicBool>>,
     /// HTTP/2: what the request's head holds of its connection's allowance.
     header_bytes: usize,
     /// Whether the client has yet to take what was handed over.
@@ -84,6 +87,7 @@ impl Recording {
             logs: Vec::new(),
             sent: Sent::default(),
             received: None,
+            is_over: None,
             header_bytes: 0,
             is_waiting: false,
             is_answered: false,
@@ -120,7 +124,7 @@ impl Recording {
         record.set(slots::http::SERVER_PORT, i32::from(self.down.server.port()));
         record.set(slots::http::START_TS, self.down.started_at());
         if let Some(agreed) = tls.and_then(|tls| tls.agreed.get()) {
-            record.set(slots::http::CIPHER_SUITE, agreed.cipher_suite);
+            record.set(slots::http::CIPHER_SUITE, agreed.cipher_suite());
             record.set(slots::http::TLS_VERSION, agreed.version());
             if let Some(client) = &agreed.client {
                 record.set(slots::http::CLIENT_SERIAL, &client.serial);
@@ -204,6 +208,22 @@ impl Recording {
         let counter = Arc::new(AtomicU64::new(0));
         self.received = Some(Arc::clone(&counter));
         Some(counter)
+    }
+
+    /// How long the request's body may be, where that is limited.
+    pub(crate) fn cap(&mut self) -> Option<Cap> {
+        let left = self.down.rules.limits.body_bytes;
+        if left == u64::MAX {
+            return None;
+        }
+        let is_over = Arc::clone(self.is_over.get_or_insert_default());
+        Some(Cap { left, is_over })
+    }
+
+    /// Whether the request's body was longer.
+    pub(crate) fn is_over(&self) -> bool {
+        let is_over = self.is_over.as_ref();
+        is_over.is_some_and(|is_over| is_over.load(Ordering::Acquire))
     }
 
     /// Takes the head of an HTTP/2 request into its connection's allowance. False when there is no

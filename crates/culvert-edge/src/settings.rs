@@ -172,6 +172,8 @@ pub struct Limits {
     pub connections_per_source: usize,
     /// TLS handshakes at once.
     pub handshakes: usize,
+    /// Bytes of one request's body.
+    pub body_bytes: u64,
     /// Bytes of request bodies that are read before they are sent on, of all requests together.
     pub held_bytes: usize,
     /// From accept to a complete TLS handshake.
@@ -217,6 +219,7 @@ impl Default for Limits {
             connections: 16_384,
             connections_per_source: 1_024,
             handshakes: 256,
+            body_bytes: u64::MAX,
             held_bytes: 256 << 20,
             handshake: seconds(5),
             first_byte: seconds(5),

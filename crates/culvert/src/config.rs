@@ -152,6 +152,8 @@ pub struct EdgeSettings {
     /// Memory of the process, in bytes, near which the edge sheds load: at 70, 85 and 95 percent of
     /// it, or of half of what the machine gives if that is less.
     pub memory_bytes: u64,
+    /// Bytes of one request's body; one that is longer gets 413. 0 for no limit.
+    pub body_bytes_max: u64,
     /// Connections at once, in all.
     pub connections_max: u32,
     /// Connections at once from one source (an IPv4 address or an IPv6 /64).
@@ -175,6 +177,7 @@ impl Default for EdgeSettings {
             proxy_protocol: Vec::new(),
             proxy_protocol_from: Vec::new(),
             memory_bytes: 512 << 20,
+            body_bytes_max: 0,
             connections_max: 16_384,
             connections_per_source_max: 1_024,
             extra_ca_file: String::new(),

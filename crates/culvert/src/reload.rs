@@ -12,9 +12,10 @@ use crate::server::edge_settings;
 use crate::telemetry;
 
 /// Keys of [`Settings`] that a running server takes into use. The others wait for the next start.
-pub const LIVE: [&str; 13] = [
+pub const LIVE: [&str; 14] = [
     "agents.cert_file",
     "agents.key_file",
+    "edge.body_bytes_max",
     "edge.certificates",
     "edge.connections_max",
     "edge.connections_per_source_max",

@@ -744,6 +744,10 @@ async fn bind_edge(
 pub(crate) fn edge_settings(settings: &Settings) -> Result<culvert_edge::Settings, Invalid> {
     let limits = culvert_edge::Limits {
         memory_bytes: settings.edge.memory_bytes,
+        body_bytes: match settings.edge.body_bytes_max {
+            0 => u64::MAX,
+            most => most,
+        },
         connections: settings.edge.connections_max as usize,
         connections_per_source: settings.edge.connections_per_source_max as usize,
         drain: settings.shutdown.drain.0,

@@ -5,7 +5,7 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -32,6 +32,23 @@ const HELD_WITHIN: Duration = Duration::from_secs(60);
 pub(crate) struct RequestBody {
     source: Upload,
     received: Option<Arc<AtomicU64>>,
+    cap: Option<Cap>,
+}
+
+/// How much of a body may still come, and whether more came.
+#[derive(Debug)]
+pub(crate) struct Cap {
+    pub(crate) left: u64,
+    pub(crate) is_over: Arc<AtomicBool>,
+}
+
+/// Why a request's body broke off.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UploadError {
+    #[error("the client broke off: {0}")]
+    Client(#[from] hyper::Error),
+    #[error("the request's body is too long")]
+    TooLong,
 }
 
 /// Where a request's body comes from.
@@ -188,24 +205,30 @@ impl RequestBody {
         Self {
             source: Upload::None,
             received: None,
+            cap: None,
         }
     }
 
-    /// What comes from the client is counted in `received`.
-    pub(crate) fn new(source: Upload, received: Option<Arc<AtomicU64>>) -> Self {
-        Self { source, received }
+    /// What comes from the client is counted in `received`, and may not be more than `cap` says.
+    pub(crate) fn new(source: Upload, received: Option<Arc<AtomicU64>>, cap: Option<Cap>) -> Self {
+        Self {
+            source,
+            received,
+            cap,
+        }
     }
 }
 
 impl Body for RequestBody {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = UploadError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let incoming = match &mut self.source {
+    ) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
+        let this = &mut *self;
+        let incoming = match &mut this.source {
             Upload::None => return Poll::Ready(None),
             Upload::Client(incoming) => incoming,
             Upload::Held(held) => {
@@ -222,15 +245,24 @@ impl Body for RequestBody {
         };
         match Pin::new(incoming).poll_frame(cx) {
             Poll::Ready(Some(Ok(mut frame))) => {
-                if let (Some(data), Some(received)) = (frame.data_ref(), &self.received) {
+                if let (Some(data), Some(received)) = (frame.data_ref(), &this.received) {
                     received.fetch_add(data.len() as u64, Ordering::Relaxed);
+                }
+                if let (Some(data), Some(cap)) = (frame.data_ref(), &mut this.cap) {
+                    match cap.left.checked_sub(data.len() as u64) {
+                        Some(left) => cap.left = left,
+                        None => {
+                            cap.is_over.store(true, Ordering::Release);
+                            return Poll::Ready(Some(Err(UploadError::TooLong)));
+                        }
+                    }
                 }
                 if let Some(trailers) = frame.trailers_mut() {
                     fields::strip_trailers(trailers);
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
-            other => other,
+            other => other.map_err(UploadError::from),
         }
     }
 

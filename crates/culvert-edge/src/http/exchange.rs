@@ -85,6 +85,9 @@ pub(crate) async fn serve(
         Ok(found) => found,
         Err(problem) => return Ok(refuse(recording, problem, &asked)),
     };
+    if body.size_hint().lower() > down.rules.limits.body_bytes {
+        return Ok(refuse(recording, Problem::Oversized, &asked));
+    }
     let wanted = upgrade::wanted(&parts, !body.is_end_stream());
     let is_governed = member.endpoint.policy.is_some();
     let passage = Passage {
@@ -147,11 +150,11 @@ pub(super) fn outgoing(
             parts.uri = target;
         }
     }
-    let received = match &body {
-        Upload::Client(_) => recording.count_received(),
-        Upload::None | Upload::Held(_) => None,
+    let (received, cap) = match &body {
+        Upload::Client(_) => (recording.count_received(), recording.cap()),
+        Upload::None | Upload::Held(_) => (None, None),
     };
-    let body = RequestBody::new(body, received);
+    let body = RequestBody::new(body, received, cap);
     Request::from_parts(parts, body)
 }
 
@@ -186,6 +189,7 @@ pub(super) async fn forward(
         // Nobody is there to be answered.
         (Err(_), Some(Broken::Left)) => Err(Abandoned),
         (Err(_), Some(Broken::Refused(violation))) => Ok(Err(Problem::Violation(violation))),
+        (Err(_), None) if recording.is_over() => Ok(Err(Problem::Oversized)),
         (Err(failure), None) => Ok(Err(problem_of(&failure, down, member))),
     }
 }

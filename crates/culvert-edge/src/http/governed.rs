@@ -210,8 +210,11 @@ async fn replace_upload(
         return Ok(());
     }
     let room = Arc::clone(&recording.down().edge.bodies);
+    let most = recording.down().rules.limits.body_bytes;
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
     let received = || recording.count_received();
-    let held = passage.body.hold(replace::BODY_BYTES_MAX, &room, received);
+    let bytes_max = replace::BODY_BYTES_MAX.min(most);
+    let held = passage.body.hold(bytes_max, &room, received);
     let bytes = match held.await {
         Ok(bytes) => bytes,
         Err(NotHeld::Broken) => return Err(Ok(Flow::Broken)),

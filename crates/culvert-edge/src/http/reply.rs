@@ -47,6 +47,8 @@ pub(crate) enum Problem {
     NotAdmitted,
     /// The traffic policy leaves the upstream alone for now.
     BreakerOpen,
+    /// The body is longer than the edge takes.
+    Oversized,
     /// An action of the traffic policy has to see the whole body, and it is too long.
     BodyTooLong,
     /// The same for the upstream's answer.
@@ -202,6 +204,11 @@ impl Problem {
                 StatusCode::PAYLOAD_TOO_LARGE,
                 3612,
                 "The request's body is longer than the traffic policy takes.",
+            ),
+            Self::Oversized => (
+                StatusCode::PAYLOAD_TOO_LARGE,
+                3616,
+                "The request's body is longer than is taken here.",
             ),
             Self::AnswerTooLong => (
                 StatusCode::BAD_GATEWAY,

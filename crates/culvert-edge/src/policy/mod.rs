@@ -20,7 +20,7 @@ mod secret;
 mod secrets;
 mod site;
 pub(crate) mod template;
-mod variables;
+pub(crate) mod variables;
 
 use std::sync::Arc;
 

@@ -306,6 +306,8 @@ impl<'x> Exchange<'x> {
         let Some(body) = &mut self.body else {
             return Ok(Bytes::new());
         };
+        let most = usize::try_from(self.down.rules.limits.body_bytes).unwrap_or(usize::MAX);
+        let bytes_max = bytes_max.min(most);
         let recording = &mut self.recording;
         let received = || recording.as_mut()?.count_received();
         let held = body.hold(bytes_max, &self.down.edge.bodies, received).await;

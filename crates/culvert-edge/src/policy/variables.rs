@@ -203,7 +203,7 @@ fn addresses(row: Row<'_>) {
 #[rustfmt::skip]
 fn session(row: Row<'_>) {
     row("conn.tls.version", "string", "`1.2` or `1.3`; empty without TLS.", |x| there(x.agreed().map_or("", |agreed| agreed.version())));
-    row("conn.tls.cipher_suite", "string", "IANA name of the cipher suite; empty without TLS.", |x| there(x.agreed().map_or("", |agreed| agreed.cipher_suite)));
+    row("conn.tls.cipher_suite", "string", "IANA name of the cipher suite; empty without TLS.", |x| there(x.agreed().map_or("", |agreed| agreed.cipher_suite())));
     row("conn.tls.negotiated_alpn", "string", "`h2` or `http/1.1`; empty without TLS.", |x| there(match (x.agreed(), x.request) {
         (Some(_), Some(request)) if request.version == Version::HTTP_2 => "h2",
         (Some(_), _) => "http/1.1",
@@ -443,7 +443,7 @@ impl Exchange<'_> {
         ];
         let mut fields = vec![
             ("version", Value::from(agreed.version())),
-            ("cipher_suite", Value::from(agreed.cipher_suite)),
+            ("cipher_suite", Value::from(agreed.cipher_suite())),
             ("sni", Value::from(self.server_name())),
             ("session_resumed", Value::Bool(agreed.is_resumed)),
             ("warnings", texts([])),

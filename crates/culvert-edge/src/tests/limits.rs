@@ -43,6 +43,7 @@ fn cases() -> Vec<Case> {
         connections,
         connections_per_source,
         handshakes,
+        body_bytes,
         held_bytes,
         handshake,
         first_byte,
@@ -61,6 +62,48 @@ fn cases() -> Vec<Case> {
         parting,
         drain,
     ]
+}
+
+/// A body of the longest length passes, one byte more gets 413: told by its length, in chunks, and
+/// where a policy reads it.
+async fn body_bytes() {
+    let mut rig = Rig::with(Settings {
+        limits: Limits {
+            body_bytes: 8,
+            ..settings().limits
+        },
+        ..settings()
+    })
+    .await;
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        while let Some((_, body)) = client.request().await {
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+            client.send([head.into_bytes(), body].concat()).await;
+        }
+    })
+    .await;
+    let upstream = format!("http://{origin}");
+    let replaced = "on_http_request: [{actions: [{type: request-body-find-replace, config: {replacements: [{from: x, to: y}]}}]}]";
+    let plain = http("app.example", origin).build();
+    let governed = super::policies::governed(Scheme::Http, &upstream, replaced);
+    let governed = Snapshot::builder().endpoint(governed).build();
+    for (snapshot, is_plain) in [(plain, true), (governed, false)] {
+        rig.edge.publish(snapshot).await;
+        for (length, status) in [(8, 200), (9, 413)] {
+            let body = "x".repeat(length);
+            let told = format!("content-length: {length}\r\n\r\n{body}");
+            let chunks =
+                format!("transfer-encoding: chunked\r\n\r\n{length:x}\r\n{body}\r\n0\r\n\r\n");
+            for framed in [told, chunks] {
+                let ask = format!("POST / HTTP/1.1\r\nHost: app.example\r\n{framed}");
+                let answer = rig.ask(&ask).await;
+                assert_eq!(answer.status, status, "{ask}");
+                if status == 413 && is_plain {
+                    assert_eq!(answer.header("ngrok-error-code"), Some("ERR_NGROK_3616"));
+                }
+            }
+        }
+    }
 }
 
 #[tokio::test]

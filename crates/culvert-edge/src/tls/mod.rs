@@ -126,15 +126,13 @@ impl ResolvesServerCert for Only {
 
 /// What a complete handshake settled, in the words of events.
 pub(crate) fn agreed(connection: &rustls::ServerConnection) -> Agreed {
-    let cipher_suite = connection
-        .negotiated_cipher_suite()
-        .and_then(|suite| iana_name(suite.suite()))
-        .unwrap_or("");
     let client = connection
         .peer_certificates()
         .and_then(|chain| chain.first());
     Agreed {
-        cipher_suite,
+        suite: connection
+            .negotiated_cipher_suite()
+            .map(|suite| suite.suite()),
         is_13: connection.protocol_version() != Some(ProtocolVersion::TLSv1_2),
         is_resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),
         client: client.map(|leaf| Box::new(Peer::new(leaf))),
@@ -142,7 +140,7 @@ pub(crate) fn agreed(connection: &rustls::ServerConnection) -> Agreed {
 }
 
 /// The registered name of each suite this edge offers.
-fn iana_name(suite: rustls::CipherSuite) -> Option<&'static str> {
+pub(crate) fn iana_name(suite: rustls::CipherSuite) -> Option<&'static str> {
     use rustls::CipherSuite as Suite;
     Some(match suite {
         Suite::TLS13_AES_128_GCM_SHA256 => "TLS_AES_128_GCM_SHA256",
