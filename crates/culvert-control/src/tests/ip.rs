@@ -220,7 +220,7 @@ async fn the_api_and_the_edge_are_restricted_soon_after_a_commit() {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
-        let soon = tokio::time::timeout(Duration::from_secs(10), waiting);
+        let soon = tokio::time::timeout(Duration::from_secs(30), waiting);
         soon.await.expect(what);
     };
     let policy = house.ip_policy().await;
@@ -232,7 +232,7 @@ async fn the_api_and_the_edge_are_restricted_soon_after_a_commit() {
             .as_ref()
             .is_some_and(|snapshot| snapshot.restrictions().len() == 1)
     };
-    let deadline = Duration::from_secs(10);
+    let deadline = Duration::from_secs(30);
     let waiting = snapshots.wait_for(edge_has_one);
     let snapshot = tokio::time::timeout(deadline, waiting).await.unwrap();
     let compiled = snapshot.unwrap().clone().unwrap();

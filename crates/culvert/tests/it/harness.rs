@@ -248,7 +248,7 @@ pub async fn raw(address: SocketAddr, bytes: &[u8]) -> RawAnswer {
         stream.read_to_end(&mut answer).await.unwrap();
         String::from_utf8_lossy(&answer).into_owned()
     };
-    let text = tokio::time::timeout(Duration::from_secs(10), exchange)
+    let text = tokio::time::timeout(Duration::from_secs(30), exchange)
         .await
         .expect("the connection closes");
     let status = text
@@ -259,9 +259,9 @@ pub async fn raw(address: SocketAddr, bytes: &[u8]) -> RawAnswer {
     RawAnswer { status, text }
 }
 
-/// Waits until a condition holds; fails after ten seconds with what was awaited.
+/// Waits until a condition holds; fails after thirty seconds with what was awaited.
 pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
     while !condition().await {
         assert!(
             tokio::time::Instant::now() < deadline,

@@ -289,7 +289,7 @@ impl Flow {
         let mut flow = self.0.subscribe();
         // The one that was under way when the change was committed does not count.
         let turned = flow.wait_for(|(n_asked, last)| *n_asked > start + 1 && *last == status);
-        tokio::time::timeout(std::time::Duration::from_secs(10), turned)
+        tokio::time::timeout(std::time::Duration::from_secs(30), turned)
             .await
             .unwrap_or_else(|_| panic!("waited in vain for {status}: {why}"))
             .unwrap();

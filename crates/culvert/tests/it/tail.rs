@@ -48,7 +48,7 @@ impl Tail {
     }
 
     fn next(&self) -> Value {
-        let line = self.lines.recv_timeout(Duration::from_secs(10)).unwrap();
+        let line = self.lines.recv_timeout(Duration::from_secs(30)).unwrap();
         serde_json::from_str(&line).unwrap()
     }
 }
