@@ -284,7 +284,7 @@ impl Control {
         (covered, bare)
     }
 
-    async fn open_certificate(&self, id: &str) -> Result<Arc<CertifiedKey>, Fault> {
+    pub(crate) async fn open_certificate(&self, id: &str) -> Result<Arc<CertifiedKey>, Fault> {
         let document = self.store.get(tls_certificate::TYPE.kind, id).await?;
         let document =
             document.ok_or_else(|| Fault::bare(format!("opening {id}: there is no such one")))?;

@@ -391,12 +391,10 @@ impl Server {
             control.begin_agents().await.map_err(told)?;
             let listener = listen("agents.addr", &settings.agents.addr, &inherited).await?;
             agents_addr = Some(listener.local_addr()?);
-            let resolver = match &certificate {
-                Some(own) => Arc::clone(own) as _,
-                None => control
-                    .agent_certificate()
-                    .context("agents are shown no certificate")?,
-            };
+            let own = certificate.as_ref().map(|own| Arc::clone(own) as _);
+            let resolver = control
+                .agent_certificate(own)
+                .context("agents are shown no certificate")?;
             let server = culvert_tunnel::server::Server::new(
                 control.clone(),
                 bindings,

@@ -14,11 +14,11 @@ mod options;
 mod runs;
 mod told;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use culvert_base::{BoxFuture, Code, Fault, Ksuid, Refusal, Timestamp};
 use culvert_store::{Changes, CommitError, Told};
 use culvert_tunnel::server::{
@@ -107,13 +107,30 @@ impl Agents {
     }
 }
 
-/// The certificate that agents are shown.
+/// The certificates that agents are shown.
 #[derive(Debug, Default)]
-struct Presented(ArcSwapOption<CertifiedKey>);
+struct Presented {
+    /// One of the installation's authority, for any name.
+    own: ArcSwapOption<CertifiedKey>,
+    /// Those that were issued for ingresses, by name.
+    issued: ArcSwap<HashMap<String, Arc<CertifiedKey>>>,
+}
 
-impl ResolvesServerCert for Presented {
-    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.0.load_full()
+/// The same, with the operator's in the place of the installation's.
+#[derive(Debug)]
+struct Resolver {
+    presented: Arc<Presented>,
+    operators: Option<Arc<dyn ResolvesServerCert>>,
+}
+
+impl ResolvesServerCert for Resolver {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let name = hello.server_name().map(str::to_ascii_lowercase);
+        let issued = name.and_then(|name| self.presented.issued.load().get(&name).cloned());
+        issued.or_else(|| match &self.operators {
+            Some(operators) => operators.resolve(hello),
+            None => self.presented.own.load_full(),
+        })
     }
 }
 
@@ -121,7 +138,10 @@ impl ResolvesServerCert for Presented {
 struct Seen {
     credentials: Mirror<()>,
     keys: Mirror<()>,
-    ingresses: Mirror<Option<String>>,
+    /// Domains, and the certificates that were issued for them.
+    ingresses: Mirror<Option<(String, Option<String>)>>,
+    /// Issued certificates in use, by id; one never changes.
+    issued: BTreeMap<String, (String, Arc<CertifiedKey>)>,
     /// Names of the certificate, and when it is time for another.
     certificate: (Vec<String>, Timestamp),
     /// When runs were last looked at.
@@ -141,11 +161,17 @@ impl Control {
         self.renew_certificate(agents, &mut seen).await
     }
 
-    /// What agents are shown unless the operator has a certificate of his own: one of the
-    /// installation's authority.
-    pub fn agent_certificate(&self) -> Option<Arc<dyn ResolvesServerCert>> {
-        let agents = self.agents.as_ref()?;
-        Some(Arc::clone(&agents.certificate) as _)
+    /// What agents are shown: the certificate that was issued for the ingress they ask for, else the
+    /// operator's, else one of the installation's authority.
+    pub fn agent_certificate(
+        &self,
+        operators: Option<Arc<dyn ResolvesServerCert>>,
+    ) -> Option<Arc<dyn ResolvesServerCert>> {
+        let presented = Arc::clone(&self.agents.as_ref()?.certificate);
+        Some(Arc::new(Resolver {
+            presented,
+            operators,
+        }))
     }
 
     /// Ends sessions whose time has come, for whatever reason, until cancelled.
@@ -206,11 +232,12 @@ impl Control {
     async fn renew_certificate(&self, agents: &Agents, seen: &mut Seen) -> Result<(), Fault> {
         seen.ingresses
             .refresh(&self.store, |document| {
-                agent_ingress::domain_of(&document).ok()
+                agent_ingress::certified(&document).ok()
             })
             .await?;
+        self.show_issued(agents, seen).await;
         let mut names = agents.settings.names.clone();
-        for name in seen.ingresses.made().flatten() {
+        for (name, _) in seen.ingresses.made().flatten() {
             if !names.contains(name) {
                 names.push(name.clone());
             }
@@ -221,9 +248,30 @@ impl Control {
         }
         let (key, renew_at) =
             authority::sign_server(&self.store, &self.seal, &names, now, &*self.entropy).await?;
-        agents.certificate.0.store(Some(key));
+        agents.certificate.own.store(Some(key));
         seen.certificate = (names, renew_at);
         Ok(())
+    }
+
+    /// Puts certificates that were issued for ingresses in place.
+    async fn show_issued(&self, agents: &Agents, seen: &mut Seen) {
+        let mut issued = BTreeMap::new();
+        for (name, id) in seen.ingresses.made().flatten() {
+            let Some(id) = id else { continue };
+            let key = match seen.issued.get(id) {
+                Some((_, key)) => Ok(Arc::clone(key)),
+                None => self.open_certificate(id).await,
+            };
+            match key {
+                Ok(key) => drop(issued.insert(id.clone(), (name.clone(), key))),
+                Err(fault) => error!(cause = %fault.chain(), "a certificate is left out"),
+            }
+        }
+        if issued.keys().ne(seen.issued.keys()) {
+            let by_name = issued.values().cloned().collect();
+            agents.certificate.issued.store(Arc::new(by_name));
+        }
+        seen.issued = issued;
     }
 
     /// Ends the sessions that nobody came back to, and cuts those that were to end by now.
@@ -348,6 +396,7 @@ impl Seen {
             credentials: Mirror::of(tunnel_credential::TYPE.kind),
             keys: Mirror::of(ssh_public_key::TYPE.kind),
             ingresses: Mirror::of(agent_ingress::TYPE.kind),
+            issued: BTreeMap::new(),
             certificate: (Vec::new(), Timestamp::from_unix_seconds(0)),
             runs_at: None,
         }

@@ -185,9 +185,10 @@ pub(crate) async fn find(store: &Store, domain: &str) -> Result<Option<Document>
     store.find(TYPE.kind, "domain", domain).await
 }
 
-/// The domain of a stored ingress.
-pub(crate) fn domain_of(document: &Document) -> Result<String, Fault> {
-    stored::read::<AgentIngress>(document).map(|ingress| ingress.domain)
+/// The domain of a stored ingress and the certificate that was issued for it.
+pub(crate) fn certified(document: &Document) -> Result<(String, Option<String>), Fault> {
+    let ingress: AgentIngress = stored::read(document)?;
+    Ok((ingress.domain, ingress.certificate_id))
 }
 
 impl AgentIngress {

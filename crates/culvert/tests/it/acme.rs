@@ -506,7 +506,7 @@ async fn an_agent_ingress_gets_its_certificate_and_renews_it() {
     let name = "connect.managed.example";
     authority.point_here(&[name]);
     // Renewed at two thirds of a short life.
-    authority.start(culvert.http.port(), free_port(), 12).await;
+    authority.start(culvert.http.port(), free_port(), 18).await;
     let made = culvert
         .create("agent_ingresses", json!({"domain": name}))
         .await;
@@ -520,10 +520,13 @@ async fn an_agent_ingress_gets_its_certificate_and_renews_it() {
     let ingress = domain_when(&culvert.client, &made, "a certificate", has_certificate).await;
     let first = time(&ingress["certificate_management_status"]["renews_at"]);
     let root = authority.trust().await;
-    patiently("it is presented", async || {
-        presented(culvert.https, name, &root).await
-    })
-    .await;
+    for (listener, address) in [("agents", culvert.agents), ("edge", culvert.https)] {
+        patiently(
+            &format!("it is presented to those of {listener}"),
+            async || presented(address, name, &root).await,
+        )
+        .await;
+    }
     domain_when(&culvert.client, &made, "a renewal", |ingress| {
         has_certificate(ingress)
             && time(&ingress["certificate_management_status"]["renews_at"]) > first
