@@ -225,7 +225,8 @@ impl Downstream {
             (None, _) => self.edge.dialer.load_full().dial(to).await,
             (Some(_), None) => Err(DialError::Agent(AgentRefused::Away)),
             (Some(_), Some(agents)) => {
-                UpWire::to_agent(&**agents, to, self.client, self.server).await
+                let ends = (self.client, self.server);
+                UpWire::to_agent(&**agents, to, ends, self.tls.get().is_some()).await
             }
         };
         if dialled.is_err() {

@@ -384,3 +384,141 @@ fn websocket_converter(want: &Wanted) -> Result<Rules, Wrong> {
         Some(_) => Err(Wrong("is not supported: WebSocket passes through as it is")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use culvert_edge::{Resources, Scheme};
+    use culvert_tunnel::wire::BindRequest;
+
+    use super::*;
+
+    /// What an agent sends, as the policy that comes of it.
+    fn policy_of(opts: Value) -> Result<Value, u16> {
+        let sent = json!({"Proto": "http", "Opts": opts});
+        let request = BindRequest::read(sent).unwrap();
+        let want = Wanted {
+            proto: "http".into(),
+            options: request.options().unwrap(),
+            ..Wanted::default()
+        };
+        match policy(&want) {
+            Ok(text) if text.is_empty() => Ok(Value::Null),
+            Ok(text) => Ok(Source::read(&text).unwrap().to_json()),
+            Err(refusal) => Err(refusal.code.unwrap().number()),
+        }
+    }
+
+    /// Actions by phase, in their order.
+    fn actions(policy: &Value) -> Vec<String> {
+        let phases = ["on_tcp_connect", "on_http_request", "on_http_response"];
+        let rules = phases.iter().flat_map(|phase| policy[phase].as_array());
+        rules
+            .flatten()
+            .flat_map(|rule| rule["actions"].as_array().unwrap())
+            .map(|action| action["type"].as_str().unwrap().to_owned())
+            .collect()
+    }
+
+    #[test]
+    fn everything_at_once_is_a_policy_that_runs() {
+        let policy = policy_of(json!({
+            "Hostname": "app.example.test", "Auth": "bob:long enough", "Subdomain": "",
+            "HostHeaderRewrite": false, "LocalUrlScheme": null, "ProxyProto": 1,
+            "Compression": {}, "CircuitBreaker": {"error_threshold": 0.5},
+            "IPRestriction": {"allow_cidrs": ["10.0.0.0/8"], "deny_cidrs": ["10.1.0.0/16"]},
+            "BasicAuth": {"credentials": [{"username": "u", "cleartext_password": "secret${pw}"}]},
+            "WebhookVerification": {"provider": "GitHub", "secret": "whsec"},
+            "RequestHeaders": {"add": ["x-a:1", "x-a:2"], "remove": ["x-c"]},
+            "ResponseHeaders": {"add": ["x-b:2"], "remove": ["x-d"]},
+            "UserAgentFilter": {"allow": ["foo.*"], "deny": ["bar.*"]},
+            "TrafficPolicy": "on_http_request:\n- actions:\n  - type: log\n    config: {metadata: {a: b}}\n",
+        }))
+        .unwrap();
+        assert_eq!(
+            actions(&policy),
+            [
+                "restrict-ips",
+                "deny",
+                "basic-auth",
+                "verify-webhook",
+                "circuit-breaker",
+                "remove-headers",
+                "add-headers",
+                "add-headers",
+                "log",
+                "remove-headers",
+                "add-headers",
+                "compress-response",
+            ]
+        );
+        let credentials =
+            policy["on_http_request"][1]["actions"][0]["config"]["credentials"].clone();
+        assert_eq!(credentials, json!(["bob:long enough", "u:secret$${pw}"]));
+        let text = policy.to_string();
+        let compiled =
+            Source::read(&text)
+                .unwrap()
+                .compile(Scheme::Http, true, &Resources::default());
+        assert!(compiled.is_ok(), "{compiled:?}");
+    }
+
+    #[test]
+    fn each_option_has_its_rules() {
+        for (opts, expected) in [
+            (json!({}), &[][..]),
+            (json!({"TrafficPolicy": ""}), &[]),
+            (json!({"IPRestriction": {}}), &[]),
+            (
+                json!({"IPRestriction": {"deny_cidrs": ["10.0.0.0/8"]}}),
+                &["restrict-ips"],
+            ),
+            (json!({"UserAgentFilter": {"allow": ["a"]}}), &["deny"]),
+            (
+                json!({"MutualTLSCA": {"mutual_tls_ca": "LS0t"}}),
+                &["terminate-tls"],
+            ),
+            (json!({"TLSTermination": {}}), &["terminate-tls"]),
+            (json!({"OAuth": {"provider": "google"}}), &["oauth"]),
+            (
+                json!({"OAuth": {"provider": "google", "allow_domains": ["x.example"]}}),
+                &["oauth", "deny"],
+            ),
+            (
+                json!({"OIDC": {"issuer_url": "https://id.example", "allow_emails": ["a@x.example"]}}),
+                &["openid-connect", "deny"],
+            ),
+        ] {
+            let policy = policy_of(opts.clone()).unwrap();
+            assert_eq!(actions(&policy), expected, "{opts}");
+        }
+        for (opts, expected) in [
+            (json!({"WebsocketTCPConverter": {}}), 359),
+            (json!({"RequestHeaders": {"add": ["no colon"]}}), 359),
+            (json!({"MutualTLSCA": {"mutual_tls_ca": "?"}}), 359),
+            (
+                json!({"BasicAuth": {"credentials": [{"username": "u", "hashed_password": "eA=="}]}}),
+                359,
+            ),
+            (json!({"TrafficPolicy": "[]"}), 2236),
+        ] {
+            assert_eq!(policy_of(opts.clone()).unwrap_err(), expected, "{opts}");
+        }
+    }
+
+    #[test]
+    fn a_policy_of_the_old_form_is_one_of_todays() {
+        let old = json!({
+            "Inbound": [{"Name": "n", "Expressions": ["true"], "Actions": [{"Type": "deny", "Config": {"status_code": 404}}]}],
+            "Outbound": [{"Name": "", "Actions": [{"Type": "add-headers", "Config": {"headers": {"a": "b"}}}]}],
+            "Enabled": true,
+        });
+        let policy = policy_of(json!({"TrafficPolicy": old.to_string()})).unwrap();
+        assert_eq!(
+            policy,
+            json!({
+                "on_http_request": [{"name": "n", "expressions": ["true"], "actions": [{"type": "deny", "config": {"status_code": 404}}]}],
+                "on_http_response": [{"actions": [{"type": "add-headers", "config": {"headers": {"a": "b"}}}]}],
+            })
+        );
+    }
+}

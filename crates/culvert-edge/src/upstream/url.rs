@@ -370,12 +370,13 @@ enum Stream {
 }
 
 impl UpWire {
-    /// A stream to the service behind an agent, for the connection from `client` to `server`.
+    /// A stream to the service behind an agent, for the connection from `client` to `server`, whose TLS
+    /// was ended here or was not.
     pub(crate) async fn to_agent(
         dial: &dyn Dial,
         to: &Upstream,
-        client: SocketAddr,
-        server: SocketAddr,
+        (client, server): (SocketAddr, SocketAddr),
+        is_tls_ended: bool,
     ) -> Result<Self, DialError> {
         let UpstreamScheme::Agent(scheme, proxy) = to.scheme else {
             return Err(DialError::NoAddress);
@@ -384,7 +385,7 @@ impl UpWire {
             endpoint: &to.host,
             scheme,
             client,
-            passes_tls: scheme == Scheme::Tls,
+            passes_tls: scheme == Scheme::Tls && !is_tls_ended,
         };
         let stream = dial.dial(&call).map_err(DialError::Agent)?;
         let mut wire = Self {

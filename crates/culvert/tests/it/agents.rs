@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use culvert_edge::Inherited;
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
@@ -18,7 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use crate::events_arrive::subscribe_debug;
-use crate::harness::{Harness, Receiver, backends, eventually};
+use crate::harness::{Backend, Harness, Receiver, backends, eventually};
 
 /// Fails instead of hanging.
 async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
@@ -346,4 +347,273 @@ async fn a_published_agent_serves_http_and_comes_back_as_who_it_was() {
         assert_eq!(hook.events().len(), 2);
         culvert.stop().await;
     }
+}
+
+/// What the agent's library says of an error: its code.
+fn code<T>(result: Result<T, impl Error>) -> Option<String> {
+    let error = result.err().expect("it is refused");
+    error.error_code().map(str::to_owned)
+}
+
+fn coded(number: u16) -> Option<String> {
+    Some(format!("ERR_NGROK_{number}"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_of_tcp_pass_through_a_published_agent() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let sockets = Inherited::new(vec![listener]);
+    let culvert = Harness::start_on(&Backend::Sqlite, sockets, |settings| {
+        settings.edge.tcp_ports = format!("{port}-{port}");
+    })
+    .await;
+    let echo = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let upstream = format!("tcp://{}", echo.local_addr().unwrap());
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        let mut echoes = JoinSet::new();
+        while let Ok((socket, _)) = echo.accept().await {
+            echoes.spawn(async move {
+                let (mut reader, mut writer) = tokio::io::split(socket);
+                drop(tokio::io::copy(&mut reader, &mut writer).await);
+                drop(writer.shutdown().await);
+            });
+        }
+    });
+    let (_, token) = credential(&culvert, json!([])).await;
+    let road = Road::to(culvert.agents).await;
+    let session = builder(&culvert, road.address, &token);
+    let session = soon("a session", session.connect()).await.unwrap();
+    let endpoint = session.tcp_endpoint();
+    let tunnel = endpoint.listen_and_forward(upstream.parse().unwrap());
+    let tunnel = soon("an endpoint", tunnel).await.unwrap();
+    let url = format!("tcp://1.tcp.culvert.localhost:{port}");
+    assert_eq!(tunnel.url(), url);
+
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let talk = async |length: usize| {
+        let sent = pattern(length);
+        let (mut reader, mut writer) = TcpStream::connect(address).await?.into_split();
+        let writing = async {
+            writer.write_all(&sent).await?;
+            writer.shutdown().await
+        };
+        let mut back = Vec::new();
+        let reading = reader.read_to_end(&mut back);
+        tokio::try_join!(writing, reading)?;
+        std::io::Result::Ok(back == sent)
+    };
+    assert!(soon("five megabytes", talk(5_000_000)).await.unwrap());
+    let talks: Vec<_> = (0..40).map(|nth| talk(10_000 + nth)).collect();
+    for done in soon("forty at once", futures(talks)).await {
+        assert!(done.unwrap());
+    }
+    road.cut();
+    eventually("the agent is back", async || {
+        matches!(talk(10).await, Ok(true))
+    })
+    .await;
+    assert_eq!(tunnel.url(), url);
+    culvert.stop().await;
+}
+
+/// All of them at once.
+async fn futures<F: Future>(all: Vec<F>) -> Vec<F::Output> {
+    let mut running: Vec<_> = all.into_iter().map(|one| (Box::pin(one), None)).collect();
+    std::future::poll_fn(|cx| {
+        for (one, done) in &mut running {
+            if done.is_none()
+                && let std::task::Poll::Ready(output) = one.as_mut().poll(cx)
+            {
+                *done = Some(output);
+            }
+        }
+        match running.iter().all(|(_, done)| done.is_some()) {
+            true => std::task::Poll::Ready(()),
+            false => std::task::Poll::Pending,
+        }
+    })
+    .await;
+    running.into_iter().filter_map(|(_, done)| done).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_published_agent_is_told_by_code_why_it_is_refused() {
+    let culvert = Harness::start(&Backend::Sqlite).await;
+    let admit = async |token: &str| {
+        let builder = builder(&culvert, culvert.agents, token);
+        soon("an answer", builder.connect()).await
+    };
+    assert_eq!(code(admit("").await), coded(4018));
+    assert_eq!(code(admit("wrong").await), coded(105));
+    assert_eq!(code(admit(&culvert.token).await), coded(107));
+
+    let service = Service::named("one").await;
+    let (_, token) = credential(&culvert, json!(["bind:app.culvert.localhost"])).await;
+    let few = admit(&token).await.unwrap();
+    let bind = async |session: &ngrok::Session, domain: &str| {
+        let mut endpoint = session.http_endpoint();
+        if !domain.is_empty() {
+            endpoint.domain(domain);
+        }
+        soon("an answer", endpoint.listen_and_forward(service.url())).await
+    };
+    assert_eq!(
+        code(bind(&few, "other.culvert.localhost").await),
+        coded(316)
+    );
+    assert_eq!(code(bind(&few, "").await), coded(316));
+    let tunnel = bind(&few, HOST).await.unwrap();
+    assert_eq!(tunnel.url(), format!("https://{HOST}"));
+    let (_, token) = credential(&culvert, json!([])).await;
+    let all = admit(&token).await.unwrap();
+    assert_eq!(code(bind(&all, HOST).await), coded(334));
+    assert_eq!(code(bind(&all, "foreign.example").await), coded(319));
+    let mut labelled = all.labeled_tunnel();
+    labelled.label("team", "red");
+    let labelled = labelled.listen_and_forward(service.url());
+    // The library keeps the code in the text of this one.
+    assert!(soon("an answer", labelled).await.is_err());
+    culvert.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn options_of_a_published_agent_act_like_every_policy() {
+    let culvert = Harness::start(&Backend::Sqlite).await;
+    let service = Service::named("one").await;
+    let (_, token) = credential(&culvert, json!([])).await;
+    let session = connect(&culvert, &token).await;
+    let mut endpoint = session.http_endpoint();
+    endpoint
+        .scheme(Scheme::HTTP)
+        .domain(HOST)
+        .basic_auth("ann", "open sesame")
+        .request_header("x-added", "by the edge")
+        .deny_user_agent("^bad")
+        .allow_cidr("127.0.0.0/8")
+        .circuit_breaker(0.5)
+        .traffic_policy("on_http_request:\n- actions:\n  - type: add-headers\n    config: {headers: {x-own: policy}}\n");
+    let tunnel = endpoint.listen_and_forward(service.url());
+    let tunnel = soon("an endpoint", tunnel).await.unwrap();
+    let ask = async |fields: &str| {
+        let request =
+            format!("GET / HTTP/1.1\r\nhost: {HOST}\r\nconnection: close\r\n{fields}\r\n");
+        let (status, body) = fetch(culvert.http, request, b"").await;
+        (status, String::from_utf8(body).unwrap())
+    };
+    assert_eq!(ask("").await.0, 401);
+    let signed = "authorization: Basic YW5uOm9wZW4gc2VzYW1l\r\n";
+    let (status, seen) = ask(signed).await;
+    assert_eq!(status, 200);
+    assert!(seen.contains(r#""x-added": "by the edge""#), "{seen}");
+    assert!(seen.contains(r#""x-own": "policy""#), "{seen}");
+    let bad = format!("user-agent: bad/1\r\n{signed}");
+    assert_eq!(ask(&bad).await.0, 403);
+    // The password is in no answer of the API.
+    let shown = list(&culvert, "endpoints").await;
+    let policy = shown[0]["traffic_policy"].as_str().unwrap();
+    assert!(policy.contains("restrict-ips") && !policy.contains("sesame"));
+    drop(tunnel);
+    culvert.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_at_one_url_share_the_load_and_one_that_goes_takes_nothing_along() {
+    let culvert = Harness::start(&Backend::Sqlite).await;
+    let (_, token) = credential(&culvert, json!([])).await;
+    let mut pool = Vec::new();
+    for name in ["one", "two"] {
+        let road = Road::to(culvert.agents).await;
+        let service = Service::named(name).await;
+        let builder = builder(&culvert, road.address, &token);
+        let session = soon("a session", builder.connect()).await.unwrap();
+        let mut endpoint = session.http_endpoint();
+        endpoint
+            .scheme(Scheme::HTTP)
+            .domain(HOST)
+            .pooling_enabled(true);
+        let tunnel = endpoint.listen_and_forward(service.url());
+        let tunnel = soon("an endpoint", tunnel).await.unwrap();
+        pool.push((road, service, session, tunnel));
+    }
+    let served_by = async || {
+        let request = format!("GET / HTTP/1.1\r\nhost: {HOST}\r\nconnection: close\r\n\r\n");
+        let mut stream = TcpStream::connect(culvert.http).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        answer.contains("x-service: one")
+    };
+    let mut by_one = 0;
+    for _ in 0..10 {
+        by_one += u32::from(served_by().await);
+    }
+    assert_eq!(by_one, 5);
+    // The first agent is gone, its road with it, in the middle of it all.
+    let (road, ..) = pool.remove(0);
+    road.cut();
+    drop(road);
+    for _ in 0..50 {
+        served_by().await;
+    }
+    assert!(!served_by().await);
+    culvert.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_is_stopped_over_the_api_and_ends_with_its_credential() {
+    let culvert = Harness::start(&Backend::Sqlite).await;
+    let hook = Receiver::start().await;
+    let kinds = json!([{"type": "agent_session_stop.v0"}]);
+    subscribe_debug(&culvert, &hook, kinds).await;
+    let (id, token) = credential(&culvert, json!([])).await;
+    let ask = async |session: &ngrok::Session, what: &str| {
+        let path = format!("/tunnel_sessions/{}/{what}", session.id());
+        let answer = culvert.call(Method::POST, &path, Some(json!({}))).await;
+        (answer.status, answer.body["error_code"].clone())
+    };
+    let refused = |status: u16, number: u16| (status, json!(format!("ERR_NGROK_{number}")));
+
+    let plain = connect(&culvert, &token).await;
+    assert_eq!(ask(&plain, "restart").await, refused(400, 804));
+    assert_eq!(ask(&plain, "stop").await, refused(400, 805));
+    assert_eq!(ask(&plain, "update").await, refused(400, 806));
+
+    let mut failing = builder(&culvert, culvert.agents, &token);
+    failing
+        .handle_stop_command(|_| async { Err("it is stuck".to_owned()) })
+        .handle_restart_command(|_| async { Err("it is stuck".to_owned()) })
+        .handle_update_command(|_| async { Err("it is stuck".to_owned()) });
+    let failing = soon("a session", failing.connect()).await.unwrap();
+    assert_eq!(ask(&failing, "stop").await, refused(502, 807));
+    assert_eq!(ask(&failing, "restart").await, refused(502, 808));
+    assert_eq!(ask(&failing, "update").await, refused(502, 809));
+
+    let mut willing = builder(&culvert, culvert.agents, &token);
+    willing
+        .handle_stop_command(|_| async { Ok(()) })
+        .handle_restart_command(|_| async { Ok(()) })
+        .handle_update_command(|_| async { Ok(()) });
+    let willing = soon("a session", willing.connect()).await.unwrap();
+    assert_eq!(ask(&willing, "update").await, (204, Value::Null));
+    assert_eq!(ask(&willing, "restart").await, (204, Value::Null));
+    assert_eq!(ask(&willing, "stop").await, (204, Value::Null));
+    // Its application does not end it, so the server does.
+    let stop = hook.wait_for("agent_session_stop.v0", 1).await.remove(0);
+    assert_eq!(stop["object"]["session"]["id"], willing.id());
+    assert_eq!(stop["object"]["error"], "stopped by a call of the API");
+
+    let path = format!("/credentials/{id}");
+    assert_eq!(culvert.call(Method::DELETE, &path, None).await.status, 204);
+    let stops = hook.wait_for("agent_session_stop.v0", 3).await;
+    let deleted = |stop: &&Value| stop["object"]["error"] == "credential deleted";
+    assert!(stops.iter().filter(deleted).count() >= 2, "{stops:?}");
+    eventually("no session is left", async || {
+        list(&culvert, "tunnel_sessions").await.is_empty()
+    })
+    .await;
+    culvert.stop().await;
 }
