@@ -423,6 +423,7 @@ async fn control(folder: &Path) -> (Arc<Control>, String, Arc<Delivery>, Store) 
         delivery: delivery.clone(),
         edge: None,
         logins,
+        agents: None,
         certificates: None,
     })
     .await
