@@ -36,6 +36,7 @@ mod root;
 pub mod seal;
 mod service;
 mod ssh;
+mod ssh_host_key;
 mod ssh_issue;
 mod stored;
 mod tenant;

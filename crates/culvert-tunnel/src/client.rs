@@ -27,6 +27,8 @@ mod session;
 mod tap;
 mod upstream;
 
+pub(crate) use forward::{header, relay};
+
 pub use agent::{Agent, AgentError, EndpointStatus, Event, Observer, Phase, Settings, Status};
 pub use connect::{Dialing, DialingError};
 pub use endpoint::{Endpoint, Protocol, TlsEnd};

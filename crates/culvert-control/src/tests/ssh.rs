@@ -557,3 +557,19 @@ async fn certificates_log_in_to_a_stock_server() {
         assert_eq!(stdout, said, "{certificate} {log}");
     }
 }
+
+#[tokio::test]
+async fn the_host_key_is_made_once_and_kept_sealed() {
+    let house = House::start().await;
+    let seed = house.control.ssh_host_seed().await.unwrap();
+    assert_eq!(house.control.ssh_host_seed().await.unwrap(), seed);
+    assert_ne!(*seed, [0; 32]);
+    let documents = house.store.documents_after("", 10_000).await.unwrap();
+    let kept: Vec<_> = documents
+        .iter()
+        .filter(|document| document.head.kind == "ssh_host_key")
+        .collect();
+    assert_eq!(kept.len(), 1);
+    let plain = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, *seed);
+    assert!(!kept[0].body.contains(&plain));
+}

@@ -187,7 +187,7 @@ impl AsyncWrite for Rest {
 /// broken off on the other.
 ///
 /// With `draining`, a connection whose last request was answered ends when that is cancelled.
-async fn relay<S>(
+pub(crate) async fn relay<S>(
     stream: Stream,
     first: Bytes,
     socket: S,

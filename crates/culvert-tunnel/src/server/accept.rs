@@ -128,19 +128,20 @@ pub(crate) struct Stranger {
 
 /// How many strangers each source has.
 #[derive(Debug, Default)]
-struct Sources {
+pub struct Sources {
     counts: Mutex<BTreeMap<IpAddr, usize>>,
 }
 
+/// The place of a stranger among those of its source, given back when dropped.
 #[derive(Debug)]
-struct Source {
+pub struct Source {
     sources: Arc<Sources>,
     address: IpAddr,
 }
 
 impl Sources {
     /// `None` if the source has all of its places taken.
-    fn enter(sources: &Arc<Self>, address: IpAddr) -> Option<Source> {
+    pub fn enter(sources: &Arc<Self>, address: IpAddr) -> Option<Source> {
         let mut counts = sources
             .counts
             .lock()

@@ -84,6 +84,19 @@ impl Server {
         &self.meters
     }
 
+    pub(super) fn gate(&self) -> &Arc<dyn Gate> {
+        &self.gate
+    }
+
+    pub(super) fn pace(&self) -> &Pace {
+        &self.pace
+    }
+
+    /// Where it stands.
+    pub fn region(&self) -> &str {
+        &self.region
+    }
+
     /// What it keeps.
     pub fn bindings(&self) -> &Arc<Bindings> {
         &self.bindings
@@ -527,7 +540,9 @@ fn how_it_ended(ending: &Ending, failure: Option<String>) -> EndReason {
 }
 
 /// What the gate says, if it says it in time.
-async fn decided<T>(deciding: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
+pub(super) async fn decided<T>(
+    deciding: impl Future<Output = Result<T, Refusal>>,
+) -> Result<T, Refusal> {
     tokio::time::timeout(DECISION_TIME, deciding)
         .await
         .unwrap_or_else(|_| Err(Refusal::of(const { Code::new(802) })))

@@ -16,6 +16,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         &["culvert-base", "culvert-cel", "culvert-events"],
     ),
     ("culvert-tunnel", &["culvert-base", "culvert-mux"]),
+    ("culvert-ssh", &["culvert-base", "culvert-tunnel"]),
     (
         "culvert-delivery",
         &["culvert-base", "culvert-events", "culvert-store"],
@@ -60,7 +61,8 @@ const NEVER: &[(&str, &[&str])] = &[
     ("culvert-mux", &["tokio", "sqlx", "hyper"]),
     ("culvert-store", &["hyper", "axum"]),
     ("culvert-edge", &["sqlx", "axum"]),
-    ("culvert-tunnel", &["sqlx", "axum", "hyper"]),
+    ("culvert-tunnel", &["sqlx", "axum", "hyper", "russh"]),
+    ("culvert-ssh", &["sqlx", "axum", "hyper"]),
     ("culvert-delivery", &["sqlx", "axum"]),
     (
         "culvert-control",

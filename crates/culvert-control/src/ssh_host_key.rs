@@ -1,0 +1,77 @@
+//! The key by which SSH clients know the installation: made once, kept sealed, the same on every node.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use culvert_base::{Fault, IdMaker};
+use culvert_store::{Changes, CommitError, Document, Head, Key, Told};
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use crate::Control;
+use crate::stored::{self, Format};
+
+const KIND: &str = "ssh_host_key";
+const PREFIX: &str = "sshhost";
+const KEY: &str = "name";
+/// There is one.
+const NAME: &str = "ed25519";
+const NOTHING: Told = Told::Nothing {
+    why: "the host key belongs to the installation and to no account",
+};
+
+/// What is stored.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Stored {
+    format: Format<1>,
+    sealed_seed: String,
+}
+
+impl Control {
+    /// The secret bytes of the key.
+    pub async fn ssh_host_seed(&self) -> Result<Zeroizing<[u8; 32]>, Fault> {
+        // Two nodes may ask at once: one of them makes it, the other reads it.
+        for _ in 0..2 {
+            if let Some(document) = self.store.find(KIND, KEY, NAME).await? {
+                return self.opened(&document);
+            }
+            let id = IdMaker::next(&self.ids, &*self.clock, &*self.entropy);
+            let head = Head {
+                id: format!("{PREFIX}_{id}"),
+                kind: KIND.to_owned(),
+                account: String::new(),
+                revision: 0,
+                created_at: id.at(),
+                updated_at: id.at(),
+            };
+            let seed = Zeroizing::new(self.entropy.bytes::<32>());
+            let text = Zeroizing::new(STANDARD.encode(*seed));
+            let sealed_seed = self.seal.seal(&*self.entropy, &head.id, &text)?;
+            let document = Document {
+                body: stored::write(&Stored {
+                    format: Format,
+                    sealed_seed,
+                })?,
+                head,
+                keys: vec![Key::new(KEY, NAME)],
+                refs: Vec::new(),
+                topics: Vec::new(),
+            };
+            match self.store.commit(Changes::insert(document, NOTHING)).await {
+                Ok(_) | Err(CommitError::Duplicate { .. }) => {}
+                Err(error) => return Err(Fault::new("storing the SSH host key", error)),
+            }
+        }
+        Err(Fault::bare("reading the SSH host key just made"))
+    }
+
+    fn opened(&self, document: &Document) -> Result<Zeroizing<[u8; 32]>, Fault> {
+        let stored: Stored = stored::read(document)?;
+        let text = self.seal.open(&document.head.id, &stored.sealed_seed)?;
+        let mut seed = Zeroizing::new([0; 32]);
+        match STANDARD.decode_slice(text.reveal(), &mut *seed) {
+            Ok(32) => Ok(seed),
+            _ => Err(Fault::bare("reading the SSH host key, which is not 32 bytes")),
+        }
+    }
+}

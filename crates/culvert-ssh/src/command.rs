@@ -1,0 +1,322 @@
+//! What a client asks for, by its user name, its `-R` and its command (agent protocol, section 9.1).
+
+use culvert_base::{Code, Refusal};
+use culvert_tunnel::client::{FLAGS, Flag, Given, Protocol, Wanted};
+use culvert_tunnel::wire::BindRequest;
+
+/// Longest command that is read.
+const COMMAND_BYTES_MAX: usize = 64 << 10;
+/// Most words in one.
+const WORDS_MAX: usize = 256;
+
+/// A forward as the client asked for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Forward {
+    /// Empty or `localhost` if no name was given.
+    pub(crate) host: String,
+    /// Zero to be given one.
+    pub(crate) port: u32,
+}
+
+impl Forward {
+    fn name(&self) -> Option<&str> {
+        Some(&self.host[..]).filter(|host| !host.is_empty() && *host != "localhost")
+    }
+}
+
+/// What comes of a command.
+#[derive(Debug)]
+pub(crate) enum Asked {
+    /// An endpoint.
+    Endpoint(Box<BindRequest>),
+    /// An explanation.
+    Help(String),
+}
+
+/// Reads a command.
+pub(crate) fn read(user: &str, forward: &Forward, command: &str) -> Result<Asked, Refusal> {
+    check_version(user)?;
+    if command.len() > COMMAND_BYTES_MAX {
+        return Err(wrong_flag("the command is too long"));
+    }
+    let words = words(command).ok_or_else(|| wrong_flag("a quote is not closed"))?;
+    let Some((name, given)) = words.split_first() else {
+        return Err(Refusal::of(const { Code::new(1107) }));
+    };
+    let kind = match &name[..] {
+        "http" => Protocol::Http,
+        "tcp" => Protocol::Tcp,
+        "tls" => Protocol::Tls,
+        "--help" | "help" => return Ok(Asked::Help(help(None))),
+        other => {
+            let text = format!(
+                "`{}` is not a command; `http`, `tcp` and `tls` are.",
+                other.escape_debug()
+            );
+            return Err(Refusal::new(const { Code::new(1108) }, text));
+        }
+    };
+    if given.iter().any(|word| word == "--help" || word == "-h") {
+        return Ok(Asked::Help(help(Some(kind))));
+    }
+    let mut wanted = Wanted::default();
+    flags(kind, given, &mut wanted)?;
+    listen(kind, forward, &mut wanted)?;
+    let (_, request) = wanted.bind(kind, "ssh").map_err(|why| wrong_flag(&why))?;
+    Ok(Asked::Endpoint(Box::new(request)))
+}
+
+/// A user that is `v` and digits is a version of the command line; the latest is 2. Any other name is
+/// the login name that the client sends when none was given.
+fn check_version(user: &str) -> Result<(), Refusal> {
+    match user.strip_prefix('v') {
+        Some(digits) if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+            match digits {
+                "1" | "2" => Ok(()),
+                _ => Err(Refusal::of(const { Code::new(1106) })),
+            }
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Where the forward says to listen.
+fn listen(kind: Protocol, forward: &Forward, wanted: &mut Wanted) -> Result<(), Refusal> {
+    let Some(host) = forward.name() else {
+        return match kind {
+            Protocol::Tcp if forward.port != 0 && !wanted.is_named() => {
+                Err(Refusal::of(const { Code::new(1116) }))
+            }
+            _ => Ok(()),
+        };
+    };
+    if wanted.is_named() {
+        return Err(Refusal::of(const { Code::new(1114) }));
+    }
+    match kind {
+        Protocol::Tcp if forward.port == 0 => Err(Refusal::of(const { Code::new(1117) })),
+        Protocol::Tcp => {
+            wanted.set_remote_addr(format!("{host}:{}", forward.port));
+            Ok(())
+        }
+        _ => {
+            wanted.set_host(host);
+            Ok(())
+        }
+    }
+}
+
+fn flags(kind: Protocol, words: &[String], wanted: &mut Wanted) -> Result<(), Refusal> {
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let Some(flag) = word.strip_prefix("--") else {
+            return Err(wrong_flag(&format!(
+                "`{}` is not a flag",
+                word.escape_debug()
+            )));
+        };
+        let (name, value) = match flag.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (flag, None),
+        };
+        let known = FLAGS.iter().find(|known| known.name == name);
+        let Some(known) = known.filter(|known| known.reach.has(kind)) else {
+            let text = format!(
+                "`--{}` is not a flag of `{}`",
+                name.escape_debug(),
+                kind.command()
+            );
+            return Err(wrong_flag(&text));
+        };
+        if !known.reach.ssh || known.given == Given::File {
+            let code = if known.name == "proxy-proto" {
+                const { Code::new(1123) }
+            } else {
+                const { Code::new(1109) }
+            };
+            return Err(Refusal::new(code, format!("`--{name}` needs an agent.")));
+        }
+        let value = match (known.given, value) {
+            (_, Some(value)) => value,
+            (Given::Switch, None) => "",
+            (_, None) => words
+                .next()
+                .ok_or_else(|| wrong_flag(&format!("`--{name}` needs a value")))?,
+        };
+        (known.apply)(wanted, value).map_err(|why| wrong_flag(&format!("`--{name}`: {why}")))?;
+    }
+    Ok(())
+}
+
+fn wrong_flag(why: &str) -> Refusal {
+    Refusal::new(const { Code::new(1109) }, format!("{why}."))
+}
+
+fn help(kind: Option<Protocol>) -> String {
+    let mut text =
+        String::from("ssh -R [host:]port:local-host:local-port v2@server http|tcp|tls [flags]\n");
+    let has = |flag: &&Flag| flag.reach.ssh && flag.given != Given::File;
+    if let Some(kind) = kind {
+        for flag in FLAGS.iter().filter(has).filter(|flag| flag.reach.has(kind)) {
+            let value = match flag.given {
+                Given::Text(value) => format!(" <{value}>"),
+                Given::Switch | Given::File => String::new(),
+            };
+            text.push_str(&format!("  --{}{value}\n      {}\n", flag.name, flag.doc));
+        }
+    } else {
+        text.push_str("`http --help`, `tcp --help` and `tls --help` list the flags.\n");
+    }
+    text
+}
+
+/// Splits a command as a shell does, without what a shell would fill in. `None` if a quote is open.
+fn words(command: &str) -> Option<Vec<String>> {
+    let (mut words, mut word) = (Vec::new(), None::<String>);
+    let mut rest = command.chars();
+    while let Some(c) = rest.next() {
+        match c {
+            ' ' | '\t' | '\n' | '\r' => words.extend(word.take()),
+            '\'' => {
+                let word = word.get_or_insert_default();
+                loop {
+                    match rest.next()? {
+                        '\'' => break,
+                        c => word.push(c),
+                    }
+                }
+            }
+            '"' => {
+                let word = word.get_or_insert_default();
+                loop {
+                    match rest.next()? {
+                        '"' => break,
+                        '\\' => match rest.next()? {
+                            c @ ('"' | '\\' | '$' | '`') => word.push(c),
+                            '\n' => {}
+                            c => word.extend(['\\', c]),
+                        },
+                        c => word.push(c),
+                    }
+                }
+            }
+            '\\' => word.get_or_insert_default().push(rest.next()?),
+            c => word.get_or_insert_default().push(c),
+        }
+        if words.len() > WORDS_MAX {
+            return None;
+        }
+    }
+    words.extend(word);
+    Some(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(
+        user: &str,
+        host: &str,
+        port: u32,
+        command: &str,
+        expected: Result<(&str, Option<&str>), u16>,
+    ) {
+        let forward = Forward {
+            host: host.into(),
+            port,
+        };
+        match (read(user, &forward, command), expected) {
+            (Ok(Asked::Endpoint(request)), Ok((proto, name))) => {
+                assert_eq!(request.proto, proto, "{command}");
+                let options = request.options().unwrap();
+                assert_eq!(options.requested(), name, "{command}");
+            }
+            (Err(refusal), Err(code)) => {
+                assert_eq!(
+                    refusal.code.map(Code::number),
+                    Some(code),
+                    "{command}: {refusal}"
+                );
+            }
+            (other, _) => panic!("{command}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn forms_of_the_contract() {
+        check("v2", "localhost", 443, "http", Ok(("https", None)));
+        check("ann", "", 80, "http --scheme http", Ok(("http", None)));
+        check(
+            "v2",
+            "app.test",
+            443,
+            "http",
+            Ok(("https", Some("app.test"))),
+        );
+        check(
+            "v2",
+            "*.app.test",
+            443,
+            "tls",
+            Ok(("tls", Some("*.app.test"))),
+        );
+        check("v2", "localhost", 0, "tcp", Ok(("tcp", None)));
+        check(
+            "v2",
+            "tcp.test",
+            7000,
+            "tcp",
+            Ok(("tcp", Some("tcp.test:7000"))),
+        );
+        check(
+            "v2",
+            "localhost",
+            0,
+            "tcp --remote-addr tcp.test:7",
+            Ok(("tcp", Some("tcp.test:7"))),
+        );
+        check(
+            "v2",
+            "localhost",
+            0,
+            "http --hostname a.test",
+            Ok(("https", Some("a.test"))),
+        );
+    }
+
+    #[test]
+    fn each_mistake_has_its_code() {
+        check("v3", "", 0, "http", Err(1106));
+        check("v2", "", 0, "", Err(1107));
+        check("v2", "", 0, "bash", Err(1108));
+        check("v2", "", 0, "http --traffic-policy-file x", Err(1109));
+        check("v2", "", 0, "http --no-such", Err(1109));
+        check("v2", "", 0, "tcp --basic-auth a:b", Err(1109));
+        check("v2", "", 0, "http 'open", Err(1109));
+        check("v2", "", 0, "http --proxy-proto 1", Err(1123));
+        check("v2", "a.test", 443, "http --hostname b.test", Err(1114));
+        check("v2", "localhost", 7000, "tcp", Err(1116));
+        check("v2", "tcp.test", 0, "tcp", Err(1117));
+        assert!(matches!(
+            read("v2", &Forward { host: String::new(), port: 0 }, "http --help"),
+            Ok(Asked::Help(text)) if text.contains("--basic-auth") && !text.contains("-file")
+        ));
+    }
+
+    #[test]
+    fn words_are_split_as_a_shell_does() {
+        let check = |text: &str, expected: &[&str]| {
+            assert_eq!(words(text).unwrap(), expected, "{text}");
+        };
+        check("http  --metadata x y", &["http", "--metadata", "x", "y"]);
+        check(
+            "http --metadata 'x y' \"a \\\" b\" c\\ d ''",
+            &["http", "--metadata", "x y", "a \" b", "c d", ""],
+        );
+        check("a'b'\"c\"d", &["abcd"]);
+        assert_eq!(words("'open"), None);
+        assert_eq!(words("\"open\\\""), None);
+        assert_eq!(words("open\\"), None);
+    }
+}

@@ -1,0 +1,305 @@
+//! Takes the connections of SSH clients, and carries what their endpoints get to their forwards.
+
+use std::borrow::Cow;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use culvert_base::{Code, Refusal};
+use culvert_tunnel::driver::Stream;
+use culvert_tunnel::server::{Brought, EndReason, Guest, Server, Source, Sources, carry, decline};
+use culvert_tunnel::wire::{self, ProxyHeader};
+use russh::server::{Config, Handle};
+use russh::{Disconnect, MethodKind, MethodSet, Preferred, SshId, cipher, compression, kex, mac};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::HostKey;
+use crate::line::{ClientName, Line};
+use crate::visit::{Step, Visit};
+
+/// Connections that have shown no key; further ones wait to be accepted.
+const STRANGERS_MAX: usize = 128;
+/// Connections at once; further ones wait to be accepted.
+const CONNECTIONS_MAX: usize = 4_000;
+/// To show a key, for which somebody may have to type a password.
+const AUTH_TIME: Duration = Duration::from_secs(60);
+/// To give the command and the forward.
+const COMMAND_TIME: Duration = Duration::from_secs(10);
+/// For a client to leave when its command is over.
+const GOODBYE_TIME: Duration = Duration::from_secs(5);
+/// For a client to reach its service.
+const OPEN_TIME: Duration = Duration::from_secs(15);
+/// Keys that a client may try.
+const KEYS_MAX: usize = 8;
+/// Without a word from the client for so long, it is asked; three times.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+/// After a failure to accept.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// What a channel may carry ahead of its reader, and how many of its messages wait here.
+const WINDOW_BYTES: u32 = 512 << 10;
+const WAITING_MESSAGES: usize = 8;
+/// When a session without a limit expires.
+const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 86_400);
+
+/// The listener of SSH clients.
+#[derive(Debug)]
+pub struct SshIngress {
+    listener: TcpListener,
+    config: Arc<Config>,
+    server: Arc<Server>,
+}
+
+impl SshIngress {
+    /// Clients dial `listener` and know the server by `key`.
+    pub fn new(listener: TcpListener, key: &HostKey, server: Arc<Server>) -> Self {
+        Self {
+            listener,
+            config: Arc::new(config(key)),
+            server,
+        }
+    }
+
+    /// Serves clients until told to stop; then their connections are closed and their sessions ended.
+    pub async fn run(self, stop: CancellationToken) {
+        let strangers = Arc::new(Semaphore::new(STRANGERS_MAX));
+        let sources = Arc::new(Sources::default());
+        let mut connections = JoinSet::new();
+        loop {
+            let accepting = async {
+                let place = Arc::clone(&strangers).acquire_owned().await;
+                (place, self.listener.accept().await)
+            };
+            let (place, accepted) = tokio::select! {
+                () = stop.cancelled() => break,
+                Some(_) = connections.join_next() => continue,
+                accepted = accepting, if connections.len() < CONNECTIONS_MAX => accepted,
+            };
+            let (Ok(place), Ok((socket, peer))) = (place, accepted) else {
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            };
+            let Some(source) = Sources::enter(&sources, peer.ip()) else {
+                continue;
+            };
+            let (config, server) = (Arc::clone(&self.config), Arc::clone(&self.server));
+            let (stranger, stop) = ((place, source), stop.clone());
+            connections.spawn(async move {
+                serve(socket, peer, config, server, stranger, stop).await;
+            });
+        }
+        while connections.join_next().await.is_some() {}
+    }
+}
+
+/// Only what has no known weakness; that one exchange of keys withstands no quantum computer is for
+/// the sake of clients older than OpenSSH 9.9.
+fn config(key: &HostKey) -> Config {
+    let key = key.private().clone();
+    let mut methods = MethodSet::empty();
+    methods.push(MethodKind::PublicKey);
+    Config {
+        server_id: SshId::Standard(Cow::Borrowed("SSH-2.0-culvert")),
+        methods,
+        auth_rejection_time: Duration::from_millis(100),
+        auth_rejection_time_initial: Some(Duration::ZERO),
+        preferred: Preferred {
+            kex: Cow::Borrowed(&[
+                kex::MLKEM768X25519_SHA256,
+                kex::CURVE25519,
+                kex::CURVE25519_PRE_RFC_8731,
+                kex::EXTENSION_SUPPORT_AS_SERVER,
+                kex::EXTENSION_OPENSSH_STRICT_KEX_AS_SERVER,
+            ]),
+            key: Cow::Owned(vec![key.algorithm()]),
+            cipher: Cow::Borrowed(&[
+                cipher::AES_256_GCM,
+                cipher::AES_128_GCM,
+                cipher::AES_256_CTR,
+                cipher::AES_128_CTR,
+            ]),
+            mac: Cow::Borrowed(&[mac::HMAC_SHA256_ETM, mac::HMAC_SHA512_ETM]),
+            compression: Cow::Borrowed(&[compression::NONE]),
+            ..Preferred::default()
+        },
+        keys: vec![key],
+        window_size: WINDOW_BYTES,
+        channel_buffer_size: WAITING_MESSAGES,
+        max_auth_attempts: KEYS_MAX,
+        inactivity_timeout: Some(AUTH_TIME),
+        keepalive_interval: Some(KEEPALIVE_INTERVAL),
+        nodelay: true,
+        ..Config::default()
+    }
+}
+
+/// Serves one connection to its end.
+async fn serve(
+    socket: TcpStream,
+    peer: SocketAddr,
+    config: Arc<Config>,
+    server: Arc<Server>,
+    stranger: (OwnedSemaphorePermit, Source),
+    stop: CancellationToken,
+) {
+    let Ok(local) = socket.local_addr() else {
+        return;
+    };
+    if socket.set_nodelay(true).is_err() {
+        return;
+    }
+    let (name, cut) = (ClientName::default(), CancellationToken::new());
+    // Whatever ends this function ends the protocol's own task.
+    let _cut = cut.clone().drop_guard();
+    let (steps, mut heard) = mpsc::channel(4);
+    let visit = Visit {
+        server,
+        peer,
+        local,
+        name: name.clone(),
+        steps,
+        user: String::new(),
+        guest: None,
+        refused: None,
+        forward: None,
+        has_too_many_forwards: false,
+        channel: None,
+        has_terminal: false,
+        has_asked: false,
+    };
+    let began = Instant::now();
+    let line = Line::new(socket, name, cut.clone());
+    let greeting = russh::server::run_stream(config, line, visit);
+    let running = tokio::select! {
+        greeted = tokio::time::timeout(AUTH_TIME, greeting) => match greeted {
+            Ok(Ok(running)) => running,
+            Ok(Err(_)) | Err(_) => return,
+        },
+        () = stop.cancelled() => return,
+    };
+    let handle = running.handle();
+    tokio::pin!(running);
+    let mut stranger = Some(stranger);
+    let mut guest: Option<Arc<Guest>> = None;
+    let mut serving: Option<(String, u32)> = None;
+    let (mut deadline, mut is_over, mut has_ended) = (began + AUTH_TIME, false, false);
+    let mut carried = JoinSet::new();
+    let reason = loop {
+        let accepting = async {
+            match &guest {
+                Some(guest) => guest.accept().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            ended = &mut running => {
+                has_ended = true;
+                break how_it_ended(ended);
+            }
+            Some(step) = heard.recv() => match step {
+                Step::Welcome(welcome) => {
+                    drop(stranger.take());
+                    guest = Some(welcome);
+                    deadline = Instant::now() + COMMAND_TIME;
+                }
+                Step::Serving(address, port) => {
+                    serving = Some((address, port));
+                    let duration = guest.as_ref().and_then(|guest| guest.grant().duration);
+                    deadline = began + duration.unwrap_or(FOR_EVER);
+                }
+                Step::Over => {
+                    is_over = true;
+                    deadline = Instant::now() + GOODBYE_TIME;
+                }
+            },
+            brought = accepting => match (brought, &serving) {
+                (Some(Brought::Connection(header, stream)), Some((address, port))) => {
+                    let (handle, address, port) = (handle.clone(), address.clone(), *port);
+                    carried.spawn(forward(handle, address, port, header, stream));
+                }
+                (Some(Brought::Connection(_, stream)), None) => drop(stream),
+                (Some(Brought::Stop), _) => {
+                    goodbye(&handle, "stopped over the API".into()).await;
+                    break EndReason::Closed;
+                }
+                (None, _) => {
+                    let told = guest.as_ref().and_then(|guest| guest.told().cloned());
+                    let told = told.unwrap_or(EndReason::Closed);
+                    goodbye(&handle, told.to_string()).await;
+                    break told;
+                }
+            },
+            Some(_) = carried.join_next() => {}
+            () = tokio::time::sleep_until(deadline) => {
+                if guest.is_none() || is_over {
+                    break EndReason::Closed;
+                }
+                if serving.is_some() {
+                    goodbye(&handle, EndReason::Expired.to_string()).await;
+                    break EndReason::Expired;
+                }
+                // Nobody asked for anything.
+                let refusal = Refusal::of(const { Code::new(1111) });
+                goodbye(&handle, wire::error_text(&refusal).replace("\r\n", " ")).await;
+                break EndReason::Stopped(refusal.message.into_owned());
+            }
+            () = stop.cancelled() => {
+                goodbye(&handle, EndReason::shutdown().to_string()).await;
+                break EndReason::shutdown();
+            }
+        }
+    };
+    // The protocol's task writes its last words, and a client that does not read them has none.
+    if !has_ended
+        && tokio::time::timeout(GOODBYE_TIME, &mut running)
+            .await
+            .is_err()
+    {
+        cut.cancel();
+    }
+    drop(carried);
+    // The client may have been let in at this very moment.
+    while let Ok(step) = heard.try_recv() {
+        if let Step::Welcome(welcome) = step {
+            guest = Some(welcome);
+        }
+    }
+    if let Some(guest) = guest {
+        guest.leave(reason).await;
+    }
+}
+
+async fn goodbye(handle: &Handle, why: String) {
+    let said = handle.disconnect(Disconnect::ByApplication, why, String::new());
+    // A connection that is gone needs none.
+    tokio::time::timeout(GOODBYE_TIME, said).await.ok();
+}
+
+fn how_it_ended(ended: Result<(), russh::Error>) -> EndReason {
+    match ended {
+        Ok(()) | Err(russh::Error::HUP | russh::Error::Disconnect) => EndReason::Closed,
+        Err(russh::Error::KeepaliveTimeout | russh::Error::InactivityTimeout) => EndReason::Silent,
+        Err(russh::Error::IO(error)) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+            EndReason::Closed
+        }
+        Err(error) => EndReason::Lost(error.to_string()),
+    }
+}
+
+/// Carries one connection to the client's forward.
+async fn forward(handle: Handle, address: String, port: u32, header: ProxyHeader, stream: Stream) {
+    let client = header.client_addr.parse::<SocketAddr>().ok();
+    let (from, from_port) = match client {
+        Some(client) => (client.ip().to_string(), client.port()),
+        None => ("0.0.0.0".to_owned(), 0),
+    };
+    let opening = handle.channel_open_forwarded_tcpip(address, port, from, u32::from(from_port));
+    match tokio::time::timeout(OPEN_TIME, opening).await {
+        Ok(Ok(channel)) => carry(stream, channel.into_stream()).await,
+        // The service behind the client is not there.
+        Ok(Err(_)) | Err(_) => decline(stream).await,
+    }
+}

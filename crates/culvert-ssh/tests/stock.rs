@@ -1,0 +1,482 @@
+//! The stock OpenSSH client against the listener. The gate is a small one of this test; without the
+//! client the tests say so and pass.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test that cannot go on should stop, and what is skipped is said"
+)]
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use culvert_base::{BoxFuture, Code, Refusal};
+use culvert_ssh::{HostKey, SshIngress};
+use culvert_tunnel::driver::Stream;
+use culvert_tunnel::server::{
+    Binding, Bindings, Command, CommandError, EndReason, Gate, Grant, Hello, Proof, Server,
+    SessionEnd, Transport, Wanted,
+};
+use culvert_tunnel::wire::{LabelledRequest, PatchRequest, ProxyHeader, UpdateRequest};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, split};
+use tokio::net::TcpListener;
+use tokio::process::{Child, ChildStdout};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// Fails instead of hanging.
+async fn soon<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(60), future)
+        .await
+        .expect("it comes to an end")
+}
+
+/// Admits one key, gives every name, and remembers.
+#[derive(Debug)]
+struct TestGate {
+    key: String,
+    seen: watch::Sender<Seen>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    agents: Vec<String>,
+    wanted: Vec<Wanted>,
+    ends: Vec<EndReason>,
+}
+
+impl Gate for TestGate {
+    fn admit(&self, hello: Hello) -> BoxFuture<'_, Result<Grant, Refusal>> {
+        Box::pin(async move {
+            assert_eq!(hello.transport, Transport::Ssh);
+            let Proof::PublicKey(fingerprint) = &hello.proof else {
+                panic!("clients of SSH show keys");
+            };
+            if *fingerprint != self.key {
+                return Err(Refusal::of(const { Code::new(1102) }));
+            }
+            let count = self.seen.borrow().agents.len();
+            self.seen
+                .send_modify(|seen| seen.agents.push(hello.about.user_agent));
+            Ok(Grant {
+                session_id: format!("ts_{count}"),
+                account_name: "ann".into(),
+                plan_name: "whole".into(),
+                ..Grant::default()
+            })
+        })
+    }
+
+    fn bind<'a>(
+        &'a self,
+        _: &'a Grant,
+        want: &'a Wanted,
+    ) -> BoxFuture<'a, Result<Binding, Refusal>> {
+        Box::pin(async move {
+            self.seen.send_modify(|seen| seen.wanted.push(want.clone()));
+            let name = want.options.requested().unwrap_or("random.test").to_owned();
+            Ok(Binding {
+                id: format!("ep_{name}"),
+                url: format!("{}://{name}", want.proto),
+                name,
+                token: String::new(),
+            })
+        })
+    }
+
+    fn bind_labels<'a>(
+        &'a self,
+        _: &'a Grant,
+        _: &'a LabelledRequest,
+    ) -> BoxFuture<'a, Result<String, Refusal>> {
+        Box::pin(async { panic!("clients of SSH have no labels") })
+    }
+
+    fn patch<'a>(
+        &'a self,
+        _: &'a Grant,
+        _: &'a PatchRequest,
+    ) -> BoxFuture<'a, Result<(), Refusal>> {
+        Box::pin(async { panic!("clients of SSH change nothing") })
+    }
+
+    fn unbind<'a>(&'a self, _: &'a Grant, _: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(async { panic!("clients of SSH give nothing up") })
+    }
+
+    fn ended(&self, end: SessionEnd) -> BoxFuture<'_, ()> {
+        Box::pin(async { self.seen.send_modify(|seen| seen.ends.push(end.reason)) })
+    }
+}
+
+/// A running listener, a folder with a known key and an unknown one, and a service that echoes.
+struct Stage {
+    address: SocketAddr,
+    service: SocketAddr,
+    bindings: Arc<Bindings>,
+    seen: watch::Receiver<Seen>,
+    folder: tempfile::TempDir,
+    stop: CancellationToken,
+    tasks: JoinSet<()>,
+}
+
+/// `None`, said aloud, where the client is not installed.
+async fn start() -> Option<Stage> {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["known", "unknown"] {
+        let made = std::process::Command::new("ssh-keygen")
+            .args(["-q", "-t", "ed25519", "-N", "", "-f"])
+            .arg(folder.path().join(name))
+            .status();
+        if made.is_err() {
+            println!("skipped: the OpenSSH client is not installed");
+            return None;
+        }
+    }
+    let shown = std::process::Command::new("ssh-keygen")
+        .args(["-l", "-f"])
+        .arg(folder.path().join("known.pub"))
+        .output()
+        .unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    let fingerprint = shown.split(' ').nth(1).unwrap().to_owned();
+
+    let (seen, receiver) = watch::channel(Seen::default());
+    let bindings = Arc::new(Bindings::default());
+    let gate = TestGate {
+        key: fingerprint,
+        seen,
+    };
+    let server = Server::new(Arc::new(gate), Arc::clone(&bindings), "here".into());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let key = HostKey::from_seed(&[7; 32]);
+    let known = format!("[127.0.0.1]:{} {}\n", address.port(), key.public_line());
+    std::fs::write(folder.path().join("known_hosts"), known).unwrap();
+    let stop = CancellationToken::new();
+    let mut tasks = JoinSet::new();
+    let ingress = SshIngress::new(listener, &key, Arc::new(server));
+    tasks.spawn(ingress.run(stop.clone()));
+
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let service = listener.local_addr().unwrap();
+    tasks.spawn(async move {
+        let mut echoes = JoinSet::new();
+        loop {
+            let (socket, _) = listener.accept().await.unwrap();
+            echoes.spawn(async move {
+                let (mut reader, mut writer) = split(socket);
+                if tokio::io::copy(&mut reader, &mut writer).await.is_ok() {
+                    writer.shutdown().await.ok();
+                }
+            });
+        }
+    });
+    Some(Stage {
+        address,
+        service,
+        bindings,
+        seen: receiver,
+        folder,
+        stop,
+        tasks,
+    })
+}
+
+impl Stage {
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The client with a forward and a command.
+    fn ssh(&self, key: &str, forward: &str, rest: &[&str]) -> tokio::process::Command {
+        let mut command = tokio::process::Command::new("ssh");
+        let known = self.path("known_hosts");
+        command
+            .args([
+                "-F",
+                "/dev/null",
+                "-o",
+                "BatchMode=yes",
+                "-o",
+                "IdentitiesOnly=yes",
+            ])
+            .args([
+                "-o",
+                "IdentityAgent=none",
+                "-o",
+                "StrictHostKeyChecking=yes",
+            ])
+            .arg("-o")
+            .arg(format!("UserKnownHostsFile={}", known.display()))
+            .arg("-i")
+            .arg(self.path(key))
+            .args(["-p", &self.address.port().to_string()])
+            .args(["-R", &format!("{forward}:{}", self.service)])
+            .args(rest)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        command
+    }
+
+    /// A client that has its endpoint, and what it was told.
+    async fn online(&self, forward: &str, rest: &[&str]) -> (Child, Vec<String>) {
+        let mut child = self.ssh("known", forward, rest).spawn().unwrap();
+        let out: ChildStdout = child.stdout.take().unwrap();
+        let mut lines = BufReader::new(out).lines();
+        let mut told = Vec::new();
+        loop {
+            let Some(line) = soon(lines.next_line()).await.unwrap() else {
+                let mut error = String::new();
+                child
+                    .stderr
+                    .take()
+                    .unwrap()
+                    .read_to_string(&mut error)
+                    .await
+                    .unwrap();
+                panic!("it ended: {error}");
+            };
+            let is_last = line.starts_with("Forwarding");
+            told.push(line);
+            if is_last {
+                return (child, told);
+            }
+        }
+    }
+
+    /// How a client that is refused ends, and what it says.
+    async fn refused(&self, key: &str, forward: &str, rest: &[&str]) -> (Option<i32>, String) {
+        let output = soon(self.ssh(key, forward, rest).output()).await.unwrap();
+        (
+            output.status.code(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
+    }
+
+    fn dial(&self, id: &str) -> Stream {
+        let header = ProxyHeader {
+            id: id.into(),
+            client_addr: "192.0.2.7:1234".into(),
+            proto: "https".into(),
+            edge_type: "3".into(),
+            passthrough_tls: false,
+        };
+        self.bindings.dial(&header).unwrap()
+    }
+
+    async fn until(&mut self, enough: impl FnMut(&Seen) -> bool) -> Seen {
+        soon(self.seen.wait_for(enough)).await.unwrap().clone()
+    }
+}
+
+async fn expect_echo(stream: Stream, length: usize) {
+    let sent: Vec<u8> = (0..length).map(|at| (at * 31 + at / 977) as u8).collect();
+    let (mut reader, mut writer) = split(stream);
+    let writing = async {
+        writer.write_all(&sent).await.unwrap();
+        writer.shutdown().await.unwrap();
+    };
+    let mut back = Vec::new();
+    let reading = async { reader.read_to_end(&mut back).await.unwrap() };
+    soon(async { tokio::join!(writing, reading) }).await;
+    assert!(back == sent, "{} of {length} bytes came back", back.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stock_client_brings_a_service_online() {
+    let Some(mut stage) = start().await else {
+        return;
+    };
+    let (mut child, told) = stage
+        .online(
+            "app.example.test:443",
+            &["v2@127.0.0.1", "http", "--metadata", "'a b'"],
+        )
+        .await;
+    assert_eq!(
+        told,
+        [
+            "",
+            "culvert (via SSH) (Ctrl+C to quit)",
+            "",
+            "Account     ann (Plan: whole)",
+            "Region      here",
+            "Forwarding  https://app.example.test",
+        ]
+    );
+    let seen = stage.until(|seen| seen.wanted.len() == 1).await;
+    assert!(
+        seen.agents[0].starts_with("SSH-2.0-OpenSSH"),
+        "{:?}",
+        seen.agents
+    );
+    assert_eq!(
+        (&seen.wanted[0].proto[..], &seen.wanted[0].metadata[..]),
+        ("https", "a b")
+    );
+
+    expect_echo(stage.dial("ep_app.example.test"), 2_000_000).await;
+    let mut talks = JoinSet::new();
+    for nth in 0..40 {
+        talks.spawn(expect_echo(stage.dial("ep_app.example.test"), 20_000 + nth));
+    }
+    soon(talks.join_all()).await;
+
+    child.kill().await.unwrap();
+    let seen = stage.until(|seen| seen.ends.len() == 1).await;
+    assert_eq!(seen.ends, [EndReason::Closed]);
+    assert_eq!(stage.bindings.connections(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_form_of_a_forward_reaches_the_client() {
+    let Some(stage) = start().await else { return };
+    for (forward, user, command, id) in [
+        ("0", "v2@127.0.0.1", &["tcp"][..], "ep_random.test"),
+        ("443", "127.0.0.1", &["http"], "ep_random.test"),
+        (":443", "v2@127.0.0.1", &["tls"], "ep_random.test"),
+        (
+            "*.example.test:443",
+            "v2@127.0.0.1",
+            &["tls"],
+            "ep_*.example.test",
+        ),
+        (
+            "tcp.test:7000",
+            "v2@127.0.0.1",
+            &["tcp"],
+            "ep_tcp.test:7000",
+        ),
+    ] {
+        let (mut child, _) = stage.online(forward, &[&[user], command].concat()).await;
+        expect_echo(stage.dial(id), 1000).await;
+        child.kill().await.unwrap();
+        // The next one has the endpoint for itself.
+        soon(async {
+            while stage.bindings.count(id) > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refusals_say_why() {
+    let Some(stage) = start().await else { return };
+    let (code, text) = stage
+        .refused("unknown", "0", &["v2@127.0.0.1", "http"])
+        .await;
+    assert_eq!(code, Some(255));
+    assert!(text.contains("Permission denied (publickey)"), "{text}");
+    for (forward, rest, number) in [
+        ("0", &["v9@127.0.0.1", "http"][..], 1106),
+        ("0", &["v2@127.0.0.1"], 1107),
+        ("0", &["v2@127.0.0.1", "bash"], 1108),
+        ("0", &["v2@127.0.0.1", "http", "--proxy-proto", "1"], 1123),
+        ("7000", &["v2@127.0.0.1", "tcp"], 1116),
+        (
+            "a.test:443",
+            &["-R", "444:127.0.0.1:1", "v2@127.0.0.1", "http"],
+            1105,
+        ),
+    ] {
+        let (code, text) = stage.refused("known", forward, rest).await;
+        assert_eq!(code, Some(1), "{text}");
+        assert!(
+            text.contains(&format!("ERR_NGROK_{number}")),
+            "{number}: {text}"
+        );
+    }
+    let help = stage
+        .ssh("known", "0", &["v2@127.0.0.1", "http", "--help"])
+        .output();
+    let help = soon(help).await.unwrap();
+    assert_eq!(help.status.code(), Some(0));
+    assert!(
+        String::from_utf8(help.stdout)
+            .unwrap()
+            .contains("--basic-auth")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_server_ends_sessions() {
+    let Some(mut stage) = start().await else {
+        return;
+    };
+    let (child, _) = stage.online("0", &["v2@127.0.0.1", "http"]).await;
+    let update = Command::Update(UpdateRequest::default());
+    for (command, number) in [(Command::Restart, 1122), (update, 1121)] {
+        let said = stage.bindings.command("ts_0", &command).await;
+        let Err(CommandError::Unsupported(why)) = said else {
+            panic!("{said:?}");
+        };
+        assert!(why.contains(&number.to_string()), "{why}");
+    }
+    assert_eq!(
+        soon(stage.bindings.command("ts_0", &Command::Stop)).await,
+        Ok(())
+    );
+    let output = soon(child.wait_with_output()).await.unwrap();
+    assert_eq!(output.status.code(), Some(255));
+
+    let (child, _) = stage.online("0", &["v2@127.0.0.1", "http"]).await;
+    assert!(stage.bindings.hang_up("ts_1", "credential deleted"));
+    let output = soon(child.wait_with_output()).await.unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("credential deleted"), "{text}");
+
+    let (child, _) = stage.online("0", &["v2@127.0.0.1", "http"]).await;
+    stage.stop.cancel();
+    soon(child.wait_with_output()).await.unwrap();
+    soon(stage.tasks.join_next()).await;
+    let seen = stage.until(|seen| seen.ends.len() == 3).await;
+    assert_eq!(seen.ends[0], EndReason::Closed);
+    assert_eq!(
+        seen.ends[1],
+        EndReason::Stopped("credential deleted".into())
+    );
+    assert_eq!(seen.ends[2], EndReason::shutdown());
+}
+
+/// Algorithms that the audit warns of and that are kept, with the reason in `docs/guide/ssh.md`.
+const ACCEPTED: [&str; 2] = ["curve25519-sha256", "curve25519-sha256@libssh.org"];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_audit_finds_nothing_beyond_what_is_accepted() {
+    let program = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../target/python-clients/ssh_audit/bin/ssh-audit");
+    let Some(stage) = start().await else { return };
+    if !program.exists() {
+        println!("skipped: no Python environment for `ssh_audit`; scripts/python-clients makes it");
+        return;
+    }
+    let audit = tokio::process::Command::new(program)
+        .args([
+            "--level",
+            "warn",
+            "--skip-rate-test",
+            "--no-colors",
+            "--batch",
+        ])
+        .arg(stage.address.to_string())
+        .stdin(Stdio::null())
+        .output();
+    let said = String::from_utf8(soon(audit).await.unwrap().stdout).unwrap();
+    println!("{said}");
+    for line in said.lines() {
+        let is_accepted = ACCEPTED
+            .iter()
+            .any(|name| line.starts_with(&format!("(kex) {name} ")));
+        // What follows a name at the same place is said of the same name.
+        assert!(!line.contains("[fail]"), "{line}");
+        assert!(!line.contains("[warn]") || is_accepted, "{line}");
+    }
+}
