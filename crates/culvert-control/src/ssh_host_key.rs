@@ -71,7 +71,9 @@ impl Control {
         let mut seed = Zeroizing::new([0; 32]);
         match STANDARD.decode_slice(text.reveal(), &mut *seed) {
             Ok(32) => Ok(seed),
-            _ => Err(Fault::bare("reading the SSH host key, which is not 32 bytes")),
+            _ => Err(Fault::bare(
+                "reading the SSH host key, which is not 32 bytes",
+            )),
         }
     }
 }

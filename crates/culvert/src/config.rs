@@ -204,6 +204,8 @@ pub enum ProxiedListener {
 pub struct Agents {
     /// Address that agents dial, with TLS; empty switches it off. Port 0 picks a free one.
     pub addr: String,
+    /// Address of reverse tunnels over SSH (`ssh -R`); empty switches it off. Port 0 picks a free one.
+    pub ssh_addr: String,
     /// PEM file of the certificate that agents are shown, with its chain. Empty: one of the
     /// installation's own authority, whose certificate is `ca.pem` in `data_dir`.
     pub cert_file: String,
@@ -219,6 +221,7 @@ impl Default for Agents {
     fn default() -> Self {
         Self {
             addr: "0.0.0.0:8441".into(),
+            ssh_addr: "0.0.0.0:2222".into(),
             cert_file: String::new(),
             key_file: String::new(),
             names: Vec::new(),
@@ -978,6 +981,7 @@ impl Settings {
             ("edge.http_addr", &self.edge.http_addr),
             ("edge.https_addr", &self.edge.https_addr),
             ("agents.addr", &self.agents.addr),
+            ("agents.ssh_addr", &self.agents.ssh_addr),
             ("metrics.addr", &self.metrics.addr),
         ] {
             if !(text.is_empty() && key != "api.addr") && text.parse::<SocketAddr>().is_err() {

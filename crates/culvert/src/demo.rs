@@ -47,6 +47,7 @@ pub async fn run(once: bool) -> Result<()> {
     settings.edge.http_addr = "127.0.0.1:0".into();
     settings.edge.https_addr = "127.0.0.1:0".into();
     settings.agents.addr = "127.0.0.1:0".into();
+    settings.agents.ssh_addr = "127.0.0.1:0".into();
     settings.metrics.addr = "127.0.0.1:0".into();
     // The receiver of the events is this process.
     settings.destinations.allow_networks = vec!["127.0.0.1/32".into()];

@@ -22,6 +22,7 @@ use culvert_delivery::{Delivery, Health as DestinationHealth, State, TargetSetti
 use culvert_edge::login::Entry as LoginEntry;
 use culvert_edge::{Dial, Edge, Inherited, Snapshot};
 use culvert_events::HeaderRules;
+use culvert_ssh::{HostKey, SshIngress};
 use culvert_store::{Queue, Store, StoreUrl};
 use culvert_tunnel::server::{Bindings, Ingress};
 use ipnet::IpNet;
@@ -60,6 +61,7 @@ pub struct Server {
     first_token: Option<Secret>,
     api_addr: Option<SocketAddr>,
     agents_addr: Option<SocketAddr>,
+    ssh_addr: Option<SocketAddr>,
     metrics_addr: Option<SocketAddr>,
     /// The operator's own, for agents.
     certificate: Option<Arc<OwnCertificate>>,
@@ -296,7 +298,8 @@ impl Server {
             clock.clone(),
             entropy.clone(),
         );
-        let takes_agents = has(Role::Agents) && !settings.agents.addr.is_empty();
+        let is_dialled = !settings.agents.addr.is_empty() || !settings.agents.ssh_addr.is_empty();
+        let takes_agents = has(Role::Agents) && is_dialled;
         let bindings = takes_agents.then(Arc::<Bindings>::default);
         let dial = bindings
             .clone()
@@ -386,15 +389,9 @@ impl Server {
         let certificates = control.clone().manage_certificates(stop);
         parts.certificates.running.spawn(certificates);
 
-        let (mut agents_addr, mut tunnel) = (None, None);
+        let (mut agents_addr, mut ssh_addr, mut tunnel) = (None, None, None);
         if let Some(bindings) = bindings {
             control.begin_agents().await.map_err(told)?;
-            let listener = listen("agents.addr", &settings.agents.addr, &inherited).await?;
-            agents_addr = Some(listener.local_addr()?);
-            let own = certificate.as_ref().map(|own| Arc::clone(own) as _);
-            let resolver = control
-                .agent_certificate(own)
-                .context("agents are shown no certificate")?;
             let server = culvert_tunnel::server::Server::new(
                 control.clone(),
                 bindings,
@@ -402,9 +399,27 @@ impl Server {
             );
             let server = Arc::new(server);
             tunnel = Some(server.clone());
-            let ingress = Ingress::new(listener, ingress::tls(resolver)?, server);
-            let stop = parts.agents.stop.clone();
-            parts.agents.running.spawn(ingress.run(stop));
+            if !settings.agents.addr.is_empty() {
+                let listener = listen("agents.addr", &settings.agents.addr, &inherited).await?;
+                agents_addr = Some(listener.local_addr()?);
+                let own = certificate.as_ref().map(|own| Arc::clone(own) as _);
+                let resolver = control
+                    .agent_certificate(own)
+                    .context("agents are shown no certificate")?;
+                let ingress = Ingress::new(listener, ingress::tls(resolver)?, server.clone());
+                let stop = parts.agents.stop.clone();
+                parts.agents.running.spawn(ingress.run(stop));
+            }
+            if !settings.agents.ssh_addr.is_empty() {
+                let address = &settings.agents.ssh_addr;
+                let listener = listen("agents.ssh_addr", address, &inherited).await?;
+                ssh_addr = Some(listener.local_addr()?);
+                let key = HostKey::from_seed(&*control.ssh_host_seed().await.map_err(told)?);
+                tracing::info!(fingerprint = key.fingerprint(), "the SSH host key");
+                let ingress = SshIngress::new(listener, &key, server);
+                let stop = parts.agents.stop.clone();
+                parts.agents.running.spawn(ingress.run(stop));
+            }
             let stop = parts.agent_keeper.stop.clone();
             let keeper = control.clone().keep_agents(stop);
             parts.agent_keeper.running.spawn(keeper);
@@ -466,6 +481,7 @@ impl Server {
             api_addr,
             metrics_addr,
             agents_addr,
+            ssh_addr,
             edge.as_ref().and_then(Edge::http_addr),
             edge.as_ref().and_then(Edge::https_addr),
         ];
@@ -478,6 +494,7 @@ impl Server {
             first_token,
             api_addr,
             agents_addr,
+            ssh_addr,
             metrics_addr,
             certificate,
             ca_file,
@@ -518,6 +535,11 @@ impl Server {
         self.agents_addr
     }
 
+    /// Where clients of SSH dial.
+    pub fn ssh_addr(&self) -> Option<SocketAddr> {
+        self.ssh_addr
+    }
+
     /// Where metrics are.
     pub fn metrics_addr(&self) -> Option<SocketAddr> {
         self.metrics_addr
@@ -533,6 +555,7 @@ impl Server {
         let wanted = [
             self.api_addr,
             self.agents_addr,
+            self.ssh_addr,
             self.metrics_addr,
             self.http_addr(),
             self.https_addr(),
@@ -564,6 +587,7 @@ impl Server {
                 "agents",
                 self.agents_addr.map(|address| address.to_string()),
             ),
+            ("ssh", self.ssh_addr.map(|address| address.to_string())),
             (
                 "metrics",
                 self.metrics_addr.map(|address| address.to_string()),

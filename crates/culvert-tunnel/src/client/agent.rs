@@ -399,7 +399,7 @@ impl Agent {
         });
 
         let (mut streams, draining) = (JoinSet::new(), CancellationToken::new());
-        let left = loop {
+        let mut left = loop {
             tokio::select! {
                 accepted = session.accept() => match accepted {
                     Some(stream) => {
@@ -444,7 +444,10 @@ impl Agent {
                 self.status
                     .send_modify(|status| status.phase = Phase::Stopping);
                 draining.cancel();
-                self.drain(&session, &mut streams, draining).await;
+                let is_stop = self.drain(&session, &mut streams, draining).await;
+                if is_stop && matches!(left, Left::Restart) {
+                    left = Left::Stopped;
+                }
                 session.close(ErrorCode::NONE, "");
                 // The driver takes the goodbye along.
                 while let Some(chore) = chores.join_next().await {
@@ -458,13 +461,15 @@ impl Agent {
         Ok(left)
     }
 
-    /// Gives the endpoints up and waits for what is on its way.
+    /// Gives the endpoints up and waits for what is on its way. Whether the server asked for an end
+    /// meanwhile.
     async fn drain(
         self: &Arc<Self>,
         session: &Session,
         streams: &mut JoinSet<Done>,
         draining: CancellationToken,
-    ) {
+    ) -> bool {
+        let mut is_stop = false;
         let ids: Vec<String> = self
             .slots
             .borrow()
@@ -492,12 +497,15 @@ impl Agent {
                     Some(stream) => {
                         streams.spawn(Arc::clone(self).take(stream, draining.clone()));
                     }
-                    None => return,
+                    None => break,
                 },
-                Some(_) = streams.join_next(), if !streams.is_empty() => {}
-                () = tokio::time::sleep_until(deadline) => return,
+                Some(done) = streams.join_next(), if !streams.is_empty() => {
+                    is_stop |= matches!(done, Ok(Done::Stop));
+                }
+                () = tokio::time::sleep_until(deadline) => break,
             }
         }
+        is_stop
     }
 
     /// Says who the agent is and asks for its endpoints.

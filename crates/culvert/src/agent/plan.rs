@@ -215,7 +215,7 @@ impl Identity {
     /// The plan for `endpoints`, with the defaults for what was not given.
     pub fn plan(self, endpoints: Vec<Endpoint>) -> Result<Plan, Failure> {
         let Some(token) = self.token.filter(|token| !token.is_empty()) else {
-            let why = "no token: set CULVERT_AUTHTOKEN or name a file with `--authtoken-file`; `culvert api tunnel_credentials create` makes one";
+            let why = "no token: set CULVERT_AUTHTOKEN or name a file with `--authtoken-file`; `culvert api credentials create` makes one";
             return Err(Failure::Usage(why.into()));
         };
         let authorities = match self.ca.or_else(own_authority) {

@@ -103,6 +103,7 @@ pub struct Harness {
     pub http: SocketAddr,
     pub https: SocketAddr,
     pub agents: SocketAddr,
+    pub ssh: SocketAddr,
     pub metrics: SocketAddr,
     pub settings: Settings,
     _folder: tempfile::TempDir,
@@ -137,6 +138,7 @@ impl Harness {
         settings.edge.http_addr = "127.0.0.1:0".into();
         settings.edge.https_addr = "127.0.0.1:0".into();
         settings.agents.addr = "127.0.0.1:0".into();
+        settings.agents.ssh_addr = "127.0.0.1:0".into();
         settings.metrics.addr = "127.0.0.1:0".into();
         settings.destinations.allow_networks = vec!["127.0.0.1/32".into()];
         settings.destinations.allow_plain_http = true;
@@ -160,6 +162,7 @@ impl Harness {
         let api = server.api_url();
         let (http, https) = (server.http_addr().unwrap(), server.https_addr().unwrap());
         let agents = server.agents_addr().unwrap();
+        let ssh = server.ssh_addr().unwrap();
         let metrics = server.metrics_addr().unwrap();
         let cancel = CancellationToken::new();
         let mut tasks = JoinSet::new();
@@ -173,6 +176,7 @@ impl Harness {
             http,
             https,
             agents,
+            ssh,
             metrics,
             settings,
             _folder: folder,

@@ -52,6 +52,7 @@ impl Process {
             "--edge-http-addr",
             "--edge-https-addr",
             "--agents-addr",
+            "--agents-ssh-addr",
             "--metrics-addr",
         ]
         .into_iter()

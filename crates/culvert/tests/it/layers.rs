@@ -47,6 +47,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "culvert-delivery",
             "culvert-edge",
             "culvert-events",
+            "culvert-ssh",
             "culvert-store",
             "culvert-tunnel",
         ],

@@ -34,6 +34,7 @@ mod reserved_addresses;
 mod restart;
 mod rotate;
 mod secrets;
+mod ssh_reverse;
 mod stop;
 mod tail;
 mod verify_webhook;

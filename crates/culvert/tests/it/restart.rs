@@ -69,7 +69,15 @@ async fn restarts_under_load_lose_no_request() {
     }
     python.args(["-c", SUPERVISOR]).arg(culvert.get_program());
     python.args(["serve", "--log-level", "warn", "--edge-https-addr", ""]);
-    python.args(["--agents-addr", "", "--metrics-addr", "", "--data-dir"]);
+    python.args([
+        "--agents-addr",
+        "",
+        "--agents-ssh-addr",
+        "",
+        "--metrics-addr",
+        "",
+        "--data-dir",
+    ]);
     python.arg(&data);
     let started = python.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
     let Ok(mut supervisor) = started else {

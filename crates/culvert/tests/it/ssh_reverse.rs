@@ -1,0 +1,199 @@
+//! `ssh -R` at the real server: the stock client, a key of `/ssh_credentials`, and what the API and
+//! events tell of it; and our own agent beside it, as a program against a server.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use http::Method;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpListener;
+use tokio::process::{Child, Command};
+use tokio::task::JoinSet;
+
+use crate::events_arrive::subscribe_debug;
+use crate::harness::{Backend, Harness, Receiver, binary, eventually};
+
+const HOST: &str = "ssh.culvert.localhost";
+
+async fn soon<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(60), future)
+        .await
+        .expect("it comes to an end")
+}
+
+/// A service that answers every request with `ok`.
+async fn service(tasks: &mut JoinSet<()>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tasks.spawn(async move {
+        let mut connections = JoinSet::new();
+        while let Ok((mut socket, _)) = listener.accept().await {
+            connections.spawn(async move {
+                let mut bytes = Vec::new();
+                while socket.read_buf(&mut bytes).await.unwrap_or(0) > 0 {
+                    if bytes.ends_with(b"\r\n\r\n") {
+                        bytes.clear();
+                        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+                        drop(socket.write_all(answer).await);
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+/// The line of a program's output that begins with `what`.
+async fn line(child: &mut Child, what: &str) -> String {
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    soon(async {
+        while let Some(line) = lines.next_line().await.unwrap() {
+            if line.starts_with(what) {
+                return line;
+            }
+        }
+        panic!("it ended before `{what}`");
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stock_ssh_client_serves_http_until_its_key_is_deleted() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("key");
+    let made = std::process::Command::new("ssh-keygen")
+        .args(["-q", "-t", "ed25519", "-N", "", "-f"])
+        .arg(&key)
+        .status();
+    if made.is_err() {
+        println!("skipped: the OpenSSH client is not installed");
+        return;
+    }
+    let culvert = Harness::start(&Backend::Sqlite).await;
+    let hook = Receiver::start().await;
+    let kinds = json!([{"type": "agent_session_start.v0"}, {"type": "agent_session_stop.v0"}]);
+    subscribe_debug(&culvert, &hook, kinds).await;
+    let public = std::fs::read_to_string(folder.path().join("key.pub")).unwrap();
+    let credential = culvert
+        .create("ssh_credentials", json!({"public_key": public}))
+        .await;
+    let mut tasks = JoinSet::new();
+    let service = service(&mut tasks).await;
+
+    let mut child = Command::new("ssh")
+        .args([
+            "-F",
+            "/dev/null",
+            "-o",
+            "BatchMode=yes",
+            "-o",
+            "IdentitiesOnly=yes",
+        ])
+        .args(["-o", "IdentityAgent=none", "-o", "StrictHostKeyChecking=no"])
+        .arg("-o")
+        .arg(format!(
+            "UserKnownHostsFile={}",
+            folder.path().join("known").display()
+        ))
+        .arg("-i")
+        .arg(&key)
+        .args(["-p", &culvert.ssh.port().to_string()])
+        .args(["-R", &format!("{HOST}:80:{service}")])
+        .args(["v2@127.0.0.1", "http", "--scheme", "http"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let forwarding = line(&mut child, "Forwarding").await;
+    assert!(
+        forwarding.contains(&format!("http://{HOST}")),
+        "{forwarding}"
+    );
+    let answer = culvert.get(HOST, "/").await;
+    assert_eq!(answer.status, 200);
+
+    let sessions = culvert
+        .call(Method::GET, "/tunnel_sessions", None)
+        .await
+        .body;
+    let session = &sessions["tunnel_sessions"][0];
+    assert_eq!(session["credential"]["id"], credential["id"]);
+    let path = format!(
+        "/tunnel_sessions/{}/restart",
+        session["id"].as_str().unwrap()
+    );
+    let refused = culvert.call(Method::POST, &path, Some(json!({}))).await;
+    assert_eq!(refused.body["error_code"], "ERR_NGROK_1122");
+
+    let path = format!("/ssh_credentials/{}", credential["id"].as_str().unwrap());
+    culvert.call(Method::DELETE, &path, None).await;
+    let output = soon(child.wait_with_output()).await.unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("credential deleted"), "{said}");
+    let start = hook.wait_for("agent_session_start.v0", 1).await.remove(0);
+    let stop = hook.wait_for("agent_session_stop.v0", 1).await.remove(0);
+    for (event, error) in [(&start, ""), (&stop, "credential deleted")] {
+        let object: &Value = &event["object"];
+        assert_eq!(object["transport"], "ssh");
+        assert_eq!(object["credential"]["id"], credential["id"]);
+        assert_eq!(object["error"], error);
+        let agent = object["user_agent"].as_str().unwrap();
+        assert!(agent.starts_with("SSH-2.0-OpenSSH"), "{agent}");
+    }
+    eventually("the endpoint is gone", async || {
+        culvert.get(HOST, "/").await.status == 404
+    })
+    .await;
+    culvert.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn our_own_agent_serves_http_at_the_real_server() {
+    let culvert = Harness::start(&Backend::Sqlite).await;
+    let credential = culvert.create("credentials", json!({})).await;
+    let mut tasks = JoinSet::new();
+    let service = service(&mut tasks).await;
+    let mut child = Command::from(binary())
+        .args(["http", &service, "--url", "http://own.culvert.localhost"])
+        .args(["--server", &format!("localhost:{}", culvert.agents.port())])
+        .args(["--inspect-addr", "127.0.0.1:0"])
+        .env("CULVERT_DATA_DIR", &culvert.settings.data_dir)
+        .env("CULVERT_AUTHTOKEN", credential["token"].as_str().unwrap())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let url = line(&mut child, "http").await;
+    assert_eq!(url, "http://own.culvert.localhost");
+    assert_eq!(culvert.get("own.culvert.localhost", "/").await.status, 200);
+
+    let sessions = culvert
+        .call(Method::GET, "/tunnel_sessions", None)
+        .await
+        .body;
+    let id = sessions["tunnel_sessions"][0]["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let restart = format!("/tunnel_sessions/{id}/restart");
+    let answer = culvert.call(Method::POST, &restart, Some(json!({}))).await;
+    assert!(answer.status < 300, "{:?}", answer.body);
+    eventually("the agent is back", async || {
+        culvert.get("own.culvert.localhost", "/").await.status == 200
+    })
+    .await;
+    let stop = format!("/tunnel_sessions/{id}/stop");
+    // The connection before the restart may still be on its way out.
+    eventually("the agent is told to end", async || {
+        let answer = culvert.call(Method::POST, &stop, Some(json!({}))).await;
+        answer.status < 300
+    })
+    .await;
+    assert_eq!(soon(child.wait()).await.unwrap().code(), Some(0));
+    culvert.stop().await;
+}
