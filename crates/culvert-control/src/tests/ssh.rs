@@ -570,6 +570,6 @@ async fn the_host_key_is_made_once_and_kept_sealed() {
         .filter(|document| document.head.kind == "ssh_host_key")
         .collect();
     assert_eq!(kept.len(), 1);
-    let plain = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, *seed);
+    let plain = STANDARD.encode(*seed);
     assert!(!kept[0].body.contains(&plain));
 }
