@@ -332,10 +332,11 @@ fn target_schema(generator: &mut SchemaGenerator) -> Schema {
 fn shown_target_schema(_: &mut SchemaGenerator) -> Schema {
     let null = || json_schema!({ "type": ["object", "null"] }).to_value();
     let object = || json_schema!({ "type": "object" }).to_value();
-    let public = PUBLIC_TARGETS.iter().map(|name| (*name, null()));
     let ours = target::ALL.iter().map(|ty| (ty.name, object()));
-    let properties: Map<String, Value> = public
-        .chain(ours)
+    let public = PUBLIC_TARGETS.iter().map(|name| (*name, null()));
+    // Of a name that is in both, the last counts.
+    let properties: Map<String, Value> = ours
+        .chain(public)
         .map(|(name, schema)| (name.to_owned(), schema))
         .collect();
     json_schema!({
