@@ -39,6 +39,8 @@ const KEYS_MAX: usize = 8;
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 /// After a failure to accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Connections that wait until it is known where they go.
+const EARLY_MAX: usize = 16;
 /// What a channel may carry ahead of its reader, and how many of its messages wait here.
 const WINDOW_BYTES: u32 = 512 << 10;
 const WAITING_MESSAGES: usize = 8;
@@ -186,14 +188,11 @@ async fn serve(
     let mut guest: Option<Arc<Guest>> = None;
     let mut serving: Option<(String, u32)> = None;
     let (mut deadline, mut is_over, mut has_ended) = (began + AUTH_TIME, false, false);
+    let (bringing, mut brought) = mpsc::channel(EARLY_MAX);
+    // What came before the client's forward was known.
+    let mut early = Vec::new();
     let mut carried = JoinSet::new();
     let reason = loop {
-        let accepting = async {
-            match &guest {
-                Some(guest) => guest.accept().await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             ended = &mut running => {
                 has_ended = true;
@@ -202,10 +201,15 @@ async fn serve(
             Some(step) = heard.recv() => match step {
                 Step::Welcome(welcome) => {
                     drop(stranger.take());
+                    carried.spawn(accept(Arc::clone(&welcome), bringing.clone()));
                     guest = Some(welcome);
                     deadline = Instant::now() + COMMAND_TIME;
                 }
                 Step::Serving(address, port) => {
+                    for (header, stream) in early.drain(..) {
+                        let (handle, address) = (handle.clone(), address.clone());
+                        carried.spawn(forward(handle, address, port, header, stream));
+                    }
                     serving = Some((address, port));
                     let duration = guest.as_ref().and_then(|guest| guest.grant().duration);
                     deadline = began + duration.unwrap_or(FOR_EVER);
@@ -215,12 +219,16 @@ async fn serve(
                     deadline = Instant::now() + GOODBYE_TIME;
                 }
             },
-            brought = accepting => match (brought, &serving) {
+            Some(brought) = brought.recv() => match (brought, &serving) {
                 (Some(Brought::Connection(header, stream)), Some((address, port))) => {
                     let (handle, address, port) = (handle.clone(), address.clone(), *port);
                     carried.spawn(forward(handle, address, port, header, stream));
                 }
-                (Some(Brought::Connection(_, stream)), None) => drop(stream),
+                (Some(Brought::Connection(header, stream)), None) => {
+                    if early.len() < EARLY_MAX {
+                        early.push((header, stream));
+                    }
+                }
                 (Some(Brought::Stop), _) => {
                     goodbye(&handle, "stopped over the API".into()).await;
                     break EndReason::Closed;
@@ -269,6 +277,18 @@ async fn serve(
     }
     if let Some(guest) = guest {
         guest.leave(reason).await;
+    }
+}
+
+/// Hands on what the server wants of the client, and its end. A task of its own: one that is stopped
+/// while it reads a connection's header would lose the connection.
+async fn accept(guest: Arc<Guest>, bringing: mpsc::Sender<Option<Brought>>) {
+    loop {
+        let brought = guest.accept().await;
+        let is_last = brought.is_none();
+        if bringing.send(brought).await.is_err() || is_last {
+            return;
+        }
     }
 }
 
