@@ -68,12 +68,19 @@ impl Source {
         let mut places = Vec::new();
         let mut known = true;
         for phase in Phase::ALL {
+            // Of rules that differ in nothing but their secrets, the first is the first.
+            let mut same_before: Vec<Value> = Vec::new();
             for rule in rules_of(&mut root, phase) {
-                let same = rules_of(&mut old, phase)
+                let plain = without_secrets(rule);
+                let nth = same_before.iter().filter(|node| **node == plain).count();
+                let mut same: Vec<_> = rules_of(&mut old, phase)
                     .into_iter()
-                    .find(|old| without_secrets(old) == without_secrets(rule));
+                    .filter(|old| without_secrets(old) == plain)
+                    .collect();
+                same_before.push(plain);
+                let nth = nth.min(same.len().saturating_sub(1));
                 let mut theirs = Vec::new();
-                if let Some(same) = same {
+                if let Some(same) = same.get_mut(nth) {
                     secrets(same, &mut |text| theirs.push(text.value.clone()));
                 }
                 let mut theirs = theirs.into_iter();

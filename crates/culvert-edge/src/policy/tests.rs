@@ -589,3 +589,27 @@ fn secrets_are_cut_out_and_put_back() {
         None
     );
 }
+
+#[test]
+fn rules_that_differ_in_their_secrets_alone_keep_each_its_own() {
+    let rule = |secret: &str| {
+        format!(
+            "- actions: [{{type: verify-webhook, config: {{provider: github, secret: {secret}}}}}]"
+        )
+    };
+    let text = |secrets: [&str; 2]| {
+        let [a, b] = secrets.map(rule);
+        format!("on_http_request:\n{a}\n{b}\n")
+    };
+    let stored = Source::read(&text(["first", "second"])).unwrap();
+    let shown = stored.redacted().unwrap();
+    assert!(
+        !shown.contains("first") && !shown.contains("second"),
+        "{shown}"
+    );
+    let restored = Source::read(&shown)
+        .unwrap()
+        .restored(Some(&stored))
+        .unwrap();
+    assert_eq!(restored.text(), text(["first", "second"]));
+}
