@@ -8,10 +8,12 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use crate::StoreUrl;
-use crate::dialect::{Access, Site, While};
+use crate::dialect::{Access, Arg, Site, While};
 use crate::health::Health;
 use crate::migrate::{self, Step};
 use crate::pool::Pool;
+use crate::statements::meta;
+use crate::transfer::MOVED_TO;
 use crate::writer::{Book, Writer};
 use crate::{postgres, sqlite};
 
@@ -71,6 +73,20 @@ impl Database {
             closing: watch::Sender::new(false),
             tasks: Mutex::new(JoinSet::new()),
         })
+    }
+
+    /// A state file whose data went to another database is not used any more.
+    pub(crate) async fn refuse_moved(&self) -> Result<(), Fault> {
+        let doing = "opening the database";
+        let name = [Arg::Text(MOVED_TO)];
+        let Some(row) = self.pool.row(doing, meta::GET, &name).await? else {
+            return Ok(());
+        };
+        let place: String = row.get(0).during(doing)?;
+        Err(Fault::bare(format!(
+            "{doing}: its data was moved to {place}; set `database_url`, or take the move back with \
+             `culvert admin move --undo`"
+        )))
     }
 
     /// Starts the writing task, and beside it the checkpointer of a SQLite file.

@@ -22,6 +22,7 @@ mod queue;
 mod sqlite;
 mod statements;
 mod texts;
+mod transfer;
 mod writer;
 
 use std::fmt;
@@ -53,6 +54,7 @@ pub use queue::{
     NewBatch, Queue, QueueError, WHY_BYTES_MAX,
 };
 pub use texts::{Like, TextField, TextQuery, Texts};
+pub use transfer::{Moved, Transfer, TransferError, undo_transfer};
 
 /// Where the store is.
 #[derive(Clone, PartialEq, Eq)]
@@ -120,6 +122,7 @@ impl Store {
     /// Documents are found by `texts`; a store opened without any leaves that to others.
     pub async fn open(url: &StoreUrl, clock: Arc<dyn Clock>, texts: Texts) -> Result<Self, Fault> {
         let database = Database::open(url, STATE, clock.as_ref()).await?;
+        database.refuse_moved().await?;
         let mark = texts.mark();
         let (revision, _) = texts::ledger(&database.pool, &mark).await?;
         let journal = Arc::new(Journal {

@@ -57,6 +57,17 @@ impl Schema {
             .unwrap_or(Err(sqlx::Error::PoolTimedOut))
     }
 
+    /// Where the database is, for people: without user and password.
+    pub(crate) fn place(&self) -> String {
+        let options = &self.options;
+        format!(
+            "postgres://{}:{}/{}",
+            options.get_host(),
+            options.get_port(),
+            options.get_database().unwrap_or_default()
+        )
+    }
+
     /// Refuses a server that acknowledges before it has written.
     pub(crate) async fn check_durability(connection: &mut Connection) -> Result<(), Fault> {
         let row = connection

@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_base::Fault;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteLockingMode, SqliteSynchronous,
+};
 use sqlx::{ConnectOptions, Connection as _};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -71,7 +73,20 @@ impl File {
     }
 
     pub(crate) async fn connect(&self, access: Access) -> Result<SqliteConnection, sqlx::Error> {
-        let mut options = SqliteConnectOptions::new()
+        let mut options = self.options();
+        if access == Access::Read {
+            options = options.pragma("query_only", "ON");
+        }
+        connect(&options).await
+    }
+
+    /// A connection beside which there is no other, of any process; busy where there is one.
+    pub(crate) async fn connect_alone(&self) -> Result<SqliteConnection, sqlx::Error> {
+        connect(&self.options().locking_mode(SqliteLockingMode::Exclusive)).await
+    }
+
+    fn options(&self) -> SqliteConnectOptions {
+        SqliteConnectOptions::new()
             .filename(&self.path)
             .create_if_missing(false)
             .journal_mode(SqliteJournalMode::Wal)
@@ -83,21 +98,7 @@ impl File {
             .pragma("cell_size_check", "ON")
             .pragma("wal_autocheckpoint", "0")
             .pragma("temp_store", "MEMORY")
-            .disable_statement_logging();
-        if access == Access::Read {
-            options = options.pragma("query_only", "ON");
-        }
-        let until = Instant::now() + BUSY_TIMEOUT;
-        loop {
-            // Of two that open a new file at once, one may not wait for the other while both turn the
-            // log on: SQLite tells it at once that the file is locked.
-            match SqliteConnection::connect_with(&options).await {
-                Err(error) if is_busy(&error) && Instant::now() < until => {
-                    tokio::time::sleep(BUSY_PAUSE).await;
-                }
-                connected => return connected,
-            }
-        }
+            .disable_statement_logging()
     }
 
     /// A consistent copy of the file as it is now, complete or absent.
@@ -138,6 +139,20 @@ impl File {
                 Err(Fault::new("removing an old backup", error))
             }
             _ => Ok(()),
+        }
+    }
+}
+
+async fn connect(options: &SqliteConnectOptions) -> Result<SqliteConnection, sqlx::Error> {
+    let until = Instant::now() + BUSY_TIMEOUT;
+    loop {
+        // Of two that open a new file at once, one may not wait for the other while both turn the
+        // log on: SQLite tells it at once that the file is locked.
+        match SqliteConnection::connect_with(options).await {
+            Err(error) if is_busy(&error) && Instant::now() < until => {
+                tokio::time::sleep(BUSY_PAUSE).await;
+            }
+            connected => return connected,
         }
     }
 }
@@ -235,7 +250,7 @@ pub(crate) enum Check {
 }
 
 /// Whether another connection holds the file (`SQLITE_BUSY`, of whatever extended code).
-fn is_busy(error: &sqlx::Error) -> bool {
+pub(crate) fn is_busy(error: &sqlx::Error) -> bool {
     const BUSY: i32 = 5;
     let code = error.as_database_error().and_then(|error| error.code());
     let number = code.and_then(|code| code.parse::<i32>().ok());

@@ -35,8 +35,9 @@ pub(crate) mod meta {
     pub(crate) const GET: &str = "SELECT value FROM meta WHERE name = $1";
     pub(crate) const SET: &str = "INSERT INTO meta (name, value) VALUES ($1, $2) \
          ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+    pub(crate) const REMOVE: &str = "DELETE FROM meta WHERE name = $1";
     #[cfg(test)]
-    pub(crate) const ALL: &[&str] = &[GET, SET];
+    pub(crate) const ALL: &[&str] = &[GET, SET, REMOVE];
 }
 
 pub(crate) mod state {

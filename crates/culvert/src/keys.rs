@@ -8,7 +8,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use culvert_base::{Entropy, Secret};
+use culvert_base::{Digest, Entropy, Secret};
 
 /// The master key, and the one before it while secrets are sealed anew.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +33,11 @@ impl MasterKey {
         }
     }
 
+    /// Whether a database that has this mark is sealed under one of the two.
+    pub fn is_marked(&self, mark: &str) -> bool {
+        self.each().any(|key| mark_of(key) == mark)
+    }
+
     /// Writes the file, whole or not at all.
     pub fn write(&self, path: &Path) -> Result<()> {
         let mut text = String::new();
@@ -42,6 +47,11 @@ impl MasterKey {
         }
         write_private(path, &text)
     }
+}
+
+/// What a database knows a key by.
+pub(crate) fn mark_of(key: &Secret) -> String {
+    Digest::of(key.reveal().as_bytes(), "culvert master key mark").to_hex()
 }
 
 /// Reads the key, or makes it if the file does not exist.

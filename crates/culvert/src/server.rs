@@ -10,9 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use culvert_api::{Api, Health, Window};
 use culvert_base::net::HostName;
-use culvert_base::{
-    BoxFuture, Clock, Digest, Entropy, Fault, IdMaker, OsEntropy, Secret, SystemClock,
-};
+use culvert_base::{BoxFuture, Clock, Entropy, Fault, IdMaker, OsEntropy, Secret, SystemClock};
 use culvert_control::{
     AgentSettings, Control, EdgePort, Founder, LoginKeys, LoginSettings, Logins, Parts, Pepper,
     Resealed, Seal, login_key,
@@ -45,7 +43,7 @@ use crate::reload::Reload;
 const FIRST_SNAPSHOT: Duration = Duration::from_secs(30);
 
 /// What every node of an installation must agree on.
-const MASTER_KEY_MARK: &str = "master_key";
+pub(crate) const MASTER_KEY_MARK: &str = "master_key";
 /// The pepper, sealed; absent while the master key is the one it was made from.
 const PEPPER: &str = "pepper";
 /// How often a server looks whether the master key was rotated under it, and how long a rotation
@@ -185,7 +183,7 @@ impl Foundation {
         let pepper = self.pepper.sealed(&seal, &*self.entropy).map_err(told)?;
         self.store.meta_set(PEPPER, &pepper).await.map_err(told)?;
         // From here on nobody starts with the old key alone, and whoever runs with it stops.
-        let mark = mark_of(&master.current);
+        let mark = keys::mark_of(&master.current);
         self.store
             .meta_set(MASTER_KEY_MARK, &mark)
             .await
@@ -222,11 +220,11 @@ pub fn store_url(settings: &Settings) -> StoreUrl {
 /// key: better that it does not start. The key that was agreed on.
 async fn agree_on_key(store: &Store, master: &MasterKey) -> Result<Secret> {
     let Some(known) = store.meta_get(MASTER_KEY_MARK).await.map_err(told)? else {
-        let mark = mark_of(&master.current);
+        let mark = keys::mark_of(&master.current);
         store.meta_set(MASTER_KEY_MARK, &mark).await.map_err(told)?;
         return Ok(master.current.clone());
     };
-    match master.each().find(|key| mark_of(key) == known) {
+    match master.each().find(|key| keys::mark_of(key) == known) {
         Some(key) => Ok(key.clone()),
         None => bail!(
             "the master key is not the one of this database; copy `master.key` of a node that has it, \
@@ -235,13 +233,9 @@ async fn agree_on_key(store: &Store, master: &MasterKey) -> Result<Secret> {
     }
 }
 
-fn mark_of(key: &Secret) -> String {
-    Digest::of(key.reveal().as_bytes(), "culvert master key mark").to_hex()
-}
-
 /// Completes when the database's secrets are sealed under a key that this process does not have.
 async fn key_rotated(store: &Store, master: &MasterKey) {
-    let marks: Vec<String> = master.each().map(mark_of).collect();
+    let marks: Vec<String> = master.each().map(keys::mark_of).collect();
     loop {
         tokio::time::sleep(KEY_LOOK_EVERY).await;
         // A store that cannot be read is the business of others.

@@ -1,6 +1,8 @@
 //! `culvert admin`: offline rescue, on the data folder or the database itself.
 #![allow(clippy::print_stdout, reason = "a command prints")]
 
+mod transfer;
+
 use std::path::PathBuf;
 
 use anyhow::Context;
@@ -49,6 +51,7 @@ fn arguments(command: Command) -> Command {
                     .help("Folder to make; it must not exist"),
             ),
         )
+        .subcommand(transfer::command())
         .subcommand(with_settings(
             Command::new("check").about("Check the integrity of the stored state"),
         ))
@@ -65,6 +68,9 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
                 culvert_control::token::generate(&SystemClock, &OsEntropy).reveal()
             );
             return Ok(());
+        }
+        if name == "move" {
+            return transfer::run(given).await;
         }
         let settings = settings_of(given)?;
         let foundation = existing(&settings).await?;

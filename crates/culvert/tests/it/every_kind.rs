@@ -124,8 +124,8 @@ const FIELDS_OF_AGENTS: &str = "session credential agent_ip ingress_server_ip re
 const VERBS: [&str; 3] = ["created", "updated", "deleted"];
 
 /// One server, the calls made at it, and the events that must come of them.
-struct Witness {
-    culvert: Harness,
+pub struct Witness {
+    pub culvert: Harness,
     /// Kind and object, in commit order.
     expected: Vec<(String, String)>,
     /// What must be in no event.
@@ -133,7 +133,16 @@ struct Witness {
 }
 
 impl Witness {
-    async fn create(&mut self, collection: &str, body: Value) -> Value {
+    /// Nothing is expected yet.
+    pub fn of(culvert: Harness) -> Self {
+        Self {
+            culvert,
+            expected: Vec::new(),
+            secrets: Vec::new(),
+        }
+    }
+
+    pub async fn create(&mut self, collection: &str, body: Value) -> Value {
         let made = self.culvert.create(collection, body).await;
         self.expect(collection, "created", &made);
         for pointer in ["/token", "/target/webhook/secrets/0"] {
@@ -221,7 +230,7 @@ impl Witness {
     }
 
     /// A body with which one of the collection can be made. What it needs is made first, and left.
-    async fn sample(&mut self, collection: &str) -> Value {
+    pub async fn sample(&mut self, collection: &str) -> Value {
         match collection {
             "agent_ingresses" => json!({"domain": "connect.x.example"}),
             "api_keys" | "ip_policies" | "reserved_addrs" => json!({"description": "a sample"}),
@@ -325,11 +334,7 @@ async fn every_audit_kind_arrives_at_a_webhook() {
         let culvert = Harness::start(&backend).await;
         let hook = Receiver::start().await;
         let oneself = culvert.call(Method::GET, "/self", None).await.body;
-        let mut witness = Witness {
-            culvert,
-            expected: Vec::new(),
-            secrets: Vec::new(),
-        };
+        let mut witness = Witness::of(culvert);
         let url = format!("http://{}/hook", hook.address);
         let body = json!({"format": "json", "target": {"webhook": {"url": url}}});
         let destination = witness.create("event_destinations", body).await;

@@ -27,6 +27,7 @@ mod lifecycle;
 mod list_filters;
 mod listed;
 mod login;
+mod move_to_postgres;
 mod own_agent;
 mod policy;
 mod reload;

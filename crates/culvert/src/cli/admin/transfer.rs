@@ -1,0 +1,121 @@
+//! `culvert admin move`: the SQLite data of a data folder into a PostgreSQL database.
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use culvert_base::SystemClock;
+use culvert_store::{StoreUrl, Transfer, TransferError, undo_transfer};
+
+use super::super::{Failure, audit, say, settings_of, with_settings};
+use crate::config::Settings;
+use crate::keys;
+use crate::server::{Foundation, MASTER_KEY_MARK, told};
+
+pub(super) fn command() -> Command {
+    with_settings(Command::new("move").about(
+        "Move the SQLite data to an empty PostgreSQL database; stop the server first, and start it with `database_url` after",
+    ))
+    .arg(
+        Arg::new("to")
+            .long("to")
+            .value_name("URL")
+            .help("postgres:// URL of the database [default: `database_url`, which keeps a password off the command line]"),
+    )
+    .arg(
+        Arg::new("again")
+            .long("again")
+            .action(ArgAction::SetTrue)
+            .help("Move data that was moved before to a database that was given up"),
+    )
+    .arg(
+        Arg::new("undo")
+            .long("undo")
+            .action(ArgAction::SetTrue)
+            .conflicts_with_all(["to", "again"])
+            .help("Let servers use the SQLite data again; what was written to PostgreSQL since is not in it"),
+    )
+}
+
+pub(super) async fn run(given: &ArgMatches) -> Result<(), Failure> {
+    let settings = settings_of(given)?;
+    let state = settings.data_dir.join("state.db");
+    if given.get_flag("undo") {
+        return match undo_transfer(&state).await.map_err(refused)? {
+            Some(place) => say(format_args!(
+                "the SQLite data is in use again; what was moved to {place} stays there"
+            )),
+            None => say("the SQLite data was not moved"),
+        };
+    }
+    let to = match given.get_one::<String>("to") {
+        Some(to) => to.clone(),
+        None => settings.database_url.clone(),
+    };
+    if !matches!(to.parse(), Ok(StoreUrl::Postgres(_))) {
+        let text = "name the database to move to with `--to postgres://…` or `database_url`";
+        return Err(Failure::Usage(text.to_owned()));
+    }
+    let key_file = settings.key_file();
+    if !key_file.is_file() {
+        return Err(Failure::Failed(format!(
+            "there is no master key in `{}`; without it nothing could be read after the move (no_master_key)",
+            key_file.display()
+        )));
+    }
+    let master = keys::load_or_make(&key_file, &culvert_base::OsEntropy)?;
+    let mut transfer = Transfer::begin(&state, &to, given.get_flag("again"), &SystemClock)
+        .await
+        .map_err(refused)?;
+    let mark = transfer.meta_get(MASTER_KEY_MARK).await.map_err(told)?;
+    if mark.is_some_and(|mark| !master.is_marked(&mark)) {
+        return Err(Failure::Failed(format!(
+            "the master key in `{}` is not the one of the SQLite data (other_master_key)",
+            key_file.display()
+        )));
+    }
+    let moved = transfer.run().await.map_err(refused)?;
+    let n_rows = |name: &str| {
+        let found = moved.rows.iter().find(|(table, _)| table == name);
+        found.map_or(0, |(_, rows)| *rows)
+    };
+    let was = if moved.was_there {
+        "was moved already"
+    } else {
+        "is moved"
+    };
+    say(format_args!(
+        "the data {was}: documents={} audit_events={} batches={} dead_letters={}",
+        n_rows("document"),
+        n_rows("outbox"),
+        n_rows("batch"),
+        n_rows("dead_letter")
+    ))?;
+    look(Settings {
+        database_url: to,
+        ..settings
+    })
+    .await?;
+    say(format_args!(
+        "start every server with `database_url` naming {} and with this `master.key`; the SQLite files stay as they are and are not used any more",
+        moved.place
+    ))
+}
+
+/// Opens what was moved as a server would, and verifies it.
+async fn look(settings: Settings) -> Result<(), Failure> {
+    let foundation = Foundation::open(&settings).await?;
+    let looked = async {
+        foundation.store.check().await.map_err(told)?;
+        foundation.queue.check().await.map_err(told)?;
+        Ok::<_, anyhow::Error>(foundation.store.audit_log().verify(None).await?)
+    };
+    let extent = looked.await;
+    foundation.close().await;
+    say(audit::whole(&extent?))
+}
+
+fn refused(error: TransferError) -> Failure {
+    let code = error.code();
+    match error {
+        TransferError::Fault(fault) => Failure::Failed(fault.chain()),
+        other => Failure::Failed(format!("{other} ({code})")),
+    }
+}
