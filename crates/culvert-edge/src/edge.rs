@@ -13,7 +13,7 @@ use culvert_base::net::plain_address;
 use culvert_base::{Clock, Entropy, Fault};
 use culvert_events::Recorder;
 use futures_util::FutureExt;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
@@ -23,6 +23,7 @@ use crate::documents::Documents;
 use crate::downstream::{Downstream, lock};
 use crate::http::coding::ENCODERS_KIB_MAX;
 use crate::inherited::Inherited;
+use crate::lanes::Lanes;
 use crate::listener::{self, Kind};
 use crate::meters::Meters;
 use crate::overload::{self, Level, Pressure};
@@ -84,6 +85,7 @@ pub(crate) struct Shared {
     phase: AtomicU8,
     level: AtomicU8,
     tasks: TaskTracker,
+    lanes: Lanes,
     /// Cancelled when accepting ends.
     pub(crate) accepting: CancellationToken,
     census: Mutex<Census>,
@@ -160,6 +162,7 @@ impl Edge {
             phase: AtomicU8::new(Phase::Serving as u8),
             level: AtomicU8::new(Level::Calm as u8),
             tasks: TaskTracker::new(),
+            lanes: Lanes::start(settings.threads)?,
             accepting: CancellationToken::new(),
             census: Mutex::default(),
         };
@@ -413,6 +416,23 @@ impl Shared {
                     tracing::error!("a task of the edge panicked");
                 }
             }));
+    }
+
+    /// Hands a connection that was accepted to the lane that serves it.
+    pub(crate) fn hand_over(self: &Arc<Self>, tcp: TcpStream, client: SocketAddr, kind: Kind) {
+        let Some(lane) = self.lanes.next() else {
+            return listener::admit(self, tcp, client, kind);
+        };
+        // What the one runtime watched, the other is to watch.
+        let Ok(tcp) = tcp.into_std() else { return };
+        let shared = Arc::clone(self);
+        let admit = async move {
+            match TcpStream::from_std(tcp) {
+                Ok(tcp) => listener::admit(&shared, tcp, client, kind),
+                Err(error) => tracing::warn!(%error, "a connection cannot be watched"),
+            }
+        };
+        self.tasks.spawn_on(admit, lane);
     }
 
     /// Takes a connection into the census, if there is room for it.

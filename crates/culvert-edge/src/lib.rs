@@ -17,6 +17,7 @@ pub mod fuzz;
 mod http;
 mod inherited;
 mod jws;
+mod lanes;
 mod listener;
 pub mod login;
 mod meters;

@@ -71,7 +71,7 @@ pub(crate) async fn accept(
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((tcp, client)) => admit(&edge, tcp, client, kind),
+            Ok((tcp, client)) => edge.hand_over(tcp, client, kind),
             Err(error) => {
                 tracing::warn!(%error, "accepting a connection failed");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -81,7 +81,7 @@ pub(crate) async fn accept(
 }
 
 /// Takes a connection in.
-fn admit(edge: &Arc<Shared>, tcp: TcpStream, client: SocketAddr, kind: Kind) {
+pub(crate) fn admit(edge: &Arc<Shared>, tcp: TcpStream, client: SocketAddr, kind: Kind) {
     edge.meters.accepted.up();
     if edge.level() == Level::Full {
         edge.meters.shed_connections.up();

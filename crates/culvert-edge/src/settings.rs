@@ -47,6 +47,9 @@ pub struct Settings {
     pub refuses_undecided: bool,
     /// Header values that events do not tell.
     pub header_rules: HeaderRules,
+    /// Threads that serve connections, each its own; none serves them on the runtime that the edge is
+    /// started on.
+    pub threads: usize,
     /// Times and counts.
     pub limits: Limits,
 }
@@ -78,6 +81,7 @@ impl Default for Settings {
             entropy: Arc::new(OsEntropy),
             refuses_undecided: false,
             header_rules: HeaderRules::default(),
+            threads: 0,
             limits: Limits::default(),
         }
     }

@@ -12,6 +12,7 @@ pub mod demo;
 mod ingress;
 pub mod issuer;
 pub mod keys;
+mod memory;
 pub mod metrics;
 pub mod reload;
 pub mod server;

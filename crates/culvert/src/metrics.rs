@@ -2,6 +2,8 @@
 //!
 //! The parts count in plain structs of their own; only this file knows how that is exported.
 
+pub(crate) mod samples;
+
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,55 +1,48 @@
 //! The composition root: builds every part, holds the adapters between them, owns the order in which
 //! they stop.
 
-use std::collections::HashMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use culvert_api::{Api, Health, Window};
-use culvert_base::net::HostName;
-use culvert_base::{BoxFuture, Clock, Entropy, Fault, IdMaker, OsEntropy, Secret, SystemClock};
+use culvert_api::{Api, Health};
+use culvert_base::{BoxFuture, Clock, Fault, Secret};
 use culvert_control::{
-    AgentSettings, Control, EdgePort, Founder, LoginKeys, LoginSettings, Logins, Parts, Pepper,
-    Resealed, Seal, login_key,
+    AgentSettings, Control, EdgePort, LoginKeys, LoginSettings, Logins, Parts, login_key,
 };
-use culvert_delivery::guard::Rules;
-use culvert_delivery::{Delivery, Health as DestinationHealth, State, TargetSettings};
+use culvert_delivery::Delivery;
 use culvert_edge::login::Entry as LoginEntry;
 use culvert_edge::{Dial, Edge, Inherited, Snapshot};
-use culvert_events::HeaderRules;
 use culvert_ssh::{HostKey, SshIngress};
-use culvert_store::{Queue, Store, StoreUrl};
+use culvert_store::{Queue, Store};
 use culvert_tunnel::server::{Bindings, Ingress};
-use ipnet::IpNet;
-use rustls_pki_types::CertificateDer;
-use rustls_pki_types::pem::PemObject;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::clouds;
-use crate::config::{self, Invalid, OnExpressionError, ProxiedListener, Role, Settings};
+use crate::config::{self, Invalid, Role, Settings};
 use crate::ingress::{self, OwnCertificate, ToAgents};
 use crate::issuer;
 use crate::keys::{self, MasterKey};
-use crate::metrics::{self, Sample};
+use crate::memory;
+use crate::metrics::{self, samples};
 use crate::reload::Reload;
+
+mod foundation;
+mod parts;
+
+pub(crate) use foundation::MASTER_KEY_MARK;
+pub use foundation::{Foundation, store_url};
+pub(crate) use parts::edge_settings;
+
+use foundation::key_rotated;
+use parts::{api_settings, target_settings};
 
 /// How long the first snapshot may take to reach the edge before the server says that it is ready.
 const FIRST_SNAPSHOT: Duration = Duration::from_secs(30);
-
-/// What every node of an installation must agree on.
-pub(crate) const MASTER_KEY_MARK: &str = "master_key";
-/// The pepper, sealed; absent while the master key is the one it was made from.
-const PEPPER: &str = "pepper";
-/// How often a server looks whether the master key was rotated under it, and how long a rotation
-/// waits for servers to have looked.
-const KEY_LOOK_EVERY: Duration = Duration::from_secs(1);
-const KEY_WAIT: Duration = Duration::from_secs(3);
 
 /// A culvert whose listeners accept.
 #[derive(Debug)]
@@ -99,150 +92,6 @@ impl Tasks {
             if let Err(error) = ended {
                 tracing::error!(%error, "a part of the server did not end well");
             }
-        }
-    }
-}
-
-/// What the master key, the database and the two clocks of a process are, before anything runs.
-#[derive(Debug)]
-pub struct Foundation {
-    /// Documents and outbox.
-    pub store: Store,
-    /// Events on their way.
-    pub queue: Queue,
-    /// Digests of tokens.
-    pub pepper: Pepper,
-    seal: Seal,
-    master: MasterKey,
-    clock: Arc<dyn Clock>,
-    entropy: Arc<dyn Entropy>,
-    ids: Arc<IdMaker>,
-    domain: HostName,
-    base_url: String,
-}
-
-impl Foundation {
-    /// Opens what is in the data folder or the database, making it if it is not there.
-    pub async fn open(settings: &Settings) -> Result<Self> {
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let entropy: Arc<dyn Entropy> = Arc::new(OsEntropy);
-        keys::make_data_dir(&settings.data_dir)?;
-        let master = keys::load_or_make(&settings.key_file(), &*entropy)?;
-        let url = store_url(settings);
-        let store = Store::open(&url, clock.clone(), culvert_control::texts())
-            .await
-            .map_err(told)?;
-        let queue = Queue::open(&url, clock.clone()).await.map_err(told)?;
-        let agreed = agree_on_key(&store, &master).await?;
-        let seal = Seal::new(&master.current).with_older(&master.older);
-        let pepper = match store.meta_get(PEPPER).await.map_err(told)? {
-            Some(sealed) => Pepper::unsealed(&seal, &sealed).map_err(told)?,
-            None => Pepper::new(&agreed),
-        };
-        Ok(Self {
-            store,
-            queue,
-            pepper,
-            seal,
-            master,
-            clock,
-            entropy,
-            ids: Arc::default(),
-            domain: HostName::parse(&settings.edge.domain).context("`edge.domain`")?,
-            base_url: settings.api.base_url.trim_end_matches('/').to_owned(),
-        })
-    }
-
-    /// Makes accounts and keys without a running server.
-    pub fn founder(&self) -> Founder<'_> {
-        Founder {
-            ids: &self.ids,
-            store: &self.store,
-            clock: &*self.clock,
-            entropy: &*self.entropy,
-            pepper: &self.pepper,
-            base: &self.base_url,
-            domain: &self.domain,
-        }
-    }
-
-    /// Another master key: everything sealed is sealed anew under it, and the old one is refused from
-    /// then on. Cut off at any moment it leaves everything readable; begun again it goes on. How many
-    /// documents had secrets.
-    ///
-    /// The key file holds both keys from before the first document is touched until after the last.
-    pub async fn rotate_master_key(&self, settings: &Settings) -> Result<Resealed> {
-        let path = settings.key_file();
-        let master = match &self.master.older {
-            // A rotation that was cut off.
-            Some(_) => self.master.clone(),
-            None => self.master.clone().rotated(&*self.entropy),
-        };
-        master.write(&path)?;
-        let seal = Seal::new(&master.current).with_older(&master.older);
-        let pepper = self.pepper.sealed(&seal, &*self.entropy).map_err(told)?;
-        self.store.meta_set(PEPPER, &pepper).await.map_err(told)?;
-        // From here on nobody starts with the old key alone, and whoever runs with it stops.
-        let mark = keys::mark_of(&master.current);
-        self.store
-            .meta_set(MASTER_KEY_MARK, &mark)
-            .await
-            .map_err(told)?;
-        tokio::time::sleep(KEY_WAIT).await;
-        let resealed = culvert_control::reseal(&self.store, &seal, &*self.entropy)
-            .await
-            .map_err(told)?;
-        let alone = MasterKey {
-            older: None,
-            ..master
-        };
-        alone.write(&path)?;
-        Ok(resealed)
-    }
-
-    /// Closes both.
-    pub async fn close(self) {
-        self.queue.close().await;
-        self.store.close().await;
-    }
-}
-
-/// Where the state is.
-pub fn store_url(settings: &Settings) -> StoreUrl {
-    if settings.database_url.is_empty() {
-        StoreUrl::Sqlite(settings.data_dir.join("state.db"))
-    } else {
-        StoreUrl::Postgres(settings.database_url.clone())
-    }
-}
-
-/// A second node with another master key could read no secret of the first, and would recognise no
-/// key: better that it does not start. The key that was agreed on.
-async fn agree_on_key(store: &Store, master: &MasterKey) -> Result<Secret> {
-    let Some(known) = store.meta_get(MASTER_KEY_MARK).await.map_err(told)? else {
-        let mark = keys::mark_of(&master.current);
-        store.meta_set(MASTER_KEY_MARK, &mark).await.map_err(told)?;
-        return Ok(master.current.clone());
-    };
-    match master.each().find(|key| keys::mark_of(key) == known) {
-        Some(key) => Ok(key.clone()),
-        None => bail!(
-            "the master key is not the one of this database; copy `master.key` of a node that has it, \
-             or name it with `secrets.key_file`"
-        ),
-    }
-}
-
-/// Completes when the database's secrets are sealed under a key that this process does not have.
-async fn key_rotated(store: &Store, master: &MasterKey) {
-    let marks: Vec<String> = master.each().map(keys::mark_of).collect();
-    loop {
-        tokio::time::sleep(KEY_LOOK_EVERY).await;
-        // A store that cannot be read is the business of others.
-        if let Ok(Some(mark)) = store.meta_get(MASTER_KEY_MARK).await
-            && !marks.contains(&mark)
-        {
-            return;
         }
     }
 }
@@ -448,21 +297,21 @@ impl Server {
             let (delivery, edge) = (delivery.clone(), edge.clone());
             let control = control.clone();
             let read = move || {
-                let mut samples = delivery_samples(&delivery);
-                samples.extend(edge.iter().flat_map(edge_samples));
-                samples.extend(certificate_samples(&control));
-                samples.extend(
+                let mut rows = samples::delivery(&delivery);
+                rows.extend(edge.iter().flat_map(samples::edge));
+                rows.extend(samples::certificate(&control));
+                rows.extend(
                     tunnel
                         .iter()
-                        .flat_map(|server| agent_samples(server, &control)),
+                        .flat_map(|server| samples::agent(server, &control)),
                 );
-                samples.extend(api_meters.iter().flat_map(|meters| api_samples(meters)));
-                samples.push(counter(
+                rows.extend(api_meters.iter().flat_map(|meters| samples::api(meters)));
+                rows.push(samples::counter(
                     "panics",
                     "Panics, each of which ended one task",
                     metrics::panics(),
                 ));
-                samples
+                rows
             };
             let stop = parts.metrics.stop.clone();
             parts
@@ -470,6 +319,8 @@ impl Server {
                 .running
                 .spawn(metrics::serve(listener, Box::new(read), stop));
         }
+        let stop = parts.metrics.stop.clone();
+        parts.metrics.running.spawn(memory::give_back(stop));
         // No destination may be pointed at ourselves: an event would make the next one.
         let own = [
             api_addr,
@@ -756,138 +607,6 @@ async fn bind_edge(
         .map_err(told)
 }
 
-/// What the settings say of the edge, with the files they name.
-pub(crate) fn edge_settings(settings: &Settings) -> Result<culvert_edge::Settings, Invalid> {
-    let limits = culvert_edge::Limits {
-        memory_bytes: settings.edge.memory_bytes,
-        body_bytes: match settings.edge.body_bytes_max {
-            0 => u64::MAX,
-            most => most,
-        },
-        connections: settings.edge.connections_max as usize,
-        connections_per_source: settings.edge.connections_per_source_max as usize,
-        drain: settings.shutdown.drain.0,
-        ..culvert_edge::Limits::default()
-    };
-    let http_addr = address(&settings.edge.http_addr);
-    let https_addr = address(&settings.edge.https_addr);
-    let upstream_roots = match settings.edge.extra_ca_file.as_str() {
-        "" => Vec::new(),
-        path => CertificateDer::pem_file_iter(path)
-            .and_then(Iterator::collect)
-            .map_err(|e| Invalid(format!("`edge.extra_ca_file` cannot be read: {e}")))?,
-    };
-    let mut certificates = Vec::new();
-    for path in &settings.edge.certificates {
-        let unusable = |why: String| {
-            Invalid(format!(
-                "`edge.certificates` has `{path}`, which cannot be used: {why}"
-            ))
-        };
-        let pem = std::fs::read(path).map_err(|error| unusable(error.to_string()))?;
-        let certificate =
-            culvert_edge::read_certificate(&pem).map_err(|fault| unusable(fault.chain()))?;
-        certificates.push(certificate);
-    }
-    let proxied = |listener| settings.edge.proxy_protocol.contains(&listener);
-    Ok(culvert_edge::Settings {
-        http_addr,
-        https_addr,
-        tcp_bind_ip: http_addr
-            .or(https_addr)
-            .map_or(Ipv4Addr::UNSPECIFIED.into(), |address| address.ip()),
-        inherited: Inherited::default(),
-        trusted_proxies: networks("edge.trusted_proxies", &settings.edge.trusted_proxies)?,
-        proxy_protocol: culvert_edge::ProxyProtocol {
-            from: networks(
-                "edge.proxy_protocol_from",
-                &settings.edge.proxy_protocol_from,
-            )?,
-            http: proxied(ProxiedListener::Http),
-            https: proxied(ProxiedListener::Https),
-            tcp: proxied(ProxiedListener::Tcp),
-        },
-        allow_private_upstreams: settings.edge.allow_private_upstreams,
-        upstream_roots,
-        certificates,
-        agents: None,
-        entropy: Arc::new(OsEntropy),
-        refuses_undecided: settings.policy.on_expression_error == OnExpressionError::Deny,
-        header_rules: HeaderRules::redacting(&settings.events.redact_headers),
-        limits,
-    })
-}
-
-fn target_settings(
-    settings: &Settings,
-    environment: &HashMap<String, String>,
-) -> Result<TargetSettings> {
-    let file_root = settings.file_root();
-    Ok(TargetSettings {
-        rules: Rules {
-            allow_networks: networks(
-                "destinations.allow_networks",
-                &settings.destinations.allow_networks,
-            )?,
-            allow_plain_http: settings.destinations.allow_plain_http,
-            ..Rules::default()
-        },
-        extra_ca_file: Some(&settings.destinations.tls.extra_ca_file)
-            .filter(|path| !path.is_empty())
-            .map(PathBuf::from),
-        file_root: Some(file_root),
-        public_base: settings.api.base_url.trim_end_matches('/').to_owned(),
-        node: settings.node(),
-        aws: clouds::settings(&settings.destinations.aws, environment)?,
-        datadog_base: clouds::base(
-            "destinations.datadog.base_url",
-            &settings.destinations.datadog.base_url,
-        )?,
-        datadog_sites: settings.destinations.datadog.sites.clone(),
-        azure_authority: clouds::base(
-            "destinations.azure.authority_url",
-            &settings.destinations.azure.authority_url,
-        )?,
-    })
-}
-
-fn api_settings(settings: &Settings) -> Result<culvert_api::Settings> {
-    let base_url = settings.api.base_url.trim_end_matches('/').to_owned();
-    let per_minute = settings.api.rate_limit_per_minute;
-    Ok(culvert_api::Settings {
-        base_url: Some(base_url).filter(|base| !base.is_empty()),
-        trusted_proxies: networks("api.trusted_proxies", &settings.api.trusted_proxies)?,
-        limits: culvert_api::Limits {
-            account_window: (per_minute > 0).then(|| Window {
-                requests: per_minute as usize,
-                length: Duration::from_secs(60),
-            }),
-            drain: settings.shutdown.drain.0,
-            ..culvert_api::Limits::default()
-        },
-    })
-}
-
-/// Addresses were checked when the settings were read; empty means off.
-fn address(text: &str) -> Option<SocketAddr> {
-    text.parse().ok()
-}
-
-fn networks(key: &str, list: &[String]) -> Result<Vec<IpNet>, Invalid> {
-    list.iter()
-        .map(|text| {
-            let text = text.trim();
-            text.parse()
-                .or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
-                .map_err(|_| {
-                    Invalid(format!(
-                        "`{key}` has `{text}`, which is not a network such as `10.0.0.0/8`"
-                    ))
-                })
-        })
-        .collect()
-}
-
 async fn listen(key: &str, address: &str, inherited: &Inherited) -> Result<TcpListener> {
     let doing = || format!("listening on `{key}` {address}");
     let found = address.parse().ok().and_then(|at| inherited.take(at));
@@ -904,480 +623,4 @@ async fn listen(key: &str, address: &str, inherited: &Inherited) -> Result<TcpLi
 /// A fault as the command line tells it: with its causes.
 pub fn told(fault: Fault) -> anyhow::Error {
     anyhow::Error::msg(fault.chain())
-}
-
-fn counter(name: &'static str, help: &'static str, value: u64) -> Sample {
-    Sample {
-        name,
-        help,
-        label: None,
-        counter: true,
-        value,
-    }
-}
-
-fn gauge(name: &'static str, help: &'static str, value: u64) -> Sample {
-    Sample {
-        name,
-        help,
-        label: None,
-        counter: false,
-        value,
-    }
-}
-
-fn edge_samples(edge: &Edge) -> Vec<Sample> {
-    let m = edge.meters();
-    let mut samples = vec![
-        gauge(
-            "edge_connections",
-            "Connections open now",
-            m.connections.get(),
-        ),
-        counter("edge_accepted", "Connections accepted", m.accepted.get()),
-        counter(
-            "edge_refused_full",
-            "Connections closed at accept: as many as are taken",
-            m.refused_full.get(),
-        ),
-        counter(
-            "edge_refused_source",
-            "Connections closed at accept: too many from one source",
-            m.refused_source.get(),
-        ),
-        counter(
-            "edge_refused_announcements",
-            "Connections closed because the PROXY header was missing or malformed",
-            m.refused_announcements.get(),
-        ),
-        counter(
-            "edge_unknown_names",
-            "TLS connections for a name nobody has here",
-            m.unknown_names.get(),
-        ),
-        counter(
-            "edge_handshakes_failed",
-            "TLS handshakes that failed or took too long",
-            m.handshakes_failed.get(),
-        ),
-        counter(
-            "edge_requests",
-            "Requests whose head was believed",
-            m.requests.get(),
-        ),
-        counter(
-            "edge_requests_refused",
-            "Requests refused for what is on the wire",
-            m.requests_refused.get(),
-        ),
-        counter(
-            "edge_unknown_hosts",
-            "Requests for a host without an endpoint",
-            m.unknown_hosts.get(),
-        ),
-        counter(
-            "edge_challenges_answered",
-            "Looks of a certificate authority that were answered",
-            m.challenges_answered.get(),
-        ),
-        counter(
-            "edge_upstream_connects",
-            "Connections made to upstreams",
-            m.upstream_connects.get(),
-        ),
-        counter(
-            "edge_upstream_connects_failed",
-            "Connections to upstreams that failed",
-            m.upstream_connects_failed.get(),
-        ),
-        counter(
-            "edge_upstream_reused",
-            "Requests on an upstream connection used before",
-            m.upstream_reused.get(),
-        ),
-        counter(
-            "edge_upstream_retries",
-            "Requests sent again on a fresh connection",
-            m.upstream_retries.get(),
-        ),
-        counter(
-            "edge_upstream_failed",
-            "Upstream answers that could not be taken",
-            m.upstream_failed.get(),
-        ),
-        counter(
-            "edge_policy_failures",
-            "Expressions of traffic policies that failed",
-            m.policy_failures.get(),
-        ),
-        counter("edge_logins", "Users who logged in", m.logins.get()),
-        counter(
-            "edge_ports_failed",
-            "TCP ports that could not be listened on",
-            m.ports_failed.get(),
-        ),
-        counter(
-            "edge_bytes_in",
-            "Bytes received from clients",
-            m.bytes_in.get(),
-        ),
-        counter("edge_bytes_out", "Bytes sent to clients", m.bytes_out.get()),
-        counter(
-            "edge_snapshots",
-            "Snapshots taken into use",
-            m.snapshots.get(),
-        ),
-        gauge(
-            "edge_overload_level",
-            "Overload: 0 none, 1 busy, 2 tight, 3 full",
-            m.overload_level.get(),
-        ),
-        counter(
-            "edge_http2_errors",
-            "HTTP/2 connections ended for an error of the client",
-            m.http2_errors.get(),
-        ),
-    ];
-    let shed = [
-        ("connections", &m.shed_connections),
-        ("requests", &m.shed_requests),
-        ("idle", &m.shed_idle),
-    ];
-    samples.extend(shed.map(|(what, meter)| Sample {
-        name: "edge_shed",
-        help: "What was turned away or closed early for overload",
-        label: Some(("what", what.to_owned())),
-        counter: true,
-        value: meter.get(),
-    }));
-    let floods = [
-        ("resets", &m.floods_resets),
-        ("idle_frames", &m.floods_idle_frames),
-        ("continuations", &m.floods_continuations),
-    ];
-    samples.extend(floods.map(|(reason, meter)| Sample {
-        name: "edge_http2_floods",
-        help: "HTTP/2 connections cut because their client flooded",
-        label: Some(("reason", reason.to_owned())),
-        counter: true,
-        value: meter.get(),
-    }));
-    samples
-}
-
-fn agent_samples(server: &culvert_tunnel::server::Server, control: &Control) -> Vec<Sample> {
-    let m = server.meters();
-    let number = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
-    vec![
-        gauge(
-            "agent_sessions",
-            "Sessions of agents, those that may come back in a moment among them",
-            number(control.agent_sessions()),
-        ),
-        gauge(
-            "agent_connections",
-            "Connections of agents that were let in",
-            number(server.bindings().connections()),
-        ),
-        gauge(
-            "agent_endpoints",
-            "Endpoints that agents serve",
-            number(server.bindings().endpoints()),
-        ),
-        counter(
-            "agent_accepted",
-            "Connections accepted from agents",
-            m.accepted.get(),
-        ),
-        counter(
-            "agent_turned_away",
-            "Of them, closed at once: too many of one source that had not said who they are",
-            m.turned_away.get(),
-        ),
-        counter(
-            "agent_handshakes_failed",
-            "TLS handshakes of agents that failed or took too long",
-            m.handshakes_failed.get(),
-        ),
-        counter(
-            "agent_admitted",
-            "Agents that were let in, returning ones among them",
-            m.admitted.get(),
-        ),
-        counter(
-            "agent_refused",
-            "Agents that were not let in",
-            m.refused.get(),
-        ),
-        counter(
-            "agent_bound",
-            "Endpoints granted to agents, returning ones among them",
-            m.bound.get(),
-        ),
-        counter(
-            "agent_calls_refused",
-            "Requests of agents that were refused",
-            m.calls_refused.get(),
-        ),
-    ]
-}
-
-fn certificate_samples(control: &Control) -> Vec<Sample> {
-    let m = control.certificate_meters();
-    vec![
-        counter(
-            "certificates_issued",
-            "Managed certificates issued, first ones and renewals",
-            m.issued.get(),
-        ),
-        counter(
-            "certificate_failures",
-            "Attempts to get a managed certificate that failed",
-            m.failed.get(),
-        ),
-    ]
-}
-
-fn delivery_samples(delivery: &Delivery) -> Vec<Sample> {
-    let m = delivery.meters();
-    let mut samples = vec![
-        counter("events_offered", "Deliveries considered", m.offered.get()),
-        counter(
-            "events_recovered",
-            "Deliveries found in the queue at start",
-            m.recovered.get(),
-        ),
-        counter(
-            "events_filtered",
-            "Deliveries a filter kept back",
-            m.filtered.get(),
-        ),
-        counter(
-            "event_filter_errors",
-            "Of them, kept back because the filter failed",
-            m.filter_errors.get(),
-        ),
-        counter(
-            "events_queued",
-            "Deliveries written to the queue",
-            m.queued.get(),
-        ),
-        counter(
-            "events_delivered",
-            "Deliveries acknowledged",
-            m.delivered.get(),
-        ),
-        counter(
-            "events_dead_lettered",
-            "Deliveries given up",
-            m.dead_lettered.get(),
-        ),
-        gauge("events_waiting", "Deliveries waiting now", m.waiting()),
-        counter(
-            "events_lost",
-            "Deliveries a crash took before they were queued",
-            m.lost.get(),
-        ),
-        counter("event_flushes", "Appends to the queue", m.flushes.get()),
-        counter(
-            "event_flush_errors",
-            "Appends that failed and were tried again",
-            m.flush_errors.get(),
-        ),
-        counter(
-            "outbox_copied",
-            "Audit events copied from the outbox",
-            m.outbox_copied.get(),
-        ),
-        gauge(
-            "audit_events",
-            "Events in the audit log",
-            m.audit_events.get(),
-        ),
-        gauge(
-            "audit_head",
-            "Position of the last event of the audit log",
-            m.audit_head.get(),
-        ),
-        counter(
-            "audit_pruned",
-            "Audit events that were older than the retention",
-            m.audit_pruned.get(),
-        ),
-        counter(
-            "events_replayed",
-            "Audit events put in line once more by replays",
-            m.replayed.get(),
-        ),
-        counter("event_sends", "Sends, first and repeated", m.sends.get()),
-        counter(
-            "event_repeated_sends",
-            "Sends that receivers may have seen before",
-            m.repeated_sends.get(),
-        ),
-        counter(
-            "event_leases_lost",
-            "Settlements refused because the lease had passed on",
-            m.leases_lost.get(),
-        ),
-        counter(
-            "event_tail_lost",
-            "Lines a slow live tail missed",
-            m.tail_lost.get(),
-        ),
-    ];
-    let by = |name, help, label, values: Vec<(&'static str, u64)>| {
-        values.into_iter().map(move |(value, number)| Sample {
-            name,
-            help,
-            label: Some((label, value.to_owned())),
-            counter: true,
-            value: number,
-        })
-    };
-    samples.extend(by(
-        "events_dropped",
-        "Deliveries lost",
-        "reason",
-        m.dropped.each().collect(),
-    ));
-    let truncated = vec![
-        ("headers", m.truncated_headers.get()),
-        ("logs", m.truncated_logs.get()),
-        ("url", m.truncated_url.get()),
-    ];
-    samples.extend(by(
-        "events_truncated",
-        "Events shortened to their size limit",
-        "reason",
-        truncated,
-    ));
-    let refused = delivery.net().refused().collect();
-    samples.extend(by(
-        "guard_refused",
-        "Outgoing connections the address guard refused",
-        "rule",
-        refused,
-    ));
-    samples.extend(destination_samples(delivery));
-    samples
-}
-
-/// How each destination is doing, as far as this node knows.
-fn destination_samples(delivery: &Delivery) -> Vec<Sample> {
-    type Read = fn(&DestinationHealth) -> u64;
-    let seconds = |at: Option<culvert_base::Timestamp>| {
-        at.and_then(|at| u64::try_from(at.unix_seconds()).ok())
-            .unwrap_or(0)
-    };
-    let healths = delivery.healths();
-    let each = |name, help, counter, read: &dyn Fn(&DestinationHealth) -> u64| -> Vec<Sample> {
-        let sample = |(id, health): &(String, DestinationHealth)| Sample {
-            name,
-            help,
-            label: Some(("destination", id.clone())),
-            counter,
-            value: read(health),
-        };
-        healths.iter().map(sample).collect()
-    };
-    let counters: [(_, _, Read); 5] = [
-        (
-            "destination_sent",
-            "Events that a destination took",
-            |health| health.sent,
-        ),
-        (
-            "destination_bytes",
-            "Bytes of events that a destination took",
-            |health| health.bytes,
-        ),
-        (
-            "destination_batches",
-            "Sends to a destination, repeated ones too",
-            |health| health.batches,
-        ),
-        (
-            "destination_dropped",
-            "Events for a destination that were lost",
-            |health| health.dropped,
-        ),
-        (
-            "destination_failures",
-            "Sends to a destination that failed",
-            |health| health.failures.iter().map(|(_, count)| count).sum(),
-        ),
-    ];
-    let gauges: [(_, _, Read); 3] = [
-        (
-            "destination_queued",
-            "Events waiting for a destination",
-            |health| health.queued,
-        ),
-        (
-            "destination_dead_letters",
-            "Dead letters kept of a destination",
-            |health| health.dead_lettered,
-        ),
-        (
-            "destination_state",
-            "0 ok, 1 retrying, 2 unhealthy",
-            |health| match health.state {
-                State::Ok => 0,
-                State::Retrying => 1,
-                State::Unhealthy => 2,
-            },
-        ),
-    ];
-    let mut samples = Vec::new();
-    for (name, help, read) in counters {
-        samples.extend(each(name, help, true, &read));
-    }
-    for (name, help, read) in gauges {
-        samples.extend(each(name, help, false, &read));
-    }
-    samples.extend(each(
-        "destination_last_success_seconds",
-        "When a destination last took a batch, in seconds since 1970",
-        false,
-        &|health| seconds(health.last_success_at),
-    ));
-    samples
-}
-
-fn api_samples(m: &culvert_api::Meters) -> Vec<Sample> {
-    use std::sync::atomic::Ordering::Relaxed;
-    vec![
-        counter(
-            "api_requests",
-            "Requests answered",
-            m.requests.load(Relaxed),
-        ),
-        counter(
-            "api_refused",
-            "Answered with a refusal",
-            m.refused.load(Relaxed),
-        ),
-        counter(
-            "api_failed",
-            "Answered with a failure of ours",
-            m.failed.load(Relaxed),
-        ),
-        counter(
-            "api_unauthenticated",
-            "Refused for their credential",
-            m.unauthenticated.load(Relaxed),
-        ),
-        counter(
-            "api_shed",
-            "Answered 503 for want of room",
-            m.shed.load(Relaxed),
-        ),
-        gauge(
-            "api_connections",
-            "Open connections",
-            m.connections.load(Relaxed),
-        ),
-        gauge("api_tails", "Open live tails", m.tails.load(Relaxed)),
-    ]
 }

@@ -10,6 +10,7 @@ mod events;
 mod floods;
 mod forwarding;
 mod internal;
+mod lanes;
 mod limits;
 mod logins;
 mod malformed;

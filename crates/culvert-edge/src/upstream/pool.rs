@@ -5,7 +5,8 @@
 //! complete and nothing else was received; everything else closes it. An HTTP/2 connection is
 //! shared and driven by a task of the edge.
 //!
-//! The idle connections are spread over shards that are only ever tried, never waited for.
+//! The idle connections are spread over shards that are only ever tried, never waited for. A lane keeps
+//! to its own: a connection that another lane made would wake that one.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -23,6 +24,7 @@ use tokio::time::Instant;
 use crate::downstream::Downstream;
 use crate::edge::Streams;
 use crate::http::body::RequestBody;
+use crate::lanes;
 use crate::upstream::{DialError, UpWire, Upstream};
 
 const SHARDS: usize = 8;
@@ -132,11 +134,7 @@ impl Pool {
 
     /// A connection that served before and is still open, if there is one.
     pub(crate) fn reuse(self: &Arc<Self>, cx: &mut Context<'_>) -> Option<Lease> {
-        let first = shard();
-        for step in 0..SHARDS {
-            let Some(shard) = self.idle.get((first + step) % SHARDS) else {
-                continue;
-            };
+        for shard in self.shards() {
             while let Some(mut link) = shard.try_lock().ok().and_then(|mut idle| idle.pop()) {
                 // What happened to it while nobody looked shows when it is driven once.
                 if link.drive(cx) && link.sender.is_ready() {
@@ -256,13 +254,16 @@ impl Pool {
         }
     }
 
+    /// The shards that this thread takes connections from, and leaves them in.
+    fn shards(&self) -> impl Iterator<Item = &Mutex<Vec<Box<Http1>>>> {
+        let looks_at = if lanes::is_here() { 1 } else { SHARDS };
+        let order = self.idle.iter().cycle().skip(shard());
+        order.take(looks_at)
+    }
+
     fn put(&self, mut link: Box<Http1>) {
         link.idle_since = Instant::now();
-        let first = shard();
-        for step in 0..SHARDS {
-            let Some(shard) = self.idle.get((first + step) % SHARDS) else {
-                continue;
-            };
+        for shard in self.shards() {
             if let Ok(mut idle) = shard.try_lock() {
                 if idle.len() < IDLE_MAX {
                     idle.push(link);

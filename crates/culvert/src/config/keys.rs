@@ -1,0 +1,114 @@
+//! The keys of the settings, as their schema names them, and the reference page made of them.
+
+use serde_json::Value;
+
+use super::Settings;
+use crate::reload::LIVE;
+
+/// One key, as found in the schema of [`Settings`].
+#[derive(Clone, Debug)]
+pub struct Key {
+    /// Dotted: `edge.http_addr`.
+    pub name: String,
+    /// From the doc comment.
+    pub doc: String,
+    /// The default, as JSON.
+    pub default: Value,
+    /// Whether it takes a list.
+    pub list: bool,
+}
+
+impl Key {
+    /// `CULVERT_EDGE__HTTP_ADDR`.
+    pub fn variable(&self) -> String {
+        format!("CULVERT_{}", self.name.to_uppercase().replace('.', "__"))
+    }
+
+    /// `edge-http-addr`.
+    pub fn flag(&self) -> String {
+        self.name.replace(['.', '_'], "-")
+    }
+}
+
+/// Every key, sorted by name within its section.
+pub fn keys() -> Vec<Key> {
+    let schema =
+        serde_json::to_value(schemars::schema_for!(Settings)).expect("a schema is always JSON");
+    let defaults = serde_json::to_value(Settings::default()).expect("settings are always JSON");
+    let mut keys = Vec::new();
+    collect_keys(&schema, &schema, &defaults, "", &mut keys);
+    keys
+}
+
+fn collect_keys(root: &Value, schema: &Value, defaults: &Value, path: &str, keys: &mut Vec<Key>) {
+    let resolve = |schema: &'_ Value| -> Value {
+        match schema["$ref"].as_str().and_then(|r| r.strip_prefix('#')) {
+            Some(pointer) => root.pointer(pointer).cloned().unwrap_or_default(),
+            None => schema.clone(),
+        }
+    };
+    let Some(properties) = schema["properties"].as_object() else {
+        return;
+    };
+    let Some(defaults) = defaults.as_object() else {
+        return;
+    };
+    for (name, default) in defaults {
+        let Some(property) = properties.get(name) else {
+            continue;
+        };
+        let target = resolve(property);
+        let name = if path.is_empty() {
+            name.clone()
+        } else {
+            format!("{path}.{name}")
+        };
+        if target["properties"].is_object() {
+            collect_keys(root, &target, default, &name, keys);
+        } else {
+            let doc = property["description"]
+                .as_str()
+                .or(target["description"].as_str());
+            let doc = doc.unwrap_or_default().replace('\n', " ");
+            keys.push(Key {
+                name,
+                doc,
+                default: default.clone(),
+                list: default.is_array(),
+            });
+        }
+    }
+}
+
+/// The reference page of all keys, in Markdown.
+pub fn reference() -> String {
+    let mut page = String::from(
+        "# Settings\n\nOrder: flag, environment, `culvert.toml` (`--config`, else `./culvert.toml`, else\n\
+         `/etc/culvert/culvert.toml`), default. Lists are comma-separated in flags and variables.\n\n\
+         SIGHUP reads settings and the files they name again: keys marked *live* are taken into use, the\n\
+         log names the others that differ; they wait for the next start. Settings that are not valid\n\
+         change nothing.\n\n\
+         | Key | Default | Variable, flag | Meaning |\n|---|---|---|---|\n",
+    );
+    for key in keys() {
+        let default = match &key.default {
+            Value::String(text) if text.is_empty() => "empty".to_owned(),
+            Value::String(text) => format!("`{text}`"),
+            Value::Array(items) if items.is_empty() => "none".to_owned(),
+            Value::Array(items) => {
+                let items: Vec<_> = items.iter().filter_map(Value::as_str).collect();
+                format!("`{}`", items.join(","))
+            }
+            other => format!("`{other}`"),
+        };
+        let (name, variable, flag, doc) = (&key.name, key.variable(), key.flag(), &key.doc);
+        let live = match LIVE.contains(&name.as_str()) {
+            true => " *Live.*",
+            false => "",
+        };
+        page.push_str(&format!(
+            "| `{name}` | {default} | `{variable}`, `--{flag}` | {doc}{live} |\n"
+        ));
+    }
+    page
+}

@@ -1,0 +1,152 @@
+//! Settings read from flags, environment and file.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+
+use config::{Config, Environment, File, FileFormat};
+use serde_json::Value;
+
+use super::{Invalid, Key, Settings, keys};
+
+/// Variables that start with `CULVERT_` and are not settings of the server: those of the client and of
+/// the agent, and the test suite's.
+const OTHER_VARIABLES: [&str; 6] = [
+    "CULVERT_API_URL",
+    "CULVERT_API_KEY",
+    "CULVERT_AUTHTOKEN",
+    "CULVERT_CA_FILE",
+    "CULVERT_SERVER",
+    "CULVERT_TEST_",
+];
+
+/// The process environment. The only place that reads it.
+pub fn environment() -> HashMap<String, String> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
+}
+
+/// Reads settings: `flags` (dotted key to text) win over `environment`, that over the file, that over
+/// the defaults. `file` is required if given, else `./culvert.toml` or `/etc/culvert/culvert.toml` if
+/// there is one.
+pub fn load(
+    file: Option<&Path>,
+    environment: &HashMap<String, String>,
+    flags: &[(String, String)],
+) -> Result<Settings, Invalid> {
+    let keys = keys();
+    let mut builder = Config::builder();
+    let found = match file {
+        Some(path) => Some(path.to_owned()),
+        None => ["./culvert.toml", "/etc/culvert/culvert.toml"]
+            .into_iter()
+            .map(PathBuf::from)
+            .find(|path| path.is_file()),
+    };
+    if let Some(path) = &found {
+        if !path.is_file() {
+            return Err(Invalid(format!(
+                "the configuration file `{}` cannot be read",
+                path.display()
+            )));
+        }
+        builder = builder.add_source(File::from(path.as_path()).format(FileFormat::Toml));
+    }
+    let ours: HashMap<String, String> = environment
+        .iter()
+        .filter(|(name, _)| name.starts_with("CULVERT_"))
+        .filter(|(name, _)| !OTHER_VARIABLES.iter().any(|other| name.starts_with(other)))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    let mut variables = Environment::with_prefix("CULVERT")
+        .prefix_separator("_")
+        .separator("__")
+        .try_parsing(true)
+        .list_separator(",")
+        .source(Some(ours));
+    for key in keys.iter().filter(|key| key.list) {
+        variables = variables.with_list_parse_key(&key.name);
+    }
+    builder = builder.add_source(variables);
+    for (name, value) in flags {
+        let list = keys.iter().any(|key| key.name == *name && key.list);
+        let set = if list {
+            let items: Vec<&str> = value.split(',').filter(|item| !item.is_empty()).collect();
+            builder.set_override(name, items)
+        } else {
+            builder.set_override(name, value.as_str())
+        };
+        builder = set.map_err(|e| Invalid(format!("the setting `{name}` cannot be set: {e}")))?;
+    }
+    let config = builder
+        .build()
+        .map_err(|e| Invalid(format!("the configuration cannot be read: {e}")))?;
+
+    let given: BTreeMap<String, Value> = config
+        .clone()
+        .try_deserialize()
+        .map_err(|e| Invalid(format!("the configuration cannot be read: {e}")))?;
+    refuse_unknown(&given, &keys)?;
+    let mut settings: Settings = config
+        .try_deserialize()
+        .map_err(|e| Invalid(format!("the configuration is not valid: {e}")))?;
+    // A list given as an empty variable is one empty text.
+    for list in [
+        &mut settings.api.trusted_proxies,
+        &mut settings.edge.trusted_proxies,
+        &mut settings.edge.proxy_protocol_from,
+        &mut settings.agents.names,
+        &mut settings.acme.challenges,
+        &mut settings.events.redact_headers,
+        &mut settings.destinations.allow_networks,
+        &mut settings.destinations.datadog.sites,
+    ] {
+        list.retain(|item| !item.trim().is_empty());
+    }
+    settings.check()?;
+    Ok(settings)
+}
+
+fn refuse_unknown(given: &BTreeMap<String, Value>, keys: &[Key]) -> Result<(), Invalid> {
+    let mut flat = Vec::new();
+    for (name, value) in given {
+        flatten(name.clone(), value, keys, &mut flat);
+    }
+    for name in flat {
+        if !keys.iter().any(|key| key.name == name) {
+            let nearest = keys.iter().min_by_key(|key| distance(&key.name, &name));
+            let nearest = nearest.map(|key| key.name.as_str()).unwrap_or_default();
+            return Err(Invalid(format!(
+                "unknown setting `{name}`; did you mean `{nearest}`?"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn flatten(name: String, value: &Value, keys: &[Key], flat: &mut Vec<String>) {
+    match value.as_object() {
+        Some(inner) if !keys.iter().any(|key| key.name == name) => {
+            for (child, value) in inner {
+                flatten(format!("{name}.{child}"), value, keys, flat);
+            }
+        }
+        _ => flat.push(name),
+    }
+}
+
+/// Edit distance (insert, delete, replace) between two short names.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, to) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(from != *to);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(row[j + 1] + 1);
+        }
+    }
+    row[b.len()]
+}

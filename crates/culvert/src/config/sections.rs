@@ -1,0 +1,619 @@
+//! The sections of the settings, each with its keys and defaults.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use culvert_base::Secret;
+use culvert_edge::acme::ChallengeKind;
+use culvert_edge::login::{LoginSettings, ProviderSettings};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Invalid;
+use super::span::{DAY, Span};
+
+/// A part of culvert that a process may run or leave to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// The management API.
+    Api,
+    /// The reverse proxy.
+    Edge,
+    /// The ingress of agents.
+    Agents,
+    /// The sending of events.
+    Delivery,
+}
+
+/// The management API.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Api {
+    /// Address of the management API and the OpenAPI document. Port 0 picks a free one.
+    pub addr: String,
+    /// Public base of `uri` fields, such as `https://culvert.example.com`; empty: from the request.
+    pub base_url: String,
+    /// Calls per account in a rolling minute; 0 for no limit.
+    pub rate_limit_per_minute: u32,
+    /// Networks whose `x-forwarded-proto` and `x-forwarded-host` are believed.
+    pub trusted_proxies: Vec<String>,
+}
+
+impl Default for Api {
+    fn default() -> Self {
+        Self {
+            addr: "127.0.0.1:8420".into(),
+            base_url: String::new(),
+            rate_limit_per_minute: 0,
+            trusted_proxies: Vec::new(),
+        }
+    }
+}
+
+/// The reverse proxy.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct EdgeSettings {
+    /// Address of plain HTTP; empty switches it off. Port 0 picks a free one.
+    pub http_addr: String,
+    /// Address of TLS; empty switches it off. Port 0 picks a free one.
+    pub https_addr: String,
+    /// Platform base domain; endpoints get names below it.
+    pub domain: String,
+    /// Pool of public ports for TCP endpoints, first and last.
+    pub tcp_ports: String,
+    /// Whether endpoints may forward to loopback and private addresses.
+    pub allow_private_upstreams: bool,
+    /// Networks whose forwarding headers are kept and appended to.
+    pub trusted_proxies: Vec<String>,
+    /// Listeners whose connections begin with a header of the PROXY protocol, version 1 or 2, when
+    /// they come from `edge.proxy_protocol_from`: any of `http`, `https`, `tcp`.
+    pub proxy_protocol: Vec<ProxiedListener>,
+    /// Networks of the load balancers that send that header. Nobody else's is believed.
+    pub proxy_protocol_from: Vec<String>,
+    /// Threads that serve traffic, each connection on one of them; 0 for one per core.
+    pub threads: u32,
+    /// Memory of the process, in bytes, near which the edge sheds load: at 70, 85 and 95 percent of
+    /// it, or of half of what the machine gives if that is less.
+    pub memory_bytes: u64,
+    /// Bytes of one request's body; one that is longer gets 413. 0 for no limit.
+    pub body_bytes_max: u64,
+    /// Connections at once, in all.
+    pub connections_max: u32,
+    /// Connections at once from one source (an IPv4 address or an IPv6 /64).
+    pub connections_per_source_max: u32,
+    /// PEM file of further certificate authorities that upstreams may be certified by.
+    pub extra_ca_file: String,
+    /// PEM files, each a certificate chain with its private key, presented for the names they hold
+    /// unless a reserved domain has a certificate of its own.
+    pub certificates: Vec<String>,
+}
+
+impl Default for EdgeSettings {
+    fn default() -> Self {
+        Self {
+            http_addr: "0.0.0.0:8080".into(),
+            https_addr: "0.0.0.0:8443".into(),
+            domain: "culvert.localhost".into(),
+            tcp_ports: "20000-20999".into(),
+            allow_private_upstreams: true,
+            trusted_proxies: Vec::new(),
+            proxy_protocol: Vec::new(),
+            proxy_protocol_from: Vec::new(),
+            threads: 0,
+            memory_bytes: 512 << 20,
+            body_bytes_max: 0,
+            connections_max: 16_384,
+            connections_per_source_max: 1_024,
+            extra_ca_file: String::new(),
+            certificates: Vec::new(),
+        }
+    }
+}
+
+/// A listener of the edge that load balancers may connect to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ProxiedListener {
+    /// `edge.http_addr`.
+    Http,
+    /// `edge.https_addr`.
+    Https,
+    /// The ports of TCP endpoints.
+    Tcp,
+}
+
+/// The ingress of agents.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Agents {
+    /// Address that agents dial, with TLS; empty switches it off. Port 0 picks a free one.
+    pub addr: String,
+    /// Address of reverse tunnels over SSH (`ssh -R`); empty switches it off. Port 0 picks a free one.
+    pub ssh_addr: String,
+    /// PEM file of the certificate that agents are shown, with its chain. Empty: one of the
+    /// installation's own authority, whose certificate is `ca.pem` in `data_dir`.
+    pub cert_file: String,
+    /// PEM file of its private key.
+    pub key_file: String,
+    /// Further names and addresses that agents dial, for the certificate of the installation's own
+    /// authority. It holds `connect.` and `edge.domain`, `edge.domain`, the name of the node,
+    /// `localhost` and its addresses, and the domains of agent ingresses.
+    pub names: Vec<String>,
+}
+
+impl Default for Agents {
+    fn default() -> Self {
+        Self {
+            addr: "0.0.0.0:8441".into(),
+            ssh_addr: "0.0.0.0:2222".into(),
+            cert_file: String::new(),
+            key_file: String::new(),
+            names: Vec::new(),
+        }
+    }
+}
+
+impl Agents {
+    pub(super) fn check(&self) -> Result<(), Invalid> {
+        if self.cert_file.is_empty() && !self.key_file.is_empty() {
+            return Err(Invalid(
+                "`agents.key_file` needs `agents.cert_file` beside it".into(),
+            ));
+        }
+        for name in &self.names {
+            let is_address = name.parse::<std::net::IpAddr>().is_ok();
+            if !is_address && culvert_base::net::HostName::parse(name).is_err() {
+                return Err(Invalid(format!(
+                    "`agents.names` has `{name}`, which is neither a host name nor an address"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Managed certificates.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Acme {
+    /// Directory of the authority (RFC 8555) that managed certificates come from, such as
+    /// `https://acme-v02.api.letsencrypt.org/directory`. Naming one agrees to its terms of service.
+    /// Empty: managed domains show that there is none.
+    pub directory_url: String,
+    /// Where the authority may write to the operator: an e-mail address or a `mailto:` URL.
+    pub contact: String,
+    /// PEM file of further certificate authorities that the directory itself may be certified by.
+    pub extra_ca_file: String,
+    /// Challenges that are answered for names that are no wildcards, the preferred one first:
+    /// `http-01` on port 80, `tls-alpn-01` on port 443. After a failure the next one is tried.
+    pub challenges: Vec<String>,
+    /// Program that writes TXT records, for wildcards (dns-01). Called without a shell and with three
+    /// arguments: `add` or `remove`, the name, the value; the same are in `CULVERT_DNS_ACTION`,
+    /// `CULVERT_DNS_NAME` and `CULVERT_DNS_VALUE`. It exits with 0 once the record can be seen.
+    pub dns_hook: String,
+    /// How long the program may take, at most `3m`.
+    pub dns_hook_timeout: Span,
+    /// How long after a first failure it is tried again. The wait doubles, up to an hour; it begins
+    /// with five times as much, up to six hours, where the owner of a domain has to mend something.
+    pub retry_after: Span,
+}
+
+impl Default for Acme {
+    fn default() -> Self {
+        Self {
+            directory_url: String::new(),
+            contact: String::new(),
+            extra_ca_file: String::new(),
+            challenges: vec!["http-01".into(), "tls-alpn-01".into()],
+            dns_hook: String::new(),
+            dns_hook_timeout: Span(Duration::from_secs(60)),
+            retry_after: Span(Duration::from_secs(60)),
+        }
+    }
+}
+
+impl Acme {
+    /// The challenges, which are of the kinds a listener can answer.
+    pub(crate) fn challenges(&self) -> Result<Vec<ChallengeKind>, Invalid> {
+        let kind = |name: &String| match ChallengeKind::parse(name.trim()) {
+            Some(kind) if kind != ChallengeKind::Dns01 => Ok(kind),
+            _ => Err(Invalid(format!(
+                "`acme.challenges` has `{name}`; there are `http-01` and `tls-alpn-01`"
+            ))),
+        };
+        self.challenges.iter().map(kind).collect()
+    }
+
+    pub(super) fn check(&self) -> Result<(), Invalid> {
+        let is_https = |text: &str| url::Url::parse(text).is_ok_and(|url| url.scheme() == "https");
+        if !self.directory_url.is_empty() && !is_https(&self.directory_url) {
+            return Err(Invalid(
+                "`acme.directory_url` must be a URL that begins with `https://`".into(),
+            ));
+        }
+        if !self.contact.is_empty() && !self.contact.contains('@') {
+            return Err(Invalid(
+                "`acme.contact` must be an e-mail address such as `ops@example.com`".into(),
+            ));
+        }
+        if self.dns_hook_timeout.0 > Duration::from_secs(180) {
+            return Err(Invalid(
+                "`acme.dns_hook_timeout` must be at most `3m`".into(),
+            ));
+        }
+        self.challenges().map(drop)
+    }
+}
+
+/// Traffic policies.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Policy {
+    /// What becomes of a rule whose expression fails: `skip` passes over it, `deny` refuses the
+    /// request with 500 or closes the connection. Failures are counted either way.
+    pub on_expression_error: OnExpressionError,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            on_expression_error: OnExpressionError::Skip,
+        }
+    }
+}
+
+/// What becomes of a rule whose expression fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OnExpressionError {
+    Skip,
+    Deny,
+}
+
+/// Log-ins of traffic policies.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Oauth {
+    /// Public base of the one address that identity providers send users back to, such as
+    /// `https://login.example.com`: `/oauth2/callback` is added. Its host must lead to this edge.
+    /// Empty: each endpoint has an address of its own, `https://<host>/culvert/oauth2/callback`.
+    pub callback_base: String,
+    /// Providers of the action `oauth`.
+    pub providers: Box<OauthProviders>,
+}
+
+/// Providers of the action `oauth`.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct OauthProviders {
+    /// Amazon.
+    pub amazon: OauthProvider,
+    /// Facebook.
+    pub facebook: OauthProvider,
+    /// GitHub.
+    pub github: OauthProvider,
+    /// GitLab.
+    pub gitlab: OauthProvider,
+    /// Google.
+    pub google: OauthProvider,
+    /// LinkedIn.
+    pub linkedin: OauthProvider,
+    /// Microsoft.
+    pub microsoft: OauthProvider,
+    /// Twitch.
+    pub twitch: OauthProvider,
+}
+
+/// A provider of the action `oauth`.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct OauthProvider {
+    /// Where users log in; empty for the provider's own address.
+    pub authorize_url: String,
+    /// Where codes are exchanged for tokens; empty for the provider's own address.
+    pub token_url: String,
+    /// Where the provider says who a user is; empty for the provider's own address.
+    pub userinfo_url: String,
+    /// Id of the application at this provider that policies use which name none; empty for none.
+    pub client_id: String,
+    /// Its secret. Set it by environment.
+    pub client_secret: String,
+}
+
+impl Oauth {
+    fn each(&self) -> [(&'static str, &OauthProvider); 8] {
+        let providers = &self.providers;
+        [
+            ("amazon", &providers.amazon),
+            ("facebook", &providers.facebook),
+            ("github", &providers.github),
+            ("gitlab", &providers.gitlab),
+            ("google", &providers.google),
+            ("linkedin", &providers.linkedin),
+            ("microsoft", &providers.microsoft),
+            ("twitch", &providers.twitch),
+        ]
+    }
+
+    /// What log-ins are held to, `allows_loopback` aside.
+    pub(crate) fn logins(&self) -> Result<LoginSettings, Invalid> {
+        let url = |key: String, text: &str| {
+            if text.is_empty() {
+                return Ok(None);
+            }
+            let url = url::Url::parse(text)
+                .ok()
+                .filter(|url| matches!(url.scheme(), "https" | "http") && url.has_host());
+            let wrong = || {
+                Invalid(format!(
+                    "`{key}` must be a URL such as `https://id.example.com`"
+                ))
+            };
+            url.map(Some).ok_or_else(wrong)
+        };
+        let callback_base = url("oauth.callback_base".into(), &self.callback_base)?;
+        if callback_base
+            .as_ref()
+            .is_some_and(|url| url.query().is_some() || url.fragment().is_some())
+        {
+            return Err(Invalid(
+                "`oauth.callback_base` must not have a query".into(),
+            ));
+        }
+        let mut providers = BTreeMap::new();
+        for (name, provider) in self.each() {
+            let key = |field: &str| format!("oauth.providers.{name}.{field}");
+            let app = match (provider.client_id.as_str(), provider.client_secret.as_str()) {
+                ("", "") => None,
+                (id, secret) if !id.is_empty() && !secret.is_empty() => {
+                    Some((id.to_owned(), Secret::new(secret.to_owned())))
+                }
+                _ => {
+                    let (id, secret) = (key("client_id"), key("client_secret"));
+                    return Err(Invalid(format!("`{id}` and `{secret}` go together")));
+                }
+            };
+            let settings = ProviderSettings {
+                authorize_url: url(key("authorize_url"), &provider.authorize_url)?,
+                token_url: url(key("token_url"), &provider.token_url)?,
+                userinfo_url: url(key("userinfo_url"), &provider.userinfo_url)?,
+                app,
+            };
+            providers.insert(name.to_owned(), settings);
+        }
+        Ok(LoginSettings {
+            callback_base,
+            providers,
+            allows_loopback: false,
+        })
+    }
+}
+
+/// Prometheus metrics.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Metrics {
+    /// Address of `/metrics`; empty switches it off. Port 0 picks a free one.
+    pub addr: String,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            addr: "127.0.0.1:9420".into(),
+        }
+    }
+}
+
+/// What the first start makes.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Bootstrap {
+    /// Token to install as the first admin key, as `culvert admin generate-token` prints one.
+    /// Secret: set it by environment.
+    pub api_key: String,
+}
+
+impl Bootstrap {
+    /// The token, if there is one, has the shape that every key's has.
+    pub(crate) fn check(&self) -> Result<(), Invalid> {
+        if self.api_key.is_empty() || culvert_control::token::is_token(&self.api_key) {
+            return Ok(());
+        }
+        Err(Invalid(
+            "`bootstrap.api_key` has not the shape of a token; `culvert admin generate-token` prints one".into(),
+        ))
+    }
+}
+
+/// Secrets at rest.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Secrets {
+    /// File of the master key (64 hex digits), mode 0600; empty for `master.key` in `data_dir`,
+    /// which the first start makes. Every node on one database needs the same key.
+    pub key_file: String,
+}
+
+/// The audit log.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Audit {
+    /// How long audit events are kept, such as `365d`; at least `30d`.
+    pub retention: Span,
+}
+
+impl Default for Audit {
+    fn default() -> Self {
+        Self {
+            retention: Span(365 * DAY),
+        }
+    }
+}
+
+/// What is captured of traffic.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Events {
+    /// Header names whose values are `[redacted]` in traffic events, besides those of credentials;
+    /// an empty list redacts nothing, not even those.
+    pub redact_headers: Vec<String>,
+}
+
+impl Default for Events {
+    fn default() -> Self {
+        let names = [
+            "authorization",
+            "proxy-authorization",
+            "cookie",
+            "set-cookie",
+            "x-api-key",
+        ];
+        Self {
+            redact_headers: names.map(String::from).to_vec(),
+        }
+    }
+}
+
+/// Where events may be sent.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Destinations {
+    /// Networks that destinations may reach although they are private, loopback or otherwise special.
+    pub allow_networks: Vec<String>,
+    /// Whether destinations may be plain `http://`.
+    pub allow_plain_http: bool,
+    /// The `file` target.
+    pub file: FileTarget,
+    /// TLS towards destinations.
+    pub tls: DestinationTls,
+    /// Destinations at Amazon.
+    pub aws: AwsDestinations,
+    /// Destinations at Datadog.
+    pub datadog: DatadogDestinations,
+    /// Destinations at Azure.
+    pub azure: AzureDestinations,
+}
+
+/// Destinations at Amazon.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AwsDestinations {
+    /// Replaces the endpoint of every service; else the variable `AWS_ENDPOINT_URL` does.
+    pub endpoint_url: String,
+    /// Amazon Data Firehose.
+    pub firehose: AwsService,
+    /// Amazon Kinesis.
+    pub kinesis: AwsService,
+    /// Amazon CloudWatch Logs.
+    pub logs: AwsService,
+    /// Amazon S3.
+    pub s3: AwsService,
+    /// The service that hands out the keys of roles.
+    pub sts: AwsService,
+}
+
+impl AwsDestinations {
+    /// Each service by the name of its host, with its setting.
+    pub fn services(&self) -> [(&'static str, &AwsService); 5] {
+        [
+            ("firehose", &self.firehose),
+            ("kinesis", &self.kinesis),
+            ("logs", &self.logs),
+            ("s3", &self.s3),
+            ("sts", &self.sts),
+        ]
+    }
+}
+
+/// One service of Amazon.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AwsService {
+    /// Replaces the endpoint of this service; else the variable `AWS_ENDPOINT_URL_` and the
+    /// service's name in capitals does.
+    pub endpoint_url: String,
+}
+
+/// Destinations at Datadog.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DatadogDestinations {
+    /// Replaces `https://http-intake.logs.` and the site.
+    pub base_url: String,
+    /// Sites that `ddsite` may name beside the known ones.
+    pub sites: Vec<String>,
+}
+
+/// Destinations at Azure.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AzureDestinations {
+    /// Replaces `https://login.microsoftonline.com`.
+    pub authority_url: String,
+}
+
+/// The `file` target.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct FileTarget {
+    /// Folder below which `file` destinations write; empty for `events` in `data_dir`.
+    pub root: String,
+}
+
+/// TLS towards destinations.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DestinationTls {
+    /// PEM file of further certificate authorities.
+    pub extra_ca_file: String,
+}
+
+/// Stopping.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Shutdown {
+    /// How long requests in flight may take to finish, such as `30s`.
+    pub drain: Span,
+}
+
+impl Default for Shutdown {
+    fn default() -> Self {
+        Self {
+            drain: Span(Duration::from_secs(30)),
+        }
+    }
+}
+
+/// Logging.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    /// `text`, `json`, or `auto`: text on a terminal, else JSON.
+    pub format: LogFormat,
+    /// `error`, `warn`, `info`, `debug`, `trace`, or a list such as `info,culvert_edge=debug`.
+    pub level: String,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            format: LogFormat::Auto,
+            level: "info".into(),
+        }
+    }
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Text on a terminal, else JSON.
+    Auto,
+    /// For people.
+    Text,
+    /// For programs, one object per line.
+    Json,
+}

@@ -1,0 +1,117 @@
+use std::collections::HashMap;
+
+use super::*;
+
+fn load_with(variables: &[(&str, &str)], flags: &[(&str, &str)]) -> Result<Settings, Invalid> {
+    let variables = variables
+        .iter()
+        .map(|(n, v)| (n.to_string(), v.to_string()))
+        .collect();
+    let flags: Vec<_> = flags
+        .iter()
+        .map(|(n, v)| (n.to_string(), v.to_string()))
+        .collect();
+    load(None, &variables, &flags)
+}
+
+#[test]
+fn a_flag_wins_over_the_environment_and_that_over_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("culvert.toml");
+    std::fs::write(
+        &path,
+        "[api]\naddr = \"127.0.0.1:1\"\n[edge]\ndomain = \"a.example\"\n",
+    )
+    .unwrap();
+    let variables = HashMap::from([("CULVERT_API__ADDR".to_owned(), "127.0.0.1:2".to_owned())]);
+    let settings = load(Some(&path), &variables, &[]).unwrap();
+    assert_eq!(
+        (settings.api.addr.as_str(), settings.edge.domain.as_str()),
+        ("127.0.0.1:2", "a.example")
+    );
+    let flags = [("api.addr".to_owned(), "127.0.0.1:3".to_owned())];
+    assert_eq!(
+        load(Some(&path), &variables, &flags).unwrap().api.addr,
+        "127.0.0.1:3"
+    );
+}
+
+#[test]
+fn lists_numbers_and_durations_come_from_text() {
+    let settings = load_with(
+        &[
+            ("CULVERT_ROLES", "api,edge"),
+            ("CULVERT_EDGE__CONNECTIONS_MAX", "7"),
+        ],
+        &[
+            ("shutdown.drain", "250ms"),
+            ("audit.retention", "90d"),
+            ("events.redact_headers", ""),
+        ],
+    )
+    .unwrap();
+    assert_eq!(settings.roles, [Role::Api, Role::Edge]);
+    assert_eq!(settings.edge.connections_max, 7);
+    assert_eq!(settings.shutdown.drain.0, Duration::from_millis(250));
+    assert_eq!(String::from(settings.audit.retention), "90d");
+    assert!(settings.events.redact_headers.is_empty());
+}
+
+#[test]
+fn an_unknown_key_names_the_nearest() {
+    let error = load_with(&[("CULVERT_EDGE__HTP_ADDR", "x")], &[])
+        .unwrap_err()
+        .0;
+    assert_eq!(
+        error,
+        "unknown setting `edge.htp_addr`; did you mean `edge.http_addr`?"
+    );
+}
+
+#[test]
+fn wrong_values_are_named() {
+    for (key, value) in [
+        ("api.addr", "nowhere"),
+        ("edge.tcp_ports", "9-1"),
+        ("edge.domain", "a..b"),
+        ("roles", ""),
+        ("database_url", "mysql://x"),
+        ("shutdown.drain", "soon"),
+        ("audit.retention", "29d"),
+        ("acme.directory_url", "http://ca.example/dir"),
+        ("acme.contact", "nobody"),
+        ("acme.challenges", "http-01,dns-01"),
+        ("acme.dns_hook_timeout", "4m"),
+        ("oauth.callback_base", "login.example.com"),
+        ("oauth.callback_base", "https://login.example.com/?a"),
+        ("oauth.providers.google.token_url", "ftp://x"),
+        ("oauth.providers.google.client_id", "alone"),
+    ] {
+        assert!(load_with(&[], &[(key, value)]).is_err(), "{key}");
+    }
+}
+
+#[test]
+fn secrets_are_hidden() {
+    let token =
+        culvert_control::token::generate(&culvert_base::SystemClock, &culvert_base::OsEntropy);
+    let settings = load_with(
+        &[
+            ("CULVERT_BOOTSTRAP__API_KEY", token.reveal()),
+            ("CULVERT_DATABASE_URL", "postgres://u:canary@h/d"),
+            ("CULVERT_OAUTH__PROVIDERS__GITHUB__CLIENT_ID", "me"),
+            ("CULVERT_OAUTH__PROVIDERS__GITHUB__CLIENT_SECRET", "canary"),
+        ],
+        &[],
+    )
+    .unwrap();
+    let shown = settings.shown().to_string();
+    assert!(!shown.contains("canary") && !shown.contains(token.reveal()));
+}
+
+#[test]
+fn every_key_is_documented() {
+    for key in keys() {
+        assert!(!key.doc.is_empty(), "{}", key.name);
+    }
+}

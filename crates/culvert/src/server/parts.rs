@@ -1,0 +1,157 @@
+//! What the settings say to each part, with the files they name.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use culvert_api::Window;
+use culvert_base::OsEntropy;
+use culvert_delivery::TargetSettings;
+use culvert_delivery::guard::Rules;
+use culvert_edge::Inherited;
+use culvert_events::HeaderRules;
+use ipnet::IpNet;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+
+use crate::clouds;
+use crate::config::{Invalid, OnExpressionError, ProxiedListener, Settings};
+
+/// What the settings say of the edge, with the files they name.
+pub(crate) fn edge_settings(settings: &Settings) -> Result<culvert_edge::Settings, Invalid> {
+    let limits = culvert_edge::Limits {
+        memory_bytes: settings.edge.memory_bytes,
+        body_bytes: match settings.edge.body_bytes_max {
+            0 => u64::MAX,
+            most => most,
+        },
+        connections: settings.edge.connections_max as usize,
+        connections_per_source: settings.edge.connections_per_source_max as usize,
+        drain: settings.shutdown.drain.0,
+        ..culvert_edge::Limits::default()
+    };
+    let http_addr = address(&settings.edge.http_addr);
+    let https_addr = address(&settings.edge.https_addr);
+    let upstream_roots = match settings.edge.extra_ca_file.as_str() {
+        "" => Vec::new(),
+        path => CertificateDer::pem_file_iter(path)
+            .and_then(Iterator::collect)
+            .map_err(|e| Invalid(format!("`edge.extra_ca_file` cannot be read: {e}")))?,
+    };
+    let mut certificates = Vec::new();
+    for path in &settings.edge.certificates {
+        let unusable = |why: String| {
+            Invalid(format!(
+                "`edge.certificates` has `{path}`, which cannot be used: {why}"
+            ))
+        };
+        let pem = std::fs::read(path).map_err(|error| unusable(error.to_string()))?;
+        let certificate =
+            culvert_edge::read_certificate(&pem).map_err(|fault| unusable(fault.chain()))?;
+        certificates.push(certificate);
+    }
+    let proxied = |listener| settings.edge.proxy_protocol.contains(&listener);
+    Ok(culvert_edge::Settings {
+        http_addr,
+        https_addr,
+        tcp_bind_ip: http_addr
+            .or(https_addr)
+            .map_or(Ipv4Addr::UNSPECIFIED.into(), |address| address.ip()),
+        inherited: Inherited::default(),
+        trusted_proxies: networks("edge.trusted_proxies", &settings.edge.trusted_proxies)?,
+        proxy_protocol: culvert_edge::ProxyProtocol {
+            from: networks(
+                "edge.proxy_protocol_from",
+                &settings.edge.proxy_protocol_from,
+            )?,
+            http: proxied(ProxiedListener::Http),
+            https: proxied(ProxiedListener::Https),
+            tcp: proxied(ProxiedListener::Tcp),
+        },
+        allow_private_upstreams: settings.edge.allow_private_upstreams,
+        upstream_roots,
+        certificates,
+        agents: None,
+        entropy: Arc::new(OsEntropy),
+        refuses_undecided: settings.policy.on_expression_error == OnExpressionError::Deny,
+        header_rules: HeaderRules::redacting(&settings.events.redact_headers),
+        threads: match settings.edge.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            threads => threads as usize,
+        },
+        limits,
+    })
+}
+
+pub(super) fn target_settings(
+    settings: &Settings,
+    environment: &HashMap<String, String>,
+) -> Result<TargetSettings> {
+    let file_root = settings.file_root();
+    Ok(TargetSettings {
+        rules: Rules {
+            allow_networks: networks(
+                "destinations.allow_networks",
+                &settings.destinations.allow_networks,
+            )?,
+            allow_plain_http: settings.destinations.allow_plain_http,
+            ..Rules::default()
+        },
+        extra_ca_file: Some(&settings.destinations.tls.extra_ca_file)
+            .filter(|path| !path.is_empty())
+            .map(PathBuf::from),
+        file_root: Some(file_root),
+        public_base: settings.api.base_url.trim_end_matches('/').to_owned(),
+        node: settings.node(),
+        aws: clouds::settings(&settings.destinations.aws, environment)?,
+        datadog_base: clouds::base(
+            "destinations.datadog.base_url",
+            &settings.destinations.datadog.base_url,
+        )?,
+        datadog_sites: settings.destinations.datadog.sites.clone(),
+        azure_authority: clouds::base(
+            "destinations.azure.authority_url",
+            &settings.destinations.azure.authority_url,
+        )?,
+    })
+}
+
+pub(super) fn api_settings(settings: &Settings) -> Result<culvert_api::Settings> {
+    let base_url = settings.api.base_url.trim_end_matches('/').to_owned();
+    let per_minute = settings.api.rate_limit_per_minute;
+    Ok(culvert_api::Settings {
+        base_url: Some(base_url).filter(|base| !base.is_empty()),
+        trusted_proxies: networks("api.trusted_proxies", &settings.api.trusted_proxies)?,
+        limits: culvert_api::Limits {
+            account_window: (per_minute > 0).then(|| Window {
+                requests: per_minute as usize,
+                length: Duration::from_secs(60),
+            }),
+            drain: settings.shutdown.drain.0,
+            ..culvert_api::Limits::default()
+        },
+    })
+}
+
+/// Addresses were checked when the settings were read; empty means off.
+fn address(text: &str) -> Option<SocketAddr> {
+    text.parse().ok()
+}
+
+fn networks(key: &str, list: &[String]) -> Result<Vec<IpNet>, Invalid> {
+    list.iter()
+        .map(|text| {
+            let text = text.trim();
+            text.parse()
+                .or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
+                .map_err(|_| {
+                    Invalid(format!(
+                        "`{key}` has `{text}`, which is not a network such as `10.0.0.0/8`"
+                    ))
+                })
+        })
+        .collect()
+}
