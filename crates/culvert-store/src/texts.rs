@@ -173,7 +173,7 @@ fn behind(beginning: &str) -> String {
     char::MAX.to_string().repeat(WHOLE_BYTES_MAX)
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

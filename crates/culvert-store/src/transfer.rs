@@ -10,7 +10,6 @@
 //!
 //! Which tables there are is asked of SQLite, so one that is added later moves with the others.
 
-use std::fmt::Write as _;
 use std::path::Path;
 
 use culvert_base::{Clock, Fault};
@@ -25,6 +24,7 @@ use crate::migrate::{self, Step};
 use crate::postgres::Schema;
 use crate::sqlite::File;
 use crate::statements::{HAS_META, meta};
+use crate::texts::hex;
 use crate::{STATE, queue, sqlite};
 
 /// Where the data of a state file went: a value beside the documents.
@@ -424,12 +424,7 @@ impl Print {
     }
 
     fn finish(self) -> String {
-        let digest = self.0.finalize();
-        digest.iter().fold(String::new(), |mut text, byte| {
-            // Writing into a text does not fail.
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+        hex(&self.0.finalize())
     }
 }
 
