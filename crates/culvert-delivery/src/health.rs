@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use culvert_base::Timestamp;
 use culvert_store::Backlog;
 
+use crate::direct::Lane;
 use crate::meters::{Counter, DroppedCounters};
 use crate::retry::FailureClass;
 use crate::target::Failure;
@@ -66,9 +67,10 @@ pub(crate) struct Ledger {
     /// Events and bytes waiting in the queue, as far as this node knows.
     pub(crate) queued_events: AtomicU64,
     pub(crate) queued_bytes: AtomicU64,
-    /// Those that the recorder holds and has not put there.
+    /// Those that are in memory: with the recorder or on the lane.
     held_events: AtomicU64,
     held_bytes: AtomicU64,
+    pub(crate) lane: Lane,
     pub(crate) buried: AtomicU64,
     pub(crate) dropped: DroppedCounters,
     pub(crate) sent: Counter,
@@ -115,9 +117,9 @@ impl Ledger {
         take_from(&self.queued_bytes, bytes);
     }
 
-    /// The recorder has written an event of so many bytes.
-    pub(crate) fn held(&self, bytes: u64) {
-        self.held_events.fetch_add(1, Ordering::Relaxed);
+    /// So many events are in memory.
+    pub(crate) fn held(&self, events: u64, bytes: u64) {
+        self.held_events.fetch_add(events, Ordering::Relaxed);
         self.held_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
@@ -228,6 +230,10 @@ impl Ledgers {
         healths
     }
 
+    pub(crate) fn each(&self) -> Vec<Arc<Ledger>> {
+        self.lock().values().cloned().collect()
+    }
+
     pub(crate) fn forget(&self, destination: &str) {
         self.lock().remove(destination);
     }
@@ -315,8 +321,8 @@ mod tests {
     fn a_look_at_the_queue_forgets_nothing_that_is_on_its_way_there() {
         let ledgers = Ledgers::default();
         let ledger = ledgers.of(&Arc::from("ed_1"));
-        ledger.held(10);
-        ledger.held(10);
+        ledger.held(1, 10);
+        ledger.held(1, 10);
         ledgers.refresh(&[]);
         assert_eq!(ledger.health().queued, 2);
         ledger.queued(2, 20);

@@ -13,6 +13,7 @@
 
 pub mod aws;
 pub mod batch;
+mod direct;
 mod dispatcher;
 #[cfg(test)]
 mod fake;
@@ -33,7 +34,8 @@ pub mod target;
 mod worker;
 
 use std::error::Error;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -74,6 +76,9 @@ pub const DESTINATION_KIND: &str = "event_destination";
 pub struct Settings {
     /// This node's name; leases carry it, and those of its former life are released at start.
     pub node: String,
+    /// File of this node in which it notes how many records it was offered, for the life after it to
+    /// tell what a crash took; without one, what was offered since the last commit goes uncounted.
+    pub counts: Option<PathBuf>,
     /// Whether this node sends; one that does not still records and copies, for nodes that do.
     pub sends: bool,
     /// What targets may use and reach.
@@ -88,6 +93,9 @@ pub struct Settings {
     pub flush_bytes: usize,
     /// or that long after the first, whichever comes first.
     pub flush_after: Duration,
+    /// A batch that was not taken for so long is put into the queue, if it did not go there at once;
+    /// zero: all go there.
+    pub direct_for: Duration,
     /// Events waiting for one destination, at most; further traffic events are dropped and counted.
     pub destination_events_max: u64,
     /// Bytes waiting for one destination, at most.
@@ -112,6 +120,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             node: "culvert".to_owned(),
+            counts: None,
             sends: true,
             targets: TargetSettings::default(),
             offer_records_max: 65_536,
@@ -119,6 +128,7 @@ impl Default for Settings {
             flush_events: 500,
             flush_bytes: 512 << 10,
             flush_after: Duration::from_millis(200),
+            direct_for: Duration::from_millis(500),
             destination_events_max: 10_000,
             destination_bytes_max: 32 << 20,
             disk_bytes_max: 4 << 30,
@@ -152,6 +162,8 @@ pub(crate) struct Plane {
     pub(crate) ledgers: Ledgers,
     pub(crate) meters: Arc<Meters>,
     pub(crate) wakes: Wakes,
+    /// Events on the lanes of all destinations.
+    pub(crate) direct_events: AtomicU64,
     budget: Mutex<RetryBudget>,
     disk_full: AtomicBool,
 }
@@ -228,6 +240,7 @@ impl Delivery {
                 ledgers: Ledgers::default(),
                 meters,
                 wakes: Wakes::default(),
+                direct_events: AtomicU64::new(0),
                 budget: Mutex::new(RetryBudget::new(clock.now())),
                 disk_full: AtomicBool::new(false),
                 settings,
@@ -368,14 +381,17 @@ impl Delivery {
             plane.meters.recovered.add(events);
             plane.ledgers.refresh(&backlog);
         }
-        let losses = match Losses::read(&plane.queue, &plane.settings.node).await {
-            Ok((losses, lost)) => {
+        let counts = plane.settings.counts.as_deref();
+        let losses = match Losses::read(&plane.queue, &plane.settings.node, counts).await {
+            Ok((mut losses, lost)) => {
                 plane.meters.lost.add(lost);
                 if lost > 0 {
                     tracing::warn!(
                         lost,
                         "the life before ended with {lost} records that were not queued"
                     );
+                    // Counted once is enough.
+                    losses.write(&plane.queue, 0, 0).await;
                 }
                 Some(losses)
             }
@@ -402,6 +418,9 @@ impl Delivery {
             tracing::warn!(
                 "delivery did not come to rest in time; what is queued goes out after the next start"
             );
+        }
+        for ledger in plane.ledgers.each() {
+            direct::abandon(&plane, &ledger);
         }
     }
 }

@@ -3,8 +3,15 @@
 //! Two counts of this node are kept in the queue and moved beside every append, or 200 ms after the last
 //! time where nothing is appended: records offered, and records that are done with (written to the
 //! queue, delivered, or wanted by nobody). They meet at every clean stop; where they do not, the
-//! difference is what the life before lost. It may count records that a filter would have kept back or
-//! that were delivered since, and misses those offered since: of 200 ms at most.
+//! difference is what the life before lost. So that records offered since the last commit are counted
+//! too, the first of the two is also kept in a file that is written every few milliseconds and never
+//! synced: it outlives the process, if not the machine. The difference may count records that a filter
+//! would have kept back or that were delivered since.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
 
 use culvert_base::Fault;
 use culvert_store::{CursorMove, Queue, QueueError};
@@ -14,6 +21,10 @@ use culvert_store::{CursorMove, Queue, QueueError};
 pub(crate) struct Losses {
     offered: Count,
     done: Count,
+    /// Has `offered` as 8 bytes, the lowest first.
+    file: Option<Arc<File>>,
+    /// What it has.
+    noted: i64,
     /// Where this life's own counting began.
     base: i64,
 }
@@ -25,35 +36,84 @@ struct Count {
 }
 
 impl Losses {
-    /// Reads the counts of `node`, and how many records its life before lost.
-    pub(crate) async fn read(queue: &Queue, node: &str) -> Result<(Self, u64), Fault> {
+    /// Reads the counts of `node`, and how many records its life before lost. `file` is made if it is
+    /// not there; counting goes on without it if it cannot be used.
+    pub(crate) async fn read(
+        queue: &Queue,
+        node: &str,
+        file: Option<&Path>,
+    ) -> Result<(Self, u64), Fault> {
         let count = async |what: &str| -> Result<Count, Fault> {
             let name = format!("{what}:{node}");
             let at = queue.cursor(&name).await?;
             Ok(Count { name, at })
         };
         let (offered, done) = (count("offered").await?, count("done").await?);
-        let lost = u64::try_from(offered.at.saturating_sub(done.at)).unwrap_or(0);
+        let opened = file.and_then(|path| {
+            let opened = open(path);
+            opened
+                .inspect_err(|error| tracing::warn!(%error, path = %path.display(), "records are counted without their file"))
+                .ok()
+        });
+        let (file, noted) = opened.map_or((None, 0), |(file, noted)| (Some(Arc::new(file)), noted));
+        // What a file says of another database is nothing of this one's.
+        let is_known = offered.at.max(done.at) > 0;
+        let last = if is_known { offered.at.max(noted) } else { 0 };
+        let lost = u64::try_from(last.saturating_sub(done.at)).unwrap_or(0);
         let losses = Self {
-            base: offered.at.max(done.at),
+            base: last.max(done.at),
+            file,
+            noted,
             offered,
             done,
         };
         Ok((losses, lost))
     }
 
+    /// Notes in the file how many records were offered.
+    pub(crate) async fn note(&mut self, offered: u64) {
+        let offered = self.at(offered);
+        let Some(file) = self.file.clone().filter(|_| self.noted != offered) else {
+            return;
+        };
+        self.noted = offered;
+        // A disk that hangs must not hold a thread that others need.
+        let noting =
+            tokio::task::spawn_blocking(move || file.write_all_at(&offered.to_le_bytes(), 0));
+        if let Ok(Err(error)) = noting.await {
+            tracing::debug!(%error, "a count of records was not noted");
+        }
+    }
+
+    fn at(&self, count: u64) -> i64 {
+        self.base
+            .saturating_add(i64::try_from(count).unwrap_or(i64::MAX))
+    }
+
     /// Writes this life's counts, together with whatever else the queue commits at the moment.
     pub(crate) async fn write(&mut self, queue: &Queue, offered: u64, done: u64) {
-        let at = |count: u64| {
-            self.base
-                .saturating_add(i64::try_from(count).unwrap_or(i64::MAX))
-        };
-        let (offered, done) = (at(offered), at(done));
+        let (offered, done) = (self.at(offered), self.at(done));
         tokio::join!(
             self.offered.move_to(queue, offered),
             self.done.move_to(queue, done)
         );
     }
+}
+
+/// The file and what it says: 0 where it says nothing.
+fn open(path: &Path) -> std::io::Result<(File, i64)> {
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)?;
+    let mut noted = [0; 8];
+    let noted = match file.read_exact_at(&mut noted, 0) {
+        Ok(()) => i64::from_le_bytes(noted),
+        Err(_) => 0,
+    };
+    Ok((file, noted))
 }
 
 impl Count {

@@ -28,6 +28,7 @@ use culvert_store::{BatchClass, NewBatch};
 
 use crate::Plane;
 use crate::batch::{Batch, OpenBatch, Unreadable};
+use crate::direct::{self, Direct};
 use crate::losses::Losses;
 use crate::meters::{Dropped, Meters};
 use crate::subscription::{Compiled, Outlet};
@@ -211,6 +212,10 @@ struct Tally {
 
 /// Records written without letting others run.
 const CHUNK: usize = 256;
+/// While records wait, how often their number is noted.
+const NOTE_EVERY: Duration = Duration::from_millis(5);
+/// How often a flusher that stops looks whether the lanes are empty.
+const LANE_LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Buffers kept for the next batches, while there is much to write.
 const SPARE_MAX: usize = 4;
 
@@ -257,6 +262,7 @@ impl Flusher {
             }
             let waiting = !offers.is_empty() || self.holds();
             if stopping && !waiting {
+                self.outlast_lanes().await;
                 self.count().await;
                 return;
             }
@@ -266,9 +272,15 @@ impl Flusher {
             if waiting && due.is_none() {
                 due = Some(Instant::now() + flush_after);
             }
+            if let Some(losses) = &mut self.losses {
+                losses.note(offers.accepted.load(Ordering::Relaxed)).await;
+            }
             let timer = async {
                 match due {
-                    Some(due) => tokio::time::sleep_until(due).await,
+                    Some(due) => {
+                        let soon = Instant::now() + NOTE_EVERY;
+                        tokio::time::sleep_until(due.min(soon)).await;
+                    }
                     None => std::future::pending().await,
                 }
             };
@@ -277,6 +289,14 @@ impl Flusher {
                 () = timer => {}
                 () = cancel.cancelled() => {}
             }
+        }
+    }
+
+    /// Waits until nothing is on a lane, which is soon: what is not taken is written down.
+    async fn outlast_lanes(&self) {
+        let until = Instant::now() + 2 * self.plane.settings.direct_for;
+        while self.plane.direct_events.load(Ordering::Relaxed) > 0 && Instant::now() < until {
+            tokio::time::sleep(LANE_LOOK_EVERY).await;
         }
     }
 
@@ -368,7 +388,7 @@ impl Flusher {
             drop_one(plane, outlet, Dropped::DiskFull);
             return;
         }
-        outlet.ledger.held(size);
+        outlet.ledger.held(1, size);
         let address = Arc::as_ptr(outlet).addr();
         let spare = &mut self.spare;
         let mut empty = || OpenBatch::within(spare.pop().unwrap_or_default());
@@ -405,7 +425,11 @@ impl Flusher {
         let sealed = std::mem::take(&mut self.sealed);
         let plane = self.plane.clone();
         let meters = &plane.meters;
-        let sealed = hand_over(&plane, sealed, &mut self.spare).await;
+        let lanes_for = match cancel.is_cancelled() {
+            true => Duration::ZERO,
+            false => plane.settings.direct_for,
+        };
+        let sealed = hand_over(&plane, sealed, &mut self.spare, lanes_for).await;
         if sealed.is_empty() {
             meters.flushes.add(1);
             // A commit of its own for each of many batches would cost more than they do.
@@ -462,19 +486,27 @@ impl Flusher {
 
     /// Writes down how many records were offered and how many are done with.
     async fn count(&mut self) {
-        self.is_uncounted = false;
+        let on_lanes = self.plane.direct_events.load(Ordering::Relaxed);
+        self.is_uncounted = on_lanes > 0;
         self.counted_at = Instant::now();
+        let done = self.n_taken.saturating_sub(on_lanes);
         let offered = self.plane.offers.accepted.load(Ordering::Relaxed);
         if let Some(losses) = &mut self.losses {
-            losses.write(&self.plane.queue, offered, self.n_taken).await;
+            losses.write(&self.plane.queue, offered, done).await;
         }
     }
 }
 
 /// The queue is for destinations that may be away. A target on this machine that has nothing waiting
-/// gets its batch here; what it does not take goes the way of all others. Returns what is left; the
-/// buffers of what was taken become `spare`.
-async fn hand_over(plane: &Plane, sealed: Vec<Sealed>, spare: &mut Vec<Vec<u8>>) -> Vec<Sealed> {
+/// gets its batch here, another one on its lane, if there may be lanes for any time; what neither
+/// takes goes the way of all others. Returns what is left; the buffers of what was taken here become
+/// `spare`.
+async fn hand_over(
+    plane: &Plane,
+    sealed: Vec<Sealed>,
+    spare: &mut Vec<Vec<u8>>,
+    lanes_for: Duration,
+) -> Vec<Sealed> {
     let mut left = Vec::with_capacity(sealed.len());
     for mut one in sealed {
         let outlet = &one.outlet;
@@ -483,8 +515,12 @@ async fn hand_over(plane: &Plane, sealed: Vec<Sealed>, spare: &mut Vec<Vec<u8>>)
         // Nothing may overtake what is in the queue or failed before.
         let is_next =
             outlet.ledger.queued_events.load(Ordering::Relaxed) == 0 && !left.iter().any(is_same);
-        if !(plane.settings.sends && outlet.target.is_local() && is_next) {
+        if !(plane.settings.sends && is_next) {
             left.push(one);
+            continue;
+        }
+        if !outlet.target.is_local() {
+            left.extend(on_lane(plane, one, lanes_for));
             continue;
         }
         let body = Bytes::from(std::mem::take(&mut one.batch.body));
@@ -521,6 +557,33 @@ async fn hand_over(plane: &Plane, sealed: Vec<Sealed>, spare: &mut Vec<Vec<u8>>)
         left.push(one);
     }
     left
+}
+
+/// Puts a batch on its destination's lane; gives it back if it does not belong there.
+fn on_lane(plane: &Plane, one: Sealed, lanes_for: Duration) -> Option<Sealed> {
+    if lanes_for.is_zero() {
+        return Some(one);
+    }
+    let Sealed {
+        outlet,
+        batch,
+        bytes,
+    } = one;
+    let until = Instant::now() + lanes_for;
+    let refused = direct::offer(
+        plane,
+        &outlet,
+        Direct {
+            batch,
+            bytes,
+            until,
+        },
+    );
+    refused.err().map(|Direct { batch, bytes, .. }| Sealed {
+        outlet,
+        batch,
+        bytes,
+    })
 }
 
 fn drop_one(plane: &Plane, outlet: &Outlet, reason: Dropped) {

@@ -3,6 +3,7 @@
 mod audit;
 mod bench;
 mod crashes;
+mod direct;
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -469,6 +470,7 @@ async fn what_a_crash_took_is_counted_by_the_next_life() {
     let bench = Bench::with(|settings| {
         settings.flush_events = 4;
         settings.flush_after = Duration::from_secs(3600);
+        settings.direct_for = Duration::ZERO;
     })
     .await;
     let target = Scripted::new(500);
@@ -485,7 +487,7 @@ async fn what_a_crash_took_is_counted_by_the_next_life() {
         bench.delivery.recorder().offer(record(&bench, n));
     }
     running.abandon();
-    let (mut losses, lost) = Losses::read(&bench.queue, "culvert").await.unwrap();
+    let (mut losses, lost) = Losses::read(&bench.queue, "culvert", None).await.unwrap();
     assert_eq!(lost, 0);
     losses.write(&bench.queue, 3, 0).await;
 
@@ -500,8 +502,20 @@ async fn what_a_crash_took_is_counted_by_the_next_life() {
     until("all deliveries", || next.meters().delivered.get() == 5).await;
     running.stop().await;
     // A clean stop loses nothing.
-    let (_, lost) = Losses::read(&next.queue, "culvert").await.unwrap();
+    let (_, lost) = Losses::read(&next.queue, "culvert", None).await.unwrap();
     assert_eq!(lost, 0);
+
+    // What was offered after the last commit is known from the file.
+    let file = next.folder.path().join("offered");
+    let (mut losses, _) = Losses::read(&next.queue, "culvert", Some(&file))
+        .await
+        .unwrap();
+    losses.write(&next.queue, 2, 2).await;
+    losses.note(7).await;
+    let (_, lost) = Losses::read(&next.queue, "culvert", Some(&file))
+        .await
+        .unwrap();
+    assert_eq!(lost, 5);
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@
 //! Not here: what is in a batch (`recorder`, `dispatcher`), when to stop trying (`retry`).
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use culvert_base::{Fault, Timestamp};
 use culvert_store::{BatchClass, Burial, Lease, NewBatch, QueueError};
 
 use crate::batch::{Batch, OpenBatch};
+use crate::direct;
 use crate::meters::Dropped;
 use crate::retry::{Circuit, Failed, FailureClass, Next};
 use crate::subscription::Outlet;
@@ -172,8 +174,8 @@ pub(crate) enum Step {
 
 /// Serves one destination.
 pub(crate) struct Worker {
-    plane: Arc<Plane>,
-    destination: Arc<str>,
+    pub(crate) plane: Arc<Plane>,
+    pub(crate) destination: Arc<str>,
     circuit: Circuit,
     /// Revision of the destination that `circuit` and `gone` speak of.
     revision: Option<i64>,
@@ -246,6 +248,15 @@ impl Worker {
             self.gone = None;
         }
         let closed_until = self.circuit.closed_until(now);
+        let ledger = &outlet.ledger;
+        let is_direct = closed_until.is_none() && self.gone.is_none();
+        if !is_direct {
+            direct::write_down(&plane, &self.destination, ledger).await?;
+        } else if ledger.queued_events.load(Ordering::Relaxed) == 0
+            && let Some(step) = self.step_directly(&outlet).await?
+        {
+            return Ok(step);
+        }
         if let Some(until) = closed_until
             && !self.circuit.is_open()
         {
@@ -257,6 +268,9 @@ impl Worker {
             .lease(&self.destination, &settings.node, settings.lease, now)
             .await?;
         let Some(mut lease) = lease else {
+            if is_direct && let Some(step) = self.step_directly(&outlet).await? {
+                return Ok(step);
+            }
             let due = plane.queue.next_due(&self.destination).await?;
             return Ok(Step::Idle(due.max(closed_until)));
         };
@@ -321,6 +335,9 @@ impl Worker {
     /// The table does not know the destination: deleted, or not compiled yet.
     async fn without_outlet(&self) -> Result<Step, Fault> {
         let plane = &self.plane;
+        if let Some(ledger) = plane.ledgers.get(&self.destination) {
+            direct::write_down(plane, &self.destination, &ledger).await?;
+        }
         let exists = plane
             .store
             .get(DESTINATION_KIND, &self.destination)
@@ -345,7 +362,7 @@ impl Worker {
         Ok(Step::Gone)
     }
 
-    async fn send(&self, outlet: &Outlet, batch: &Batch, attempt: u32) -> Verdict {
+    pub(crate) async fn send(&self, outlet: &Outlet, batch: &Batch, attempt: u32) -> Verdict {
         let plane = &self.plane;
         plane.meters.sends.add(1);
         outlet.ledger.batches.add(1);
@@ -374,7 +391,7 @@ impl Worker {
         }
     }
 
-    async fn settle(
+    pub(crate) async fn settle(
         &mut self,
         outlet: &Outlet,
         lease: &Lease,
@@ -416,13 +433,16 @@ impl Worker {
         lease: &Lease,
         batch: &Batch,
     ) -> Result<Step, Fault> {
-        let now = self.plane.clock.now();
-        self.circuit.succeeded(now);
-        outlet.ledger.succeeded(now);
+        self.succeeded(outlet, self.plane.clock.now());
         if self.settled(self.plane.queue.ack(lease).await)? {
             self.delivered(outlet, u64::from(lease.count), bytes_of(batch));
         }
         Ok(Step::Moved)
+    }
+
+    pub(crate) fn succeeded(&mut self, outlet: &Outlet, now: Timestamp) {
+        self.circuit.succeeded(now);
+        outlet.ledger.succeeded(now);
     }
 
     /// Some events were taken: the rest stays, those refused for good on their own.
@@ -567,10 +587,7 @@ impl Worker {
             tracing::warn!(destination.id = %self.destination, events, cause = %failure,
                 "destination {} refused a batch for good; it is kept as a dead letter", self.destination);
             self.plane.meters.dead_lettered.add(events);
-            outlet
-                .ledger
-                .buried
-                .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            outlet.ledger.buried.fetch_add(1, Ordering::Relaxed);
             outlet.ledger.left(events, bytes);
         }
         Ok(())

@@ -188,6 +188,28 @@ impl Queue {
         .map(drop)
     }
 
+    /// Appends a batch that `owner` is sending already, as leased for the first time. Durable on return.
+    pub async fn append_leased(
+        &self,
+        batch: NewBatch,
+        owner: &str,
+        lease_for: Duration,
+    ) -> Result<Lease, Fault> {
+        let doing = "appending a batch that is being sent";
+        let at = self.shared.clock.now();
+        let entry = Entry::AppendLeased {
+            batch,
+            owner: owner.to_owned(),
+            until: at.plus(lease_for),
+            at,
+        };
+        match self.write(doing, entry).await {
+            Ok(Answer::Lease(Some(lease))) => Ok(*lease),
+            Ok(_) => Err(Fault::bare(format!("{doing}: no lease was given"))),
+            Err(error) => Err(error.into_fault(doing)),
+        }
+    }
+
     /// Where a cursor stands; 0 before its first move.
     pub async fn cursor(&self, name: &str) -> Result<i64, Fault> {
         let doing = "reading a cursor";
@@ -399,7 +421,7 @@ impl Queue {
 
     /// Whether the queue can be used right now, for readiness.
     pub async fn usable(&self) -> Result<(), Fault> {
-        self.shared.database.health().check()?;
+        self.shared.database.health().check_writes()?;
         self.pool()
             .rows("asking whether the queue is usable", events::USABLE, &[])
             .await

@@ -198,6 +198,11 @@ pub(crate) mod events {
          bytes, crc, attempt, first_at, due_at, fence, body) \
          SELECT $1, $2, COALESCE(MAX(place), 0) + 1, 0, $3, $4, $5, 0, $6, $6, 0, $7 \
          FROM batch WHERE destination = $1 AND class = $2";
+    /// The same of a batch that is being sent.
+    pub(crate) const APPEND_LEASED: &str = "INSERT INTO batch (destination, class, place, part, \
+         events, bytes, crc, attempt, first_at, due_at, fence, body, owner, lease_until) \
+         SELECT $1, $2, COALESCE(MAX(place), 0) + 1, 0, $3, $4, $5, 1, $6, $6, 1, $7, $8, $9 \
+         FROM batch WHERE destination = $1 AND class = $2 RETURNING id, fence";
     pub(crate) const CURSOR: &str = "SELECT value FROM cursor WHERE name = $1";
     pub(crate) const CURSORS: &str =
         "SELECT name FROM cursor WHERE name >= $1 AND name < $2 ORDER BY name LIMIT $3";
@@ -273,6 +278,7 @@ pub(crate) mod events {
     #[cfg(test)]
     pub(crate) const ALL: &[&str] = &[
         APPEND,
+        APPEND_LEASED,
         CURSOR,
         CURSORS,
         DROP_CURSOR,

@@ -131,6 +131,7 @@ impl Server {
         let delivery = Delivery::new(
             culvert_delivery::Settings {
                 node: settings.node(),
+                counts: Some(settings.data_dir.join("offered")),
                 sends: has(Role::Delivery),
                 targets: targets.clone(),
                 audit_retention: settings.audit.retention.0,

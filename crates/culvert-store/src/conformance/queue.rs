@@ -19,6 +19,7 @@ on_both_engines!(
     a_lease_runs_out_and_its_holder_has_lost,
     a_settled_lease_is_spent,
     leases_of_a_former_life_are_given_back,
+    a_batch_that_is_being_sent_comes_in_as_leased,
     pieces_take_the_place_of_the_whole,
     a_cursor_moves_with_its_batches_or_not_at_all,
     dead_letters_are_kept_redriven_and_pruned,
@@ -205,6 +206,33 @@ async fn a_settled_lease_is_spent(place: &Place) {
         queue.retry(&first, place.clock.now(), "twice").await
     ));
     assert_eq!(drain(place, &queue).await, ["a1"]);
+}
+
+async fn a_batch_that_is_being_sent_comes_in_as_leased(place: &Place) {
+    let queue = place.queue().await;
+    let sending = queue
+        .append_leased(traffic("first"), "node-1", LEASE)
+        .await
+        .unwrap();
+    assert_eq!((sending.attempt, sending.count), (1, 2));
+    queue.append(vec![traffic("second")], None).await.unwrap();
+    // It holds back its class, as every leased batch.
+    assert_eq!(lease(place, &queue).await, None);
+    queue.ack(&sending).await.unwrap();
+    let second = lease(place, &queue).await;
+    assert_eq!(text(second.as_ref()), Some("second"));
+    queue.ack(&second.unwrap()).await.unwrap();
+
+    // Whoever does not come back loses it.
+    let sending = queue
+        .append_leased(traffic("third"), "node-1", LEASE)
+        .await
+        .unwrap();
+    queue.release_owner("node-1").await.unwrap();
+    let third = lease(place, &queue).await;
+    assert_eq!(text(third.as_ref()), Some("third"));
+    assert_eq!(third.map(|third| third.attempt), Some(2));
+    assert!(matches!(queue.ack(&sending).await, Err(QueueError::Lost)));
 }
 
 async fn leases_of_a_former_life_are_given_back(place: &Place) {

@@ -28,6 +28,12 @@ pub(crate) enum Entry {
         cursor: Option<CursorMove>,
         at: Timestamp,
     },
+    AppendLeased {
+        batch: NewBatch,
+        owner: String,
+        until: Timestamp,
+        at: Timestamp,
+    },
     Lease {
         destination: String,
         owner: String,
@@ -117,6 +123,12 @@ impl Book for Lines {
                     cursor,
                     at,
                 } => append(connection, batches, cursor.as_ref(), *at).await,
+                Entry::AppendLeased {
+                    batch,
+                    owner,
+                    until,
+                    at,
+                } => append_leased(connection, batch, owner, *until, *at).await,
                 Entry::Lease {
                     destination,
                     owner,
@@ -236,6 +248,39 @@ async fn append(
             .await?;
     }
     Ok(Outcome::Written(Answer::Rows(0)))
+}
+
+async fn append_leased(
+    connection: &mut Connection,
+    batch: &NewBatch,
+    owner: &str,
+    until: Timestamp,
+    at: Timestamp,
+) -> Result<Outcome<Lines>, sqlx::Error> {
+    let arguments = [
+        Arg::Text(&batch.destination),
+        Arg::Int(batch.class.number()),
+        Arg::Int(i64::from(batch.count)),
+        Arg::Int(length(&batch.body)),
+        Arg::Int(checksum(&batch.body)),
+        Arg::Int(at.unix_nanos()),
+        Arg::Blob(&batch.body),
+        Arg::Text(owner),
+        Arg::Int(until.unix_nanos()),
+    ];
+    let row = connection.row(events::APPEND_LEASED, &arguments).await?;
+    let row = row.ok_or(sqlx::Error::RowNotFound)?;
+    Ok(Outcome::Written(Answer::Lease(Some(Box::new(Lease {
+        batch: row.get(0)?,
+        destination: batch.destination.clone(),
+        class: batch.class,
+        count: batch.count,
+        body: Vec::new(),
+        attempt: 1,
+        first_at: at,
+        fence: row.get(1)?,
+        why: None,
+    })))))
 }
 
 async fn lease(

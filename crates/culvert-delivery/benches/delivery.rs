@@ -1,0 +1,317 @@
+//! Events from capture to an acknowledged HTTP sink. `benches/measure delivery` runs it beside a peer.
+//!
+//! ```text
+//! cargo bench -p culvert-delivery --bench delivery -- sink            prints its port, counts until killed
+//! cargo bench -p culvert-delivery --bench delivery -- drive <port> <seconds>
+//! cargo bench -p culvert-delivery --bench delivery -- idle <port> <events>
+//! ```
+//!
+//! `drive` offers records of about 300 bytes as fast as the destination's queue takes them without a
+//! drop; `idle` one at a time, and tells how long each took. The sink takes HTTP and plain TCP and
+//! answers a request after its last byte. Reports are lines of JSON.
+#![allow(clippy::print_stdout, reason = "printing is what it is for")]
+#![allow(clippy::unwrap_used, reason = "a measurement may stop at any failure")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use culvert_base::{Clock, OsEntropy, SystemClock};
+use culvert_delivery::guard::Rules;
+use culvert_delivery::target::webhook;
+use culvert_delivery::{Delivery, Destination, Settings, Source, Table, TargetSettings, Whose};
+use culvert_events::{
+    Capture, HTTP_REQUEST_COMPLETE as HTTP, Int32, Record, Selection, Slot, Text,
+};
+use culvert_store::{Queue, Store, StoreUrl, Texts};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const CLIENT_IP: Slot<Text> = HTTP.slot("conn.client_ip");
+const SERVER_NAME: Slot<Text> = HTTP.slot("conn.server_name");
+const METHOD: Slot<Text> = HTTP.slot("http.request.method");
+const PATH: Slot<Text> = HTTP.slot("http.request.url.path");
+const STATUS: Slot<Int32> = HTTP.slot("http.response.status_code");
+
+const ACCOUNT: &str = "ac_2OtNvAlhso10Gx6s7eupzX3F98q";
+/// More than that may not wait: nothing shall be dropped.
+const WAITING_MAX: u64 = 7_000;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let number = |text: &str| text.parse::<u64>().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    match words[..] {
+        ["sink", ..] => runtime.block_on(sink()),
+        ["drive", port, seconds, ..] => {
+            runtime.block_on(drive(port, Duration::from_secs(number(seconds))));
+        }
+        ["idle", port, events, ..] => runtime.block_on(idle(port, number(events))),
+        // `cargo test --benches` and the like.
+        _ => {}
+    }
+}
+
+/// What arrived.
+#[derive(Default)]
+struct Arrived {
+    requests: AtomicU64,
+    bytes: AtomicU64,
+    lines: AtomicU64,
+}
+
+async fn sink() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    println!("{}", listener.local_addr().unwrap().port());
+    let arrived = Arc::new(Arrived::default());
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        let arrived = arrived.clone();
+        let serving = async move {
+            // A connection ends as it likes.
+            drop(serve(stream, &arrived).await);
+        };
+        // Ends with its connection; a measurement has nobody to own it.
+        #[allow(clippy::disallowed_methods, reason = "the process is the owner")]
+        tokio::spawn(serving);
+    }
+}
+
+/// `POST` with a `content-length`, answered after its body; `GET` asks what arrived; everything else
+/// is lines.
+async fn serve(mut stream: TcpStream, arrived: &Arrived) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut buffer = vec![0; 256 << 10];
+    let mut held = 0;
+    loop {
+        let n = stream.read(&mut buffer[held..]).await?;
+        if n == 0 {
+            return Ok(());
+        }
+        held += n;
+        if buffer.starts_with(b"GET") {
+            let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+            let report = json!({"requests": count(&arrived.requests),
+                "bytes": count(&arrived.bytes), "lines": count(&arrived.lines)})
+            .to_string();
+            let length = report.len();
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{report}"
+            );
+            return stream.write_all(answer.as_bytes()).await;
+        }
+        if !buffer.starts_with(b"POST") {
+            let lines = buffer[..held].iter().filter(|byte| **byte == b'\n').count();
+            arrived.lines.fetch_add(lines as u64, Ordering::Relaxed);
+            arrived.bytes.fetch_add(held as u64, Ordering::Relaxed);
+            held = 0;
+            continue;
+        }
+        let Some(head) = buffer[..held]
+            .windows(4)
+            .position(|four| four == b"\r\n\r\n")
+        else {
+            continue;
+        };
+        let text = String::from_utf8_lossy(&buffer[..head]).to_ascii_lowercase();
+        let length: usize = text
+            .split_once("content-length: ")
+            .and_then(|(_, rest)| rest.split("\r\n").next())
+            .and_then(|length| length.trim().parse().ok())
+            .unwrap();
+        let mut left = (head + 4 + length).saturating_sub(held);
+        while left > 0 {
+            let end = buffer.len().min(left);
+            let n = stream.read(&mut buffer[..end]).await?;
+            if n == 0 {
+                return Ok(());
+            }
+            left -= n;
+        }
+        held = 0;
+        arrived.requests.fetch_add(1, Ordering::Relaxed);
+        arrived.bytes.fetch_add(length as u64, Ordering::Relaxed);
+        stream
+            .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+            .await?;
+    }
+}
+
+/// A plane whose only destination is the sink.
+async fn plane(folder: &std::path::Path, port: &str) -> Arc<Delivery> {
+    let url = StoreUrl::Sqlite(folder.join("state.db"));
+    let store = Store::open(&url, Arc::new(SystemClock), Texts::default())
+        .await
+        .unwrap();
+    let queue = Queue::open(&url, Arc::new(SystemClock)).await.unwrap();
+    let settings = Settings {
+        targets: TargetSettings {
+            rules: Rules {
+                allow_networks: vec!["127.0.0.0/8".parse().unwrap()],
+                allow_plain_http: true,
+                ..Rules::default()
+            },
+            ..TargetSettings::default()
+        },
+        ..Settings::default()
+    };
+    let delivery = Delivery::new(
+        settings,
+        queue,
+        store,
+        Arc::new(SystemClock),
+        Arc::new(OsEntropy),
+    );
+    let net = delivery.net();
+    let config = json!({"url": format!("http://127.0.0.1:{port}/"), "mode": "batch"});
+    let stored = (webhook::TYPE.check)(&config, net.settings(), &OsEntropy)
+        .unwrap()
+        .stored;
+    let whose = Whose {
+        destination: "ed_1",
+        account: ACCOUNT,
+    };
+    let names = [
+        "conn.client_ip",
+        "conn.server_name",
+        "http.request.method",
+        "http.request.url.path",
+        "http.response.status_code",
+    ];
+    let table = Table {
+        sources: vec![Source {
+            subscription: "esb_1".to_owned(),
+            account: ACCOUNT.into(),
+            kind: &HTTP,
+            selection: Selection::parse(&HTTP, &names).unwrap(),
+            filter: None,
+            destinations: vec!["ed_1".to_owned()],
+        }],
+        destinations: vec![Destination {
+            id: "ed_1".to_owned(),
+            account: ACCOUNT.to_owned(),
+            revision: 1,
+            target: (webhook::TYPE.open)(&stored, net, whose).unwrap(),
+        }],
+        replays: Vec::new(),
+    };
+    delivery.publish(table);
+    delivery
+}
+
+fn record(capture: Capture, account: &Arc<str>) -> Record {
+    let mut record = Record::new(&HTTP, capture, account.clone());
+    record.set(CLIENT_IP, "203.0.113.7");
+    record.set(SERVER_NAME, "app.example.test");
+    record.set(METHOD, "GET");
+    record.set(PATH, "/docs/guide/introduction");
+    record.set(STATUS, 200);
+    record.complete(SystemClock.now());
+    record
+}
+
+async fn drive(port: &str, lasts: Duration) {
+    let folder = tempfile::tempdir().unwrap();
+    let delivery = plane(folder.path(), port).await;
+    let cancel = CancellationToken::new();
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(delivery.clone().run(cancel.clone()));
+    let done = Arc::new(AtomicBool::new(false));
+    let producer = {
+        let (delivery, done) = (delivery.clone(), done.clone());
+        std::thread::spawn(move || {
+            let recorder = delivery.recorder();
+            let account: Arc<str> = ACCOUNT.into();
+            let capture = recorder.capture(&HTTP);
+            let mut offered = 0u64;
+            while !done.load(Ordering::Relaxed) {
+                for _ in 0..64 {
+                    recorder.offer(record(capture, &account));
+                }
+                offered += 64;
+                while offered.saturating_sub(delivery.meters().delivered.get()) > WAITING_MAX
+                    && !done.load(Ordering::Relaxed)
+                {
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+            }
+            offered
+        })
+    };
+    // Not counted: the first second.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let (began, before, cpu_before) = (Instant::now(), delivery.meters().delivered.get(), cpu());
+    tokio::time::sleep(lasts).await;
+    let (elapsed, after, cpu_after) = (began.elapsed(), delivery.meters().delivered.get(), cpu());
+    done.store(true, Ordering::Relaxed);
+    let offered = producer.join().unwrap();
+    cancel.cancel();
+    tasks.join_all().await;
+    let meters = delivery.meters();
+    println!(
+        "{}",
+        json!({
+            "events": after - before,
+            "seconds": elapsed.as_secs_f64(),
+            "cpu_seconds": cpu_after - cpu_before,
+            "offered": offered,
+            "delivered": meters.delivered.get(),
+            "dropped": meters.dropped.total(),
+            "waiting": meters.waiting(),
+            "queued": meters.queued.get(),
+            "sends": meters.sends.get(),
+        })
+    );
+}
+
+async fn idle(port: &str, events: u64) {
+    let folder = tempfile::tempdir().unwrap();
+    let delivery = plane(folder.path(), port).await;
+    let cancel = CancellationToken::new();
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(delivery.clone().run(cancel.clone()));
+    let recorder = delivery.recorder();
+    let account: Arc<str> = ACCOUNT.into();
+    let mut took = Vec::new();
+    for n in 0..events {
+        // At no particular moment of the flush before.
+        tokio::time::sleep(Duration::from_millis(20 + n * 37 % 90)).await;
+        let began = Instant::now();
+        recorder.offer(record(recorder.capture(&HTTP), &account));
+        while delivery.meters().delivered.get() <= n {
+            tokio::time::sleep(Duration::from_micros(500)).await;
+        }
+        took.push(began.elapsed().as_secs_f64() * 1e3);
+    }
+    took.sort_by(f64::total_cmp);
+    let at = |share: usize| took[(took.len() * share / 100).min(took.len() - 1)];
+    println!(
+        "{}",
+        json!({"events": events, "p50_ms": at(50), "p99_ms": at(99), "max_ms": took.last()})
+    );
+    cancel.cancel();
+    tasks.join_all().await;
+}
+
+/// Processor seconds of this process.
+fn cpu() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let (_, fields) = stat.rsplit_once(')').unwrap();
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    let ticks: u64 = [11, 12]
+        .map(|at| fields[at].parse::<u64>().unwrap())
+        .iter()
+        .sum();
+    // The kernel's USER_HZ is 100 wherever culvert runs.
+    ticks as f64 / 100.0
+}
