@@ -4,21 +4,25 @@
 //! written anything. So the first one ends it: no further commit is accepted and the process exits;
 //! recovery reads the log.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use culvert_base::Fault;
 use sqlx::error::DatabaseError;
 use sqlx::sqlite::SqliteError;
 use tokio::sync::watch;
 
-/// Set once, never cleared.
+/// Broken once is broken for good; a full disk passes.
 #[derive(Debug)]
 pub(crate) struct Health {
     broken: watch::Sender<Option<String>>,
+    is_full: AtomicBool,
 }
 
 impl Health {
     pub(crate) fn good() -> Self {
         Self {
             broken: watch::Sender::new(None),
+            is_full: AtomicBool::new(false),
         }
     }
 
@@ -26,6 +30,22 @@ impl Health {
     pub(crate) fn judge(&self, error: &sqlx::Error, doing: &str) {
         if is_fatal(error) {
             self.give_up(format!("{doing}: {error}"));
+        } else if is_full(error) {
+            self.is_full.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// A transaction is on disk.
+    pub(crate) fn committed(&self) {
+        self.is_full.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether writes may be expected to succeed.
+    pub(crate) fn check_writes(&self) -> Result<(), Fault> {
+        self.check()?;
+        match self.is_full.load(Ordering::Relaxed) {
+            false => Ok(()),
+            true => Err(Fault::bare("writing to the database: the disk is full")),
         }
     }
 
@@ -72,13 +92,24 @@ fn broken(why: &str) -> Fault {
 
 /// Input and output errors, damage, not a database. PostgreSQL looks after its own disk.
 fn is_fatal(error: &sqlx::Error) -> bool {
+    // SQLITE_IOERR, SQLITE_CORRUPT, SQLITE_NOTADB.
+    sqlite_code(error).is_some_and(|code| [10, 11, 26].contains(&code))
+}
+
+/// `SQLITE_FULL`, or PostgreSQL's `disk_full`.
+fn is_full(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(DatabaseError::code);
+    sqlite_code(error) == Some(13) || code.as_deref() == Some("53100")
+}
+
+/// The primary code, which is the low byte.
+fn sqlite_code(error: &sqlx::Error) -> Option<i32> {
     error
         .as_database_error()
         .and_then(|error| error.try_downcast_ref::<SqliteError>())
         .and_then(DatabaseError::code)
         .and_then(|code| code.parse::<i32>().ok())
-        // The low byte is the primary code: SQLITE_IOERR, SQLITE_CORRUPT, SQLITE_NOTADB.
-        .is_some_and(|code| [10, 11, 26].contains(&(code & 0xff)))
+        .map(|code| code & 0xff)
 }
 
 #[cfg(test)]

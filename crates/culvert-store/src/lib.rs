@@ -368,7 +368,7 @@ impl Store {
 
     /// Whether the store can be used right now, for readiness.
     pub async fn usable(&self) -> Result<(), Fault> {
-        self.shared.database.health().check()?;
+        self.shared.database.health().check_writes()?;
         self.revision().await.map(drop)
     }
 

@@ -246,6 +246,7 @@ impl<B: Book> Task<B> {
                 .run(transaction::COMMIT, &[])
                 .await
                 .map_err(committing)?;
+            self.health.committed();
             self.book.committed(&page);
             self.committed.notify_one();
         } else {
