@@ -24,6 +24,9 @@ pub fn start(log: &Log) -> Result<(), Invalid> {
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter(log)?)
         .with_writer(std::io::stderr)
+        // A log that cannot be written, as on a full disk, would be complained of on standard error,
+        // which panics when that is where the log goes.
+        .log_internal_errors(false)
         .with_span_events(FmtSpan::NONE);
     let (started, retune): (_, Retune) = if text {
         let lines = lines
