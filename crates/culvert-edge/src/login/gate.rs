@@ -1,30 +1,30 @@
 //! A log-in action at work: who has a session passes, everybody else is sent to the provider.
 
+mod journey;
+mod refresh;
+
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use culvert_base::{BoxFuture, Timestamp};
 use culvert_cel::Value;
-use futures_util::FutureExt;
-use futures_util::future::Shared as SharedFuture;
 use http::header::{
-    ACCEPT, ACCESS_CONTROL_REQUEST_METHOD, COOKIE, HOST, HeaderValue, ORIGIN, USER_AGENT,
-    WWW_AUTHENTICATE,
+    ACCESS_CONTROL_REQUEST_METHOD, COOKIE, HOST, HeaderValue, ORIGIN, USER_AGENT, WWW_AUTHENTICATE,
 };
 use http::{Method, request};
 use url::form_urlencoded;
 
-use super::attempt::{ATTEMPT_WITHIN, Nonce, State, local_path};
+pub(super) use self::refresh::{Asked, Refresh};
+use super::attempt::local_path;
 use super::cookie::{Cookies, without_ours};
-use super::grant::{App, Asking, Failed};
-use super::journal::{Ending, Noted, Person, Sighting, UserKey};
+use super::grant::{App, Failed};
+use super::journal::{Person, Sighting, UserKey};
 use super::provider::{Endpoints, Issuer, Known};
 use super::session::{Session, Spans, Standing, Tokens};
-use super::{CALLBACK_PATH, CENTRAL_CALLBACK, Logins, new_session_id, redirect};
+use super::{CALLBACK_PATH, Logins};
 use crate::edge::Shared;
-use crate::http::reply::{self, Problem};
+use crate::http::reply::Problem;
 use crate::policy::template::{Template, map};
 use crate::policy::{Action, Exchange, Flow, Run};
 use crate::route::Authority;
@@ -34,8 +34,6 @@ use crate::slots;
 const LOGIN_PATH: &str = "/culvert/login";
 /// Ends the session.
 const LOGOUT_PATH: &str = "/culvert/logout";
-/// A provider that cannot be asked is asked again after so long.
-const ASK_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// Bytes of what a browser says it is.
 const USER_AGENT_BYTES_MAX: usize = 512;
 
@@ -105,17 +103,6 @@ enum Gone {
     TimedOut,
     TooOld,
     Ended,
-}
-
-/// What came of asking the provider again. Those who ask for the same share it.
-pub(super) type Refresh = SharedFuture<BoxFuture<'static, Asked>>;
-
-#[derive(Clone)]
-pub(super) enum Asked {
-    /// It said who this is, or could not be asked now.
-    Goes(Arc<Session>, bool),
-    /// It does not vouch for the user any more.
-    Ends,
 }
 
 impl fmt::Debug for Gate {
@@ -302,7 +289,7 @@ impl Gate {
             (session_id, text(session.map_or("", |session| &session.id))),
         ]);
         let (code, message) = problem.map_or((String::new(), ""), |problem| {
-            (problem.code(), problem.text())
+            (problem.code(), problem.sentence())
         });
         let error = map(vec![("code", text(&code)), ("message", text(message))]);
         let expires = tokens.expires.map(Timestamp::from_unix_seconds);
@@ -476,303 +463,6 @@ impl Gate {
         }
         flow
     }
-
-    /// Where users come back to.
-    fn redirect_uri(&self, origin: &str) -> String {
-        match &self.logins.settings().callback_base {
-            Some(base) => format!("{}{CENTRAL_CALLBACK}", base.as_str().trim_end_matches('/')),
-            None => format!("{origin}{CALLBACK_PATH}"),
-        }
-    }
-
-    /// Sends a user to the provider.
-    async fn begin(&self, x: &mut Exchange<'_>, visit: &Visit, path: &str, is_anew: bool) -> Flow {
-        let edge = Arc::clone(&x.down.edge);
-        let endpoints = match self.endpoints(&edge).await {
-            Ok(endpoints) => endpoints,
-            Err(failed) => {
-                tracing::warn!(endpoint.id = %x.endpoint.id, error = %failed, "nobody can log in");
-                return self.refuse(x, Problem::LoginProvider);
-            }
-        };
-        let Some(request) = x.request else {
-            return Flow::Continue;
-        };
-        let (keys, entropy) = (&self.logins.keys, &*edge.entropy);
-        let brought = self
-            .cookies
-            .nonces(&request.headers)
-            .find_map(|text| Nonce::open(keys, &visit.context, text, visit.now));
-        let nonce = match brought {
-            Some(nonce) => nonce.renewed(visit.now),
-            None => Nonce::new(entropy, visit.now),
-        };
-        let origin = origin(x, request);
-        let state = State::new(entropy, &nonce, &origin, path, visit.now);
-        let sealed = state.seal(keys, entropy, "");
-        let cookie = nonce.seal(keys, entropy, &visit.context);
-        let cookie = cookie.and_then(|text| self.cookies.keep_nonce(&text, ATTEMPT_WITHIN));
-        let (Some(sealed), Some(cookie)) = (sealed, cookie) else {
-            return x.fault();
-        };
-        let mut url = endpoints.authorize.clone();
-        let mut given: Vec<(&str, Cow<'_, str>)> = vec![
-            ("response_type", "code".into()),
-            ("client_id", visit.app.id.as_str().into()),
-            ("redirect_uri", self.redirect_uri(&origin).into()),
-            ("scope", self.options.scopes.as_str().into()),
-            ("state", sealed.into()),
-        ];
-        if endpoints.has_pkce {
-            let challenge = challenge(&nonce.verifier(&state));
-            given.push(("code_challenge", challenge.into()));
-            given.push(("code_challenge_method", "S256".into()));
-        }
-        if endpoints.keys.is_some() {
-            given.push(("nonce", nonce.token_nonce(&state).into()));
-        }
-        let has = |name: &str| self.options.parameters.iter().any(|(own, _)| own == name);
-        if is_anew && endpoints.keys.is_some() && !has("prompt") {
-            given.push(("prompt", "login".into()));
-        }
-        for (name, value) in &self.options.parameters {
-            given.push((name, value.as_str().into()));
-        }
-        url.query_pairs_mut().extend_pairs(&given);
-        self.stop(x, Gone::Nobody, None);
-        x.memory.cookies.push(cookie);
-        match redirect(url.as_str()) {
-            Some(answer) => Flow::Reply(Box::new(answer)),
-            None => x.fault(),
-        }
-    }
-
-    /// A user comes back from the provider.
-    async fn finish(
-        &self,
-        x: &mut Exchange<'_>,
-        visit: &Visit,
-        query: &str,
-    ) -> Result<Flow, Problem> {
-        let Some(request) = x.request else {
-            return Ok(Flow::Continue);
-        };
-        let edge = Arc::clone(&x.down.edge);
-        let keys = &self.logins.keys;
-        let text = parameter(query, "state").ok_or(Problem::LoginNoState)?;
-        let state = State::open(keys, "", &text, visit.now).ok_or(Problem::LoginState)?;
-        if state.origin != origin(x, request) {
-            return Err(Problem::LoginOtherHost);
-        }
-        let nonce = self
-            .cookies
-            .nonces(&request.headers)
-            .filter_map(|text| Nonce::open(keys, &visit.context, text, visit.now))
-            .find(|nonce| nonce.is_of(&state))
-            .ok_or(Problem::LoginCookie)?;
-        let back = format!("{}{}", state.origin, state.path);
-        let attempt = self.logins.used.entry(state.id()).or_insert(()).await;
-        if !attempt.is_fresh() {
-            // Somebody went back a page, perhaps.
-            let session = self.session(&x.endpoint.account, request, visit);
-            session.map_err(|_| Problem::LoginState)?;
-            self.stop(x, Gone::Nobody, None);
-            let answer = redirect(&back).ok_or(Problem::LoginState)?;
-            return Ok(Flow::Reply(Box::new(answer)));
-        }
-        let endpoints = self.endpoints(&edge).await.map_err(|failed| {
-            tracing::warn!(endpoint.id = %x.endpoint.id, error = %failed, "nobody can log in");
-            Problem::LoginProvider
-        })?;
-        if let Some(error) = parameter(query, "error") {
-            let error: String = error.chars().take(100).collect();
-            tracing::info!(endpoint.id = %x.endpoint.id, error, "a provider sends a user back");
-            return Err(match error.as_str() {
-                "server_error" | "temporarily_unavailable" => Problem::LoginProvider,
-                _ => Problem::LoginDenied,
-            });
-        }
-        // RFC 9207: the answer of one provider is not to be taken for another's.
-        let is_others = |issuer: String| issuer != endpoints.issuer && endpoints.keys.is_some();
-        if parameter(query, "iss").is_some_and(is_others) {
-            return Err(Problem::LoginState);
-        }
-        let code = parameter(query, "code").ok_or(Problem::LoginState)?;
-        let _turn = self
-            .logins
-            .calls
-            .try_acquire()
-            .map_err(|_| Problem::LoginBusy)?;
-        let asking = Asking {
-            edge: &edge,
-            endpoints: &endpoints,
-            app: &visit.app,
-            known: self.known(),
-            now: visit.now,
-        };
-        let redirect_uri = self.redirect_uri(&state.origin);
-        let (verifier, token_nonce) = (nonce.verifier(&state), nonce.token_nonce(&state));
-        let asked = asking.by_code(&code, &verifier, &token_nonce, &redirect_uri);
-        let (person, tokens) = asked.await.map_err(|failed| {
-            tracing::warn!(endpoint.id = %x.endpoint.id, error = %failed, "a user cannot be let in");
-            problem_of(&failed)
-        })?;
-        let user = self.user(&x.endpoint.account, &person);
-        let began = self.logins.beginning(user, visit.now);
-        let id = new_session_id(&self.logins, &edge);
-        let mut session = Session::new(id, person, &self.print, tokens, began);
-        let sighting = self.sighting(x, visit, &session);
-        session.user_id = match self.logins.note_first(sighting).await {
-            Ok(user_id) => user_id,
-            Err(Noted::Ended) => return Err(Problem::LoginState),
-            Err(_) => return Err(Problem::LoginBusy),
-        };
-        edge.meters.logins.up();
-        self.keep(x, visit, &session).ok_or(Problem::Policy)?;
-        self.stop(x, Gone::Nobody, None);
-        self.tell_user(x, &session.person);
-        let answer = redirect(&back).ok_or(Problem::LoginState)?;
-        Ok(Flow::Reply(Box::new(answer)))
-    }
-
-    /// Logs a user out.
-    async fn leave(&self, x: &mut Exchange<'_>, visit: &Visit, query: &str) -> Flow {
-        let Some(request) = x.request else {
-            return Flow::Continue;
-        };
-        for sealed in self.cookies.sessions(&request.headers) {
-            let Some(session) = Session::open(&self.logins.keys, &visit.context, &sealed) else {
-                continue;
-            };
-            self.end(&x.endpoint.account, &session).await;
-        }
-        let forgotten = self.cookies.forget_session(&request.headers);
-        x.memory.cookies.extend(forgotten);
-        let path = parameter(query, "redirect_path");
-        let answer = match path.as_deref().map(local_path) {
-            Some(None) => return self.refuse(x, Problem::LoginPath),
-            Some(Some(path)) => redirect(&format!("{}{path}", origin(x, request))),
-            None => Some(reply::page(
-                request.headers.get(ACCEPT),
-                "Logged out",
-                "You are logged out here. Your session at the identity provider may go on.",
-            )),
-        };
-        self.stop(x, Gone::Nobody, None);
-        match answer {
-            Some(answer) => Flow::Reply(Box::new(answer)),
-            None => x.fault(),
-        }
-    }
-
-    async fn end(&self, account: &Arc<str>, session: &Session) {
-        let ending = Ending {
-            session: session.id.clone(),
-            account: Arc::clone(account),
-            user: self.user(account, &session.person),
-            until: session.last_end(self.options.spans),
-        };
-        self.logins.end(ending).await;
-    }
-
-    /// Asks the provider who this is. Requests that come with the same session share the asking, and
-    /// it goes on when the request that began it breaks off: a refresh token may be good for one use.
-    async fn ask(self: &Arc<Self>, edge: &Arc<Shared>, visit: &Visit, session: Session) -> Asked {
-        let key = format!("{} {}", session.id, session.asked());
-        let (gate, account, now) = (Arc::clone(self), visit.account(), visit.now);
-        let (its_edge, app) = (Arc::clone(edge), visit.app.clone());
-        let asking: BoxFuture<'static, Asked> =
-            Box::pin(async move { gate.ask_now(&its_edge, &account, &app, session, now).await });
-        let entry = self.logins.refreshed.entry(key);
-        let entry = entry.or_insert(asking.shared()).await;
-        if entry.is_fresh() {
-            edge.track(entry.value().clone().map(drop));
-        }
-        entry.into_value().await
-    }
-
-    async fn ask_now(
-        &self,
-        edge: &Shared,
-        account: &Arc<str>,
-        app: &App,
-        mut session: Session,
-        now: Timestamp,
-    ) -> Asked {
-        let asked = async {
-            let turn = self.logins.calls.try_acquire();
-            let _turn = turn.map_err(|_| Failed::Away("too many are asked about".to_owned()))?;
-            let endpoints = self.endpoints(edge).await?;
-            let asking = Asking {
-                edge,
-                endpoints: &endpoints,
-                app,
-                known: self.known(),
-                now,
-            };
-            let user_id = &session.person.provider_user_id;
-            asking
-                .again(&session.tokens, session.is_expired(now), user_id)
-                .await
-        };
-        match asked.await {
-            Ok(told) => {
-                let was_told = told.is_some();
-                if let Some((person, tokens)) = told {
-                    session.person = person;
-                    session.tokens = tokens;
-                }
-                session.told(&self.print, now);
-                Asked::Goes(Arc::new(session), was_told)
-            }
-            Err(Failed::Away(why)) => {
-                tracing::warn!(why, "a user's data cannot be refreshed now");
-                session.postponed(self.options.spans, &self.print, ASK_AGAIN_AFTER, now);
-                Asked::Goes(Arc::new(session), false)
-            }
-            Err(failed) => {
-                tracing::info!(session = session.id, error = %failed, "a session ends");
-                self.end(account, &session).await;
-                Asked::Ends
-            }
-        }
-    }
-}
-
-impl Visit {
-    /// The account, which the context begins with.
-    fn account(&self) -> Arc<str> {
-        self.context.split('\n').next().unwrap_or_default().into()
-    }
-}
-
-/// What a user is told of a failure.
-fn problem_of(failed: &Failed) -> Problem {
-    match failed {
-        Failed::Refused(_) => Problem::LoginDenied,
-        Failed::Away(_) => Problem::LoginProvider,
-        Failed::Token(_) => Problem::LoginToken,
-        Failed::Nobody => Problem::LoginNobody,
-        Failed::NoEmail => Problem::LoginNoEmail,
-    }
-}
-
-/// The code challenge of a verifier (RFC 7636 4.2).
-fn challenge(verifier: &str) -> String {
-    use base64::Engine;
-    use sha2::{Digest, Sha256};
-    base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(Sha256::digest(verifier))
-}
-
-/// Where the browser sees the endpoint: `https://host:port`.
-fn origin(x: &Exchange<'_>, request: &request::Parts) -> String {
-    let authority = Authority::of(&request.uri, request.headers.get(HOST));
-    let authority = authority.map_or("", |authority| authority.text);
-    let forwarded = request.headers.get("x-forwarded-proto");
-    let is_https = x.down.tls.get().is_some()
-        || (x.down.is_trusted && forwarded.is_some_and(|scheme| scheme == "https"));
-    let scheme = if is_https { "https" } else { "http" };
-    format!("{scheme}://{}", authority.to_ascii_lowercase())
 }
 
 /// The parameter of that name, unless it comes twice or is empty.

@@ -1,0 +1,252 @@
+//! The way of a user to the provider, back, and out.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use http::header::{ACCEPT, HOST};
+use http::request;
+
+use super::{Gate, Gone, Visit, parameter};
+use crate::http::reply::{self, Problem};
+use crate::login::attempt::{ATTEMPT_WITHIN, Nonce, State, local_path};
+use crate::login::grant::{Asking, Failed};
+use crate::login::journal::{Ending, Noted};
+use crate::login::session::Session;
+use crate::login::{CALLBACK_PATH, CENTRAL_CALLBACK, new_session_id, redirect};
+use crate::policy::{Exchange, Flow};
+use crate::route::Authority;
+
+impl Gate {
+    /// Where users come back to.
+    fn redirect_uri(&self, origin: &str) -> String {
+        match &self.logins.settings().callback_base {
+            Some(base) => format!("{}{CENTRAL_CALLBACK}", base.as_str().trim_end_matches('/')),
+            None => format!("{origin}{CALLBACK_PATH}"),
+        }
+    }
+
+    /// Sends a user to the provider.
+    pub(super) async fn begin(
+        &self,
+        x: &mut Exchange<'_>,
+        visit: &Visit,
+        path: &str,
+        is_anew: bool,
+    ) -> Flow {
+        let edge = Arc::clone(&x.down.edge);
+        let endpoints = match self.endpoints(&edge).await {
+            Ok(endpoints) => endpoints,
+            Err(failed) => {
+                tracing::warn!(endpoint.id = %x.endpoint.id, error = %failed, "nobody can log in");
+                return self.refuse(x, Problem::LoginProvider);
+            }
+        };
+        let Some(request) = x.request else {
+            return Flow::Continue;
+        };
+        let (keys, entropy) = (&self.logins.keys, &*edge.entropy);
+        let brought = self
+            .cookies
+            .nonces(&request.headers)
+            .find_map(|text| Nonce::open(keys, &visit.context, text, visit.now));
+        let nonce = match brought {
+            Some(nonce) => nonce.renewed(visit.now),
+            None => Nonce::new(entropy, visit.now),
+        };
+        let origin = origin(x, request);
+        let state = State::new(entropy, &nonce, &origin, path, visit.now);
+        let sealed = state.seal(keys, entropy, "");
+        let cookie = nonce.seal(keys, entropy, &visit.context);
+        let cookie = cookie.and_then(|text| self.cookies.keep_nonce(&text, ATTEMPT_WITHIN));
+        let (Some(sealed), Some(cookie)) = (sealed, cookie) else {
+            return x.fault();
+        };
+        let mut url = endpoints.authorize.clone();
+        let mut given: Vec<(&str, Cow<'_, str>)> = vec![
+            ("response_type", "code".into()),
+            ("client_id", visit.app.id.as_str().into()),
+            ("redirect_uri", self.redirect_uri(&origin).into()),
+            ("scope", self.options.scopes.as_str().into()),
+            ("state", sealed.into()),
+        ];
+        if endpoints.has_pkce {
+            let challenge = challenge(&nonce.verifier(&state));
+            given.push(("code_challenge", challenge.into()));
+            given.push(("code_challenge_method", "S256".into()));
+        }
+        if endpoints.keys.is_some() {
+            given.push(("nonce", nonce.token_nonce(&state).into()));
+        }
+        let has = |name: &str| self.options.parameters.iter().any(|(own, _)| own == name);
+        if is_anew && endpoints.keys.is_some() && !has("prompt") {
+            given.push(("prompt", "login".into()));
+        }
+        for (name, value) in &self.options.parameters {
+            given.push((name, value.as_str().into()));
+        }
+        url.query_pairs_mut().extend_pairs(&given);
+        self.stop(x, Gone::Nobody, None);
+        x.memory.cookies.push(cookie);
+        match redirect(url.as_str()) {
+            Some(answer) => Flow::Reply(Box::new(answer)),
+            None => x.fault(),
+        }
+    }
+
+    /// A user comes back from the provider.
+    pub(super) async fn finish(
+        &self,
+        x: &mut Exchange<'_>,
+        visit: &Visit,
+        query: &str,
+    ) -> Result<Flow, Problem> {
+        let Some(request) = x.request else {
+            return Ok(Flow::Continue);
+        };
+        let edge = Arc::clone(&x.down.edge);
+        let keys = &self.logins.keys;
+        let text = parameter(query, "state").ok_or(Problem::LoginNoState)?;
+        let state = State::open(keys, "", &text, visit.now).ok_or(Problem::LoginState)?;
+        if state.origin != origin(x, request) {
+            return Err(Problem::LoginOtherHost);
+        }
+        let nonce = self
+            .cookies
+            .nonces(&request.headers)
+            .filter_map(|text| Nonce::open(keys, &visit.context, text, visit.now))
+            .find(|nonce| nonce.is_of(&state))
+            .ok_or(Problem::LoginCookie)?;
+        let back = format!("{}{}", state.origin, state.path);
+        let attempt = self.logins.used.entry(state.id()).or_insert(()).await;
+        if !attempt.is_fresh() {
+            // Somebody went back a page, perhaps.
+            let session = self.session(&x.endpoint.account, request, visit);
+            session.map_err(|_| Problem::LoginState)?;
+            self.stop(x, Gone::Nobody, None);
+            let answer = redirect(&back).ok_or(Problem::LoginState)?;
+            return Ok(Flow::Reply(Box::new(answer)));
+        }
+        let endpoints = self.endpoints(&edge).await.map_err(|failed| {
+            tracing::warn!(endpoint.id = %x.endpoint.id, error = %failed, "nobody can log in");
+            Problem::LoginProvider
+        })?;
+        if let Some(error) = parameter(query, "error") {
+            let error: String = error.chars().take(100).collect();
+            tracing::info!(endpoint.id = %x.endpoint.id, error, "a provider sends a user back");
+            return Err(match error.as_str() {
+                "server_error" | "temporarily_unavailable" => Problem::LoginProvider,
+                _ => Problem::LoginDenied,
+            });
+        }
+        // RFC 9207: the answer of one provider is not to be taken for another's.
+        let is_others = |issuer: String| issuer != endpoints.issuer && endpoints.keys.is_some();
+        if parameter(query, "iss").is_some_and(is_others) {
+            return Err(Problem::LoginState);
+        }
+        let code = parameter(query, "code").ok_or(Problem::LoginState)?;
+        let _turn = self
+            .logins
+            .calls
+            .try_acquire()
+            .map_err(|_| Problem::LoginBusy)?;
+        let asking = Asking {
+            edge: &edge,
+            endpoints: &endpoints,
+            app: &visit.app,
+            known: self.known(),
+            now: visit.now,
+        };
+        let redirect_uri = self.redirect_uri(&state.origin);
+        let (verifier, token_nonce) = (nonce.verifier(&state), nonce.token_nonce(&state));
+        let asked = asking.by_code(&code, &verifier, &token_nonce, &redirect_uri);
+        let (person, tokens) = asked.await.map_err(|failed| {
+            tracing::warn!(endpoint.id = %x.endpoint.id, error = %failed, "a user cannot be let in");
+            problem_of(&failed)
+        })?;
+        let user = self.user(&x.endpoint.account, &person);
+        let began = self.logins.beginning(user, visit.now);
+        let id = new_session_id(&self.logins, &edge);
+        let mut session = Session::new(id, person, &self.print, tokens, began);
+        let sighting = self.sighting(x, visit, &session);
+        session.user_id = match self.logins.note_first(sighting).await {
+            Ok(user_id) => user_id,
+            Err(Noted::Ended) => return Err(Problem::LoginState),
+            Err(_) => return Err(Problem::LoginBusy),
+        };
+        edge.meters.logins.up();
+        self.keep(x, visit, &session).ok_or(Problem::Policy)?;
+        self.stop(x, Gone::Nobody, None);
+        self.tell_user(x, &session.person);
+        let answer = redirect(&back).ok_or(Problem::LoginState)?;
+        Ok(Flow::Reply(Box::new(answer)))
+    }
+
+    /// Logs a user out.
+    pub(super) async fn leave(&self, x: &mut Exchange<'_>, visit: &Visit, query: &str) -> Flow {
+        let Some(request) = x.request else {
+            return Flow::Continue;
+        };
+        for sealed in self.cookies.sessions(&request.headers) {
+            let Some(session) = Session::open(&self.logins.keys, &visit.context, &sealed) else {
+                continue;
+            };
+            self.end(&x.endpoint.account, &session).await;
+        }
+        let forgotten = self.cookies.forget_session(&request.headers);
+        x.memory.cookies.extend(forgotten);
+        let path = parameter(query, "redirect_path");
+        let answer = match path.as_deref().map(local_path) {
+            Some(None) => return self.refuse(x, Problem::LoginPath),
+            Some(Some(path)) => redirect(&format!("{}{path}", origin(x, request))),
+            None => Some(reply::page(
+                request.headers.get(ACCEPT),
+                "Logged out",
+                "You are logged out here. Your session at the identity provider may go on.",
+            )),
+        };
+        self.stop(x, Gone::Nobody, None);
+        match answer {
+            Some(answer) => Flow::Reply(Box::new(answer)),
+            None => x.fault(),
+        }
+    }
+
+    pub(super) async fn end(&self, account: &Arc<str>, session: &Session) {
+        let ending = Ending {
+            session: session.id.clone(),
+            account: Arc::clone(account),
+            user: self.user(account, &session.person),
+            until: session.last_end(self.options.spans),
+        };
+        self.logins.end(ending).await;
+    }
+}
+
+/// What a user is told of a failure.
+fn problem_of(failed: &Failed) -> Problem {
+    match failed {
+        Failed::Refused(_) => Problem::LoginDenied,
+        Failed::Away(_) => Problem::LoginProvider,
+        Failed::Token(_) => Problem::LoginToken,
+        Failed::Nobody => Problem::LoginNobody,
+        Failed::NoEmail => Problem::LoginNoEmail,
+    }
+}
+
+/// The code challenge of a verifier (RFC 7636 4.2).
+fn challenge(verifier: &str) -> String {
+    use base64::Engine;
+    use sha2::{Digest, Sha256};
+    base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(Sha256::digest(verifier))
+}
+
+/// Where the browser sees the endpoint: `https://host:port`.
+fn origin(x: &Exchange<'_>, request: &request::Parts) -> String {
+    let authority = Authority::of(&request.uri, request.headers.get(HOST));
+    let authority = authority.map_or("", |authority| authority.text);
+    let forwarded = request.headers.get("x-forwarded-proto");
+    let is_https = x.down.tls.get().is_some()
+        || (x.down.is_trusted && forwarded.is_some_and(|scheme| scheme == "https"));
+    let scheme = if is_https { "https" } else { "http" };
+    format!("{scheme}://{}", authority.to_ascii_lowercase())
+}

@@ -1,0 +1,104 @@
+//! Asking the provider again who somebody is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use culvert_base::{BoxFuture, Timestamp};
+use futures_util::FutureExt;
+use futures_util::future::Shared as SharedFuture;
+
+use super::{Gate, Visit};
+use crate::edge::Shared;
+use crate::login::grant::{App, Asking, Failed};
+use crate::login::session::Session;
+
+/// A provider that cannot be asked is asked again after so long.
+const ASK_AGAIN_AFTER: Duration = Duration::from_secs(60);
+
+/// What came of asking the provider again. Those who ask for the same share it.
+pub(in crate::login) type Refresh = SharedFuture<BoxFuture<'static, Asked>>;
+
+#[derive(Clone)]
+pub(in crate::login) enum Asked {
+    /// It said who this is, or could not be asked now.
+    Goes(Arc<Session>, bool),
+    /// It does not vouch for the user any more.
+    Ends,
+}
+
+impl Gate {
+    /// Asks the provider who this is. Requests that come with the same session share the asking, and
+    /// it goes on when the request that began it breaks off: a refresh token may be good for one use.
+    pub(super) async fn ask(
+        self: &Arc<Self>,
+        edge: &Arc<Shared>,
+        visit: &Visit,
+        session: Session,
+    ) -> Asked {
+        let key = format!("{} {}", session.id, session.asked());
+        let (gate, account, now) = (Arc::clone(self), visit.account(), visit.now);
+        let (its_edge, app) = (Arc::clone(edge), visit.app.clone());
+        let asking: BoxFuture<'static, Asked> =
+            Box::pin(async move { gate.ask_now(&its_edge, &account, &app, session, now).await });
+        let entry = self.logins.refreshed.entry(key);
+        let entry = entry.or_insert(asking.shared()).await;
+        if entry.is_fresh() {
+            edge.track(entry.value().clone().map(drop));
+        }
+        entry.into_value().await
+    }
+
+    async fn ask_now(
+        &self,
+        edge: &Shared,
+        account: &Arc<str>,
+        app: &App,
+        mut session: Session,
+        now: Timestamp,
+    ) -> Asked {
+        let asked = async {
+            let turn = self.logins.calls.try_acquire();
+            let _turn = turn.map_err(|_| Failed::Away("too many are asked about".to_owned()))?;
+            let endpoints = self.endpoints(edge).await?;
+            let asking = Asking {
+                edge,
+                endpoints: &endpoints,
+                app,
+                known: self.known(),
+                now,
+            };
+            let user_id = &session.person.provider_user_id;
+            asking
+                .again(&session.tokens, session.is_expired(now), user_id)
+                .await
+        };
+        match asked.await {
+            Ok(told) => {
+                let was_told = told.is_some();
+                if let Some((person, tokens)) = told {
+                    session.person = person;
+                    session.tokens = tokens;
+                }
+                session.told(&self.print, now);
+                Asked::Goes(Arc::new(session), was_told)
+            }
+            Err(Failed::Away(why)) => {
+                tracing::warn!(why, "a user's data cannot be refreshed now");
+                session.postponed(self.options.spans, &self.print, ASK_AGAIN_AFTER, now);
+                Asked::Goes(Arc::new(session), false)
+            }
+            Err(failed) => {
+                tracing::info!(session = session.id, error = %failed, "a session ends");
+                self.end(account, &session).await;
+                Asked::Ends
+            }
+        }
+    }
+}
+
+impl Visit {
+    /// The account, which the context begins with.
+    fn account(&self) -> Arc<str> {
+        self.context.split('\n').next().unwrap_or_default().into()
+    }
+}
