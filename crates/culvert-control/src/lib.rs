@@ -91,6 +91,8 @@ pub struct Settings {
     pub tcp_ports: RangeInclusive<u16>,
     /// Whether upstreams may be at private addresses (`edge.allow_private_upstreams`).
     pub allow_private_upstreams: bool,
+    /// Whether traffic policies may call public hosts (`policy.http_request_public`).
+    pub allow_public_calls: bool,
     /// What destinations may use and reach (`destinations.*`).
     pub targets: TargetSettings,
     /// Public base of `uri` fields in events of the server itself, without a trailing slash.

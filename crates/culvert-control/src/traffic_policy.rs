@@ -99,6 +99,7 @@ impl StoredPolicy {
         let mut resources = Resources {
             logins: Some(Arc::clone(cx.logins)),
             host: HostName::parse(host).ok(),
+            allows_public_calls: cx.settings.allow_public_calls,
             ..Resources::default()
         };
         if let Some(host) = &resources.host
@@ -264,6 +265,8 @@ impl Compiled {
         let source = Source::read(&text).map_err(|error| Fault::new(doing(), error))?;
         let mut resources = Resources {
             logins: Some(Arc::clone(&self.logins)),
+            // What is stored was judged when it was written, and the edge judges each request.
+            allows_public_calls: true,
             ..Resources::default()
         };
         let account = || head.account.clone();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, HOST, HeaderMap, HeaderValue, USER_AGENT};
-use http::{Method, Request, StatusCode};
+use http::{Method, Request, StatusCode, response};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -120,7 +120,7 @@ async fn fetch(dialer: &Dialer, url: &Url) -> Result<Bytes, Cause> {
     Ok(body)
 }
 
-/// One request on a connection of its own, and the answer to it.
+/// One request on a connection of its own, and what the answer to it says.
 pub(crate) async fn call(
     dialer: &Dialer,
     method: Method,
@@ -128,6 +128,20 @@ pub(crate) async fn call(
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<(StatusCode, Bytes), Cause> {
+    let (head, body) = answer(dialer, method, url, headers, body, BYTES_MAX).await?;
+    Ok((head.status, body))
+}
+
+/// One request on a connection of its own, and the whole answer to it, its body at most `bytes_max`
+/// long.
+pub(crate) async fn answer(
+    dialer: &Dialer,
+    method: Method,
+    url: &Url,
+    headers: HeaderMap,
+    body: Bytes,
+    bytes_max: usize,
+) -> Result<(response::Parts, Bytes), Cause> {
     let origin = &url[..Position::BeforePath];
     let wire = dialer.dial(&Upstream::parse(origin, "")?).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(wire)).await?;
@@ -138,14 +152,12 @@ pub(crate) async fn call(
     *request.headers_mut() = headers;
     let headers = request.headers_mut();
     headers.insert(HOST, HeaderValue::from_str(authority)?);
-    headers.insert(USER_AGENT, HeaderValue::from_static("culvert"));
+    let own_name = || HeaderValue::from_static("culvert");
+    headers.entry(USER_AGENT).or_insert_with(own_name);
     let answer = async {
-        let answer = sender.send_request(request).await?;
-        let status = answer.status();
-        let body = Limited::new(answer.into_body(), BYTES_MAX)
-            .collect()
-            .await?;
-        Ok::<_, Cause>((status, body.to_bytes()))
+        let (head, body) = sender.send_request(request).await?.into_parts();
+        let body = Limited::new(body, bytes_max).collect().await?;
+        Ok::<_, Cause>((head, body.to_bytes()))
     };
     let (mut answer, mut connection) = (std::pin::pin!(answer), std::pin::pin!(connection));
     tokio::select! {
@@ -164,6 +176,7 @@ mod tests {
 
     use super::*;
     use crate::tests::harness::{Client, Turns, certificate};
+    use crate::upstream::Reach;
 
     #[tokio::test]
     async fn a_document_is_fetched_once_and_within_limits() {
@@ -198,7 +211,8 @@ mod tests {
                 client.send(answer).await;
             }
         });
-        let dialer = Dialer::new(&[root], Duration::from_secs(5), true).unwrap();
+        let reach = Reach::new(true, &[]);
+        let dialer = Dialer::new(&[root], Duration::from_secs(5), reach).unwrap();
         let documents = Documents::new();
         let get = async |dialer: &Dialer, path: &str| {
             let url = Url::parse(&format!("https://localhost:{port}{path}")).unwrap();
@@ -220,7 +234,7 @@ mod tests {
         assert!(get(&dialer, "/nothing").await.is_err());
         assert_eq!(asked.get(), before + 1);
 
-        let error = get(&dialer.to_public(), "/else").await.unwrap_err();
+        let error = get(&dialer.to_public([]), "/else").await.unwrap_err();
         assert!(error.contains("private"), "{error}");
         assert_eq!(asked.get(), before + 1);
     }

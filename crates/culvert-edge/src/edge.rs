@@ -37,6 +37,8 @@ use crate::upstream::{Dial, Dialer};
 const CUT_WITHIN: Duration = Duration::from_secs(5);
 /// Connections at once whose PROXY header is not whole. They count among no source yet.
 const ANNOUNCEMENTS_MAX: usize = 1_024;
+/// Requests at once that policies make on their own account.
+const CALLS_MAX: usize = 256;
 /// How often pools are looked through.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
 
@@ -79,6 +81,10 @@ pub(crate) struct Shared {
     pub(crate) documents: Documents,
     /// Certificates of the operator's files.
     files: ArcSwap<Hosts<Arc<Presented>>>,
+    /// Requests that policies make on their own account.
+    pub(crate) calls: Semaphore,
+    /// Where it listens for HTTP and TLS.
+    own: Vec<SocketAddr>,
     pub(crate) handshakes: Semaphore,
     /// Connections whose PROXY header is being read.
     pub(crate) announcements: Semaphore,
@@ -153,6 +159,8 @@ impl Edge {
             bodies: Arc::new(Semaphore::new(settings.limits.held_bytes)),
             encoders: Arc::new(Semaphore::new(ENCODERS_KIB_MAX)),
             documents: Documents::new(),
+            calls: Semaphore::new(CALLS_MAX),
+            own: [http_addr, https_addr].into_iter().flatten().collect(),
             rules: ArcSwap::from_pointee(settings.rules()),
             entropy: settings.entropy,
             meters: Meters::default(),
@@ -335,6 +343,11 @@ impl Shared {
             2 => Phase::Draining,
             _ => Phase::Cut,
         }
+    }
+
+    /// Connects to what strangers name.
+    pub(crate) fn public_dialer(&self) -> Dialer {
+        self.dialer.load().to_public(self.own.iter().copied())
     }
 
     /// Whether the edge is on its way to its end.

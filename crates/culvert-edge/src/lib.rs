@@ -40,6 +40,7 @@ pub mod webhook;
 mod tests;
 
 pub use edge::Edge;
+pub use http::problem::errors;
 pub use inherited::Inherited;
 pub use meters::{Meter, Meters};
 pub use policy::{

@@ -80,6 +80,16 @@ impl Recording {
         down.edge.meters.requests.up();
         down.open.fetch_add(1, Ordering::AcqRel);
         down.begun.fetch_add(1, Ordering::Relaxed);
+        Self::new(down, version)
+    }
+
+    /// For a request that is no client's, which makes no event.
+    pub(crate) fn aside(down: Arc<Downstream>) -> Self {
+        down.open.fetch_add(1, Ordering::AcqRel);
+        Self::new(down, Version::HTTP_2)
+    }
+
+    fn new(down: Arc<Downstream>, version: Version) -> Self {
         Self {
             is_http1: version != Version::HTTP_2,
             record: None,

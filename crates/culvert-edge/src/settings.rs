@@ -15,7 +15,7 @@ use crate::inherited::Inherited;
 use crate::listener::Kind;
 use crate::route::Hosts;
 use crate::tls::Presented;
-use crate::upstream::{Dial, Dialer};
+use crate::upstream::{Dial, Dialer, Reach};
 
 /// Addresses, trust and limits of an edge.
 #[derive(Clone)]
@@ -34,6 +34,8 @@ pub struct Settings {
     pub proxy_protocol: ProxyProtocol,
     /// Whether upstreams may be at addresses that are not public.
     pub allow_private_upstreams: bool,
+    /// Networks that may be connected to although their addresses are not public.
+    pub allow_networks: Vec<ipnet::IpNet>,
     /// Root certificates trusted for `https` upstreams besides the system's.
     pub upstream_roots: Vec<CertificateDer<'static>>,
     /// Certificates with their keys beside those of snapshots, by the names they are presented for.
@@ -45,6 +47,8 @@ pub struct Settings {
     /// Whether a rule of a traffic policy that cannot be decided, because an expression fails,
     /// refuses the request (500) instead of being passed over.
     pub refuses_undecided: bool,
+    /// Whether traffic policies may call public hosts, rather than internal endpoints alone.
+    pub allows_public_calls: bool,
     /// Header values that events do not tell.
     pub header_rules: HeaderRules,
     /// Threads that serve connections, each its own; none serves them on the runtime that the edge is
@@ -75,11 +79,13 @@ impl Default for Settings {
             trusted_proxies: Vec::new(),
             proxy_protocol: ProxyProtocol::default(),
             allow_private_upstreams: true,
+            allow_networks: Vec::new(),
             upstream_roots: Vec::new(),
             certificates: Vec::new(),
             agents: None,
             entropy: Arc::new(OsEntropy),
             refuses_undecided: false,
+            allows_public_calls: false,
             header_rules: HeaderRules::default(),
             threads: 0,
             limits: Limits::default(),
@@ -107,6 +113,7 @@ pub(crate) struct Rules {
     pub(crate) limits: Limits,
     pub(crate) header_rules: HeaderRules,
     pub(crate) refuses_undecided: bool,
+    pub(crate) allows_public_calls: bool,
     trusted_proxies: Vec<ipnet::IpNet>,
     proxy_protocol: ProxyProtocol,
 }
@@ -138,6 +145,7 @@ impl Settings {
             limits: self.limits.clone(),
             header_rules: self.header_rules.clone(),
             refuses_undecided: self.refuses_undecided,
+            allows_public_calls: self.allows_public_calls,
             trusted_proxies: self.trusted_proxies.clone(),
             proxy_protocol: self.proxy_protocol.clone(),
         }
@@ -147,7 +155,7 @@ impl Settings {
         Dialer::new(
             &self.upstream_roots,
             self.limits.connect,
-            self.allow_private_upstreams,
+            Reach::new(self.allow_private_upstreams, &self.allow_networks),
         )
         .map_err(|error| Fault::new("reading the root certificates for upstreams", error))
     }

@@ -173,6 +173,7 @@ impl Server {
                 edge_domain: domain,
                 tcp_ports: first..=last,
                 allow_private_upstreams: settings.edge.allow_private_upstreams,
+                allow_public_calls: settings.policy.http_request_public,
                 targets,
                 base_url,
             },

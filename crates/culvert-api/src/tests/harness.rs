@@ -417,6 +417,7 @@ async fn control(folder: &Path) -> (Arc<Control>, String, Arc<Delivery>, Store) 
             edge_domain: HostName::parse("culvert.localhost").unwrap(),
             tcp_ports: 20_000..=20_099,
             allow_private_upstreams: true,
+            allow_public_calls: false,
             targets: TargetSettings::default(),
             base_url: "http://127.0.0.1:8420".to_owned(),
         },

@@ -139,6 +139,7 @@ impl House {
                 edge_domain: HostName::parse("culvert.localhost").unwrap(),
                 tcp_ports: 20000..=20002,
                 allow_private_upstreams: true,
+                allow_public_calls: false,
                 targets,
                 base_url: BASE.to_owned(),
             },

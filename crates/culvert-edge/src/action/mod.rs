@@ -14,6 +14,7 @@ mod compress_response;
 mod custom_response;
 mod deny;
 mod forward_internal;
+mod http_request;
 mod jwt_validation;
 mod log;
 mod oauth;
@@ -47,6 +48,7 @@ pub static ALL: &[&ActionType] = &[
     &custom_response::TYPE,
     &deny::TYPE,
     &forward_internal::TYPE,
+    &http_request::TYPE,
     &jwt_validation::TYPE,
     &log::TYPE,
     &oauth::TYPE,
@@ -138,14 +140,6 @@ pub struct NotBuilt {
     pub reason: &'static str,
 }
 
-const fn later(name: &'static str) -> NotBuilt {
-    NotBuilt {
-        name,
-        code: Code::new(2201),
-        reason: "is not built into this version of culvert yet",
-    }
-}
-
 const fn out(name: &'static str, reason: &'static str) -> NotBuilt {
     NotBuilt {
         name,
@@ -160,7 +154,6 @@ pub static NOT_BUILT: &[NotBuilt] = &[
         "ai-gateway",
         "is not supported: it needs services of its vendor",
     ),
-    later("http-request"),
     out(
         "owasp-crs-request",
         "is not supported: it needs an engine for the Core Rule Set",

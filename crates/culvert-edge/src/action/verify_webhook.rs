@@ -175,7 +175,7 @@ impl VerifyWebhook {
 
 async fn by_certificate(edge: &Shared, body: &Bytes, now: Timestamp) -> Result<(), Unverified> {
     let message = sns::Message::read(body, now)?;
-    let dialer = edge.dialer.load().to_public();
+    let dialer = edge.public_dialer();
     let certificate = edge.documents.get(&dialer, message.certificate()).await;
     let certificate = certificate.map_err(|error| {
         tracing::warn!(%error, "the certificate of a webhook's signer cannot be had");

@@ -14,6 +14,7 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
@@ -118,6 +119,18 @@ impl Upload {
         } else {
             Self::Client(incoming)
         }
+    }
+
+    /// One that nobody has to send first.
+    pub(crate) fn made(bytes: Bytes) -> Self {
+        if bytes.is_empty() {
+            return Self::None;
+        }
+        Self::Held(Box::new(Held {
+            bytes,
+            trailers: None,
+            room: None,
+        }))
     }
 
     /// The whole body, read once and kept until it is sent on. What is read takes `room`, a permit
@@ -327,6 +340,8 @@ pub(crate) enum Source {
     Http1(Incoming, Lease),
     /// An HTTP/2 upstream.
     Http2(Incoming),
+    /// The same, with a stream that is to become something else: nothing before that.
+    Stream(OnUpgrade),
     /// One of these, encoded on the way.
     Encoded(Box<Encoded>),
 }
@@ -376,7 +391,7 @@ impl Source {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let frame = match self {
-            Self::None => return Poll::Ready(None),
+            Self::None | Self::Stream(_) => return Poll::Ready(None),
             Self::Edge(bytes) | Self::Held { bytes, .. } => {
                 let bytes = std::mem::take(bytes);
                 *self = Self::None;
@@ -442,7 +457,7 @@ impl Source {
     /// Whether nothing is left to come.
     pub(crate) fn is_ended(&self) -> bool {
         match self {
-            Self::None => true,
+            Self::None | Self::Stream(_) => true,
             Self::Edge(bytes) | Self::Held { bytes, .. } => bytes.is_empty(),
             Self::Http1(incoming, _) | Self::Http2(incoming) => incoming.is_end_stream(),
             Self::Encoded(encoded) => encoded.is_ended(),
@@ -451,7 +466,7 @@ impl Source {
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::None => SizeHint::with_exact(0),
+            Self::None | Self::Stream(_) => SizeHint::with_exact(0),
             Self::Edge(bytes) | Self::Held { bytes, .. } => {
                 SizeHint::with_exact(bytes.len() as u64)
             }

@@ -15,6 +15,7 @@ use http::{Method, Request, Response, StatusCode, Version, request, response};
 use http_body::Body;
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
 
 use crate::downstream::{Broken, Downstream, lock};
 use crate::http::body::{RequestBody, ResponseBody, Source, Upload};
@@ -96,12 +97,13 @@ pub(crate) async fn serve(
         body: Upload::of(body),
         authority,
         is_prepared: false,
+        is_call: false,
     };
     let answer = if is_governed {
         // In a box: endpoints without a policy keep no room for one.
         Box::pin(governed::serve(&mut recording, passage, &wanted, &asked)).await?
     } else {
-        let sent = match check(&passage.parts, &passage.member, &wanted) {
+        let sent = match check(&passage.parts, &wanted) {
             Ok(()) => {
                 let member = Arc::clone(&passage.member);
                 let request = outgoing(&mut recording, passage, &wanted, None);
@@ -260,7 +262,7 @@ impl Answer {
 }
 
 impl Asked {
-    fn of(parts: &request::Parts) -> Self {
+    pub(super) fn of(parts: &request::Parts) -> Self {
         Self {
             version: parts.version,
             is_head: parts.method == Method::HEAD,
@@ -378,12 +380,8 @@ fn shares_rules(
         && !group.has_terms()
 }
 
-/// What the edge refuses of any endpoint, and what this one's upstream cannot take.
-pub(super) fn check(
-    parts: &request::Parts,
-    member: &Member,
-    wanted: &Wanted,
-) -> Result<(), Problem> {
+/// What the edge refuses of any endpoint.
+pub(super) fn check(parts: &request::Parts, wanted: &Wanted) -> Result<(), Problem> {
     // Streams that ask for a protocol are judged by what they ask.
     let is_stream = parts.extensions.get::<hyper::ext::Protocol>().is_some();
     if (parts.method == Method::CONNECT && !is_stream) || parts.method == Method::TRACE {
@@ -399,11 +397,9 @@ pub(super) fn check(
             return Err(Problem::Expectation);
         }
     }
-    let protocol = member.pool.as_ref().map(|pool| pool.upstream().protocol());
-    match (wanted, protocol) {
-        (Wanted::Broken, _) => Err(Problem::Upgrade),
-        (Wanted::WebSocket(_) | Wanted::Stream(_), Some(Protocol::Http2)) => Err(Problem::Unsuited),
-        _ => Ok(()),
+    match wanted {
+        Wanted::Broken => Err(Problem::Upgrade),
+        Wanted::Http | Wanted::WebSocket(_) | Wanted::Stream(_) => Ok(()),
     }
 }
 
@@ -416,6 +412,7 @@ fn problem_of(failure: &Failure, down: &Downstream, member: &Member) -> Problem 
         Failure::Dial(DialError::Agent(AgentRefused::Away)) => Problem::UnknownHost,
         Failure::Dial(DialError::Agent(AgentRefused::Busy)) => Problem::AgentBusy,
         Failure::Dial(_) | Failure::Silent(_) => Problem::Unreachable,
+        Failure::Unsuited => Problem::Unsuited,
         Failure::Broken(_) | Failure::Closed | Failure::Unacceptable(_) => Problem::BadAnswer,
     }
 }
@@ -545,6 +542,10 @@ async fn upgraded(
     match source {
         Source::Http1(_, lease) if upgrade::is_accepted(&parts.headers, key) => {
             lease.into_upgraded().await
+        }
+        Source::Stream(stream) if upgrade::is_accepted(&parts.headers, key) => {
+            let stream = TokioIo::new(stream.await.ok()?);
+            Some((UpWire::carried(stream), Bytes::new()))
         }
         _ => None,
     }

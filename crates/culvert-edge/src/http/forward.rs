@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use crate::alarm::Alarm;
 use crate::downstream::Downstream;
 use crate::http::body::{RequestBody, Source};
+use crate::http::upgrade;
 use crate::recording::Recording;
 use crate::upstream::{Failure, Heard, Lease, Pool, Sent};
 
@@ -104,11 +105,12 @@ pub(crate) async fn over_http2(
     *request.version_mut() = Version::HTTP_2;
     let host = request.headers_mut().remove(HOST);
     let host = host.ok_or(Failure::Unacceptable("no target"))?;
+    let key = upgrade::into_stream(&mut request);
     let mut stand_ins = stand_ins.iter();
     let mut pool = Arc::clone(pool);
     let mut attempts = 0;
     loop {
-        let (mut sender, was_used) = match (pool.http2(&down).await, attempts) {
+        let mut link = match (pool.http2(&down).await, attempts) {
             (Ok(link), _) => link,
             (Err(Failure::Dial(error)), 0) => match stand_ins.next() {
                 Some(next) => {
@@ -120,6 +122,10 @@ pub(crate) async fn over_http2(
             (Err(failure), _) => return Err(failure),
         };
         attempts += 1;
+        if key.is_some() && !link.takes_streams().await {
+            return Err(Failure::Unsuited);
+        }
+        let (sender, was_used) = (&mut link.sender, link.was_used);
         let target = absolute(&pool, &host, request.uri());
         *request.uri_mut() = target.ok_or(Failure::Unacceptable("no target"))?;
         recording.upstream(was_used);
@@ -137,12 +143,18 @@ pub(crate) async fn over_http2(
         let limit = down.rules.limits.answer;
         match within_progress(&mut recording.alarm, &down, limit, sent).await {
             None => return Err(Failure::TooSlow),
-            Some(Ok(response)) => {
-                let (parts, incoming) = response.into_parts();
+            Some(Ok(mut response)) => {
+                let is_open = key.is_some() && response.status().is_success();
+                let stream = is_open.then(|| hyper::upgrade::on(&mut response));
+                let (mut parts, incoming) = response.into_parts();
                 acceptable(&parts.headers)?;
+                if let (Some(stream), Some(key)) = (stream, &key) {
+                    upgrade::accept(&mut parts, key);
+                    return Ok((parts, Source::Stream(stream)));
+                }
                 return Ok((parts, Source::Http2(incoming)));
             }
-            Some(Err((_, Some(back)))) if was_used && attempts == 1 => {
+            Some(Err((_, Some(back)))) if was_used && attempts == 1 && key.is_none() => {
                 down.edge.meters.upstream_retries.up();
                 request = back;
             }

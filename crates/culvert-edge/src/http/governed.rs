@@ -29,6 +29,8 @@ pub(super) struct Passage {
     pub(super) authority: HeaderValue,
     /// Whether its fields are ours already: they are from the first hop on.
     pub(super) is_prepared: bool,
+    /// Whether it is no client's, but made by a policy: whatever becomes of it, the connection stays.
+    pub(super) is_call: bool,
 }
 
 /// An endpoint whose policy saw the request, and is to see the answer.
@@ -49,6 +51,7 @@ pub(super) async fn serve(
 ) -> Result<Answer, Abandoned> {
     let down = &Arc::clone(recording.down());
     let began = down.now();
+    let is_call = passage.is_call;
     let mut passed: Vec<Passed> = Vec::new();
     let sent = loop {
         let member = Arc::clone(&passage.member);
@@ -58,15 +61,15 @@ pub(super) async fn serve(
         if !connect::admits(down, &member.endpoint).await {
             // The connection's event tells it.
             recording.withdraw();
-            down.hang_up();
-            return Err(Abandoned);
+            return Err(hang_up(down, is_call));
         }
         if let Some(decision) = down.decision_for_requests() {
             recording.decide(slots::http::IP_POLICY_DECISION, decision);
         }
         let mut memory = Memory::new(began);
         memory.hops = passed.len();
-        let (flow, mut edits) = match check(&passage.parts, &member, wanted) {
+        memory.is_call = is_call;
+        let (flow, mut edits) = match check(&passage.parts, wanted) {
             Err(problem) => (Err(problem), Edits::default()),
             Ok(()) if policy.rules(Phase::Request).is_empty() => {
                 (Ok(Flow::Continue), Edits::default())
@@ -112,8 +115,7 @@ pub(super) async fn serve(
                 _ => return Err(Abandoned),
             },
             Ok(Flow::Continue | Flow::Forward(_) | Flow::Close) => {
-                down.hang_up();
-                return Err(Abandoned);
+                return Err(hang_up(down, is_call));
             }
             Err(problem) => Err(problem),
         };
@@ -131,6 +133,14 @@ pub(super) async fn serve(
     Ok(answer)
 }
 
+/// Ends the connection for what a policy decided, unless the request is not the client's.
+fn hang_up(down: &Downstream, is_call: bool) -> Abandoned {
+    if !is_call {
+        down.hang_up();
+    }
+    Abandoned
+}
+
 /// Sends the request to the upstream of the endpoint it has reached, and tells those who wait for its
 /// verdict.
 async fn send(
@@ -140,7 +150,7 @@ async fn send(
     edits: Option<Edits>,
     passed: &mut [Passed],
 ) -> Result<Result<Answer, Problem>, Abandoned> {
-    if let Err(problem) = check(&passage.parts, &passage.member, wanted) {
+    if let Err(problem) = check(&passage.parts, wanted) {
         return Ok(Err(problem));
     }
     let member = Arc::clone(&passage.member);
@@ -182,8 +192,8 @@ async fn respond(
         Flow::Reply(reply) => *answer = Answer::made(*reply),
         Flow::Broken => return Err(Abandoned),
         Flow::Close => {
-            down.hang_up();
-            return Err(Abandoned);
+            drop(x);
+            return Err(hang_up(down, passed.memory.is_call));
         }
     }
     if !edits.replacements.is_empty() && !asked.is_head {

@@ -1,6 +1,7 @@
 //! HTTP: one connection ([`server`]), one request ([`exchange`]), and what passes between.
 
 pub(crate) mod body;
+pub(crate) mod call;
 pub(crate) mod coding;
 pub(crate) mod exchange;
 pub(crate) mod fields;
@@ -9,6 +10,7 @@ pub(crate) mod forward;
 pub(crate) mod framing;
 mod governed;
 pub(crate) mod guard;
+pub(crate) mod problem;
 pub(crate) mod reply;
 pub(crate) mod server;
 pub(crate) mod upgrade;

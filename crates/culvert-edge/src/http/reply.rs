@@ -9,349 +9,12 @@ use http::{Response, StatusCode};
 
 use crate::downstream::Downstream;
 use crate::http::fields::ERROR_CODE;
-use crate::http::framing::Violation;
+pub(crate) use crate::http::problem::Problem;
 
 /// Names the exchange in the log and in what the client sees.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("culvert-request-id");
 
-/// Why the edge answers in the place of an upstream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Problem {
-    /// What is on the wire is refused.
-    Violation(Violation),
-    /// The request names no host, or more than one.
-    Authority,
-    /// The target or a field is not acceptable.
-    Malformed,
-    /// No endpoint has this host.
-    UnknownHost,
-    /// The client's address is not admitted.
-    Restricted,
-    /// The connection is for another endpoint.
-    Misdirected,
-    /// A method that is not served.
-    Method,
-    /// An expectation other than `100-continue`.
-    Expectation,
-    /// An upgrade to WebSocket that is not one.
-    Upgrade,
-    /// The upstream does not take connections.
-    Unreachable,
-    /// The upstream's answer broke off or cannot be taken.
-    BadAnswer,
-    /// The upstream did not answer in time.
-    UpstreamTooSlow,
-    /// The endpoint's upstream cannot be spoken to like this.
-    Unsuited,
-    /// The traffic policy does not admit the client's address.
-    NotAdmitted,
-    /// The traffic policy leaves the upstream alone for now.
-    BreakerOpen,
-    /// The body is longer than the edge takes.
-    Oversized,
-    /// An action of the traffic policy has to see the whole body, and it is too long.
-    BodyTooLong,
-    /// The same for the upstream's answer.
-    AnswerTooLong,
-    /// The same, and too many are held.
-    NoRoom,
-    /// A webhook is not signed by its provider.
-    Webhook,
-    /// There is no signed token.
-    NoToken,
-    /// There is something else in its place.
-    BadToken,
-    /// The token is not one that is let in.
-    TokenRefused,
-    /// The keys to check tokens by cannot be had.
-    NoKeys,
-    /// The traffic policy forwards to an internal endpoint that is not there.
-    NoInternal,
-    /// The traffic policies of internal endpoints forward too often.
-    Hops,
-    /// Nobody is logged in, and the request is no page that a log-in could come back to.
-    LoginFirst,
-    /// Where to go after the log-in is no path of this host.
-    LoginPath,
-    /// A user comes back without the cookie that the log-in began with.
-    LoginCookie,
-    /// Without the state.
-    LoginNoState,
-    /// With a state that is not ours, too old, or was used.
-    LoginState,
-    /// With a state of another host.
-    LoginOtherHost,
-    /// The provider does not let the user in.
-    LoginDenied,
-    /// The provider gives no e-mail address.
-    LoginNoEmail,
-    /// The provider does not say who the user is.
-    LoginNobody,
-    /// The provider's ID token is not to be believed.
-    LoginToken,
-    /// The provider cannot be asked.
-    LoginProvider,
-    /// Too many log in at once, or have.
-    LoginBusy,
-    /// An action of the traffic policy failed.
-    Policy,
-    /// The traffic policy is at its end and the endpoint has no upstream.
-    Unhandled,
-    /// The edge has no room for the request now.
-    Overloaded,
-    /// The agents that serve the endpoint have no room for it.
-    AgentBusy,
-}
-
 impl Problem {
-    /// Status, number of the code, and the sentence.
-    fn row(self) -> (StatusCode, u16, &'static str) {
-        match self {
-            Self::Violation(Violation::Malformed(_)) | Self::Malformed => {
-                (StatusCode::BAD_REQUEST, 3601, "The request is malformed.")
-            }
-            Self::Violation(Violation::TargetTooLong) => (
-                StatusCode::URI_TOO_LONG,
-                3602,
-                "The request line is too long.",
-            ),
-            Self::Violation(Violation::FieldsTooLarge) => (
-                StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-                3603,
-                "The request's header fields are too large or too many.",
-            ),
-            Self::Violation(Violation::Method) | Self::Method => (
-                StatusCode::METHOD_NOT_ALLOWED,
-                3604,
-                "The method is not served here.",
-            ),
-            Self::Violation(Violation::TooSlow) => (
-                StatusCode::REQUEST_TIMEOUT,
-                3605,
-                "The request did not arrive in time.",
-            ),
-            Self::Authority => (
-                StatusCode::BAD_REQUEST,
-                3606,
-                "The request does not name exactly one host.",
-            ),
-            Self::UnknownHost => (
-                StatusCode::NOT_FOUND,
-                3200,
-                "No endpoint is online at this host.",
-            ),
-            Self::Restricted => (
-                StatusCode::FORBIDDEN,
-                3205,
-                "An IP restriction does not admit the address of this client.",
-            ),
-            Self::Misdirected => (
-                StatusCode::MISDIRECTED_REQUEST,
-                3607,
-                "The connection was made for another host.",
-            ),
-            Self::Expectation => (
-                StatusCode::EXPECTATION_FAILED,
-                3608,
-                "The expectation cannot be met.",
-            ),
-            Self::Upgrade => (
-                StatusCode::BAD_REQUEST,
-                3609,
-                "The WebSocket handshake is not valid.",
-            ),
-            Self::Unreachable => (
-                StatusCode::BAD_GATEWAY,
-                8012,
-                "The endpoint is online, but its upstream cannot be reached.",
-            ),
-            Self::BadAnswer => (
-                StatusCode::BAD_GATEWAY,
-                3004,
-                "The upstream's answer is incomplete or not valid HTTP.",
-            ),
-            Self::UpstreamTooSlow => (
-                StatusCode::GATEWAY_TIMEOUT,
-                3610,
-                "The upstream did not answer in time.",
-            ),
-            Self::Overloaded => (
-                StatusCode::SERVICE_UNAVAILABLE,
-                3620,
-                "The edge is overloaded; try again in a moment.",
-            ),
-            Self::AgentBusy => (
-                StatusCode::SERVICE_UNAVAILABLE,
-                3621,
-                "The agent of this endpoint serves as many connections as it can; try again in a moment.",
-            ),
-            Self::Unsuited => (
-                StatusCode::SERVICE_UNAVAILABLE,
-                3611,
-                "The endpoint's upstream does not take this kind of request.",
-            ),
-            Self::NotAdmitted => (
-                StatusCode::FORBIDDEN,
-                3203,
-                "The traffic policy does not admit the address of this client.",
-            ),
-            Self::BreakerOpen => (
-                StatusCode::SERVICE_UNAVAILABLE,
-                3202,
-                "The endpoint's upstream failed too often and is left alone for now.",
-            ),
-            Self::BodyTooLong => (
-                StatusCode::PAYLOAD_TOO_LARGE,
-                3612,
-                "The request's body is longer than the traffic policy takes.",
-            ),
-            Self::Oversized => (
-                StatusCode::PAYLOAD_TOO_LARGE,
-                3616,
-                "The request's body is longer than is taken here.",
-            ),
-            Self::AnswerTooLong => (
-                StatusCode::BAD_GATEWAY,
-                3614,
-                "The upstream's answer is longer than the traffic policy takes.",
-            ),
-            Self::NoRoom => (
-                StatusCode::SERVICE_UNAVAILABLE,
-                3613,
-                "Too many requests are being read at once.",
-            ),
-            Self::Webhook => (
-                StatusCode::FORBIDDEN,
-                3204,
-                "The request is not a webhook that its provider signed.",
-            ),
-            Self::NoToken => (
-                StatusCode::UNAUTHORIZED,
-                3401,
-                "The request carries no token.",
-            ),
-            Self::BadToken => (
-                StatusCode::UNAUTHORIZED,
-                3406,
-                "What the request carries is not a signed token.",
-            ),
-            Self::TokenRefused => (
-                StatusCode::FORBIDDEN,
-                3403,
-                "The token that the request carries is not accepted.",
-            ),
-            Self::NoKeys => (
-                StatusCode::BAD_GATEWAY,
-                3422,
-                "The keys to check the token by cannot be fetched.",
-            ),
-            Self::NoInternal => (
-                StatusCode::BAD_GATEWAY,
-                3615,
-                "The internal endpoint that the traffic policy forwards to is not online.",
-            ),
-            Self::Hops => (
-                StatusCode::BAD_GATEWAY,
-                3501,
-                "The traffic policies forward from endpoint to endpoint too often.",
-            ),
-            Self::LoginFirst => (StatusCode::UNAUTHORIZED, 3100, "Log in first."),
-            Self::LoginPath => (
-                StatusCode::BAD_REQUEST,
-                3106,
-                "The redirect_path is not a path of this host.",
-            ),
-            Self::LoginCookie => (
-                StatusCode::BAD_REQUEST,
-                3107,
-                "This log-in did not begin in this browser, or the browser did not keep its cookie; begin again.",
-            ),
-            Self::LoginNoState => (
-                StatusCode::BAD_REQUEST,
-                3120,
-                "The identity provider did not send the state parameter back; begin again.",
-            ),
-            Self::LoginState => (
-                StatusCode::BAD_REQUEST,
-                3108,
-                "The log-in is not valid, has taken too long, or is over already; begin again.",
-            ),
-            Self::LoginOtherHost => (
-                StatusCode::BAD_REQUEST,
-                3124,
-                "The log-in began on another host; begin again.",
-            ),
-            Self::LoginDenied => (
-                StatusCode::FORBIDDEN,
-                3125,
-                "The identity provider does not let you in.",
-            ),
-            Self::LoginNoEmail => (
-                StatusCode::FORBIDDEN,
-                3109,
-                "The identity provider gives no verified e-mail address of yours.",
-            ),
-            Self::LoginNobody => (
-                StatusCode::FORBIDDEN,
-                3110,
-                "The identity provider does not say who you are.",
-            ),
-            Self::LoginToken => (
-                StatusCode::FORBIDDEN,
-                3303,
-                "The identity provider's ID token is not valid.",
-            ),
-            Self::LoginProvider => (
-                StatusCode::BAD_GATEWAY,
-                5536,
-                "The identity provider cannot be reached, or its answer is not understood.",
-            ),
-            Self::LoginBusy => (
-                StatusCode::SERVICE_UNAVAILABLE,
-                3127,
-                "Nobody else can log in now; try again in a moment.",
-            ),
-            Self::Policy => (
-                StatusCode::INTERNAL_SERVER_ERROR,
-                2300,
-                "An action of the traffic policy failed.",
-            ),
-            Self::Unhandled => (
-                StatusCode::SERVICE_UNAVAILABLE,
-                6029,
-                "The traffic policy has no answer to this request, and the endpoint has no upstream.",
-            ),
-        }
-    }
-
-    /// Whether the upstream is to blame.
-    pub(crate) fn is_upstreams(self) -> bool {
-        matches!(
-            self,
-            Self::Unreachable | Self::BadAnswer | Self::UpstreamTooSlow
-        )
-    }
-
-    /// Its sentence.
-    pub(crate) fn text(self) -> &'static str {
-        self.row().2
-    }
-
-    /// Its code as text.
-    pub(crate) fn code(self) -> String {
-        format!("ERR_NGROK_{}", self.row().1)
-    }
-
-    /// What it says.
-    pub(crate) fn sentence(self) -> &'static str {
-        self.row().2
-    }
-
-    /// The status it is answered with.
-    pub(crate) fn status(self) -> StatusCode {
-        self.row().0
-    }
-
     /// The answer, in the form the request's `accept` prefers.
     pub(crate) fn answer(self, accept: Option<&HeaderValue>, down: &Downstream) -> Response<Bytes> {
         let (status, number, text) = self.row();
@@ -370,7 +33,7 @@ impl Problem {
         if let Ok(id) = HeaderValue::try_from(id) {
             headers.insert(REQUEST_ID, id);
         }
-        if matches!(self, Self::Overloaded | Self::AgentBusy | Self::LoginBusy) {
+        if self.is_brief() {
             headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
         headers.insert(DATE, date(down));
@@ -452,27 +115,32 @@ enum Form {
 }
 
 impl Form {
-    /// What the client names first of the three; text when it names none.
+    /// What the client likes best of the three, of those that it likes alike what it names first; text
+    /// when it names none.
     fn of(accept: Option<&HeaderValue>) -> Self {
-        if let Some(value) = accept {
-            for part in value.as_bytes().split(|&b| b == b',') {
-                let media = part
-                    .split(|&b| b == b';')
-                    .next()
-                    .unwrap_or_default()
-                    .trim_ascii();
-                if media.eq_ignore_ascii_case(b"application/json") {
-                    return Self::Json;
-                }
-                if media.eq_ignore_ascii_case(b"text/html") {
-                    return Self::Html;
-                }
-                if media.eq_ignore_ascii_case(b"text/plain") {
-                    return Self::Text;
-                }
+        let value = accept.map_or(&b""[..], HeaderValue::as_bytes);
+        let mut best = (0, Self::Text);
+        for range in value.split(|&b| b == b',') {
+            let mut parts = range.split(|&b| b == b';').map(<[u8]>::trim_ascii);
+            let media = parts.next().unwrap_or_default();
+            let form = [Self::Json, Self::Html, Self::Text]
+                .into_iter()
+                .find(|form| media.eq_ignore_ascii_case(form.media()));
+            let Some(form) = form else { continue };
+            let weight = parts.find_map(weight).unwrap_or(1000);
+            if weight > best.0 {
+                best = (weight, form);
             }
         }
-        Self::Text
+        best.1
+    }
+
+    fn media(self) -> &'static [u8] {
+        match self {
+            Self::Json => b"application/json",
+            Self::Html => b"text/html",
+            Self::Text => b"text/plain",
+        }
     }
 
     fn content_type(self) -> &'static str {
@@ -498,6 +166,16 @@ impl Form {
             Self::Text => format!("ERR_NGROK_{number}: {text} (request {id})\n"),
         }
     }
+}
+
+/// A weight in thousandths (RFC 9110 12.4.2); 0 for what cannot be read.
+fn weight(parameter: &[u8]) -> Option<u16> {
+    let text = std::str::from_utf8(parameter).ok()?;
+    let weight = text
+        .strip_prefix("q=")
+        .or_else(|| text.strip_prefix("Q="))?;
+    let weight: f32 = weight.parse().unwrap_or(0.0);
+    Some((weight.clamp(0.0, 1.0) * 1000.0) as u16)
 }
 
 /// The id of the connection's current request: accept time, client port, number on the connection.
@@ -561,12 +239,44 @@ mod tests {
     }
 
     #[test]
+    fn each_answer_says_its_code_and_the_request_in_every_form() {
+        for problem in Problem::ALL {
+            let (code, text) = (problem.code(), problem.sentence());
+            let number = code.rsplit('_').next().unwrap().parse().unwrap();
+            let body = |form: Form| form.body(problem.status(), number, text, "id-1");
+            let json: serde_json::Value = serde_json::from_str(&body(Form::Json)).unwrap();
+            assert_eq!(
+                json,
+                serde_json::json!({
+                    "error_code": code, "status_code": problem.status().as_u16(), "msg": text,
+                    "details": {"request_id": "id-1"},
+                })
+            );
+            assert_eq!(body(Form::Text), format!("{code}: {text} (request id-1)\n"));
+            let page = body(Form::Html);
+            let reason = problem.status().canonical_reason().unwrap();
+            for part in [reason, &code, text, "id-1"] {
+                assert!(page.contains(part), "{page}");
+            }
+            // It is put into JSON and pages as it is.
+            assert!(!text.contains(['"', '<', '&', '\\']), "{text}");
+        }
+    }
+
+    #[test]
     fn the_form_named_first_is_chosen() {
         for (accept, form) in [
             ("text/html,application/json", Form::Html),
             ("application/json;q=0.1", Form::Json),
             ("*/*", Form::Text),
             ("image/png, Text/Plain", Form::Text),
+            ("text/html;q=0.5, application/json ; q=0.9", Form::Json),
+            ("text/html;q=0", Form::Text),
+            (
+                "text/html;level=1;q=x, application/json;Q=0.001",
+                Form::Json,
+            ),
+            ("", Form::Text),
         ] {
             let value = HeaderValue::from_static(accept);
             assert_eq!(Form::of(Some(&value)), form, "{accept}");

@@ -1,5 +1,6 @@
 //! Upgrades: only WebSocket, only with a whole handshake on both sides. A client asks for it with an
-//! HTTP/1.1 upgrade or with a stream of HTTP/2 (RFC 8441); upstreams are asked with the former.
+//! HTTP/1.1 upgrade or with a stream of HTTP/2 (RFC 8441), and so are upstreams, by what they speak.
+//! In between it is the former.
 //!
 //! No byte of the client passes before the upstream's 101 with the right proof: until then
 //! [`Guard`](crate::http::guard::Guard) keeps them. Any other answer ends the connection, and what
@@ -114,12 +115,37 @@ pub(crate) fn ask(headers: &mut HeaderMap) {
     headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
 }
 
-/// Whether an upstream's 101 carries the proof for `key`.
-pub(crate) fn is_accepted(headers: &HeaderMap, key: &HeaderValue) -> bool {
+/// Makes a handshake the request for a stream (RFC 8441), if it is one; with the key that the client is
+/// owed a proof for.
+pub(crate) fn into_stream<B>(request: &mut Request<B>) -> Option<HeaderValue> {
+    request.headers_mut().remove(UPGRADE)?;
+    request.headers_mut().remove(CONNECTION);
+    let key = request.headers_mut().remove(SEC_WEBSOCKET_KEY)?;
+    *request.method_mut() = Method::CONNECT;
+    let protocol = Protocol::from_static("websocket");
+    request.extensions_mut().insert(protocol);
+    Some(key)
+}
+
+/// Makes the answer to a request for a stream the one that a handshake gets.
+pub(crate) fn accept(parts: &mut response::Parts, key: &HeaderValue) {
+    parts.status = StatusCode::SWITCHING_PROTOCOLS;
+    ask(&mut parts.headers);
+    let proof = HeaderValue::try_from(proof(key)).expect("base64 is made of header characters");
+    parts.headers.insert(SEC_WEBSOCKET_ACCEPT, proof);
+}
+
+/// The proof for a key (RFC 6455 4.2.2).
+fn proof(key: &HeaderValue) -> String {
     const MAGIC: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
     let input = [key.as_bytes(), MAGIC].concat();
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA1_FOR_LEGACY_USE_ONLY, &input);
-    let proof = STANDARD.encode(digest.as_ref());
+    STANDARD.encode(digest.as_ref())
+}
+
+/// Whether an upstream's 101 carries the proof for `key`.
+pub(crate) fn is_accepted(headers: &HeaderMap, key: &HeaderValue) -> bool {
+    let proof = proof(key);
     one(headers, &SEC_WEBSOCKET_ACCEPT).is_some_and(|accept| accept == proof.as_str())
         && one(headers, &UPGRADE).is_some_and(|it| it.as_bytes().eq_ignore_ascii_case(b"websocket"))
 }

@@ -10,6 +10,7 @@ use culvert_cel::{EvalError, Resolver, Slot as Variable, Value, ValueRef};
 use culvert_events::{Settable, Slot, Text};
 use http::header::{ACCEPT, HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Response, Uri, request, response};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::downstream::Downstream;
 use crate::http::body::{NotHeld, Upload};
@@ -112,6 +113,10 @@ pub(crate) struct Memory {
     results: Vec<(&'static str, Value)>,
     /// Endpoints that it passed before this one.
     pub(crate) hops: usize,
+    /// Whether the request is made by a policy rather than by a client.
+    pub(crate) is_call: bool,
+    /// What the result of a call takes of the memory for bodies.
+    pub(crate) call_room: Option<OwnedSemaphorePermit>,
     /// Cookies that the answer sets, whatever it is.
     pub(crate) cookies: Vec<HeaderValue>,
     /// Told what the upstream made of the request.
@@ -132,6 +137,8 @@ impl Memory {
             vars: Vec::new(),
             results: Vec::new(),
             hops: 0,
+            is_call: false,
+            call_room: None,
             cookies: Vec::new(),
             watches: Vec::new(),
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use culvert_base::net::HostName;
 use culvert_base::{Code, Refusal};
-use culvert_cel::Env;
+use culvert_cel::{Env, Predicate};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
@@ -36,6 +36,8 @@ pub struct Resources {
     pub host: Option<HostName>,
     /// Of its parents those that are the account's own, where that is to be judged.
     pub own_domains: Option<Vec<String>>,
+    /// Whether `http-request` may go to public hosts, rather than to internal endpoints alone.
+    pub allows_public_calls: bool,
 }
 
 /// The place of an action, with its configuration.
@@ -106,6 +108,19 @@ impl<'c> Site<'c> {
     /// The names that expressions of this phase may use.
     pub(crate) fn env(&self) -> &'static Env {
         variables::of(self.phase)
+    }
+
+    /// When something is to be tried again (2200).
+    pub(crate) fn retry_condition(&self, field: &str, text: &str) -> Result<Predicate, Refusal> {
+        const INVALID: Code = Code::new(2200);
+        variables::of_retries(self.phase)
+            .compile_predicate(text)
+            .map_err(|error| self.refuse(INVALID, &format!("`{field}`: {error}")))
+    }
+
+    /// Whether policies may call hosts that are no endpoints of ours.
+    pub(crate) fn allows_public_calls(&self) -> bool {
+        self.resources.allows_public_calls
     }
 
     /// Text with expressions (2224).

@@ -65,6 +65,30 @@ pub(crate) fn of(phase: Phase) -> &'static Env {
     }
 }
 
+/// What a condition for trying again may name beside what its phase has.
+pub(crate) fn of_retries(phase: Phase) -> &'static Env {
+    static ENVIRONMENTS: LazyLock<[Env; 3]> = LazyLock::new(|| {
+        Phase::ALL.map(|phase| {
+            let [attempts, last] = retry_slots();
+            environment(phase)
+                .with_slot("attempts", attempts, Type::Int)
+                .with_slot("last_attempt", last, Type::Dyn)
+        })
+    });
+    let [connect, request, response] = &*ENVIRONMENTS;
+    match phase {
+        Phase::Connect => connect,
+        Phase::Request => request,
+        Phase::Response => response,
+    }
+}
+
+/// The slots of `attempts` and `last_attempt`, which are no variables of a phase.
+pub(crate) fn retry_slots() -> [Slot; 2] {
+    let first = Slot::try_from(ALL.len()).expect("the table is short");
+    [first, first + 1]
+}
+
 /// The slot of a variable of the table.
 pub(crate) fn slot(path: &str) -> Slot {
     let place = ALL.iter().position(|variable| variable.path == path);
@@ -328,7 +352,8 @@ pub(crate) fn authority(request: &request::Parts) -> &str {
     }
 }
 
-fn headers(headers: &HeaderMap) -> Value {
+/// Fields by name.
+pub(crate) fn headers(headers: &HeaderMap) -> Value {
     let entries = headers.keys().map(|name| {
         let values = headers.get_all(name).iter();
         let values: Arc<[Value]> = values.map(|value| Value::from(&*decoded(value))).collect();

@@ -17,6 +17,79 @@ fn brief(event: &Value) -> Value {
     ])
 }
 
+/// Fields as events have them (contract: events 9.2), of a head as it went over the wire.
+fn fields(head: &str) -> Value {
+    let mut fields = serde_json::Map::new();
+    for line in head.split("\r\n").skip(1).filter(|line| !line.is_empty()) {
+        let (name, value) = line.split_once(':').unwrap();
+        let mut starts = true;
+        let name: String = name
+            .chars()
+            .map(|letter| {
+                let letter = if starts {
+                    letter.to_ascii_uppercase()
+                } else {
+                    letter.to_ascii_lowercase()
+                };
+                starts = letter == '-';
+                letter
+            })
+            .collect();
+        let values = fields.entry(name).or_insert_with(|| json!([]));
+        let value = value.trim_matches([' ', '\t']).to_ascii_lowercase();
+        values.as_array_mut().unwrap().push(json!(value));
+    }
+    fields.into()
+}
+
+/// The whole event of a request in clear and the answer to it, where no module ran, from what went
+/// over the wire.
+fn whole(rig: &Rig, request: &str, answer: Option<&str>, lengths: [u64; 2]) -> Value {
+    let head = request.split("\r\n\r\n").next().unwrap();
+    let line: Vec<&str> = head.split("\r\n").next().unwrap().split(' ').collect();
+    let (path, query) = line[1].split_once('?').unwrap_or((line[1], ""));
+    let asked = fields(head);
+    let host = asked["Host"][0].as_str().unwrap();
+    let status = answer.map(|head| head.split(' ').nth(1).unwrap().parse::<u16>().unwrap());
+    json!({
+        "backend": {"connection_reused": false},
+        "basic_auth": {"decision": "invalid", "username": null},
+        "circuit_breaker": {"decision": "invalid"},
+        "compression": {"algorithm": "none", "bytes_saved": 0},
+        "conn": {"client_ip": "127.0.0.1", "server_ip": "127.0.0.1", "server_name": host,
+            "server_port": rig.edge.http_addr().unwrap().port()},
+        "http": {
+            "request": {
+                "body_length": lengths[0],
+                "headers": asked,
+                "method": line[0].to_ascii_lowercase(),
+                "url": {"host": host, "path": path, "query": query,
+                    "raw": format!("http://{host}{}", line[1]), "scheme": "http"},
+                "user_agent": null,
+            },
+            "response": {
+                "body_length": lengths[1],
+                "headers": answer.map_or_else(|| json!({}), fields),
+                "status_code": status,
+            },
+        },
+        "ip_policy": {"decision": "invalid"},
+        "oauth": {"app_client_id": null, "decision": "invalid", "user": {"id": null, "name": null}},
+        "tls": {"cipher_suite": null, "client_cert": {"serial_number": null, "subject": {"cn": null}}, "version": null},
+        "traffic_policy": {"logs": []},
+        "webhook_verification": {"decision": "invalid"},
+    })
+}
+
+/// An exchange's event without the time, which no two have in common.
+fn told(event: &Value) -> Value {
+    let mut object = event["object"].clone();
+    assert_eq!(event["event_type"], HTTP);
+    let since = object["conn"].as_object_mut().unwrap().remove("start_ts");
+    assert!(since.is_some_and(|since| since.as_str().unwrap().ends_with('Z')));
+    object
+}
+
 #[tokio::test]
 async fn an_ordinary_request_tells_everything() {
     let mut rig = Rig::start().await;
@@ -161,11 +234,12 @@ async fn situations() {
     })
     .await;
     let origin = origin(&mut rig.tasks, |mut client| async move {
-        while let Some((head, _)) = client.request().await {
+        if let Some((head, _)) = client.request().await {
             let answer: &[u8] = match head.split(' ').nth(1).unwrap() {
                 "/chunked" => b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\nx: y\r\n\r\n",
                 "/head" => b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n",
                 "/204" => b"HTTP/1.1 204 No Content\r\n\r\n",
+                "/304" => b"HTTP/1.1 304 Not Modified\r\netag: \"A\"\r\n\r\n",
                 "/dies" => b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\nabcdef",
                 "/bad" => b"?\r\n\r\n",
                 "/slow" => {
@@ -175,10 +249,11 @@ async fn situations() {
                 "/events" => b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: 1\n\n",
                 _ => b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
             };
-            client.send(answer).await;
-            if head.contains("/dies") || head.contains("/bad") || head.contains("/events") {
-                return;
-            }
+            // No connection serves twice, which events would tell.
+            let answer = String::from_utf8(answer.to_vec()).unwrap();
+            client
+                .send(answer.replacen("\r\n", "\r\nconnection: close\r\n", 1))
+                .await;
         }
     })
     .await;
@@ -193,10 +268,27 @@ async fn situations() {
         &format!("http://{unreachable}"),
         "",
     ));
+    let mut denied = super::policies::governed(
+        crate::Scheme::Http,
+        "",
+        "
+on_http_request:
+- expressions: [req.method == 'POST']
+  actions:
+  - {type: log, config: {metadata: {a: 1}}}
+  - {type: basic-auth, config: {credentials: ['me:password'], enforce: false}}
+  - {type: deny}
+- expressions: [req.url.path == '/close']
+  actions: [{type: close-connection}]
+- actions: [{type: redirect, config: {to: 'https://app.example/', headers: {x-redirected: yes}}}]
+",
+    );
+    denied.host = culvert_base::net::HostName::parse("denied.example").unwrap();
+    let snapshot = snapshot.endpoint(denied);
     rig.edge.publish(snapshot.build()).await;
 
     let app = "Host: app.example\r\n";
-    for (request, expected) in [
+    let situations = [
         (
             format!(
                 "POST /chunked HTTP/1.1\r\n{app}Transfer-Encoding: chunked\r\n\r\n4;x=y\r\nabcd\r\n0\r\nt: u\r\n\r\n"
@@ -210,6 +302,25 @@ async fn situations() {
         (
             format!("GET /204 HTTP/1.1\r\n{app}\r\n"),
             json!(["get", 204, 0, 0]),
+        ),
+        (
+            format!("GET /304 HTTP/1.1\r\n{app}If-None-Match: \"a\"\r\n\r\n"),
+            json!(["get", 304, 0, 0]),
+        ),
+        // The policy answers before the body is looked at.
+        (
+            "POST /a?b=c HTTP/1.1\r\nHost: denied.example\r\nContent-Length: 3\r\n\r\n".to_owned(),
+            json!(["post", 403, 0, 0, {
+                "/basic_auth/decision": "allow", "/traffic_policy/logs": [{"metadata": {"a": 1}}],
+            }]),
+        ),
+        (
+            "GET /away HTTP/1.1\r\nHost: denied.example\r\n\r\n".to_owned(),
+            json!(["get", 302, 0, 0]),
+        ),
+        (
+            "GET /close HTTP/1.1\r\nHost: denied.example\r\n\r\n".to_owned(),
+            json!(["get", null, 0, 0]),
         ),
         (
             format!("GET /dies HTTP/1.1\r\n{app}\r\n"),
@@ -247,24 +358,45 @@ async fn situations() {
             format!("OPTIONS * HTTP/1.1\r\n{app}\r\n"),
             json!(["options", 200, 0, 2]),
         ),
-    ] {
+    ];
+    let count = situations.len();
+    for (request, expected) in situations {
         let before = rig.recorder.count();
         let mut client = rig.connect().await;
         client.send(&request).await;
-        let method = request.split(' ').next().unwrap();
-        let answer = client.try_answer(method).await;
+        let head = client.head().await;
+        let events = rig.recorder.events(before + 1).await;
         drop(client);
-        let events = rig.recorder.events(before + 2).await;
-        let mut expected = expected;
-        if expected[3].is_null() {
-            // The edge's own page, as long as it was.
-            expected[3] = json!(answer.as_ref().unwrap().body.len());
+        let length = |at: usize| expected[at].as_u64();
+        // The edge's own page is as long as it says.
+        let page = || {
+            let told = head.as_deref().map(fields);
+            let length = told
+                .as_ref()
+                .map(|told| told["Content-Length"][0].as_str().unwrap());
+            length.map_or(0, |length| length.parse().unwrap())
+        };
+        let lengths = [length(2).unwrap(), length(3).unwrap_or_else(page)];
+        let mut object = whole(&rig, &request, head.as_deref(), lengths);
+        assert_eq!(
+            object["http"]["request"]["method"], expected[0],
+            "{request}"
+        );
+        assert_eq!(
+            object["http"]["response"]["status_code"], expected[1],
+            "{request}"
+        );
+        if let Some(changes) = expected.get(4) {
+            for (path, value) in changes.as_object().unwrap() {
+                *object.pointer_mut(path).unwrap() = value.clone();
+            }
         }
-        assert_eq!(brief(&events[before]), expected, "{request} {answer:?}");
+        assert_eq!(told(&events[before]), object, "{request}");
+        let events = rig.recorder.events(before + 2).await;
         assert_eq!(events[before + 1]["event_type"], TCP, "{request}");
     }
     // Nothing more came of any of them.
-    assert_eq!(rig.recorder.count(), 24);
+    assert_eq!(rig.recorder.count(), 2 * count);
 }
 
 #[tokio::test]

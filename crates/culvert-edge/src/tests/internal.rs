@@ -8,7 +8,13 @@ use super::harness::*;
 use super::policies::{governed, last_event};
 use crate::{Endpoint, Inherited, Scheme, Settings, Snapshot};
 
-fn named(scheme: Scheme, host: &str, port: u16, upstream: &str, policy: &str) -> Endpoint {
+pub(super) fn named(
+    scheme: Scheme,
+    host: &str,
+    port: u16,
+    upstream: &str,
+    policy: &str,
+) -> Endpoint {
     let mut endpoint = match policy {
         "" => endpoint(scheme, host, port, upstream, ""),
         policy => governed(scheme, upstream, policy),
@@ -19,7 +25,7 @@ fn named(scheme: Scheme, host: &str, port: u16, upstream: &str, policy: &str) ->
     endpoint
 }
 
-async fn publish(rig: &Rig, endpoints: impl IntoIterator<Item = Endpoint>) {
+pub(super) async fn publish(rig: &Rig, endpoints: impl IntoIterator<Item = Endpoint>) {
     let mut snapshot = Snapshot::builder();
     for endpoint in endpoints {
         snapshot = snapshot.endpoint(endpoint);

@@ -154,7 +154,7 @@ impl Idp {
 
 /// A browser at one host.
 #[derive(Clone, Default)]
-struct Browser {
+pub(super) struct Browser {
     jar: BTreeMap<String, String>,
 }
 
@@ -194,7 +194,7 @@ impl Browser {
         answer
     }
 
-    async fn get(&mut self, rig: &Rig, target: &str) -> Answer {
+    pub(super) async fn get(&mut self, rig: &Rig, target: &str) -> Answer {
         self.ask(rig, "GET", target, "").await
     }
 
@@ -222,8 +222,8 @@ fn sent_to(answer: &Answer) -> BTreeMap<String, String> {
 }
 
 /// An edge with an endpoint behind a log-in, and what the log-ins tell.
-struct Scene {
-    rig: Rig,
+pub(super) struct Scene {
+    pub(super) rig: Rig,
     idp: Arc<Idp>,
     logins: Arc<Logins>,
     clock: Arc<ManualClock>,
@@ -234,7 +234,7 @@ struct Scene {
 const CONFIG: &str = "issuer_url: URL, client_id: app, client_secret: a+b";
 
 impl Scene {
-    async fn start(more: &str) -> Self {
+    pub(super) async fn start(more: &str) -> Self {
         Self::with(
             LoginSettings::default(),
             "openid-connect",
@@ -329,7 +329,7 @@ impl Scene {
         self.rig.edge.publish(snapshot.build()).await;
     }
 
-    async fn logged_in(&self) -> Browser {
+    pub(super) async fn logged_in(&self) -> Browser {
         let mut browser = Browser::default();
         let answer = browser.log_in(&self.rig, &self.idp).await;
         assert_eq!(answer.status, 302, "{}", answer.text());

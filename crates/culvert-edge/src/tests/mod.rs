@@ -3,10 +3,13 @@
 pub(crate) mod harness;
 
 mod agents;
+mod answers;
 mod bodies;
+mod calls;
 mod challenges;
 mod drain;
 mod events;
+mod fields;
 mod floods;
 mod forwarding;
 mod internal;
@@ -26,3 +29,4 @@ mod streams;
 mod tokens;
 mod tunnels;
 mod webhooks;
+mod websockets;

@@ -16,22 +16,22 @@ use super::policies::last_event;
 use crate::{Authorities, Resources, Scheme, Snapshot, SnapshotBuilder, Source};
 
 /// An authority.
-struct Ca {
-    pem: String,
+pub(super) struct Ca {
+    pub(super) pem: String,
     der: CertificateDer<'static>,
     issuer: Issuer<'static, KeyPair>,
 }
 
 /// A leaf: certificate and key.
 #[derive(Clone)]
-struct Leaf {
+pub(super) struct Leaf {
     der: CertificateDer<'static>,
     pem: String,
     key: String,
 }
 
 impl Ca {
-    fn new(name: &str) -> Self {
+    pub(super) fn new(name: &str) -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name.push(DnType::CommonName, name);
@@ -44,7 +44,7 @@ impl Ca {
         }
     }
 
-    fn leaf(&self, name: &str) -> Leaf {
+    pub(super) fn leaf(&self, name: &str) -> Leaf {
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         params.serial_number = Some(SerialNumber::from_slice(&[0x0A, 0xBC]));
         params.distinguished_name = Default::default();
@@ -60,7 +60,7 @@ impl Ca {
 }
 
 /// A handshake as a client, with a certificate or without.
-async fn shake(
+pub(super) async fn shake(
     rig: &Rig,
     root: &CertificateDer<'static>,
     name: &str,
@@ -90,7 +90,7 @@ async fn shake(
     soon("a handshake", connector.connect(name, tcp)).await
 }
 
-const BOTH: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
+pub(super) const BOTH: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
 const ASK: &str =
     "GET /a?b=c HTTP/1.1\r\nHost: app.example\r\nX-Who: me\r\nConnection: close\r\n\r\n";
 
@@ -340,7 +340,7 @@ async fn a_tls_endpoint_ends_tls_with_a_policy_and_passes_it_through_without() {
 }
 
 /// The first bytes that a client of ours says.
-fn client_hello(name: &str) -> Vec<u8> {
+pub(super) fn client_hello(name: &str) -> Vec<u8> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

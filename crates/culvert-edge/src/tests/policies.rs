@@ -14,7 +14,12 @@ pub(crate) fn governed(scheme: Scheme, upstream: &str, policy: &str) -> Endpoint
     governed_with(scheme, upstream, policy, &Resources::default())
 }
 
-fn governed_with(scheme: Scheme, upstream: &str, policy: &str, resources: &Resources) -> Endpoint {
+pub(crate) fn governed_with(
+    scheme: Scheme,
+    upstream: &str,
+    policy: &str,
+    resources: &Resources,
+) -> Endpoint {
     let source = Source::read(policy).unwrap();
     let policy = source.compile(scheme, !upstream.is_empty(), resources);
     let mut endpoint = endpoint(scheme, "app.example", 443, "http://127.0.0.1:1", "");

@@ -21,11 +21,11 @@ use crate::{Limits, Scheme, Settings, Snapshot};
 const URL: &str = "https://app.example/chat";
 
 /// A body whose frames are sent one by one; dropping the sender ends it.
-type Frames = StreamBody<Channel>;
-type Sends = mpsc::Sender<Frame<Bytes>>;
+pub(super) type Frames = StreamBody<Channel>;
+pub(super) type Sends = mpsc::Sender<Frame<Bytes>>;
 
 /// Frames from a channel.
-struct Channel(mpsc::Receiver<Frame<Bytes>>);
+pub(super) struct Channel(mpsc::Receiver<Frame<Bytes>>);
 
 impl futures_util::Stream for Channel {
     type Item = Result<Frame<Bytes>, Infallible>;
@@ -38,16 +38,20 @@ impl futures_util::Stream for Channel {
     }
 }
 
-fn frames() -> (Sends, Frames) {
+pub(super) fn frames() -> (Sends, Frames) {
     let (send, receive) = mpsc::channel(8);
     (send, StreamBody::new(Channel(receive)))
 }
 
-fn nothing() -> Frames {
+pub(super) fn nothing() -> Frames {
     frames().1
 }
 
-async fn rig(upstream: &str, protocol: &str, settings: Settings) -> (Rig, CertificateDer<'static>) {
+pub(super) async fn rig(
+    upstream: &str,
+    protocol: &str,
+    settings: Settings,
+) -> (Rig, CertificateDer<'static>) {
     let rig = Rig::with(settings).await;
     let (names, key, root) = certificate(&["app.example"]);
     let snapshot = Snapshot::builder()
@@ -71,7 +75,7 @@ async fn rig(upstream: &str, protocol: &str, settings: Settings) -> (Rig, Certif
     (rig, root)
 }
 
-async fn connect(rig: &mut Rig, root: &CertificateDer<'static>) -> SendRequest<Frames> {
+pub(super) async fn connect(rig: &mut Rig, root: &CertificateDer<'static>) -> SendRequest<Frames> {
     let address = rig.edge.https_addr().unwrap();
     let stream = tls(address, root, "app.example", "h2").await.unwrap();
     let (mut sender, connection) =
@@ -141,7 +145,7 @@ async fn echo(tasks: &mut JoinSet<()>) -> std::net::SocketAddr {
     .await
 }
 
-fn websocket(path: &str) -> http::request::Builder {
+pub(super) fn websocket(path: &str) -> http::request::Builder {
     Request::builder()
         .method(Method::CONNECT)
         .uri(format!("https://app.example{path}"))

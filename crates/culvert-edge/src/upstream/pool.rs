@@ -15,6 +15,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use futures_util::task::AtomicWaker;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1, http2};
@@ -34,6 +35,10 @@ const IDLE_MAX: usize = 64;
 const IDLE_FOR: Duration = Duration::from_secs(60);
 /// How long an upstream that took no connection is passed over where another can be asked.
 const PASSED_OVER_FOR: Duration = Duration::from_secs(5);
+/// How long a new HTTP/2 connection may take to say what it takes.
+const SETTINGS_WITHIN: Duration = Duration::from_secs(2);
+/// How often it is looked at then.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Most bytes of an answer's head, and most of its lines.
 const HEAD_BYTES_MAX: usize = 96 << 10;
 const FIELDS_MAX: usize = 128;
@@ -72,6 +77,48 @@ pub(crate) struct Http1 {
 struct Http2 {
     sender: http2::SendRequest<RequestBody>,
     has_served: AtomicBool,
+    streams: Arc<Streaming>,
+}
+
+/// Whether the upstream said that streams may become something else (RFC 8441), as far as the task of
+/// the connection, which alone can tell, has looked.
+#[derive(Debug)]
+struct Streaming {
+    takes: AtomicBool,
+    looks: AtomicU64,
+    task: AtomicWaker,
+    since: Instant,
+}
+
+/// A way to send a request over HTTP/2.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) sender: http2::SendRequest<RequestBody>,
+    /// Whether the connection served before.
+    pub(crate) was_used: bool,
+    streams: Arc<Streaming>,
+}
+
+impl Link {
+    /// Whether the upstream says that streams may become something else, which it does with its first
+    /// frame or not at all.
+    pub(crate) async fn takes_streams(&self) -> bool {
+        let streams = &self.streams;
+        let until = Instant::now() + SETTINGS_WITHIN;
+        let mut seen = streams.looks.load(Ordering::Acquire);
+        while !streams.takes.load(Ordering::Acquire) {
+            let looks = streams.looks.load(Ordering::Acquire);
+            let has_looked = looks != seen;
+            seen = looks;
+            if (has_looked && streams.since.elapsed() >= SETTINGS_WITHIN) || Instant::now() >= until
+            {
+                return false;
+            }
+            streams.task.wake();
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        true
+    }
 }
 
 /// An HTTP/1 connection in the hands of one exchange.
@@ -113,6 +160,8 @@ pub(crate) enum Failure {
     Closed,
     #[error("no answer in time")]
     TooSlow,
+    #[error("the upstream takes no streams that become something else")]
+    Unsuited,
     #[error("{0}")]
     Unacceptable(&'static str),
 }
@@ -192,11 +241,8 @@ impl Pool {
             .is_none_or(|at| at.elapsed() >= PASSED_OVER_FOR)
     }
 
-    /// The shared HTTP/2 connection, and whether it had served before.
-    pub(crate) async fn http2(
-        &self,
-        down: &Downstream,
-    ) -> Result<(http2::SendRequest<RequestBody>, bool), Failure> {
+    /// The shared HTTP/2 connection.
+    pub(crate) async fn http2(&self, down: &Downstream) -> Result<Link, Failure> {
         let link = match self.open_http2() {
             Some(link) => link,
             None => {
@@ -207,8 +253,11 @@ impl Pool {
                 }
             }
         };
-        let had_served = link.has_served.swap(true, Ordering::Relaxed);
-        Ok((link.sender.clone(), had_served))
+        Ok(Link {
+            sender: link.sender.clone(),
+            was_used: link.has_served.swap(true, Ordering::Relaxed),
+            streams: Arc::clone(&link.streams),
+        })
     }
 
     fn open_http2(&self) -> Option<Arc<Http2>> {
@@ -230,14 +279,31 @@ impl Pool {
             .handshake(TokioIo::new(wire))
             .await
             .map_err(Failure::Broken)?;
+        let streams = Arc::new(Streaming {
+            takes: false.into(),
+            looks: 0.into(),
+            task: AtomicWaker::new(),
+            since: Instant::now(),
+        });
+        let told = Arc::clone(&streams);
         edge.track(async move {
-            if let Err(error) = connection.await {
+            let mut connection = std::pin::pin!(connection);
+            let ended = std::future::poll_fn(|cx| {
+                told.task.register(cx.waker());
+                let polled = connection.as_mut().poll(cx);
+                let takes = connection.as_ref().is_extended_connect_protocol_enabled();
+                told.takes.store(takes, Ordering::Release);
+                told.looks.fetch_add(1, Ordering::AcqRel);
+                polled
+            });
+            if let Err(error) = ended.await {
                 tracing::debug!(%error, "an HTTP/2 connection to an upstream broke");
             }
         });
         let link = Arc::new(Http2 {
             sender,
             has_served: false.into(),
+            streams,
         });
         self.http2.store(Some(Arc::clone(&link)));
         Ok(link)

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use culvert_base::net::{HostName, plain_address};
+use culvert_base::net::HostName;
 use culvert_base::{Code, Refusal};
 use rustls::ClientConfig;
 use rustls_pki_types::{CertificateDer, ServerName};
@@ -21,6 +21,7 @@ use tokio_rustls::TlsConnector;
 use crate::proxy::{self, Ends};
 use crate::snapshot::Scheme;
 use crate::upstream::agent::{AgentCall, AgentIo, AgentRefused, Dial, ProxyVersion};
+use crate::upstream::guard::{Reach, is_private};
 
 /// Addresses of one name that are tried.
 const ADDRESSES_MAX: usize = 16;
@@ -193,8 +194,10 @@ impl fmt::Display for Upstream {
 pub(crate) enum DialError {
     #[error("the name has no address")]
     NoAddress,
-    #[error("the address is private, and private upstreams are switched off")]
+    #[error("the address is private, and such addresses are not allowed here")]
     Private,
+    #[error("it is a listener of this server")]
+    OwnListener,
     #[error("connecting took too long")]
     TooSlow,
     #[error("connecting: {0}")]
@@ -211,7 +214,7 @@ pub(crate) struct Dialer {
     http1: TlsConnector_,
     http2: TlsConnector_,
     connect: Duration,
-    allows_private: bool,
+    reach: Reach,
 }
 
 /// The system's roots and further ones.
@@ -242,7 +245,7 @@ impl Dialer {
     pub(crate) fn new(
         extra: &[CertificateDer<'static>],
         connect: Duration,
-        allows_private: bool,
+        reach: Reach,
     ) -> Result<Self, rustls::Error> {
         let roots = trusted_roots(extra)?;
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -257,14 +260,15 @@ impl Dialer {
             http1: TlsConnector_(Arc::new(http1).into()),
             http2: TlsConnector_(Arc::new(http2).into()),
             connect,
-            allows_private,
+            reach,
         })
     }
 
-    /// The same, but for public addresses only.
-    pub(crate) fn to_public(&self) -> Self {
+    /// The same, but for what strangers name: public addresses, those that the operator allows, and
+    /// none where we listen ourselves.
+    pub(crate) fn to_public(&self, own: impl IntoIterator<Item = SocketAddr>) -> Self {
         Self {
-            allows_private: false,
+            reach: self.reach.to_public(own),
             ..self.clone()
         }
     }
@@ -313,44 +317,27 @@ impl Dialer {
                 .take(ADDRESSES_MAX)
                 .collect(),
         };
-        if !self.allows_private && addresses.iter().any(|address| is_private(address.ip())) {
+        if !self.reach.admits(&addresses) {
             return Err(DialError::Private);
+        }
+        if addresses.iter().any(|place| self.reach.is_own(*place)) {
+            return Err(DialError::OwnListener);
         }
         for address in addresses {
             match TcpStream::connect(address).await {
-                Ok(tcp) => return Ok(tcp),
+                Ok(tcp) => {
+                    if self.reach.minds_own() {
+                        let local = tcp.local_addr().map_err(DialError::Connect)?;
+                        if self.reach.is_own_by_now(local, address) {
+                            return Err(DialError::OwnListener);
+                        }
+                    }
+                    return Ok(tcp);
+                }
                 Err(error) => last = DialError::Connect(error),
             }
         }
         Err(last)
-    }
-}
-
-/// Whether an address belongs to no one on the public internet (reliability 9, by ranges).
-fn is_private(address: IpAddr) -> bool {
-    match plain_address(address) {
-        IpAddr::V4(v4) => {
-            let [a, b, c, _] = v4.octets();
-            v4.is_private()
-                || v4.is_loopback()
-                || v4.is_link_local()
-                || v4.is_multicast()
-                || v4.is_documentation()
-                || matches!(
-                    (a, b, c),
-                    (0 | 240.., ..) | (100, 64..=127, _) | (198, 18..=19, _)
-                )
-                || matches!((a, b, c), (192, 0, 0) | (192, 88, 99) | (168, 63, 129))
-        }
-        IpAddr::V6(v6) => {
-            let [a, b, c, ..] = v6.segments();
-            // Only 2000::/3 is routed, and parts of it lead elsewhere: Teredo, documentation, 6to4.
-            (a & 0xE000) != 0x2000
-                || a == 0x2002
-                || (a == 0x2001 && (b == 0 || b == 0x0DB8))
-                || (a == 0x3FFF && b < 0x1000)
-                || (a == 0x64 && b == 0xFF9B && c == 1)
-        }
     }
 }
 
@@ -367,6 +354,7 @@ enum Stream {
     Plain(TcpStream),
     Tls(Box<tokio_rustls::client::TlsStream<TcpStream>>),
     Agent(Box<dyn AgentIo>),
+    Carried(Box<dyn AgentIo>),
 }
 
 impl UpWire {
@@ -400,6 +388,15 @@ impl UpWire {
         Ok(wire)
     }
 
+    /// What a stream of an HTTP/2 upstream became.
+    pub(crate) fn carried(stream: impl AgentIo + 'static) -> Self {
+        Self {
+            stream: Stream::Carried(Box::new(stream)),
+            received: Arc::default(),
+            may_rest: false,
+        }
+    }
+
     /// Whether it may be kept between requests.
     pub(crate) fn may_rest(&self) -> bool {
         self.may_rest
@@ -422,7 +419,7 @@ macro_rules! on_stream {
                 let $io = Pin::new(stream.as_mut());
                 $call
             }
-            Stream::Agent(stream) => {
+            Stream::Agent(stream) | Stream::Carried(stream) => {
                 let $io = Pin::new(stream.as_mut());
                 $call
             }
@@ -468,7 +465,7 @@ impl AsyncWrite for UpWire {
         match &self.stream {
             Stream::Plain(socket) => socket.is_write_vectored(),
             Stream::Tls(stream) => stream.is_write_vectored(),
-            Stream::Agent(stream) => stream.is_write_vectored(),
+            Stream::Agent(stream) | Stream::Carried(stream) => stream.is_write_vectored(),
         }
     }
 
@@ -526,28 +523,6 @@ mod tests {
             Upstream::parse("http://a", "http2").unwrap().protocol(),
             Protocol::Http2
         );
-    }
-
-    #[test]
-    fn private_addresses() {
-        for private in [
-            "127.0.0.1",
-            "10.1.2.3",
-            "169.254.169.254",
-            "100.64.0.1",
-            "0.0.0.0",
-            "::1",
-            "fd00::1",
-            "::ffff:10.0.0.1",
-            "fe80::1",
-            "64:ff9b::a00:1",
-            "2002:a00:1::",
-        ] {
-            assert!(is_private(private.parse().unwrap()), "{private}");
-        }
-        for public in ["1.1.1.1", "93.184.216.34", "2606:4700::1111"] {
-            assert!(!is_private(public.parse().unwrap()), "{public}");
-        }
     }
 
     proptest! {

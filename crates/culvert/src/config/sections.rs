@@ -254,12 +254,17 @@ pub struct Policy {
     /// What becomes of a rule whose expression fails: `skip` passes over it, `deny` refuses the
     /// request with 500 or closes the connection. Failures are counted either way.
     pub on_expression_error: OnExpressionError,
+    /// Whether the action `http-request` may go to public hosts. Without it internal endpoints of the
+    /// account are all it reaches. Addresses that are not public are refused in any case, unless
+    /// `destinations.allow_networks` has them.
+    pub http_request_public: bool,
 }
 
 impl Default for Policy {
     fn default() -> Self {
         Self {
             on_expression_error: OnExpressionError::Skip,
+            http_request_public: false,
         }
     }
 }
@@ -481,7 +486,8 @@ impl Default for Events {
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Destinations {
-    /// Networks that destinations may reach although they are private, loopback or otherwise special.
+    /// Networks that destinations and what the edge asks may be at although they are private, loopback or
+    /// otherwise special.
     pub allow_networks: Vec<String>,
     /// Whether destinations may be plain `http://`.
     pub allow_plain_http: bool,

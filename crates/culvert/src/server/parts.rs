@@ -72,11 +72,16 @@ pub(crate) fn edge_settings(settings: &Settings) -> Result<culvert_edge::Setting
             tcp: proxied(ProxiedListener::Tcp),
         },
         allow_private_upstreams: settings.edge.allow_private_upstreams,
+        allow_networks: networks(
+            "destinations.allow_networks",
+            &settings.destinations.allow_networks,
+        )?,
         upstream_roots,
         certificates,
         agents: None,
         entropy: Arc::new(OsEntropy),
         refuses_undecided: settings.policy.on_expression_error == OnExpressionError::Deny,
+        allows_public_calls: settings.policy.http_request_public,
         header_rules: HeaderRules::redacting(&settings.events.redact_headers),
         threads: match settings.edge.threads {
             0 => std::thread::available_parallelism().map_or(1, usize::from),

@@ -19,6 +19,7 @@ fn generated_documents_are_current() {
             "docs/reference/api.md",
             culvert_api::reference::api(culvert_control::operations()),
         ),
+        ("docs/reference/edge-errors.md", culvert_edge::errors()),
         ("docs/reference/errors.md", culvert_api::reference::errors()),
         ("docs/reference/commands.md", culvert::cli::reference()),
         (

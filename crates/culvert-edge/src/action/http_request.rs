@@ -1,0 +1,491 @@
+//! http-request: asks another service, and goes on with what it answers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use culvert_base::net::HostName;
+use culvert_base::{BoxFuture, Code, Refusal};
+use culvert_cel::{Predicate, Resolver, Slot, Value, ValueRef};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, COOKIE, HOST, HeaderMap, LOCATION};
+use http::{HeaderValue, Method, StatusCode};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use url::Url;
+
+use super::{ActionType, Ends};
+use crate::downstream::Downstream;
+use crate::http::call::{self, Call, Called, NotCalled};
+use crate::http::fields::{Field, FieldTemplates, is_framing};
+use crate::http::reply::Problem;
+use crate::policy::template::{Template, map};
+use crate::policy::variables;
+use crate::policy::{Action, Exchange, Flow, GoDuration, Phase, Run, Site};
+use crate::snapshot::{Endpoint, Scheme};
+
+const PARAMETERS_MAX: usize = 32;
+const PARAMETER_KEY_BYTES_MAX: usize = 128;
+const PARAMETER_VALUE_BYTES_MAX: usize = 8 << 10;
+const HEADERS_MAX: usize = 10;
+const BODY_BYTES_MAX: usize = 64 << 10;
+const REDIRECTS_MAX: u8 = 5;
+const ATTEMPTS_MAX: i64 = 3;
+/// Between one attempt and the next, times the attempts made.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Bytes of a URL that is made.
+const URL_BYTES_MAX: usize = 16 << 10;
+
+pub(crate) static TYPE: ActionType = ActionType {
+    name: "http-request",
+    doc: "Asks another service and keeps its answer, whatever status it has, for the expressions behind it: `actions.ngrok.http_request.res` has `status_code`, `headers` and `body`; `error` has `code` and `message`, empty where there is an answer; `attempts` says how often it was asked. Asked are internal endpoints of the account, whose policies see the request; those policies cannot ask further. Public hosts are asked only where the operator allows it (`policy.http_request_public`), and never at addresses that are not public. An answer has at most 256 KiB. No answer is an error: then 502 is answered, unless `on_error` says otherwise.",
+    phases: &[Phase::Request, Phase::Response],
+    schemes: &[Scheme::Http, Scheme::Https],
+    ends: Ends::Sometimes,
+    schema: Some(|generator| generator.subschema_for::<Config>()),
+    compile: |site| Ok(Box::new(HttpRequest::compile(site)?)),
+    ..ActionType::PLAIN
+};
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "HttpRequest")]
+struct Config {
+    /// Whom to ask, and what for: `http` or `https`, a host that ends in `.internal`, a path. Takes
+    /// `${…}`.
+    url: String,
+    /// `GET` by default.
+    #[serde(default)]
+    method: Option<Verb>,
+    /// Parameters added to the query, at most 32.
+    #[serde(default)]
+    query_params: Vec<Parameter>,
+    /// Header fields, at most 10. Values take `${…}`.
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
+    /// The body. Takes `${…}`; at most 64 KiB.
+    #[serde(default)]
+    body: Option<String>,
+    /// Redirects that are followed, 0 to 5; 0 by default. The answer after the last one counts.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 5))]
+    max_redirects: Option<u8>,
+    /// For all of it together, from `1s` to `30s`; `3s` by default.
+    #[serde(default)]
+    timeout: Option<GoDuration>,
+    /// Whether to ask once more: an expression that may also name `attempts`, how often it was asked,
+    /// and `last_attempt`, with `res` and `error` as in the result. At most 3 times in all; once by
+    /// default.
+    #[serde(default)]
+    retry_condition: Option<String>,
+    /// What happens if there is no answer: `halt`, also by default, ends with 502; `continue` goes on
+    /// with the next action.
+    #[serde(default)]
+    on_error: Option<String>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Parameter {
+    /// Its name, at most 128 bytes.
+    key: String,
+    /// At most 8 KiB. Takes `${…}`.
+    value: String,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "UPPERCASE")]
+enum Verb {
+    #[default]
+    Get,
+    Post,
+    Put,
+    Patch,
+    Delete,
+    Options,
+}
+
+#[derive(Debug)]
+struct HttpRequest {
+    url: Template,
+    method: Method,
+    parameters: Vec<(String, Template)>,
+    headers: FieldTemplates,
+    body: Template,
+    redirects_max: u8,
+    timeout: Duration,
+    again: Option<Predicate>,
+    goes_on: bool,
+}
+
+/// Whom a URL names.
+#[derive(Debug, PartialEq, Eq)]
+enum Whom {
+    Internal(Scheme, HostName, u16),
+    Public,
+}
+
+/// Why there is no result.
+#[derive(Debug, thiserror::Error)]
+enum Failed {
+    /// An expression failed that says what to ask for.
+    #[error("an expression of the request failed")]
+    Template,
+    #[error("the URL is not one of an internal endpoint")]
+    Target,
+    #[error("there is no such internal endpoint")]
+    Nobody,
+    #[error("policies of endpoints that are asked cannot ask further")]
+    Nested,
+    #[error("too many requests of policies are waiting for answers")]
+    Busy,
+    #[error("there was no answer in time")]
+    TooSlow,
+    #[error("{0}")]
+    NotCalled(#[from] NotCalled),
+}
+
+impl Failed {
+    fn problem(&self) -> Problem {
+        match self {
+            Self::Template => Problem::Policy,
+            Self::Target | Self::Nobody => Problem::NoInternal,
+            Self::Nested => Problem::Hops,
+            Self::Busy | Self::TooSlow | Self::NotCalled(_) => Problem::Call,
+        }
+    }
+}
+
+impl HttpRequest {
+    fn compile(site: &Site<'_>) -> Result<Self, Refusal> {
+        const NOT_ONE_OF: Code = Code::new(2222);
+        const OUT_OF_RANGE: Code = Code::new(2215);
+        const INVALID: Code = Code::new(2204);
+        let config: Config = site.config()?;
+        let allows_public = site.allows_public_calls();
+        let url = site.template("url", &config.url)?;
+        if let Some(text) = url.constant() {
+            let whom = parse(text).and_then(|url| whom(&url));
+            let why = match whom {
+                Some(Whom::Internal(..)) => None,
+                Some(Whom::Public) if allows_public => None,
+                Some(Whom::Public) => Some(
+                    "`url` must be one of an internal endpoint: the operator does not allow others",
+                ),
+                None => Some("`url` must be an http or https URL, without user and password"),
+            };
+            if let Some(why) = why {
+                return Err(site.refuse(INVALID, why));
+            }
+        }
+        if !config.query_params.is_empty() {
+            site.count("query_params", config.query_params.len(), PARAMETERS_MAX)?;
+        }
+        let mut parameters = Vec::with_capacity(config.query_params.len());
+        for Parameter { key, value } in config.query_params {
+            site.length("query_params.key", &key, PARAMETER_KEY_BYTES_MAX)?;
+            site.length("query_params.value", &value, PARAMETER_VALUE_BYTES_MAX)?;
+            parameters.push((key, site.template("query_params.value", &value)?));
+        }
+        let headers = FieldTemplates::compile(site, "headers", &config.headers, 0..=HEADERS_MAX)?;
+        if let Some(name) = headers
+            .names()
+            .find(|name| is_framing(name) || **name == HOST)
+        {
+            let why = format!("`headers.{name}`: this one is not a policy's to set");
+            return Err(site.refuse(INVALID, &why));
+        }
+        let body = config.body.unwrap_or_default();
+        site.length("body", &body, BODY_BYTES_MAX)?;
+        let redirects_max = config.max_redirects.unwrap_or(0);
+        site.within("max_redirects", redirects_max, 0..=REDIRECTS_MAX)?;
+        let timeout = config.timeout.unwrap_or(GoDuration::seconds(3));
+        if !(GoDuration::seconds(1)..=GoDuration::seconds(30)).contains(&timeout) {
+            return Err(site.refuse(OUT_OF_RANGE, "`timeout` must be from 1s to 30s"));
+        }
+        let again = config.retry_condition.as_deref();
+        let again = again
+            .map(|text| site.retry_condition("retry_condition", text))
+            .transpose()?;
+        let goes_on = match config.on_error.as_deref() {
+            None | Some("halt") => false,
+            Some("continue") => true,
+            Some(_) => {
+                return Err(site.refuse(NOT_ONE_OF, "`on_error` must be halt or continue"));
+            }
+        };
+        Ok(Self {
+            url,
+            method: match config.method.unwrap_or_default() {
+                Verb::Get => Method::GET,
+                Verb::Post => Method::POST,
+                Verb::Put => Method::PUT,
+                Verb::Patch => Method::PATCH,
+                Verb::Delete => Method::DELETE,
+                Verb::Options => Method::OPTIONS,
+            },
+            parameters,
+            headers,
+            body: site.template("body", &body)?,
+            redirects_max,
+            timeout: timeout.0,
+            again,
+            goes_on,
+        })
+    }
+
+    /// Asks, again where that is wanted, and says what came of it.
+    async fn ask(&self, x: &mut Exchange<'_>) -> Flow {
+        let edge = Arc::clone(&x.down.edge);
+        let mut attempts = 0;
+        let asked = match edge.calls.try_acquire() {
+            _ if x.memory.is_call => Err(Failed::Nested),
+            Err(_) => Err(Failed::Busy),
+            Ok(_turn) => {
+                let attempts = self.attempts(x, &mut attempts);
+                let within = tokio::time::timeout(self.timeout, attempts).await;
+                within.unwrap_or(Err(Failed::TooSlow))
+            }
+        };
+        if x.wants_results() {
+            let mut fields = shown(asked.as_ref());
+            fields.push(("attempts", Value::Int(attempts)));
+            x.result("http_request", fields);
+        }
+        let failed = match asked {
+            Ok(called) => {
+                x.memory.call_room = called.room;
+                return Flow::Continue;
+            }
+            Err(failed) => failed,
+        };
+        tracing::debug!(
+            endpoint.id = %x.endpoint.id,
+            %failed,
+            "a request of a traffic policy has no answer"
+        );
+        if self.goes_on {
+            Flow::Continue
+        } else {
+            x.refuse(failed.problem())
+        }
+    }
+
+    async fn attempts(&self, x: &mut Exchange<'_>, made: &mut i64) -> Result<Called, Failed> {
+        let call = self.call(x)?;
+        loop {
+            *made += 1;
+            let last = self.attempt(x.down, x.endpoint, call.clone()).await;
+            if *made == ATTEMPTS_MAX || !self.wants_another(x, *made, last.as_ref()) {
+                return last;
+            }
+            drop(last);
+            tokio::time::sleep(PAUSE * u32::try_from(*made).unwrap_or(1)).await;
+        }
+    }
+
+    /// Whether to ask once more. A condition that fails wants nothing.
+    fn wants_another(
+        &self,
+        x: &mut Exchange<'_>,
+        made: i64,
+        last: Result<&Called, &Failed>,
+    ) -> bool {
+        let Some(again) = &self.again else {
+            return false;
+        };
+        let last = map(shown(last));
+        let verdict = again.test(&Attempt { x, made, last });
+        verdict.unwrap_or_else(|error| {
+            x.failed(&error);
+            false
+        })
+    }
+
+    /// What is asked, as far as expressions say it.
+    fn call(&self, x: &mut Exchange<'_>) -> Result<Call, Failed> {
+        let text = self.url.strict(x).map_err(|_| Failed::Template)?;
+        let mut url = parse(&text).ok_or(Failed::Target)?;
+        if !self.parameters.is_empty() {
+            let mut values = Vec::with_capacity(self.parameters.len());
+            for (key, value) in &self.parameters {
+                values.push((key, value.render(x).into_owned()));
+            }
+            url.query_pairs_mut().extend_pairs(values);
+        }
+        if url.as_str().len() > URL_BYTES_MAX {
+            return Err(Failed::Target);
+        }
+        let mut headers = HeaderMap::new();
+        for Field { name, value } in self.headers.render(x) {
+            headers.append(name, value);
+        }
+        let body = Bytes::from(self.body.render(x).into_owned());
+        if !body.is_empty() && !headers.contains_key(CONTENT_TYPE) {
+            let plain = HeaderValue::from_static("text/plain; charset=utf-8");
+            headers.insert(CONTENT_TYPE, plain);
+        }
+        Ok(Call {
+            method: self.method.clone(),
+            url,
+            headers,
+            body,
+        })
+    }
+
+    /// Asks once, and further where the answer says that it is elsewhere.
+    async fn attempt(
+        &self,
+        down: &Arc<Downstream>,
+        from: &Endpoint,
+        mut call: Call,
+    ) -> Result<Called, Failed> {
+        let mut redirects = 0;
+        loop {
+            let called = send(down, from, call.clone()).await?;
+            if redirects == self.redirects_max || !follow(&mut call, &called) {
+                return Ok(called);
+            }
+            redirects += 1;
+        }
+    }
+}
+
+async fn send(down: &Arc<Downstream>, from: &Endpoint, call: Call) -> Result<Called, Failed> {
+    match whom(&call.url) {
+        Some(Whom::Internal(scheme, host, port)) => {
+            let member = {
+                let live = down.edge.live.load();
+                let group = live.internal(&from.account, scheme, &host, port);
+                Arc::clone(group.ok_or(Failed::Nobody)?.pick(&down.edge))
+            };
+            Ok(call::internal(down, member, call).await?)
+        }
+        // What was allowed when the policy was written may not be any more.
+        Some(Whom::Public) if down.rules.allows_public_calls => Ok(call::public(down, call).await?),
+        Some(Whom::Public) | None => Err(Failed::Target),
+    }
+}
+
+/// A URL that can be asked for.
+fn parse(text: &str) -> Option<Url> {
+    let mut url = Url::parse(text).ok()?;
+    let is_bare = url.username().is_empty() && url.password().is_none();
+    url.set_fragment(None);
+    (is_bare && matches!(url.scheme(), "http" | "https")).then_some(url)
+}
+
+fn whom(url: &Url) -> Option<Whom> {
+    let host = url.host_str()?;
+    let name = HostName::parse(host).ok();
+    let Some(name) = name.filter(|name| name.ends_with(".internal")) else {
+        return Some(Whom::Public);
+    };
+    let scheme = match url.scheme() {
+        "https" => Scheme::Https,
+        _ => Scheme::Http,
+    };
+    let is_one = !name.is_wildcard();
+    is_one.then_some(Whom::Internal(scheme, name, url.port_or_known_default()?))
+}
+
+/// Makes a request the one that a redirect asks for; false where there is none.
+fn follow(call: &mut Call, called: &Called) -> bool {
+    let keeps = match called.head.status {
+        StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT => true,
+        StatusCode::MOVED_PERMANENTLY | StatusCode::FOUND => call.method != Method::POST,
+        StatusCode::SEE_OTHER => false,
+        _ => return false,
+    };
+    let place = called.head.headers.get(LOCATION);
+    let place = place
+        .and_then(|place| place.to_str().ok())
+        .and_then(|place| call.url.join(place).ok())
+        .and_then(|url| parse(url.as_str()))
+        .filter(|url| url.as_str().len() <= URL_BYTES_MAX);
+    let Some(url) = place else { return false };
+    if url.origin() != call.url.origin() {
+        // What was meant for one is not told to another.
+        call.headers.remove(AUTHORIZATION);
+        call.headers.remove(COOKIE);
+    }
+    if !keeps {
+        call.method = Method::GET;
+        call.headers.remove(CONTENT_TYPE);
+        call.body = Bytes::new();
+    }
+    call.url = url;
+    true
+}
+
+/// An answer, or its absence, in the expression language.
+fn shown(asked: Result<&Called, &Failed>) -> Vec<(&'static str, Value)> {
+    let (mut code, mut message) = (String::new(), String::new());
+    let mut fields = Vec::new();
+    match asked {
+        Ok(called) => {
+            if let Some(own) = called.code() {
+                own.clone_into(&mut code);
+                message.push_str("the edge answered in the place of the endpoint");
+            }
+            let res = vec![
+                (
+                    "status_code",
+                    Value::Int(i64::from(called.head.status.as_u16())),
+                ),
+                ("headers", variables::headers(&called.head.headers)),
+                ("body", Value::from(&*String::from_utf8_lossy(&called.body))),
+            ];
+            fields.push(("res", map(res)));
+        }
+        Err(failed) => {
+            code = failed.problem().code();
+            message = failed.to_string();
+        }
+    }
+    let error = vec![
+        ("code", Value::from(code.as_str())),
+        ("message", Value::from(message.as_str())),
+    ];
+    fields.push(("error", map(error)));
+    fields
+}
+
+/// What a condition for another attempt reads.
+struct Attempt<'a, 'x> {
+    x: &'a Exchange<'x>,
+    made: i64,
+    last: Value,
+}
+
+impl Resolver for Attempt<'_, '_> {
+    fn value(&self, slot: Slot) -> Option<ValueRef<'_>> {
+        let [attempts, last] = variables::retry_slots();
+        match slot {
+            slot if slot == attempts => Some(ValueRef::Int(self.made)),
+            slot if slot == last => Some(self.last.borrow()),
+            slot => self.x.value(slot),
+        }
+    }
+}
+
+impl Action for HttpRequest {
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
+        let asking: BoxFuture<'a, Flow> = Box::pin(self.ask(x));
+        Run::Later(asking)
+    }
+
+    fn slots(&self) -> Vec<Slot> {
+        let own = variables::retry_slots();
+        let again = self.again.iter().flat_map(|again| again.slots()).copied();
+        let values = self.parameters.iter().map(|(_, value)| value);
+        [&self.url, &self.body]
+            .into_iter()
+            .chain(values)
+            .flat_map(Template::slots)
+            .chain(self.headers.slots())
+            .chain(again)
+            .filter(|slot| !own.contains(slot))
+            .collect()
+    }
+}

@@ -1,0 +1,206 @@
+//! Which addresses our own connections may go to (reliability 9).
+//!
+//! All answers of a resolver are judged, not the one that suits, and connections go to exactly what
+//! was judged. Names are never looked up a second time.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use culvert_base::net::plain_address;
+use ipnet::IpNet;
+
+/// What may be connected to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reach {
+    /// Whether addresses that are not public are.
+    private: bool,
+    /// What is besides. Metadata services need an entry that is exactly the one address.
+    networks: Arc<[IpNet]>,
+    /// Where we listen ourselves: nowhere to go for what strangers name.
+    own: Arc<[SocketAddr]>,
+}
+
+impl Reach {
+    pub(crate) fn new(private: bool, networks: &[IpNet]) -> Self {
+        Self {
+            private,
+            networks: networks.into(),
+            own: Arc::default(),
+        }
+    }
+
+    /// The same, but without addresses that are not public, unless a network has them, and without our
+    /// own listeners.
+    pub(crate) fn to_public(&self, own: impl IntoIterator<Item = SocketAddr>) -> Self {
+        Self {
+            private: false,
+            networks: Arc::clone(&self.networks),
+            own: own.into_iter().collect(),
+        }
+    }
+
+    /// Whether all of a name's addresses may be connected to.
+    pub(crate) fn admits(&self, addresses: &[SocketAddr]) -> bool {
+        addresses.iter().all(|address| {
+            let plain = plain_address(address.ip());
+            let mut networks = self.networks.iter();
+            if is_metadata(plain) {
+                return networks.any(|network| is_exactly(network, plain));
+            }
+            self.private || !is_private(plain) || networks.any(|network| network.contains(&plain))
+        })
+    }
+
+    /// Whether a listener of ours is there, as far as that can be told from the address.
+    pub(crate) fn is_own(&self, place: SocketAddr) -> bool {
+        self.own.iter().any(|own| {
+            own.port() == place.port()
+                && (own.ip() == place.ip()
+                    || (own.ip().is_unspecified()
+                        && (place.ip().is_loopback() || place.ip().is_unspecified())))
+        })
+    }
+
+    /// Whether a connection is to be looked at once it is there.
+    pub(crate) fn minds_own(&self) -> bool {
+        !self.own.is_empty()
+    }
+
+    /// The same once there is a connection, from `local` to `peer`: who listens everywhere is reached
+    /// at each address of the machine.
+    pub(crate) fn is_own_by_now(&self, local: SocketAddr, peer: SocketAddr) -> bool {
+        let mut own = self.own.iter();
+        local.ip() == peer.ip()
+            && own.any(|own| own.ip().is_unspecified() && own.port() == peer.port())
+    }
+}
+
+/// Whether a network is this address and no other.
+fn is_exactly(network: &IpNet, address: IpAddr) -> bool {
+    network.prefix_len() == network.max_prefix_len() && network.addr() == address
+}
+
+/// Whether a cloud answers there with credentials.
+fn is_metadata(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => matches!(
+            v4.octets(),
+            [169, 254, 169, 254] | [169, 254, 170, 2] | [100, 100, 100, 200] | [168, 63, 129, 16]
+        ),
+        IpAddr::V6(v6) => v6.segments() == [0xFD00, 0xEC2, 0, 0, 0, 0, 0, 0x254],
+    }
+}
+
+/// Whether an address belongs to no one on the public internet, by ranges.
+pub(crate) fn is_private(address: IpAddr) -> bool {
+    match plain_address(address) {
+        IpAddr::V4(v4) => {
+            let [a, b, c, _] = v4.octets();
+            v4.is_private()
+                || v4.is_loopback()
+                || v4.is_link_local()
+                || v4.is_multicast()
+                || v4.is_documentation()
+                || matches!(
+                    (a, b, c),
+                    (0 | 240.., ..) | (100, 64..=127, _) | (198, 18..=19, _)
+                )
+                || matches!((a, b, c), (192, 0, 0) | (192, 88, 99) | (168, 63, 129))
+        }
+        IpAddr::V6(v6) => {
+            let [a, b, c, ..] = v6.segments();
+            // Only 2000::/3 is routed, and parts of it lead elsewhere: Teredo, documentation, 6to4.
+            (a & 0xE000) != 0x2000
+                || a == 0x2002
+                || (a == 0x2001 && (b == 0 || b == 0x0DB8))
+                || (a == 0x3FFF && b < 0x1000)
+                || (a == 0x64 && b == 0xFF9B && c == 1)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(addresses: &[&str]) -> Vec<SocketAddr> {
+        let places = addresses.iter();
+        places
+            .map(|address| SocketAddr::new(address.parse().unwrap(), 443))
+            .collect()
+    }
+
+    #[test]
+    fn private_addresses() {
+        for private in [
+            "127.0.0.1",
+            "10.1.2.3",
+            "169.254.169.254",
+            "100.64.0.1",
+            "0.0.0.0",
+            "::1",
+            "fd00::1",
+            "::ffff:10.0.0.1",
+            "fe80::1",
+            "64:ff9b::a00:1",
+            "2002:a00:1::",
+        ] {
+            assert!(is_private(private.parse().unwrap()), "{private}");
+        }
+        for public in ["1.1.1.1", "93.184.216.34", "2606:4700::1111"] {
+            assert!(!is_private(public.parse().unwrap()), "{public}");
+        }
+    }
+
+    #[test]
+    fn one_bad_address_of_a_name_is_one_too_many() {
+        let public = Reach::new(true, &[]).to_public([]);
+        assert!(public.admits(&places(&["1.1.1.1", "2606:4700::1111"])));
+        assert!(!public.admits(&places(&["1.1.1.1", "10.0.0.1"])));
+        let networks = ["10.0.0.0/8".parse().unwrap()];
+        let reach = Reach::new(false, &networks);
+        assert!(reach.admits(&places(&["1.1.1.1", "10.0.0.1", "::ffff:10.0.0.2"])));
+        assert!(!reach.admits(&places(&["10.0.0.1", "11.0.0.1", "127.0.0.1"])));
+    }
+
+    #[test]
+    fn metadata_services_need_their_very_address() {
+        for address in [
+            "169.254.169.254",
+            "169.254.170.2",
+            "100.100.100.200",
+            "168.63.129.16",
+            "fd00:ec2::254",
+            "::ffff:169.254.169.254",
+        ] {
+            let there = places(&[address]);
+            let wide = ["0.0.0.0/0", "::/0"].map(|network| network.parse().unwrap());
+            assert!(!Reach::new(true, &wide).admits(&there), "{address}");
+            let plain = plain_address(address.parse().unwrap());
+            assert!(
+                Reach::new(false, &[plain.into()]).admits(&there),
+                "{address}"
+            );
+        }
+    }
+
+    #[test]
+    fn own_listeners_are_known_by_port_and_address() {
+        let own: [SocketAddr; 2] = ["0.0.0.0:443", "192.0.2.1:80"].map(|own| own.parse().unwrap());
+        let networks = ["127.0.0.0/8".parse().unwrap()];
+        let reach = Reach::new(true, &networks).to_public(own);
+        for (place, is_own) in [
+            ("127.0.0.1:443", true),
+            ("127.0.0.1:80", false),
+            ("192.0.2.1:80", true),
+            ("192.0.2.1:443", false),
+        ] {
+            assert_eq!(reach.is_own(place.parse().unwrap()), is_own, "{place}");
+        }
+        let ends = |local: &str, peer: &str| (local.parse().unwrap(), peer.parse().unwrap());
+        let (local, peer) = ends("192.0.2.1:5000", "192.0.2.1:443");
+        assert!(reach.is_own_by_now(local, peer));
+        let (local, peer) = ends("192.0.2.1:5000", "192.0.2.2:443");
+        assert!(!reach.is_own_by_now(local, peer));
+    }
+}
