@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::http::flood::Ledger;
 use crate::http::framing::{Framing, Progress};
 use crate::peek;
 use crate::policy::template::{map, texts};
@@ -51,6 +52,73 @@ pub fn http_request(bytes: &[u8]) {
     };
     assert!(named("host") <= 1 && named("content-length") + named("transfer-encoding") <= 1);
     assert!(bytes.get(..head).unwrap_or_default().ends_with(b"\r\n\r\n"));
+}
+
+/// A body in chunks ends where an ordinary reader of chunks sees its end, with as many bytes in it.
+///
+/// # Panics
+///
+/// When the promise is broken.
+pub fn http_chunks(bytes: &[u8]) {
+    const HEAD: &[u8] = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let message = [HEAD, bytes].concat();
+    http_request(&message);
+    let mut framing = Framing::new();
+    let (taken, verdict) = framing.feed(&message);
+    assert!(framing.payload() <= bytes.len() as u64);
+    if verdict != Progress::End {
+        return;
+    }
+    let (mut at, mut payload) = (HEAD.len(), 0_u64);
+    loop {
+        let rest = message.get(at..).unwrap_or_default();
+        let size = match httparse::parse_chunk_size(rest) {
+            Ok(httparse::Status::Complete((line, size))) => {
+                at += line;
+                size
+            }
+            other => panic!("a believed chunk is none to a parser: {other:?}"),
+        };
+        if size == 0 {
+            break;
+        }
+        payload += size;
+        at += usize::try_from(size).unwrap_or(usize::MAX) + 2;
+        assert_eq!(message.get(at - 2..at), Some(&b"\r\n"[..]));
+    }
+    assert_eq!(payload, framing.payload());
+    assert!(at <= taken, "the trailers end before they begin");
+}
+
+/// What an HTTP/2 client is held to does not depend on how its bytes arrive, and no bytes are too much
+/// for the one who counts.
+///
+/// # Panics
+///
+/// When the promise is broken.
+pub fn http2_frames(bytes: &[u8]) {
+    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let now = tokio::time::Instant::now();
+    let received = [PREFACE, bytes].concat();
+    let (mut whole, mut dripped) = (Ledger::new(now), Ledger::new(now));
+    let verdict = whole.received(&received, now);
+    let mut bytewise = received.iter();
+    let drip_verdict = bytewise.try_for_each(|byte| dripped.received(&[*byte], now));
+    assert_eq!(verdict, drip_verdict, "the verdict depends on the cut");
+    if verdict.is_err() {
+        return;
+    }
+    let (verdict, drip_verdict) = (
+        whole.sent(bytes, now),
+        bytes
+            .iter()
+            .try_for_each(|byte| dripped.sent(&[*byte], now)),
+    );
+    assert_eq!(verdict, drip_verdict, "the verdict depends on the cut");
+    if verdict.is_ok() {
+        assert_eq!(whole.goaway(), dripped.goaway());
+        assert_eq!(whole.farewell(), dripped.farewell());
+    }
 }
 
 /// Any bytes give a verdict, and a longer prefix never turns a whole hello into something else.
@@ -197,7 +265,43 @@ mod tests {
         }
     }
 
+    const CHUNKS: &str = "5;a=b\r\nhello\r\n1\r\n \r\n00A\r\n0123456789\r\n0\r\nx: y\r\n\r\n";
+
+    #[test]
+    fn seeds_of_messages_hold() {
+        super::http_chunks(CHUNKS.as_bytes());
+        super::http_chunks(b"0\r\n\r\n");
+        let frames = [
+            &[0, 0, 0, 4, 0, 0, 0, 0, 0][..],
+            &[0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8],
+            &[0, 0, 4, 3, 0, 0, 0, 0, 1, 0, 0, 0, 8],
+            &[0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 11],
+        ];
+        super::http2_frames(&frames.concat());
+        super::http2_frames(&frames.concat().repeat(60));
+    }
+
     proptest! {
+        #[test]
+        fn changed_chunks_hold(at in 0..CHUNKS.len(), cut in 0..6_usize, put in "[ -~\r\n]{0,6}") {
+            let mut bytes = CHUNKS.as_bytes().to_vec();
+            let end = (at + cut).min(bytes.len());
+            bytes.splice(at..end, put.bytes());
+            super::http_chunks(&bytes);
+        }
+
+        #[test]
+        fn any_frames_hold(frames in proptest::collection::vec((0..10_u8, 0..3_u8, proptest::collection::vec(any::<u8>(), 0..20)), 0..40)) {
+            let bytes: Vec<u8> = frames
+                .iter()
+                .flat_map(|(kind, stream, payload)| {
+                    let length = u8::try_from(payload.len()).unwrap();
+                    [&[0, 0, length, *kind, 4, 0, 0, 0, *stream][..], payload].concat()
+                })
+                .collect();
+            super::http2_frames(&bytes);
+        }
+
         #[test]
         fn changed_policies_hold(at in 0..POLICY.len(), cut in 0..12_usize, put in "[ -~\\n]{0,8}") {
             let mut bytes = POLICY.as_bytes().to_vec();
