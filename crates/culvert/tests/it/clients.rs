@@ -21,6 +21,12 @@ async fn answers_are_what_the_openapi_document_promises() {
     drive("openapi").await;
 }
 
+/// TLS of the edge is what Mozilla's intermediate profile asks for, to the eyes of sslyze.
+#[tokio::test(flavor = "multi_thread")]
+async fn tls_complies_with_a_public_profile() {
+    drive("sslyze").await;
+}
+
 /// The published Python agent serves HTTP and bytes, comes back after a cut, and is refused by code.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_published_python_agent_works_unchanged() {
@@ -84,6 +90,7 @@ async fn run(suite: &str, mut command: Command) {
         .env("CULVERT_API_URL", &culvert.api)
         .env("CULVERT_API_KEY", &culvert.token)
         .env("CULVERT_HTTP", culvert.http.to_string())
+        .env("CULVERT_HTTPS", culvert.https.to_string())
         .env(
             "CULVERT_AGENTS",
             format!("localhost:{}", culvert.agents.port()),
