@@ -50,8 +50,8 @@ pub use changes::{Changes, CommitError, Told};
 pub use document::{Document, Head, Key, OnDelete, PageQuery, Ref, Topic};
 pub use outbox::OutboxRow;
 pub use queue::{
-    Backlog, BatchClass, Burial, CursorMove, DEAD_LETTERS_FOR, DEAD_LETTERS_MAX, DeadLetter, Lease,
-    NewBatch, Queue, QueueError, WHY_BYTES_MAX,
+    Backlog, BatchClass, Burial, CursorMove, DEAD_LETTERS_FOR, DEAD_LETTERS_MAX, DeadLetter,
+    Gathering, Lease, NewBatch, Queue, QueueError, Run, WHY_BYTES_MAX,
 };
 pub use texts::{Like, TextField, TextQuery, Texts};
 pub use transfer::{Moved, Transfer, TransferError, undo_transfer};

@@ -88,6 +88,25 @@ pub struct Lease {
     pub why: Option<String>,
 }
 
+/// When several batches are taken together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gathering {
+    /// Bytes of the batches together, at most; one batch is always taken.
+    pub bytes_max: u64,
+    /// They are taken when there is more than that, or when the first has waited for so long.
+    pub age_max: Duration,
+}
+
+/// Batches from the head of one line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Run {
+    /// In order, without their bodies: [`Queue::body`] reads those. Empty when none are to be taken
+    /// yet.
+    pub leases: Vec<Lease>,
+    /// When to ask again, if nothing happens before; `None` when nothing waits.
+    pub next_at: Option<Timestamp>,
+}
+
 /// Why a batch was given up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Burial {
@@ -262,9 +281,88 @@ impl Queue {
         };
         match self.write("leasing a batch", entry).await {
             Ok(Answer::Lease(lease)) => Ok(lease.map(|lease| *lease)),
-            Ok(Answer::Rows(_)) => Ok(None),
+            Ok(_) => Ok(None),
             Err(error) => Err(error.into_fault("leasing a batch")),
         }
+    }
+
+    /// Several batches of a destination together, once there are enough of them or the first is old
+    /// enough. Of one line, audit before traffic, oldest first; what is leased or waits for its time
+    /// holds back what is behind it.
+    pub async fn lease_run(
+        &self,
+        destination: &str,
+        owner: &str,
+        lease_for: Duration,
+        now: Timestamp,
+        gathering: Gathering,
+    ) -> Result<Run, Fault> {
+        let doing = "leasing batches";
+        let entry = Entry::LeaseRun {
+            destination: destination.to_owned(),
+            owner: owner.to_owned(),
+            until: now.plus(lease_for),
+            now,
+            gathering,
+        };
+        match self.write(doing, entry).await {
+            Ok(Answer::Run(run)) => Ok(run),
+            Ok(_) => Err(Fault::bare(format!("{doing}: no run was given"))),
+            Err(error) => Err(error.into_fault(doing)),
+        }
+    }
+
+    /// The body of a leased batch; `None` when the lease is not held any more, or the body is damaged.
+    pub async fn body(&self, lease: &Lease) -> Result<Option<Vec<u8>>, Fault> {
+        let doing = "reading a batch";
+        let held = [Arg::Int(lease.batch), Arg::Int(lease.fence)];
+        let Some(row) = self.pool().row(doing, events::BODY, &held).await? else {
+            return Ok(None);
+        };
+        let crc: i64 = row.get(0).during(doing)?;
+        let body: Vec<u8> = row.get(1).during(doing)?;
+        Ok((crc == checksum(&body)).then_some(body))
+    }
+
+    /// [`Self::ack`] for several batches, in one transaction. How many leases were still held.
+    pub async fn ack_run(&self, leases: &[Lease]) -> Result<u64, Fault> {
+        self.settle_run("acknowledging batches", leases, Settlement::Ack)
+            .await
+    }
+
+    /// [`Self::retry`] for several batches, in one transaction.
+    pub async fn retry_run(
+        &self,
+        leases: &[Lease],
+        at: Timestamp,
+        why: &str,
+    ) -> Result<u64, Fault> {
+        let why = cut(why, WHY_BYTES_MAX).to_owned();
+        self.settle_run(
+            "putting batches back",
+            leases,
+            Settlement::Retry { at, why },
+        )
+        .await
+    }
+
+    /// [`Self::bury`] for several batches, in one transaction.
+    pub async fn bury_run(&self, leases: &[Lease], why: Burial) -> Result<u64, Fault> {
+        let at = self.shared.clock.now();
+        self.settle_run("burying batches", leases, Settlement::Bury { why, at })
+            .await
+    }
+
+    async fn settle_run(
+        &self,
+        doing: &str,
+        leases: &[Lease],
+        settlement: Settlement,
+    ) -> Result<u64, Fault> {
+        let held = leases.iter().map(|lease| (lease.batch, lease.fence));
+        let held = held.collect();
+        self.count(doing, Entry::SettleRun { held, settlement })
+            .await
     }
 
     /// The batch was delivered and goes.
@@ -491,7 +589,7 @@ impl Queue {
     async fn count(&self, doing: &str, entry: Entry) -> Result<u64, Fault> {
         match self.write(doing, entry).await {
             Ok(Answer::Rows(n)) => Ok(n),
-            Ok(Answer::Lease(_)) => Err(Fault::bare(format!("{doing}: no count was given"))),
+            Ok(_) => Err(Fault::bare(format!("{doing}: no count was given"))),
             Err(error) => Err(error.into_fault(doing)),
         }
     }

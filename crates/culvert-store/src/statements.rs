@@ -221,6 +221,15 @@ pub(crate) mod events {
            WHERE head.due_at <= $5) \
          AND due_at <= $5 AND (lease_until IS NULL OR lease_until <= $5) \
          RETURNING id, events, crc, attempt, first_at, fence, why, body";
+    /// A line from its head on.
+    pub(crate) const LINE: &str = "SELECT id, bytes, attempt, first_at, due_at, lease_until \
+         FROM batch WHERE destination = $1 AND class = $2 ORDER BY place, part, id LIMIT $3";
+    /// One that was found free in its line, unless another node was faster.
+    pub(crate) const LEASE_ONE: &str = "UPDATE batch \
+         SET owner = $1, lease_until = $2, fence = fence + 1, attempt = attempt + 1 \
+         WHERE id = $3 AND due_at <= $4 AND (lease_until IS NULL OR lease_until <= $4) \
+         RETURNING events, attempt, first_at, fence, why";
+    pub(crate) const BODY: &str = concat!("SELECT crc, body FROM batch", held!());
     pub(crate) const ACK: &str = concat!("DELETE FROM batch", held!());
     pub(crate) const RETRY: &str = concat!(
         "UPDATE batch SET owner = NULL, lease_until = NULL, due_at = $3, why = $4",
@@ -285,6 +294,9 @@ pub(crate) mod events {
         START_CURSOR,
         MOVE_CURSOR,
         LEASE,
+        LINE,
+        LEASE_ONE,
+        BODY,
         ACK,
         RETRY,
         TAKE,

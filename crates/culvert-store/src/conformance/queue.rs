@@ -8,8 +8,8 @@ use tokio::task::JoinSet;
 use super::on_both_engines;
 use super::place::Place;
 use crate::{
-    BatchClass, Burial, CursorMove, DEAD_LETTERS_FOR, Lease, NewBatch, Queue, QueueError,
-    WHY_BYTES_MAX,
+    BatchClass, Burial, CursorMove, DEAD_LETTERS_FOR, Gathering, Lease, NewBatch, Queue,
+    QueueError, Run, WHY_BYTES_MAX,
 };
 
 on_both_engines!(
@@ -25,6 +25,8 @@ on_both_engines!(
     dead_letters_are_kept_redriven_and_pruned,
     backlog_counts_by_destination,
     a_batch_is_leased_once_however_many_ask,
+    a_run_is_taken_when_there_is_enough_or_its_first_is_old,
+    a_run_is_settled_whole_and_by_its_holder_only,
     everything_survives_reopening,
 );
 
@@ -445,4 +447,92 @@ async fn everything_survives_reopening(place: &Place) {
     queue.usable().await.unwrap();
     queue.close().await;
     assert!(queue.usable().await.is_err());
+}
+
+const GATHERING: Gathering = Gathering {
+    bytes_max: 10,
+    age_max: Duration::from_secs(300),
+};
+
+async fn run(place: &Place, queue: &Queue) -> Run {
+    queue
+        .lease_run("ed_1", "node-1", LEASE, place.clock.now(), GATHERING)
+        .await
+        .unwrap()
+}
+
+async fn bodies(queue: &Queue, run: &Run) -> Vec<String> {
+    let mut bodies = Vec::new();
+    for lease in &run.leases {
+        let body = queue.body(lease).await.unwrap().unwrap();
+        bodies.push(String::from_utf8(body).unwrap());
+    }
+    bodies
+}
+
+async fn a_run_is_taken_when_there_is_enough_or_its_first_is_old(place: &Place) {
+    let queue = place.queue().await;
+    let began = place.clock.now();
+    assert_eq!(run(place, &queue).await, Run::default());
+    queue
+        .append(vec![traffic("1234"), traffic("5678")], None)
+        .await
+        .unwrap();
+    let early = run(place, &queue).await;
+    assert!(early.leases.is_empty());
+    assert_eq!(early.next_at, Some(began.plus(GATHERING.age_max)));
+
+    // A third does not fit beside them.
+    queue.append(vec![traffic("9012")], None).await.unwrap();
+    let full = run(place, &queue).await;
+    assert_eq!(bodies(&queue, &full).await, ["1234", "5678"]);
+    let behind = run(place, &queue).await;
+    assert!(behind.leases.is_empty(), "the line is held back");
+    assert_eq!(behind.next_at, Some(began.plus(LEASE)));
+
+    // Audit events have a line of their own, and go first.
+    queue.append(vec![audit("a")], None).await.unwrap();
+    place.clock.advance(GATHERING.age_max);
+    let old = run(place, &queue).await;
+    assert_eq!(bodies(&queue, &old).await, ["a"]);
+    // What was tried goes again at its time with all that came since.
+    queue
+        .retry_run(&full.leases, place.clock.now(), "why")
+        .await
+        .unwrap();
+    assert_eq!(queue.ack_run(&full.leases).await.unwrap(), 0, "lost");
+    let again = run(place, &queue).await;
+    assert_eq!(bodies(&queue, &again).await, ["1234", "5678"]);
+    assert_eq!(again.leases[0].attempt, 2);
+    assert_eq!(again.leases[0].why.as_deref(), Some("why"));
+    queue.ack_run(&again.leases).await.unwrap();
+    assert_eq!(bodies(&queue, &run(place, &queue).await).await, ["9012"]);
+}
+
+async fn a_run_is_settled_whole_and_by_its_holder_only(place: &Place) {
+    let queue = place.queue().await;
+    queue
+        .append(
+            vec![traffic("123456"), traffic("7890"), traffic("more")],
+            None,
+        )
+        .await
+        .unwrap();
+    let first = run(place, &queue).await;
+    assert_eq!(first.leases.len(), 2);
+    queue.release_owner("node-1").await.unwrap();
+    let second = run(place, &queue).await;
+    assert_eq!(second.leases.len(), 2);
+    assert_eq!(queue.body(&first.leases[0]).await.unwrap(), None);
+    let burial = Burial {
+        class: "config".into(),
+        code: "c".into(),
+        text: "t".into(),
+    };
+    let buried = queue.bury_run(&first.leases, burial.clone()).await.unwrap();
+    assert_eq!(buried, 0);
+    let buried = queue.bury_run(&second.leases, burial).await.unwrap();
+    assert_eq!(buried, 2);
+    assert_eq!(queue.dead_letters("ed_1", None, 9).await.unwrap().len(), 2);
+    assert_eq!(queue.backlog().await.unwrap()[0].batches, 1);
 }

@@ -7,8 +7,8 @@ use culvert_base::{BoxFuture, Timestamp};
 use tokio::sync::watch;
 
 use super::{
-    BatchClass, Burial, CursorMove, DEAD_LETTERS_FOR, DEAD_LETTERS_MAX, Lease, NewBatch,
-    QueueError, WHY_BYTES_MAX, checksum, cut, small,
+    BatchClass, Burial, CursorMove, DEAD_LETTERS_FOR, DEAD_LETTERS_MAX, Gathering, Lease, NewBatch,
+    QueueError, Run, WHY_BYTES_MAX, checksum, cut, small,
 };
 use crate::dialect::{Arg, Connection};
 use crate::statements::events;
@@ -40,9 +40,21 @@ pub(crate) enum Entry {
         until: Timestamp,
         now: Timestamp,
     },
+    LeaseRun {
+        destination: String,
+        owner: String,
+        until: Timestamp,
+        now: Timestamp,
+        gathering: Gathering,
+    },
     Settle {
         batch: i64,
         fence: i64,
+        settlement: Settlement,
+    },
+    SettleRun {
+        /// Ids and fences.
+        held: Vec<(i64, i64)>,
         settlement: Settlement,
     },
     ReleaseOwner {
@@ -88,6 +100,7 @@ pub(crate) enum Settlement {
 #[derive(Debug)]
 pub(crate) enum Answer {
     Lease(Option<Box<Lease>>),
+    Run(Run),
     Rows(u64),
 }
 
@@ -135,6 +148,21 @@ impl Book for Lines {
                     until,
                     now,
                 } => lease(connection, destination, owner, *until, *now).await,
+                Entry::LeaseRun {
+                    destination,
+                    owner,
+                    until,
+                    now,
+                    gathering,
+                } => lease_run(connection, destination, owner, *until, *now, *gathering).await,
+                Entry::SettleRun { held, settlement } => {
+                    let mut n = 0;
+                    for (batch, fence) in held {
+                        let held = [Arg::Int(*batch), Arg::Int(*fence)];
+                        n += u64::from(settlement.apply(connection, held).await?);
+                    }
+                    Ok(written(n))
+                }
                 Entry::Settle {
                     batch,
                     fence,
@@ -343,6 +371,94 @@ async fn lease(
     } else {
         Outcome::Unchanged(Answer::Lease(None))
     })
+}
+
+/// Batches of a line that are looked at for a run.
+const RUN_MAX: i64 = 8192;
+
+async fn lease_run(
+    connection: &mut Connection,
+    destination: &str,
+    owner: &str,
+    until: Timestamp,
+    now: Timestamp,
+    gathering: Gathering,
+) -> Result<Outcome<Lines>, sqlx::Error> {
+    let now_at = now.unix_nanos();
+    let mut next_at = None;
+    for class in [BatchClass::Audit, BatchClass::Traffic] {
+        let line = [
+            Arg::Text(destination),
+            Arg::Int(class.number()),
+            Arg::Int(RUN_MAX),
+        ];
+        let rows = connection.rows(events::LINE, &line).await?;
+        let mut ids = Vec::new();
+        let mut bytes = 0;
+        // When the head may go: it is free, due, and was tried before or is old enough.
+        let mut ripe_at = None;
+        let mut is_full = i64::try_from(rows.len()).unwrap_or(i64::MAX) >= RUN_MAX;
+        for row in &rows {
+            let (attempt, first_at, due_at): (i64, i64, i64) =
+                (row.get(2)?, row.get(3)?, row.get(4)?);
+            let lease_until: Option<i64> = row.get(5)?;
+            let free_at = due_at.max(lease_until.unwrap_or(i64::MIN));
+            if ids.is_empty() {
+                let first_at = Timestamp::from_unix_nanos(first_at);
+                let old_at = first_at.plus(gathering.age_max).unix_nanos();
+                ripe_at = Some((free_at, if attempt > 0 { free_at } else { old_at }));
+            }
+            if free_at > now_at {
+                break;
+            }
+            let size = u64::try_from(row.get::<i64>(1)?).unwrap_or(0);
+            if !ids.is_empty() && size.saturating_add(bytes) > gathering.bytes_max {
+                is_full = true;
+                break;
+            }
+            bytes += size;
+            is_full |= bytes >= gathering.bytes_max;
+            ids.push(row.get::<i64>(0)?);
+        }
+        let Some((free_at, old_at)) = ripe_at else {
+            continue;
+        };
+        if ids.is_empty() || !(is_full || old_at <= now_at) {
+            let at = free_at.max(old_at);
+            next_at = Some(next_at.map_or(at, |next: i64| next.min(at)));
+            continue;
+        }
+        let mut leases = Vec::with_capacity(ids.len());
+        for batch in ids {
+            let arguments = [
+                Arg::Text(owner),
+                Arg::Int(until.unix_nanos()),
+                Arg::Int(batch),
+                Arg::Int(now_at),
+            ];
+            let Some(row) = connection.row(events::LEASE_ONE, &arguments).await? else {
+                break;
+            };
+            leases.push(Lease {
+                batch,
+                destination: destination.to_owned(),
+                class,
+                count: small(&row, 0)?,
+                body: Vec::new(),
+                attempt: small(&row, 1)?,
+                first_at: Timestamp::from_unix_nanos(row.get(2)?),
+                fence: row.get(3)?,
+                why: row.get(4)?,
+            });
+        }
+        if !leases.is_empty() {
+            let next_at = None;
+            return Ok(Outcome::Written(Answer::Run(Run { leases, next_at })));
+        }
+    }
+    let next_at = next_at.map(Timestamp::from_unix_nanos);
+    let leases = Vec::new();
+    Ok(Outcome::Unchanged(Answer::Run(Run { leases, next_at })))
 }
 
 impl Settlement {
