@@ -80,18 +80,31 @@ fn check_version(user: &str) -> Result<(), Refusal> {
     }
 }
 
+/// The flags that say where to listen, and the code of each beside a name in the forward.
+const NAMING: [(&str, Code); 4] = [
+    ("remote-addr", Code::new(1114)),
+    ("url", Code::new(1114)),
+    ("hostname", Code::new(1118)),
+    ("subdomain", Code::new(1119)),
+];
+
 /// Where the forward says to listen.
 fn listen(kind: Protocol, forward: &Forward, wanted: &mut Wanted) -> Result<(), Refusal> {
+    let by_flags: Vec<&str> = wanted.named_by().collect();
+    let is_given = |flag: &str| by_flags.contains(&flag);
+    if is_given("hostname") && is_given("subdomain") {
+        return Err(Refusal::of(const { Code::new(1120) }));
+    }
     let Some(host) = forward.name() else {
         return match kind {
-            Protocol::Tcp if forward.port != 0 && !wanted.is_named() => {
-                Err(Refusal::of(const { Code::new(1116) }))
-            }
+            Protocol::Tcp if forward.port == 0 => Ok(()),
+            Protocol::Tcp if is_given("remote-addr") => Err(Refusal::of(const { Code::new(1115) })),
+            Protocol::Tcp if by_flags.is_empty() => Err(Refusal::of(const { Code::new(1116) })),
             _ => Ok(()),
         };
     };
-    if wanted.is_named() {
-        return Err(Refusal::of(const { Code::new(1114) }));
+    if let Some((_, code)) = NAMING.iter().find(|(flag, _)| is_given(flag)) {
+        return Err(Refusal::of(*code));
     }
     match kind {
         Protocol::Tcp if forward.port == 0 => Err(Refusal::of(const { Code::new(1117) })),
@@ -295,7 +308,19 @@ mod tests {
         check("v2", "", 0, "tcp --basic-auth a:b", Err(1109));
         check("v2", "", 0, "http 'open", Err(1109));
         check("v2", "", 0, "http --proxy-proto 1", Err(1123));
-        check("v2", "a.test", 443, "http --hostname b.test", Err(1114));
+        check("v2", "a.test", 443, "http --url b.test", Err(1114));
+        check("v2", "a.test", 7, "tcp --remote-addr b.test:8", Err(1114));
+        check("v2", "", 7000, "tcp --remote-addr a.test:8", Err(1115));
+        check("v2", "a.test", 443, "http --hostname b.test", Err(1118));
+        check("v2", "a.test", 443, "tls --domain b.test", Err(1118));
+        check("v2", "a.test", 443, "http --subdomain b", Err(1119));
+        check(
+            "v2",
+            "",
+            443,
+            "http --hostname b.test --subdomain b",
+            Err(1120),
+        );
         check("v2", "localhost", 7000, "tcp", Err(1116));
         check("v2", "tcp.test", 0, "tcp", Err(1117));
         assert!(matches!(

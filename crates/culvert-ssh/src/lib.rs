@@ -10,6 +10,7 @@
 //!
 //! Not here: whose key it is, and what happens to traffic.
 
+mod certificate;
 mod command;
 mod key;
 mod line;

@@ -10,7 +10,7 @@ use culvert_tunnel::driver::Stream;
 use culvert_tunnel::server::{Brought, EndReason, Guest, Server, Source, Sources, carry, decline};
 use culvert_tunnel::wire::{self, ProxyHeader};
 use russh::server::{Config, Handle};
-use russh::{Disconnect, MethodKind, MethodSet, Preferred, SshId, cipher, compression, kex, mac};
+use russh::{Disconnect, MethodSet, Preferred, SshId, cipher, compression, kex, mac};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::HostKey;
 use crate::line::{ClientName, Line};
-use crate::visit::{Step, Visit};
+use crate::visit::{ATTEMPTS_MAX, METHODS, Step, Visit};
 
 /// Connections that have shown no key; further ones wait to be accepted.
 const STRANGERS_MAX: usize = 128;
@@ -33,8 +33,6 @@ const COMMAND_TIME: Duration = Duration::from_secs(10);
 const GOODBYE_TIME: Duration = Duration::from_secs(5);
 /// For a client to reach its service.
 const OPEN_TIME: Duration = Duration::from_secs(15);
-/// Keys that a client may try.
-const KEYS_MAX: usize = 8;
 /// Without a word from the client for so long, it is asked; three times.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 /// After a failure to accept.
@@ -101,11 +99,9 @@ impl SshIngress {
 /// the sake of clients older than OpenSSH 9.9.
 fn config(key: &HostKey) -> Config {
     let key = key.private().clone();
-    let mut methods = MethodSet::empty();
-    methods.push(MethodKind::PublicKey);
     Config {
         server_id: SshId::Standard(Cow::Borrowed("SSH-2.0-culvert")),
-        methods,
+        methods: MethodSet::from(&METHODS[..]),
         auth_rejection_time: Duration::from_millis(100),
         auth_rejection_time_initial: Some(Duration::ZERO),
         preferred: Preferred {
@@ -130,7 +126,7 @@ fn config(key: &HostKey) -> Config {
         keys: vec![key],
         window_size: WINDOW_BYTES,
         channel_buffer_size: WAITING_MESSAGES,
-        max_auth_attempts: KEYS_MAX,
+        max_auth_attempts: ATTEMPTS_MAX,
         inactivity_timeout: Some(AUTH_TIME),
         keepalive_interval: Some(KEEPALIVE_INTERVAL),
         nodelay: true,
@@ -166,9 +162,13 @@ async fn serve(
         user: String::new(),
         guest: None,
         refused: None,
+        n_keys: 0,
+        remark: None,
+        forced: None,
         forward: None,
         has_too_many_forwards: false,
         channel: None,
+        other: None,
         has_terminal: false,
         has_asked: false,
     };
@@ -186,6 +186,7 @@ async fn serve(
     tokio::pin!(running);
     let mut stranger = Some(stranger);
     let mut guest: Option<Arc<Guest>> = None;
+    let mut refused = None;
     let mut serving: Option<(String, u32)> = None;
     let (mut deadline, mut is_over, mut has_ended) = (began + AUTH_TIME, false, false);
     let (bringing, mut brought) = mpsc::channel(EARLY_MAX);
@@ -213,6 +214,10 @@ async fn serve(
                     serving = Some((address, port));
                     let duration = guest.as_ref().and_then(|guest| guest.grant().duration);
                     deadline = began + duration.unwrap_or(FOR_EVER);
+                }
+                Step::Refused(refusal) => {
+                    refused = Some(refusal);
+                    deadline = Instant::now() + COMMAND_TIME;
                 }
                 Step::Over => {
                     is_over = true;
@@ -242,6 +247,10 @@ async fn serve(
             },
             Some(_) = carried.join_next() => {}
             () = tokio::time::sleep_until(deadline) => {
+                if let Some(refusal) = refused.filter(|_| !is_over) {
+                    goodbye(&handle, one_line(&refusal)).await;
+                    break EndReason::Closed;
+                }
                 if guest.is_none() || is_over {
                     break EndReason::Closed;
                 }
@@ -251,7 +260,7 @@ async fn serve(
                 }
                 // Nobody asked for anything.
                 let refusal = Refusal::of(const { Code::new(1111) });
-                goodbye(&handle, wire::error_text(&refusal).replace("\r\n", " ")).await;
+                goodbye(&handle, one_line(&refusal)).await;
                 break EndReason::Stopped(refusal.message.into_owned());
             }
             () = stop.cancelled() => {
@@ -296,6 +305,10 @@ async fn goodbye(handle: &Handle, why: String) {
     let said = handle.disconnect(Disconnect::ByApplication, why, String::new());
     // A connection that is gone needs none.
     tokio::time::timeout(GOODBYE_TIME, said).await.ok();
+}
+
+fn one_line(refusal: &Refusal) -> String {
+    wire::error_text(refusal).replace("\r\n", " ")
 }
 
 fn how_it_ended(ended: Result<(), russh::Error>) -> EndReason {

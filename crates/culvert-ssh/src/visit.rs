@@ -6,11 +6,14 @@ use std::sync::Arc;
 use culvert_base::{Code, Refusal};
 use culvert_tunnel::server::{About, Guest, Hello, Proof, Server, Transport, Wanted};
 use culvert_tunnel::wire::{self, BindRequest};
-use russh::keys::HashAlg;
-use russh::server::{Auth, ChannelOpenHandle, Handler, Msg, Session, VerifiedPublicKey};
-use russh::{Channel, ChannelId, ChannelOpenFailure, Pty};
+use russh::keys::{Certificate, HashAlg};
+use russh::server::{
+    Auth, ChannelOpenHandle, Handler, Msg, PublicKeyOffer, Response, Session, VerifiedPublicKey,
+};
+use russh::{Channel, ChannelId, ChannelOpenFailure, MethodKind, MethodSet, Pty};
 use tokio::sync::mpsc;
 
+use crate::certificate;
 use crate::command::{self, Asked, Forward};
 use crate::line::ClientName;
 
@@ -19,6 +22,14 @@ use crate::line::ClientName;
 const ANY_PORT: u32 = 443;
 /// Refusals that mean that the key is not known; the client may have another.
 const UNKNOWN_KEY: [u16; 2] = [107, 1102];
+/// Keys that a client may offer.
+const KEYS_MAX: usize = 8;
+/// The way to show a key, and the way to be told that none is enough.
+pub(crate) const METHODS: [MethodKind; 2] =
+    [MethodKind::PublicKey, MethodKind::KeyboardInteractive];
+/// Attempts of any kind after which the library breaks off: every key twice, which is how certificates
+/// come, and the rest.
+pub(crate) const ATTEMPTS_MAX: usize = 2 * KEYS_MAX + 4;
 /// What Ctrl+C is on a terminal.
 const INTERRUPT: u8 = 3;
 /// What a shell says of a command that Ctrl+C ended.
@@ -31,6 +42,8 @@ pub(crate) enum Step {
     Welcome(Arc<Guest>),
     /// Connections to its endpoint go to the forward that it knows by this address and port.
     Serving(String, u32),
+    /// The client was let in to be told why nothing comes of it.
+    Refused(Refusal),
     /// The command is over.
     Over,
 }
@@ -44,11 +57,19 @@ pub(crate) struct Visit {
     pub(crate) steps: mpsc::Sender<Step>,
     pub(crate) user: String,
     pub(crate) guest: Option<Arc<Guest>>,
-    /// Why the client was not let in although its key is known; it hears that on its channel.
+    /// Why nothing comes of the connection; the client hears that on its channel.
     pub(crate) refused: Option<Refusal>,
+    /// Keys that the client offered.
+    pub(crate) n_keys: usize,
+    /// What was wrong with one of them that is worth telling.
+    pub(crate) remark: Option<Refusal>,
+    /// The command that a certificate puts in the place of the client's.
+    pub(crate) forced: Option<String>,
     pub(crate) forward: Option<Forward>,
     pub(crate) has_too_many_forwards: bool,
     pub(crate) channel: Option<ChannelId>,
+    /// The session of another command on this connection, which is told that there is none.
+    pub(crate) other: Option<ChannelId>,
     pub(crate) has_terminal: bool,
     pub(crate) has_asked: bool,
 }
@@ -65,20 +86,26 @@ impl Visit {
         text: &str,
         session: &mut Session,
     ) -> Result<(), russh::Error> {
+        if Some(channel) == self.other {
+            session.channel_success(channel)?;
+            let refusal = Refusal::of(const { Code::new(1104) });
+            return say_no(channel, &refusal, session);
+        }
         if Some(channel) != self.channel || std::mem::replace(&mut self.has_asked, true) {
             return session.channel_failure(channel);
         }
         session.channel_success(channel)?;
-        match self.serve(text).await {
+        let forced = self.forced.take();
+        match self.serve(forced.as_deref().unwrap_or(text)).await {
             Ok(Said::Endpoint(text)) => session.data(channel, text.into_bytes()),
             Ok(Said::Help(text)) => {
                 session.data(channel, lines(&text).into_bytes())?;
                 self.end(channel, 0, session).await
             }
             Err(refusal) => {
-                let text = lines(&wire::error_text(&refusal).replace("\r\n", "\n"));
-                session.extended_data(channel, 1, text.into_bytes())?;
-                self.end(channel, 1, session).await
+                say_no(channel, &refusal, session)?;
+                self.step(Step::Over).await;
+                Ok(())
             }
         }
     }
@@ -89,11 +116,63 @@ impl Visit {
         status: u32,
         session: &mut Session,
     ) -> Result<(), russh::Error> {
-        session.exit_status_request(channel, status)?;
-        session.eof(channel)?;
-        session.close(channel)?;
+        close(channel, status, session)?;
         self.step(Step::Over).await;
         Ok(())
+    }
+
+    /// Asks the gate about a client that has proved what it shows.
+    async fn introduce(&mut self, proof: Proof) -> Auth {
+        let hello = Hello {
+            proof,
+            transport: Transport::Ssh,
+            former: None,
+            about: About {
+                user_agent: self.name.get(),
+                ..About::default()
+            },
+            peer: self.peer,
+            local: self.local,
+            server_name: None,
+        };
+        match self.server.admit(hello).await {
+            Ok(grant) => {
+                let text = |code: Code| wire::error_text(&Refusal::of(code));
+                let restart = text(const { Code::new(1122) });
+                let update = text(const { Code::new(1121) });
+                let guest = Arc::new(self.server.welcome(grant, &restart, &update));
+                self.guest = Some(Arc::clone(&guest));
+                self.step(Step::Welcome(guest)).await;
+                Auth::Accept
+            }
+            Err(refusal) => match refusal.code {
+                Some(code) if !UNKNOWN_KEY.contains(&code.number()) => self.let_in(refusal).await,
+                _ => self.reject(refusal),
+            },
+        }
+    }
+
+    /// Lets a client in for one reason: an authentication that fails has no words.
+    async fn let_in(&mut self, refusal: Refusal) -> Auth {
+        self.refused = Some(refusal.clone());
+        self.step(Step::Refused(refusal)).await;
+        Auth::Accept
+    }
+
+    /// The client may go on with another key, if it has not shown too many.
+    fn reject(&mut self, why: Refusal) -> Auth {
+        if why.message != Refusal::of(UNKNOWN).message {
+            self.remark = Some(why);
+        }
+        let methods = if self.n_keys <= KEYS_MAX {
+            &METHODS[..]
+        } else {
+            &METHODS[1..]
+        };
+        Auth::Reject {
+            proceed_with_methods: Some(MethodSet::from(methods)),
+            partial_success: false,
+        }
     }
 
     /// Brings the endpoint about that the command asks for.
@@ -124,14 +203,41 @@ impl Visit {
         self.step(Step::Serving(forward.host.clone(), port)).await;
         let binding = guest.bind(&wanted(request)?).await?;
         let grant = guest.grant();
-        Ok(Said::Endpoint(lines(&format!(
-            "\nculvert (via SSH) (Ctrl+C to quit)\n\nAccount     {} (Plan: {})\nRegion      {}\nForwarding  {}\n",
-            grant.account_name,
-            grant.plan_name,
-            self.server.region(),
-            binding.url
-        ))))
+        let plan = match &grant.plan_name[..] {
+            "" => String::new(),
+            plan => format!(" (Plan: {plan})"),
+        };
+        let mut text = String::from("\nculvert (via SSH) (Ctrl+C to quit)\n\n");
+        for (what, value) in [
+            ("Account", format!("{}{plan}", grant.account_name)),
+            ("Region", self.server.region().to_owned()),
+            ("Forwarding", binding.url),
+        ] {
+            if !value.is_empty() {
+                text.push_str(&format!("{what:<12}{value}\n"));
+            }
+        }
+        Ok(Said::Endpoint(lines(&text)))
     }
+}
+
+const UNKNOWN: Code = Code::new(1102);
+
+/// Tells a command why nothing comes of it, and ends it.
+fn say_no(
+    channel: ChannelId,
+    refusal: &Refusal,
+    session: &mut Session,
+) -> Result<(), russh::Error> {
+    let text = lines(&wire::error_text(refusal).replace("\r\n", "\n"));
+    session.extended_data(channel, 1, text.into_bytes())?;
+    close(channel, 1, session)
+}
+
+fn close(channel: ChannelId, status: u32, session: &mut Session) -> Result<(), russh::Error> {
+    session.exit_status_request(channel, status)?;
+    session.eof(channel)?;
+    session.close(channel)
 }
 
 /// What the client is told.
@@ -165,6 +271,23 @@ fn wanted(request: BindRequest) -> Result<Wanted, Refusal> {
 impl Handler for Visit {
     type Error = russh::Error;
 
+    async fn auth_publickey_offered(
+        &mut self,
+        _: &str,
+        offer: PublicKeyOffer<'_>,
+    ) -> Result<Auth, russh::Error> {
+        self.n_keys += 1;
+        if self.n_keys > KEYS_MAX {
+            return Ok(self.reject(Refusal::of(const { Code::new(1101) })));
+        }
+        if offer.algorithm.clone().is_rsa() {
+            // Nothing here can check what it would sign.
+            let why = "RSA keys cannot log in here; register an ed25519 or ecdsa key.";
+            return Ok(self.reject(Refusal::new(UNKNOWN, why)));
+        }
+        Ok(Auth::Accept)
+    }
+
     async fn auth_publickey(
         &mut self,
         user: &str,
@@ -172,37 +295,40 @@ impl Handler for Visit {
     ) -> Result<Auth, russh::Error> {
         self.user = user.to_owned();
         let fingerprint = key.public_key.fingerprint(HashAlg::Sha256).to_string();
-        let name = self.name.get();
-        let hello = Hello {
-            proof: Proof::PublicKey(fingerprint),
-            transport: Transport::Ssh,
-            former: None,
-            about: About {
-                user_agent: name,
-                ..About::default()
-            },
-            peer: self.peer,
-            local: self.local,
-            server_name: None,
-        };
-        match self.server.admit(hello).await {
-            Ok(grant) => {
-                let text = |code: Code| wire::error_text(&Refusal::of(code));
-                let restart = text(const { Code::new(1122) });
-                let update = text(const { Code::new(1121) });
-                let guest = Arc::new(self.server.welcome(grant, &restart, &update));
-                self.guest = Some(Arc::clone(&guest));
-                self.step(Step::Welcome(guest)).await;
-                Ok(Auth::Accept)
+        Ok(self.introduce(Proof::PublicKey(fingerprint)).await)
+    }
+
+    async fn auth_openssh_certificate(
+        &mut self,
+        user: &str,
+        certificate: &Certificate,
+    ) -> Result<Auth, russh::Error> {
+        self.user = user.to_owned();
+        match certificate::read(certificate, user, self.peer.ip()) {
+            Ok(shown) => {
+                let auth = self.introduce(shown.proof).await;
+                self.forced = shown.command.filter(|_| self.guest.is_some());
+                Ok(auth)
             }
-            Err(refusal) => match refusal.code {
-                Some(code) if !UNKNOWN_KEY.contains(&code.number()) => {
-                    self.refused = Some(refusal);
-                    Ok(Auth::Accept)
-                }
-                _ => Ok(Auth::reject()),
-            },
+            Err(refusal) => Ok(self.reject(refusal)),
         }
+    }
+
+    /// What a client tries when it has no key left.
+    async fn auth_keyboard_interactive<'a>(
+        &'a mut self,
+        user: &str,
+        _: &str,
+        _: Option<Response<'a>>,
+    ) -> Result<Auth, russh::Error> {
+        self.user = user.to_owned();
+        let remark = self.remark.take();
+        let refusal = match self.n_keys {
+            0 => Refusal::of(const { Code::new(1100) }),
+            n if n > KEYS_MAX => Refusal::of(const { Code::new(1101) }),
+            _ => remark.unwrap_or_else(|| Refusal::of(UNKNOWN)),
+        };
+        Ok(self.let_in(refusal).await)
     }
 
     async fn channel_open_session(
@@ -211,14 +337,30 @@ impl Handler for Visit {
         reply: ChannelOpenHandle,
         _: &mut Session,
     ) -> Result<(), russh::Error> {
-        if self.channel.is_some() {
-            reply
-                .reject(ChannelOpenFailure::AdministrativelyProhibited)
-                .await;
-            return Ok(());
-        }
-        self.channel = Some(channel.id());
+        // One session serves; one more at a time may hear that it does not.
+        let place = match (self.channel, self.other) {
+            (None, _) => &mut self.channel,
+            (Some(_), None) => &mut self.other,
+            (Some(_), Some(_)) => {
+                reply
+                    .reject(ChannelOpenFailure::AdministrativelyProhibited)
+                    .await;
+                return Ok(());
+            }
+        };
+        *place = Some(channel.id());
         reply.accept().await;
+        Ok(())
+    }
+
+    async fn channel_close(
+        &mut self,
+        channel: ChannelId,
+        _: &mut Session,
+    ) -> Result<(), russh::Error> {
+        if Some(channel) == self.other {
+            self.other = None;
+        }
         Ok(())
     }
 

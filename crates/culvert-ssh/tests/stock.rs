@@ -6,8 +6,9 @@
     reason = "a test that cannot go on should stop, and what is skipped is said"
 )]
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,10 +53,11 @@ impl Gate for TestGate {
     fn admit(&self, hello: Hello) -> BoxFuture<'_, Result<Grant, Refusal>> {
         Box::pin(async move {
             assert_eq!(hello.transport, Transport::Ssh);
-            let Proof::PublicKey(fingerprint) = &hello.proof else {
+            let (Proof::PublicKey(key) | Proof::Certificate { authority: key, .. }) = &hello.proof
+            else {
                 panic!("clients of SSH show keys");
             };
-            if *fingerprint != self.key {
+            if *key != self.key {
                 return Err(Refusal::of(const { Code::new(1102) }));
             }
             let count = self.seen.borrow().agents.len();
@@ -127,11 +129,7 @@ struct Stage {
 async fn start() -> Option<Stage> {
     let folder = tempfile::tempdir().unwrap();
     for name in ["known", "unknown"] {
-        let made = std::process::Command::new("ssh-keygen")
-            .args(["-q", "-t", "ed25519", "-N", "", "-f"])
-            .arg(folder.path().join(name))
-            .status();
-        if made.is_err() {
+        if !generate("ed25519", &folder.path().join(name)) {
             println!("skipped: the OpenSSH client is not installed");
             return None;
         }
@@ -186,6 +184,15 @@ async fn start() -> Option<Stage> {
     })
 }
 
+/// Makes a key. `false` where the program is not installed.
+fn generate(kind: &str, path: &Path) -> bool {
+    std::process::Command::new("ssh-keygen")
+        .args(["-q", "-t", kind, "-N", "", "-f"])
+        .arg(path)
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
 impl Stage {
     fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
@@ -196,14 +203,7 @@ impl Stage {
         let mut command = tokio::process::Command::new("ssh");
         let known = self.path("known_hosts");
         command
-            .args([
-                "-F",
-                "/dev/null",
-                "-o",
-                "BatchMode=yes",
-                "-o",
-                "IdentitiesOnly=yes",
-            ])
+            .args(["-F", "/dev/null", "-o", "IdentitiesOnly=yes"])
             .args([
                 "-o",
                 "IdentityAgent=none",
@@ -215,7 +215,10 @@ impl Stage {
             .arg("-i")
             .arg(self.path(key))
             .args(["-p", &self.address.port().to_string()])
-            .args(["-R", &format!("{forward}:{}", self.service)])
+            .args(match forward {
+                "" => Vec::new(),
+                place => vec!["-R".to_owned(), format!("{place}:{}", self.service)],
+            })
             .args(rest)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -372,33 +375,197 @@ async fn every_form_of_a_forward_reaches_the_client() {
     }
 }
 
+/// The user and the server, for a command.
+const TO: &str = "v2@127.0.0.1";
+
+/// Each refusal that a client can bring about: its key, its forward, the rest of its line, the code.
+const REFUSED: &[(&str, &str, &[&str], u16)] = &[
+    (
+        "known",
+        "0",
+        &["-o", "PubkeyAuthentication=no", TO, "http"],
+        1100,
+    ),
+    ("unknown", "0", &[TO, "http"], 1102),
+    ("rsa", "0", &[TO, "http"], 1100),
+    ("known", "0", &["-R", "444:127.0.0.1:1", TO, "http"], 1105),
+    ("known", "0", &["v9@127.0.0.1", "http"], 1106),
+    ("known", "0", &[TO], 1107),
+    ("known", "0", &[TO, "bash"], 1108),
+    ("known", "0", &[TO, "http", "--no-such"], 1109),
+    ("known", "0", &["-N", TO], 1111),
+    ("known", "", &[TO, "http"], 1112),
+    (
+        "known",
+        "a.test:7",
+        &[TO, "tcp", "--remote-addr", "b.test:8"],
+        1114,
+    ),
+    (
+        "known",
+        "7000",
+        &[TO, "tcp", "--remote-addr", "b.test:8"],
+        1115,
+    ),
+    ("known", "7000", &[TO, "tcp"], 1116),
+    ("known", "a.test:0", &[TO, "tcp"], 1117),
+    (
+        "known",
+        "a.test:443",
+        &[TO, "http", "--hostname", "b.test"],
+        1118,
+    ),
+    (
+        "known",
+        "a.test:443",
+        &[TO, "http", "--subdomain", "b"],
+        1119,
+    ),
+    (
+        "known",
+        "0",
+        &[TO, "http", "--hostname", "a.test", "--subdomain", "b"],
+        1120,
+    ),
+    ("known", "0", &[TO, "http", "--proxy-proto", "1"], 1123),
+];
+
+/// Those of the same kind that need more than one line: see the tests below, and callers of the API.
+const ELSEWHERE: [u16; 4] = [1101, 1104, 1121, 1122];
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn refusals_say_why() {
+async fn every_code_of_ssh_is_answered() {
+    let listed: BTreeSet<u16> = REFUSED.iter().map(|row| row.3).chain(ELSEWHERE).collect();
+    let rows = culvert_base::refusal::CODES.iter().map(|row| row.number);
+    let of_ssh: BTreeSet<u16> = rows
+        .filter(|number| (1100..1200).contains(number))
+        .collect();
+    assert_eq!(listed, of_ssh);
     let Some(stage) = start().await else { return };
-    let (code, text) = stage
-        .refused("unknown", "0", &["v2@127.0.0.1", "http"])
-        .await;
-    assert_eq!(code, Some(255));
-    assert!(text.contains("Permission denied (publickey)"), "{text}");
-    for (forward, rest, number) in [
-        ("0", &["v9@127.0.0.1", "http"][..], 1106),
-        ("0", &["v2@127.0.0.1"], 1107),
-        ("0", &["v2@127.0.0.1", "bash"], 1108),
-        ("0", &["v2@127.0.0.1", "http", "--proxy-proto", "1"], 1123),
-        ("7000", &["v2@127.0.0.1", "tcp"], 1116),
-        (
-            "a.test:443",
-            &["-R", "444:127.0.0.1:1", "v2@127.0.0.1", "http"],
-            1105,
-        ),
-    ] {
-        let (code, text) = stage.refused("known", forward, rest).await;
-        assert_eq!(code, Some(1), "{text}");
-        assert!(
-            text.contains(&format!("ERR_NGROK_{number}")),
-            "{number}: {text}"
-        );
+    assert!(generate("rsa", &stage.path("rsa")));
+    for (key, forward, rest, number) in REFUSED {
+        let (code, text) = stage.refused(key, forward, rest).await;
+        // A client without a command is told as the connection ends.
+        let expected = if *number == 1111 { 255 } else { 1 };
+        assert_eq!(code, Some(expected), "{number}: {text}");
+        let said = format!("ERR_NGROK_{number}");
+        assert!(text.contains(&said), "{number}: {text}");
     }
+    // Who wants no words gets none.
+    let silent = ["-o", "KbdInteractiveAuthentication=no", TO, "http"];
+    let (code, text) = stage.refused("unknown", "0", &silent).await;
+    assert_eq!(code, Some(255));
+    assert!(text.contains("Permission denied"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_ninth_key_is_one_too_many() {
+    let Some(stage) = start().await else { return };
+    let names: Vec<String> = (0..8).map(|nth| format!("other{nth}")).collect();
+    let mut keys = Vec::new();
+    for name in &names {
+        assert!(generate("ed25519", &stage.path(name)));
+        keys.extend(["-i".to_owned(), stage.path(name).display().to_string()]);
+    }
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    let rest = [&keys[..], &[TO, "http"]].concat();
+    let (code, text) = stage.refused("unknown", "0", &rest).await;
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("ERR_NGROK_1101"), "{text}");
+    // The eighth may be the right one.
+    let known = stage.path("known").display().to_string();
+    let rest = [&keys[4..], &["-i", &known, TO, "http", "--help"]].concat();
+    let output = soon(stage.ssh("unknown", "0", &rest).output()).await;
+    assert_eq!(output.unwrap().status.code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shared_connection_serves_one_command() {
+    let Some(mut stage) = start().await else {
+        return;
+    };
+    let socket = stage.path("shared").display().to_string();
+    let (mut child, _) = stage
+        .online("a.test:443", &["-M", "-S", &socket, TO, "http"])
+        .await;
+    {
+        let (code, text) = stage
+            .refused("known", "", &["-S", &socket, TO, "http"])
+            .await;
+        assert_eq!(code, Some(1), "{text}");
+        assert!(text.contains("ERR_NGROK_1104"), "{text}");
+    }
+    expect_echo(stage.dial("ep_a.test"), 1000).await;
+    assert_eq!(stage.until(|_| true).await.wanted.len(), 1);
+    child.kill().await.unwrap();
+}
+
+/// What is signed into a certificate, and what comes of it: a line of output, or of the refusal.
+const CERTIFICATES: &[(&[&str], Result<&str, &str>)] = &[
+    (&["-O", "permit-port-forwarding"], Ok("https://random.test")),
+    (&["-n", "v2,ann"], Ok("https://random.test")),
+    (
+        &["-O", "source-address=127.0.0.0/8"],
+        Ok("https://random.test"),
+    ),
+    (
+        &["-O", "force-command=tls --metadata forced"],
+        Ok("tls://random.test"),
+    ),
+    (&["-V", "+1h"], Ok("https://random.test")),
+    (&["-n", "ann"], Err("does not name the user")),
+    (
+        &["-O", "source-address=192.0.2.0/24"],
+        Err("not for the address"),
+    ),
+    (&["-O", "clear"], Err("permit-port-forwarding")),
+    (
+        &["-O", "critical:other@example.test=1"],
+        Err("critical option"),
+    ),
+    (&["-V", "-2h:-1h"], Err("ERR_NGROK_1102")),
+    (&["-h"], Err("ERR_NGROK_1102")),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificates_log_in_as_far_as_they_say() {
+    let Some(stage) = start().await else { return };
+    for (nth, (options, expected)) in CERTIFICATES.iter().enumerate() {
+        let name = format!("guest{nth}");
+        assert!(generate("ed25519", &stage.path(&name)));
+        let signed = std::process::Command::new("ssh-keygen")
+            .args(["-q", "-I", "test", "-s"])
+            .arg(stage.path("known"))
+            .args(*options)
+            .arg(stage.path(&name).with_extension("pub"))
+            .status();
+        assert!(signed.unwrap().success(), "{options:?}");
+        let mut client = stage.ssh(&name, "0", &[TO, "http"]);
+        match expected {
+            Ok(url) => {
+                let mut child = client.spawn().unwrap();
+                let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+                let mut said = String::new();
+                while !said.starts_with("Forwarding") {
+                    let line = soon(lines.next_line()).await.unwrap();
+                    said = line.unwrap_or_else(|| panic!("{options:?} is refused"));
+                }
+                assert!(said.ends_with(url), "{options:?}: {said}");
+                child.kill().await.unwrap();
+            }
+            Err(why) => {
+                let output = soon(client.output()).await.unwrap();
+                let text = String::from_utf8(output.stderr).unwrap();
+                assert_eq!(output.status.code(), Some(1), "{options:?}: {text}");
+                assert!(text.contains(why), "{options:?}: {text}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn help_lists_what_a_client_may_ask_for() {
+    let Some(stage) = start().await else { return };
     let help = stage
         .ssh("known", "0", &["v2@127.0.0.1", "http", "--help"])
         .output();
@@ -456,7 +623,7 @@ const ACCEPTED: [&str; 2] = ["curve25519-sha256", "curve25519-sha256@libssh.org"
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_audit_finds_nothing_beyond_what_is_accepted() {
-    let program = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+    let program = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../target/python-clients/ssh_audit/bin/ssh-audit");
     let Some(stage) = start().await else { return };
     if !program.exists() {

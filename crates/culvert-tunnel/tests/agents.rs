@@ -30,6 +30,8 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 
+#[path = "agents/hostile.rs"]
+mod hostile;
 #[path = "agents/own.rs"]
 mod own;
 
@@ -159,6 +161,9 @@ struct Running {
     stop: CancellationToken,
 }
 
+/// Where agents may have their connections.
+const LEGS: [&str; 2] = ["one.test:4443", "two.test:4443"];
+
 async fn start() -> Running {
     let made = rcgen::generate_simple_self_signed(["localhost".into()]).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -174,7 +179,9 @@ async fn start() -> Running {
     let (seen, receiver) = watch::channel(Seen::default());
     let bindings = Arc::new(Bindings::default());
     let gate = Arc::new(TestGate { seen });
-    let server = Arc::new(Server::new(gate, Arc::clone(&bindings), "test".into()));
+    let server = Server::new(gate, Arc::clone(&bindings), "test".into())
+        .with_connect_addresses(LEGS.map(String::from).to_vec());
+    let server = Arc::new(server);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let stop = CancellationToken::new();
@@ -508,6 +515,93 @@ async fn a_connection_is_taken_over_and_its_session_lives_on() {
 }
 
 #[tokio::test]
+async fn a_session_of_two_connections_lasts_as_long_as_one_of_them() {
+    let mut running = start().await;
+    let (first, reply) = running.admitted("").await;
+    let offered = &reply.extra.connect_addresses;
+    let offered: Vec<&str> = offered.iter().map(|one| &one.server_addr[..]).collect();
+    assert_eq!(offered, LEGS);
+    let mut leg = auth(&reply.client_id, 30);
+    leg.extra.leg = 1;
+    leg.extra.cookie = reply.extra.cookie;
+    let second = running.dialled().await;
+    let reply: AuthReply = ask(&second, StreamType::AUTH, &leg).await;
+    assert_eq!(reply.error, "");
+    assert!(reply.extra.connect_addresses.is_empty());
+    assert_eq!(running.bindings.connections(), 2);
+
+    let mut want = BindRequest {
+        proto: "tcp".into(),
+        ..BindRequest::default()
+    };
+    let bound: BindReply = ask(&first, StreamType::BIND, &want).await;
+    want.id = bound.id.clone();
+    want.extra.token = bound.extra.token;
+    let again: BindReply = ask(&second, StreamType::BIND, &want).await;
+    assert_eq!((&again.id, &again.url), (&bound.id, &bound.url));
+    // Streams are spread over both.
+    for _ in 0..2 {
+        let opened = (running.dial(&bound.id).await, running.dial(&bound.id).await);
+        let arrived = soon(async { tokio::join!(first.accept(), second.accept()) }).await;
+        assert!(arrived.0.is_some() && arrived.1.is_some());
+        drop(opened);
+    }
+    // One goes: nothing has ended. The other goes: the session has, once.
+    first.hang_up();
+    soon(async {
+        while running.bindings.connections() > 1 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    assert_eq!(running.bindings.count(&bound.id), 1);
+    assert!(running.seen.borrow().ends.is_empty());
+    second.hang_up();
+    let seen = running.until(|seen| !seen.ends.is_empty()).await;
+    assert_eq!(seen.ends, [EndReason::Closed]);
+}
+
+#[tokio::test]
+async fn who_is_dismissed_hears_why_of_every_endpoint() {
+    let mut running = start().await;
+    let (session, reply) = running.admitted("").await;
+    let want = BindRequest {
+        proto: "tcp".into(),
+        ..BindRequest::default()
+    };
+    let mut bound = Vec::new();
+    for _ in 0..3 {
+        let one: BindReply = ask(&session, StreamType::BIND, &want).await;
+        bound.push(one.id);
+    }
+    bound.sort();
+    let bindings = Arc::clone(&running.bindings);
+    let deleted = Refusal::of(const { Code::new(300) });
+    let hearing = async {
+        let mut heard = Vec::new();
+        while let Some(mut stream) = session.accept().await {
+            // It never ends the stream, which holds nobody up.
+            let mut bytes = Vec::new();
+            while stream.read_buf(&mut bytes).await.unwrap_or(0) > 0 {}
+            assert_eq!(bytes[..4], StreamType::STOP_ENDPOINT.to_bytes());
+            let request: StopEndpointRequest =
+                wire::parse(serde_json::from_slice(&bytes[4..]).unwrap()).unwrap();
+            assert_eq!(request.error_code, "ERR_NGROK_300");
+            heard.push((request.id, stream));
+        }
+        heard
+    };
+    let dismissing = bindings.dismiss(&reply.client_id, "credential deleted", &deleted);
+    let (was_connected, heard) = soon(async { tokio::join!(dismissing, hearing) }).await;
+    assert!(was_connected);
+    let mut heard: Vec<String> = heard.into_iter().map(|(id, _)| id).collect();
+    heard.sort();
+    assert_eq!(heard, bound);
+    let seen = running.until(|seen| !seen.ends.is_empty()).await;
+    assert_eq!(seen.ends, [EndReason::Stopped("credential deleted".into())]);
+}
+
+#[tokio::test]
 async fn agents_of_one_endpoint_share_its_connections() {
     let mut running = start().await;
     let mut sessions = Vec::new();
@@ -609,7 +703,7 @@ async fn an_endpoint_that_is_taken_away_is_gone_before_its_agent_knows() {
     let stop = StopEndpointRequest {
         id: bound.id.clone(),
         message: "deleted".into(),
-        error_code: String::new(),
+        error_code: "ERR_NGROK_319".into(),
     };
     let bindings = Arc::clone(&running.bindings);
     let hearing = async {
@@ -620,7 +714,8 @@ async fn an_endpoint_that_is_taken_away_is_gone_before_its_agent_knows() {
         stream.shutdown().await.unwrap();
         stream.read_to_end(&mut Vec::new()).await.unwrap();
     };
-    let telling = bindings.stop_endpoint(&stop);
+    let deleted = Refusal::new(const { Code::new(319) }, "deleted");
+    let telling = bindings.stop_endpoint(&stop.id, &deleted);
     soon(async { tokio::join!(telling, hearing) }).await;
     // Its Unbind may follow, and is no mistake.
     let unbind = UnbindRequest { id: bound.id };

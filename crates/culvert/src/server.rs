@@ -242,7 +242,8 @@ impl Server {
                 bindings,
                 settings.region.clone(),
             );
-            let server = Arc::new(server);
+            let addresses = settings.agents.connect_addresses.clone();
+            let server = Arc::new(server.with_connect_addresses(addresses));
             tunnel = Some(server.clone());
             if !settings.agents.addr.is_empty() {
                 let listener = listen("agents.addr", &settings.agents.addr, &inherited).await?;

@@ -58,7 +58,9 @@ impl Control {
             let ty = &tunnel_session::TYPE;
             (ty.stored_id_of(id), id.at())
         });
-        let session = described(agents, &caller, &hello);
+        let now = self.clock.now();
+        let expires_at = expiry(&hello.proof);
+        let session = described(agents, &caller, &hello, expires_at);
         // One that comes back at the same moment as it is ended waits for that.
         let _turn = cx.turns.of(&session_id).await;
         if let Err(refusal) = self.may_begin(&cx, agents, &session_id, &hello).await? {
@@ -78,19 +80,26 @@ impl Control {
             session_id,
             account_name,
             plan_name: String::new(),
-            duration: None,
+            duration: expires_at.map(|at| at.since(now)),
         })
     }
 
     /// Who an agent acts as, by what it shows. Codes 103, 105, 107, 636, 1102 and 4018.
     async fn known_agent(&self, proof: &Proof) -> Result<Caller, Error> {
-        const UNKNOWN_KEY: Code = Code::new(107);
+        const UNKNOWN_KEY: Code = Code::new(1102);
         let (document, credential) = match proof {
             Proof::Token(token) => self.credential_of_token(token.reveal()).await?,
             Proof::PublicKey(fingerprint) => {
-                let document = ssh_public_key::find(&self.store, fingerprint).await?;
+                let document = ssh_public_key::find(&self.store, fingerprint, false).await?;
+                let document = document.ok_or_else(|| Refusal::of(UNKNOWN_KEY))?;
+                let credential: Credential = stored::read(&document)?;
+                (document, credential)
+            }
+            Proof::Certificate { authority, .. } => {
+                let document = ssh_public_key::find(&self.store, authority, true).await?;
                 let document = document.ok_or_else(|| {
-                    Refusal::new(UNKNOWN_KEY, "The SSH public key is not known here.")
+                    let why = "The authority of the SSH certificate is not registered here.";
+                    Refusal::new(UNKNOWN_KEY, why)
                 })?;
                 let credential: Credential = stored::read(&document)?;
                 (document, credential)
@@ -231,12 +240,14 @@ impl Control {
             endpoints: BTreeSet::new(),
             leaving: None,
             cut: None,
+            asked: None,
         };
         let is_known = {
             let mut sessions = agents.lock();
             match sessions.get_mut(id) {
                 Some(known) => {
                     known.leaving = None;
+                    known.asked = None;
                     true
                 }
                 None => {
@@ -342,7 +353,22 @@ fn head(id: &str, caller: &Caller, started_at: Timestamp) -> Head {
     }
 }
 
-fn described(agents: &Agents, caller: &Caller, hello: &Hello) -> TunnelSession {
+/// When a session ends at the latest: with the certificate that was shown for it.
+fn expiry(proof: &Proof) -> Option<Timestamp> {
+    match proof {
+        Proof::Certificate { valid_until, .. } => valid_until
+            .and_then(|seconds| i64::try_from(seconds).ok())
+            .map(Timestamp::from_unix_seconds),
+        Proof::Token(_) | Proof::PublicKey(_) => None,
+    }
+}
+
+fn described(
+    agents: &Agents,
+    caller: &Caller,
+    hello: &Hello,
+    expires_at: Option<Timestamp>,
+) -> TunnelSession {
     let about = &hello.about;
     let settings = &agents.settings;
     let first_name = settings.names.first().cloned().unwrap_or_default();
@@ -361,6 +387,7 @@ fn described(agents: &Agents, caller: &Caller, hello: &Hello) -> TunnelSession {
         arch: cut(&about.arch, WORD_BYTES_MAX),
         region: settings.region.clone(),
         transport: hello.transport.name().to_owned(),
+        expires_at,
         run: agents.run.clone(),
     }
 }

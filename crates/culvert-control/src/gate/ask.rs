@@ -1,12 +1,12 @@
 //! What callers of the management API ask of agents (contract: management API 2.17).
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use culvert_base::{Code, Refusal};
 use culvert_tunnel::server::{Command, CommandError};
 use culvert_tunnel::wire::UpdateRequest;
 
-use super::STOP_TIME;
+use super::{Agents, STOP_TIME};
 use crate::resource::tunnel_session::TunnelSession;
 use crate::{Control, Error};
 
@@ -14,6 +14,8 @@ use crate::{Control, Error};
 pub(crate) const CREDENTIAL_DELETED: &str = "credential deleted";
 /// Why a session ended that a caller stopped.
 const STOPPED: &str = "stopped by a call of the API";
+/// For an agent that does as it was asked to end its connection.
+const DONE_WITHIN: Duration = Duration::from_secs(60);
 
 /// What an agent can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +32,15 @@ impl Request {
             Self::Restart => (const { Code::new(804) }, const { Code::new(808) }),
             Self::Stop => (const { Code::new(805) }, const { Code::new(807) }),
             Self::Update => (const { Code::new(806) }, const { Code::new(809) }),
+        }
+    }
+
+    /// Why a session ended whose agent did so.
+    const fn reason(self) -> &'static str {
+        match self {
+            Self::Restart => "restarted by a call of the API",
+            Self::Stop => STOPPED,
+            Self::Update => "updated by a call of the API",
         }
     }
 
@@ -71,7 +82,13 @@ impl Control {
         }
         let (cannot, failed) = request.codes();
         let refuse = |code, why: CommandError| Refusal::new(code, sentence(&why.to_string()));
-        match agents.bindings.command(id, &request.command()).await {
+        // Some agents are gone before their answer was read.
+        agents.ask(id, Some((Instant::now() + DONE_WITHIN, request.reason())));
+        let done = agents.bindings.command(id, &request.command()).await;
+        if done.is_err() {
+            agents.ask(id, None);
+        }
+        match done {
             Ok(()) => {}
             Err(why @ CommandError::Unsupported(_)) => return Err(refuse(cannot, why).into()),
             Err(why @ CommandError::Failed(_)) => return Err(refuse(failed, why).into()),
@@ -87,6 +104,14 @@ impl Control {
             agents.woken.notify_one();
         }
         Ok(())
+    }
+}
+
+impl Agents {
+    fn ask(&self, id: &str, asked: Option<(Instant, &'static str)>) {
+        if let Some(live) = self.lock().get_mut(id) {
+            live.asked = asked;
+        }
     }
 }
 

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use culvert_base::{BoxFuture, Code, Fault, Ksuid, Refusal, Timestamp};
-use culvert_store::{Changes, CommitError, Told};
+use culvert_store::{Changes, CommitError, Document, Told};
 use culvert_tunnel::server::{
     Binding, Bindings, EndReason, Gate, Grant, Hello, SessionEnd, Wanted,
 };
@@ -34,9 +34,11 @@ use tracing::{error, info, warn};
 
 use crate::authority;
 use crate::mirror::Mirror;
+use crate::resource::endpoint::Endpoint;
 use crate::resource::tunnel_session::TunnelSession;
 use crate::resource::{
-    agent_ingress, endpoint, ssh_public_key, tunnel, tunnel_credential, tunnel_session,
+    agent_ingress, endpoint, reserved_addr, reserved_domain, ssh_public_key, tunnel,
+    tunnel_credential, tunnel_session,
 };
 use crate::service::RUNS_MAX;
 use crate::{Caller, Control, Error, OwnerKind, Role, stored};
@@ -88,6 +90,8 @@ struct Live {
     leaving: Option<(Instant, EndReason)>,
     /// When it is to be cut, if it has not ended by then, and why.
     cut: Option<(Instant, &'static str)>,
+    /// What an end until then comes of, because its agent was asked for it.
+    asked: Option<(Instant, &'static str)>,
 }
 
 impl Agents {
@@ -138,6 +142,10 @@ impl ResolvesServerCert for Resolver {
 struct Seen {
     credentials: Mirror<()>,
     keys: Mirror<()>,
+    domains: Mirror<()>,
+    addresses: Mirror<()>,
+    /// Endpoints of agents of this run, by what they hold.
+    holders: Mirror<Option<Holder>>,
     /// Domains, and the certificates that were issued for them.
     ingresses: Mirror<Option<(String, Option<String>)>>,
     /// Issued certificates in use, by id; one never changes.
@@ -146,6 +154,15 @@ struct Seen {
     certificate: (Vec<String>, Timestamp),
     /// When runs were last looked at.
     runs_at: Option<Instant>,
+}
+
+/// An endpoint of an agent that is below a reservation of its account.
+#[derive(Debug)]
+struct Holder {
+    endpoint_id: String,
+    session_id: String,
+    /// Of a domain or an address.
+    reservation_id: String,
 }
 
 impl Control {
@@ -211,12 +228,23 @@ impl Control {
             .filter(|(_, live)| !seen.knows(&live.credential_id))
             .map(|(id, _)| id.clone())
             .collect();
+        let mut dismissing = JoinSet::new();
         for id in revoked {
-            if !agents.bindings.hang_up(&id, ask::CREDENTIAL_DELETED) {
+            let bindings = Arc::clone(&agents.bindings);
+            dismissing.spawn(async move {
+                const DELETED: Code = Code::new(300);
+                let (why, told) = (ask::CREDENTIAL_DELETED, Refusal::of(DELETED));
+                let was_connected = bindings.dismiss(&id, why, &told).await;
+                (id, was_connected)
+            });
+        }
+        for (id, was_connected) in dismissing.join_all().await {
+            if !was_connected {
                 let reason = EndReason::Stopped(ask::CREDENTIAL_DELETED.into());
                 agents.leave(&id, Instant::now(), reason);
             }
         }
+        self.withdraw_unreserved(agents, seen).await?;
         if seen
             .runs_at
             .is_none_or(|at| at.elapsed() >= runs::LOOK_EVERY)
@@ -226,6 +254,38 @@ impl Control {
             self.look_at_runs(agents).await?;
         }
         self.renew_certificate(agents, seen).await
+    }
+
+    /// Takes endpoints offline whose reservation was given up: somebody else may have it now.
+    async fn withdraw_unreserved(&self, agents: &Agents, seen: &mut Seen) -> Result<(), Fault> {
+        const NO_DOMAIN: Code = Code::new(319);
+        const NO_ADDRESS: Code = Code::new(307);
+        // In this order: an endpoint that is seen has a reservation that is.
+        seen.holders
+            .refresh(&self.store, |document| holder(&document, &agents.run))
+            .await?;
+        seen.domains.refresh(&self.store, |_| ()).await?;
+        seen.addresses.refresh(&self.store, |_| ()).await?;
+        let is_reserved = |holder: &&Holder| {
+            let id = &holder.reservation_id;
+            seen.domains.contains(id) || seen.addresses.contains(id)
+        };
+        for holder in seen.holders.made().flatten() {
+            if is_reserved(&holder) {
+                continue;
+            }
+            self.unbind_endpoint(&holder.session_id, &holder.endpoint_id)
+                .await?;
+            let is_address = holder
+                .reservation_id
+                .starts_with(reserved_addr::TYPE.id_prefix);
+            let code = if is_address { NO_ADDRESS } else { NO_DOMAIN };
+            agents
+                .bindings
+                .stop_endpoint(&holder.endpoint_id, &Refusal::of(code))
+                .await;
+        }
+        Ok(())
     }
 
     /// Puts another certificate in place when names have come or it is old.
@@ -395,6 +455,9 @@ impl Seen {
         Self {
             credentials: Mirror::of(tunnel_credential::TYPE.kind),
             keys: Mirror::of(ssh_public_key::TYPE.kind),
+            domains: Mirror::of(reserved_domain::TYPE.kind),
+            addresses: Mirror::of(reserved_addr::TYPE.kind),
+            holders: Mirror::of(endpoint::TYPE.kind),
             ingresses: Mirror::of(agent_ingress::TYPE.kind),
             issued: BTreeMap::new(),
             certificate: (Vec::new(), Timestamp::from_unix_seconds(0)),
@@ -407,6 +470,17 @@ impl Seen {
     }
 }
 
+/// The reservation below which an endpoint is served by an agent of this run.
+fn holder(document: &Document, run: &str) -> Option<Holder> {
+    let endpoint: Endpoint = stored::read(document).ok()?;
+    let served = endpoint.served().filter(|served| served.run == run)?;
+    Some(Holder {
+        endpoint_id: document.head.id.clone(),
+        session_id: served.session_id.clone(),
+        reservation_id: endpoint.reservation()?.to_owned(),
+    })
+}
+
 impl Agents {
     /// A session has no connection, and is over at `at` unless it comes back.
     fn leave(&self, id: &str, at: Instant, reason: EndReason) {
@@ -414,6 +488,12 @@ impl Agents {
             live.leaving = Some((at, reason));
         }
         self.woken.notify_one();
+    }
+
+    /// Why a session ends now, if its agent was asked to end it a little while ago.
+    fn asked(&self, id: &str) -> Option<&'static str> {
+        let asked = self.lock().get(id)?.asked;
+        asked.and_then(|(until, why)| (Instant::now() < until).then_some(why))
     }
 
     fn next_deadline(&self) -> Instant {
@@ -501,12 +581,16 @@ impl Gate for Control {
         Box::pin(async move {
             let Some(agents) = &self.agents else { return };
             let id = &end.grant.session_id;
-            if end.reason.may_pass() {
-                agents.leave(id, Instant::now() + GRACE, end.reason);
+            let reason = match agents.asked(id) {
+                Some(why) if end.reason.may_pass() => EndReason::Stopped(why.into()),
+                _ => end.reason,
+            };
+            if reason.may_pass() {
+                agents.leave(id, Instant::now() + GRACE, reason);
                 return;
             }
-            agents.leave(id, Instant::now(), end.reason.clone());
-            self.end_session(id, &end.reason).await;
+            agents.leave(id, Instant::now(), reason.clone());
+            self.end_session(id, &reason).await;
         })
     }
 }

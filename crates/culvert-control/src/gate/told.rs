@@ -154,7 +154,7 @@ fn told(
         arch: &session.arch,
         transport: &session.transport,
         started_at: head.created_at,
-        expires_at: None,
+        expires_at: session.expires_at,
         stopped_at,
         deprecated: None,
         error,

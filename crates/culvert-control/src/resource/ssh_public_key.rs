@@ -1,7 +1,8 @@
 //! SSH public key: what a client of reverse SSH tunnels shows to be known (contract: management API
 //! 2.13, where it is called an SSH credential).
 //!
-//! A key belongs to one owner of the whole installation: the key alone tells who connects.
+//! A key belongs to one owner of the whole installation: the key alone tells who connects. One that is
+//! registered as an authority does not log in itself; certificates that it signed do.
 
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp};
 use culvert_store::{Document, Head, Key, OnDelete, Ref, Store};
@@ -13,14 +14,17 @@ use crate::acl::Acl;
 use crate::cx::Cx;
 use crate::input;
 use crate::listfilter::{self, Field, Shape, field};
-use crate::ssh::PublicKey;
-use crate::stored::Format;
+use crate::ssh::{Algorithm, PublicKey};
+use crate::stored::{self, Format};
 use crate::{Error, owner};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<SshPublicKey>();
 
 /// Name of the unique value: the key without its comment.
 const KEY: &str = "fingerprint";
+
+/// What stands before an authority's key, as in a file of authorized keys.
+const AUTHORITY: &str = "cert-authority";
 
 /// The stored form.
 #[derive(Debug, Deserialize, Serialize)]
@@ -31,6 +35,9 @@ pub(crate) struct SshPublicKey {
     public_key: String,
     /// Of the key without its comment.
     fingerprint: String,
+    /// Whether certificates that it signed log in, and not the key itself.
+    #[serde(default)]
+    is_authority: bool,
     description: Description,
     metadata: Metadata,
     acl: Acl,
@@ -47,7 +54,9 @@ pub(crate) struct Create {
     /// Anything to be kept beside it. At most 4096 bytes.
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
-    /// One line as in a `.pub` file of OpenSSH, of the kind rsa, ecdsa or ed25519. Required.
+    /// One line as in a `.pub` file of OpenSSH, of the kind rsa, ecdsa or ed25519. With `cert-authority`
+    /// and a blank before it, certificates of users that this key signed log in, and not the key itself;
+    /// it must be of the kind ecdsa or ed25519. Required.
     #[schemars(length(min = 1, max = 8192))]
     public_key: String,
     /// What may be bound with it: each `*`, or `bind:` and a domain, `*.` and a domain, `host:port`,
@@ -129,8 +138,16 @@ impl Resource for SshPublicKey {
         if input.public_key.trim().is_empty() {
             return Err(Refusal::of(MISSING).into());
         }
-        let key = PublicKey::parse(&input.public_key)
+        let line = input.public_key.trim_start();
+        let authority = line
+            .strip_prefix(AUTHORITY)
+            .filter(|rest| rest.starts_with([' ', '\t']));
+        let key = PublicKey::parse(authority.unwrap_or(line))
             .map_err(|bad| Refusal::new(BAD, bad.to_string()))?;
+        if authority.is_some() && key.algorithm == Algorithm::Rsa {
+            let why = "An authority's key must be of the kind ecdsa or ed25519.";
+            return Err(Refusal::new(BAD, why).into());
+        }
         // Of two creations at the same moment one is decided again and finds the other here.
         if let Some(other) = cx.store.find(Self::KIND, KEY, &key.fingerprint).await? {
             let is_here = other.head.account == cx.caller.account;
@@ -140,8 +157,9 @@ impl Resource for SshPublicKey {
         Ok(Draft::of(Self {
             format: Format,
             owner_id: owner::named(cx, &input.owner_id).await?,
-            public_key: input.public_key,
+            is_authority: authority.is_some(),
             fingerprint: key.fingerprint,
+            public_key: input.public_key,
             description: input.description,
             metadata: input.metadata,
             acl: input.acl,
@@ -186,7 +204,15 @@ impl Resource for SshPublicKey {
     }
 }
 
-/// The key with this fingerprint, whoever has it.
-pub(crate) async fn find(store: &Store, fingerprint: &str) -> Result<Option<Document>, Fault> {
-    store.find(TYPE.kind, KEY, fingerprint).await
+/// The key with this fingerprint, whoever has it; an authority's or a client's own.
+pub(crate) async fn find(
+    store: &Store,
+    fingerprint: &str,
+    is_authority: bool,
+) -> Result<Option<Document>, Fault> {
+    let Some(document) = store.find(TYPE.kind, KEY, fingerprint).await? else {
+        return Ok(None);
+    };
+    let key: SshPublicKey = stored::read(&document)?;
+    Ok((key.is_authority == is_authority).then_some(document))
 }

@@ -41,6 +41,9 @@ pub(crate) struct TunnelSession {
     pub(crate) region: String,
     /// As events name it: `muxado` or `ssh`.
     pub(crate) transport: String,
+    /// When it ends at the latest, where its credential has an end.
+    #[serde(default)]
+    pub(crate) expires_at: Option<Timestamp>,
     /// The run of a server that the agent is connected to.
     pub(crate) run: String,
 }

@@ -163,7 +163,7 @@ pub(super) async fn who_is_not_let_in_is_told_why() {
         proof: Proof::PublicKey("SHA256:nobody".into()),
         ..hello("")
     };
-    assert_eq!(open.admit(unknown_key).await.unwrap_err(), 107);
+    assert_eq!(open.admit(unknown_key).await.unwrap_err(), 1102);
     // Nobody of any account is told of.
     let (events, seq) = house.told_after(0).await;
     let sessions = |events: &[Value]| -> Vec<Value> {

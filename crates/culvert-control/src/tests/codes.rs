@@ -688,7 +688,8 @@ const OF_AGENTS: &[u16] = &[109, 301, 324, 332, 333, 800, 801, 802, 811, 812];
 
 /// The codes that clients of SSH are answered; the tests of `culvert-ssh` reach them.
 const OF_SSH: &[u16] = &[
-    1102, 1105, 1106, 1107, 1108, 1109, 1111, 1112, 1114, 1116, 1117, 1123,
+    1100, 1101, 1104, 1105, 1106, 1107, 1108, 1109, 1111, 1112, 1114, 1115, 1116, 1117, 1118, 1119,
+    1120, 1123,
 ];
 
 /// The codes of what an agent did not do; the suite of the whole server reaches them with agents that

@@ -108,11 +108,16 @@ impl Wanted {
         self.remote_addr = address;
     }
 
-    /// Whether a name was given by a flag.
-    pub fn is_named(&self) -> bool {
-        [&self.url, &self.host, &self.subdomain, &self.remote_addr]
-            .into_iter()
-            .any(|name| !name.is_empty())
+    /// The flags that say where to listen, those that were given.
+    pub fn named_by(&self) -> impl Iterator<Item = &'static str> {
+        [
+            ("remote-addr", &self.remote_addr),
+            ("hostname", &self.host),
+            ("subdomain", &self.subdomain),
+            ("url", &self.url),
+        ]
+        .into_iter()
+        .filter_map(|(flag, name)| (!name.is_empty()).then_some(flag))
     }
 
     /// A value of the options by its name on the wire.

@@ -136,6 +136,17 @@ impl Bindings {
         !sessions.is_empty()
     }
 
+    /// The endpoints of a session that it alone serves.
+    pub(crate) fn endpoints_of(&self, session_id: &str) -> Vec<String> {
+        let is_its = |(leg, _): &(Leg, Session)| leg.session_id == session_id;
+        self.lock()
+            .endpoints
+            .iter()
+            .filter(|(_, endpoint)| endpoint.served_by.iter().all(is_its))
+            .map(|(id, _)| id.clone())
+            .collect()
+    }
+
     /// A connection of a session begins. The one it replaces, if any, is ended, and serves nothing
     /// from now on.
     pub(crate) fn enter(

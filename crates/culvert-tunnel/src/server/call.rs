@@ -55,13 +55,12 @@ pub(crate) async fn request(stream: &mut Stream, patience: Patience) -> Result<V
             }
             bytes.extend_from_slice(&piece);
             match object.scan(&bytes) {
+                Scanned::Whole(length) if length > patience.bytes => return Err(too_long()),
                 Scanned::Whole(length) => {
                     return serde_json::from_slice(&bytes[..length]).map_err(|_| unreadable());
                 }
                 Scanned::Nonsense => return Err(unreadable()),
-                Scanned::Part if bytes.len() > patience.bytes => {
-                    return Err(Refusal::of(const { Code::new(812) }));
-                }
+                Scanned::Part if bytes.len() > patience.bytes => return Err(too_long()),
                 Scanned::Part => {}
             }
         }
@@ -69,6 +68,10 @@ pub(crate) async fn request(stream: &mut Stream, patience: Patience) -> Result<V
     tokio::time::timeout(patience.time, reading)
         .await
         .unwrap_or_else(|_| Err(unreadable()))
+}
+
+fn too_long() -> Refusal {
+    Refusal::of(const { Code::new(812) })
 }
 
 fn unreadable() -> Refusal {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use culvert_base::Refusal;
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 use tokio::task::JoinSet;
@@ -16,6 +17,9 @@ const ANSWER: Patience = Patience {
     bytes: 64 << 10,
     time: Duration::from_secs(5),
 };
+
+/// For an agent to hear that an endpoint of its is gone.
+const HEARD_WITHIN: Duration = Duration::from_millis(300);
 
 /// Something an agent can be asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,16 +120,43 @@ impl Bindings {
         }
     }
 
-    /// Takes an endpoint from every agent that serves it, at once, and then tells them so. Streams
-    /// that are open run to their end. Nobody answers; what is waited for is that they have heard.
-    pub async fn stop_endpoint(&self, request: &StopEndpointRequest) {
+    /// Takes an endpoint from every agent that serves it, at once, and then tells them why. Streams
+    /// that are open run to their end. Nobody answers; what is waited for, a moment at most, is that
+    /// they have heard.
+    pub async fn stop_endpoint(&self, id: &str, why: &Refusal) {
+        self.stop_endpoints([id.to_owned()], why).await;
+    }
+
+    /// Ends every connection of a session, as [`Self::hang_up`], after its agent was told of each of
+    /// its endpoints why it is gone: an agent comes back to a connection that only ends. `false` if
+    /// the session has none.
+    pub async fn dismiss(&self, session_id: &str, why: &str, told: &Refusal) -> bool {
+        if !self.is_connected(session_id) {
+            return false;
+        }
+        self.stop_endpoints(self.endpoints_of(session_id), told)
+            .await;
+        self.hang_up(session_id, why)
+    }
+
+    async fn stop_endpoints(&self, ids: impl IntoIterator<Item = String>, why: &Refusal) {
         let mut telling = JoinSet::new();
-        for session in self.forget_endpoint(&request.id) {
-            let first = wire::call(StreamType::STOP_ENDPOINT, request);
-            if let Ok(stream) = session.open(first) {
-                telling.spawn(call::answer(stream, b""));
+        for id in ids {
+            let sessions = self.forget_endpoint(&id);
+            let request = StopEndpointRequest {
+                id,
+                message: why.message.clone().into_owned(),
+                error_code: why.code.map(|code| code.to_string()).unwrap_or_default(),
+            };
+            for session in sessions {
+                let first = wire::call(StreamType::STOP_ENDPOINT, &request);
+                if let Ok(stream) = session.open(first) {
+                    telling.spawn(call::answer(stream, b""));
+                }
             }
         }
-        telling.join_all().await;
+        // Some agents never end such a stream.
+        let told = tokio::time::timeout(HEARD_WITHIN, telling.join_all()).await;
+        drop(told);
     }
 }

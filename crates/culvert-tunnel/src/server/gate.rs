@@ -73,6 +73,14 @@ pub enum Proof {
     /// A public key whose private half signed the connection: `SHA256:` and the digest in base64, as
     /// `ssh-keygen -l` prints it.
     PublicKey(String),
+    /// A certificate whose key signed the connection. What it demands of the connection was seen to by
+    /// whoever took it.
+    Certificate {
+        /// The authority's public key that signed it, as in [`Self::PublicKey`].
+        authority: String,
+        /// When it ends, in seconds of Unix time; `None` if it never does.
+        valid_until: Option<u64>,
+    },
 }
 
 /// An agent that says who it is.

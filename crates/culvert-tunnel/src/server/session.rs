@@ -25,8 +25,8 @@ use super::pace::Pace;
 use crate::driver::{self, Session, Stream};
 use crate::wire::{
     self, AuthReply, AuthReplyExtra, AuthRequest, BindReply, BindReplyExtra, BindRequest,
-    LabelledReply, LabelledRequest, Outcome, PatchRequest, ServerInfoReply, StreamType,
-    UnbindRequest,
+    ConnectAddress, LabelledReply, LabelledRequest, Outcome, PatchRequest, ServerInfoReply,
+    StreamType, UnbindRequest,
 };
 
 /// For a stranger to become an agent.
@@ -57,6 +57,7 @@ pub struct Server {
     gate: Arc<dyn Gate>,
     bindings: Arc<Bindings>,
     region: String,
+    connect_addresses: Vec<String>,
     pace: Pace,
     meters: Meters,
 }
@@ -74,8 +75,19 @@ impl Server {
             gate,
             bindings,
             region,
+            connect_addresses: Vec::new(),
             pace: Pace::default(),
             meters: Meters::default(),
+        }
+    }
+
+    /// Offers agents that can have several connections these addresses for them, each `host:port`. All
+    /// must lead to this server; the first stands for the one that the agent dialled.
+    #[must_use]
+    pub fn with_connect_addresses(self, connect_addresses: Vec<String>) -> Self {
+        Self {
+            connect_addresses,
+            ..self
         }
     }
 
@@ -239,7 +251,7 @@ impl Connection {
                     expires = grant.duration.map(|duration| Instant::now() + duration);
                     let it = self.enter(grant, &auth);
                     self.beat();
-                    let reply = wire::reply(&self.welcome(&it.grant));
+                    let reply = wire::reply(&self.welcome(&it.grant, auth.extra.leg));
                     admitted = Some(it);
                     tasks.spawn(async move {
                         call::answer(stream, &reply).await;
@@ -291,7 +303,16 @@ impl Connection {
         })
     }
 
-    fn welcome(&self, grant: &Grant) -> AuthReply {
+    fn welcome(&self, grant: &Grant, leg: u32) -> AuthReply {
+        // Only the first connection looks for others.
+        let offered = match leg {
+            0 => &self.server.connect_addresses[..],
+            _ => &[],
+        };
+        let connect_addresses = offered.iter().map(|address| ConnectAddress {
+            region: self.server.region.clone(),
+            server_addr: address.clone(),
+        });
         AuthReply {
             version: wire::VERSION.into(),
             client_id: grant.session_id.clone(),
@@ -305,6 +326,7 @@ impl Connection {
                 session_duration: grant
                     .duration
                     .map_or(0, |duration| i64::try_from(duration.as_secs()).unwrap_or(0)),
+                connect_addresses: connect_addresses.collect(),
                 agent_session_id: grant.session_id.clone(),
                 ..AuthReplyExtra::default()
             },

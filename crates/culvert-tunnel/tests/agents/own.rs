@@ -4,13 +4,12 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use culvert_base::{Secret, SeededEntropy, SystemClock};
+use culvert_base::{Code, Refusal, Secret, SeededEntropy, SystemClock};
 use culvert_tunnel::client::{
     Agent, AgentError, Dialing, Endpoint, Event, Exchanges, FLAGS, Protocol, ReplayError, Settings,
     Status, TlsEnd, Upstream, UpstreamTrust, Wanted,
 };
 use culvert_tunnel::server::{Command, EndReason};
-use culvert_tunnel::wire::StopEndpointRequest;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
@@ -198,12 +197,8 @@ async fn commands_of_the_server_are_followed() {
     expect_echo(running.dial(&status.endpoints[0].id).await, 1000).await;
 
     for endpoint in &status.endpoints {
-        let request = StopEndpointRequest {
-            id: endpoint.id.clone(),
-            message: "deleted".into(),
-            error_code: String::new(),
-        };
-        soon(bindings.stop_endpoint(&request)).await;
+        let deleted = Refusal::new(const { Code::new(319) }, "deleted");
+        soon(bindings.stop_endpoint(&endpoint.id, &deleted)).await;
     }
     let error = own.ended().await.unwrap_err();
     assert!(

@@ -96,6 +96,7 @@ pub fn load(
         &mut settings.edge.trusted_proxies,
         &mut settings.edge.proxy_protocol_from,
         &mut settings.agents.names,
+        &mut settings.agents.connect_addresses,
         &mut settings.acme.challenges,
         &mut settings.events.redact_headers,
         &mut settings.destinations.allow_networks,

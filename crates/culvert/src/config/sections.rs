@@ -141,6 +141,10 @@ pub struct Agents {
     /// authority. It holds `connect.` and `edge.domain`, `edge.domain`, the name of the node,
     /// `localhost` and its addresses, and the domains of agent ingresses.
     pub names: Vec<String>,
+    /// Addresses, `host:port`, that agents which can have several connections at once (Go, with
+    /// multi-leg) are offered for them; at least two, all of this process. The first stands for the one
+    /// that the agent dialled. Empty: one connection each.
+    pub connect_addresses: Vec<String>,
 }
 
 impl Default for Agents {
@@ -151,6 +155,7 @@ impl Default for Agents {
             cert_file: String::new(),
             key_file: String::new(),
             names: Vec::new(),
+            connect_addresses: Vec::new(),
         }
     }
 }
@@ -167,6 +172,24 @@ impl Agents {
             if !is_address && culvert_base::net::HostName::parse(name).is_err() {
                 return Err(Invalid(format!(
                     "`agents.names` has `{name}`, which is neither a host name nor an address"
+                )));
+            }
+        }
+        if self.connect_addresses.len() == 1 {
+            return Err(Invalid(
+                "`agents.connect_addresses` must have two addresses at least, or none".into(),
+            ));
+        }
+        for address in &self.connect_addresses {
+            let parts = address.rsplit_once(':');
+            let is_place = parts.is_some_and(|(host, port)| {
+                let is_host = culvert_base::net::HostName::parse(host).is_ok()
+                    || host.parse::<std::net::Ipv4Addr>().is_ok();
+                is_host && port.parse::<u16>().is_ok_and(|port| port > 0)
+            });
+            if !is_place {
+                return Err(Invalid(format!(
+                    "`agents.connect_addresses` has `{address}`, which is not `host:port` with a host name"
                 )));
             }
         }

@@ -312,6 +312,12 @@ impl Endpoint {
         })
     }
 
+    /// Id of the reserved domain or address that it is below.
+    pub(crate) fn reservation(&self) -> Option<&str> {
+        let id = self.domain_id.as_ref().or(self.tcp_addr_id.as_ref());
+        id.map(String::as_str)
+    }
+
     /// What is known of the agent that serves it.
     pub(crate) fn served(&self) -> Option<&Served> {
         self.served.as_ref()
