@@ -1,8 +1,11 @@
 //! Agents at the real server: a published one, unmodified, from its first word to its last, and what the
 //! API and events tell of it.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,13 +19,14 @@ use ngrok::prelude::*;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::events_arrive::subscribe_debug;
 use crate::harness::{Backend, Harness, Receiver, backends, eventually};
 
 /// Fails instead of hanging.
-async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), future)
         .await
         .unwrap_or_else(|_| panic!("waited in vain: {what}"))
@@ -30,14 +34,14 @@ async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
 
 /// A service behind an agent: `/down/<n>` answers so many bytes, everything else how many came and
 /// their sum.
-struct Service {
-    address: SocketAddr,
+pub struct Service {
+    pub address: SocketAddr,
     _tasks: JoinSet<()>,
 }
 
 impl Service {
     /// One that says who it is in a header.
-    async fn named(name: &'static str) -> Self {
+    pub async fn named(name: &'static str) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut tasks = JoinSet::new();
@@ -58,7 +62,7 @@ impl Service {
         }
     }
 
-    fn url(&self) -> url::Url {
+    pub fn url(&self) -> url::Url {
         format!("http://{}", self.address).parse().unwrap()
     }
 }
@@ -68,6 +72,11 @@ async fn answer(
     name: &'static str,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let path = request.uri().path().to_owned();
+    // The status that is asked for.
+    let status = request.headers().get("x-answer");
+    let status = status
+        .map_or("200", |status| status.to_str().unwrap())
+        .to_owned();
     let body = match path.strip_prefix("/down/") {
         Some(length) => pattern(length.parse().unwrap()),
         None => {
@@ -82,11 +91,15 @@ async fn answer(
         }
     };
     let response = Response::builder().header("x-service", name);
-    Ok(response.body(Full::new(body.into())).unwrap())
+    let response = response.header("content-type", "text/plain");
+    Ok(response
+        .status(&*status)
+        .body(Full::new(body.into()))
+        .unwrap())
 }
 
 /// Bytes that show where they stand.
-fn pattern(length: usize) -> Vec<u8> {
+pub fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|at| (at * 31 + at / 977) as u8).collect()
 }
 
@@ -96,24 +109,49 @@ fn sum(bytes: &[u8]) -> u64 {
 }
 
 /// A way to the server that can be cut.
-struct Road {
-    address: SocketAddr,
+pub struct Road {
+    pub address: SocketAddr,
     travelled: Arc<Mutex<JoinSet<()>>>,
+    state: watch::Sender<Passage>,
     _tasks: JoinSet<()>,
 }
 
+/// What becomes of what travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passage {
+    Open,
+    Still,
+    Reset,
+}
+
 impl Road {
-    async fn to(target: SocketAddr) -> Self {
+    pub async fn to(target: SocketAddr) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let travelled: Arc<Mutex<JoinSet<()>>> = Arc::default();
         let connections = Arc::clone(&travelled);
         let mut tasks = JoinSet::new();
+        let (state, seen) = watch::channel(Passage::Open);
         tasks.spawn(async move {
             while let Ok((mut near, _)) = listener.accept().await {
+                let mut seen = seen.clone();
                 connections.lock().unwrap().spawn(async move {
-                    if let Ok(mut far) = TcpStream::connect(target).await {
-                        drop(copy_bidirectional(&mut near, &mut far).await);
+                    let Ok(mut far) = TcpStream::connect(target).await else {
+                        return;
+                    };
+                    let changed = tokio::select! {
+                        copied = copy_bidirectional(&mut near, &mut far) => {
+                            drop(copied);
+                            return;
+                        }
+                        changed = seen.wait_for(|seen| *seen != Passage::Open) => {
+                            changed.map(|seen| *seen)
+                        }
+                    };
+                    match changed {
+                        // Nothing passes, and nobody is told.
+                        Ok(Passage::Still) => std::future::pending().await,
+                        _ => far.set_zero_linger().unwrap(),
                     }
                 });
             }
@@ -121,27 +159,38 @@ impl Road {
         Self {
             address,
             travelled,
+            state,
             _tasks: tasks,
         }
     }
 
+    /// From now on nothing passes, or every connection is reset.
+    pub fn becomes(&self, passage: Passage) {
+        self.state.send_replace(passage);
+    }
+
     /// Breaks every connection.
-    fn cut(&self) {
+    pub fn cut(&self) {
         self.travelled.lock().unwrap().abort_all();
     }
 }
 
 /// A tunnel credential: its id and its token.
-async fn credential(culvert: &Harness, acl: Value) -> (String, String) {
+pub async fn credential(culvert: &Harness, acl: Value) -> (String, String) {
     let made = culvert.create("credentials", json!({"acl": acl})).await;
     let text = |field: &str| made[field].as_str().unwrap().to_owned();
     (text("id"), text("token"))
 }
 
-fn builder(culvert: &Harness, at: SocketAddr, token: &str) -> ngrok::session::SessionBuilder {
+pub fn builder(culvert: &Harness, at: SocketAddr, token: &str) -> ngrok::session::SessionBuilder {
+    builder_of(&culvert.settings.data_dir, at, token)
+}
+
+/// The same, for a server that keeps its data in a folder.
+pub fn builder_of(folder: &Path, at: SocketAddr, token: &str) -> ngrok::session::SessionBuilder {
     // Its library wants one provider of cryptography for the whole process.
     drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
-    let authority = std::fs::read(culvert.settings.data_dir.join("ca.pem")).unwrap();
+    let authority = std::fs::read(folder.join("ca.pem")).unwrap();
     let mut builder = ngrok::Session::builder();
     builder
         .server_addr(format!("localhost:{}", at.port()))
@@ -191,7 +240,7 @@ async fn post(at: SocketAddr, host: &str, body: &[u8]) -> (u16, Vec<u8>) {
     fetch(at, request, body).await
 }
 
-async fn list(culvert: &Harness, collection: &str) -> Vec<Value> {
+pub async fn list(culvert: &Harness, collection: &str) -> Vec<Value> {
     let answer = culvert
         .call(Method::GET, &format!("/{collection}"), None)
         .await;
@@ -519,12 +568,51 @@ async fn options_of_a_published_agent_act_like_every_policy() {
     culvert.stop().await;
 }
 
+/// Asks over and over until told to stop: how many answers came from each service, and what else came.
+async fn ask_until(
+    at: SocketAddr,
+    is_over: Arc<AtomicBool>,
+    answers: Arc<AtomicUsize>,
+    keeps: bool,
+) -> (BTreeMap<String, usize>, Vec<String>) {
+    let (mut by, mut failed) = (BTreeMap::new(), Vec::new());
+    let close = if keeps { "" } else { "connection: close\r\n" };
+    let request = format!("GET /down/100 HTTP/1.1\r\nhost: {HOST}\r\n{close}\r\n");
+    let mut stream = None;
+    while !is_over.load(Ordering::Relaxed) {
+        let mut open = match stream.take() {
+            Some(open) => open,
+            None => TcpStream::connect(at).await.unwrap(),
+        };
+        open.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        let is_whole = |answer: &[u8]| {
+            let head = answer.windows(4).position(|four| four == b"\r\n\r\n");
+            head.is_some_and(|head| answer.len() >= head + 4 + 100)
+        };
+        while !is_whole(&answer) && open.read_buf(&mut answer).await.unwrap_or(0) > 0 {}
+        let text = String::from_utf8_lossy(&answer).into_owned();
+        let service = text
+            .lines()
+            .find_map(|line| line.strip_prefix("x-service: "));
+        match service {
+            Some(name) if is_whole(&answer) => *by.entry(name.to_owned()).or_default() += 1,
+            _ => failed.push(text),
+        }
+        answers.fetch_add(1, Ordering::Relaxed);
+        if keeps && is_whole(&answer) {
+            stream = Some(open);
+        }
+    }
+    (by, failed)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn agents_at_one_url_share_the_load_and_one_that_goes_takes_nothing_along() {
     let culvert = Harness::start(&Backend::Sqlite).await;
     let (_, token) = credential(&culvert, json!([])).await;
     let mut pool = Vec::new();
-    for name in ["one", "two"] {
+    for name in ["one", "two", "three"] {
         let road = Road::to(culvert.agents).await;
         let service = Service::named(name).await;
         let builder = builder(&culvert, road.address, &token);
@@ -538,28 +626,47 @@ async fn agents_at_one_url_share_the_load_and_one_that_goes_takes_nothing_along(
         let tunnel = soon("an endpoint", tunnel).await.unwrap();
         pool.push((road, service, session, tunnel));
     }
-    let served_by = async || {
-        let request = format!("GET / HTTP/1.1\r\nhost: {HOST}\r\nconnection: close\r\n\r\n");
-        let mut stream = TcpStream::connect(culvert.http).await.unwrap();
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-        answer.contains("x-service: one")
-    };
-    let mut by_one = 0;
-    for _ in 0..10 {
-        by_one += u32::from(served_by().await);
+    let answers = Arc::new(AtomicUsize::new(0));
+    let is_over = Arc::new(AtomicBool::new(false));
+    let mut clients = JoinSet::new();
+    for nth in 0..16 {
+        let (is_over, answers) = (Arc::clone(&is_over), Arc::clone(&answers));
+        clients.spawn(ask_until(culvert.http, is_over, answers, nth % 2 == 0));
     }
-    assert_eq!(by_one, 5);
-    // The first agent is gone, its road with it, in the middle of it all.
-    let (road, ..) = pool.remove(0);
+    let more = async || {
+        let enough = answers.load(Ordering::Relaxed) + 300;
+        eventually("the clients are served", async || {
+            answers.load(Ordering::Relaxed) >= enough
+        })
+        .await;
+    };
+    more().await;
+    // The network of one breaks, and it does not come back.
+    let (road, one, its_session, its_tunnel) = pool.remove(0);
     road.cut();
     drop(road);
-    for _ in 0..50 {
-        served_by().await;
+    more().await;
+    // Another says goodbye.
+    let (_road, service, session, mut tunnel) = pool.remove(0);
+    soon("a clean end", tunnel.close()).await.unwrap();
+    more().await;
+    drop((one, its_session, its_tunnel, service, session, tunnel));
+    more().await;
+    is_over.store(true, Ordering::Relaxed);
+    let mut by = BTreeMap::<String, usize>::new();
+    for (of_one, failed) in soon("all clients", clients.join_all()).await {
+        assert_eq!(failed, Vec::<String>::new());
+        for (name, count) in of_one {
+            *by.entry(name).or_default() += count;
+        }
     }
-    assert!(!served_by().await);
+    // All had a share of it; the last had the most.
+    assert!(
+        ["one", "two", "three"].iter().all(|name| by[*name] > 20),
+        "{by:?}"
+    );
+    assert!(by["three"] > by["one"], "{by:?}");
+    println!("a pool of three that shrinks to one: {by:?}");
     culvert.stop().await;
 }
 

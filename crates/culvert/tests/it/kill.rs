@@ -25,6 +25,8 @@ pub struct Process {
     pub api: String,
     pub http: SocketAddr,
     pub https: SocketAddr,
+    /// Where agents dial, if they may.
+    pub agents: Option<SocketAddr>,
 }
 
 impl Process {
@@ -71,18 +73,18 @@ impl Process {
             .map(Result::unwrap)
             .find(|line| line.starts_with("culvert ready "));
         let line = line.expect("the server says that it is ready");
-        let part = |name: &str| {
+        let found = |name: &str| {
             let start = format!("{name}=");
-            line.split(' ')
-                .find_map(|part| part.strip_prefix(&start))
-                .unwrap()
-                .to_owned()
+            let mut parts = line.split(' ');
+            parts.find_map(|part| part.strip_prefix(&start))
         };
+        let part = |name: &str| found(name).unwrap().to_owned();
         Self {
             child,
             api: part("api"),
             http: part("http").parse().unwrap(),
             https: part("https").parse().unwrap(),
+            agents: found("agents").map(|address| address.parse().unwrap()),
         }
     }
 

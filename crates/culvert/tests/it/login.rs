@@ -15,14 +15,14 @@ use crate::events_arrive::subscribe_debug;
 use crate::harness::{Backend, Harness, Receiver, backends, eventually};
 
 /// The provider, as long as this is there.
-struct Provider {
-    issuer: String,
+pub struct Provider {
+    pub issuer: String,
     process: Child,
 }
 
 impl Provider {
     /// With a client that users may be sent back to at these addresses.
-    fn start(redirect_uris: &[String]) -> Option<Self> {
+    pub fn start(redirect_uris: &[String]) -> Option<Self> {
         let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/openid-provider");
         let has_curl = Command::new("curl").arg("--version").output().is_ok();
         // The script writes this copy last.
@@ -57,7 +57,7 @@ impl Drop for Provider {
 }
 
 /// A browser with a jar of its own.
-struct Browser {
+pub struct Browser {
     jar: PathBuf,
     ca: PathBuf,
     host: String,
@@ -66,14 +66,14 @@ struct Browser {
 
 /// The last answer of a chain of redirects.
 #[derive(Debug)]
-struct Page {
-    status: u16,
+pub struct Page {
+    pub status: u16,
     url: String,
     body: String,
 }
 
 impl Browser {
-    fn new(folder: &Path, name: &str, culvert: &Harness, host: &str) -> Self {
+    pub fn new(folder: &Path, name: &str, culvert: &Harness, host: &str) -> Self {
         Self {
             jar: folder.join(name),
             ca: culvert.settings.data_dir.join("ca.pem"),
@@ -120,7 +120,7 @@ impl Browser {
     }
 
     /// Opens a page, logging in on the way as the provider's forms ask.
-    async fn log_in(&self, target: &str, name: &str) -> Page {
+    pub async fn log_in(&self, target: &str, name: &str) -> Page {
         let mut page = self.open(&self.url(target), &["--location"]).await;
         for _ in 0..3 {
             if !page.url.contains("/interaction/") {
@@ -163,7 +163,7 @@ fn policy(issuer: &str) -> String {
     )
 }
 
-const HOST: &str = "app.culvert.localhost";
+pub const HOST: &str = "app.culvert.localhost";
 
 /// An endpoint behind the provider, live.
 async fn endpoint(culvert: &Harness, provider: &Provider, origin: &Receiver) -> Value {
@@ -175,7 +175,7 @@ async fn endpoint(culvert: &Harness, provider: &Provider, origin: &Receiver) -> 
     culvert.create("endpoints", body).await
 }
 
-fn callback(culvert: &Harness) -> String {
+pub fn callback(culvert: &Harness) -> String {
     let port = culvert.https.port();
     format!("https://{HOST}:{port}/culvert/oauth2/callback")
 }

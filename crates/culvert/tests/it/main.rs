@@ -9,6 +9,8 @@
 )]
 
 mod acme;
+mod agent_options;
+mod agent_sessions;
 mod agents;
 mod audit_log;
 mod clients;

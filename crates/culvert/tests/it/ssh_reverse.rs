@@ -1,9 +1,12 @@
 //! `ssh -R` at the real server: the stock client, a key of `/ssh_credentials`, and what the API and
 //! events tell of it; and our own agent beside it, as a program against a server.
 
+use std::net::SocketAddr;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
+use culvert_base::{Clock, SystemClock, Timestamp};
 use http::Method;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -23,7 +26,7 @@ async fn soon<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// A service that answers every request with `ok`.
-async fn service(tasks: &mut JoinSet<()>) -> String {
+pub async fn service(tasks: &mut JoinSet<()>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     tasks.spawn(async move {
@@ -45,7 +48,7 @@ async fn service(tasks: &mut JoinSet<()>) -> String {
 }
 
 /// The line of a program's output that begins with `what`.
-async fn line(child: &mut Child, what: &str) -> String {
+pub async fn line(child: &mut Child, what: &str) -> String {
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     soon(async {
         while let Some(line) = lines.next_line().await.unwrap() {
@@ -58,47 +61,49 @@ async fn line(child: &mut Child, what: &str) -> String {
     .await
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_stock_ssh_client_serves_http_until_its_key_is_deleted() {
-    let folder = tempfile::tempdir().unwrap();
-    let key = folder.path().join("key");
+/// Makes a key and says its public half. `None`, said aloud, where the client is not installed.
+pub fn key(folder: &Path) -> Option<String> {
     let made = std::process::Command::new("ssh-keygen")
         .args(["-q", "-t", "ed25519", "-N", "", "-f"])
-        .arg(&key)
+        .arg(folder.join("key"))
         .status();
     if made.is_err() {
         println!("skipped: the OpenSSH client is not installed");
-        return;
+        return None;
     }
+    Some(std::fs::read_to_string(folder.join("key.pub")).unwrap())
+}
+
+/// The stock client with that key, as far as where it dials.
+pub fn stock_client(folder: &Path, at: SocketAddr) -> Command {
+    let known = folder.join("known").display().to_string();
+    let mut command = Command::new("ssh");
+    command
+        .args(["-F", "/dev/null", "-o", "IdentitiesOnly=yes"])
+        .args(["-o", "IdentityAgent=none", "-o", "StrictHostKeyChecking=no"])
+        .args(["-o", &format!("UserKnownHostsFile={known}"), "-i"])
+        .arg(folder.join("key"))
+        .args(["-p", &at.port().to_string()]);
+    command
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stock_ssh_client_serves_http_until_its_key_is_deleted() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(public) = key(folder.path()) else {
+        return;
+    };
     let culvert = Harness::start(&Backend::Sqlite).await;
     let hook = Receiver::start().await;
     let kinds = json!([{"type": "agent_session_start.v0"}, {"type": "agent_session_stop.v0"}]);
     subscribe_debug(&culvert, &hook, kinds).await;
-    let public = std::fs::read_to_string(folder.path().join("key.pub")).unwrap();
     let credential = culvert
         .create("ssh_credentials", json!({"public_key": public}))
         .await;
     let mut tasks = JoinSet::new();
     let service = service(&mut tasks).await;
 
-    let mut child = Command::new("ssh")
-        .args([
-            "-F",
-            "/dev/null",
-            "-o",
-            "BatchMode=yes",
-            "-o",
-            "IdentitiesOnly=yes",
-        ])
-        .args(["-o", "IdentityAgent=none", "-o", "StrictHostKeyChecking=no"])
-        .arg("-o")
-        .arg(format!(
-            "UserKnownHostsFile={}",
-            folder.path().join("known").display()
-        ))
-        .arg("-i")
-        .arg(&key)
-        .args(["-p", &culvert.ssh.port().to_string()])
+    let mut child = stock_client(folder.path(), culvert.ssh)
         .args(["-R", &format!("{HOST}:80:{service}")])
         .args(["v2@127.0.0.1", "http", "--scheme", "http"])
         .stdin(Stdio::null())
@@ -195,5 +200,77 @@ async fn our_own_agent_serves_http_at_the_real_server() {
     })
     .await;
     assert_eq!(soon(child.wait()).await.unwrap().code(), Some(0));
+    culvert.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn certificates_of_a_registered_authority_log_in_until_they_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(public) = key(folder.path()) else {
+        return;
+    };
+    let culvert = Harness::start(&Backend::Sqlite).await;
+    let hook = Receiver::start().await;
+    let kinds = json!([{"type": "agent_session_start.v0"}, {"type": "agent_session_stop.v0"}]);
+    subscribe_debug(&culvert, &hook, kinds).await;
+    let mut tasks = JoinSet::new();
+    let service = service(&mut tasks).await;
+    let authority = culvert
+        .create("ssh_certificate_authorities", json!({}))
+        .await;
+    let sign = async |end: &str| {
+        let body = json!({
+            "ssh_certificate_authority_id": authority["id"],
+            "public_key": public,
+            "extensions": {"permit-port-forwarding": ""},
+            "valid_until": end,
+        });
+        let made = culvert.create("ssh_user_certificates", body).await;
+        let certificate = made["certificate"].as_str().unwrap();
+        std::fs::write(folder.path().join("key-cert.pub"), certificate).unwrap();
+    };
+    let client = || {
+        let mut command = stock_client(folder.path(), culvert.ssh);
+        command
+            .args(["-R", &format!("{HOST}:80:{service}")])
+            .args(["v2@127.0.0.1", "http", "--scheme", "http"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        command
+    };
+    sign("").await;
+    // An authority of the account signs for whatever it is used for; what it may open here is said by
+    // registering its key.
+    let refused = soon(client().output()).await.unwrap();
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(said.contains("ERR_NGROK_1102"), "{said}");
+    let line_of = authority["public_key"].as_str().unwrap();
+    let credential = culvert
+        .create(
+            "ssh_credentials",
+            json!({"public_key": format!("cert-authority {line_of}"), "acl": [format!("bind:{HOST}")]}),
+        )
+        .await;
+    // This one ends while the client is connected.
+    let now = SystemClock.now().plus(Duration::from_secs(25));
+    let end = now.whole_seconds();
+    sign(&end.to_string()).await;
+    let mut child = client().spawn().unwrap();
+    line(&mut child, "Forwarding").await;
+    assert_eq!(culvert.get(HOST, "/").await.status, 200);
+    let said = soon(child.wait_with_output()).await.unwrap();
+    let said = String::from_utf8(said.stderr).unwrap();
+    assert!(said.contains("session expired"), "{said}");
+    let stop = hook.wait_for("agent_session_stop.v0", 1).await.remove(0);
+    let start = hook.wait_for("agent_session_start.v0", 1).await.remove(0);
+    for (event, error) in [(&start, ""), (&stop, "session expired")] {
+        let object = &event["object"];
+        assert_eq!(object["credential"]["id"], credential["id"]);
+        let expires_at = object["expires_at"].as_str().unwrap();
+        assert_eq!(Timestamp::parse(expires_at), Some(end));
+        assert_eq!(object["error"], error);
+    }
     culvert.stop().await;
 }

@@ -1,0 +1,494 @@
+//! What is told of sessions: whole events of every kind of client, the reason of every kind of end, and
+//! nothing lost when the server ends, however it does.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use culvert::client::Client;
+use http::Method;
+use ngrok::prelude::*;
+use serde_json::{Value, json};
+use tokio::process::{Child, Command};
+use tokio::task::JoinSet;
+
+use crate::agents::{Passage, Road, Service, builder, builder_of, connect, credential, list, soon};
+use crate::events_arrive::{subscribe, subscribe_debug};
+use crate::harness::{Backend, Harness, Receiver, binary, eventually};
+use crate::kill::Process;
+use crate::ssh_reverse::{line, service, stock_client};
+
+const START: &str = "agent_session_start.v0";
+const STOP: &str = "agent_session_stop.v0";
+
+/// A receiver of both kinds.
+async fn hook(culvert: &Harness) -> Receiver {
+    let hook = Receiver::start().await;
+    subscribe_debug(culvert, &hook, json!([{"type": START}, {"type": STOP}])).await;
+    hook
+}
+
+/// A running client, which ends when this is dropped.
+enum Running {
+    Library(Box<(Road, ngrok::Session)>),
+    Program(Box<Child>),
+}
+
+/// A kind of client: what only it says of itself.
+struct Kind {
+    name: &'static str,
+    user_agent: &'static str,
+    transport: &'static str,
+    /// Whether it says its system, and its processor.
+    says_more: bool,
+    /// As it is in the session's resource.
+    shown: &'static str,
+}
+
+const KINDS: [Kind; 5] = [
+    Kind {
+        name: "crate",
+        user_agent: "ngrok-rust/0.19",
+        transport: "muxado",
+        says_more: true,
+        shown: "ngrok/2",
+    },
+    Kind {
+        name: "python",
+        user_agent: "ngrok-python/1.4.0 ngrok-rust/",
+        transport: "muxado",
+        says_more: true,
+        shown: "ngrok/2",
+    },
+    Kind {
+        name: "node",
+        user_agent: "ngrok-javascript/1.7.0 ngrok-rust/",
+        transport: "muxado",
+        says_more: true,
+        shown: "ngrok/2",
+    },
+    Kind {
+        name: "own",
+        user_agent: "culvert/",
+        transport: "muxado",
+        says_more: true,
+        shown: "ngrok/2",
+    },
+    Kind {
+        name: "ssh",
+        user_agent: "SSH-2.0-OpenSSH",
+        transport: "ssh",
+        says_more: false,
+        shown: "ssh",
+    },
+];
+
+const PYTHON: &str = r#"
+import asyncio, os, sys, ngrok
+async def run():
+    authority = bytearray(open(os.environ["CULVERT_CA"], "rb").read())
+    builder = ngrok.SessionBuilder().server_addr(os.environ["CULVERT_AGENTS"]).ca_cert(authority)
+    session = await builder.authtoken(os.environ["TOKEN"]).metadata("of the test").connect()
+    print("connected", flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    os._exit(0)
+asyncio.run(run())
+"#;
+
+const NODE: &str = r#"
+const fs = require("fs"), ngrok = require(process.env.CULVERT_AGENT_PACKAGE);
+const builder = new ngrok.SessionBuilder().serverAddr(process.env.CULVERT_AGENTS)
+  .caCert(new Uint8Array(fs.readFileSync(process.env.CULVERT_CA)));
+builder.authtoken(process.env.TOKEN).metadata("of the test").connect().then((session) => {
+  globalThis.session = session;
+  console.log("connected");
+  process.stdin.on("end", () => process.exit()).resume();
+});
+"#;
+
+fn target(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../target")
+        .join(path)
+}
+
+/// Starts a client of a kind. `None`, said aloud, where it is not installed.
+async fn start(
+    kind: &Kind,
+    culvert: &Harness,
+    token: &str,
+    folder: &Path,
+    to: &str,
+) -> Option<Running> {
+    let mut command = match kind.name {
+        "crate" => {
+            // It leaves its connection open when it is done.
+            let road = Road::to(culvert.agents).await;
+            let session = builder(culvert, road.address, token);
+            let session = soon("a session", session.connect()).await.unwrap();
+            return Some(Running::Library((road, session).into()));
+        }
+        "python" => {
+            let program = target("python-clients/ngrok/bin/python");
+            if !program.exists() {
+                println!("skipped: the published Python agent is not here");
+                return None;
+            }
+            let mut command = Command::new(program);
+            command.args(["-c", PYTHON]);
+            command
+        }
+        "node" => {
+            let package = target("node-clients/ngrok/node_modules/@ngrok/ngrok/index.js");
+            if !package.exists() {
+                println!("skipped: the published JavaScript agent is not here");
+                return None;
+            }
+            let mut command = Command::new("node");
+            command
+                .args(["-e", NODE])
+                .env("CULVERT_AGENT_PACKAGE", package);
+            command
+        }
+        "own" => {
+            let mut command = Command::from(binary());
+            command
+                .args(["http", to, "--url", "http://own.culvert.localhost"])
+                .args(["--server", &format!("localhost:{}", culvert.agents.port())])
+                .args(["--session-metadata", "of the test"])
+                .args(["--inspect-addr", "127.0.0.1:0"])
+                .env("CULVERT_DATA_DIR", &culvert.settings.data_dir)
+                .env("CULVERT_AUTHTOKEN", token);
+            command
+        }
+        _ => {
+            let mut command = stock_client(folder, culvert.ssh);
+            command
+                .args(["-R", &format!("ssh.culvert.localhost:80:{to}")])
+                .args(["v2@127.0.0.1", "http", "--scheme", "http"]);
+            command
+        }
+    };
+    let agents = format!("localhost:{}", culvert.agents.port());
+    let mut child = command
+        .env("CULVERT_AGENTS", agents)
+        .env("CULVERT_CA", culvert.settings.data_dir.join("ca.pem"))
+        .env("TOKEN", token)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let first = match kind.name {
+        "own" => "http://own",
+        "ssh" => "Forwarding",
+        _ => "connected",
+    };
+    line(&mut child, first).await;
+    Some(Running::Program(child.into()))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_of_every_kind_of_client_is_told_of_in_full() {
+    let culvert = Harness::start_with(&Backend::Sqlite, |settings| {
+        settings.region = "here".into();
+    })
+    .await;
+    let mut tasks = JoinSet::new();
+    let to = service(&mut tasks).await;
+    let folder = tempfile::tempdir().unwrap();
+    let keys = culvert.call(Method::GET, "/api_keys", None).await.body;
+    let owner = keys["keys"][0]["owner_id"].clone();
+    for kind in &KINDS {
+        let hook = hook(&culvert).await;
+        let (credential, token) = match kind.name {
+            "ssh" => {
+                let Some(public) = crate::ssh_reverse::key(folder.path()) else {
+                    continue;
+                };
+                let body = json!({"public_key": public});
+                (culvert.create("ssh_credentials", body).await, String::new())
+            }
+            _ => {
+                let made = culvert.create("credentials", json!({})).await;
+                let token = made["token"].as_str().unwrap().to_owned();
+                (made, token)
+            }
+        };
+        let Some(client) = start(kind, &culvert, &token, folder.path(), &to).await else {
+            continue;
+        };
+        let begun = hook.wait_for(START, 1).await.remove(0);
+        let sessions = list(&culvert, "tunnel_sessions").await;
+        let id = begun["object"]["session"]["id"].clone();
+        let shown = sessions
+            .into_iter()
+            .find(|session| session["id"] == id)
+            .unwrap();
+        assert_eq!(shown["transport"], kind.shown);
+        match client {
+            Running::Library(held) => held.0.cut(),
+            Running::Program(mut child) => child.kill().await.unwrap(),
+        }
+        let ended = hook.wait_for(STOP, 1).await.remove(0);
+        for (event, name) in [(&begun, START), (&ended, STOP)] {
+            let object = &event["object"];
+            let (agent, reason) = (&object["user_agent"], &object["error"]);
+            assert!(
+                agent.as_str().unwrap().starts_with(kind.user_agent),
+                "{agent}"
+            );
+            let is_stop = name == STOP;
+            // A program that is killed resets what it had not read.
+            let reason_text = reason.as_str().unwrap();
+            let is_end = reason_text == "agent closed the session"
+                || reason_text.starts_with("transport error: ");
+            assert_eq!(is_end, is_stop, "{}: {reason}", kind.name);
+            assert_eq!(reason_text.is_empty(), !is_stop);
+            assert_eq!(object["stopped_at"].is_string(), is_stop);
+            let path = |uri: &Value| {
+                let uri = uri.as_str().unwrap();
+                uri.strip_prefix(&culvert.api).unwrap_or(uri).to_owned()
+            };
+            let said = |text: &str| {
+                if kind.says_more {
+                    text.to_owned()
+                } else {
+                    String::new()
+                }
+            };
+            let reference = json!({
+                "id": credential["id"],
+                "uri": path(&credential["uri"]),
+            });
+            let expected = json!({
+                "event_id": event["event_id"],
+                "event_type": name,
+                "event_timestamp": event["event_timestamp"],
+                "account_id": event["account_id"],
+                "principal": {
+                    "id": owner,
+                    "subject": event["principal"]["subject"],
+                    "source": "Agent",
+                    "credential": reference,
+                },
+                "object": {
+                    "session": {"id": id, "uri": path(&shown["uri"])},
+                    "credential": reference,
+                    "agent_ip": "127.0.0.1",
+                    "ingress_server_ip": "127.0.0.1",
+                    "region": "here",
+                    "ingress_hostname": object["ingress_hostname"],
+                    "user_agent": agent,
+                    "metadata": said("of the test"),
+                    "os": said("linux"),
+                    "arch": said(std::env::consts::ARCH),
+                    "transport": kind.transport,
+                    "started_at": shown["started_at"],
+                    "expires_at": null,
+                    "stopped_at": object["stopped_at"],
+                    "deprecated": null,
+                    "error": reason,
+                },
+            });
+            assert_eq!(*event, expected, "{}", kind.name);
+            println!("{}: {event}", kind.name);
+        }
+        // Nothing else of it is told.
+        assert_eq!(hook.events().len(), 2, "{}", kind.name);
+    }
+    culvert.stop().await;
+}
+
+/// How a session is brought to its end.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Close,
+    Reset,
+    Silence,
+    Stop,
+    Restart,
+    Credential,
+}
+
+/// Each end that there is while the server runs. A takeover is none: the session goes on. What an
+/// expired session is told needs a certificate that ends, and is in the tests of SSH.
+const ENDS: [(End, &str); 6] = [
+    (End::Close, "agent closed the session"),
+    (End::Reset, "transport error: "),
+    (End::Silence, "heartbeat timeout"),
+    (End::Stop, "stopped by a call of the API"),
+    (End::Restart, "restarted by a call of the API"),
+    (End::Credential, "credential deleted"),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_reason_of_every_end_is_told() {
+    let culvert = Harness::start(&Backend::Sqlite).await;
+    let service = Service::named("one").await;
+    for (end, expected) in ENDS {
+        let hook = hook(&culvert).await;
+        let (credential_id, token) = credential(&culvert, json!([])).await;
+        let road = Road::to(culvert.agents).await;
+        let mut builder = builder(&culvert, road.address, &token);
+        builder
+            .heartbeat_interval(Duration::from_secs(1))
+            .unwrap()
+            .heartbeat_tolerance(Duration::from_secs(2))
+            .unwrap()
+            .handle_stop_command(|_| async { Ok(()) })
+            .handle_restart_command(|_| async { Ok(()) });
+        let session = soon("a session", builder.connect()).await.unwrap();
+        let mut endpoint = session.http_endpoint();
+        endpoint
+            .scheme(Scheme::HTTP)
+            .domain("app.culvert.localhost");
+        let tunnel = endpoint.listen_and_forward(service.url());
+        let tunnel = soon("an endpoint", tunnel).await.unwrap();
+        let id = session.id();
+        let ask = async |what: &str| {
+            let path = format!("/tunnel_sessions/{id}/{what}");
+            let answer = culvert.call(Method::POST, &path, Some(json!({}))).await;
+            assert_eq!(answer.status, 204, "{:?}", answer.body);
+        };
+        let asked = tokio::time::Instant::now();
+        match end {
+            End::Close => road.cut(),
+            End::Reset => road.becomes(Passage::Reset),
+            End::Silence => road.becomes(Passage::Still),
+            End::Stop => ask("stop").await,
+            End::Restart => {
+                ask("restart").await;
+                // Its application ends it.
+                road.cut();
+            }
+            End::Credential => {
+                let path = format!("/credentials/{credential_id}");
+                let answer = culvert.call(Method::DELETE, &path, None).await;
+                assert_eq!(answer.status, 204);
+            }
+        }
+        if matches!(end, End::Credential) {
+            eventually("the session is gone", async || {
+                list(&culvert, "tunnel_sessions").await.is_empty()
+            })
+            .await;
+            println!(
+                "a deleted credential ended its session within {:?}",
+                asked.elapsed()
+            );
+        }
+        // Nobody comes back; who is silent stays so.
+        let held = matches!(end, End::Silence).then_some((road, tunnel, session));
+        let stop = hook.wait_for(STOP, 1).await.remove(0);
+        assert_eq!(stop["object"]["session"]["id"], *id, "{end:?}");
+        let reason = stop["object"]["error"].as_str().unwrap();
+        let is_it = match expected.ends_with(": ") {
+            true => reason.starts_with(expected) && reason.len() > expected.len(),
+            false => reason == expected,
+        };
+        assert!(is_it, "{end:?}: {reason}");
+        drop(held);
+        eventually("the endpoint is gone", async || {
+            let endpoints = list(&culvert, "endpoints").await;
+            endpoints.is_empty() && list(&culvert, "tunnel_sessions").await.is_empty()
+        })
+        .await;
+    }
+    culvert.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ends_of_the_server_are_told_at_its_next_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let hook = Receiver::start().await;
+    let service = Service::named("one").await;
+    let mut token = String::new();
+    for (round, (is_kill, expected)) in [
+        (true, "transport error: the server ended without a word"),
+        (false, "server shutdown"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let server = Process::start(&data, "");
+        let key = culvert::client::read_token(&data.join("bootstrap-key")).unwrap();
+        let client = Client::new(&server.api, key.clone()).unwrap();
+        if round == 0 {
+            subscribe(&client, &hook, json!([{"type": START}, {"type": STOP}])).await;
+            let body = json!({});
+            let made = client.expect(Method::POST, "/credentials", Some(&body));
+            token = made.await.unwrap()["token"].as_str().unwrap().to_owned();
+        }
+        let before = hook.events().len();
+        let mut sessions = Vec::new();
+        for nth in 0..5 {
+            let builder = builder_of(&data, server.agents.unwrap(), &token);
+            let session = soon("a session", builder.connect()).await.unwrap();
+            let mut endpoint = session.http_endpoint();
+            let domain = format!("app{nth}.culvert.localhost");
+            endpoint.scheme(Scheme::HTTP).domain(domain);
+            let tunnel = endpoint.listen_and_forward(service.url());
+            sessions.push((soon("an endpoint", tunnel).await.unwrap(), session));
+        }
+        let mut ids: Vec<String> = sessions.iter().map(|(_, session)| session.id()).collect();
+        ids.sort();
+        match is_kill {
+            true => server.kill(),
+            false => assert_eq!(server.terminate(), 0),
+        }
+        drop(sessions);
+        let server = Process::start(&data, "");
+        let client = Client::new(&server.api, key).unwrap();
+        eventually("every end is told", async || {
+            hook.events().len() >= before + 10
+        })
+        .await;
+        let events = hook.events().split_off(before);
+        let stops = events.iter().filter(|event| event["event_type"] == STOP);
+        let mut told: Vec<&str> = Vec::new();
+        for stop in stops {
+            assert_eq!(stop["object"]["error"], expected);
+            assert!(stop["object"]["stopped_at"].is_string());
+            told.push(stop["object"]["session"]["id"].as_str().unwrap());
+        }
+        told.sort_unstable();
+        // Delivery may repeat itself after a crash, with the same event.
+        told.dedup();
+        assert_eq!(told, ids);
+        for collection in ["tunnel_sessions", "tunnels", "endpoints"] {
+            let path = format!("/{collection}");
+            let shown = client.expect(Method::GET, &path, None).await.unwrap();
+            assert_eq!(shown[collection], json!([]));
+        }
+        assert_eq!(server.terminate(), 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_goes_offline_with_its_reservation() {
+    const HOST: &str = "app.reserved.example";
+    let culvert = Harness::start(&Backend::Sqlite).await;
+    let service = Service::named("one").await;
+    let (_, token) = credential(&culvert, json!([])).await;
+    let domain = json!({"domain": HOST});
+    let domain = culvert.create("reserved_domains", domain).await;
+    let session = connect(&culvert, &token).await;
+    let mut endpoint = session.http_endpoint();
+    endpoint.scheme(Scheme::HTTP).domain(HOST);
+    let tunnel = endpoint.listen_and_forward(service.url());
+    let _tunnel = soon("an endpoint", tunnel).await.unwrap();
+    assert_eq!(culvert.get(HOST, "/").await.status, 200);
+    let path = format!("/reserved_domains/{}", domain["id"].as_str().unwrap());
+    let answer = culvert.call(Method::DELETE, &path, None).await;
+    assert_eq!(answer.status, 204, "{:?}", answer.body);
+    eventually("the endpoint is gone", async || {
+        list(&culvert, "endpoints").await.is_empty()
+    })
+    .await;
+    assert_eq!(culvert.get(HOST, "/").await.status, 404);
+    // The session has its other endpoints, if it has any.
+    assert_eq!(list(&culvert, "tunnel_sessions").await.len(), 1);
+    culvert.stop().await;
+}
