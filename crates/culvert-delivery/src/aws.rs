@@ -13,6 +13,8 @@ mod keys;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime};
 
@@ -24,9 +26,11 @@ use aws_sigv4::http_request::{
 use aws_sigv4::sign::v4;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use http_body_util::channel::{Channel, Sender};
+use http_body_util::{Either, Full};
 use url::Url;
 
-use culvert_base::{Refusal, Timestamp};
+use culvert_base::{BoxFuture, Refusal, Timestamp};
 
 use crate::net::{ANSWER_BYTES_MAX, Answer, Http, Net, Order, parse_date};
 use crate::retry::FailureClass;
@@ -63,6 +67,8 @@ pub(crate) struct Aws {
     credentials: Credentials,
     /// What to add to the clock, in milliseconds: the other side's is another.
     skew_ms: AtomicI64,
+    /// The region that an answer named instead of this one.
+    elsewhere: Mutex<Option<String>>,
 }
 
 impl fmt::Debug for Aws {
@@ -80,13 +86,32 @@ enum Credentials {
 }
 
 /// One request to a service.
-#[derive(Clone, Debug)]
-pub(crate) struct Call {
+pub(crate) struct Call<'a> {
     pub(crate) method: Method,
     pub(crate) url: Url,
     pub(crate) headers: HeaderMap,
-    pub(crate) body: Bytes,
+    pub(crate) body: Payload<'a>,
+    pub(crate) deadline: Duration,
     pub(crate) answer_bytes_max: usize,
+}
+
+/// The body of a request.
+pub(crate) enum Payload<'a> {
+    Whole(Bytes),
+    /// In pieces, as it may be more than memory should hold.
+    Fed(&'a dyn Feed),
+}
+
+/// A body that is made again for each attempt, byte for byte the same.
+pub(crate) trait Feed: Sync {
+    /// Its SHA-256, in hexadecimal digits.
+    fn sha256(&self) -> &str;
+
+    /// Its bytes.
+    fn length(&self) -> u64;
+
+    /// Makes it.
+    fn feed(&self, to: Sender<Bytes, io::Error>) -> BoxFuture<'_, ()>;
 }
 
 impl Aws {
@@ -117,7 +142,21 @@ impl Aws {
             endpoint,
             credentials,
             skew_ms: AtomicI64::new(0),
+            elsewhere: Mutex::new(None),
         })
+    }
+
+    /// Where the service is.
+    pub(crate) fn endpoint(&self) -> &Url {
+        &self.endpoint
+    }
+
+    /// The region that an answer named instead of this one.
+    pub(crate) fn elsewhere(&self) -> Option<String> {
+        let elsewhere = self.elsewhere.lock();
+        elsewhere
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .clone()
     }
 
     /// A call of the JSON protocol.
@@ -139,7 +178,8 @@ impl Aws {
             method: Method::POST,
             url: self.endpoint.clone(),
             headers,
-            body,
+            body: Payload::Whole(body),
+            deadline: DEADLINE,
             // Batches are answered with a few hundred bytes for each of 500 records.
             answer_bytes_max: 8 * ANSWER_BYTES_MAX,
         })
@@ -147,7 +187,7 @@ impl Aws {
     }
 
     /// Any call, signed.
-    pub(crate) async fn call(&self, call: Call) -> Result<Answer, Failure> {
+    pub(crate) async fn call(&self, call: Call<'_>) -> Result<Answer, Failure> {
         let keys = self.keys(None).await?;
         match self.attempt(&call, &keys).await {
             Err((failure, Some(server_time))) => {
@@ -184,19 +224,43 @@ impl Aws {
     /// One exchange. Beside the failure: the other side's time, if the failure is about the clock.
     async fn attempt(
         &self,
-        call: &Call,
+        call: &Call<'_>,
         keys: &Keys,
     ) -> Result<Answer, (Failure, Option<Timestamp>)> {
         let skew = self.skew_ms.load(Ordering::Relaxed);
         let now = Timestamp::from_unix_millis(self.net.now().unix_millis().saturating_add(skew));
-        let order = signed(call, keys, self.service, &self.region, now)
+        let mut order = signed(call, keys, self.service, &self.region, now)
             .map_err(|failure| (failure, None))?;
-        let answer = self
-            .http
-            .send(order)
-            .await
-            .map_err(|failure| (failure, None))?;
+        let sent = match call.body {
+            Payload::Whole(_) => self.http.send(order).await,
+            Payload::Fed(feed) => {
+                let (sender, pieces) = Channel::new(1);
+                order.body = Either::Right(pieces);
+                order
+                    .headers
+                    .insert(header::CONTENT_LENGTH, feed.length().into());
+                let fed = async {
+                    feed.feed(sender).await;
+                    std::future::pending().await
+                };
+                // An answer may come before all of it was taken.
+                tokio::select! {
+                    sent = self.http.send(order) => sent,
+                    never = fed => never,
+                }
+            }
+        };
+        let answer = sent.map_err(|failure| (failure, None))?;
         answer::judge(&answer, &keys.secrets()).map_err(|failure| {
+            let region = answer.headers.get("x-amz-bucket-region");
+            if let Some(region) = region.and_then(|region| region.to_str().ok())
+                && region != self.region
+                && arn::is_region(region)
+            {
+                let elsewhere = self.elsewhere.lock();
+                *elsewhere.unwrap_or_else(|poisoned| poisoned.into_inner()) =
+                    Some(region.to_owned());
+            }
             let date = answer.headers.get(header::DATE);
             let time = date
                 .and_then(|value| parse_date(value.to_str().ok()?))
@@ -235,7 +299,7 @@ fn endpoint(
 
 /// The request with its signature (Signature Version 4).
 fn signed(
-    call: &Call,
+    call: &Call<'_>,
     keys: &Keys,
     service: &str,
     region: &str,
@@ -282,7 +346,10 @@ fn signed(
         call.method.as_str(),
         call.url.as_str(),
         named.into_iter(),
-        SignableBody::Bytes(&call.body),
+        match &call.body {
+            Payload::Whole(body) => SignableBody::Bytes(body),
+            Payload::Fed(feed) => SignableBody::Precomputed(feed.sha256().to_owned()),
+        },
     )
     .map_err(|_| ())
     .map_err(unfit)?;
@@ -305,8 +372,11 @@ fn signed(
         method: call.method.clone(),
         url: call.url.clone(),
         headers,
-        body: call.body.clone(),
-        deadline: DEADLINE,
+        body: Either::Left(match &call.body {
+            Payload::Whole(body) => Full::new(body.clone()),
+            Payload::Fed(_) => Full::default(),
+        }),
+        deadline: call.deadline,
         answer_bytes_max: call.answer_bytes_max,
     })
 }

@@ -1,12 +1,12 @@
 //! A small HTTP/1.1 server for tests: it answers from a script and remembers what it was sent.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use culvert_base::{ManualClock, OsEntropy, Timestamp};
+use culvert_base::{BoxFuture, ManualClock, OsEntropy, SystemClock, Timestamp};
 use culvert_store::BatchClass;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 
 use crate::batch::{Batch, OpenBatch};
 use crate::guard::Rules;
-use crate::net::{Net, TargetSettings};
+use crate::net::{Net, Resolve, TargetSettings};
 use crate::retry::FailureClass;
 use crate::target::{Failure, Outcome, Target, TargetType, Verdict, Whose};
 
@@ -288,4 +288,73 @@ pub(crate) fn classes(verdict: Verdict) -> Vec<Option<FailureClass>> {
             .collect(),
         other => panic!("not partial: {other:?}"),
     }
+}
+
+/// Names of tests: every `….example` but `gone.example` is this machine.
+#[derive(Debug)]
+pub(crate) struct Named;
+
+impl Resolve for Named {
+    fn resolve<'a>(&'a self, host: &'a str) -> BoxFuture<'a, Result<Vec<IpAddr>, String>> {
+        Box::pin(async move {
+            match host.strip_suffix(".example") {
+                Some("gone") | None => Err("the host name does not resolve".into()),
+                Some(_) => Ok(vec![[127, 0, 0, 1].into()]),
+            }
+        })
+    }
+}
+
+impl Named {
+    pub(crate) fn net(settings: &TargetSettings) -> Net {
+        let clock = Arc::new(SystemClock);
+        Net::with_resolver(settings.clone(), clock, Arc::new(OsEntropy), Arc::new(Self))
+    }
+}
+
+/// A certificate of one name, as `cert.pem` and `key.pem` in `folder`.
+pub(crate) fn certificate(
+    folder: &tempfile::TempDir,
+    name: &str,
+) -> rcgen::CertifiedKey<rcgen::KeyPair> {
+    let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+    let at = |name: &str| folder.path().join(name);
+    std::fs::write(at("cert.pem"), made.cert.pem()).unwrap();
+    std::fs::write(at("key.pem"), made.signing_key.serialize_pem()).unwrap();
+    made
+}
+
+/// A listener that speaks TLS for a server that does not.
+pub(crate) struct TlsFront {
+    pub(crate) port: u16,
+    _task: JoinSet<()>,
+}
+
+/// The same with a certificate of `name`, which it leaves as `cert.pem` in `folder`.
+pub(crate) async fn tls_front(folder: &tempfile::TempDir, name: &str, behind: String) -> TlsFront {
+    let made = certificate(folder, name);
+    let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key)
+        .unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let mut task = JoinSet::new();
+    task.spawn(async move {
+        let mut links = JoinSet::new();
+        while let Ok((near, _)) = listener.accept().await {
+            let (acceptor, behind) = (acceptor.clone(), behind.clone());
+            links.spawn(async move {
+                let mut near = acceptor.accept(near).await?;
+                let mut far = TcpStream::connect(behind).await?;
+                tokio::io::copy_bidirectional(&mut near, &mut far).await
+            });
+        }
+    });
+    TlsFront { port, _task: task }
 }

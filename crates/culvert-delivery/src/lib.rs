@@ -11,6 +11,7 @@
 //!
 //! Not here: how an event was produced, who may configure what, how metrics are exported.
 
+mod amqp;
 pub mod aws;
 pub mod batch;
 mod direct;
@@ -20,6 +21,7 @@ mod fake;
 pub mod guard;
 mod headers;
 mod health;
+mod kafka;
 mod losses;
 pub mod meters;
 pub mod net;
@@ -142,6 +144,9 @@ impl Default for Settings {
     }
 }
 
+/// An object of gathered events is put in no longer time. The leases of its batches hold for twice as
+/// long.
+pub const PUT_DEADLINE: Duration = Duration::from_secs(300);
 /// A test event is tried for no longer.
 const TEST_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -380,6 +385,10 @@ impl Delivery {
             let events = backlog.iter().map(|waiting| waiting.events).sum();
             plane.meters.recovered.add(events);
             plane.ledgers.refresh(&backlog);
+            plane.look_at_disk();
+            for waiting in backlog.iter().filter(|waiting| waiting.batches > 0) {
+                plane.wakes.wake(&waiting.destination);
+            }
         }
         let counts = plane.settings.counts.as_deref();
         let losses = match Losses::read(&plane.queue, &plane.settings.node, counts).await {

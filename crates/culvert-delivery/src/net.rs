@@ -24,7 +24,8 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Uri, header};
-use http_body_util::{BodyExt, Full};
+use http_body_util::channel::Channel;
+use http_body_util::{BodyExt, Either, Full};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -42,6 +43,8 @@ use crate::target::{Failure, FileRoots};
 
 /// Most bytes of an answer's body that are read.
 pub const ANSWER_BYTES_MAX: usize = 64 << 10;
+/// Bytes of an answer's fields over HTTP/2.
+const HEADER_BYTES_MAX: u32 = 64 << 10;
 /// Looking a name up takes no longer.
 const RESOLVE_DEADLINE: Duration = Duration::from_secs(2);
 /// Connecting to all allowed addresses in turn takes no longer.
@@ -160,6 +163,14 @@ impl Net {
         self.http_within(Reach::Judged)
     }
 
+    /// The same that speaks HTTP/2 only, over plain connections as well.
+    pub(crate) fn http2(&self) -> Http {
+        Http {
+            is_http2: true,
+            ..self.http_within(Reach::Judged)
+        }
+    }
+
     /// The same for places that the operator named in the settings: no rule holds them back.
     pub(crate) fn http_to_named_by_operator(&self) -> Http {
         self.http_within(Reach::NamedByOperator)
@@ -168,6 +179,7 @@ impl Net {
     fn http_within(&self, reach: Reach) -> Http {
         Http {
             guarded: Guarded(self.clone(), reach),
+            is_http2: false,
             plain: OnceLock::new(),
             tls: tokio::sync::OnceCell::new(),
         }
@@ -383,8 +395,9 @@ impl Trust {
 /// One destination's HTTP client.
 pub struct Http {
     guarded: Guarded,
-    plain: OnceLock<Client<Guarded, Full<Bytes>>>,
-    tls: tokio::sync::OnceCell<Client<HttpsConnector<Guarded>, Full<Bytes>>>,
+    is_http2: bool,
+    plain: OnceLock<Client<Guarded, Body>>,
+    tls: tokio::sync::OnceCell<Client<HttpsConnector<Guarded>, Body>>,
 }
 
 impl fmt::Debug for Http {
@@ -400,6 +413,8 @@ pub struct Answer {
     pub status: u16,
     /// Of the answer's head.
     pub headers: HeaderMap,
+    /// Behind its body.
+    pub trailers: HeaderMap,
     /// `Retry-After`, if it was there and could be read.
     pub retry_after: Option<Duration>,
     /// The body as far as it was asked for.
@@ -408,13 +423,18 @@ pub struct Answer {
     pub text: String,
 }
 
+/// The body of a request: whole, or in pieces that come while it is under way; then its head says
+/// how long it is.
+pub(crate) type Body = Either<Full<Bytes>, Pieces>;
+pub(crate) type Pieces = Channel<Bytes, io::Error>;
+
 /// What is to be sent.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Order {
     pub(crate) method: Method,
     pub(crate) url: Url,
     pub(crate) headers: HeaderMap,
-    pub(crate) body: Bytes,
+    pub(crate) body: Body,
     /// From now until the answer is whole.
     pub(crate) deadline: Duration,
     /// Bytes of the answer's body that are read.
@@ -428,7 +448,7 @@ impl Order {
             method: Method::POST,
             url,
             headers,
-            body,
+            body: Either::Left(Full::new(body)),
             deadline,
             answer_bytes_max: ANSWER_BYTES_MAX,
         }
@@ -448,7 +468,7 @@ impl Http {
             .await
     }
 
-    /// The same with another method, or a longer answer.
+    /// The same with another method, a body in pieces, or a longer answer.
     pub(crate) async fn send(&self, order: Order) -> Result<Answer, Failure> {
         let deadline = order.deadline;
         match tokio::time::timeout(deadline, self.exchange(order)).await {
@@ -470,7 +490,7 @@ impl Http {
             )
         })?;
         let answer_bytes_max = order.answer_bytes_max;
-        let mut request = Request::new(Full::new(order.body));
+        let mut request = Request::new(order.body);
         *request.method_mut() = order.method;
         *request.uri_mut() = uri;
         *request.headers_mut() = order.headers;
@@ -482,15 +502,19 @@ impl Http {
             let client = self
                 .tls
                 .get_or_try_init(|| async {
-                    let config = self.guarded.0.tls().await?;
-                    Ok(pool(HttpsConnector::from((self.guarded.clone(), config))))
+                    let mut config = self.guarded.0.tls().await?;
+                    if self.is_http2 {
+                        Arc::make_mut(&mut config).alpn_protocols = vec![b"h2".to_vec()];
+                    }
+                    let connector = HttpsConnector::from((self.guarded.clone(), config));
+                    Ok(pool(connector, self.is_http2))
                 })
                 .await
                 .map_err(|fault: Fault| no_tls(&fault))?;
             client.request(request).await
         } else {
             self.plain
-                .get_or_init(|| pool(self.guarded.clone()))
+                .get_or_init(|| pool(self.guarded.clone(), self.is_http2))
                 .request(request)
                 .await
         };
@@ -506,12 +530,17 @@ impl Http {
         let status = answer.status().as_u16();
         let (head, mut body) = answer.into_parts();
         let mut text = Vec::new();
+        let mut trailers = HeaderMap::new();
         while text.len() < answer_bytes_max {
             match body.frame().await {
                 Some(Ok(frame)) => {
-                    if let Ok(data) = frame.into_data() {
-                        let room = answer_bytes_max - text.len();
-                        text.extend_from_slice(&data[..data.len().min(room)]);
+                    match frame.into_data().map_err(hyper::body::Frame::into_trailers) {
+                        Ok(data) => {
+                            let room = answer_bytes_max - text.len();
+                            text.extend_from_slice(&data[..data.len().min(room)]);
+                        }
+                        Err(Ok(end)) => trailers = end,
+                        Err(Err(_)) => {}
                     }
                 }
                 // The head of a refusal says enough; a success that breaks off may be none.
@@ -523,6 +552,7 @@ impl Http {
         Ok(Answer {
             status,
             headers: head.headers,
+            trailers,
             retry_after,
             text: String::from_utf8_lossy(&text).into_owned(),
             body: text.into(),
@@ -530,7 +560,7 @@ impl Http {
     }
 }
 
-fn pool<C>(connector: C) -> Client<C, Full<Bytes>>
+fn pool<C>(connector: C, is_http2: bool) -> Client<C, Body>
 where
     C: hyper_util::client::legacy::connect::Connect + Clone,
 {
@@ -540,6 +570,8 @@ where
         .pool_timer(TokioTimer::new())
         .http1_max_headers(64)
         .http1_max_buf_size(ANSWER_BYTES_MAX)
+        .http2_only(is_http2)
+        .http2_max_header_list_size(HEADER_BYTES_MAX)
         .build(connector)
 }
 
@@ -580,7 +612,7 @@ impl tower::Service<Uri> for Guarded {
 }
 
 /// What a failed exchange was about. The text names neither addresses nor the URL.
-fn blame(error: &(dyn Error + 'static), connecting: bool) -> Failure {
+pub(crate) fn blame(error: &(dyn Error + 'static), connecting: bool) -> Failure {
     let mut next = Some(error);
     while let Some(cause) = next {
         if let Some(denied) = cause.downcast_ref::<Denied>() {

@@ -4,14 +4,26 @@
 //! a TLS configuration that verifies the name it was resolved from.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use culvert_base::Refusal;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsConnector;
 use url::Url;
 
 use crate::guard::Rules;
+use crate::net::{Net, blame};
+use crate::retry::FailureClass;
+use crate::target::{Failure, invalid};
+
+/// Servers of one cluster that a user may name.
+const PEERS_MAX: usize = 16;
+/// Securing a connection takes no longer.
+const TLS_DEADLINE: Duration = Duration::from_secs(5);
 
 /// A server, as its URL names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,11 +86,68 @@ impl Peer {
         })
     }
 
+    /// Servers of one cluster, in `field` of `target`.
+    pub(crate) fn several(
+        target: &str,
+        field: &str,
+        urls: &[String],
+        schemes: &[Scheme],
+        is_tls: bool,
+        rules: &Rules,
+    ) -> Result<Vec<Self>, Refusal> {
+        if urls.is_empty() || urls.len() > PEERS_MAX {
+            return Err(invalid(
+                target,
+                format_args!("`{field}` must have 1 to {PEERS_MAX} entries"),
+            ));
+        }
+        let parse = |url: &String| {
+            Self::parse(url, schemes, is_tls, rules)
+                .and_then(|peer| match peer.path.is_empty() {
+                    true => Ok(peer),
+                    false => Err("it must not have a path".to_owned()),
+                })
+                .map_err(|why| {
+                    invalid(
+                        target,
+                        format_args!("an entry of `{field}` is refused: {why}"),
+                    )
+                })
+        };
+        urls.iter().map(parse).collect()
+    }
+
+    /// A connection to it, resolved and judged like every other, under TLS if it is to be.
+    pub(crate) async fn connect(&self, net: &Net) -> Result<Box<dyn Duplex>, Failure> {
+        let stream = net.dial(&self.host, self.port).await?;
+        if !self.is_tls {
+            return Ok(Box::new(stream));
+        }
+        let Some(name) = self.server_name() else {
+            let text = "the host is no name that a certificate could have";
+            return Err(Failure::new(FailureClass::Config, "tls", text));
+        };
+        let connector = TlsConnector::from(net.tls_without_alpn().await?);
+        match tokio::time::timeout(TLS_DEADLINE, connector.connect(name, stream)).await {
+            Ok(Ok(secured)) => Ok(Box::new(secured)),
+            Ok(Err(error)) => Err(blame(&error, true)),
+            Err(_) => {
+                let text = "the connection could not be secured in time";
+                Err(Failure::new(FailureClass::Retryable, "timeout", text))
+            }
+        }
+    }
+
     /// Its name, as certificates have it.
     pub(crate) fn server_name(&self) -> Option<ServerName<'static>> {
         ServerName::try_from(self.host.clone()).ok()
     }
 }
+
+/// A connection, plain or secured.
+pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
 /// A TLS configuration for a library that connects to an address: certificates are verified for
 /// `name`, whatever the library says that it connects to.

@@ -378,9 +378,11 @@ impl Flusher {
         let length = self.scratch.len();
         let size = u64::try_from(length + 1).unwrap_or(u64::MAX);
         let (events, bytes) = outlet.ledger.waiting();
-        if events >= settings.destination_events_max
-            || bytes.saturating_add(size) > settings.destination_bytes_max
-        {
+        if outlet.is_full(
+            settings,
+            events.saturating_add(1),
+            bytes.saturating_add(size),
+        ) {
             drop_one(plane, outlet, Dropped::QueueFull);
             return;
         }
@@ -515,7 +517,9 @@ async fn hand_over(
         // Nothing may overtake what is in the queue or failed before.
         let is_next =
             outlet.ledger.queued_events.load(Ordering::Relaxed) == 0 && !left.iter().any(is_same);
-        if !(plane.settings.sends && is_next) {
+        // What becomes one object of many batches comes together in the queue.
+        let gathers = outlet.target.gathers().is_some();
+        if !(plane.settings.sends && is_next) || gathers {
             left.push(one);
             continue;
         }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use culvert_events::{Capture, Filter, Kind, Selection};
 
+use crate::Settings;
 use crate::batch::BatchLimits;
 use crate::health::{Ledger, Ledgers};
 use crate::replay::Replay;
@@ -94,6 +95,22 @@ pub(crate) struct Outlet {
     pub(crate) target: Arc<dyn Target>,
     pub(crate) limits: BatchLimits,
     pub(crate) ledger: Arc<Ledger>,
+}
+
+impl Outlet {
+    /// Whether so many events and bytes are as much as may wait for it. What it gathers into objects
+    /// does not count: one that is on its way, and one that comes together.
+    pub(crate) fn is_full(&self, settings: &Settings, events: u64, bytes: u64) -> bool {
+        match self.target.gathers() {
+            None => {
+                events > settings.destination_events_max || bytes > settings.destination_bytes_max
+            }
+            Some(gathers) => {
+                let gathered = gathers.gathering().bytes_max.saturating_mul(2);
+                bytes > settings.destination_bytes_max.saturating_add(gathered)
+            }
+        }
+    }
 }
 
 impl Compiled {

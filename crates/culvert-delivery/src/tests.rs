@@ -4,6 +4,7 @@ mod audit;
 mod bench;
 mod crashes;
 mod direct;
+mod gathered;
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -7,6 +7,8 @@
 //!
 //! Not here: what is in a batch (`recorder`, `dispatcher`), when to stop trying (`retry`).
 
+mod gather;
+
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -103,11 +105,13 @@ pub(crate) async fn supervise(plane: Arc<Plane>, cancel: CancellationToken) {
     };
     let mut workers: JoinSet<Arc<str>> = JoinSet::new();
     let mut running: HashMap<Arc<str>, tokio::task::AbortHandle> = HashMap::new();
-    let mut looked_at: Option<tokio::time::Instant> = None;
+    // The plane looked before anything was appended; a look beside the first append would not see it
+    // and would take it for gone.
+    let mut looked_at = tokio::time::Instant::now();
     let mut pruned_at: Option<tokio::time::Instant> = None;
     while !cancel.is_cancelled() {
-        if looked_at.is_none_or(|at| at.elapsed() >= look_every) {
-            looked_at = Some(tokio::time::Instant::now());
+        if looked_at.elapsed() >= look_every {
+            looked_at = tokio::time::Instant::now();
             match plane.queue.backlog().await {
                 Ok(backlog) => {
                     plane.ledgers.refresh(&backlog);
@@ -185,6 +189,8 @@ pub(crate) struct Worker {
     last: Option<Failure>,
     /// Events the other side has refused for good, by idempotency key.
     condemned: HashMap<String, Failure>,
+    /// When what is being gathered is old enough, as far as is known.
+    ripe_at: Option<Timestamp>,
 }
 
 impl Worker {
@@ -197,6 +203,7 @@ impl Worker {
             gone: None,
             last: None,
             condemned: HashMap::new(),
+            ripe_at: None,
         }
     }
 
@@ -246,6 +253,7 @@ impl Worker {
             self.revision = Some(outlet.revision);
             self.circuit.reset();
             self.gone = None;
+            self.ripe_at = None;
         }
         let closed_until = self.circuit.closed_until(now);
         let ledger = &outlet.ledger;
@@ -261,6 +269,12 @@ impl Worker {
             && !self.circuit.is_open()
         {
             return Ok(Step::Idle(Some(until)));
+        }
+        if let Some(gathers) = outlet.target.gathers() {
+            return match closed_until {
+                Some(until) => Ok(Step::Idle(Some(until))),
+                None => self.gather(&outlet, gathers, now).await,
+            };
         }
         let settings = &plane.settings;
         let lease = plane
@@ -555,6 +569,17 @@ impl Worker {
     }
 
     fn next(&self, lease: &Lease, failure: &Failure, now: Timestamp) -> Next {
+        self.next_after(lease, failure, now, Duration::ZERO)
+    }
+
+    /// The same for a batch that was held back for so long before its first attempt.
+    fn next_after(
+        &self,
+        lease: &Lease,
+        failure: &Failure,
+        now: Timestamp,
+        waited: Duration,
+    ) -> Next {
         let schedule = &self.plane.settings.schedule;
         let failed = Failed {
             attempt: lease.attempt,
@@ -564,7 +589,7 @@ impl Worker {
             give_up_after: match lease.class {
                 BatchClass::Audit => schedule.give_up_audit,
                 BatchClass::Traffic => schedule.give_up_traffic,
-            },
+            } + waited,
         };
         let random = u64::from_le_bytes(self.plane.entropy.bytes());
         schedule.next(failed, now, random)

@@ -27,13 +27,7 @@ def pairs(values):
     return {pair.key: plain(pair.value) for pair in values}
 
 
-for line in sys.stdin:
-    question = json.loads(line)
-    body = gzip.decompress(base64.b64decode(question["body"]))
-    if question["content_type"] == "application/json":
-        request = json_format.Parse(body, ExportLogsServiceRequest())
-    else:
-        request = ExportLogsServiceRequest.FromString(body)
+def plain_request(request):
     logs = request.resource_logs[0]
     records = [
         {
@@ -45,4 +39,19 @@ for line in sys.stdin:
         }
         for record in logs.scope_logs[0].log_records
     ]
-    print(json.dumps({"resource": pairs(logs.resource.attributes), "records": records}), flush=True)
+    return {"resource": pairs(logs.resource.attributes), "records": records}
+
+
+def main():
+    for line in sys.stdin:
+        question = json.loads(line)
+        body = gzip.decompress(base64.b64decode(question["body"]))
+        if question["content_type"] == "application/json":
+            request = json_format.Parse(body, ExportLogsServiceRequest())
+        else:
+            request = ExportLogsServiceRequest.FromString(body)
+        print(json.dumps(plain_request(request)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -51,12 +51,7 @@ impl<'a> Arn<'a> {
         ) else {
             return None;
         };
-        let is_region =
-            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        let region_fits = arn.region.len() <= 32
-            && arn.region.bytes().all(is_region)
-            && !arn.region.starts_with('-')
-            && !arn.region.ends_with('-');
+        let region_fits = arn.region.is_empty() || is_region(arn.region);
         let account_fits = arn.account.is_empty()
             || (arn.account.len() == 12 && arn.account.bytes().all(|byte| byte.is_ascii_digit()));
         (fits && region_fits && account_fits && !arn.resource.is_empty()).then_some(arn)
@@ -138,6 +133,15 @@ pub(crate) fn check_role(text: Option<&str>) -> Result<(), Refusal> {
     } else {
         Err(Refusal::of(NOT_A_ROLE))
     }
+}
+
+/// Whether a text can stand in the name of a host for a region.
+pub(crate) fn is_region(text: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=32).contains(&text.len())
+        && text.bytes().all(fits)
+        && !text.starts_with('-')
+        && !text.ends_with('-')
 }
 
 /// Any text with `aws`, and the one that published examples use.

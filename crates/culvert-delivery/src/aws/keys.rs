@@ -17,7 +17,7 @@ use culvert_base::{Secret, Timestamp};
 
 use super::answer::{self, element};
 use super::arn::Arn;
-use super::{Call, DEADLINE, endpoint, signed};
+use super::{Call, DEADLINE, Payload, endpoint, signed};
 use crate::net::{ANSWER_BYTES_MAX, Http, Net, Order};
 use crate::retry::FailureClass;
 use crate::target::{Failure, Whose, form, form_headers};
@@ -135,7 +135,8 @@ impl Assumed {
             method: Method::POST,
             url: self.sts.clone(),
             headers: form_headers(),
-            body: form,
+            body: Payload::Whole(form),
+            deadline: DEADLINE,
             answer_bytes_max: ANSWER_BYTES_MAX,
         };
         let order = signed(&call, &own, "sts", &self.region, self.net.now())?;

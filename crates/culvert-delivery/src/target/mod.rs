@@ -11,10 +11,13 @@ pub mod datadog;
 pub mod debug;
 pub mod file;
 pub mod firehose;
+pub mod kafka;
 pub mod kinesis;
 pub mod nats;
 pub mod otlp;
 pub mod postgres;
+pub mod rabbitmq;
+pub mod s3;
 pub mod webhook;
 
 use std::fmt;
@@ -29,6 +32,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use culvert_base::{BoxFuture, Code, Entropy, Refusal, Timestamp};
+use culvert_store::Gathering;
 
 use crate::batch::{Batch, BatchLimits};
 use crate::guard::Place;
@@ -45,10 +49,13 @@ pub static ALL: &[&TargetType] = &[
     &debug::TYPE,
     &file::TYPE,
     &firehose::TYPE,
+    &kafka::TYPE,
     &kinesis::TYPE,
     &nats::TYPE,
     &otlp::TYPE,
     &postgres::TYPE,
+    &rabbitmq::TYPE,
+    &s3::TYPE,
     &webhook::TYPE,
 ];
 
@@ -65,11 +72,37 @@ pub trait Target: Send + Sync + fmt::Debug {
     /// How large a batch may be.
     fn limits(&self) -> BatchLimits;
 
+    /// Whether it makes one object of many batches; then it is told to put that, and [`Self::send`]
+    /// is for tests.
+    fn gathers(&self) -> Option<&dyn Gathers> {
+        None
+    }
+
     /// Whether it is on this machine and as durable as the queue, so that a batch it takes at once
     /// needs no detour through the queue.
     fn is_local(&self) -> bool {
         false
     }
+}
+
+/// A target that makes one object of many batches, which lie in the queue meanwhile.
+pub trait Gathers: Send + Sync {
+    /// When an object is made.
+    fn gathering(&self) -> Gathering;
+
+    /// Makes an object of a run, once. The caller drops the future after
+    /// [`PUT_DEADLINE`](crate::PUT_DEADLINE).
+    fn put<'a>(&'a self, run: &'a dyn Run) -> BoxFuture<'a, Result<(), Failure>>;
+}
+
+/// Batches of one destination and class, in order, at least one. They are read one by one and as
+/// often as wanted: together they may be more than memory should hold.
+pub trait Run: Send + Sync {
+    /// How many there are.
+    fn batches(&self) -> usize;
+
+    /// The batch at `index`.
+    fn batch(&self, index: usize) -> BoxFuture<'_, Result<Batch, Failure>>;
 }
 
 /// What became of a batch.
@@ -262,6 +295,25 @@ fn verdict(outcomes: Vec<Outcome>) -> Verdict {
         [Outcome::Failed(only)] => Verdict::Failed(only.clone()),
         _ => Verdict::Partial(outcomes),
     }
+}
+
+/// The same where events go one after the other, until one does not: a first that was not taken for
+/// no fault of its own speaks for all.
+fn verdict_of_line(outcomes: Vec<Outcome>) -> Verdict {
+    match outcomes.split_first() {
+        Some((Outcome::Failed(failure), rest))
+            if failure.class != FailureClass::Permanent
+                && rest.iter().all(|outcome| *outcome == Outcome::NotTried) =>
+        {
+            Verdict::Failed(failure.clone())
+        }
+        _ => verdict(outcomes),
+    }
+}
+
+/// Whether an event was not taken for no fault of its own, so that the next ones would not be either.
+fn is_stuck(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Failed(failure) if failure.class != FailureClass::Permanent)
 }
 
 /// What is stored: every field, the absent ones as `null`.

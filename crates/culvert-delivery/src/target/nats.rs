@@ -20,8 +20,8 @@ use culvert_base::{BoxFuture, Entropy, Refusal, Secret};
 use culvert_store::BatchClass;
 
 use super::{
-    Checked, Failure, Outcome, Target, TargetType, Verdict, Whose, hide, invalid, keep_secret,
-    kind_of, parse, scrub, stored, verdict,
+    Checked, Failure, Outcome, Target, TargetType, Verdict, Whose, hide, invalid, is_stuck,
+    keep_secret, kind_of, parse, scrub, stored, verdict_of_line,
 };
 use crate::batch::{Batch, BatchLimits, Delivery};
 use crate::net::{Net, TargetSettings};
@@ -30,7 +30,6 @@ use crate::retry::FailureClass;
 
 const NAME: &str = "nats";
 const PREFIX: &str = "culvert.events";
-const URLS_MAX: usize = 16;
 const ACK_DEADLINE: Duration = Duration::from_secs(5);
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 /// Messages of traffic events that wait for their acknowledgement at once.
@@ -193,19 +192,8 @@ fn check(given: &Value, settings: &TargetSettings, _: &dyn Entropy) -> Result<Ch
 }
 
 fn peers(config: &Config, settings: &TargetSettings) -> Result<Vec<Peer>, Refusal> {
-    if config.urls.is_empty() || config.urls.len() > URLS_MAX {
-        return Err(invalid(NAME, "`urls` must have 1 to 16 entries"));
-    }
     let is_tls = config.tls.unwrap_or(true);
-    let parse = |url: &String| {
-        Peer::parse(url, SCHEMES, is_tls, &settings.rules)
-            .and_then(|peer| match peer.path.is_empty() {
-                true => Ok(peer),
-                false => Err("it must not have a path".to_owned()),
-            })
-            .map_err(|why| invalid(NAME, format_args!("an entry of `urls` is refused: {why}")))
-    };
-    config.urls.iter().map(parse).collect()
+    Peer::several(NAME, "urls", &config.urls, SCHEMES, is_tls, &settings.rules)
 }
 
 /// Secrets stay that are left out, and all of them where nothing is said of `credentials`.
@@ -319,19 +307,7 @@ impl Target for Nats {
             {
                 *kept = Some(client);
             }
-            match outcomes.first() {
-                // Nothing was taken: one sentence for all.
-                Some(Outcome::Failed(failure))
-                    if outcomes
-                        .iter()
-                        .skip(1)
-                        .all(|outcome| *outcome == Outcome::NotTried)
-                        && failure.class != FailureClass::Permanent =>
-                {
-                    Verdict::Failed(failure.clone())
-                }
-                _ => verdict(outcomes),
-            }
+            verdict_of_line(outcomes)
         })
     }
 
@@ -368,7 +344,6 @@ impl Nats {
                     Err(failure) => Outcome::Failed(failure),
                 });
             }
-            let is_stuck = |outcome: &Outcome| matches!(outcome, Outcome::Failed(failure) if failure.class != FailureClass::Permanent);
             if outcomes.iter().any(is_stuck) {
                 break;
             }

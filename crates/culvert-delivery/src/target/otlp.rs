@@ -1,4 +1,6 @@
-//! `otlp`: events as log records of OpenTelemetry, over HTTP (contract: destinations 9.2).
+//! `otlp`: events as log records of OpenTelemetry, over HTTP or gRPC (contract: destinations 9.2).
+
+mod grpc;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +24,8 @@ use url::Url;
 use culvert_base::{BoxFuture, Entropy, Refusal, Secret, Timestamp};
 
 use super::{
-    Checked, Failure, Target, TargetType, Verdict, Whose, failed, gzipped, parse, place, stored,
+    Checked, Failure, Target, TargetType, Verdict, Whose, failed, gzipped, invalid, parse, place,
+    stored,
 };
 use crate::batch::{Batch, BatchLimits, Delivery};
 use crate::headers;
@@ -35,7 +38,7 @@ const DEADLINE: Duration = Duration::from_secs(25);
 /// This target.
 pub static TYPE: TargetType = TargetType {
     name: NAME,
-    doc: "Exports each event as a log record of OpenTelemetry, over HTTP.",
+    doc: "Exports each event as a log record of OpenTelemetry, over HTTP or gRPC.",
     limits: BatchLimits {
         events_max: 512,
         bytes_max: 3 << 20,
@@ -52,9 +55,10 @@ pub static TYPE: TargetType = TargetType {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "OtlpTarget")]
 struct Config {
-    /// Base URL of the receiver; records are posted to `/v1/logs` below it.
+    /// Base URL of the receiver. Over HTTP, records are posted to `/v1/logs` below it; for gRPC it has no
+    /// path.
     endpoint: String,
-    /// `http/protobuf`, the default, or `http/json`.
+    /// `http/protobuf`, the default, `http/json` or `grpc`.
     #[serde(default)]
     protocol: Option<Protocol>,
     /// Up to 10 further request headers. Their values are never shown again.
@@ -72,6 +76,8 @@ enum Protocol {
     Protobuf,
     #[serde(rename = "http/json")]
     Json,
+    #[serde(rename = "grpc")]
+    Grpc,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -84,9 +90,12 @@ enum Compression {
 
 fn check(given: &Value, settings: &TargetSettings, _: &dyn Entropy) -> Result<Checked, Refusal> {
     let mut config: Config = parse(NAME, given)?;
-    place(NAME, "endpoint", &config.endpoint, settings)?;
+    let url = place(NAME, "endpoint", &config.endpoint, settings)?.url;
     headers::read(NAME, config.headers.get_or_insert_default())?;
-    config.protocol.get_or_insert(Protocol::Protobuf);
+    let protocol = *config.protocol.get_or_insert(Protocol::Protobuf);
+    if protocol == Protocol::Grpc && (url.path() != "/" || url.query().is_some()) {
+        return Err(invalid(NAME, "`endpoint` must have no path for `grpc`"));
+    }
     config.compression.get_or_insert(Compression::Gzip);
     Ok(stored(&config))
 }
@@ -94,21 +103,29 @@ fn check(given: &Value, settings: &TargetSettings, _: &dyn Entropy) -> Result<Ch
 fn open(stored: &Value, net: &Net, _: Whose<'_>) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
     let mut url = place(NAME, "endpoint", &config.endpoint, net.settings())?.url;
-    let path = format!("{}/v1/logs", url.path().trim_end_matches('/'));
-    url.set_path(&path);
     let given = config.headers.unwrap_or_default();
     let protocol = config.protocol.unwrap_or(Protocol::Protobuf);
-    let mut all = headers::read(NAME, &given)?;
-    all.insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static(match protocol {
-            Protocol::Protobuf => "application/x-protobuf",
-            Protocol::Json => "application/json",
-        }),
-    );
     let packs = config.compression != Some(Compression::None);
-    if packs {
-        all.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    let mut all = headers::read(NAME, &given)?;
+    let content_type = match protocol {
+        Protocol::Protobuf => Some("application/x-protobuf"),
+        Protocol::Json => Some("application/json"),
+        Protocol::Grpc => None,
+    };
+    match content_type {
+        Some(content_type) => {
+            let path = format!("{}/v1/logs", url.path().trim_end_matches('/'));
+            url.set_path(&path);
+            let content_type = HeaderValue::from_static(content_type);
+            all.insert(header::CONTENT_TYPE, content_type);
+            if packs {
+                all.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            }
+        }
+        None => {
+            url.set_path(grpc::PATH);
+            all.extend(grpc::headers(packs));
+        }
     }
     let resource = Resource {
         attributes: vec![
@@ -124,7 +141,10 @@ fn open(stored: &Value, net: &Net, _: Whose<'_>) -> Result<Arc<dyn Target>, Refu
         protocol,
         packs,
         resource,
-        http: net.http(),
+        http: match protocol {
+            Protocol::Grpc => net.http2(),
+            Protocol::Protobuf | Protocol::Json => net.http(),
+        },
         net: net.clone(),
     }))
 }
@@ -192,10 +212,14 @@ impl Otlp {
             }],
         };
         let body = match self.protocol {
-            Protocol::Protobuf => request.encode_to_vec(),
+            Protocol::Protobuf | Protocol::Grpc => request.encode_to_vec(),
             Protocol::Json => serde_json::to_vec(&request).map_err(|_| unfit())?,
         };
         let body = if self.packs { gzipped(&body) } else { body };
+        let body = match self.protocol {
+            Protocol::Grpc => grpc::framed(&body, self.packs),
+            Protocol::Protobuf | Protocol::Json => body,
+        };
         let order = Order::post(
             self.url.clone(),
             self.headers.clone(),
@@ -208,9 +232,15 @@ impl Otlp {
 
     /// The specification's table; credentials that are not taken are no matter of content to us.
     fn judge(&self, answer: &Answer) -> Result<(), Failure> {
+        let secrets: Vec<&str> = self.secrets.iter().map(Secret::reveal).collect();
+        if self.protocol == Protocol::Grpc {
+            let message = grpc::judge(answer, &secrets)?;
+            self.look_at_rejected(&message);
+            return Ok(());
+        }
         let class = match answer.status {
             200..=299 => {
-                self.look_at_rejected(answer);
+                self.look_at_rejected(&answer.body);
                 return Ok(());
             }
             429 | 502 | 503 | 504 => FailureClass::Retryable,
@@ -219,16 +249,15 @@ impl Otlp {
             413 => FailureClass::Split,
             _ => FailureClass::Permanent,
         };
-        let secrets: Vec<&str> = self.secrets.iter().map(Secret::reveal).collect();
         Err(failed(answer, class, &secrets))
     }
 
     /// Records that were left out of what was taken are not to be sent again, and nobody says which
     /// they are: they can only be told of.
-    fn look_at_rejected(&self, answer: &Answer) {
+    fn look_at_rejected(&self, message: &[u8]) {
         let said = match self.protocol {
-            Protocol::Protobuf => ExportLogsServiceResponse::decode(answer.body.clone()).ok(),
-            Protocol::Json => serde_json::from_slice(&answer.body).ok(),
+            Protocol::Protobuf | Protocol::Grpc => ExportLogsServiceResponse::decode(message).ok(),
+            Protocol::Json => serde_json::from_slice(message).ok(),
         };
         let partial = said.and_then(|said| said.partial_success);
         if let Some(partial) = partial.filter(|partial| partial.rejected_log_records > 0) {

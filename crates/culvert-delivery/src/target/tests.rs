@@ -91,6 +91,7 @@ fn answers_are_judged_by_the_table() {
         let answer = Answer {
             status,
             headers: HeaderMap::new(),
+            trailers: HeaderMap::new(),
             retry_after: None,
             body: Bytes::new(),
             text: String::new(),

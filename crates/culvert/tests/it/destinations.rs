@@ -36,6 +36,11 @@ pub struct Partner {
 impl Partner {
     /// `None`, told aloud, where there is no environment to run it in.
     pub fn start(program: &str) -> Option<Self> {
+        Self::start_with(program, &[])
+    }
+
+    /// The same with arguments.
+    fn start_with(program: &str, arguments: &[&str]) -> Option<Self> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let place = root.join("target/python-clients").join(SUITE);
         // The script writes this copy last.
@@ -48,6 +53,7 @@ impl Partner {
         let mut child = Command::new(place.join("bin/python"))
             .arg("-B")
             .arg(root.join("tests/clients").join(SUITE).join(program))
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -280,6 +286,292 @@ async fn roles_and_refusals_are_as_amazons_authentication_has_them() {
         "{}",
         names[0]
     );
+}
+
+/// Makes a destination and subscribes it to new API keys; its id.
+async fn subscribe(culvert: &Harness, target: Value) -> String {
+    let body = json!({"format": "json", "target": target});
+    let made = culvert.create("event_destinations", body).await;
+    let sources = json!([{"type": "api_key_created.v0"}]);
+    let body = json!({"destination_ids": [made["id"]], "sources": sources});
+    culvert.create("event_subscriptions", body).await;
+    made["id"].as_str().unwrap().to_owned()
+}
+
+/// What the partner found, once it is `count` things.
+async fn found(partner: &mut Partner, question: &Value, count: usize) -> Vec<Value> {
+    let mut found = Vec::new();
+    eventually("all have arrived", async || {
+        let answer = partner.ask(question).await;
+        found = answer.as_array().unwrap().clone();
+        found.len() >= count
+    })
+    .await;
+    assert_eq!(found.len(), count, "{found:?}");
+    found
+}
+
+/// Sends a test event and says what became of it, once the destination is known to be active.
+async fn tested(culvert: &Harness, destination: &str) -> Value {
+    let path = format!("/event_destinations/{destination}/test");
+    let mut said = Value::Null;
+    eventually("the destination is active", async || {
+        said = culvert
+            .call(Method::POST, &path, Some(json!({})))
+            .await
+            .body;
+        !said.to_string().contains("not active yet")
+    })
+    .await;
+    said
+}
+
+const BUCKET: &str = "arn:aws:s3:::event.bucket";
+
+/// Events come together in objects; the bucket's own rules keep one from being written over.
+#[tokio::test(flavor = "multi_thread")]
+async fn events_come_together_in_objects_of_a_bucket() {
+    let Some(mut amazon) = Amazon::start().await else {
+        return;
+    };
+    let url = amazon.url.clone();
+    let culvert = Harness::start_with(&Backend::Sqlite, |settings| {
+        settings.destinations.aws.endpoint_url = url;
+    })
+    .await;
+    let config = |auth: Value| {
+        json!({
+            "auth": auth,
+            "bucket_arn": BUCKET,
+            "object_prefix": "all=1/",
+            "compression": true,
+            "max_file_age": 10,
+        })
+    };
+    let id = subscribe(&culvert, json!({"s3": config(amazon.creds())})).await;
+    let said = tested(&culvert, &id).await;
+    assert_eq!(said["delivered"], true, "{said}");
+    for description in ["é", "ü"] {
+        let body = json!({"description": description});
+        culvert.create("api_keys", body).await;
+    }
+    let all = found(&mut amazon.partner, &"s3".into(), 3).await;
+    let of_keys: Vec<_> = all
+        .iter()
+        .filter(|line| line[1]["event_type"] == "api_key_created.v0")
+        .collect();
+    assert_eq!(of_keys[0][0], of_keys[1][0], "one object");
+    assert_eq!(of_keys[0][1]["object"]["description"], "é");
+    let name = of_keys[0][0].as_str().unwrap();
+    let first = of_keys[0][1]["event_id"].as_str().unwrap();
+    assert!(
+        name.starts_with("all=1/20") && name.ends_with(&format!("-{first}.json.gz")),
+        "{name}"
+    );
+    let path = format!("/event_destinations/{id}/health");
+    eventually("all are settled", async || {
+        let health = culvert.call(Method::GET, &path, None).await.body;
+        health["queued"] == 0 && health["sent"] == 2
+    })
+    .await;
+    culvert.stop().await;
+
+    let settings = amazon.settings();
+    let clock = Arc::new(ManualClock::at(Timestamp::from_unix_millis(now_ms())));
+    let net = Net::new(settings.clone(), clock, Arc::new(OsEntropy));
+    let send = async |config: Value, batch: &Batch| {
+        let ty = find("s3").unwrap();
+        let stored = (ty.check)(&config, &settings, &OsEntropy).unwrap().stored;
+        let whose = Whose {
+            destination: "ed_1",
+            account: "ac_1",
+        };
+        (ty.open)(&stored, &net, whose).unwrap().send(batch).await
+    };
+    // The same again is stored once; more of it, as a crash would send, under another name.
+    let role = json!({"role": {"role_arn": "arn:aws:iam::123456789012:role/events"}});
+    let (five, seven) = (events(0, 5), events(0, 7));
+    for batch in [&five, &five, &seven] {
+        let sent = send(config(role.clone()), batch).await;
+        assert_eq!(sent, Verdict::Delivered);
+    }
+    found(&mut amazon.partner, &"s3".into(), 3 + 5 + 7).await;
+    let mut nowhere = config(amazon.creds());
+    nowhere["bucket_arn"] = "arn:aws:s3:::no-such-bucket".into();
+    let wrong =
+        json!({"creds": {"aws_access_key_id": amazon.id, "aws_secret_access_key": "wrong"}});
+    for (config, class) in [
+        (nowhere, FailureClass::Config),
+        (config(wrong), FailureClass::Auth),
+    ] {
+        match send(config, &events(0, 1)).await {
+            Verdict::Failed(failure) => assert_eq!(failure.class, class, "{failure}"),
+            other => panic!("not refused: {other:?}"),
+        }
+    }
+}
+
+/// A published client of RabbitMQ takes events out of a queue.
+#[tokio::test(flavor = "multi_thread")]
+async fn events_reach_a_consumer_at_rabbitmq() {
+    let address = std::env::var_os("CULVERT_TEST_RABBITMQ_ADDR")
+        .and_then(|address| address.into_string().ok())
+        .unwrap_or_else(|| "127.0.0.1:5672".to_owned());
+    if tokio::net::TcpStream::connect(&address).await.is_err() {
+        println!("skipped: RabbitMQ does not answer; set CULVERT_TEST_RABBITMQ_ADDR");
+        return;
+    }
+    let Some(mut consumer) = Partner::start_with("rabbit.py", &[&address]) else {
+        return;
+    };
+    let queue = consumer.said().await;
+    let key = format!("{}.all", queue.as_str().unwrap());
+    let culvert = Harness::start(&Backend::Sqlite).await;
+    let target = json!({"rabbitmq": {
+        "urls": [format!("amqp://{address}")],
+        "tls": false,
+        "user": "guest",
+        "password": "guest",
+        "routing_key": key,
+    }});
+    let id = subscribe(&culvert, target).await;
+    let said = tested(&culvert, &id).await;
+    assert_eq!(said["delivered"], true, "{said}");
+    found(&mut consumer, &json!(1), 1).await;
+    let made = culvert
+        .create("api_keys", json!({"description": "é"}))
+        .await;
+    let got = found(&mut consumer, &json!(1), 1).await.remove(0);
+    assert_eq!(got["key"], key);
+    assert_eq!(got["type"], "api_key_created.v0");
+    assert_eq!(got["persistent"], true);
+    assert_eq!(got["content_type"], "application/json");
+    assert_eq!(got["body"]["object"]["id"], made["id"]);
+    assert_eq!(got["body"]["object"]["description"], "é");
+    let event = got["body"]["event_id"].as_str().unwrap();
+    assert!(got["id"].as_str().unwrap().starts_with(event), "{got}");
+    culvert.stop().await;
+}
+
+/// A published client of Kafka reads events from a cluster of three brokers.
+#[tokio::test(flavor = "multi_thread")]
+async fn events_reach_a_consumer_of_kafka() {
+    let Some(mut cluster) = Partner::start("kafka.py") else {
+        return;
+    };
+    let brokers = cluster.said().await;
+    let topic = json!("events");
+    let culvert = Harness::start(&Backend::Sqlite).await;
+    let config = json!({"brokers": brokers, "topic": "events", "tls": false});
+    let id = subscribe(&culvert, json!({"kafka": config})).await;
+    let said = tested(&culvert, &id).await;
+    assert_eq!(said["delivered"], true, "{said}");
+    found(&mut cluster, &topic, 1).await;
+    let made = culvert
+        .create("api_keys", json!({"description": "é"}))
+        .await;
+    let got = found(&mut cluster, &topic, 2).await;
+    let of_key = |record: &&Value| record["headers"]["event_type"] == "api_key_created.v0";
+    let got = got.iter().find(of_key).unwrap();
+    assert_eq!(got["value"]["object"]["id"], made["id"]);
+    assert_eq!(got["value"]["object"]["description"], "é");
+    assert_eq!(got["key"], got["value"]["account_id"]);
+    assert_eq!(got["headers"]["event_id"], got["value"]["event_id"]);
+    assert!(got["timestamp"].as_i64().unwrap() > 1_700_000_000_000);
+    culvert.stop().await;
+
+    // Many, to every partition at every broker, in both encodings.
+    let mut settings = TargetSettings::default();
+    settings.rules.allow_networks = vec!["127.0.0.1/32".parse().unwrap()];
+    settings.rules.allow_plain_http = true;
+    let clock = Arc::new(ManualClock::at(Timestamp::from_unix_millis(now_ms())));
+    let net = Net::new(settings.clone(), clock, Arc::new(OsEntropy));
+    let ty = find("kafka").unwrap();
+    let mut first = 0;
+    for compression in ["none", "gzip"] {
+        let mut config = config.clone();
+        config["key"] = "event".into();
+        config["compression"] = compression.into();
+        let stored = (ty.check)(&config, &settings, &OsEntropy).unwrap().stored;
+        let whose = Whose {
+            destination: "ed_1",
+            account: "ac_1",
+        };
+        let kafka = (ty.open)(&stored, &net, whose).unwrap();
+        for _ in 0..2 {
+            let sent = kafka.send(&events(first, 500)).await;
+            assert_eq!(sent, Verdict::Delivered, "{compression}");
+            first += 500;
+        }
+    }
+    let got = found(&mut cluster, &topic, 2 + 2000).await;
+    let mut ids: Vec<_> = got
+        .iter()
+        .map(|one| one["value"]["event_id"].as_str())
+        .collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 2002, "each once");
+    let mut partitions: Vec<_> = got.iter().map(|one| one["partition"].as_i64()).collect();
+    partitions.sort_unstable();
+    partitions.dedup();
+    assert!(partitions.len() > 2, "{partitions:?}");
+    let mut nowhere = config;
+    nowhere["topic"] = "no-such-topic".into();
+    let stored = (ty.check)(&nowhere, &settings, &OsEntropy).unwrap().stored;
+    let whose = Whose {
+        destination: "ed_1",
+        account: "ac_1",
+    };
+    let sent = (ty.open)(&stored, &net, whose)
+        .unwrap()
+        .send(&events(0, 1))
+        .await;
+    let Verdict::Failed(failure) = sent else {
+        panic!("{sent:?}")
+    };
+    assert_eq!(failure.class, FailureClass::Config, "{failure}");
+}
+
+/// A receiver made of OpenTelemetry's own definition takes records over gRPC, and refuses a token.
+#[tokio::test(flavor = "multi_thread")]
+async fn log_records_reach_a_receiver_over_grpc() {
+    let Some(mut receiver) = Partner::start("receiver.py") else {
+        return;
+    };
+    let endpoint = receiver.said().await;
+    let culvert = Harness::start(&Backend::Sqlite).await;
+    for (compression, count) in [("gzip", 1), ("none", 3)] {
+        let target = json!({"otlp": {
+            "endpoint": endpoint,
+            "protocol": "grpc",
+            "compression": compression,
+            "headers": {"x-token": "right"},
+        }});
+        subscribe(&culvert, target).await;
+        let key = culvert
+            .create("api_keys", json!({"description": "é"}))
+            .await;
+        let exports = found(&mut receiver, &json!(1), count).await;
+        let export = exports.last().unwrap();
+        assert_eq!(export["resource"]["service.name"], "culvert");
+        let record = &export["records"][0];
+        assert_eq!(record["event_name"], "api_key_created.v0");
+        assert_eq!(record["body"]["id"], key["id"]);
+        assert_eq!(record["body"]["description"], "é");
+    }
+    let target = json!({"otlp": {
+        "endpoint": endpoint,
+        "protocol": "grpc",
+        "headers": {"x-token": "wrong"},
+    }});
+    let id = subscribe(&culvert, target).await;
+    let said = tested(&culvert, &id).await;
+    assert_eq!(
+        said,
+        json!({"delivered": false, "error": "auth UNAUTHENTICATED: no such token: wr0ng"})
+    );
+    culvert.stop().await;
 }
 
 /// Records decode by the published messages of OpenTelemetry, in both encodings.

@@ -1,4 +1,3 @@
-use std::net::IpAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -7,8 +6,9 @@ use culvert_base::OsEntropy;
 use serde_json::json;
 
 use super::*;
-use crate::fake::{WHOSE, batch, envelope, failure, local_settings, pair, target};
-use crate::net::Resolve;
+use crate::fake::{
+    Named, WHOSE, batch, certificate, envelope, failure, local_settings, pair, target,
+};
 
 /// A NATS server of a test's own, with JetStream, a user and a password.
 struct Server {
@@ -178,28 +178,12 @@ async fn refusals_of_the_server_have_their_class() {
     assert!(!refused.text.contains("s3cr3t"));
 }
 
-#[derive(Debug)]
-struct Here;
-
-impl Resolve for Here {
-    fn resolve<'a>(&'a self, host: &'a str) -> BoxFuture<'a, Result<Vec<IpAddr>, String>> {
-        Box::pin(async move {
-            match host {
-                "nats.example" | "other.example" => Ok(vec![[127, 0, 0, 1].into()]),
-                _ => Err("the host name does not resolve".into()),
-            }
-        })
-    }
-}
-
 /// The library connects to an address, and the certificate must be that of the name all the same.
 #[tokio::test]
 async fn certificates_are_verified_for_the_name_in_the_url() {
     let folder = tempfile::tempdir().unwrap();
-    let made = rcgen::generate_simple_self_signed(["nats.example".to_owned()]).unwrap();
+    certificate(&folder, "nats.example");
     let at = |name: &str| folder.path().join(name);
-    std::fs::write(at("cert.pem"), made.cert.pem()).unwrap();
-    std::fs::write(at("key.pem"), made.signing_key.serialize_pem()).unwrap();
     let (cert, key) = (
         at("cert.pem").display().to_string(),
         at("key.pem").display().to_string(),
@@ -210,8 +194,7 @@ async fn certificates_are_verified_for_the_name_in_the_url() {
     };
     let mut settings = local_settings();
     settings.extra_ca_file = Some(at("cert.pem"));
-    let clock = Arc::new(culvert_base::SystemClock);
-    let net = Net::with_resolver(settings.clone(), clock, Arc::new(OsEntropy), Arc::new(Here));
+    let net = Named::net(&settings);
     let [one, two] = pair();
     let batch = batch(BatchClass::Audit, &[&one, &two]);
     for (host, code) in [

@@ -1,0 +1,188 @@
+//! Numbers, texts and lists as requests and answers have them: big-endian, lengths first.
+
+/// An answer ended before its fields did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cut;
+
+/// Something being written.
+#[derive(Debug, Default)]
+pub(crate) struct Out(Vec<u8>);
+
+impl Out {
+    pub(crate) fn i8(&mut self, number: i8) -> &mut Self {
+        self.0.extend(number.to_be_bytes());
+        self
+    }
+
+    pub(crate) fn i16(&mut self, number: i16) -> &mut Self {
+        self.0.extend(number.to_be_bytes());
+        self
+    }
+
+    pub(crate) fn i32(&mut self, number: i32) -> &mut Self {
+        self.0.extend(number.to_be_bytes());
+        self
+    }
+
+    pub(crate) fn i64(&mut self, number: i64) -> &mut Self {
+        self.0.extend(number.to_be_bytes());
+        self
+    }
+
+    /// How many of something follow.
+    pub(crate) fn count(&mut self, count: usize) -> &mut Self {
+        self.i32(i32::try_from(count).unwrap_or(i32::MAX))
+    }
+
+    /// A text of at most 32,767 bytes; the caller sees to that.
+    pub(crate) fn text(&mut self, text: &str) -> &mut Self {
+        self.i16(i16::try_from(text.len()).unwrap_or(i16::MAX));
+        self.0.extend(text.as_bytes());
+        self
+    }
+
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        self.count(bytes.len());
+        self.0.extend(bytes);
+        self
+    }
+
+    /// A number of variable length, small ones of either sign short.
+    pub(crate) fn varint(&mut self, number: i64) -> &mut Self {
+        let mut rest = ((number << 1) ^ (number >> 63)).cast_unsigned();
+        while rest >= 0x80 {
+            self.0.push(u8::try_from(rest & 0x7f).unwrap_or(0) | 0x80);
+            rest >>= 7;
+        }
+        self.0.push(u8::try_from(rest).unwrap_or(0));
+        self
+    }
+
+    /// Bytes after a length of variable length; none is not the same as empty.
+    pub(crate) fn var_bytes(&mut self, bytes: Option<&[u8]>) -> &mut Self {
+        match bytes {
+            Some(bytes) => {
+                self.varint(i64::try_from(bytes.len()).unwrap_or(i64::MAX));
+                self.0.extend(bytes);
+                self
+            }
+            None => self.varint(-1),
+        }
+    }
+
+    pub(crate) fn raw(&mut self, bytes: &[u8]) -> &mut Self {
+        self.0.extend(bytes);
+        self
+    }
+
+    /// This head and then that body, behind their length.
+    pub(crate) fn framed(self, body: Self) -> Vec<u8> {
+        let mut all = Self::default();
+        all.count(self.0.len() + body.0.len());
+        all.raw(&self.0).raw(&body.0);
+        all.0
+    }
+
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+}
+
+/// Something being read.
+#[derive(Debug)]
+pub(crate) struct In<'a>(&'a [u8]);
+
+impl<'a> In<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    fn take(&mut self, length: usize) -> Result<&'a [u8], Cut> {
+        let (taken, rest) = self.0.split_at_checked(length).ok_or(Cut)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn number<const N: usize>(&mut self) -> Result<[u8; N], Cut> {
+        let (taken, rest) = self.0.split_first_chunk().ok_or(Cut)?;
+        self.0 = rest;
+        Ok(*taken)
+    }
+
+    pub(crate) fn i8(&mut self) -> Result<i8, Cut> {
+        self.number().map(i8::from_be_bytes)
+    }
+
+    pub(crate) fn i16(&mut self) -> Result<i16, Cut> {
+        self.number().map(i16::from_be_bytes)
+    }
+
+    pub(crate) fn i32(&mut self) -> Result<i32, Cut> {
+        self.number().map(i32::from_be_bytes)
+    }
+
+    pub(crate) fn i64(&mut self) -> Result<i64, Cut> {
+        self.number().map(i64::from_be_bytes)
+    }
+
+    /// How many of something follow: at most as many as there are bytes. None is zero.
+    pub(crate) fn count(&mut self) -> Result<usize, Cut> {
+        let count = self.i32()?;
+        if count == -1 {
+            return Ok(0);
+        }
+        let count = usize::try_from(count).map_err(|_| Cut)?;
+        if count > self.0.len() {
+            Err(Cut)
+        } else {
+            Ok(count)
+        }
+    }
+
+    /// A text; none, or one that is no UTF-8, is empty.
+    pub(crate) fn text(&mut self) -> Result<&'a str, Cut> {
+        let length = self.i16()?;
+        if length == -1 {
+            return Ok("");
+        }
+        let bytes = self.take(usize::try_from(length).map_err(|_| Cut)?)?;
+        Ok(std::str::from_utf8(bytes).unwrap_or_default())
+    }
+
+    pub(crate) fn bytes(&mut self) -> Result<&'a [u8], Cut> {
+        let length = self.count()?;
+        self.take(length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_variable_length_are_as_protocol_buffers_have_them() {
+        for (number, bytes) in [
+            (0, &[0][..]),
+            (-1, &[1]),
+            (1, &[2]),
+            (63, &[126]),
+            (64, &[0x80, 1]),
+            (-300, &[0xd7, 4]),
+            (i64::MIN, &[255, 255, 255, 255, 255, 255, 255, 255, 255, 1]),
+        ] {
+            let mut out = Out::default();
+            out.varint(number);
+            assert_eq!(out.into_bytes(), bytes, "{number}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_read_beyond_the_end_or_reserved_by_a_number() {
+        assert_eq!(In::new(&[0, 5, b'a']).text(), Err(Cut));
+        assert_eq!(In::new(&[0xff, 0xff]).text(), Ok(""));
+        assert_eq!(In::new(&[0x80, 0]).text(), Err(Cut));
+        assert_eq!(In::new(&[0x7f, 0xff, 0xff, 0xff, 1]).count(), Err(Cut));
+        assert_eq!(In::new(&[0, 0, 0, 2, 1]).bytes(), Err(Cut));
+        assert_eq!(In::new(&[1, 2, 3]).i32(), Err(Cut));
+    }
+}

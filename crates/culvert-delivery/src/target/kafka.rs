@@ -1,0 +1,567 @@
+//! `kafka`: events as records of a Kafka topic (contract: destinations 8.2).
+//!
+//! A record is done when every replica in sync has it. The producer is idempotent: a batch that is
+//! sent again unchanged, because its answer was lost, is stored once as long as this process lives.
+//! Brokers are found by what the first of them says of the topic; each address that it names is
+//! judged like one that a user names.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::sync::Mutex;
+
+use culvert_base::{BoxFuture, Entropy, Refusal, Secret};
+
+use super::{
+    Checked, Failure, Outcome, Target, TargetType, Verdict, Whose, hide, invalid, keep_secret,
+    kind_of, moment, parse, stored, verdict,
+};
+use crate::batch::{Batch, BatchLimits, Delivery};
+use crate::kafka::errors::{self, DUPLICATE_SEQUENCE_NUMBER};
+use crate::kafka::records::{self, Record};
+use crate::kafka::{Link, Login, Mechanism, ProducerId};
+use crate::net::{Net, TargetSettings};
+use crate::peer::{Peer, Scheme};
+use crate::retry::FailureClass;
+
+const NAME: &str = "kafka";
+const SCHEMES: &[Scheme] = &[Scheme {
+    name: "kafka",
+    port: 9092,
+}];
+const OPEN_DEADLINE: Duration = Duration::from_secs(10);
+/// What brokers said of the topic is asked again after this.
+const KNOWN_FOR: Duration = Duration::from_secs(300);
+/// A connection that was silent for longer is not used again: the broker may be about to close it.
+const KEPT_FOR: Duration = Duration::from_secs(60);
+
+/// This target.
+pub static TYPE: TargetType = TargetType {
+    name: NAME,
+    doc: "Appends each event to a Kafka topic as a record and waits until its replicas have it.",
+    // A million bytes with the headers of each record.
+    limits: BatchLimits {
+        events_max: 1000,
+        bytes_max: 700 << 10,
+    },
+    schema: |generator| generator.subschema_for::<Config>(),
+    check,
+    merge: |stored, mut given| {
+        keep_secret(stored, &mut given, "/sasl", "password");
+        given
+    },
+    redact: |stored| hide(stored, "/sasl/password", Value::Null),
+    open,
+};
+
+/// Configuration of the `kafka` target.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "KafkaTarget")]
+struct Config {
+    /// Brokers of one cluster to ask for the others, `<host>:<port>`, tried in this order; at most 16.
+    brokers: Vec<String>,
+    /// The topic, which must exist.
+    topic: String,
+    /// Whether connections are secured by TLS and certificates verified. `true` by default; `false`
+    /// only where the server allows plain connections.
+    #[serde(default)]
+    tls: Option<bool>,
+    /// How to log in, if brokers ask for it.
+    #[serde(default)]
+    sasl: Option<Sasl>,
+    /// What a record's key is: the id of the account (`account`, the default, which keeps its events
+    /// in order in one partition), of the event (`event`), or nothing (`none`).
+    #[serde(default)]
+    key: Option<KeyOf>,
+    /// `none`, the default, or `gzip`.
+    #[serde(default)]
+    compression: Option<Compression>,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "KafkaSasl")]
+struct Sasl {
+    /// `plain`, `scram-sha-256` or `scram-sha-512`.
+    mechanism: Mechanism,
+    /// The user.
+    username: String,
+    /// The user's password. Never shown again.
+    #[serde(default)]
+    password: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(rename = "KafkaKey")]
+enum KeyOf {
+    Account,
+    Event,
+    None,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(rename = "KafkaCompression")]
+enum Compression {
+    None,
+    Gzip,
+}
+
+fn check(given: &Value, settings: &TargetSettings, _: &dyn Entropy) -> Result<Checked, Refusal> {
+    let mut config: Config = parse(NAME, given)?;
+    peers(&config, settings)?;
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let topic = &config.topic;
+    if !(1..=249).contains(&topic.len())
+        || !topic.bytes().all(is_name)
+        || topic == "."
+        || topic == ".."
+    {
+        return Err(invalid(
+            NAME,
+            "`topic` must be 1 to 249 letters, digits, `.`, `_` and `-`",
+        ));
+    }
+    if let Some(sasl) = &config.sasl {
+        let password = sasl.password.as_deref().unwrap_or_default();
+        for (name, text) in [("username", &*sasl.username), ("password", password)] {
+            if !(1..=512).contains(&text.len()) || text.contains('\0') {
+                return Err(invalid(
+                    NAME,
+                    format_args!("`sasl.{name}` must be 1 to 512 bytes"),
+                ));
+            }
+        }
+    }
+    config.tls.get_or_insert(true);
+    config.key.get_or_insert(KeyOf::Account);
+    config.compression.get_or_insert(Compression::None);
+    Ok(stored(&config))
+}
+
+fn peers(config: &Config, settings: &TargetSettings) -> Result<Vec<Peer>, Refusal> {
+    let with_scheme = |broker: &String| match broker.contains("://") {
+        true => broker.clone(),
+        false => format!("kafka://{broker}"),
+    };
+    let urls: Vec<String> = config.brokers.iter().map(with_scheme).collect();
+    let is_tls = config.tls.unwrap_or(true);
+    Peer::several(NAME, "brokers", &urls, SCHEMES, is_tls, &settings.rules)
+}
+
+fn open(stored: &Value, net: &Net, whose: Whose<'_>) -> Result<Arc<dyn Target>, Refusal> {
+    let config: Config = parse(NAME, stored)?;
+    Ok(Arc::new(Kafka {
+        peers: peers(&config, net.settings())?,
+        topic: config.topic,
+        is_tls: config.tls.unwrap_or(true),
+        login: config.sasl.map(|sasl| Login {
+            mechanism: sasl.mechanism,
+            user: sasl.username,
+            password: Secret::new(sasl.password.unwrap_or_default()),
+        }),
+        key: config.key.unwrap_or(KeyOf::Account),
+        packs: config.compression == Some(Compression::Gzip),
+        account: whose.account.to_owned(),
+        state: Mutex::default(),
+        net: net.clone(),
+    }))
+}
+
+struct Kafka {
+    peers: Vec<Peer>,
+    topic: String,
+    is_tls: bool,
+    login: Option<Login>,
+    key: KeyOf,
+    packs: bool,
+    account: String,
+    state: Mutex<State>,
+    net: Net,
+}
+
+impl std::fmt::Debug for Kafka {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Kafka")
+            .field("topic", &self.topic)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What is known from one send to the next.
+#[derive(Default)]
+struct State {
+    cluster: Option<Cluster>,
+    /// Whether the cluster may be another by now.
+    is_stale: bool,
+    producer: Option<Producer>,
+    /// Connections to brokers by their numbers, and when they were last used.
+    links: HashMap<i32, (Link, Instant)>,
+    /// Where records without a key went last.
+    turn: usize,
+}
+
+/// The topic as brokers tell of it.
+struct Cluster {
+    brokers: HashMap<i32, Peer>,
+    /// Number and leader of each partition.
+    partitions: Vec<(i32, i32)>,
+    asked: Instant,
+}
+
+/// Who we are to brokers, and what each partition had from us.
+struct Producer {
+    id: ProducerId,
+    /// Number of the next record, by partition.
+    next: HashMap<i32, i32>,
+    /// A batch whose answer was lost, by partition: it may have been taken.
+    doubts: HashMap<i32, [u8; 32]>,
+}
+
+impl Target for Kafka {
+    fn send<'a>(&'a self, batch: &'a Batch) -> BoxFuture<'a, Verdict> {
+        Box::pin(async move {
+            let mut state = self.state.lock().await;
+            match self.append(&mut state, batch).await {
+                Ok(outcomes) => verdict(outcomes),
+                Err(failure) => Verdict::Failed(failure),
+            }
+        })
+    }
+
+    fn limits(&self) -> BatchLimits {
+        TYPE.limits
+    }
+}
+
+/// Events of a batch that go to one partition, by their places in it.
+type Part = (i32, Vec<usize>);
+
+impl Kafka {
+    async fn append(&self, state: &mut State, batch: &Batch) -> Result<Vec<Outcome>, Failure> {
+        let deliveries: Vec<Delivery<'_>> = batch.deliveries().collect();
+        self.look_around(state).await?;
+        let mut outcomes = vec![Outcome::NotTried; deliveries.len()];
+        let mut waiting = self.parted(state, &deliveries);
+        // A part that a broker refuses for its content is halved until the events at fault are alone.
+        while !waiting.is_empty() {
+            let (round, mut later) = first_of_each(std::mem::take(&mut waiting));
+            for (leader, parts) in by_leader(state, round) {
+                let failures = self.append_at(state, leader, &parts, &deliveries).await;
+                for ((partition, events), failure) in parts.into_iter().zip(failures) {
+                    let Some(failure) = failure else {
+                        for event in events {
+                            outcomes[event] = Outcome::Delivered;
+                        }
+                        continue;
+                    };
+                    let is_at_fault = failure.class == FailureClass::Permanent;
+                    if is_at_fault && events.len() > 1 {
+                        let (first, second) = events.split_at(events.len() / 2);
+                        waiting.push((partition, first.to_vec()));
+                        waiting.push((partition, second.to_vec()));
+                        continue;
+                    }
+                    if !is_at_fault {
+                        // Nothing overtakes what was not taken.
+                        later.retain(|(other, _)| *other != partition);
+                    }
+                    for event in events {
+                        outcomes[event] = Outcome::Failed(failure.clone());
+                    }
+                }
+            }
+            waiting.append(&mut later);
+        }
+        Ok(outcomes)
+    }
+
+    /// Which events go to which partition.
+    fn parted(&self, state: &mut State, deliveries: &[Delivery<'_>]) -> Vec<Part> {
+        let Some(cluster) = &state.cluster else {
+            return Vec::new();
+        };
+        state.turn = state.turn.wrapping_add(1);
+        let n_partitions = cluster.partitions.len();
+        let mut parts: BTreeMap<i32, Vec<usize>> = BTreeMap::new();
+        for (index, delivery) in deliveries.iter().enumerate() {
+            let place = match self.key(delivery) {
+                Some(key) => records::place(key.as_bytes(), n_partitions),
+                None => state.turn.checked_rem(n_partitions).unwrap_or(0),
+            };
+            let (partition, _) = cluster.partitions.get(place).copied().unwrap_or_default();
+            parts.entry(partition).or_default().push(index);
+        }
+        parts.into_iter().collect()
+    }
+
+    fn key<'a>(&'a self, delivery: &Delivery<'a>) -> Option<&'a str> {
+        match self.key {
+            KeyOf::Account => Some(&self.account),
+            KeyOf::Event => Some(delivery.event_id),
+            KeyOf::None => None,
+        }
+    }
+
+    /// Appends parts to partitions of one leader. What failed about each.
+    async fn append_at(
+        &self,
+        state: &mut State,
+        leader: i32,
+        parts: &[Part],
+        deliveries: &[Delivery<'_>],
+    ) -> Vec<Option<Failure>> {
+        let all = |failure: Failure| vec![Some(failure); parts.len()];
+        let mut link = match self.link(state, leader).await {
+            Ok(link) => link,
+            Err(failure) => {
+                state.is_stale = true;
+                return all(failure);
+            }
+        };
+        let batches: Vec<records::Batch> = parts
+            .iter()
+            .map(|(_, events)| self.batch(events, deliveries))
+            .collect();
+        let Some(producer) = &mut state.producer else {
+            return all(forgotten());
+        };
+        let is_doubtful = parts.iter().zip(&batches).any(|((partition, _), batch)| {
+            let doubt = producer.doubts.get(partition);
+            doubt.is_some_and(|doubt| *doubt != batch.digest())
+        });
+        if is_doubtful {
+            // Other records under numbers that may be taken would be dropped as repetitions.
+            state.links.insert(leader, (link, Instant::now()));
+            state.producer = None;
+            if let Err(failure) = self.look_around(state).await {
+                return all(failure);
+            }
+            return Box::pin(self.append_at(state, leader, parts, deliveries)).await;
+        }
+        let finished: Vec<(i32, Vec<u8>)> = parts
+            .iter()
+            .zip(&batches)
+            .map(|((partition, _), batch)| {
+                let sequence = producer.next.get(partition).copied().unwrap_or(0);
+                (*partition, batch.finish(producer.id, sequence))
+            })
+            .collect();
+        // Until it is known, every one of them may have been taken; a send that is given up stays so.
+        for ((partition, _), batch) in parts.iter().zip(&batches) {
+            producer.doubts.insert(*partition, batch.digest());
+        }
+        let told = match link.produce(&self.topic, &finished).await {
+            Ok(told) => told,
+            Err(failure) => {
+                state.is_stale = true;
+                return all(failure);
+            }
+        };
+        state.links.insert(leader, (link, Instant::now()));
+        let mut failures = Vec::with_capacity(parts.len());
+        let mut is_forgotten = false;
+        for ((partition, _), batch) in parts.iter().zip(&batches) {
+            let error = told.iter().find(|(other, _)| other == partition);
+            let Some((_, error)) = error else {
+                failures.push(Some(forgotten()));
+                continue;
+            };
+            let failure = match *error {
+                DUPLICATE_SEQUENCE_NUMBER => None,
+                error => errors::check(error).err(),
+            };
+            state.is_stale |= errors::is_about_the_place(*error);
+            is_forgotten |= errors::is_about_the_producer(*error);
+            match &failure {
+                None => {
+                    let next = producer.next.entry(*partition).or_default();
+                    *next = after(*next, batch.count());
+                    producer.doubts.remove(partition);
+                }
+                Some(failure) if failure.class == FailureClass::Unknown => {}
+                Some(_) => {
+                    producer.doubts.remove(partition);
+                }
+            }
+            failures.push(failure);
+        }
+        if is_forgotten {
+            state.producer = None;
+        }
+        failures
+    }
+
+    fn batch(&self, events: &[usize], deliveries: &[Delivery<'_>]) -> records::Batch {
+        let records: Vec<Record<'_>> = events
+            .iter()
+            .filter_map(|event| deliveries.get(*event))
+            .map(|delivery| Record {
+                at: moment(delivery.envelope).map_or(0, culvert_base::Timestamp::unix_millis),
+                key: self.key(delivery),
+                value: delivery.envelope,
+                headers: [
+                    ("event_id", delivery.event_id.to_owned()),
+                    (
+                        "event_type",
+                        kind_of(delivery.envelope).unwrap_or_default().to_owned(),
+                    ),
+                    ("idempotency_key", delivery.idempotency_key()),
+                ],
+            })
+            .collect();
+        records::Batch::of(&records, self.packs)
+    }
+
+    /// A connection to a leader, taken out while it works.
+    async fn link(&self, state: &mut State, leader: i32) -> Result<Link, Failure> {
+        if let Some((link, used)) = state.links.remove(&leader)
+            && used.elapsed() < KEPT_FOR
+        {
+            return Ok(link);
+        }
+        let cluster = state.cluster.as_ref();
+        let Some(peer) = cluster.and_then(|cluster| cluster.brokers.get(&leader)) else {
+            return Err(Failure::new(
+                FailureClass::Retryable,
+                "LEADER_NOT_AVAILABLE",
+                "a partition has no leader for now",
+            ));
+        };
+        self.open_link(peer).await
+    }
+
+    async fn open_link(&self, peer: &Peer) -> Result<Link, Failure> {
+        let opening = Link::open(peer, self.login.as_ref(), &self.net);
+        tokio::time::timeout(OPEN_DEADLINE, opening)
+            .await
+            .map_err(|_| {
+                let text = "the broker did not let us in within 10 s";
+                Failure::new(FailureClass::Retryable, "timeout", text)
+            })?
+            // Nothing was appended by then.
+            .map_err(|failure| match failure.class {
+                FailureClass::Unknown => Failure {
+                    class: FailureClass::Retryable,
+                    ..failure
+                },
+                _ => failure,
+            })
+    }
+
+    /// Learns what is not known: who leads which partition, and who we are.
+    async fn look_around(&self, state: &mut State) -> Result<(), Failure> {
+        let is_old = |cluster: &Cluster| cluster.asked.elapsed() >= KNOWN_FOR;
+        if state.is_stale || state.cluster.as_ref().is_some_and(is_old) {
+            state.cluster = None;
+        }
+        if state.cluster.is_some() && state.producer.is_some() {
+            return Ok(());
+        }
+        let mut last = Failure::new(
+            FailureClass::Config,
+            "brokers",
+            "there is no broker to connect to",
+        );
+        for peer in &self.peers {
+            let learning = async {
+                let mut link = self.open_link(peer).await?;
+                if state.cluster.is_none() {
+                    state.cluster = Some(self.cluster(&mut link).await?);
+                    state.is_stale = false;
+                }
+                if state.producer.is_none() {
+                    state.producer = Some(Producer {
+                        id: link.producer_id().await?,
+                        next: HashMap::new(),
+                        doubts: HashMap::new(),
+                    });
+                }
+                Ok(())
+            };
+            match learning.await {
+                Ok(()) => return Ok(()),
+                Err(failure) => last = failure,
+            }
+        }
+        Err(Failure {
+            class: match last.class {
+                FailureClass::Unknown => FailureClass::Retryable,
+                class => class,
+            },
+            ..last
+        })
+    }
+
+    async fn cluster(&self, link: &mut Link) -> Result<Cluster, Failure> {
+        let metadata = link.metadata(&self.topic).await?;
+        errors::check(metadata.error)?;
+        if metadata.partitions.is_empty() {
+            errors::check(3)?;
+        }
+        let mut brokers = HashMap::new();
+        for (id, host, port) in metadata.brokers {
+            let host = match host.contains(':') {
+                true => format!("[{host}]"),
+                false => host,
+            };
+            let rules = &self.net.settings().rules;
+            let url = format!("kafka://{host}:{port}");
+            let peer = Peer::parse(&url, SCHEMES, self.is_tls, rules).map_err(|why| {
+                let text = format!("a broker that the cluster names is refused: {why}");
+                Failure::new(FailureClass::Config, "address", text)
+            })?;
+            brokers.insert(id, peer);
+        }
+        Ok(Cluster {
+            brokers,
+            partitions: metadata.partitions,
+            asked: Instant::now(),
+        })
+    }
+}
+
+/// The first part of each partition, and the others, in order.
+fn first_of_each(parts: Vec<Part>) -> (Vec<Part>, Vec<Part>) {
+    let mut seen = BTreeSet::new();
+    parts
+        .into_iter()
+        .partition(|(partition, _)| seen.insert(*partition))
+}
+
+/// Parts by the leaders of their partitions; a negative leader is none.
+fn by_leader(state: &State, parts: Vec<Part>) -> BTreeMap<i32, Vec<Part>> {
+    let mut leaders: BTreeMap<i32, Vec<Part>> = BTreeMap::new();
+    for part in parts {
+        let known = state.cluster.as_ref().and_then(|cluster| {
+            let mut partitions = cluster.partitions.iter();
+            partitions.find(|(partition, _)| *partition == part.0)
+        });
+        let leader = known.map_or(-1, |(_, leader)| *leader);
+        leaders.entry(leader).or_default().push(part);
+    }
+    leaders
+}
+
+/// The number behind so many records, which begins anew behind the largest.
+fn after(next: i32, count: i32) -> i32 {
+    let sum = i64::from(next) + i64::from(count);
+    i32::try_from(sum % (1 << 31)).unwrap_or(0)
+}
+
+fn forgotten() -> Failure {
+    Failure::new(
+        FailureClass::Unknown,
+        "answer",
+        "the answer does not say what became of the records",
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,182 @@
+//! Batches that come together in the queue and become one object.
+
+use std::time::Duration;
+
+use culvert_base::Clock;
+use culvert_store::{BatchClass, NewBatch};
+use serde_json::{Value, json};
+
+use super::bench::{Bench, record};
+use crate::batch::OpenBatch;
+use crate::fake::{Fake, Reply, envelope, local_settings, until};
+use crate::retry::FailureClass;
+use crate::target::s3;
+use crate::worker::{Step, Worker};
+
+/// A plane whose one destination is a bucket at `fake`.
+async fn bench(fake: &Fake) -> Bench {
+    let url = fake.url("/").parse().unwrap();
+    let bench = Bench::with(|settings| {
+        settings.targets = local_settings();
+        settings.targets.aws.endpoint = Some(url);
+        settings.destination_events_max = 3;
+    })
+    .await;
+    publish(&bench);
+    bench
+}
+
+fn publish(bench: &Bench) {
+    let creds = json!({"aws_access_key_id": "a", "aws_secret_access_key": "s"});
+    let config = json!({
+        "auth": {"creds": creds},
+        "bucket_arn": "arn:aws:s3:::events",
+        "max_file_size": 1 << 20,
+        "max_file_age": 60,
+    });
+    bench.publish_type(&s3::TYPE, config);
+}
+
+async fn append(bench: &Bench, id: u32, filling: usize) {
+    let mut open = OpenBatch::default();
+    let envelope = envelope(id, "2027-01-15T08:00:00.000Z");
+    let envelope = envelope.replace("{}", &format!("{{\"x\":\"{}\"}}", "x".repeat(filling)));
+    open.push(&"esb_1".into(), envelope.as_bytes());
+    let batch = NewBatch {
+        destination: "ed_1".to_owned(),
+        class: BatchClass::Traffic,
+        count: open.len(),
+        body: open.finish(),
+    };
+    bench.queue.append(vec![batch], None).await.unwrap();
+}
+
+/// Ids of the events in each object that was put.
+fn objects(fake: &Fake) -> Vec<Vec<String>> {
+    let puts = fake.seen().into_iter();
+    puts.filter(|seen| seen.line.starts_with("PUT"))
+        .map(|seen| {
+            seen.text()
+                .lines()
+                .map(|line| {
+                    let event: Value = serde_json::from_str(line).unwrap();
+                    event["event_id"].as_str().unwrap().to_owned()
+                })
+                .collect()
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn an_object_is_put_when_the_first_event_is_old_enough_or_all_are_enough() {
+    let fake = Fake::start().await;
+    let bench = bench(&fake).await;
+    let mut worker = Worker::new(bench.delivery.plane.clone(), "ed_1".into());
+    append(&bench, 1, 0).await;
+    append(&bench, 2, 0).await;
+    let ripe_at = bench.clock.now().plus(Duration::from_secs(60));
+    assert_eq!(worker.step().await.unwrap(), Step::Idle(Some(ripe_at)));
+    bench.clock.advance(Duration::from_secs(60));
+    assert_eq!(worker.step().await.unwrap(), Step::Moved);
+    assert_eq!(worker.step().await.unwrap(), Step::Idle(None));
+    assert_eq!(objects(&fake), [["ev_1", "ev_2"]]);
+
+    // Four that are more than a mebibyte, of which three are less.
+    for id in 3..7 {
+        append(&bench, id, 300 << 10).await;
+    }
+    assert_eq!(worker.step().await.unwrap(), Step::Moved);
+    assert_eq!(objects(&fake)[1], ["ev_3", "ev_4", "ev_5"]);
+    assert!(matches!(worker.step().await.unwrap(), Step::Idle(Some(_))));
+    let health = bench.health("ed_1");
+    assert_eq!((health.sent, health.batches), (5, 2));
+}
+
+#[tokio::test]
+async fn what_failed_waits_and_goes_again_with_what_came_since() {
+    let fake = Fake::start().await;
+    let bench = bench(&fake).await;
+    let mut worker = Worker::new(bench.delivery.plane.clone(), "ed_1".into());
+    append(&bench, 1, 0).await;
+    bench.clock.advance(Duration::from_secs(60));
+    fake.script([Reply::status(503)]);
+    assert_eq!(worker.step().await.unwrap(), Step::Failed);
+    let Step::Idle(Some(at)) = worker.step().await.unwrap() else {
+        panic!("sent early")
+    };
+    append(&bench, 2, 0).await;
+    bench.clock.advance(at.since(bench.clock.now()));
+    assert_eq!(worker.step().await.unwrap(), Step::Moved);
+    assert_eq!(objects(&fake), [vec!["ev_1"], vec!["ev_1", "ev_2"]]);
+
+    // For good: dead letters, after the age of the object and that of traffic.
+    append(&bench, 3, 0).await;
+    fake.otherwise(Reply::status(404));
+    let began = bench.clock.now();
+    bench.clock.advance(Duration::from_secs(60));
+    loop {
+        match worker.step().await.unwrap() {
+            Step::Idle(Some(at)) => bench.clock.advance(at.since(bench.clock.now())),
+            Step::Idle(None) => break,
+            _ => {}
+        }
+    }
+    let letters = bench.queue.dead_letters("ed_1", None, 9).await.unwrap();
+    assert_eq!(letters.len(), 1);
+    assert_eq!(letters[0].why.class, FailureClass::Config.name());
+    let waited = bench.clock.now().since(began);
+    assert_eq!(waited, Duration::from_secs(3660));
+}
+
+/// A process that dies while it puts, or behind that: the events are there again, and none is lost.
+#[tokio::test]
+async fn a_crash_repeats_one_object_at_most() {
+    let fake = Fake::start().await;
+    let bench = bench(&fake).await;
+    append(&bench, 1, 0).await;
+    append(&bench, 2, 0).await;
+    bench.clock.advance(Duration::from_secs(60));
+    fake.script([Reply::Hang]);
+    let mut worker = Worker::new(bench.delivery.plane.clone(), "ed_1".into());
+    {
+        let mut step = std::pin::pin!(worker.step());
+        let putting = until("a put", || !fake.seen().is_empty());
+        tokio::select! {
+            _ = &mut step => panic!("it hangs"),
+            () = putting => {}
+        }
+    }
+    drop(worker);
+    let plane = bench.delivery.plane.clone();
+    let mut worker = Worker::new(plane.clone(), "ed_1".into());
+    assert!(
+        matches!(worker.step().await.unwrap(), Step::Idle(Some(_))),
+        "leased by the life before"
+    );
+    plane
+        .queue
+        .release_owner(&plane.settings.node)
+        .await
+        .unwrap();
+    let mut worker = Worker::new(plane, "ed_1".into());
+    assert_eq!(worker.step().await.unwrap(), Step::Moved);
+    assert_eq!(worker.step().await.unwrap(), Step::Idle(None));
+    assert_eq!(objects(&fake), [["ev_1", "ev_2"]; 2]);
+}
+
+#[tokio::test]
+async fn what_gathers_may_be_more_than_a_queue_holds_otherwise() {
+    let fake = Fake::start().await;
+    let bench = bench(&fake).await;
+    let running = bench.run();
+    for port in 0..10 {
+        bench.delivery.recorder().offer(record(&bench, port));
+    }
+    until("ten events in the queue", || {
+        bench.health("ed_1").queued == 10
+    })
+    .await;
+    assert_eq!(bench.health("ed_1").dropped, 0);
+    running.stop().await;
+    assert_eq!(objects(&fake).len(), 0, "it waits for its age");
+}

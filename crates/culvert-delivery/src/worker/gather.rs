@@ -1,0 +1,219 @@
+//! Destinations that make one object of many batches.
+//!
+//! The batches stay in the queue until the object is written: nothing is copied, and what a crash
+//! interrupts is there again. A run of them is leased when they are enough or the first is old
+//! enough, read one by one while the object is made, and settled in one transaction.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use culvert_base::{BoxFuture, Fault, Timestamp};
+use culvert_store::{Burial, Lease};
+
+use super::{Step, Worker};
+use crate::batch::Batch;
+use crate::retry::{FailureClass, Next};
+use crate::subscription::Outlet;
+use crate::target::{Failure, Gathers, Run};
+use crate::{PUT_DEADLINE, Plane};
+
+impl Worker {
+    /// Puts at most one object.
+    pub(super) async fn gather(
+        &mut self,
+        outlet: &Outlet,
+        gathers: &dyn Gathers,
+        now: Timestamp,
+    ) -> Result<Step, Fault> {
+        let plane = self.plane.clone();
+        let gathering = gathers.gathering();
+        let (_, waiting) = outlet.ledger.waiting();
+        // Every append wakes a worker; most of them change nothing here.
+        if let Some(ripe_at) = self.ripe_at.filter(|at| now < *at)
+            && waiting < gathering.bytes_max
+        {
+            return Ok(Step::Idle(Some(ripe_at)));
+        }
+        let run = plane
+            .queue
+            .lease_run(
+                &self.destination,
+                &plane.settings.node,
+                2 * PUT_DEADLINE,
+                now,
+                gathering,
+            )
+            .await?;
+        self.ripe_at = run.next_at;
+        let Some(first) = run.leases.first() else {
+            return Ok(Step::Idle(run.next_at));
+        };
+        if !plane.may_send(first.attempt) {
+            let at = now.plus(std::time::Duration::from_secs(1));
+            let why = "waiting for the retry budget";
+            plane.queue.retry_run(&run.leases, at, why).await?;
+            return Ok(Step::Idle(Some(at)));
+        }
+        plane.meters.sends.add(1);
+        outlet.ledger.batches.add(1);
+        if first.attempt > 1 {
+            plane.meters.repeated_sends.add(1);
+        }
+        let leased = Leased {
+            plane: &plane,
+            destination: self.destination.clone(),
+            leases: &run.leases,
+            unreadable: AtomicUsize::new(usize::MAX),
+            bytes: AtomicUsize::new(0),
+        };
+        let put = tokio::time::timeout(PUT_DEADLINE, gathers.put(&leased)).await;
+        let put = put.unwrap_or_else(|_| {
+            let text = format!("not done within {} s", PUT_DEADLINE.as_secs());
+            Err(Failure::new(FailureClass::Unknown, "timeout", text))
+        });
+        let bytes = u64::try_from(leased.bytes.load(Ordering::Relaxed)).unwrap_or(0);
+        let unreadable = leased.unreadable.load(Ordering::Relaxed);
+        let now = plane.clock.now();
+        match put {
+            Ok(()) => {
+                self.circuit.succeeded(now);
+                outlet.ledger.succeeded(now);
+                let n_settled = plane.queue.ack_run(&run.leases).await?;
+                self.count_lost(&run.leases, n_settled);
+                if n_settled > 0 {
+                    self.delivered(outlet, events_of(&run.leases), bytes);
+                }
+                Ok(Step::Moved)
+            }
+            Err(failure) if unreadable < run.leases.len() => {
+                // It goes alone; the others are not at fault.
+                let (bad, rest) = part(&run.leases, unreadable);
+                self.bury_run(outlet, &bad, &failure).await?;
+                plane.queue.retry_run(&rest, now, &failure.text).await?;
+                Ok(Step::Moved)
+            }
+            Err(failure) => {
+                self.put_off_run(outlet, gathers, &run.leases, failure)
+                    .await
+            }
+        }
+    }
+
+    async fn put_off_run(
+        &mut self,
+        outlet: &Outlet,
+        gathers: &dyn Gathers,
+        leases: &[Lease],
+        failure: Failure,
+    ) -> Result<Step, Fault> {
+        let now = self.plane.clock.now();
+        outlet.ledger.failed(&failure, now);
+        self.last = Some(failure.clone());
+        let waited = gathers.gathering().age_max;
+        let (mut old, mut kept, mut at) = (Vec::new(), Vec::new(), None);
+        for lease in leases {
+            match self.next_after(lease, &failure, now, waited) {
+                // One time for all: that of the first.
+                Next::At(next) => {
+                    at.get_or_insert(next);
+                    kept.push(lease.clone());
+                }
+                Next::GiveUp => old.push(lease.clone()),
+            }
+        }
+        self.circuit.failed(at.unwrap_or(now));
+        if let Some(at) = at {
+            let why = failure.to_string();
+            let n_settled = self.plane.queue.retry_run(&kept, at, &why).await?;
+            self.count_lost(&kept, n_settled);
+        }
+        if !old.is_empty() {
+            self.bury_run(outlet, &old, &failure).await?;
+        }
+        Ok(Step::Failed)
+    }
+
+    async fn bury_run(
+        &self,
+        outlet: &Outlet,
+        leases: &[Lease],
+        failure: &Failure,
+    ) -> Result<(), Fault> {
+        let burial = Burial {
+            class: failure.class.name().to_owned(),
+            code: failure.code.clone(),
+            text: failure.text.clone(),
+        };
+        let n_buried = self.plane.queue.bury_run(leases, burial).await?;
+        self.count_lost(leases, n_buried);
+        if n_buried > 0 {
+            let events = events_of(leases);
+            tracing::warn!(destination.id = %self.destination, events, cause = %failure,
+                "{events} events for destination {} could not be put; they are kept as dead letters", self.destination);
+            self.plane.meters.dead_lettered.add(events);
+            outlet.ledger.buried.fetch_add(n_buried, Ordering::Relaxed);
+            // Their bytes are seen when the queue is next looked at.
+            outlet.ledger.left(events, 0);
+        }
+        Ok(())
+    }
+
+    fn count_lost(&self, leases: &[Lease], n_settled: u64) {
+        let n_leases = u64::try_from(leases.len()).unwrap_or(0);
+        let n_lost = n_leases.saturating_sub(n_settled);
+        self.plane.meters.leases_lost.add(n_lost);
+    }
+}
+
+fn events_of(leases: &[Lease]) -> u64 {
+    leases.iter().map(|lease| u64::from(lease.count)).sum()
+}
+
+fn part(leases: &[Lease], at: usize) -> (Vec<Lease>, Vec<Lease>) {
+    let mut rest = leases.to_vec();
+    let bad = rest.remove(at);
+    (vec![bad], rest)
+}
+
+/// Leased batches, read from the queue when they are asked for.
+struct Leased<'a> {
+    plane: &'a Plane,
+    destination: Arc<str>,
+    leases: &'a [Lease],
+    /// The first that could not be read for good.
+    unreadable: AtomicUsize,
+    /// Bytes of lines of all, known when each was read.
+    bytes: AtomicUsize,
+}
+
+impl Run for Leased<'_> {
+    fn batches(&self) -> usize {
+        self.leases.len()
+    }
+
+    fn batch(&self, index: usize) -> BoxFuture<'_, Result<Batch, Failure>> {
+        Box::pin(async move {
+            if index == 0 {
+                self.bytes.store(0, Ordering::Relaxed);
+            }
+            let lost = |code: &str, text: &str| Failure::new(FailureClass::Retryable, code, text);
+            let lease = self
+                .leases
+                .get(index)
+                .ok_or_else(|| lost("run", "there is no such batch"))?;
+            let body = self.plane.queue.body(lease).await.map_err(|fault| {
+                tracing::error!(cause = %fault.chain(), "a leased batch cannot be read");
+                lost("queue", "the queue cannot be read")
+            })?;
+            let batch =
+                body.and_then(|body| Batch::read(self.destination.clone(), lease.class, body).ok());
+            let Some(batch) = batch else {
+                self.unreadable.fetch_min(index, Ordering::Relaxed);
+                let text = "a stored batch cannot be read";
+                return Err(Failure::new(FailureClass::Permanent, "unreadable", text));
+            };
+            self.bytes.fetch_add(batch.lines().len(), Ordering::Relaxed);
+            Ok(batch)
+        })
+    }
+}
