@@ -68,6 +68,7 @@ where
         input: BytesMut::new(),
         wants_flush: false,
         had_much: false,
+        lets_others: false,
         stall: STALL,
     };
     (Session { shared }, driver)
@@ -277,6 +278,8 @@ pub struct Driver<S> {
     wants_flush: bool,
     /// The last read filled its buffer.
     had_much: bool,
+    /// Other tasks were let ahead of the next write.
+    lets_others: bool,
     stall: Duration,
 }
 
@@ -360,13 +363,22 @@ where
         for _ in 0..TURNS {
             let now = Instant::now();
             let mut state = self.shared.lock();
+            let idle = state.mux.stream_count() <= IDLE_STREAMS;
+            if !idle && !self.lets_others && !self.out.has_remaining() && state.mux.has_output() {
+                // One stream woke this task; others are about to write as well, and one write
+                // carries what all of them have.
+                self.lets_others = true;
+                drop(state);
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            self.lets_others = false;
             if self.out.remaining() < GATHER_BYTES {
                 state.mux.transmit(&mut self.out, GATHER_BYTES, now);
             }
             state.reading = state.mux.wants_input();
             let (reading, ended) = (state.reading, state.mux.ending().is_some());
             let unread = state.mux.deadline();
-            let idle = state.mux.stream_count() <= IDLE_STREAMS;
             state.driver = Some(cx.waker().clone());
             let wakers = state.told();
             drop(state);

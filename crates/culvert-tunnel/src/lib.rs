@@ -9,4 +9,5 @@
 pub mod client;
 pub mod driver;
 pub mod server;
+mod socket;
 pub mod wire;

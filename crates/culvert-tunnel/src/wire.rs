@@ -175,6 +175,9 @@ impl Outcome {
 /// The only version of the protocol that is spoken here.
 pub const VERSION: &str = "3";
 
+/// What the agent of this crate begins its name with.
+pub(crate) const OWN_AGENT: &str = "culvert/";
+
 /// The first call of a session.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]

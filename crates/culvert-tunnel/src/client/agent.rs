@@ -519,7 +519,7 @@ impl Agent {
                 arch: std::env::consts::ARCH.into(),
                 token: self.settings.token.reveal().to_owned(),
                 version: self.settings.version.clone(),
-                user_agent: format!("culvert/{}", self.settings.version),
+                user_agent: format!("{}{}", wire::OWN_AGENT, self.settings.version),
                 client_type: "culvert".into(),
                 metadata: self.settings.metadata.clone(),
                 cookie: former.cookie,

@@ -14,6 +14,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::driver::{self, Driver, Session};
+use crate::socket::Socket;
 
 /// For TCP and TLS together.
 const CONNECT_TIME: Duration = Duration::from_secs(15);
@@ -75,10 +76,9 @@ impl Dialing {
     }
 
     /// Connects. Nothing moves until the driver runs.
-    pub(crate) async fn dial(&self) -> io::Result<(Session, Driver<TlsStream<TcpStream>>)> {
+    pub(crate) async fn dial(&self) -> io::Result<(Session, Driver<TlsStream<Socket>>)> {
         let connecting = async {
-            let socket = TcpStream::connect(&self.address).await?;
-            socket.set_nodelay(true)?;
+            let socket = Socket::new(TcpStream::connect(&self.address).await?)?;
             self.tls.connect(self.name.clone(), socket).await
         };
         let socket = tokio::time::timeout(CONNECT_TIME, connecting)
@@ -86,6 +86,8 @@ impl Dialing {
             .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         let limits = Limits {
             window_bytes_max: WINDOW_BYTES_MAX,
+            // What a crowd of clients opens at once comes in one read.
+            accept_max: Limits::default().streams_max,
             // The other end is a server, which wakes its readers for a reset.
             fin_before_rst: false,
             ..Limits::default()

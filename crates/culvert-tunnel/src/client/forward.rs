@@ -23,8 +23,10 @@ use super::upstream::{CONNECT_TIME, Upstream};
 use crate::driver::Stream;
 use crate::wire::{self, ProxyHeader};
 
-/// What one read of a service asks for.
-const READ_BYTES: usize = 32 << 10;
+/// What one read of a service asks for at first; twice as much whenever it was all there.
+const READ_BYTES: usize = 8 << 10;
+/// What it asks for at most: no more waits in a stream.
+const READ_BYTES_MAX: usize = 64 << 10;
 /// What is taken from the session before it is written.
 const GATHER_BYTES: usize = 128 << 10;
 /// Slices of one gathering write.
@@ -209,7 +211,13 @@ where
             bytes: first.len(),
             ..ToSocket::default()
         },
-        to_stream: ToStream::default(),
+        to_stream: ToStream {
+            buffer: BytesMut::new(),
+            want: READ_BYTES,
+            pending: Bytes::new(),
+            ended: false,
+            done: false,
+        },
         awaits_answer: false,
         moved: 0,
     };
@@ -262,9 +270,10 @@ struct ToSocket {
 }
 
 /// Bytes on their way to the client.
-#[derive(Default)]
 struct ToStream {
     buffer: BytesMut,
+    /// What the next read asks for.
+    want: usize,
     pending: Bytes,
     /// The socket has no more.
     ended: bool,
@@ -388,9 +397,14 @@ where
             }
             // Nobody holds the buffer any more if what was in it was short, so that it is used again.
             it.pending = Bytes::new();
-            it.buffer.reserve(READ_BYTES);
+            it.buffer.reserve(it.want);
+            let room = it.buffer.capacity();
             let reading = self.socket.read_buf(&mut it.buffer);
-            if ready!(pin!(reading).poll(cx))? == 0 {
+            let read = ready!(pin!(reading).poll(cx))?;
+            if read == room {
+                it.want = (2 * it.want).min(READ_BYTES_MAX);
+            }
+            if read == 0 {
                 it.ended = true;
                 if let Some(tap) = &mut self.tap {
                     tap.response_ended();

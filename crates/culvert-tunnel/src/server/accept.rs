@@ -2,16 +2,12 @@
 //! said who it is.
 
 use std::collections::BTreeMap;
-use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
-use std::pin::Pin;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use rustls::ServerConfig;
-use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
@@ -20,6 +16,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use super::session::{Origin, Server};
+use crate::socket::Socket;
 
 /// Connections that have not said who they are; further ones wait to be accepted.
 const STRANGERS_MAX: usize = 256;
@@ -103,10 +100,11 @@ async fn greet(
     socket: TcpStream,
     peer: SocketAddr,
     tls: TlsAcceptor,
-) -> Option<(TlsStream<Prompt>, Origin)> {
+) -> Option<(TlsStream<Socket>, Origin)> {
     let local = socket.local_addr().ok()?;
-    socket.set_nodelay(true).ok()?;
-    let handshake = tls.accept(Prompt(socket));
+    let prompt = Arc::new(AtomicBool::new(true));
+    let socket = Socket::prompt(socket, Arc::clone(&prompt)).ok()?;
+    let handshake = tls.accept(socket);
     let socket = tokio::time::timeout(HANDSHAKE_TIME, handshake)
         .await
         .ok()?
@@ -115,6 +113,7 @@ async fn greet(
         peer,
         local,
         server_name: socket.get_ref().1.server_name().map(String::from),
+        prompt,
     };
     Some((socket, origin))
 }
@@ -172,56 +171,5 @@ impl Drop for Source {
                 counts.remove(&self.address);
             }
         }
-    }
-}
-
-/// A socket that acknowledges at once.
-///
-/// Some agents leave Nagle's algorithm on and write a little before each reply; with delayed
-/// acknowledgements every request then costs 40 ms more. The kernel forgets the wish now and then,
-/// so it is repeated at every read.
-#[derive(Debug)]
-struct Prompt(TcpStream);
-
-impl AsyncRead for Prompt {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        ready!(Pin::new(&mut self.0).poll_read(cx, buf))?;
-        // What cannot be set makes things slower and not wrong.
-        SockRef::from(&self.0).set_tcp_quickack(true).ok();
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Prompt {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, buf)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.0.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -50,6 +51,8 @@ pub(crate) struct Origin {
     pub(crate) local: SocketAddr,
     /// The name asked for in TLS.
     pub(crate) server_name: Option<String>,
+    /// Whether what arrives is acknowledged at once.
+    pub(crate) prompt: Arc<AtomicBool>,
 }
 
 /// What all connections share.
@@ -248,6 +251,10 @@ impl Connection {
                 Done::Admitted(grant, auth, stream) => {
                     drop(stranger.take());
                     self.session.set_limits(Limits::default());
+                    if auth.extra.user_agent.starts_with(wire::OWN_AGENT) {
+                        // It sends at once; acknowledgements may travel with answers.
+                        self.origin.prompt.store(false, Ordering::Relaxed);
+                    }
                     expires = grant.duration.map(|duration| Instant::now() + duration);
                     let it = self.enter(grant, &auth);
                     self.beat();

@@ -1,0 +1,203 @@
+//! The socket below TLS: it reads ahead while there is much to read, and can acknowledge at once.
+
+use std::io::{self, IoSlice};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, BytesMut};
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+/// What is read ahead: the library of TLS asks for 4 KiB at a time, a fourth of a record.
+const AHEAD_BYTES: usize = 64 << 10;
+/// So many reads in turn that would have fit without reading ahead end it.
+const QUIET_READS: u8 = 32;
+
+/// A socket to or from an agent.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    tcp: TcpStream,
+    /// Read ahead; has no room of its own while nothing comes.
+    ahead: BytesMut,
+    /// Reads that may still be short before reading ahead ends.
+    patience: u8,
+    prompt: Option<Arc<AtomicBool>>,
+}
+
+impl Socket {
+    /// One that sends at once and leaves acknowledging to the kernel.
+    pub(crate) fn new(tcp: TcpStream) -> io::Result<Self> {
+        tcp.set_nodelay(true)?;
+        Ok(Self {
+            tcp,
+            ahead: BytesMut::new(),
+            patience: 0,
+            prompt: None,
+        })
+    }
+
+    /// The same, and it acknowledges at once for as long as `prompt` says so.
+    ///
+    /// Some agents leave Nagle's algorithm on and write a little before each reply; with delayed
+    /// acknowledgements every request then costs 40 ms more. The kernel forgets the wish now and
+    /// then, so it is repeated at every read.
+    pub(crate) fn prompt(tcp: TcpStream, prompt: Arc<AtomicBool>) -> io::Result<Self> {
+        let socket = Self::new(tcp)?;
+        Ok(Self {
+            prompt: Some(prompt),
+            ..socket
+        })
+    }
+
+    fn acknowledge(&self) {
+        if self
+            .prompt
+            .as_ref()
+            .is_some_and(|prompt| prompt.load(Ordering::Relaxed))
+        {
+            // What cannot be set makes things slower and not wrong.
+            SockRef::from(&self.tcp).set_tcp_quickack(true).ok();
+        }
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let it = &mut *self;
+        if it.ahead.is_empty() {
+            let (room, had) = (buf.remaining(), buf.filled().len());
+            if it.patience == 0 {
+                ready!(Pin::new(&mut it.tcp).poll_read(cx, buf))?;
+                it.acknowledge();
+                if buf.filled().len() - had == room && room > 0 {
+                    it.patience = QUIET_READS;
+                }
+                return Poll::Ready(Ok(()));
+            }
+            it.ahead.reserve(AHEAD_BYTES);
+            let Poll::Ready(read) = pin!(it.tcp.read_buf(&mut it.ahead)).poll(cx) else {
+                // Whoever waits needs no room.
+                it.ahead = BytesMut::new();
+                return Poll::Pending;
+            };
+            let read = read?;
+            it.acknowledge();
+            it.patience = if read <= room {
+                it.patience.saturating_sub(1)
+            } else {
+                QUIET_READS
+            };
+        }
+        let length = it.ahead.len().min(buf.remaining());
+        buf.put_slice(&it.ahead[..length]);
+        it.ahead.advance(length);
+        if it.ahead.is_empty() && it.patience == 0 {
+            it.ahead = BytesMut::new();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.tcp).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.tcp).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.tcp.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    async fn pair() -> (Socket, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (near, far) = tokio::join!(TcpStream::connect(address), listener.accept());
+        (Socket::new(near.unwrap()).unwrap(), far.unwrap().0)
+    }
+
+    #[tokio::test]
+    async fn what_is_read_ahead_comes_in_order_and_the_end_behind_it() {
+        let (mut socket, mut far) = pair().await;
+        let sent: Vec<u8> = (0..3_000_000u32).map(|at| (at % 251) as u8).collect();
+        let writing = async {
+            for piece in sent.chunks(70_001) {
+                far.write_all(piece).await.unwrap();
+            }
+            drop(far);
+        };
+        let reading = async {
+            let (mut got, mut size) = (Vec::new(), 1);
+            loop {
+                // As TLS asks, and in between as somebody who wants little.
+                size = if size == 4096 { 5 } else { 4096 };
+                let mut part = vec![0; size];
+                match socket.read(&mut part).await.unwrap() {
+                    0 => return got,
+                    length => got.extend_from_slice(&part[..length]),
+                }
+            }
+        };
+        let ((), got) = tokio::join!(writing, reading);
+        assert!(got == sent, "{} bytes of {}", got.len(), sent.len());
+    }
+
+    #[tokio::test]
+    async fn a_socket_that_waits_keeps_no_buffer_and_reads_ahead_no_more_when_quiet() {
+        let (mut socket, mut far) = pair().await;
+        far.write_all(&[7; 20_000]).await.unwrap();
+        let mut part = [0; 4096];
+        for _ in 0..4 {
+            socket.read_exact(&mut part).await.unwrap();
+        }
+        assert_eq!(socket.patience, QUIET_READS, "there was much to read");
+        socket
+            .read_exact(&mut part[..20_000 - 4 * 4096])
+            .await
+            .unwrap();
+        let waits = std::future::poll_fn(|cx| {
+            let mut part = ReadBuf::new(&mut part);
+            Poll::Ready(Pin::new(&mut socket).poll_read(cx, &mut part).is_pending())
+        });
+        assert!(waits.await);
+        assert_eq!(socket.ahead.capacity(), 0);
+        for _ in 0..QUIET_READS + 1 {
+            far.write_all(b"beat").await.unwrap();
+            assert!(socket.read(&mut part).await.unwrap() > 0);
+        }
+        assert_eq!((socket.patience, socket.ahead.capacity()), (0, 0));
+    }
+}
