@@ -14,6 +14,7 @@ use std::time::Duration;
 use culvert_base::net::HostName;
 use culvert_base::{Clock, Entropy, Fault, IdMaker, Secret, Timestamp};
 use culvert_store::{Changes, CommitError, Document, Head, Key, Store, Told};
+use culvert_tunnel::nodes::{self, Identity};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SerialNumber,
@@ -21,7 +22,8 @@ use rcgen::{
 };
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::sign::CertifiedKey;
-use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde::{Deserialize, Serialize};
 
 use crate::cx::Cx;
@@ -34,6 +36,8 @@ const KEY: &str = "name";
 const NAME: &str = "installation";
 /// The authority of the client certificates of Kubernetes operators.
 const OPERATORS: &str = "operators";
+/// The authority of what nodes show each other. Nobody else has a certificate of it.
+const NODES: &str = "nodes";
 
 const DAY: Duration = Duration::from_secs(86_400);
 /// The authority itself outlives an installation.
@@ -184,6 +188,39 @@ pub(crate) async fn sign_server(
     Ok((leaf(&issuer, names, now, entropy)?, renew_at))
 }
 
+/// A certificate for a node to show other nodes, as server and as client, and when it is time for
+/// another. Their authority is made with the first.
+pub(crate) async fn sign_node(
+    store: &Store,
+    seal: &Seal,
+    clock: &dyn Clock,
+    entropy: &dyn Entropy,
+) -> Result<(Identity, Timestamp), Fault> {
+    // Two nodes may start at once: one of them makes it, the other reads it.
+    for _ in 0..2 {
+        let Some(document) = store.find(KIND, KEY, NODES).await? else {
+            let document = make(seal, clock, entropy, NODES)?;
+            match store.commit(Changes::insert(document, NOTHING)).await {
+                Ok(_) | Err(CommitError::Duplicate { .. }) => continue,
+                Err(error) => return Err(Fault::new("storing the authority of nodes", error)),
+            }
+        };
+        let (pem, issuer) = issuer(&document, seal)?;
+        let now = clock.now();
+        let names = [nodes::NAME.to_owned()];
+        let usages = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+        let key = leaf_for(&issuer, &names, "culvert node", usages, now, entropy)?;
+        let authority = CertificateDer::from_pem_slice(pem.as_bytes())
+            .map_err(|error| Fault::new("reading the authority of nodes", error))?;
+        let renew_at = now.plus((LEAF_DAYS - RENEW_BEFORE_DAYS) * DAY);
+        return Ok((Identity { key, authority }, renew_at));
+    }
+    Err(Fault::bare("reading the authority of nodes just made"))
+}
+
 /// A client certificate as it was issued.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct ClientCertificate {
@@ -306,15 +343,34 @@ fn leaf(
     now: Timestamp,
     entropy: &dyn Entropy,
 ) -> Result<Arc<CertifiedKey>, Fault> {
+    let usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    leaf_for(
+        issuer,
+        names,
+        "culvert platform names",
+        usages,
+        now,
+        entropy,
+    )
+}
+
+fn leaf_for(
+    issuer: &Issuer<'static, KeyPair>,
+    names: &[String],
+    subject: &str,
+    usages: Vec<ExtendedKeyUsagePurpose>,
+    now: Timestamp,
+    entropy: &dyn Entropy,
+) -> Result<Arc<CertifiedKey>, Fault> {
     let failed = |error| Fault::new("making a platform certificate", error);
     let mut params = params(names.to_vec(), LEAF_DAYS, now, entropy)?;
     params.is_ca = IsCa::ExplicitNoCa;
     params.use_authority_key_identifier_extension = true;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    params.extended_key_usages = usages;
     // Names are in the alternative names; the subject is for people.
     let mut name = DistinguishedName::new();
-    name.push(DnType::CommonName, "culvert platform names");
+    name.push(DnType::CommonName, subject);
     params.distinguished_name = name;
     let key = KeyPair::generate().map_err(failed)?;
     let certificate = params.signed_by(&key, issuer).map_err(failed)?;

@@ -7,7 +7,7 @@
 //! nothing changed publishes nothing. One broken document is logged and left out; it does not keep
 //! the others from running.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,11 +18,13 @@ use culvert_edge::login::{Logins, Revoked, UserKey};
 use culvert_edge::{Scheme, Snapshot};
 use culvert_events::{Filter, Selection};
 use culvert_store::Document;
+use culvert_tunnel::nodes::Whereabouts;
 use rustls::sign::CertifiedKey;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 use crate::authority::Authority;
+use crate::gate::runs;
 use crate::mirror::Mirror;
 use crate::reconcile::acme;
 use crate::resource::agent_ingress::{self, AgentIngress};
@@ -53,6 +55,8 @@ const PASS_APART_MAX: Duration = Duration::from_millis(500);
 struct Seen {
     /// Endpoints, ready to run; `None` for one that is left out.
     endpoints: Mirror<Option<Ready>>,
+    /// Runs of servers with agents: id, and where other nodes reach them.
+    runs: Mirror<(String, Option<String>)>,
     domains: Mirror<Document>,
     ingresses: Mirror<Document>,
     /// Endpoints, reserved domains, agent ingresses and IP restrictions.
@@ -77,12 +81,15 @@ struct Ready {
     endpoint: culvert_edge::Endpoint,
     /// The host below the platform domain whose certificate it presents.
     certificate_host: Option<String>,
+    /// Its id and the run of the server its agent is connected to, if it is an agent's.
+    served: Option<(String, String)>,
 }
 
 impl Seen {
     fn nothing(logins: Arc<Logins>) -> Self {
         Self {
             endpoints: Mirror::of(endpoint::TYPE.kind),
+            runs: Mirror::of(runs::KIND),
             domains: Mirror::of(reserved_domain::TYPE.kind),
             ingresses: Mirror::of(agent_ingress::TYPE.kind),
             edge: Vec::new(),
@@ -176,10 +183,8 @@ impl Control {
     ) -> Result<(), Fault> {
         let platform = &self.settings.edge_domain;
         let policies = &mut seen.policies;
-        let run = self.agents.as_ref().map(|agents| agents.run.as_str());
-        let ready = |document: Document| match ready(&document, platform, &self.seal, policies, run)
-        {
-            Ok(ready) => ready,
+        let ready = |document: Document| match ready(&document, platform, &self.seal, policies) {
+            Ok(ready) => Some(ready),
             Err(fault) => {
                 error!(cause = %fault.chain(), "an endpoint is left out");
                 None
@@ -198,6 +203,8 @@ impl Control {
         read.extend(revisions(&orders));
         let restrictions = self.restrictions.load_full();
         read.extend(restrictions.read.iter().cloned());
+        let elsewhere = self.elsewhere(seen).await?;
+        read.extend(elsewhere.iter().map(|(run, at)| (format!("{run} {at}"), 0)));
         let is_fresh = seen
             .snapshot_at
             .is_some_and(|at| at.elapsed() < 60 * PASS_EVERY);
@@ -211,7 +218,21 @@ impl Control {
         for challenge in Self::challenges(&orders) {
             snapshot = snapshot.challenge(challenge);
         }
-        for ready in seen.endpoints.made().flatten() {
+        if let Some(nodes) = &self.nodes {
+            let place = |ready: &Ready| {
+                let (id, run) = ready.served.as_ref()?;
+                Some((id.clone(), elsewhere.get(run)?.clone()))
+            };
+            let endpoints = seen.endpoints.made().flatten().filter_map(place).collect();
+            nodes.publish(Whereabouts { endpoints }).await;
+        }
+        let own = self.agents.as_ref().map(|agents| agents.run.as_str());
+        // An agent is connected to this run of the server, or to one that can be reached.
+        let is_reached = |ready: &&Ready| match &ready.served {
+            None => true,
+            Some((_, run)) => own == Some(run.as_str()) || elsewhere.contains_key(run),
+        };
+        for ready in seen.endpoints.made().flatten().filter(is_reached) {
             snapshot = snapshot.endpoint(ready.endpoint.clone());
         }
         let (custom, mut bare) = self.custom_domains(seen).await;
@@ -235,6 +256,26 @@ impl Control {
         seen.edge = read;
         seen.snapshot_at = Some(Instant::now());
         Ok(())
+    }
+
+    /// Other runs of servers whose agents this node reaches, and where.
+    async fn elsewhere(&self, seen: &mut Seen) -> Result<BTreeMap<String, String>, Fault> {
+        if self.nodes.is_none() {
+            return Ok(BTreeMap::new());
+        }
+        let read = |document: Document| {
+            let address = runs::address(&document).unwrap_or_else(|fault| {
+                error!(cause = %fault.chain(), "a run of a server is left out");
+                None
+            });
+            (document.head.id, address)
+        };
+        seen.runs.refresh(&self.store, read).await?;
+        let own = self.agents.as_ref().map(|agents| &agents.run);
+        let others = seen.runs.made().filter(|(run, _)| Some(run) != own);
+        Ok(others
+            .filter_map(|(run, address)| Some((run.clone(), address.clone()?)))
+            .collect())
     }
 
     /// Custom domains and agent ingresses with their certificates, and domains that have none: for them the platform's is
@@ -355,30 +396,26 @@ impl Control {
     }
 }
 
-/// `None` for an endpoint of an agent that is not connected to this run of the server.
 fn ready(
     document: &Document,
     platform: &HostName,
     seal: &Seal,
     policies: &mut Compiled,
-    run: Option<&str>,
-) -> Result<Option<Ready>, Fault> {
+) -> Result<Ready, Fault> {
     let endpoint: Endpoint = stored::read(document)?;
-    if endpoint
+    let served = endpoint
         .served()
-        .is_some_and(|served| run != Some(&*served.run))
-    {
-        return Ok(None);
-    }
+        .map(|served| (document.head.id.clone(), served.run.clone()));
     let ready = endpoint.compile(seal, &document.head, policies)?;
     let policy = ready.policy.as_ref();
     let ends_tls =
         ready.scheme == Scheme::Https || policy.is_some_and(|policy| policy.terminates_tls());
     let host = endpoint.certificate_host(platform).filter(|_| ends_tls);
-    Ok(Some(Ready {
+    Ok(Ready {
         certificate_host: host.map(str::to_owned),
         endpoint: ready,
-    }))
+        served,
+    })
 }
 
 /// The name of a custom domain and the id of its certificate; `None` for one of the platform's.

@@ -22,6 +22,7 @@ mod listfilter;
 mod login;
 mod management;
 mod mirror;
+mod nodes;
 pub mod operation;
 mod owner;
 mod page;
@@ -54,6 +55,7 @@ use culvert_base::{Clock, Code, Entropy, Fault, IdMaker, Refusal, Secret};
 use culvert_delivery::{Delivery, TargetSettings};
 use culvert_events::catalogue::Catalogue;
 use culvert_store::Store;
+use culvert_tunnel::nodes::Nodes;
 use culvert_tunnel::server::Bindings;
 
 pub use bootstrap::Founder;
@@ -64,6 +66,7 @@ pub use culvert_edge::login::{LoginKeys, LoginSettings, Logins};
 pub use error::Error;
 pub use gate::AgentSettings;
 pub use list::texts;
+pub use nodes::node_identity;
 pub use operation::{
     Answer, BodySpec, Call, Method, Operation, Parameter, Reply, Run, SchemaOf, Status, operations,
 };
@@ -126,6 +129,8 @@ pub struct Parts {
     pub certificates: Option<Certificates>,
     /// The connections of agents, if this process takes them.
     pub agents: Option<(Arc<Bindings>, AgentSettings)>,
+    /// The ways to agents of other nodes, if there may be any.
+    pub nodes: Option<Arc<Nodes>>,
 }
 
 /// The control part of one process.
@@ -149,6 +154,7 @@ pub struct Control {
     turns: Turns,
     restrictions: ArcSwap<Restrictions>,
     agents: Option<Agents>,
+    nodes: Option<Arc<Nodes>>,
     ca_pem: String,
     /// Held by the one task that compiles.
     authority: tokio::sync::Mutex<Authority>,
@@ -173,6 +179,7 @@ impl Control {
             .map(|(bindings, settings)| Agents::new(bindings, settings, run));
         Ok(Arc::new(Self {
             agents,
+            nodes: parts.nodes,
             restrictions: ArcSwap::from_pointee(restrictions.unwrap_or_default()),
             standings: Standings::new(parts.store.watch()),
             turns: Turns::new(),

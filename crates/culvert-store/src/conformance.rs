@@ -6,6 +6,7 @@
 mod audit;
 mod kill;
 mod migration;
+mod node;
 mod place;
 mod queue;
 mod statements;

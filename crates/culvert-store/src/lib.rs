@@ -15,6 +15,7 @@ mod document;
 mod health;
 mod lookup;
 mod migrate;
+mod node;
 mod outbox;
 mod pool;
 mod postgres;
@@ -48,6 +49,7 @@ pub use audit::{
 pub use chain::{Hash, Link, NotAHash};
 pub use changes::{Changes, CommitError, Told};
 pub use document::{Document, Head, Key, OnDelete, PageQuery, Ref, Topic};
+pub use node::Node;
 pub use outbox::OutboxRow;
 pub use queue::{
     Backlog, BatchClass, Burial, CursorMove, DEAD_LETTERS_FOR, DEAD_LETTERS_MAX, DeadLetter,

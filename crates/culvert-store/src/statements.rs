@@ -398,8 +398,23 @@ pub(crate) const HAS_META: Pair = Pair {
          WHERE table_schema = current_schema() AND table_name = 'meta'",
 };
 
+/// 1 if this connection has the name of a node from now on, 0 if another has it. A file has one process.
+pub(crate) const CLAIM: Pair = Pair {
+    sqlite: "SELECT 1 WHERE $1 IS NOT NULL",
+    postgres: "SELECT CAST(CAST(pg_try_advisory_lock(hashtextextended('culvert node ' || $1, 0)) \
+         AS INTEGER) AS BIGINT)",
+};
+
+/// The time, in microseconds since the Unix epoch.
+pub(crate) const NOW: Pair = Pair {
+    sqlite: "SELECT CAST(unixepoch('subsec') * 1000000 AS INTEGER)",
+    postgres: "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)",
+};
+
 #[cfg(test)]
 pub(crate) const PAIRS: &[Pair] = &[
+    CLAIM,
+    NOW,
     GET_MANY,
     PAGE_CONTAINING,
     INSERT_TEXTS,

@@ -36,11 +36,12 @@ pub struct Settings {
     /// `postgres://…` to keep the state in PostgreSQL; empty for SQLite in `data_dir`.
     pub database_url: String,
     /// Parts this process runs: any of `api`, `edge`, `agents`, `delivery`. Agents are reached through
-    /// the edge of the process that they are connected to.
+    /// the edge of every node; without `database_url`, of the process that they are connected to.
     pub roles: Vec<Role>,
     /// Name of the region of this node, as agents and events see it.
     pub region: String,
-    /// Name of this node in logs, metrics and queue leases; empty for the host name.
+    /// Name of this node in logs, metrics and queue leases; empty for the host name. Where a running
+    /// node on the same `database_url` has it, this one's gets a number.
     pub node_name: String,
     /// The management API.
     pub api: Api,
@@ -48,6 +49,8 @@ pub struct Settings {
     pub edge: EdgeSettings,
     /// The ingress of agents.
     pub agents: Agents,
+    /// Other nodes of the installation.
+    pub nodes: Nodes,
     /// Managed certificates.
     pub acme: Acme,
     /// Traffic Policy.
@@ -83,6 +86,7 @@ impl Default for Settings {
             api: Api::default(),
             edge: EdgeSettings::default(),
             agents: Agents::default(),
+            nodes: Nodes::default(),
             acme: Acme::default(),
             metrics: Metrics::default(),
             policy: Policy::default(),
@@ -104,6 +108,7 @@ impl Settings {
         self.bootstrap.check()?;
         self.acme.check()?;
         self.agents.check()?;
+        self.nodes.check()?;
         self.oauth.logins()?;
         for (key, text) in [
             ("api.addr", &self.api.addr),
@@ -111,6 +116,7 @@ impl Settings {
             ("edge.https_addr", &self.edge.https_addr),
             ("agents.addr", &self.agents.addr),
             ("agents.ssh_addr", &self.agents.ssh_addr),
+            ("nodes.addr", &self.nodes.addr),
             ("metrics.addr", &self.metrics.addr),
         ] {
             if !(text.is_empty() && key != "api.addr") && text.parse::<SocketAddr>().is_err() {

@@ -8,6 +8,8 @@ use anyhow::Result;
 use arc_swap::ArcSwap;
 use culvert_base::net::HostName;
 use culvert_edge::{AgentCall, AgentRefused, AgentStream, Dial, Scheme};
+use culvert_tunnel::driver::Stream;
+use culvert_tunnel::nodes::Nodes;
 use culvert_tunnel::server::{Bindings, DialError};
 use culvert_tunnel::wire::ProxyHeader;
 use rustls::ServerConfig;
@@ -20,9 +22,25 @@ use crate::config::{Invalid, Settings};
 /// stands.
 const STREAMS_TO_REST: usize = 240;
 
-/// The edge's way to agents.
+/// The edge's way to agents: those of this process first, then those of other nodes.
 #[derive(Debug)]
-pub(crate) struct ToAgents(pub(crate) Arc<Bindings>);
+pub(crate) struct ToAgents {
+    pub(crate) here: Option<Arc<Bindings>>,
+    pub(crate) elsewhere: Option<Arc<Nodes>>,
+}
+
+impl ToAgents {
+    fn open(&self, header: &ProxyHeader) -> Result<Stream, DialError> {
+        let here = match &self.here {
+            Some(bindings) => bindings.dial(header),
+            None => Err(DialError::Away),
+        };
+        match (here, &self.elsewhere) {
+            (Err(DialError::Away), Some(nodes)) => nodes.dial(header),
+            (here, _) => here,
+        }
+    }
+}
 
 impl Dial for ToAgents {
     fn dial(&self, call: &AgentCall<'_>) -> Result<AgentStream, AgentRefused> {
@@ -38,7 +56,7 @@ impl Dial for ToAgents {
             .to_owned(),
             passthrough_tls: call.passes_tls,
         };
-        match self.0.dial(&header) {
+        match self.open(&header) {
             Ok(stream) => Ok(AgentStream {
                 may_rest: stream.siblings() <= STREAMS_TO_REST,
                 io: Box::new(stream),
@@ -49,7 +67,12 @@ impl Dial for ToAgents {
     }
 
     fn is_online(&self, endpoint: &str) -> bool {
-        self.0.count(endpoint) > 0
+        let has = |bindings: &Arc<Bindings>| bindings.count(endpoint) > 0;
+        self.here.as_ref().is_some_and(has)
+            || self
+                .elsewhere
+                .as_ref()
+                .is_some_and(|nodes| nodes.is_online(endpoint))
     }
 }
 

@@ -4,6 +4,7 @@
 //! A library only so that the integration tests can start the real server in their own process.
 
 pub mod agent;
+mod among_nodes;
 pub mod cli;
 pub mod client;
 mod clouds;

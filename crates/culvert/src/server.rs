@@ -17,12 +17,14 @@ use culvert_edge::login::Entry as LoginEntry;
 use culvert_edge::{Dial, Edge, Inherited, Snapshot};
 use culvert_ssh::{HostKey, SshIngress};
 use culvert_store::{Queue, Store};
+use culvert_tunnel::nodes::NodeIngress;
 use culvert_tunnel::server::{Bindings, Ingress};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::among_nodes::{self, Joined};
 use crate::config::{self, Invalid, Role, Settings};
 use crate::ingress::{self, OwnCertificate, ToAgents};
 use crate::issuer;
@@ -41,6 +43,8 @@ pub(crate) use parts::edge_settings;
 use foundation::key_rotated;
 use parts::{api_settings, target_settings};
 
+/// What other nodes brought may take so long to end, while new of it still comes.
+const BROUGHT_DRAIN: Duration = Duration::from_secs(3);
 /// How long the first snapshot may take to reach the edge before the server says that it is ready.
 const FIRST_SNAPSHOT: Duration = Duration::from_secs(30);
 
@@ -53,6 +57,7 @@ pub struct Server {
     api_addr: Option<SocketAddr>,
     agents_addr: Option<SocketAddr>,
     ssh_addr: Option<SocketAddr>,
+    nodes_addr: Option<SocketAddr>,
     metrics_addr: Option<SocketAddr>,
     /// The operator's own, for agents.
     certificate: Option<Arc<OwnCertificate>>,
@@ -71,6 +76,8 @@ struct Running {
     edge_tasks: Tasks,
     agents: Tasks,
     agent_keeper: Tasks,
+    /// What other nodes bring; the ways to them end with control, which says where they are.
+    nodes: Tasks,
     control: Tasks,
     certificates: Tasks,
     delivery_tasks: Tasks,
@@ -106,9 +113,19 @@ impl Server {
 
     /// The same, listening on sockets that are already there where they fit the settings.
     pub async fn start_on(settings: Settings, inherited: Inherited) -> Result<Self> {
-        let has = |role| settings.roles.contains(&role);
+        let given = settings.clone();
+        let has = |role| given.roles.contains(&role);
         let foundation = Foundation::open(&settings).await?;
         let first_token = first_start(&foundation, &settings).await?;
+        let node = foundation
+            .store
+            .join_as(&settings.node(), foundation.clock.clone())
+            .await
+            .map_err(told)?;
+        let settings = Settings {
+            node_name: node.name,
+            ..settings
+        };
         let Foundation {
             store,
             queue,
@@ -139,15 +156,26 @@ impl Server {
             },
             queue.clone(),
             store.clone(),
-            clock.clone(),
+            // Leases are held by the time that all nodes share.
+            node.clock,
             entropy.clone(),
         );
         let is_dialled = !settings.agents.addr.is_empty() || !settings.agents.ssh_addr.is_empty();
         let takes_agents = has(Role::Agents) && is_dialled;
         let bindings = takes_agents.then(Arc::<Bindings>::default);
-        let dial = bindings
-            .clone()
-            .map(|bindings| Arc::new(ToAgents(bindings)) as Arc<dyn Dial>);
+        let mut among = Joined::default();
+        if !settings.database_url.is_empty() && (takes_agents || has(Role::Edge)) {
+            let identity = culvert_control::node_identity(&store, &seal, &*clock, &*entropy);
+            let (identity, renew_at) = identity.await.map_err(told)?;
+            among = Joined::new(&settings, identity, renew_at, takes_agents, &inherited).await?;
+        }
+        let dial = (bindings.is_some() || among.nodes.is_some()).then(|| {
+            let to_agents = ToAgents {
+                here: bindings.clone(),
+                elsewhere: among.nodes.clone(),
+            };
+            Arc::new(to_agents) as Arc<dyn Dial>
+        });
         let edge = match has(Role::Edge) {
             true => Some(bind_edge(&settings, &inherited, &delivery, clock.clone(), dial).await?),
             false => None,
@@ -157,8 +185,9 @@ impl Server {
         let agent_settings = AgentSettings {
             node: settings.node(),
             region: settings.region.clone(),
-            names: ingress::names(&settings, &domain),
+            names: ingress::names(&given, &domain),
             is_alone: settings.database_url.is_empty(),
+            address: among.address.clone(),
         };
         let certificate = OwnCertificate::read(&settings)?;
         let (logins, entries) = logins(&settings, &master)?;
@@ -187,6 +216,7 @@ impl Server {
                 false => None,
             },
             agents: bindings.clone().map(|bindings| (bindings, agent_settings)),
+            nodes: among.nodes.clone(),
         })
         .await
         .map_err(told)?;
@@ -201,6 +231,7 @@ impl Server {
             edge_tasks: Tasks::default(),
             agents: Tasks::default(),
             agent_keeper: Tasks::default(),
+            nodes: Tasks::default(),
             control: Tasks::default(),
             certificates: Tasks::default(),
             delivery_tasks: Tasks::default(),
@@ -211,6 +242,12 @@ impl Server {
             .delivery_tasks
             .running
             .spawn(delivery.clone().run(stop));
+        if let Some(nodes) = &among.nodes {
+            let stop = parts.control.stop.clone();
+            parts.control.running.spawn(nodes.clone().run(stop.clone()));
+            let keeping = control.clone().keep_identity(among.renew_at, stop);
+            parts.control.running.spawn(keeping);
+        }
         let stop = parts.control.stop.clone();
         parts.control.running.spawn(control.clone().run(stop));
         if has(Role::Edge) {
@@ -237,6 +274,12 @@ impl Server {
         let (mut agents_addr, mut ssh_addr, mut tunnel) = (None, None, None);
         if let Some(bindings) = bindings {
             control.begin_agents().await.map_err(told)?;
+            if let (Some(listener), Some(nodes)) = (among.listener.take(), &among.nodes) {
+                let ingress = NodeIngress::new(listener, nodes.clone(), bindings.clone());
+                let stop = parts.nodes.stop.clone();
+                let drain = settings.shutdown.drain.0.min(BROUGHT_DRAIN);
+                parts.nodes.running.spawn(ingress.run(stop, drain));
+            }
             let server = culvert_tunnel::server::Server::new(
                 control.clone(),
                 bindings,
@@ -299,8 +342,10 @@ impl Server {
             metrics_addr = Some(listener.local_addr()?);
             let (delivery, edge) = (delivery.clone(), edge.clone());
             let control = control.clone();
+            let nodes = among.nodes.clone();
             let read = move || {
                 let mut rows = samples::delivery(&delivery);
+                rows.extend(nodes.iter().flat_map(|nodes| among_nodes::samples(nodes)));
                 rows.extend(edge.iter().flat_map(samples::edge));
                 rows.extend(samples::certificate(&control));
                 rows.extend(
@@ -330,6 +375,7 @@ impl Server {
             metrics_addr,
             agents_addr,
             ssh_addr,
+            among.local_addr,
             edge.as_ref().and_then(Edge::http_addr),
             edge.as_ref().and_then(Edge::https_addr),
         ];
@@ -337,12 +383,13 @@ impl Server {
             .net()
             .set_own_listeners(own.into_iter().flatten().collect());
         Ok(Self {
-            settings,
+            settings: given,
             parts,
             first_token,
             api_addr,
             agents_addr,
             ssh_addr,
+            nodes_addr: among.local_addr,
             metrics_addr,
             certificate,
             ca_file,
@@ -388,6 +435,11 @@ impl Server {
         self.ssh_addr
     }
 
+    /// Where other nodes dial, if there may be any.
+    pub fn nodes_addr(&self) -> Option<SocketAddr> {
+        self.nodes_addr
+    }
+
     /// Where metrics are.
     pub fn metrics_addr(&self) -> Option<SocketAddr> {
         self.metrics_addr
@@ -404,6 +456,7 @@ impl Server {
             self.api_addr,
             self.agents_addr,
             self.ssh_addr,
+            self.nodes_addr,
             self.metrics_addr,
             self.http_addr(),
             self.https_addr(),
@@ -436,6 +489,7 @@ impl Server {
                 self.agents_addr.map(|address| address.to_string()),
             ),
             ("ssh", self.ssh_addr.map(|address| address.to_string())),
+            ("nodes", self.nodes_addr.map(|address| address.to_string())),
             (
                 "metrics",
                 self.metrics_addr.map(|address| address.to_string()),
@@ -474,6 +528,7 @@ impl Server {
         tokio::join!(parts.edge_tasks.finish(), parts.api.finish());
         // Behind the edge, whose last exchanges may be with agents; and late, for agents come back in
         // seconds or in minutes.
+        parts.nodes.finish().await;
         parts.agents.finish().await;
         parts.agent_keeper.finish().await;
         parts.control.finish().await;
@@ -610,7 +665,7 @@ async fn bind_edge(
         .map_err(told)
 }
 
-async fn listen(key: &str, address: &str, inherited: &Inherited) -> Result<TcpListener> {
+pub(crate) async fn listen(key: &str, address: &str, inherited: &Inherited) -> Result<TcpListener> {
     let doing = || format!("listening on `{key}` {address}");
     let found = address.parse().ok().and_then(|at| inherited.take(at));
     match found {

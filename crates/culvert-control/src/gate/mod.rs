@@ -11,7 +11,7 @@ mod admit;
 mod ask;
 mod bind;
 mod options;
-mod runs;
+pub(crate) mod runs;
 mod told;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -65,6 +65,8 @@ pub struct AgentSettings {
     pub names: Vec<String>,
     /// Whether no other process uses the same store.
     pub is_alone: bool,
+    /// `host:port` at which other nodes reach these agents; empty if they cannot.
+    pub address: String,
 }
 
 /// The agents of this process.
@@ -75,6 +77,8 @@ pub(crate) struct Agents {
     /// Tells this run of the server from every other.
     pub(crate) run: String,
     sessions: Mutex<BTreeMap<String, Live>>,
+    /// Other runs.
+    watched: Mutex<runs::Watched>,
     /// Wakes the keeper.
     woken: Notify,
     certificate: Arc<Presented>,
@@ -101,6 +105,7 @@ impl Agents {
             settings,
             run: runs::id_of(run),
             sessions: Mutex::default(),
+            watched: Mutex::default(),
             woken: Notify::new(),
             certificate: Arc::default(),
         }
@@ -108,6 +113,10 @@ impl Agents {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Live>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn watched(&self) -> MutexGuard<'_, runs::Watched> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -204,7 +213,7 @@ impl Control {
             self.end_those_due(agents, Instant::now()).await;
             let until = agents
                 .next_deadline()
-                .min(Instant::now() + runs::LOOK_EVERY);
+                .min(Instant::now() + agents.look_every());
             tokio::select! {
                 () = tokio::time::sleep_until(until.into()) => {}
                 _ = revision.changed() => {}
@@ -247,7 +256,7 @@ impl Control {
         self.withdraw_unreserved(agents, seen).await?;
         if seen
             .runs_at
-            .is_none_or(|at| at.elapsed() >= runs::LOOK_EVERY)
+            .is_none_or(|at| at.elapsed() >= agents.look_every())
         {
             seen.runs_at = Some(Instant::now());
             self.renew_run(agents).await?;
@@ -502,7 +511,7 @@ impl Agents {
             let leaving = live.leaving.as_ref().map(|(at, _)| *at);
             leaving.into_iter().chain(live.cut.map(|(at, _)| at))
         });
-        let far = Instant::now() + runs::LOOK_EVERY;
+        let far = Instant::now() + self.look_every();
         deadlines.min().unwrap_or(far)
     }
 }

@@ -1,10 +1,14 @@
-//! Runs of servers: who is there to end a session. A run writes that it is there; a session whose run
-//! is not there any more was left behind by a crash, and whoever finds it ends it.
+//! Runs of servers: who is there to end a session, and where other nodes reach its agents. A run writes
+//! that it is there; a session whose run is not there any more was left behind by a crash, and whoever
+//! finds it ends it.
+//!
+//! Whether a run is silent is judged by how long this process has seen it write nothing, by a clock that
+//! nobody sets: nodes need not agree on the time, and a database that was away makes nobody silent.
 
-use std::collections::BTreeSet;
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
-use culvert_base::{Fault, Ksuid, id};
+use culvert_base::{Fault, Ksuid, Timestamp, id};
 use culvert_store::{Changes, CommitError, Document, Head, Told};
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
@@ -14,16 +18,20 @@ use crate::Control;
 use crate::resource::tunnel_session::{self, TunnelSession};
 use crate::stored::{self, Format};
 
-const KIND: &str = "agent_run";
+pub(crate) const KIND: &str = "agent_run";
 
 const NOTHING: Told = Told::Nothing {
     why: "runs are bookkeeping of the installation",
 };
 
 /// How often a run says that it is there, and looks for those that are not.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(20);
-/// A run that has not said so for this long is over.
-const SILENCE_MAX: Duration = Duration::from_secs(90);
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// The same where nobody else is there to see it.
+const LOOK_EVERY_ALONE: Duration = Duration::from_secs(20);
+/// A run that was seen to say nothing for this long is over.
+const SILENCE_MAX: Duration = Duration::from_secs(25);
+/// Two looks that are further apart say nothing of what was between them.
+const GAP_MAX: Duration = Duration::from_secs(12);
 
 /// Why a session ended that nobody saw end.
 const LEFT_BEHIND: &str = "transport error: the server ended without a word";
@@ -32,11 +40,94 @@ const LEFT_BEHIND: &str = "transport error: the server ended without a word";
 struct Run {
     format: Format<1>,
     node: String,
+    /// `host:port` at which other nodes reach its agents; empty if they cannot.
+    #[serde(default)]
+    address: String,
+}
+
+/// A run as it stands: its id, and where other nodes reach its agents.
+pub(crate) fn address(document: &Document) -> Result<Option<String>, Fault> {
+    let run: Run = stored::read(document)?;
+    Ok(Some(run.address).filter(|address| !address.is_empty()))
+}
+
+/// What was seen of other runs: when each last wrote, and since when it has not.
+#[derive(Debug, Default)]
+pub(crate) struct Watched {
+    looked_at: Option<Instant>,
+    runs: BTreeMap<String, (Timestamp, Instant)>,
+}
+
+impl Watched {
+    /// A look begins. After a gap everybody gets their time anew.
+    fn begin(&mut self, now: Instant) {
+        let is_gap = self
+            .looked_at
+            .is_some_and(|at| now.duration_since(at) > GAP_MAX);
+        if is_gap {
+            self.runs.clear();
+        }
+        self.looked_at = Some(now);
+    }
+
+    /// Whether a run has written nothing for so long that it is over.
+    fn is_silent(&mut self, id: &str, wrote_at: Timestamp, now: Instant) -> bool {
+        let seen = self.runs.entry(id.to_owned()).or_insert((wrote_at, now));
+        if seen.0 != wrote_at {
+            *seen = (wrote_at, now);
+        }
+        now.duration_since(seen.1) > SILENCE_MAX
+    }
+
+    fn forget_all_but(&mut self, there: &BTreeSet<String>) {
+        self.runs.retain(|id, _| there.contains(id));
+    }
 }
 
 /// The id of a run.
 pub(crate) fn id_of(body: Ksuid) -> String {
     format!("agrun_{body}")
+}
+
+impl Agents {
+    /// How often to say that this run is there, and to look for others.
+    pub(crate) fn look_every(&self) -> Duration {
+        if self.settings.is_alone {
+            LOOK_EVERY_ALONE
+        } else {
+            LOOK_EVERY
+        }
+    }
+
+    /// The runs that are over, and the ids of those that are not.
+    fn told_apart(
+        &self,
+        documents: Vec<Document>,
+    ) -> Result<(Vec<Document>, BTreeSet<String>), Fault> {
+        let now = Instant::now();
+        let mut watched = self.watched();
+        watched.begin(now);
+        let mut over = Vec::new();
+        let mut there = BTreeSet::from([self.run.clone()]);
+        for document in documents {
+            let head = &document.head;
+            if head.id == self.run {
+                continue;
+            }
+            let run: Run = stored::read(&document)?;
+            // A node runs once, and begins again only when it has ended.
+            let is_before =
+                run.node == self.settings.node && id::split(&head.id) < id::split(&self.run);
+            let is_silent = watched.is_silent(&head.id, head.updated_at, now);
+            if self.settings.is_alone || is_before || is_silent {
+                over.push(document);
+            } else {
+                there.insert(head.id.clone());
+            }
+        }
+        watched.forget_all_but(&there);
+        Ok((over, there))
+    }
 }
 
 impl Control {
@@ -55,6 +146,7 @@ impl Control {
             body: stored::write(&Run {
                 format: Format,
                 node: agents.settings.node.clone(),
+                address: agents.settings.address.clone(),
             })?,
             keys: Vec::new(),
             refs: Vec::new(),
@@ -70,8 +162,19 @@ impl Control {
                 document.head.updated_at = self.clock.now();
                 self.write_run(Changes::replace(document, NOTHING)).await
             }
-            // Another run took this one for dead.
-            None => self.register_run(agents).await,
+            // Another run took this one for dead and ended its sessions. Their agents come back at once,
+            // as who they were.
+            None => {
+                warn!(
+                    "this run of the server was taken for dead; its agents are asked to come back"
+                );
+                self.register_run(agents).await?;
+                let ended = std::mem::take(&mut *agents.lock());
+                for id in ended.keys() {
+                    agents.bindings.hang_up(id, LEFT_BEHIND);
+                }
+                Ok(())
+            }
         }
     }
 
@@ -96,24 +199,7 @@ impl Control {
 
     /// Ends the sessions of runs that are over.
     pub(crate) async fn look_at_runs(&self, agents: &Agents) -> Result<(), Fault> {
-        let now = self.clock.now();
-        let mut over = Vec::new();
-        let mut there: BTreeSet<String> = BTreeSet::from([agents.run.clone()]);
-        for document in self.store.all(KIND).await? {
-            if document.head.id == agents.run {
-                continue;
-            }
-            let run: Run = stored::read(&document)?;
-            // A node runs once, and begins again only when it has ended.
-            let is_before = run.node == agents.settings.node
-                && id::split(&document.head.id) < id::split(&agents.run);
-            let is_silent = now.since(document.head.updated_at) > SILENCE_MAX;
-            if agents.settings.is_alone || is_before || is_silent {
-                over.push(document);
-            } else {
-                there.insert(document.head.id.clone());
-            }
-        }
+        let (over, there) = agents.told_apart(self.store.all(KIND).await?)?;
         // A run is forgotten only after its sessions, so while none is over there is nothing to end.
         if over.is_empty() {
             return Ok(());
@@ -140,5 +226,31 @@ impl Control {
                 .await?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_silent_when_it_was_seen_to_be() {
+        let (began, wrote) = (Instant::now(), Timestamp::from_unix_seconds(1));
+        let after = |seconds| began + Duration::from_secs(seconds);
+        let mut watched = Watched::default();
+        let mut look = |seconds: u64, wrote: Timestamp| {
+            watched.begin(after(seconds));
+            watched.is_silent("agrun_1", wrote, after(seconds))
+        };
+        // Whatever it wrote as the time.
+        for seconds in (0..=25).step_by(5) {
+            assert!(!look(seconds, wrote), "{seconds}");
+        }
+        assert!(look(30, wrote));
+        let wrote = Timestamp::from_unix_seconds(2);
+        assert!(!look(35, wrote));
+        // The database was away, and nobody could write.
+        assert!(!look(95, wrote));
+        assert!(!look(100, wrote));
     }
 }

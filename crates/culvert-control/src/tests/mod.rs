@@ -154,8 +154,10 @@ impl House {
                     region: String::new(),
                     names: vec!["localhost".to_owned()],
                     is_alone: true,
+                    address: String::new(),
                 },
             )),
+            nodes: None,
         })
         .await
         .unwrap();

@@ -611,5 +611,5 @@ fn rules_that_differ_in_their_secrets_alone_keep_each_its_own() {
         .unwrap()
         .restored(Some(&stored))
         .unwrap();
-    assert_eq!(restored.text(), text(["first", "second"]));
+    assert_eq!(restored.text(), text(["\"first\"", "\"second\""]));
 }

@@ -197,6 +197,44 @@ impl Agents {
     }
 }
 
+/// Other nodes of the installation.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Nodes {
+    /// Address at which other nodes on the same `database_url` reach the agents of this one, with TLS
+    /// in which both sides show a certificate of the installation; empty switches it off. Port 0 picks
+    /// a free one. Not used without `database_url`.
+    pub addr: String,
+    /// `host:port` that the others dial; empty for the address from which this machine reaches the
+    /// database, with the port of `nodes.addr`.
+    pub advertised_addr: String,
+}
+
+impl Default for Nodes {
+    fn default() -> Self {
+        Self {
+            addr: "0.0.0.0:8442".into(),
+            advertised_addr: String::new(),
+        }
+    }
+}
+
+impl Nodes {
+    pub(super) fn check(&self) -> Result<(), Invalid> {
+        let is_address = |text: &str| {
+            let (host, port) = text.rsplit_once(':')?;
+            (!host.is_empty()).then_some(port)?.parse::<u16>().ok()
+        };
+        if self.advertised_addr.is_empty() || is_address(&self.advertised_addr).is_some() {
+            return Ok(());
+        }
+        Err(Invalid(format!(
+            "`nodes.advertised_addr` must be a host and port such as `10.0.0.7:8442`, not `{}`",
+            self.advertised_addr
+        )))
+    }
+}
+
 /// Managed certificates.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]

@@ -73,6 +73,8 @@ fn wrong_values_are_named() {
     for (key, value) in [
         ("api.addr", "nowhere"),
         ("edge.tcp_ports", "9-1"),
+        ("nodes.addr", "here"),
+        ("nodes.advertised_addr", "10.0.0.7"),
         ("edge.domain", "a..b"),
         ("roles", ""),
         ("database_url", "mysql://x"),

@@ -16,7 +16,7 @@ pub(crate) fn counter(name: &'static str, help: &'static str, value: u64) -> Sam
     }
 }
 
-fn gauge(name: &'static str, help: &'static str, value: u64) -> Sample {
+pub(crate) fn gauge(name: &'static str, help: &'static str, value: u64) -> Sample {
     Sample {
         name,
         help,

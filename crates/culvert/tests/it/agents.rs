@@ -227,7 +227,7 @@ async fn fetch(at: SocketAddr, request: String, body: &[u8]) -> (u16, Vec<u8>) {
     (status, answer[end..].to_vec())
 }
 
-async fn get(at: SocketAddr, host: &str, target: &str) -> (u16, Vec<u8>) {
+pub async fn get(at: SocketAddr, host: &str, target: &str) -> (u16, Vec<u8>) {
     let request = format!("GET {target} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
     fetch(at, request, b"").await
 }

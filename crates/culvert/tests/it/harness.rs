@@ -104,6 +104,7 @@ pub struct Harness {
     pub https: SocketAddr,
     pub agents: SocketAddr,
     pub ssh: SocketAddr,
+    pub nodes: Option<SocketAddr>,
     pub metrics: SocketAddr,
     pub settings: Settings,
     _folder: tempfile::TempDir,
@@ -139,6 +140,7 @@ impl Harness {
         settings.edge.https_addr = "127.0.0.1:0".into();
         settings.agents.addr = "127.0.0.1:0".into();
         settings.agents.ssh_addr = "127.0.0.1:0".into();
+        settings.nodes.addr = "127.0.0.1:0".into();
         settings.metrics.addr = "127.0.0.1:0".into();
         settings.destinations.allow_networks = vec!["127.0.0.1/32".into()];
         settings.destinations.allow_plain_http = true;
@@ -163,6 +165,7 @@ impl Harness {
         let (http, https) = (server.http_addr().unwrap(), server.https_addr().unwrap());
         let agents = server.agents_addr().unwrap();
         let ssh = server.ssh_addr().unwrap();
+        let nodes = server.nodes_addr();
         let metrics = server.metrics_addr().unwrap();
         let cancel = CancellationToken::new();
         let mut tasks = JoinSet::new();
@@ -177,6 +180,7 @@ impl Harness {
             https,
             agents,
             ssh,
+            nodes,
             metrics,
             settings,
             _folder: folder,

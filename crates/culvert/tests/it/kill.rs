@@ -55,6 +55,7 @@ impl Process {
             "--edge-https-addr",
             "--agents-addr",
             "--agents-ssh-addr",
+            "--nodes-addr",
             "--metrics-addr",
         ]
         .into_iter()

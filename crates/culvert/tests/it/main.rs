@@ -30,6 +30,8 @@ mod list_filters;
 mod listed;
 mod login;
 mod move_to_postgres;
+mod nodes;
+mod outage;
 mod own_agent;
 mod policy;
 mod reload;

@@ -1,0 +1,57 @@
+//! What a node shows other nodes: a certificate of the installation's authority for nodes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use culvert_base::{Clock, Entropy, Fault, Timestamp};
+use culvert_store::Store;
+use culvert_tunnel::nodes::Identity;
+use tokio_util::sync::CancellationToken;
+use tracing::error;
+
+use crate::{Control, Seal, authority};
+
+/// How often it is looked whether the certificate is old.
+const LOOK_EVERY: Duration = Duration::from_secs(3_600);
+
+/// A certificate and key for this process, whom else it believes, and when it is time for another.
+///
+/// # Errors
+/// A store that fails, or one whose authority was sealed under another key.
+pub async fn node_identity(
+    store: &Store,
+    seal: &Seal,
+    clock: &dyn Clock,
+    entropy: &dyn Entropy,
+) -> Result<(Identity, Timestamp), Fault> {
+    authority::sign_node(store, seal, clock, entropy).await
+}
+
+impl Control {
+    /// Shows other nodes another certificate whenever the one before gets old, until cancelled.
+    pub async fn keep_identity(
+        self: Arc<Self>,
+        mut renew_at: Timestamp,
+        cancel: CancellationToken,
+    ) {
+        let Some(nodes) = &self.nodes else { return };
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+                () = cancel.cancelled() => return,
+            }
+            if self.clock.now() < renew_at {
+                continue;
+            }
+            match node_identity(&self.store, &self.seal, &*self.clock, &*self.entropy).await {
+                Ok((identity, at)) => {
+                    nodes.show(identity.key);
+                    renew_at = at;
+                }
+                Err(fault) => {
+                    error!(cause = %fault.chain(), "other nodes are shown the certificate of before");
+                }
+            }
+        }
+    }
+}

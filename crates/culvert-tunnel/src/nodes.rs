@@ -1,0 +1,517 @@
+//! Connections carried between nodes: what arrives at one whose agent is connected to another.
+//!
+//! ```text
+//! client ─▶ edge of A ─▶ Nodes of A ──mutual TLS, multiplexed──▶ NodeIngress of B ─▶ Bindings of B ─▶ agent
+//! ```
+//!
+//! A node keeps connections to every other that has agents, so that opening a stream never waits. A
+//! stream begins like one to an agent, with the header that names the endpoint; the node it arrives at
+//! hands it to an agent of its own or ends it without a byte, and never passes it on. Both ends show a
+//! certificate of the installation's authority for nodes; who has none gets no further than the handshake.
+//!
+//! Not here: who is a node and which endpoint is where (control).
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use culvert_mux::{Limits, OpenRefused, Side};
+use rustls::client::ResolvesClientCert;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::version::TLS13;
+use rustls::{ClientConfig, RootCertStore, ServerConfig, SignatureScheme};
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::client::{header, relay};
+use crate::driver::{self, Session, Stream};
+use crate::server::{Bindings, DialError, Meter, call, decline};
+use crate::wire::{ProxyHeader, StreamType};
+
+/// The name in the certificate of every node.
+pub const NAME: &str = "node.culvert.internal";
+
+/// Connections to each other node: each is a task, and they share the work.
+const LEGS: usize = 2;
+/// For TCP and TLS.
+const CONNECT_TIME: Duration = Duration::from_secs(5);
+/// Between two tries to reach a node: doubled from the first to the last.
+const RETRY_AFTER: Duration = Duration::from_millis(100);
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(2);
+/// How long a new table waits for nodes it names for the first time.
+const REACHED_WITHIN: Duration = Duration::from_secs(1);
+/// Connections whose handshake is not done; further ones wait to be accepted.
+const STRANGERS_MAX: usize = 64;
+/// Connections of nodes at once; further ones wait to be accepted.
+const CONNECTIONS_MAX: usize = 1_024;
+/// After a failure to accept, most often for want of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// A node that went without a word is noticed in so long.
+const SILENT_AFTER: Duration = Duration::from_secs(5);
+
+/// Nodes trust each other with more than they trust agents.
+fn limits() -> Limits {
+    Limits {
+        streams_max: 4_096,
+        accept_max: 1_024,
+        queue_bytes_max: 8 << 20,
+        held_bytes_max: 64 << 20,
+        window_bytes_max: 1 << 20,
+        answers_max: 16_384,
+        fin_before_rst: false,
+        ..Limits::default()
+    }
+}
+
+/// What a node shows, and whose certificates it takes.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// Certificate and key, for [`NAME`].
+    pub key: Arc<CertifiedKey>,
+    /// The authority of every node's certificate.
+    pub authority: CertificateDer<'static>,
+}
+
+/// Where the agents of other nodes are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Whereabouts {
+    /// `host:port` of the node, by the id of an endpoint.
+    pub endpoints: BTreeMap<String, String>,
+}
+
+/// What was carried.
+#[derive(Debug, Default)]
+pub struct NodeMeters {
+    /// Streams opened to agents of other nodes.
+    pub carried: Meter,
+    /// Of them, those that found no node.
+    pub failed: Meter,
+    /// Streams that other nodes opened to agents of this one.
+    pub brought: Meter,
+}
+
+/// The certificate that is shown; another can take its place.
+#[derive(Debug)]
+struct Shown(RwLock<Arc<CertifiedKey>>);
+
+impl Shown {
+    fn key(&self) -> Arc<CertifiedKey> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl ResolvesServerCert for Shown {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.key())
+    }
+}
+
+impl ResolvesClientCert for Shown {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(self.key())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+/// The ways to the other nodes.
+pub struct Nodes {
+    shown: Arc<Shown>,
+    client: Arc<ClientConfig>,
+    server: Arc<ServerConfig>,
+    peers: Mutex<BTreeMap<String, Arc<Peer>>>,
+    /// By the id of an endpoint.
+    table: RwLock<HashMap<String, Arc<Peer>>>,
+    /// Moves when peers come.
+    changed: watch::Sender<u64>,
+    meters: NodeMeters,
+}
+
+impl fmt::Debug for Nodes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let peers: Vec<String> = self.lock().keys().cloned().collect();
+        f.debug_struct("Nodes").field("peers", &peers).finish()
+    }
+}
+
+/// Another node.
+#[derive(Debug)]
+struct Peer {
+    address: String,
+    legs: Mutex<[Option<Session>; LEGS]>,
+    turn: AtomicUsize,
+    is_reached: watch::Sender<bool>,
+    /// Cancelled when it is one no more.
+    gone: CancellationToken,
+}
+
+impl Peer {
+    fn new(address: String) -> Self {
+        Self {
+            address,
+            legs: Mutex::default(),
+            turn: AtomicUsize::new(0),
+            is_reached: watch::Sender::new(false),
+            gone: CancellationToken::new(),
+        }
+    }
+
+    fn set(&self, leg: usize, session: Option<Session>) {
+        let mut legs = self.legs.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(place) = legs.get_mut(leg) {
+            *place = session;
+        }
+        self.is_reached
+            .send_replace(legs.iter().any(Option::is_some));
+    }
+
+    /// The connections that stand, beginning with the one whose turn it is.
+    fn sessions(&self) -> impl Iterator<Item = Session> + use<> {
+        let first = self.turn.fetch_add(1, Ordering::Relaxed);
+        let legs = self.legs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut legs = legs.clone();
+        legs.rotate_left(first % LEGS);
+        legs.into_iter().flatten()
+    }
+}
+
+impl Nodes {
+    /// Ways to nobody yet.
+    ///
+    /// # Errors
+    ///
+    /// An identity that TLS cannot use.
+    pub fn new(identity: Identity) -> Result<Self, rustls::Error> {
+        let shown = Arc::new(Shown(RwLock::new(identity.key)));
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut roots = RootCertStore::empty();
+        roots.add(identity.authority)?;
+        let roots = Arc::new(roots);
+        let of_nodes =
+            WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
+                .build()
+                .map_err(|error| rustls::Error::General(error.to_string()))?;
+        let server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[&TLS13])?
+            .with_client_cert_verifier(of_nodes)
+            .with_cert_resolver(Arc::clone(&shown) as _);
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&TLS13])?
+            .with_root_certificates(roots)
+            .with_client_cert_resolver(Arc::clone(&shown) as _);
+        Ok(Self {
+            shown,
+            client: Arc::new(client),
+            server: Arc::new(server),
+            peers: Mutex::default(),
+            table: RwLock::default(),
+            changed: watch::Sender::new(0),
+            meters: NodeMeters::default(),
+        })
+    }
+
+    /// Shows another certificate from the next handshake on.
+    pub fn show(&self, key: Arc<CertifiedKey>) {
+        *self.shown.0.write().unwrap_or_else(PoisonError::into_inner) = key;
+    }
+
+    /// Connections to other nodes that stand.
+    pub fn connections(&self) -> usize {
+        let standing = |peer: &Arc<Peer>| {
+            let legs = peer.legs.lock().unwrap_or_else(PoisonError::into_inner);
+            legs.iter().flatten().count()
+        };
+        self.lock().values().map(standing).sum()
+    }
+
+    /// What is counted.
+    pub fn meters(&self) -> &NodeMeters {
+        &self.meters
+    }
+
+    /// Takes other whereabouts into use. Nodes that were not known before are waited for, a little.
+    pub async fn publish(&self, whereabouts: Whereabouts) {
+        let wanted: BTreeSet<&String> = whereabouts.endpoints.values().collect();
+        let mut fresh = Vec::new();
+        {
+            let mut peers = self.lock();
+            peers.retain(|address, peer| {
+                let stays = wanted.contains(address);
+                if !stays {
+                    peer.gone.cancel();
+                }
+                stays
+            });
+            for address in wanted {
+                if !peers.contains_key(address) {
+                    let peer = Arc::new(Peer::new(address.clone()));
+                    fresh.push(Arc::clone(&peer));
+                    peers.insert(address.clone(), peer);
+                }
+            }
+            let place = |(endpoint, address): (String, String)| {
+                peers.get(&address).map(|peer| (endpoint, Arc::clone(peer)))
+            };
+            let table = whereabouts.endpoints.into_iter().filter_map(place);
+            *self.table.write().unwrap_or_else(PoisonError::into_inner) = table.collect();
+        }
+        if fresh.is_empty() {
+            return;
+        }
+        self.changed.send_modify(|n| *n = n.wrapping_add(1));
+        let reached = async {
+            for peer in fresh {
+                // The sender goes with the peer, which is held here.
+                drop(peer.is_reached.subscribe().wait_for(|is| *is).await);
+            }
+        };
+        // One that cannot be reached now is tried on.
+        drop(tokio::time::timeout(REACHED_WITHIN, reached).await);
+    }
+
+    /// Opens a stream to an agent of another node. Whether that agent takes it is heard on the stream.
+    ///
+    /// # Errors
+    ///
+    /// No other node has an agent for the endpoint, or it cannot be reached now.
+    pub fn dial(&self, header: &ProxyHeader) -> Result<Stream, DialError> {
+        let peer = self.peer_of(&header.id).ok_or(DialError::Away)?;
+        let mut failed = DialError::Away;
+        for session in peer.sessions() {
+            match session.open(header.encode()) {
+                Ok(stream) => {
+                    self.meters.carried.up();
+                    return Ok(stream);
+                }
+                Err(OpenRefused::Full | OpenRefused::TooLong) => failed = DialError::Busy,
+                Err(OpenRefused::Ended | OpenRefused::Exhausted) => {}
+            }
+        }
+        self.meters.failed.up();
+        Err(failed)
+    }
+
+    /// Whether another node has an agent for the endpoint, and can be reached.
+    pub fn is_online(&self, endpoint: &str) -> bool {
+        self.peer_of(endpoint)
+            .is_some_and(|peer| *peer.is_reached.borrow())
+    }
+
+    /// Keeps the connections to the other nodes until told to stop.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        let mut changed = self.changed.subscribe();
+        let mut running: BTreeMap<String, Arc<Peer>> = BTreeMap::new();
+        let mut legs = JoinSet::new();
+        loop {
+            changed.mark_unchanged();
+            let peers: Vec<Arc<Peer>> = self.lock().values().cloned().collect();
+            for peer in peers {
+                let is_running = running
+                    .get(&peer.address)
+                    .is_some_and(|known| Arc::ptr_eq(known, &peer));
+                if !is_running {
+                    running.insert(peer.address.clone(), Arc::clone(&peer));
+                    for leg in 0..LEGS {
+                        legs.spawn(Arc::clone(&self).keep(Arc::clone(&peer), leg, stop.clone()));
+                    }
+                }
+            }
+            running.retain(|_, peer| !peer.gone.is_cancelled());
+            tokio::select! {
+                _ = changed.changed() => {}
+                Some(_) = legs.join_next() => {}
+                () = stop.cancelled() => break,
+            }
+        }
+        while legs.join_next().await.is_some() {}
+    }
+
+    /// Keeps one connection to a node.
+    async fn keep(self: Arc<Self>, peer: Arc<Peer>, leg: usize, stop: CancellationToken) {
+        let over = async {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = peer.gone.cancelled() => {}
+            }
+        };
+        let keeping = async {
+            let mut pause = RETRY_AFTER;
+            loop {
+                let connected = tokio::time::timeout(CONNECT_TIME, self.connect(&peer.address));
+                match connected.await {
+                    Ok(Ok((session, driver))) => {
+                        pause = RETRY_AFTER;
+                        peer.set(leg, Some(session));
+                        let ending = driver.run().await;
+                        peer.set(leg, None);
+                        tracing::debug!(
+                            node = peer.address,
+                            ?ending,
+                            "a connection to a node ended"
+                        );
+                    }
+                    Ok(Err(error)) => {
+                        tracing::warn!(node = peer.address, %error, "a node cannot be reached");
+                    }
+                    Err(_) => tracing::warn!(node = peer.address, "a node does not answer"),
+                }
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(RETRY_AFTER_MAX);
+            }
+        };
+        tokio::select! {
+            () = over => {}
+            () = keeping => {}
+        }
+        peer.set(leg, None);
+    }
+
+    async fn connect(
+        &self,
+        address: &str,
+    ) -> io::Result<(
+        Session,
+        driver::Driver<tokio_rustls::client::TlsStream<TcpStream>>,
+    )> {
+        let socket = TcpStream::connect(address).await?;
+        prepare(&socket)?;
+        let name = ServerName::try_from(NAME).map_err(io::Error::other)?;
+        let connector = TlsConnector::from(Arc::clone(&self.client));
+        let socket = connector.connect(name, socket).await?;
+        Ok(driver::connect(socket, Side::Client, limits()))
+    }
+
+    fn peer_of(&self, endpoint: &str) -> Option<Arc<Peer>> {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        table.get(endpoint).cloned()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Peer>>> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// No waiting for company, and an end for whoever went without a word.
+fn prepare(socket: &TcpStream) -> io::Result<()> {
+    socket.set_nodelay(true)?;
+    let alive = TcpKeepalive::new()
+        .with_time(SILENT_AFTER)
+        .with_interval(SILENT_AFTER / 5)
+        .with_retries(5);
+    let socket = SockRef::from(socket);
+    socket.set_tcp_keepalive(&alive)?;
+    socket.set_tcp_user_timeout(Some(SILENT_AFTER * 2))
+}
+
+/// The listener that other nodes dial.
+#[derive(Debug)]
+pub struct NodeIngress {
+    listener: TcpListener,
+    nodes: Arc<Nodes>,
+    bindings: Arc<Bindings>,
+}
+
+impl NodeIngress {
+    /// What other nodes bring goes to the agents of `bindings`.
+    pub fn new(listener: TcpListener, nodes: Arc<Nodes>, bindings: Arc<Bindings>) -> Self {
+        Self {
+            listener,
+            nodes,
+            bindings,
+        }
+    }
+
+    /// Serves other nodes until told to stop; then what they brought may end within `drain`.
+    pub async fn run(self, stop: CancellationToken, drain: Duration) {
+        let strangers = Arc::new(Semaphore::new(STRANGERS_MAX));
+        let brought = TaskTracker::new();
+        let mut connections = JoinSet::new();
+        loop {
+            let accepting = async {
+                let place = Arc::clone(&strangers).acquire_owned().await;
+                (place, self.listener.accept().await)
+            };
+            let (place, accepted) = tokio::select! {
+                () = stop.cancelled() => break,
+                Some(_) = connections.join_next() => continue,
+                accepted = accepting, if connections.len() < CONNECTIONS_MAX => accepted,
+            };
+            let (Ok(place), Ok((socket, _))) = (place, accepted) else {
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            };
+            let guest = Guest {
+                nodes: Arc::clone(&self.nodes),
+                bindings: Arc::clone(&self.bindings),
+                brought: brought.clone(),
+            };
+            connections.spawn(guest.serve(socket, place));
+        }
+        drop(self.listener);
+        brought.close();
+        drop(tokio::time::timeout(drain, brought.wait()).await);
+    }
+}
+
+/// One connection of another node.
+struct Guest {
+    nodes: Arc<Nodes>,
+    bindings: Arc<Bindings>,
+    brought: TaskTracker,
+}
+
+impl Guest {
+    async fn serve(self, socket: TcpStream, place: OwnedSemaphorePermit) {
+        let greeting = async {
+            prepare(&socket)?;
+            let acceptor = TlsAcceptor::from(Arc::clone(&self.nodes.server));
+            acceptor.accept(socket).await
+        };
+        let socket = match tokio::time::timeout(CONNECT_TIME, greeting).await {
+            Ok(Ok(socket)) => socket,
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "somebody who is no node dialled the listener of nodes");
+                return;
+            }
+            Err(_) => return,
+        };
+        drop(place);
+        let (session, driver) = driver::connect(socket, Side::Server, limits());
+        let accepting = async {
+            while let Some(stream) = session.accept().await {
+                self.nodes.meters.brought.up();
+                self.brought
+                    .spawn(hand_over(stream, Arc::clone(&self.bindings)));
+            }
+        };
+        tokio::join!(accepting, async { drop(driver.run().await) });
+    }
+}
+
+/// Carries a stream of another node to an agent of this one.
+async fn hand_over(mut stream: Stream, bindings: Arc<Bindings>) {
+    if call::kind(&mut stream).await != Some(StreamType::PROXY) {
+        return;
+    }
+    let Some(header) = header(&mut stream).await else {
+        return;
+    };
+    match bindings.dial(&header) {
+        // Who broke off knows it.
+        Ok(agent) => drop(relay(stream, Bytes::new(), agent, None, None).await),
+        Err(_) => decline(stream).await,
+    }
+}

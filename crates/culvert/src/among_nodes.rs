@@ -1,0 +1,127 @@
+//! This process among the nodes of its installation: where others reach it, and its ways to them.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use culvert_base::Timestamp;
+use culvert_edge::Inherited;
+use culvert_tunnel::nodes::{Identity, Nodes};
+use tokio::net::TcpListener;
+
+use crate::config::Settings;
+use crate::metrics::Sample;
+use crate::metrics::samples::{counter, gauge};
+use crate::server::listen;
+
+/// What there is where the installation may have other nodes.
+#[derive(Debug, Default)]
+pub(crate) struct Joined {
+    /// The ways to the others.
+    pub(crate) nodes: Option<Arc<Nodes>>,
+    /// When it is time for another certificate.
+    pub(crate) renew_at: Timestamp,
+    /// Where the others dial, if there is anything for them here.
+    pub(crate) listener: Option<TcpListener>,
+    pub(crate) local_addr: Option<SocketAddr>,
+    /// What the others are told of that; empty for nothing.
+    pub(crate) address: String,
+}
+
+impl Joined {
+    /// Listens where `takes_agents` gives others something to dial for.
+    pub(crate) async fn new(
+        settings: &Settings,
+        identity: Identity,
+        renew_at: Timestamp,
+        takes_agents: bool,
+        inherited: &Inherited,
+    ) -> Result<Self> {
+        let nodes = Nodes::new(identity).context("speaking TLS with other nodes")?;
+        let mut joined = Self {
+            nodes: Some(Arc::new(nodes)),
+            renew_at,
+            ..Self::default()
+        };
+        if takes_agents && !settings.nodes.addr.is_empty() {
+            let listener = listen("nodes.addr", &settings.nodes.addr, inherited).await?;
+            let bound = listener.local_addr()?;
+            joined.address = match settings.nodes.advertised_addr.as_str() {
+                "" => advertised(bound, &settings.database_url).to_string(),
+                given => given.to_owned(),
+            };
+            joined.local_addr = Some(bound);
+            joined.listener = Some(listener);
+        }
+        Ok(joined)
+    }
+}
+
+/// The bound address; where that is any address of this machine, the one the database is reached from.
+fn advertised(bound: SocketAddr, database_url: &str) -> SocketAddr {
+    if !bound.ip().is_unspecified() {
+        return bound;
+    }
+    let own = towards(database_url).unwrap_or(Ipv4Addr::LOCALHOST.into());
+    SocketAddr::new(own, bound.port())
+}
+
+/// The address of this machine from which packets to the host of a URL leave. Nothing is sent.
+fn towards(url: &str) -> Option<IpAddr> {
+    let url = url::Url::parse(url).ok()?;
+    let host = url.host_str()?.trim_matches(['[', ']']).to_owned();
+    let port = url.port().unwrap_or(5432);
+    for any in ["0.0.0.0:0", "[::]:0"] {
+        let Ok(socket) = UdpSocket::bind(any) else {
+            continue;
+        };
+        if socket.connect((host.as_str(), port)).is_ok() {
+            return Some(socket.local_addr().ok()?.ip());
+        }
+    }
+    None
+}
+
+/// What is counted of other nodes.
+pub(crate) fn samples(nodes: &Nodes) -> Vec<Sample> {
+    let m = nodes.meters();
+    vec![
+        gauge(
+            "node_connections",
+            "Connections to other nodes that stand",
+            u64::try_from(nodes.connections()).unwrap_or(u64::MAX),
+        ),
+        counter(
+            "node_carried",
+            "Connections carried to agents of other nodes",
+            m.carried.get(),
+        ),
+        counter(
+            "node_carry_failures",
+            "Connections for agents of another node that could not be reached",
+            m.failed.get(),
+        ),
+        counter(
+            "node_brought",
+            "Connections that other nodes brought for agents of this one",
+            m.brought.get(),
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_of_an_address_can_be_dialled() {
+        let told = |bound: &str, url| advertised(bound.parse().unwrap(), url).to_string();
+        assert_eq!(told("10.0.0.7:8442", ""), "10.0.0.7:8442");
+        let near = "postgres://u:p@127.0.0.1:5432/d";
+        assert_eq!(told("0.0.0.0:8442", near), "127.0.0.1:8442");
+        assert_eq!(
+            told("0.0.0.0:8442", "postgres:///d?host=/run"),
+            "127.0.0.1:8442"
+        );
+    }
+}

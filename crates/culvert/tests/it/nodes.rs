@@ -1,0 +1,423 @@
+//! Several servers on one PostgreSQL database: what one knows the others know, agents are reached through
+//! all of them, and one that dies takes nothing along.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use culvert::client::Client;
+use http::{Method, Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use ngrok::prelude::*;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+use crate::agents::{Service, builder, credential, get, list, pattern, soon};
+use crate::events_arrive::{subscribe, subscribe_debug};
+use crate::harness::{Backend, Harness, Receiver, backends, binary, eventually};
+use crate::kill::Process;
+
+/// PostgreSQL, if there is one.
+async fn shared() -> Option<Backend> {
+    let backends = backends().await;
+    let is_shared = |backend: &Backend| matches!(backend, Backend::Postgres(_));
+    backends.into_iter().find(is_shared)
+}
+
+/// Another server on the database of `first`, in this process.
+async fn beside(first: &Harness) -> Harness {
+    let of_first = first.settings.clone();
+    Harness::start_with(&Backend::Sqlite, move |settings| {
+        settings.database_url = of_first.database_url.clone();
+        settings.secrets.key_file = of_first.key_file().display().to_string();
+        // Ports of TCP endpoints are listened on by every node.
+        settings.edge.http_addr = "127.0.0.2:0".into();
+    })
+    .await
+}
+
+/// The same as a process of its own, that can be killed.
+fn process_beside(first: &Harness, folder: &Path) -> Process {
+    let key = first.settings.key_file().display().to_string();
+    let arguments = ["--secrets-key-file", &key];
+    Process::start_as(binary(), folder, &first.settings.database_url, &arguments)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_one_node_knows_the_others_know() {
+    let Some(backend) = shared().await else {
+        return;
+    };
+    let one = Harness::start(&backend).await;
+    let other = beside(&one).await;
+    let admin = other.client_with(&one.token);
+    let hook = Receiver::start().await;
+    subscribe_debug(&one, &hook, json!([{"type": "api_key_created.v0"}])).await;
+
+    // A key counts everywhere from its answer on, and nowhere from its end on.
+    let mut made = BTreeSet::new();
+    for nth in 0..30 {
+        let (here, there) = match nth % 2 {
+            0 => (&one.client, &other),
+            _ => (&admin, &one),
+        };
+        let body = json!({});
+        let key = here.expect(Method::POST, "/api_keys", Some(&body));
+        let key = key.await.unwrap();
+        let path = format!("/api_keys/{}", key["id"].as_str().unwrap());
+        let bearer = there.client_with(key["token"].as_str().unwrap());
+        let shown = bearer.call(Method::GET, &path, None).await.unwrap();
+        assert_eq!(shown.status, 200);
+        let gone = here.call(Method::DELETE, &path, None).await.unwrap();
+        assert_eq!(gone.status, 204);
+        let refused = bearer.call(Method::GET, &path, None).await.unwrap();
+        assert_eq!(refused.status, 401);
+        made.insert(key["id"].as_str().unwrap().to_owned());
+    }
+
+    // Configuration made at one is soon what the edge of the other does.
+    let origin = Receiver::start().await;
+    let mut slowest = Duration::ZERO;
+    for nth in 0..5 {
+        let host = format!("n{nth}.culvert.localhost");
+        let upstream = format!("http://{}", origin.address);
+        let body = json!({"url": format!("http://{host}"), "upstream_url": upstream});
+        let began = Instant::now();
+        one.create("endpoints", body).await;
+        eventually("the other edge has it", async || {
+            other.get(&host, "/").await.status == 200
+        })
+        .await;
+        slowest = slowest.max(began.elapsed());
+    }
+    println!("an endpoint was at the other edge within {slowest:?}, request and all");
+
+    // Both were delivering all the time, and nothing was told twice.
+    hook.wait_for("api_key_created.v0", made.len()).await;
+    let mut told: BTreeMap<String, usize> = BTreeMap::new();
+    for event in hook.events() {
+        let id = event["object"]["id"].as_str().unwrap().to_owned();
+        *told.entry(id).or_default() += 1;
+    }
+    assert_eq!(told.keys().cloned().collect::<BTreeSet<_>>(), made);
+    assert!(told.values().all(|times| *times == 1), "{told:?}");
+    other.stop().await;
+    one.stop().await;
+}
+
+/// A way to one server or another.
+struct Road {
+    address: SocketAddr,
+    leads_to: Arc<Mutex<SocketAddr>>,
+    _tasks: JoinSet<()>,
+}
+
+impl Road {
+    async fn to(target: SocketAddr) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let leads_to = Arc::new(Mutex::new(target));
+        let mut tasks = JoinSet::new();
+        let to = Arc::clone(&leads_to);
+        tasks.spawn(async move {
+            let mut travelled = JoinSet::new();
+            while let Ok((mut near, _)) = listener.accept().await {
+                let target = *to.lock().unwrap();
+                travelled.spawn(async move {
+                    if let Ok(mut far) = TcpStream::connect(target).await {
+                        drop(copy_bidirectional(&mut near, &mut far).await);
+                    }
+                });
+            }
+        });
+        Self {
+            address,
+            leads_to,
+            _tasks: tasks,
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_is_reached_through_every_node_and_survives_its_own() {
+    const HOST: &str = "carried.culvert.localhost";
+    let Some(backend) = shared().await else {
+        return;
+    };
+    let stays = Harness::start(&backend).await;
+    let folder = tempfile::tempdir().unwrap();
+    let dies = process_beside(&stays, folder.path());
+    let (_, token) = credential(&stays, json!([])).await;
+    let road = Road::to(dies.agents.unwrap()).await;
+    let service = Service::named("one").await;
+    let session = builder(&stays, road.address, &token);
+    let session = soon("a session", session.connect()).await.unwrap();
+    let mut endpoint = session.http_endpoint();
+    endpoint.scheme(Scheme::HTTP).domain(HOST);
+    let endpoint = endpoint.listen_and_forward(service.url());
+    let _tunnel = soon("an endpoint", endpoint).await.unwrap();
+
+    let (status, _) = get(dies.http, HOST, "/").await;
+    assert_eq!(status, 200, "at the node it is connected to");
+    eventually("the other node carries requests to it", async || {
+        get(stays.http, HOST, "/").await.0 == 200
+    })
+    .await;
+    let (status, body) = get(stays.http, HOST, "/down/3000000").await;
+    assert_eq!(status, 200);
+    assert!(body == pattern(3_000_000), "no byte is lost on the way");
+    let mut requests = JoinSet::new();
+    for _ in 0..40 {
+        requests.spawn(get(stays.http, HOST, "/down/20000"));
+    }
+    for (status, body) in requests.join_all().await {
+        assert_eq!(status, 200);
+        assert!(body == pattern(20_000));
+    }
+    let sessions = list(&stays, "tunnel_sessions").await;
+    assert_eq!(sessions.len(), 1);
+
+    *road.leads_to.lock().unwrap() = stays.agents;
+    dies.kill();
+    eventually("the agent is back, at the node that is left", async || {
+        get(stays.http, HOST, "/").await.0 == 200
+    })
+    .await;
+    let after = list(&stays, "tunnel_sessions").await;
+    assert_eq!(after.len(), 1);
+    assert_eq!(after[0]["id"], sessions[0]["id"], "the session goes on");
+    stays.stop().await;
+}
+
+/// Takes batches slowly, and sees whether one is delivered twice at the same time.
+#[derive(Default)]
+struct Watch {
+    /// Ids by request, in the order of their ends.
+    batches: Vec<BTreeSet<String>>,
+    in_flight: BTreeMap<String, usize>,
+    at_once: usize,
+}
+
+/// Ids that a request carries, for as long as it lasts.
+struct Carried(Arc<Mutex<Watch>>, BTreeSet<String>);
+
+impl Carried {
+    fn of(watch: &Arc<Mutex<Watch>>, ids: BTreeSet<String>) -> Self {
+        let mut seen = watch.lock().unwrap();
+        for id in &ids {
+            let n = seen.in_flight.entry(id.clone()).or_default();
+            *n += 1;
+            if *n > 1 {
+                seen.at_once += 1;
+            }
+        }
+        drop(seen);
+        Self(Arc::clone(watch), ids)
+    }
+}
+
+impl Drop for Carried {
+    fn drop(&mut self) {
+        let mut seen = self.0.lock().unwrap();
+        for id in &self.1 {
+            if let Some(n) = seen.in_flight.get_mut(id) {
+                *n -= 1;
+            }
+        }
+        seen.batches.push(std::mem::take(&mut self.1));
+    }
+}
+
+async fn take(
+    request: Request<Incoming>,
+    watch: Arc<Mutex<Watch>>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let Ok(body) = request.into_body().collect().await else {
+        return Ok(Response::new(Full::new(Bytes::new())));
+    };
+    let events = match serde_json::from_slice(&body.to_bytes()).unwrap() {
+        Value::Array(batch) => batch,
+        one => vec![one],
+    };
+    let id = |event: &Value| event["object"]["id"].as_str().unwrap().to_owned();
+    let carried = Carried::of(&watch, events.iter().map(id).collect());
+    // Long enough for a kill to find one of them on its way.
+    tokio::time::sleep(Duration::from_millis(40)).await;
+    drop(carried);
+    Ok(Response::new(Full::new(Bytes::new())))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_node_repeats_one_batch_at_most_and_none_is_with_two_at_once() {
+    let Some(backend) = shared().await else {
+        return;
+    };
+    let stays = Harness::start(&backend).await;
+    let folder = tempfile::tempdir().unwrap();
+    let dies = process_beside(&stays, folder.path());
+    let watch: Arc<Mutex<Watch>> = Arc::default();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let mut hook = Receiver::start().await;
+    hook.address = listener.local_addr().unwrap();
+    let mut tasks = JoinSet::new();
+    let seen = Arc::clone(&watch);
+    tasks.spawn(async move {
+        let mut connections = JoinSet::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            let seen = Arc::clone(&seen);
+            connections.spawn(async move {
+                let service = service_fn(move |request| take(request, Arc::clone(&seen)));
+                let served = hyper::server::conn::http1::Builder::new()
+                    .serve_connection(TokioIo::new(stream), service);
+                drop(served.await);
+            });
+        }
+    });
+    let doomed = Client::new(&dies.api, stays.token.clone()).unwrap();
+    subscribe(&doomed, &hook, json!([{"type": "api_key_created.v0"}])).await;
+
+    let mut writers = JoinSet::new();
+    for client in [doomed, stays.client.clone()] {
+        for _ in 0..2 {
+            writers.spawn(make_keys(client.clone(), 120));
+        }
+    }
+    let n_taken = || watch.lock().unwrap().batches.len();
+    eventually("batches are under way", async || n_taken() > 8).await;
+    dies.kill();
+    let made: BTreeSet<String> = writers.join_all().await.into_iter().flatten().collect();
+    // A batch that the dead one held is free again when its lease is over.
+    let deadline = Instant::now() + Duration::from_secs(180);
+    let missing = || {
+        let seen = watch.lock().unwrap();
+        let told: BTreeSet<&String> = seen.batches.iter().flatten().collect();
+        made.iter().filter(|id| !told.contains(id)).count()
+    };
+    while missing() > 0 {
+        assert!(Instant::now() < deadline, "{} were never told", missing());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let seen = watch.lock().unwrap();
+    assert_eq!(seen.at_once, 0, "no batch was with two nodes at once");
+    let mut times: BTreeMap<&String, usize> = BTreeMap::new();
+    for id in seen.batches.iter().flatten() {
+        *times.entry(id).or_default() += 1;
+    }
+    let repeated: BTreeSet<String> = times
+        .into_iter()
+        .filter(|(_, times)| *times > 1)
+        .map(|(id, _)| id.clone())
+        .collect();
+    let is_of_one = |batch: &BTreeSet<String>| repeated.is_subset(batch);
+    assert!(seen.batches.iter().any(is_of_one), "{repeated:?}");
+    println!(
+        "1 kill, {} acknowledged changes, lost 0, repeated {} of one batch, with two at once 0",
+        made.len(),
+        repeated.len()
+    );
+    drop(seen);
+    stays.stop().await;
+}
+
+/// Ids of the keys that were acknowledged.
+async fn make_keys(client: Client, count: usize) -> Vec<String> {
+    let mut ids = Vec::new();
+    for _ in 0..count {
+        match client
+            .call(Method::POST, "/api_keys", Some(&json!({})))
+            .await
+        {
+            Ok(answer) if answer.status == 201 => {
+                ids.push(answer.body["id"].as_str().unwrap().to_owned());
+            }
+            // Its server is gone.
+            Ok(_) => {}
+            Err(_) => return ids,
+        }
+    }
+    ids
+}
+
+/// Believes any server, so that what the server thinks of its client is all that counts.
+#[derive(Debug)]
+struct Anyone;
+
+impl ServerCertVerifier for Anyone {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &rustls::DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &rustls::DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        vec![rustls::SignatureScheme::ECDSA_NISTP256_SHA256]
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_nodes_are_let_in_by_the_listener_of_nodes() {
+    let Some(backend) = shared().await else {
+        return;
+    };
+    let culvert = Harness::start(&backend).await;
+    let nodes = culvert.nodes.expect("it listens for other nodes");
+    let made = rcgen::generate_simple_self_signed(["node.culvert.internal".into()]).unwrap();
+    let key = || rustls_pki_types::PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
+    let config = || {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Anyone))
+    };
+    let nobody = config().with_no_client_auth();
+    let impostor = config().with_client_auth_cert(vec![made.cert.der().clone()], key());
+    for config in [nobody, impostor.unwrap()] {
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+        let name = ServerName::try_from("node.culvert.internal").unwrap();
+        let exchange = async {
+            let socket = TcpStream::connect(nodes).await?;
+            // The client is done before the server has judged it.
+            let mut socket = connector.connect(name, socket).await?;
+            let mut bytes = [0; 16];
+            socket.read_exact(&mut bytes).await
+        };
+        let ended = soon("an end", exchange).await;
+        assert!(ended.is_err(), "a stranger was let in");
+    }
+    culvert.stop().await;
+}
