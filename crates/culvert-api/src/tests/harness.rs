@@ -425,6 +425,7 @@ async fn control(folder: &Path) -> (Arc<Control>, String, Arc<Delivery>, Store) 
         edge: None,
         logins,
         agents: None,
+        nodes: None,
         certificates: None,
     })
     .await
