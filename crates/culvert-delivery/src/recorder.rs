@@ -260,15 +260,16 @@ impl Flusher {
                     self.spare.clear();
                 }
             }
-            let waiting = !offers.is_empty() || self.holds();
-            if stopping && !waiting {
+            if stopping {
+                // What is on a lane is waited for after all else, not here without a pause.
+                if !offers.is_empty() || self.held_events > 0 {
+                    continue;
+                }
                 self.outlast_lanes().await;
                 self.count().await;
                 return;
             }
-            if stopping {
-                continue;
-            }
+            let waiting = !offers.is_empty() || self.holds();
             if waiting && due.is_none() {
                 due = Some(Instant::now() + flush_after);
             }

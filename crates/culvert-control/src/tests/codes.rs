@@ -23,7 +23,7 @@ async fn event_destinations() {
             json!({"format": "json", "target": {"debug": {"log": true}, "file": {"path": "x"}}}),
             5115,
         ),
-        (json!({"format": "json", "target": {"s3": {}}}), 236),
+        (json!({"format": "json", "target": {"mqtt": {}}}), 236),
         (json!({"format": "json", "target": {"debug": {}}}), 5140),
         (
             json!({"format": "json", "target": {"file": {"path": "../x"}}}),
