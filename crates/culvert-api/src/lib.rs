@@ -30,8 +30,8 @@ mod tail;
 
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -172,7 +172,8 @@ pub struct Api {
     entropy: Arc<dyn Entropy>,
     ids: IdMaker,
     routes: Routes,
-    document: Bytes,
+    /// Made when it is first asked for: most servers at rest never are.
+    document: OnceLock<Bytes>,
     started_at: Instant,
     turnstile: Turnstile,
     failures: Option<Failures>,
@@ -202,7 +203,7 @@ impl Api {
             entropy,
             ids: IdMaker::new(),
             routes: Routes::new(operations())?,
-            document: openapi(operations()).to_string().into(),
+            document: OnceLock::new(),
             started_at: Instant::now(),
             turnstile: Turnstile::new(limits.concurrent, limits.concurrent_per_key, limits.waiting),
             failures: Failures::new(limits.failed_authentications),
@@ -296,7 +297,12 @@ impl Api {
             Route::Operation(operation) => Ok(Some(operation)),
             Route::Tail => Ok(None),
             Route::Retired(code) => Err(Refusal::of(code)),
-            Route::OpenApi => return Ok(json(StatusCode::OK, self.document.clone(), false)),
+            Route::OpenApi => {
+                let document = self
+                    .document
+                    .get_or_init(|| openapi(operations()).to_string().into());
+                return Ok(json(StatusCode::OK, document.clone(), false));
+            }
             Route::Alive => return Ok(health::alive()),
             Route::Ready => return Ok(self.probe.ready().await),
         };

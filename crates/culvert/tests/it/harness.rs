@@ -299,7 +299,7 @@ impl Received {
 pub struct Receiver {
     pub address: SocketAddr,
     received: Arc<Mutex<Vec<Received>>>,
-    answer: Arc<Mutex<StatusCode>>,
+    answer: Arc<Mutex<Answers>>,
     _tasks: JoinSet<()>,
 }
 
@@ -308,7 +308,10 @@ impl Receiver {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let received = Arc::new(Mutex::new(Vec::new()));
-        let answer = Arc::new(Mutex::new(StatusCode::OK));
+        let answer = Arc::new(Mutex::new(Answers {
+            status: StatusCode::OK,
+            refused: None,
+        }));
         let mut tasks = JoinSet::new();
         tasks.spawn(accept(listener, received.clone(), answer.clone()));
         Self {
@@ -321,7 +324,12 @@ impl Receiver {
 
     /// From now on it answers with this status.
     pub fn answer_with(&self, status: StatusCode) {
-        *self.answer.lock().unwrap() = status;
+        self.answer.lock().unwrap().status = status;
+    }
+
+    /// From now on it answers 403 to requests with this header.
+    pub fn refuse(&self, name: &'static str, value: &'static str) {
+        self.answer.lock().unwrap().refused = Some((name, value));
     }
 
     /// Everything received so far.
@@ -356,10 +364,27 @@ impl Receiver {
     }
 }
 
+/// What a receiver answers.
+struct Answers {
+    status: StatusCode,
+    refused: Option<(&'static str, &'static str)>,
+}
+
+impl Answers {
+    fn given(&self, headers: &HeaderMap) -> StatusCode {
+        match self.refused {
+            Some((name, value)) if headers.get(name).is_some_and(|given| given == value) => {
+                StatusCode::FORBIDDEN
+            }
+            _ => self.status,
+        }
+    }
+}
+
 async fn accept(
     listener: TcpListener,
     received: Arc<Mutex<Vec<Received>>>,
-    answer: Arc<Mutex<StatusCode>>,
+    answer: Arc<Mutex<Answers>>,
 ) {
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
@@ -377,11 +402,11 @@ async fn accept(
 async fn take(
     request: Request<Incoming>,
     received: Arc<Mutex<Vec<Received>>>,
-    answer: Arc<Mutex<StatusCode>>,
+    answer: Arc<Mutex<Answers>>,
 ) -> Result<Response<Full<Bytes>>, hyper::Error> {
     let (head, body) = request.into_parts();
     let body = body.collect().await?.to_bytes();
-    let status = *answer.lock().unwrap();
+    let status = answer.lock().unwrap().given(&head.headers);
     received.lock().unwrap().push(Received {
         method: head.method.to_string(),
         path: head.uri.to_string(),
