@@ -83,10 +83,7 @@ pub(crate) fn edge_settings(settings: &Settings) -> Result<culvert_edge::Setting
         refuses_undecided: settings.policy.on_expression_error == OnExpressionError::Deny,
         allows_public_calls: settings.policy.http_request_public,
         header_rules: HeaderRules::redacting(&settings.events.redact_headers),
-        threads: match settings.edge.threads {
-            0 => std::thread::available_parallelism().map_or(1, usize::from),
-            threads => threads as usize,
-        },
+        threads: settings.edge.threads as usize,
         limits,
     })
 }
