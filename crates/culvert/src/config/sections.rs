@@ -72,8 +72,8 @@ pub struct EdgeSettings {
     pub proxy_protocol: Vec<ProxiedListener>,
     /// Networks of the load balancers that send that header. Nobody else's is believed.
     pub proxy_protocol_from: Vec<String>,
-    /// Threads that serve traffic and nothing else, each connection on one of them; 0 to serve it on the
-    /// threads that the whole process shares.
+    /// Threads that serve traffic and nothing else, each connection on one of them; 0 for one per
+    /// two cores.
     pub threads: u32,
     /// Memory of the process, in bytes, near which the edge sheds load: at 70, 85 and 95 percent of
     /// it, or of half of what the machine gives if that is less.

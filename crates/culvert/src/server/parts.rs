@@ -83,7 +83,10 @@ pub(crate) fn edge_settings(settings: &Settings) -> Result<culvert_edge::Setting
         refuses_undecided: settings.policy.on_expression_error == OnExpressionError::Deny,
         allows_public_calls: settings.policy.http_request_public,
         header_rules: HeaderRules::redacting(&settings.events.redact_headers),
-        threads: settings.edge.threads as usize,
+        threads: match settings.edge.threads {
+            0 => std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1)),
+            threads => threads as usize,
+        },
         limits,
     })
 }
