@@ -107,6 +107,12 @@ impl Code {
         panic!("this code has no row in CODES");
     }
 
+    /// The code with that number, if there is one.
+    pub fn find(number: u16) -> Option<Self> {
+        let row = CODES.iter().find(|row| row.number == number)?;
+        Some(Self(row.number))
+    }
+
     /// The bare number.
     pub const fn number(self) -> u16 {
         self.0

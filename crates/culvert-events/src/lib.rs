@@ -22,6 +22,7 @@ mod json;
 mod kind;
 pub mod kinds;
 mod record;
+mod retained;
 mod selection;
 
 pub use capture::{Capture, Recorder};
@@ -35,4 +36,5 @@ pub use id::{EventId, EventIds};
 pub use kind::{Family, Kind};
 pub use kinds::{HTTP_REQUEST_COMPLETE, TCP_CONNECTION_CLOSED};
 pub use record::Record;
+pub use retained::Retained;
 pub use selection::Selection;

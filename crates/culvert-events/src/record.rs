@@ -181,6 +181,23 @@ impl Record {
         }
     }
 
+    pub(crate) fn put_text(&mut self, index: usize, value: &str) {
+        let field = &self.kind.fields[index];
+        let cell = self.text_cell(field, value);
+        self.cells[index] = cell;
+    }
+
+    pub(crate) fn put_int(&mut self, index: usize, value: i64) {
+        self.cells[index] = Cell::Int(value);
+    }
+
+    /// Sets a field to JSON that is ready.
+    pub(crate) fn put_json(&mut self, index: usize, value: &str) {
+        let start = self.arena.len();
+        self.arena.extend_from_slice(value.as_bytes());
+        self.cells[index] = self.span_from(start).map_or(Cell::Unset, Cell::Json);
+    }
+
     pub(crate) fn text_cell(&mut self, field: &FieldDef, value: &str) -> Cell {
         let value = field.bytes_max.map_or(value, |max| cut(value, max));
         let start = self.arena.len();

@@ -17,6 +17,7 @@ mod lookup;
 mod migrate;
 mod node;
 mod outbox;
+mod pace;
 mod pool;
 mod postgres;
 mod queue;
@@ -52,8 +53,9 @@ pub use document::{Document, Head, Key, OnDelete, PageQuery, Ref, Topic};
 pub use node::Node;
 pub use outbox::OutboxRow;
 pub use queue::{
-    Backlog, BatchClass, Burial, CursorMove, DEAD_LETTERS_FOR, DEAD_LETTERS_MAX, DeadLetter,
-    Gathering, Lease, NewBatch, Queue, QueueError, Run, WHY_BYTES_MAX,
+    Backlog, BatchClass, Burial, CursorMove, DEAD_LETTERS_FOR, DEAD_LETTERS_MAX, DeadBatch,
+    DeadLetter, Gathering, Kept, Lease, NewBatch, NewPiece, Piece, Queue, QueueError, Run,
+    WHY_BYTES_MAX,
 };
 pub use texts::{Like, TextField, TextQuery, Texts};
 pub use transfer::{Moved, Transfer, TransferError, undo_transfer};
@@ -378,6 +380,11 @@ impl Store {
     /// process must exit with 70; nothing is committed any more.
     pub async fn broken(&self) -> Fault {
         self.shared.database.health().broken().await
+    }
+
+    /// How long a write takes now.
+    pub fn write_delay(&self) -> Duration {
+        self.shared.writer.delay()
     }
 
     /// Lets accepted writes finish and closes every connection.

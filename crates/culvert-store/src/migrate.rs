@@ -44,11 +44,18 @@ pub(crate) const STATE: &[Step] = &[
 ];
 
 /// The queue.
-pub(crate) const EVENTS: &[Step] = &[Step {
-    format: 1,
-    min_reader: 1,
-    sql: include_str!("sql/events/0001_start.sql"),
-}];
+pub(crate) const EVENTS: &[Step] = &[
+    Step {
+        format: 1,
+        min_reader: 1,
+        sql: include_str!("sql/events/0001_start.sql"),
+    },
+    Step {
+        format: 2,
+        min_reader: 1,
+        sql: include_str!("sql/events/0002_traffic.sql"),
+    },
+];
 
 /// Applies what is missing of `steps`, which are numbered from 1 without gaps.
 pub(crate) async fn migrate(site: &Site, steps: &[Step], clock: &dyn Clock) -> Result<(), Fault> {

@@ -11,6 +11,7 @@
 //! Not here: what is in a batch (`delivery`), when to try again and when to give up.
 
 mod lines;
+mod traffic;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,6 +22,7 @@ use culvert_base::{Clock, Fault, Timestamp};
 use tokio::sync::watch;
 
 use self::lines::{Answer, Entry, Lines, Settlement};
+pub use self::traffic::{Kept, NewPiece, Piece};
 use crate::StoreUrl;
 use crate::database::{Database, Part};
 use crate::dialect::{Arg, Row, While};
@@ -116,6 +118,15 @@ pub struct Burial {
     pub code: String,
     /// At most 500 bytes are kept.
     pub text: String,
+}
+
+/// A batch that was given up elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadBatch {
+    pub batch: NewBatch,
+    pub attempts: u32,
+    pub first_at: Timestamp,
+    pub why: Burial,
 }
 
 /// A batch that was given up, kept for inspection.
@@ -286,6 +297,31 @@ impl Queue {
         }
     }
 
+    /// The next batches of a destination, with their bodies: as many as are due, of one line, up to so
+    /// many bytes or one batch. Audit before traffic, oldest first.
+    pub async fn lease_several(
+        &self,
+        destination: &str,
+        owner: &str,
+        lease_for: Duration,
+        now: Timestamp,
+        bytes_max: u64,
+    ) -> Result<Vec<Lease>, Fault> {
+        let doing = "leasing several batches";
+        let entry = Entry::LeaseSeveral {
+            destination: destination.to_owned(),
+            owner: owner.to_owned(),
+            until: now.plus(lease_for),
+            now,
+            bytes_max,
+        };
+        match self.write(doing, entry).await {
+            Ok(Answer::Leases(leases)) => Ok(leases),
+            Ok(_) => Err(Fault::bare(format!("{doing}: no leases were given"))),
+            Err(error) => Err(error.into_fault(doing)),
+        }
+    }
+
     /// Several batches of a destination together, once there are enough of them or the first is old
     /// enough. Of one line, audit before traffic, oldest first; what is leased or waits for its time
     /// holds back what is behind it.
@@ -399,6 +435,15 @@ impl Queue {
         let at = self.shared.clock.now();
         self.settle("burying a batch", lease, Settlement::Bury { why, at })
             .await
+    }
+
+    /// Keeps a batch that never was in this queue as a dead letter.
+    pub async fn put_dead(&self, dead: DeadBatch) -> Result<(), Fault> {
+        let at = self.shared.clock.now();
+        let dead = Box::new(dead);
+        self.count("keeping a dead letter", Entry::PutDead { dead, at })
+            .await
+            .map(drop)
     }
 
     /// Gives back every lease of `owner`, such as those of this node's former life.
@@ -561,6 +606,11 @@ impl Queue {
                 }
             }
         }
+    }
+
+    /// How long a write takes now.
+    pub fn write_delay(&self) -> Duration {
+        self.shared.writer.delay()
     }
 
     /// Lets accepted writes finish and closes every connection.

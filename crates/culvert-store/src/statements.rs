@@ -229,6 +229,11 @@ pub(crate) mod events {
          SET owner = $1, lease_until = $2, fence = fence + 1, attempt = attempt + 1 \
          WHERE id = $3 AND due_at <= $4 AND (lease_until IS NULL OR lease_until <= $4) \
          RETURNING events, attempt, first_at, fence, why";
+    /// The same, with all of it.
+    pub(crate) const LEASE_WHOLE: &str = "UPDATE batch \
+         SET owner = $1, lease_until = $2, fence = fence + 1, attempt = attempt + 1 \
+         WHERE id = $3 AND due_at <= $4 AND (lease_until IS NULL OR lease_until <= $4) \
+         RETURNING id, events, crc, attempt, first_at, fence, why, body";
     pub(crate) const BODY: &str = concat!("SELECT crc, body FROM batch", held!());
     pub(crate) const ACK: &str = concat!("DELETE FROM batch", held!());
     pub(crate) const RETRY: &str = concat!(
@@ -253,6 +258,9 @@ pub(crate) mod events {
         held!(),
         " RETURNING id"
     );
+    pub(crate) const PUT_DEAD: &str = "INSERT INTO dead_letter (destination, class, events, bytes, \
+         crc, attempt, first_at, buried_at, burial_class, burial_code, burial_text, body) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) RETURNING id";
     pub(crate) const RELEASE_OWNER: &str = "UPDATE batch \
          SET owner = NULL, lease_until = NULL, fence = fence + 1 WHERE owner = $1";
     pub(crate) const HEADS: &str = "SELECT due_at, lease_until FROM (SELECT due_at, lease_until \
@@ -283,6 +291,17 @@ pub(crate) mod events {
     pub(crate) const CHECK_BODIES: &str =
         "SELECT id, crc, body FROM batch WHERE id > $1 ORDER BY id LIMIT 32";
     pub(crate) const USABLE: &str = "SELECT count(*) FROM cursor";
+    pub(crate) const KEEP_TRAFFIC: &str =
+        "INSERT INTO traffic (first_at, last_at, bytes, crc, body) VALUES ($1, $2, $3, $4, $5)";
+    pub(crate) const TRAFFIC_EXTENT: &str = "SELECT COALESCE(MIN(id), 1), COALESCE(MAX(id), 0), \
+         CAST(COALESCE(SUM(bytes), 0) AS BIGINT) FROM traffic";
+    pub(crate) const TRAFFIC_PIECES: &str = "SELECT id, crc, body FROM traffic \
+         WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3";
+    pub(crate) const TRAFFIC_SINCE: &str = "SELECT MIN(id) FROM traffic WHERE last_at >= $1";
+    pub(crate) const TRAFFIC_UNTIL: &str = "SELECT MAX(id) FROM traffic WHERE first_at <= $1";
+    pub(crate) const TRAFFIC_OLDEST: &str =
+        "SELECT id, last_at, bytes FROM traffic ORDER BY id LIMIT $1";
+    pub(crate) const PRUNE_TRAFFIC: &str = "DELETE FROM traffic WHERE id <= $1";
 
     #[cfg(test)]
     pub(crate) const ALL: &[&str] = &[
@@ -296,6 +315,7 @@ pub(crate) mod events {
         LEASE,
         LINE,
         LEASE_ONE,
+        LEASE_WHOLE,
         BODY,
         ACK,
         RETRY,
@@ -303,6 +323,7 @@ pub(crate) mod events {
         MAKE_ROOM,
         PUT_PIECE,
         BURY,
+        PUT_DEAD,
         RELEASE_OWNER,
         HEADS,
         BACKLOG,
@@ -318,6 +339,13 @@ pub(crate) mod events {
         FIRST_BEYOND,
         CHECK_BODIES,
         USABLE,
+        KEEP_TRAFFIC,
+        TRAFFIC_EXTENT,
+        TRAFFIC_PIECES,
+        TRAFFIC_SINCE,
+        TRAFFIC_UNTIL,
+        TRAFFIC_OLDEST,
+        PRUNE_TRAFFIC,
     ];
 }
 

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use crate::dialect::{Access, Connection, Site};
 use crate::health::Health;
+use crate::pace::Pace;
 use crate::statements::transaction;
 
 /// What is written, and how one write is applied.
@@ -67,6 +68,7 @@ pub(crate) enum Outcome<B: Book + ?Sized> {
 pub(crate) struct Writer<B: Book> {
     entries: mpsc::Sender<Waiting<B>>,
     health: Arc<Health>,
+    pace: Arc<Pace>,
 }
 
 #[derive(Debug)]
@@ -86,14 +88,26 @@ impl<B: Book> Writer<B> {
     ) -> (Self, impl Future<Output = ()> + Send) {
         // When it is full, callers wait, until their deadline.
         let (entries, waiting) = mpsc::channel(WAITING_MAX);
+        let pace = Arc::new(Pace::new(Instant::now()));
         let task = Task {
             book,
             site,
             health: Arc::clone(&health),
+            pace: Arc::clone(&pace),
             committed,
             connection: None,
         };
-        (Self { entries, health }, task.run(waiting, closing))
+        let writer = Self {
+            entries,
+            health,
+            pace,
+        };
+        (writer, task.run(waiting, closing))
+    }
+
+    /// How long a transaction takes now.
+    pub(crate) fn delay(&self) -> Duration {
+        self.pace.delay(Instant::now())
     }
 
     /// Writes an entry. Returns when it is on disk or refused, within five seconds.
@@ -131,6 +145,7 @@ struct Task<B: Book> {
     book: Arc<B>,
     site: Site,
     health: Arc<Health>,
+    pace: Arc<Pace>,
     committed: Arc<Notify>,
     connection: Option<Connection>,
 }
@@ -156,7 +171,9 @@ impl<B: Book> Task<B> {
             size_before = group.len();
             group.retain(|one| !one.answer.is_closed());
             if !group.is_empty() {
+                self.pace.begin(Instant::now());
                 self.write(group).await;
+                self.pace.end(Instant::now());
             }
         }
         if let Some(connection) = self.connection.take() {

@@ -8,8 +8,8 @@ use tokio::task::JoinSet;
 use super::on_both_engines;
 use super::place::Place;
 use crate::{
-    BatchClass, Burial, CursorMove, DEAD_LETTERS_FOR, Gathering, Lease, NewBatch, Queue,
-    QueueError, Run, WHY_BYTES_MAX,
+    BatchClass, Burial, CursorMove, DEAD_LETTERS_FOR, Gathering, Kept, Lease, NewBatch, NewPiece,
+    Queue, QueueError, Run, WHY_BYTES_MAX,
 };
 
 on_both_engines!(
@@ -27,6 +27,8 @@ on_both_engines!(
     a_batch_is_leased_once_however_many_ask,
     a_run_is_taken_when_there_is_enough_or_its_first_is_old,
     a_run_is_settled_whole_and_by_its_holder_only,
+    several_are_leased_as_far_as_they_are_due_and_fit,
+    traffic_is_kept_found_by_time_and_pruned_by_age_and_size,
     everything_survives_reopening,
 );
 
@@ -535,4 +537,69 @@ async fn a_run_is_settled_whole_and_by_its_holder_only(place: &Place) {
     assert_eq!(buried, 2);
     assert_eq!(queue.dead_letters("ed_1", None, 9).await.unwrap().len(), 2);
     assert_eq!(queue.backlog().await.unwrap()[0].batches, 1);
+}
+
+async fn several_are_leased_as_far_as_they_are_due_and_fit(place: &Place) {
+    let queue = place.queue().await;
+    let several = async || {
+        let now = place.clock.now();
+        let leases = queue.lease_several("ed_1", "node-1", LEASE, now, 9).await;
+        leases.unwrap()
+    };
+    let texts = |leases: &[Lease]| -> Vec<String> {
+        let text = |lease: &Lease| String::from_utf8(lease.body.clone()).unwrap();
+        leases.iter().map(text).collect()
+    };
+    assert_eq!(several().await, []);
+    let batches = ["1234", "5678", "9012", "3"].map(traffic);
+    queue.append(batches.into(), None).await.unwrap();
+    queue.append(vec![audit("a")], None).await.unwrap();
+    assert_eq!(texts(&several().await), ["a"], "one line at a time");
+    let first = several().await;
+    assert_eq!(texts(&first), ["1234", "5678"]);
+    assert_eq!((first[0].attempt, first[0].count), (1, 2));
+    assert_eq!(several().await, [], "the line is held back");
+    // What waits for its time holds back what is behind it.
+    let later = place.clock.now().plus(Duration::from_secs(1));
+    queue.ack(&first[0]).await.unwrap();
+    queue.retry(&first[1], later, "why").await.unwrap();
+    assert_eq!(several().await, []);
+    place.clock.advance(Duration::from_secs(1));
+    let again = several().await;
+    assert_eq!(texts(&again), ["5678", "9012", "3"]);
+    assert_eq!((again[0].attempt, again[1].attempt), (2, 1));
+    assert_eq!(queue.ack_run(&again).await.unwrap(), 3);
+}
+
+async fn traffic_is_kept_found_by_time_and_pruned_by_age_and_size(place: &Place) {
+    let queue = place.queue().await;
+    let at = |seconds| place.clock.now().plus(Duration::from_secs(seconds));
+    assert_eq!(queue.traffic().await.unwrap().bytes, 0);
+    assert_eq!(queue.traffic_since(at(0)).await.unwrap(), None);
+    let pieces = (0..600u64).map(|n| NewPiece {
+        first_at: at(10 * n),
+        last_at: at(10 * n + 5),
+        body: format!("{n:04}").into_bytes(),
+    });
+    queue.keep_traffic(pieces.collect()).await.unwrap();
+    let Kept { first, last, bytes } = queue.traffic().await.unwrap();
+    assert_eq!((last - first, bytes), (599, 2400));
+    let texts = async |after, limit| -> Vec<String> {
+        let pieces = queue.traffic_pieces(after, last, limit).await.unwrap();
+        let text = |body: Option<Vec<u8>>| String::from_utf8(body.unwrap()).unwrap();
+        pieces.into_iter().map(|piece| text(piece.body)).collect()
+    };
+    assert_eq!(texts(first - 1, 2).await, ["0000", "0001"]);
+    assert_eq!(texts(last - 1, 2).await, ["0599"]);
+    assert_eq!(queue.traffic_since(at(6)).await.unwrap(), Some(first + 1));
+    assert_eq!(queue.traffic_until(at(9)).await.unwrap(), Some(first));
+
+    assert_eq!(queue.prune_traffic(at(16), u64::MAX).await.unwrap(), 2);
+    assert_eq!(queue.prune_traffic(at(0), 8).await.unwrap(), 596);
+    assert_eq!(texts(0, 9).await, ["0598", "0599"]);
+    queue.close().await;
+    let queue = place.queue().await;
+    assert_eq!(queue.traffic().await.unwrap().bytes, 8);
+    assert_eq!(queue.prune_traffic(at(100_000), 8).await.unwrap(), 2);
+    assert_eq!(queue.traffic().await.unwrap().bytes, 0);
 }

@@ -7,10 +7,11 @@ use culvert_base::{BoxFuture, Timestamp};
 use tokio::sync::watch;
 
 use super::{
-    BatchClass, Burial, CursorMove, DEAD_LETTERS_FOR, DEAD_LETTERS_MAX, Gathering, Lease, NewBatch,
-    QueueError, Run, WHY_BYTES_MAX, checksum, cut, small,
+    BatchClass, Burial, CursorMove, DEAD_LETTERS_FOR, DEAD_LETTERS_MAX, DeadBatch, Gathering,
+    Lease, NewBatch, QueueError, Run, WHY_BYTES_MAX, checksum, cut, small,
 };
-use crate::dialect::{Arg, Connection};
+use crate::dialect::{Arg, Connection, Row};
+use crate::queue::traffic::NewPiece;
 use crate::statements::events;
 use crate::writer::{Book, Outcome};
 
@@ -40,6 +41,13 @@ pub(crate) enum Entry {
         until: Timestamp,
         now: Timestamp,
     },
+    LeaseSeveral {
+        destination: String,
+        owner: String,
+        until: Timestamp,
+        now: Timestamp,
+        bytes_max: u64,
+    },
     LeaseRun {
         destination: String,
         owner: String,
@@ -56,6 +64,10 @@ pub(crate) enum Entry {
         /// Ids and fences.
         held: Vec<(i64, i64)>,
         settlement: Settlement,
+    },
+    PutDead {
+        dead: Box<DeadBatch>,
+        at: Timestamp,
     },
     ReleaseOwner {
         owner: String,
@@ -76,6 +88,12 @@ pub(crate) enum Entry {
     },
     Prune {
         now: Timestamp,
+    },
+    KeepTraffic {
+        pieces: Vec<NewPiece>,
+    },
+    PruneTraffic {
+        up_to: i64,
     },
 }
 
@@ -100,6 +118,7 @@ pub(crate) enum Settlement {
 #[derive(Debug)]
 pub(crate) enum Answer {
     Lease(Option<Box<Lease>>),
+    Leases(Vec<Lease>),
     Run(Run),
     Rows(u64),
 }
@@ -148,6 +167,16 @@ impl Book for Lines {
                     until,
                     now,
                 } => lease(connection, destination, owner, *until, *now).await,
+                Entry::LeaseSeveral {
+                    destination,
+                    owner,
+                    until,
+                    now,
+                    bytes_max,
+                } => {
+                    let line = (&**destination, &**owner);
+                    lease_several(connection, line, *until, *now, *bytes_max).await
+                }
                 Entry::LeaseRun {
                     destination,
                     owner,
@@ -173,6 +202,26 @@ impl Book for Lines {
                         true => Outcome::Written(Answer::Rows(1)),
                         false => Outcome::Refused(QueueError::Lost),
                     })
+                }
+                Entry::PutDead { dead, at } => {
+                    let arguments = [
+                        Arg::Text(&dead.batch.destination),
+                        Arg::Int(dead.batch.class.number()),
+                        Arg::Int(i64::from(dead.batch.count)),
+                        Arg::Int(length(&dead.batch.body)),
+                        Arg::Int(checksum(&dead.batch.body)),
+                        Arg::Int(i64::from(dead.attempts)),
+                        Arg::Int(dead.first_at.unix_nanos()),
+                        Arg::Int(at.unix_nanos()),
+                        Arg::Text(&dead.why.class),
+                        Arg::Text(&dead.why.code),
+                        Arg::Text(cut(&dead.why.text, WHY_BYTES_MAX)),
+                        Arg::Blob(&dead.batch.body),
+                    ];
+                    let row = connection.row(events::PUT_DEAD, &arguments).await?;
+                    let row = row.ok_or(sqlx::Error::RowNotFound)?;
+                    make_room(connection, row.get(0)?).await?;
+                    Ok(written(1))
                 }
                 Entry::ReleaseOwner { owner } => {
                     rows(connection, &[(events::RELEASE_OWNER, &[Arg::Text(owner)])]).await
@@ -202,6 +251,10 @@ impl Book for Lines {
                     rows(connection, &[(events::HASTEN, &arguments)]).await
                 }
                 Entry::Prune { now } => prune(connection, *now).await,
+                Entry::KeepTraffic { pieces } => keep_traffic(connection, pieces).await,
+                Entry::PruneTraffic { up_to } => {
+                    rows(connection, &[(events::PRUNE_TRAFFIC, &[Arg::Int(*up_to)])]).await
+                }
             }
         })
     }
@@ -333,37 +386,10 @@ async fn lease(
             )
             .await?
         {
-            let crc: i64 = row.get(2)?;
-            let lease = Lease {
-                batch: row.get(0)?,
-                destination: destination.to_owned(),
-                class,
-                count: small(&row, 1)?,
-                attempt: small(&row, 3)?,
-                first_at: Timestamp::from_unix_nanos(row.get(4)?),
-                fence: row.get(5)?,
-                why: row.get(6)?,
-                body: row.get(7)?,
-            };
-            if crc == checksum(&lease.body) {
+            if let Some(lease) = whole(connection, &row, destination, class, now).await? {
                 return Ok(Outcome::Written(Answer::Lease(Some(Box::new(lease)))));
             }
-            tracing::error!(
-                batch.id = lease.batch,
-                destination.id = destination,
-                "batch {} for {destination} is damaged on disk and was buried",
-                lease.batch
-            );
             has_buried = true;
-            let why = Burial {
-                class: "damaged".to_owned(),
-                code: String::new(),
-                text: "the stored batch does not match its checksum".to_owned(),
-            };
-            let held = [Arg::Int(lease.batch), Arg::Int(lease.fence)];
-            Settlement::Bury { why, at: now }
-                .apply(connection, held)
-                .await?;
         }
     }
     Ok(if has_buried {
@@ -371,6 +397,93 @@ async fn lease(
     } else {
         Outcome::Unchanged(Answer::Lease(None))
     })
+}
+
+/// A batch that was just leased with its body; one that is damaged is buried instead.
+async fn whole(
+    connection: &mut Connection,
+    row: &Row,
+    destination: &str,
+    class: BatchClass,
+    now: Timestamp,
+) -> Result<Option<Lease>, sqlx::Error> {
+    let crc: i64 = row.get(2)?;
+    let lease = Lease {
+        batch: row.get(0)?,
+        destination: destination.to_owned(),
+        class,
+        count: small(row, 1)?,
+        attempt: small(row, 3)?,
+        first_at: Timestamp::from_unix_nanos(row.get(4)?),
+        fence: row.get(5)?,
+        why: row.get(6)?,
+        body: row.get(7)?,
+    };
+    if crc == checksum(&lease.body) {
+        return Ok(Some(lease));
+    }
+    tracing::error!(
+        batch.id = lease.batch,
+        destination.id = destination,
+        "batch {} for {destination} is damaged on disk and was buried",
+        lease.batch
+    );
+    let why = Burial {
+        class: "damaged".to_owned(),
+        code: String::new(),
+        text: "the stored batch does not match its checksum".to_owned(),
+    };
+    let held = [Arg::Int(lease.batch), Arg::Int(lease.fence)];
+    Settlement::Bury { why, at: now }
+        .apply(connection, held)
+        .await?;
+    Ok(None)
+}
+
+/// Batches that are leased together with their bodies, at most.
+const SEVERAL_MAX: i64 = 128;
+
+async fn lease_several(
+    connection: &mut Connection,
+    (destination, owner): (&str, &str),
+    until: Timestamp,
+    now: Timestamp,
+    bytes_max: u64,
+) -> Result<Outcome<Lines>, sqlx::Error> {
+    let now_at = now.unix_nanos();
+    for class in [BatchClass::Audit, BatchClass::Traffic] {
+        let line = [
+            Arg::Text(destination),
+            Arg::Int(class.number()),
+            Arg::Int(SEVERAL_MAX),
+        ];
+        let mut leases = Vec::new();
+        let mut bytes = 0u64;
+        let mut has_written = false;
+        for row in connection.rows(events::LINE, &line).await? {
+            let size = u64::try_from(row.get::<i64>(1)?).unwrap_or(0);
+            bytes = bytes.saturating_add(size);
+            if has_written && bytes > bytes_max {
+                break;
+            }
+            let arguments = [
+                Arg::Text(owner),
+                Arg::Int(until.unix_nanos()),
+                Arg::Int(row.get(0)?),
+                Arg::Int(now_at),
+            ];
+            // One that is leased or waits for its time holds back what is behind it.
+            let Some(row) = connection.row(events::LEASE_WHOLE, &arguments).await? else {
+                break;
+            };
+            has_written = true;
+            leases.extend(whole(connection, &row, destination, class, now).await?);
+        }
+        if has_written {
+            return Ok(Outcome::Written(Answer::Leases(leases)));
+        }
+    }
+    Ok(Outcome::Unchanged(Answer::Leases(Vec::new())))
 }
 
 /// Batches of a line that are looked at for a run.
@@ -489,19 +602,24 @@ impl Settlement {
                     return Ok(false);
                 };
                 connection.run(events::ACK, &held).await?;
-                let id: i64 = row.get(0)?;
-                let too_old = [Arg::Int(id.saturating_sub(DEAD_LETTERS_MAX))];
-                let n_forgotten = connection.run(events::PRUNE_UP_TO, &too_old).await?;
-                if n_forgotten > 0 {
-                    tracing::warn!(
-                        n_forgotten,
-                        "the oldest dead letters made room for new ones"
-                    );
-                }
+                make_room(connection, row.get(0)?).await?;
                 Ok(true)
             }
         }
     }
+}
+
+/// Forgets the oldest dead letters where the one with this id is one too many.
+async fn make_room(connection: &mut Connection, id: i64) -> Result<(), sqlx::Error> {
+    let too_old = [Arg::Int(id.saturating_sub(DEAD_LETTERS_MAX))];
+    let n_forgotten = connection.run(events::PRUNE_UP_TO, &too_old).await?;
+    if n_forgotten > 0 {
+        tracing::warn!(
+            n_forgotten,
+            "the oldest dead letters made room for new ones"
+        );
+    }
+    Ok(())
 }
 
 async fn replace(
@@ -568,6 +686,24 @@ async fn prune(connection: &mut Connection, now: Timestamp) -> Result<Outcome<Li
         n += connection
             .run(events::PRUNE_UP_TO, &[Arg::Int(row.get(0)?)])
             .await?;
+    }
+    Ok(written(n))
+}
+
+async fn keep_traffic(
+    connection: &mut Connection,
+    pieces: &[NewPiece],
+) -> Result<Outcome<Lines>, sqlx::Error> {
+    let mut n = 0;
+    for piece in pieces {
+        let arguments = [
+            Arg::Int(piece.first_at.unix_nanos()),
+            Arg::Int(piece.last_at.unix_nanos()),
+            Arg::Int(length(&piece.body)),
+            Arg::Int(checksum(&piece.body)),
+            Arg::Blob(&piece.body),
+        ];
+        n += connection.run(events::KEEP_TRAFFIC, &arguments).await?;
     }
     Ok(written(n))
 }

@@ -1,0 +1,149 @@
+//! Traffic events that are kept for replays: pieces of a log, each of many events, in the order in which
+//! they were written. A piece never changes; the oldest go first.
+//!
+//! Not here: what is in a piece, and who may read which of it.
+
+use std::time::Duration;
+
+use culvert_base::{Fault, Timestamp};
+
+use super::{Queue, checksum};
+use crate::dialect::{Arg, While};
+use crate::queue::lines::Entry;
+use crate::statements::events;
+
+/// A piece to be kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewPiece {
+    /// When the first of its events happened,
+    pub first_at: Timestamp,
+    /// and the last.
+    pub last_at: Timestamp,
+    /// Opaque here.
+    pub body: Vec<u8>,
+}
+
+/// A piece that is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Position, growing.
+    pub id: i64,
+    /// `None` when it is damaged.
+    pub body: Option<Vec<u8>>,
+}
+
+/// What is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// The first and the last position; the first is beyond the last when nothing is kept.
+    pub first: i64,
+    pub last: i64,
+    /// Bytes of all.
+    pub bytes: u64,
+}
+
+/// Pieces that are looked at, or go, in one step.
+const STEP: i64 = 256;
+
+impl Queue {
+    /// Keeps pieces. Durable on return.
+    pub async fn keep_traffic(&self, pieces: Vec<NewPiece>) -> Result<(), Fault> {
+        self.count("keeping traffic events", Entry::KeepTraffic { pieces })
+            .await
+            .map(drop)
+    }
+
+    /// What is kept now.
+    pub async fn traffic(&self) -> Result<Kept, Fault> {
+        let doing = "reading the extent of the traffic log";
+        let row = self.pool().row(doing, events::TRAFFIC_EXTENT, &[]).await?;
+        let read = |row: &crate::dialect::Row| {
+            let bytes: i64 = row.get(2)?;
+            Ok::<_, sqlx::Error>(Kept {
+                first: row.get(0)?,
+                last: row.get(1)?,
+                bytes: u64::try_from(bytes).unwrap_or(0),
+            })
+        };
+        row.map_or(Ok(Kept::default()), |row| read(&row))
+            .during(doing)
+    }
+
+    /// The pieces after `after` up to `last`, at most `limit`.
+    pub async fn traffic_pieces(
+        &self,
+        after: i64,
+        last: i64,
+        limit: u32,
+    ) -> Result<Vec<Piece>, Fault> {
+        let doing = "reading the traffic log";
+        let arguments = [Arg::Int(after), Arg::Int(last), Arg::Int(i64::from(limit))];
+        let rows = self
+            .pool()
+            .rows(doing, events::TRAFFIC_PIECES, &arguments)
+            .await?;
+        let piece = |row: &crate::dialect::Row| {
+            let crc: i64 = row.get(1)?;
+            let body: Vec<u8> = row.get(2)?;
+            Ok::<_, sqlx::Error>(Piece {
+                id: row.get(0)?,
+                body: (crc == checksum(&body)).then_some(body),
+            })
+        };
+        rows.iter().map(|row| piece(row).during(doing)).collect()
+    }
+
+    /// The first piece with something that happened at that moment or later.
+    pub async fn traffic_since(&self, at: Timestamp) -> Result<Option<i64>, Fault> {
+        self.traffic_edge(events::TRAFFIC_SINCE, at).await
+    }
+
+    /// The last piece with something that happened at that moment or before.
+    pub async fn traffic_until(&self, at: Timestamp) -> Result<Option<i64>, Fault> {
+        self.traffic_edge(events::TRAFFIC_UNTIL, at).await
+    }
+
+    async fn traffic_edge(&self, sql: &'static str, at: Timestamp) -> Result<Option<i64>, Fault> {
+        let doing = "finding a time in the traffic log";
+        let row = self
+            .pool()
+            .row(doing, sql, &[Arg::Int(at.unix_nanos())])
+            .await?;
+        row.map_or(Ok(None), |row| row.get(0)).during(doing)
+    }
+
+    /// Removes the oldest pieces: all whose events are from before `cutoff`, and as many as it takes for
+    /// the rest to have no more than `bytes_max`. How many went.
+    pub async fn prune_traffic(&self, cutoff: Timestamp, bytes_max: u64) -> Result<u64, Fault> {
+        let doing = "looking for traffic events to prune";
+        let mut excess = self.traffic().await?.bytes.saturating_sub(bytes_max);
+        let mut n_pruned = 0;
+        loop {
+            let rows = self
+                .pool()
+                .rows(doing, events::TRAFFIC_OLDEST, &[Arg::Int(STEP)])
+                .await?;
+            let mut up_to: Option<i64> = None;
+            for row in &rows {
+                let (id, last_at, bytes): (i64, i64, i64) = (
+                    row.get(0).during(doing)?,
+                    row.get(1).during(doing)?,
+                    row.get(2).during(doing)?,
+                );
+                if excess == 0 && last_at >= cutoff.unix_nanos() {
+                    break;
+                }
+                excess = excess.saturating_sub(u64::try_from(bytes).unwrap_or(0));
+                up_to = Some(id);
+            }
+            let Some(up_to) = up_to else {
+                return Ok(n_pruned);
+            };
+            n_pruned += self
+                .count("pruning traffic events", Entry::PruneTraffic { up_to })
+                .await?;
+            // Others want to write, too.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
