@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use culvert_base::{Code, Refusal};
 use culvert_tunnel::driver::Stream;
-use culvert_tunnel::server::{Brought, EndReason, Guest, Server, Source, Sources, carry, decline};
+use culvert_tunnel::server::{
+    Brought, EndReason, Guest, Room, Server, Stranger, accept, carry, decline,
+};
 use culvert_tunnel::wire::{self, ProxyHeader};
 use russh::server::{Config, Handle};
 use russh::{Disconnect, MethodSet, Preferred, SshId, cipher, compression, kex, mac};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -21,10 +23,6 @@ use crate::HostKey;
 use crate::line::{ClientName, Line};
 use crate::visit::{ATTEMPTS_MAX, METHODS, Step, Visit};
 
-/// Connections that have shown no key; further ones wait to be accepted.
-const STRANGERS_MAX: usize = 128;
-/// Connections at once; further ones wait to be accepted.
-const CONNECTIONS_MAX: usize = 4_000;
 /// To show a key, for which somebody may have to type a password.
 const AUTH_TIME: Duration = Duration::from_secs(60);
 /// To give the command and the forward.
@@ -35,8 +33,6 @@ const GOODBYE_TIME: Duration = Duration::from_secs(5);
 const OPEN_TIME: Duration = Duration::from_secs(15);
 /// Without a word from the client for so long, it is asked; three times.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
-/// After a failure to accept.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Connections that wait until it is known where they go.
 const EARLY_MAX: usize = 16;
 /// What a channel may carry ahead of its reader, and how many of its messages wait here.
@@ -51,47 +47,35 @@ pub struct SshIngress {
     listener: TcpListener,
     config: Arc<Config>,
     server: Arc<Server>,
+    room: Room,
 }
 
 impl SshIngress {
     /// Clients dial `listener` and know the server by `key`.
-    pub fn new(listener: TcpListener, key: &HostKey, server: Arc<Server>) -> Self {
+    pub fn new(listener: TcpListener, key: &HostKey, server: Arc<Server>, room: Room) -> Self {
         Self {
             listener,
             config: Arc::new(config(key)),
             server,
+            room,
         }
     }
 
     /// Serves clients until told to stop; then their connections are closed and their sessions ended.
     pub async fn run(self, stop: CancellationToken) {
-        let strangers = Arc::new(Semaphore::new(STRANGERS_MAX));
-        let sources = Arc::new(Sources::default());
-        let mut connections = JoinSet::new();
-        loop {
-            let accepting = async {
-                let place = Arc::clone(&strangers).acquire_owned().await;
-                (place, self.listener.accept().await)
-            };
-            let (place, accepted) = tokio::select! {
-                () = stop.cancelled() => break,
-                Some(_) = connections.join_next() => continue,
-                accepted = accepting, if connections.len() < CONNECTIONS_MAX => accepted,
-            };
-            let (Ok(place), Ok((socket, peer))) = (place, accepted) else {
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            };
-            let Some(source) = Sources::enter(&sources, peer.ip()) else {
-                continue;
-            };
-            let (config, server) = (Arc::clone(&self.config), Arc::clone(&self.server));
-            let (stranger, stop) = ((place, source), stop.clone());
-            connections.spawn(async move {
-                serve(socket, peer, config, server, stranger, stop).await;
-            });
-        }
-        while connections.join_next().await.is_some() {}
+        let meters = self.server.meters();
+        let serving = accept(
+            &self.listener,
+            self.room,
+            Some(meters),
+            &stop,
+            |socket, peer, stranger| {
+                let (config, server) = (Arc::clone(&self.config), Arc::clone(&self.server));
+                serve(socket, peer, config, server, stranger, stop.clone())
+            },
+        );
+        let mut served = serving.await;
+        while served.join_next().await.is_some() {}
     }
 }
 
@@ -140,7 +124,7 @@ async fn serve(
     peer: SocketAddr,
     config: Arc<Config>,
     server: Arc<Server>,
-    stranger: (OwnedSemaphorePermit, Source),
+    stranger: Stranger,
     stop: CancellationToken,
 ) {
     let Ok(local) = socket.local_addr() else {
@@ -202,7 +186,7 @@ async fn serve(
             Some(step) = heard.recv() => match step {
                 Step::Welcome(welcome) => {
                     drop(stranger.take());
-                    carried.spawn(accept(Arc::clone(&welcome), bringing.clone()));
+                    carried.spawn(bring(Arc::clone(&welcome), bringing.clone()));
                     guest = Some(welcome);
                     deadline = Instant::now() + COMMAND_TIME;
                 }
@@ -291,7 +275,7 @@ async fn serve(
 
 /// Hands on what the server wants of the client, and its end. A task of its own: one that is stopped
 /// while it reads a connection's header would lose the connection.
-async fn accept(guest: Arc<Guest>, bringing: mpsc::Sender<Option<Brought>>) {
+async fn bring(guest: Arc<Guest>, bringing: mpsc::Sender<Option<Brought>>) {
     loop {
         let brought = guest.accept().await;
         let is_last = brought.is_none();

@@ -88,6 +88,8 @@ impl Visit {
     ) -> Result<(), russh::Error> {
         if Some(channel) == self.other {
             session.channel_success(channel)?;
+            // The next one may hear the same.
+            self.other = None;
             let refusal = Refusal::of(const { Code::new(1104) });
             return say_no(channel, &refusal, session);
         }

@@ -17,7 +17,7 @@ use culvert_base::{BoxFuture, Code, Refusal};
 use culvert_ssh::{HostKey, SshIngress};
 use culvert_tunnel::driver::Stream;
 use culvert_tunnel::server::{
-    Binding, Bindings, Command, CommandError, EndReason, Gate, Grant, Hello, Proof, Server,
+    Binding, Bindings, Command, CommandError, EndReason, Gate, Grant, Hello, Proof, Room, Server,
     SessionEnd, Transport, Wanted,
 };
 use culvert_tunnel::wire::{LabelledRequest, PatchRequest, ProxyHeader, UpdateRequest};
@@ -156,7 +156,12 @@ async fn start() -> Option<Stage> {
     std::fs::write(folder.path().join("known_hosts"), known).unwrap();
     let stop = CancellationToken::new();
     let mut tasks = JoinSet::new();
-    let ingress = SshIngress::new(listener, &key, Arc::new(server));
+    let room = Room {
+        connections: 100,
+        strangers: 32,
+        strangers_per_source: 16,
+    };
+    let ingress = SshIngress::new(listener, &key, Arc::new(server), room);
     tasks.spawn(ingress.run(stop.clone()));
 
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -488,7 +493,7 @@ async fn a_shared_connection_serves_one_command() {
     let (mut child, _) = stage
         .online("a.test:443", &["-M", "-S", &socket, TO, "http"])
         .await;
-    {
+    for _ in 0..3 {
         let (code, text) = stage
             .refused("known", "", &["-S", &socket, TO, "http"])
             .await;

@@ -219,6 +219,11 @@ impl State {
     /// The wakers of everybody who has been told something.
     fn told(&mut self) -> Vec<Waker> {
         let mut wakers = Vec::new();
+        self.tell(&mut wakers);
+        wakers
+    }
+
+    fn tell(&mut self, wakers: &mut Vec<Waker>) {
         while let Some(event) = self.mux.next_event() {
             match event {
                 Event::Readable(id) => {
@@ -234,7 +239,6 @@ impl State {
                 }
             }
         }
-        wakers
     }
 
     fn driver_has_work(&self) -> bool {
@@ -448,8 +452,34 @@ where
         Poll::Ready(Ok(()))
     }
 
-    /// Ready when something was read, and taken.
+    /// Ready when something was read, and taken. Who waits for it is woken once for all that was there:
+    /// a reader may be on another thread, where each time costs a system call.
     fn poll_read(&mut self, cx: &mut Context<'_>, idle: bool) -> Poll<io::Result<()>> {
+        let (mut wakers, mut taken) = (Vec::new(), 0);
+        let read = loop {
+            match self.poll_read_once(cx, idle, &mut wakers) {
+                Poll::Ready(Ok((length, is_wanted))) => {
+                    taken += length;
+                    if !is_wanted || taken >= GATHER_BYTES {
+                        break Poll::Ready(Ok(()));
+                    }
+                }
+                Poll::Pending if taken > 0 => break Poll::Ready(Ok(())),
+                Poll::Pending => break Poll::Pending,
+                Poll::Ready(Err(error)) => break Poll::Ready(Err(error)),
+            }
+        };
+        wake(wakers);
+        read
+    }
+
+    /// What one read took, and whether more is wanted.
+    fn poll_read_once(
+        &mut self,
+        cx: &mut Context<'_>,
+        idle: bool,
+        wakers: &mut Vec<Waker>,
+    ) -> Poll<io::Result<(usize, bool)>> {
         let want = if idle && !self.had_much {
             if self.input.is_empty() && self.input.capacity() > IDLE_READ_BYTES {
                 self.input = BytesMut::new();
@@ -472,10 +502,9 @@ where
         }
         let mut state = self.shared.lock();
         state.mux.receive(&mut self.input, Instant::now());
-        let wakers = state.told();
-        drop(state);
-        wake(wakers);
-        Poll::Ready(Ok(()))
+        state.tell(wakers);
+        let is_wanted = state.mux.wants_input() && state.mux.ending().is_none();
+        Poll::Ready(Ok((read, is_wanted)))
     }
 
     fn poll_goodbye(&mut self, cx: &mut Context<'_>) -> Poll<()> {

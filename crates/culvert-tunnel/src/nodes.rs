@@ -11,6 +11,8 @@
 //!
 //! Not here: who is a node and which endpoint is where (control).
 
+mod errand;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::io;
@@ -28,15 +30,17 @@ use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore, ServerConfig, SignatureScheme};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use errand::{Errand, Errands};
+
 use crate::client::{header, relay};
 use crate::driver::{self, Session, Stream};
-use crate::server::{Bindings, DialError, Meter, call, decline};
+use crate::server::{Bindings, DialError, Meter, Room, Stranger, accept, call, decline};
 use crate::wire::{ProxyHeader, StreamType};
 
 /// The name in the certificate of every node.
@@ -51,12 +55,12 @@ const RETRY_AFTER: Duration = Duration::from_millis(100);
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(2);
 /// How long a new table waits for nodes it names for the first time.
 const REACHED_WITHIN: Duration = Duration::from_secs(1);
-/// Connections whose handshake is not done; further ones wait to be accepted.
-const STRANGERS_MAX: usize = 64;
-/// Connections of nodes at once; further ones wait to be accepted.
-const CONNECTIONS_MAX: usize = 1_024;
-/// After a failure to accept, most often for want of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// For other nodes; all of them may be behind one address.
+const ROOM: Room = Room {
+    connections: 1_024,
+    strangers: 64,
+    strangers_per_source: 64,
+};
 /// A node that went without a word is noticed in so long.
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 
@@ -416,50 +420,54 @@ fn prepare(socket: &TcpStream) -> io::Result<()> {
     socket.set_tcp_user_timeout(Some(SILENT_AFTER * 2))
 }
 
+/// The agents of this node.
+#[derive(Clone)]
+struct Here {
+    bindings: Arc<Bindings>,
+    errands: Arc<dyn Errands>,
+}
+
+impl fmt::Debug for Here {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Here").finish_non_exhaustive()
+    }
+}
+
 /// The listener that other nodes dial.
 #[derive(Debug)]
 pub struct NodeIngress {
     listener: TcpListener,
     nodes: Arc<Nodes>,
-    bindings: Arc<Bindings>,
+    agents: Here,
 }
 
 impl NodeIngress {
-    /// What other nodes bring goes to the agents of `bindings`.
-    pub fn new(listener: TcpListener, nodes: Arc<Nodes>, bindings: Arc<Bindings>) -> Self {
+    /// What other nodes bring goes to the agents of `bindings`, what they ask of agents to `errands`.
+    pub fn new(
+        listener: TcpListener,
+        nodes: Arc<Nodes>,
+        bindings: Arc<Bindings>,
+        errands: Arc<dyn Errands>,
+    ) -> Self {
         Self {
             listener,
             nodes,
-            bindings,
+            agents: Here { bindings, errands },
         }
     }
 
     /// Serves other nodes until told to stop; then what they brought may end within `drain`.
     pub async fn run(self, stop: CancellationToken, drain: Duration) {
-        let strangers = Arc::new(Semaphore::new(STRANGERS_MAX));
         let brought = TaskTracker::new();
-        let mut connections = JoinSet::new();
-        loop {
-            let accepting = async {
-                let place = Arc::clone(&strangers).acquire_owned().await;
-                (place, self.listener.accept().await)
-            };
-            let (place, accepted) = tokio::select! {
-                () = stop.cancelled() => break,
-                Some(_) = connections.join_next() => continue,
-                accepted = accepting, if connections.len() < CONNECTIONS_MAX => accepted,
-            };
-            let (Ok(place), Ok((socket, _))) = (place, accepted) else {
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            };
+        let serving = accept(&self.listener, ROOM, None, &stop, |socket, _, stranger| {
             let guest = Guest {
                 nodes: Arc::clone(&self.nodes),
-                bindings: Arc::clone(&self.bindings),
+                agents: self.agents.clone(),
                 brought: brought.clone(),
             };
-            connections.spawn(guest.serve(socket, place));
-        }
+            guest.serve(socket, stranger)
+        });
+        let _connections = serving.await;
         drop(self.listener);
         brought.close();
         drop(tokio::time::timeout(drain, brought.wait()).await);
@@ -469,12 +477,12 @@ impl NodeIngress {
 /// One connection of another node.
 struct Guest {
     nodes: Arc<Nodes>,
-    bindings: Arc<Bindings>,
+    agents: Here,
     brought: TaskTracker,
 }
 
 impl Guest {
-    async fn serve(self, socket: TcpStream, place: OwnedSemaphorePermit) {
+    async fn serve(self, socket: TcpStream, stranger: Stranger) {
         let greeting = async {
             prepare(&socket)?;
             let acceptor = TlsAcceptor::from(Arc::clone(&self.nodes.server));
@@ -488,13 +496,12 @@ impl Guest {
             }
             Err(_) => return,
         };
-        drop(place);
+        drop(stranger);
         let (session, driver) = driver::connect(socket, Side::Server, limits());
         let accepting = async {
             while let Some(stream) = session.accept().await {
                 self.nodes.meters.brought.up();
-                self.brought
-                    .spawn(hand_over(stream, Arc::clone(&self.bindings)));
+                self.brought.spawn(hand_over(stream, self.agents.clone()));
             }
         };
         tokio::join!(accepting, async { drop(driver.run().await) });
@@ -502,14 +509,16 @@ impl Guest {
 }
 
 /// Carries a stream of another node to an agent of this one.
-async fn hand_over(mut stream: Stream, bindings: Arc<Bindings>) {
-    if call::kind(&mut stream).await != Some(StreamType::PROXY) {
-        return;
+async fn hand_over(mut stream: Stream, agents: Here) {
+    match call::kind(&mut stream).await {
+        Some(StreamType::PROXY) => {}
+        Some(StreamType::ERRAND) => return errand::run(stream, &*agents.errands).await,
+        Some(_) | None => return,
     }
     let Some(header) = header(&mut stream).await else {
         return;
     };
-    match bindings.dial(&header) {
+    match agents.bindings.dial(&header) {
         // Who broke off knows it.
         Ok(agent) => drop(relay(stream, Bytes::new(), agent, None, None).await),
         Err(_) => decline(stream).await,

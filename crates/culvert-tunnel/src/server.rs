@@ -13,16 +13,18 @@ pub(crate) mod call;
 mod command;
 mod gate;
 mod guest;
+mod ingress;
 mod meters;
 mod pace;
 mod session;
 
-pub use accept::{Ingress, Source, Sources};
+pub use accept::{Room, Stranger, accept};
 pub use bindings::{Bindings, DialError};
 pub use command::{Command, CommandError};
 pub use gate::{
     About, Binding, EndReason, Former, Gate, Grant, Hello, Proof, SessionEnd, Transport, Wanted,
 };
 pub use guest::{Brought, Guest, carry, decline};
+pub use ingress::Ingress;
 pub use meters::{Meter, Meters};
 pub use session::Server;

@@ -55,6 +55,8 @@ impl StreamType {
     pub const STOP_ENDPOINT: Self = Self(9);
     /// The agent changes what an endpoint is called, or does.
     pub const PATCH_ENDPOINT: Self = Self(10);
+    /// A node asks another for something of one of its agents; no agent hears it.
+    pub const ERRAND: Self = Self(0x8000_0001);
     /// Either side asks whether the other is there.
     pub const HEARTBEAT: Self = Self(0xFFFF_FFFF);
 
@@ -83,6 +85,7 @@ impl fmt::Debug for StreamType {
             Self::SERVER_INFO => f.write_str("SrvInfo"),
             Self::STOP_ENDPOINT => f.write_str("StopTunnel"),
             Self::PATCH_ENDPOINT => f.write_str("PatchTunnelState"),
+            Self::ERRAND => f.write_str("Errand"),
             Self::HEARTBEAT => f.write_str("Heartbeat"),
             Self(other) => write!(f, "StreamType({other})"),
         }

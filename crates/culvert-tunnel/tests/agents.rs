@@ -13,7 +13,7 @@ use culvert_mux::{Limits, Side};
 use culvert_tunnel::driver::{self, Session, Stream};
 use culvert_tunnel::server::{
     Binding, Bindings, Command, CommandError, DialError, EndReason, Gate, Grant, Hello, Ingress,
-    Proof, Server, SessionEnd, Wanted,
+    Proof, Room, Server, SessionEnd, Wanted,
 };
 use culvert_tunnel::wire::{
     self, AuthExtra, AuthReply, AuthRequest, BindReply, BindRequest, LabelledRequest, Outcome,
@@ -21,6 +21,7 @@ use culvert_tunnel::wire::{
     UpdateRequest,
 };
 use ngrok::prelude::*;
+use rustls::pki_types::pem::PemObject;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, split};
@@ -28,6 +29,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 #[path = "agents/hostile.rs"]
@@ -186,7 +188,12 @@ async fn start() -> Running {
     let address = listener.local_addr().unwrap();
     let stop = CancellationToken::new();
     let mut tasks = JoinSet::new();
-    tasks.spawn(Ingress::new(listener, Arc::new(tls), server).run(stop.clone()));
+    let room = Room {
+        connections: 1_000,
+        strangers: 64,
+        strangers_per_source: 16,
+    };
+    tasks.spawn(Ingress::new(listener, Arc::new(tls), server, room).run(stop.clone()));
     Running {
         address,
         authority: made.cert.pem(),
@@ -217,9 +224,8 @@ impl Running {
         soon(builder.connect()).await
     }
 
-    /// A connection of our own that has said nothing yet.
-    async fn dialled(&mut self) -> Session {
-        use rustls::pki_types::pem::PemObject;
+    /// A connection that has spoken TLS and nothing else.
+    async fn connected(&self) -> TlsStream<TcpStream> {
         let mut roots = rustls::RootCertStore::empty();
         let root = rustls::pki_types::CertificateDer::from_pem_slice(self.authority.as_bytes());
         roots.add(root.unwrap()).unwrap();
@@ -231,9 +237,14 @@ impl Running {
             .with_no_client_auth();
         let socket = TcpStream::connect(self.address).await.unwrap();
         let name = "localhost".try_into().unwrap();
-        let socket = TlsConnector::from(Arc::new(config)).connect(name, socket);
-        let (session, driver) =
-            driver::connect(soon(socket).await.unwrap(), Side::Client, Limits::default());
+        let connecting = TlsConnector::from(Arc::new(config)).connect(name, socket);
+        soon(connecting).await.unwrap()
+    }
+
+    /// A session of our own that has said nothing yet.
+    async fn dialled(&mut self) -> Session {
+        let socket = self.connected().await;
+        let (session, driver) = driver::connect(socket, Side::Client, Limits::default());
         self.tasks.spawn(async { drop(driver.run().await) });
         session
     }

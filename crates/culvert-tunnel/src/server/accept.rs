@@ -1,157 +1,106 @@
-//! Takes the connections of agents: TCP, TLS, and a place among the strangers until an agent has
-//! said who it is.
+//! Takes connections from a listener, no more at once than there is room for. Fewer still are those of
+//! strangers, who have not said who they are, in all and of one source.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
-use super::session::{Origin, Server};
-use crate::socket::Socket;
+use super::meters::Meters;
 
-/// Connections that have not said who they are; further ones wait to be accepted.
-const STRANGERS_MAX: usize = 256;
-/// The same of one source; further ones are closed.
-const STRANGERS_PER_SOURCE_MAX: usize = 16;
-/// Agents at once; further ones wait to be accepted.
-const CONNECTIONS_MAX: usize = 10_000;
-/// For the handshake of TLS.
-const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 /// After a failure to accept, most often for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The listener of agents.
+/// How many connections a listener takes at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// In all; further ones wait to be accepted.
+    pub connections: usize,
+    /// Of them, those of strangers; further ones wait to be accepted.
+    pub strangers: usize,
+    /// Of strangers, those of one source; further ones are closed.
+    pub strangers_per_source: usize,
+}
+
+/// A place among the strangers, given back when dropped.
 #[derive(Debug)]
-pub struct Ingress {
-    listener: TcpListener,
-    tls: Arc<ServerConfig>,
-    server: Arc<Server>,
-}
-
-impl Ingress {
-    /// Agents dial `listener` and are shown the certificate of `tls`.
-    pub fn new(listener: TcpListener, tls: Arc<ServerConfig>, server: Arc<Server>) -> Self {
-        Self {
-            listener,
-            tls,
-            server,
-        }
-    }
-
-    /// Serves agents until told to stop; then their connections are closed and their sessions ended.
-    pub async fn run(self, stop: CancellationToken) {
-        let strangers = Arc::new(Semaphore::new(STRANGERS_MAX));
-        let sources = Arc::new(Sources::default());
-        let mut connections = JoinSet::new();
-        loop {
-            let accepting = async {
-                let place = Arc::clone(&strangers).acquire_owned().await;
-                (place, self.listener.accept().await)
-            };
-            let (place, accepted) = tokio::select! {
-                () = stop.cancelled() => break,
-                Some(_) = connections.join_next() => continue,
-                accepted = accepting, if connections.len() < CONNECTIONS_MAX => accepted,
-            };
-            let (Ok(place), Ok((socket, peer))) = (place, accepted) else {
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            };
-            self.server.meters().accepted.up();
-            let Some(source) = Sources::enter(&sources, peer.ip()) else {
-                self.server.meters().turned_away.up();
-                continue;
-            };
-            let tls = TlsAcceptor::from(Arc::clone(&self.tls));
-            let server = Arc::clone(&self.server);
-            let stranger = Stranger {
-                _place: place,
-                _source: source,
-            };
-            let stop = stop.clone();
-            connections.spawn(async move {
-                let greeted = tokio::select! {
-                    greeted = greet(socket, peer, tls) => greeted,
-                    () = stop.cancelled() => None,
-                };
-                match greeted {
-                    Some((socket, origin)) => {
-                        server.serve(socket, origin, stranger, stop).await;
-                    }
-                    None => server.meters().handshakes_failed.up(),
-                }
-            });
-        }
-        while connections.join_next().await.is_some() {}
-    }
-}
-
-/// Speaks TLS, or gives up.
-async fn greet(
-    socket: TcpStream,
-    peer: SocketAddr,
-    tls: TlsAcceptor,
-) -> Option<(TlsStream<Socket>, Origin)> {
-    let local = socket.local_addr().ok()?;
-    let prompt = Arc::new(AtomicBool::new(true));
-    let socket = Socket::prompt(socket, Arc::clone(&prompt)).ok()?;
-    let handshake = tls.accept(socket);
-    let socket = tokio::time::timeout(HANDSHAKE_TIME, handshake)
-        .await
-        .ok()?
-        .ok()?;
-    let origin = Origin {
-        peer,
-        local,
-        server_name: socket.get_ref().1.server_name().map(String::from),
-        prompt,
-    };
-    Some((socket, origin))
-}
-
-/// A place among those who have not said who they are, given back when dropped.
-#[derive(Debug)]
-pub(crate) struct Stranger {
+pub struct Stranger {
     _place: OwnedSemaphorePermit,
     _source: Source,
 }
 
-/// How many strangers each source has.
-#[derive(Debug, Default)]
-pub struct Sources {
-    counts: Mutex<BTreeMap<IpAddr, usize>>,
+/// Serves each connection of a listener in a task of its own until told to stop. What is still served
+/// then is answered.
+pub async fn accept<F>(
+    listener: &TcpListener,
+    room: Room,
+    meters: Option<&Meters>,
+    stop: &CancellationToken,
+    mut serve: impl FnMut(TcpStream, SocketAddr, Stranger) -> F,
+) -> JoinSet<()>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let strangers = Arc::new(Semaphore::new(room.strangers));
+    let sources = Arc::new(Sources::default());
+    let mut connections = JoinSet::new();
+    loop {
+        let accepting = async {
+            let place = Arc::clone(&strangers).acquire_owned().await;
+            (place, listener.accept().await)
+        };
+        let (place, accepted) = tokio::select! {
+            () = stop.cancelled() => return connections,
+            Some(_) = connections.join_next() => continue,
+            accepted = accepting, if connections.len() < room.connections => accepted,
+        };
+        let (Ok(place), Ok((socket, peer))) = (place, accepted) else {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        if let Some(meters) = meters {
+            meters.accepted.up();
+        }
+        let Some(source) = Source::enter(&sources, peer.ip(), room.strangers_per_source) else {
+            if let Some(meters) = meters {
+                meters.turned_away.up();
+            }
+            continue;
+        };
+        let stranger = Stranger {
+            _place: place,
+            _source: source,
+        };
+        connections.spawn(serve(socket, peer, stranger));
+    }
 }
+
+/// How many strangers each source has.
+type Sources = Mutex<BTreeMap<IpAddr, usize>>;
 
 /// The place of a stranger among those of its source, given back when dropped.
 #[derive(Debug)]
-pub struct Source {
+struct Source {
     sources: Arc<Sources>,
     address: IpAddr,
 }
 
-impl Sources {
+impl Source {
     /// `None` if the source has all of its places taken.
-    pub fn enter(sources: &Arc<Self>, address: IpAddr) -> Option<Source> {
-        let mut counts = sources
-            .counts
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
+    fn enter(sources: &Arc<Sources>, address: IpAddr, most: usize) -> Option<Self> {
+        let mut counts = sources.lock().unwrap_or_else(PoisonError::into_inner);
         let count = counts.entry(address).or_default();
-        if *count >= STRANGERS_PER_SOURCE_MAX {
+        if *count >= most {
             return None;
         }
         *count += 1;
         drop(counts);
-        Some(Source {
+        Some(Self {
             sources: Arc::clone(sources),
             address,
         })
@@ -160,11 +109,7 @@ impl Sources {
 
 impl Drop for Source {
     fn drop(&mut self) {
-        let mut counts = self
-            .sources
-            .counts
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut counts = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = counts.get_mut(&self.address) {
             *count -= 1;
             if *count == 0 {

@@ -1,6 +1,6 @@
 //! One connection of an agent, from its first byte to its last.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -9,6 +9,7 @@ use std::time::Duration;
 use culvert_base::{Code, Refusal, Secret};
 use culvert_mux::{Ending, ErrorCode, Limits, Side};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -34,7 +35,7 @@ use crate::wire::{
 const AUTH_TIME: Duration = Duration::from_secs(10);
 /// For the gate to decide. Agents are held rather than refused.
 const DECISION_TIME: Duration = Duration::from_secs(20);
-/// Of one session at once.
+/// Of one session at once, where nothing else is said.
 const ENDPOINTS_MAX: usize = 100;
 /// One is what agents open; another may be left over from before.
 const HEARTBEATS_MAX: usize = 2;
@@ -61,6 +62,7 @@ pub struct Server {
     bindings: Arc<Bindings>,
     region: String,
     connect_addresses: Vec<String>,
+    endpoints_max: usize,
     pace: Pace,
     meters: Meters,
 }
@@ -79,6 +81,7 @@ impl Server {
             bindings,
             region,
             connect_addresses: Vec::new(),
+            endpoints_max: ENDPOINTS_MAX,
             pace: Pace::default(),
             meters: Meters::default(),
         }
@@ -90,6 +93,15 @@ impl Server {
     pub fn with_connect_addresses(self, connect_addresses: Vec<String>) -> Self {
         Self {
             connect_addresses,
+            ..self
+        }
+    }
+
+    /// Lets each session have at most so many endpoints at once.
+    #[must_use]
+    pub fn with_endpoints_max(self, endpoints_max: usize) -> Self {
+        Self {
+            endpoints_max,
             ..self
         }
     }
@@ -159,8 +171,10 @@ struct Admitted {
     grant: Arc<Grant>,
     leg: Leg,
     silence: Duration,
-    /// Ids of the endpoints it serves.
-    serves: Mutex<BTreeSet<String>>,
+    /// For endpoints, those that are being asked for among them.
+    places: Arc<Semaphore>,
+    /// The endpoints it serves, by id.
+    serves: Mutex<BTreeMap<String, OwnedSemaphorePermit>>,
 }
 
 /// What one of a connection's tasks has come to.
@@ -306,6 +320,7 @@ impl Connection {
             grant: Arc::new(grant),
             leg,
             silence: silence.clamp(*SILENCE.start(), *SILENCE.end()),
+            places: Arc::new(Semaphore::new(self.server.endpoints_max)),
             serves: Mutex::default(),
         })
     }
@@ -450,9 +465,7 @@ impl Connection {
         if !matches!(&want.proto[..], "http" | "https" | "tcp" | "tls") {
             return Err(Refusal::of(const { Code::new(332) }));
         }
-        if admitted.serves_too_much() {
-            return Err(Refusal::of(const { Code::new(324) }));
-        }
+        let place = admitted.place()?;
         let extra = &want.extra;
         let wanted = Wanted {
             id: want.id.clone(),
@@ -470,7 +483,7 @@ impl Connection {
         };
         let binding = decided(self.server.gate.bind(&admitted.grant, &wanted)).await?;
         self.server.meters.bound.up();
-        self.serves(admitted, &binding.id);
+        self.serves(admitted, &binding.id, place);
         Ok(wire::reply(&BindReply {
             opts: want.options_with(&binding.name, &binding.url),
             id: binding.id.clone(),
@@ -492,19 +505,17 @@ impl Connection {
         let object = call::request(stream, Patience::AGENT).await?;
         let want: LabelledRequest =
             wire::parse(object).map_err(|_| Refusal::of(const { Code::new(301) }))?;
-        if admitted.serves_too_much() {
-            return Err(Refusal::of(const { Code::new(324) }));
-        }
+        let place = admitted.place()?;
         let id = decided(self.server.gate.bind_labels(&admitted.grant, &want)).await?;
-        self.serves(admitted, &id);
+        self.serves(admitted, &id, place);
         Ok(wire::reply(&LabelledReply {
             id,
             error: String::new(),
         }))
     }
 
-    fn serves(&self, admitted: &Admitted, id: &str) {
-        admitted.lock().insert(id.to_owned());
+    fn serves(&self, admitted: &Admitted, id: &str, place: OwnedSemaphorePermit) {
+        admitted.lock().insert(id.to_owned(), place);
         self.server.bindings.bind(id, &admitted.leg, &self.session);
     }
 
@@ -518,7 +529,7 @@ impl Connection {
         let request: UnbindRequest =
             wire::parse(object).map_err(|_| Refusal::of(const { Code::new(801) }))?;
         let served = admitted.lock().remove(&request.id);
-        if served {
+        if served.is_some() {
             self.server.bindings.unbind(&request.id, &admitted.leg);
             let unbinding = self.server.gate.unbind(&admitted.grant, &request.id);
             decided(async {
@@ -538,7 +549,7 @@ impl Connection {
         let object = call::request(stream, Patience::AGENT).await?;
         let change: PatchRequest =
             wire::parse(object).map_err(|_| Refusal::of(const { Code::new(801) }))?;
-        if !admitted.lock().contains(&change.tunnel_id) {
+        if !admitted.lock().contains_key(&change.tunnel_id) {
             return Err(Refusal::of(const { Code::new(333) }));
         }
         decided(self.server.gate.patch(&admitted.grant, &change)).await?;
@@ -547,14 +558,16 @@ impl Connection {
 }
 
 impl Admitted {
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeSet<String>> {
+    /// A place for one more endpoint. Code 324.
+    fn place(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        let place = Arc::clone(&self.places).try_acquire_owned();
+        place.map_err(|_| Refusal::of(const { Code::new(324) }))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, OwnedSemaphorePermit>> {
         self.serves
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
-    fn serves_too_much(&self) -> bool {
-        self.lock().len() >= ENDPOINTS_MAX
     }
 }
 

@@ -1,23 +1,19 @@
 //! What a peer can do to the ingress: each limit at its number and one over, and what is no protocol at
 //! all. One connection ends at most, and the others do not notice.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use culvert_tunnel::server::DialError;
 use culvert_tunnel::wire::{
-    self, AuthReply, BindReply, BindRequest, Outcome, ProxyHeader, StreamType,
+    self, AuthReply, BindReply, BindRequest, Outcome, ProxyHeader, StreamType, UnbindRequest,
 };
-use rustls::pki_types::pem::PemObject;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 
-use super::{Running, ask, auth, expect_echo, soon, start};
+use super::{ask, auth, expect_echo, soon, start};
 
 fn tcp() -> BindRequest {
     BindRequest {
@@ -71,13 +67,34 @@ async fn each_limit_holds_at_its_number_and_no_further() {
     );
     assert_eq!(padded(&agent, StreamType::BIND, &want, 1 << 20).await, None);
 
-    // Endpoints of a session: one is there.
-    for _ in 1..100 {
-        let bound: BindReply = ask(&agent, StreamType::BIND, &tcp()).await;
-        assert_eq!(bound.error, "");
+    // Endpoints of a session: one is there. It does not help to ask for many at once.
+    for _ in 1..80 {
+        let reply: BindReply = ask(&agent, StreamType::BIND, &tcp()).await;
+        assert_eq!(reply.error, "");
     }
-    let refused: Outcome = ask(&agent, StreamType::BIND, &tcp()).await;
-    assert_eq!(wire::code_of(&refused.error), Some(324));
+    let mut asked = JoinSet::new();
+    for _ in 0..40 {
+        let agent = agent.clone();
+        asked.spawn(async move { ask::<BindReply>(&agent, StreamType::BIND, &tcp()).await });
+    }
+    let (mut bound, mut refused) = (Vec::new(), Vec::new());
+    for reply in asked.join_all().await {
+        match wire::code_of(&reply.error) {
+            None => bound.push(reply.id),
+            Some(code) => refused.push(code),
+        }
+    }
+    assert_eq!((bound.len(), refused), (20, vec![324; 20]));
+    // One that goes makes room for one.
+    let gone = UnbindRequest {
+        id: bound.remove(0),
+    };
+    let unbound: Outcome = ask(&agent, StreamType::UNBIND, &gone).await;
+    assert_eq!(unbound.error, "");
+    for expected in [None, Some(324)] {
+        let reply: BindReply = ask(&agent, StreamType::BIND, &tcp()).await;
+        assert_eq!(wire::code_of(&reply.error), expected);
+    }
 
     // Streams of a connection.
     let (agent, _) = running.admitted("").await;
@@ -155,24 +172,6 @@ fn frame(kind: u8, stream: u32, length: usize, payload: &[u8]) -> Vec<u8> {
         payload,
     ]
     .concat()
-}
-
-/// A connection that has spoken TLS and nothing else.
-async fn raw(running: &Running) -> TlsStream<TcpStream> {
-    let mut roots = rustls::RootCertStore::empty();
-    let root = rustls::pki_types::CertificateDer::from_pem_slice(running.authority.as_bytes());
-    roots.add(root.unwrap()).unwrap();
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let socket = TcpStream::connect(running.address).await.unwrap();
-    let name = "localhost".try_into().unwrap();
-    soon(TlsConnector::from(Arc::new(config)).connect(name, socket))
-        .await
-        .unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -254,7 +253,7 @@ async fn what_is_no_protocol_ends_one_connection_at_most() {
     while cases.peek().is_some() {
         let mut ends = JoinSet::new();
         for (what, bytes) in cases.by_ref().take(10) {
-            let mut socket = raw(&running).await;
+            let mut socket = running.connected().await;
             ends.spawn(async move {
                 socket.write_all(&bytes).await.ok();
                 // It ends: at once, or when its time to say who it is is over.

@@ -1,0 +1,102 @@
+//! What one node has another ask of an agent that is connected there, as it travels between them.
+
+use std::io;
+use std::time::Duration;
+
+use culvert_base::{BoxFuture, Code, Refusal};
+use serde::{Deserialize, Serialize};
+
+use super::Nodes;
+use crate::driver::{Session, Stream};
+use crate::server::call::{self, Patience};
+use crate::wire::{self, StreamType};
+
+/// For everything: to connect, and for the agent to do it.
+const DONE_WITHIN: Duration = Duration::from_secs(15);
+
+/// Something to be asked of the agent of a session.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Errand {
+    /// The session.
+    pub session_id: String,
+    /// What is asked for, by its name in the API.
+    pub request: String,
+}
+
+/// Does what other nodes ask for.
+pub trait Errands: Send + Sync {
+    /// Asks an agent of this node, and of no other.
+    fn run(&self, errand: Errand) -> BoxFuture<'_, Result<(), Refusal>>;
+}
+
+/// What came of it.
+#[derive(Debug, Default, Deserialize, Serialize)]
+struct Done {
+    /// Nothing for success.
+    refused: Option<Told>,
+}
+
+/// A refusal.
+#[derive(Debug, Deserialize, Serialize)]
+struct Told {
+    code: Option<u16>,
+    message: String,
+}
+
+impl Nodes {
+    /// Has the node at an address ask one of its agents for something. The connection is one for this
+    /// alone: nobody asks often, and the node may have no endpoint that others keep connections for.
+    ///
+    /// # Errors
+    ///
+    /// What the node says, or 810 if it cannot be reached.
+    pub async fn ask(&self, address: &str, errand: &Errand) -> Result<(), Refusal> {
+        const AWAY: Code = Code::new(810);
+        let asking = async {
+            let (session, driver) = self.connect(address).await?;
+            let conversation = async {
+                let done = converse(&session, errand).await;
+                session.hang_up();
+                done
+            };
+            let (done, _) = tokio::join!(conversation, driver.run());
+            done
+        };
+        let done = tokio::time::timeout(DONE_WITHIN, asking).await;
+        match done.map_err(io::Error::from).and_then(|done| done) {
+            Ok(Done { refused: None }) => Ok(()),
+            Ok(Done {
+                refused: Some(told),
+            }) => {
+                let code = told.code.and_then(Code::find).unwrap_or(AWAY);
+                Err(Refusal::new(code, told.message))
+            }
+            Err(error) => {
+                tracing::warn!(node = address, %error, "a node did not ask its agent");
+                let why = "The node that the agent is connected to cannot be reached.";
+                Err(Refusal::new(AWAY, why))
+            }
+        }
+    }
+}
+
+async fn converse(session: &Session, errand: &Errand) -> io::Result<Done> {
+    let first = wire::call(StreamType::ERRAND, errand);
+    let mut stream = session.open(first).map_err(io::Error::other)?;
+    let reply = call::request(&mut stream, Patience::AGENT).await;
+    Ok(serde_json::from_value(reply.map_err(io::Error::other)?)?)
+}
+
+/// Does what another node asks for, and says what came of it.
+pub(super) async fn run(mut stream: Stream, errands: &dyn Errands) {
+    let errand = call::request(&mut stream, Patience::AGENT).await;
+    let errand = errand
+        .ok()
+        .and_then(|errand| serde_json::from_value(errand).ok());
+    let Some(errand) = errand else { return };
+    let refused = errands.run(errand).await.err().map(|refusal| Told {
+        code: refusal.code.map(Code::number),
+        message: refusal.message.into_owned(),
+    });
+    call::answer(stream, &wire::reply(&Done { refused })).await;
+}

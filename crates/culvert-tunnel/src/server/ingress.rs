@@ -1,0 +1,98 @@
+//! Takes the connections of agents: TCP, TLS, and a place among the strangers until an agent has
+//! said who it is.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use rustls::ServerConfig;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_util::sync::CancellationToken;
+
+use super::accept::{Room, accept};
+use super::session::{Origin, Server};
+use crate::socket::Socket;
+
+/// For the handshake of TLS.
+const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+
+/// The listener of agents.
+#[derive(Debug)]
+pub struct Ingress {
+    listener: TcpListener,
+    tls: Arc<ServerConfig>,
+    server: Arc<Server>,
+    room: Room,
+}
+
+impl Ingress {
+    /// Agents dial `listener` and are shown the certificate of `tls`.
+    pub fn new(
+        listener: TcpListener,
+        tls: Arc<ServerConfig>,
+        server: Arc<Server>,
+        room: Room,
+    ) -> Self {
+        Self {
+            listener,
+            tls,
+            server,
+            room,
+        }
+    }
+
+    /// Serves agents until told to stop; then their connections are closed and their sessions ended.
+    pub async fn run(self, stop: CancellationToken) {
+        let (server, meters) = (&self.server, self.server.meters());
+        let serving = accept(
+            &self.listener,
+            self.room,
+            Some(meters),
+            &stop,
+            |socket, peer, stranger| {
+                let tls = TlsAcceptor::from(Arc::clone(&self.tls));
+                let (server, stop) = (Arc::clone(server), stop.clone());
+                async move {
+                    let greeted = tokio::select! {
+                        greeted = greet(socket, peer, tls) => greeted,
+                        () = stop.cancelled() => None,
+                    };
+                    match greeted {
+                        Some((socket, origin)) => {
+                            server.serve(socket, origin, stranger, stop).await;
+                        }
+                        None => server.meters().handshakes_failed.up(),
+                    }
+                }
+            },
+        );
+        let mut served = serving.await;
+        while served.join_next().await.is_some() {}
+    }
+}
+
+/// Speaks TLS, or gives up.
+async fn greet(
+    socket: TcpStream,
+    peer: SocketAddr,
+    tls: TlsAcceptor,
+) -> Option<(TlsStream<Socket>, Origin)> {
+    let local = socket.local_addr().ok()?;
+    let prompt = Arc::new(AtomicBool::new(true));
+    let socket = Socket::prompt(socket, Arc::clone(&prompt)).ok()?;
+    let handshake = tls.accept(socket);
+    let socket = tokio::time::timeout(HANDSHAKE_TIME, handshake)
+        .await
+        .ok()?
+        .ok()?;
+    let origin = Origin {
+        peer,
+        local,
+        server_name: socket.get_ref().1.server_name().map(String::from),
+        prompt,
+    };
+    Some((socket, origin))
+}
