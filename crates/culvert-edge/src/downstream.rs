@@ -11,14 +11,14 @@ use std::sync::{Arc, Mutex, OnceLock};
 use culvert_base::Timestamp;
 use culvert_base::net::plain_address;
 use futures_util::task::AtomicWaker;
-use http::HeaderValue;
+use http::{HeaderValue, response};
 use rustls::CipherSuite;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use crate::alarm::Alarm;
 use crate::edge::Shared;
-use crate::http::framing::Violation;
+use crate::http1::Violation;
 use crate::policy::Policy;
 use crate::recording::{self, Unflushed};
 use crate::settings::Rules;
@@ -79,6 +79,9 @@ pub(crate) struct Downstream {
     handed_out: AtomicU64,
     /// HTTP/1 only: the record of an answered exchange, until its last byte left.
     unflushed: Mutex<Option<Unflushed>>,
+    /// HTTP/1 only: answers before the answer, until they are sent.
+    interim: Mutex<Vec<response::Parts>>,
+    has_interim: AtomicBool,
     /// A timer for the next exchange.
     alarm: Mutex<Option<Alarm>>,
     /// Exchanges open now, and begun so far.
@@ -199,6 +202,8 @@ impl Downstream {
             payload: AtomicU64::new(0),
             handed_out: AtomicU64::new(0),
             unflushed: Mutex::new(None),
+            interim: Mutex::new(Vec::new()),
+            has_interim: AtomicBool::new(false),
             alarm: Mutex::new(None),
             open: AtomicUsize::new(0),
             begun: AtomicU64::new(0),
@@ -349,6 +354,21 @@ impl Downstream {
         let record = lock(&self.unflushed).take();
         if let Some(record) = record {
             record.cut(self);
+        }
+    }
+
+    /// Has an answer before the answer sent, where the client's protocol has a way for it.
+    pub(crate) fn inform(&self, head: response::Parts) {
+        lock(&self.interim).push(head);
+        self.has_interim.store(true, Ordering::Release);
+    }
+
+    /// What is to be sent before the answer.
+    pub(crate) fn take_interim(&self) -> Vec<response::Parts> {
+        if self.has_interim.swap(false, Ordering::AcqRel) {
+            std::mem::take(&mut lock(&self.interim))
+        } else {
+            Vec::new()
         }
     }
 

@@ -26,7 +26,7 @@ use crate::inherited::Inherited;
 use crate::lanes::Lanes;
 use crate::listener::{self, Kind};
 use crate::meters::Meters;
-use crate::overload::{self, Level, Pressure};
+use crate::overload::{self, Level, Pressure, RunQueue, Shares, Waited, WriteDelay};
 use crate::route::Hosts;
 use crate::settings::{Rules, Settings};
 use crate::snapshot::{Kept, Live, Snapshot};
@@ -71,6 +71,8 @@ pub(crate) struct Shared {
     pub(crate) entropy: Arc<dyn Entropy>,
     pub(crate) meters: Meters,
     pub(crate) dialer: ArcSwap<Dialer>,
+    /// Tells how long the store takes to write, if there is one.
+    write_delay: Option<WriteDelay>,
     /// Opens streams to agents, if there are any.
     pub(crate) agents: Option<Arc<dyn Dial>>,
     /// Bytes that request bodies may take while actions look at them.
@@ -165,6 +167,7 @@ impl Edge {
             entropy: settings.entropy,
             meters: Meters::default(),
             dialer: ArcSwap::from_pointee(dialer),
+            write_delay: settings.write_delay,
             agents: settings.agents,
             files: ArcSwap::from_pointee(files),
             phase: AtomicU8::new(Phase::Serving as u8),
@@ -284,13 +287,19 @@ impl Edge {
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut pressure, files) = (Pressure::default(), overload::files_max());
         let half = overload::memory_max();
+        let mut run_queue = RunQueue::new(shared.lanes.count().max(1), Instant::now());
         loop {
             tokio::select! {
                 biased;
                 () = cancel.cancelled() => break,
                 _ = look.tick() => {
-                    let memory = shared.rules.load().limits.memory_bytes.min(half);
-                    shared.press(pressure.observe(overload::share(memory, files), Instant::now()));
+                    let (now, rules) = (Instant::now(), shared.rules.load());
+                    let limits = &rules.limits;
+                    let waits = run_queue.look(now, |lane, waited| shared.probe(lane, waited));
+                    let writes = shared.write_delay.as_ref().map_or(Duration::ZERO, |tell| tell());
+                    let shares = Shares::of_process(limits.memory_bytes.min(half), files)
+                        .and_waits((waits, limits.run_queue), (writes, limits.store_write));
+                    shared.press(pressure.observe(shares.largest(), now), shares);
                 }
                 _ = sweep.tick() => {
                     for pool in self.ports.lock().await.kept.pools() {
@@ -366,17 +375,33 @@ impl Shared {
     }
 
     /// Takes note of the level, and tells every connection when it changes.
-    fn press(&self, level: Level) {
+    fn press(&self, level: Level, shares: Shares) {
+        let pressure = &self.meters.pressure;
+        pressure.memory.set(shares.memory);
+        pressure.files.set(shares.files);
+        pressure.run_queue.set(shares.run_queue);
+        pressure.store.set(shares.store);
         let before = self.level.swap(level as u8, Ordering::Relaxed);
         if before != level as u8 {
             tracing::warn!(
                 from = before,
                 to = level as u8,
+                %shares,
                 "the edge is under other pressure"
             );
             self.meters.overload_level.set(u64::from(level as u8));
             self.tell();
         }
+    }
+
+    /// Sees how long a task waits on a lane, or on the runtime that all share if there are none.
+    fn probe(&self, lane: usize, waited: Waited) {
+        let sent = Instant::now();
+        let probe = async move { waited.ran(sent.elapsed()) };
+        match self.lanes.get(lane) {
+            Some(lane) => self.tasks.spawn_on(probe, lane),
+            None => self.tasks.spawn(probe),
+        };
     }
 
     /// Enters a phase and tells every connection.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::http::flood::Ledger;
-use crate::http::framing::{Framing, Progress};
+use crate::http1::{self, FIELDS_MAX, Framing, Progress};
 use crate::peek;
 use crate::policy::template::{map, texts};
 use crate::policy::variables;
@@ -31,12 +31,12 @@ pub fn http_request(bytes: &[u8]) {
         }
     }
     assert_eq!(verdict, drip_verdict, "the verdict depends on the cut");
-    assert_eq!(whole.payload(), dripped.payload());
+    assert_eq!(whole.payload().bytes(), dripped.payload().bytes());
 
     if !whole.has_head() {
         return;
     }
-    let mut fields = [httparse::EMPTY_HEADER; crate::http::framing::FIELDS_MAX];
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let mut request = httparse::Request::new(&mut fields);
     let parsed = request.parse(bytes.get(..taken).unwrap_or_default());
     let head = match parsed {
@@ -65,7 +65,7 @@ pub fn http_chunks(bytes: &[u8]) {
     http_request(&message);
     let mut framing = Framing::new();
     let (taken, verdict) = framing.feed(&message);
-    assert!(framing.payload() <= bytes.len() as u64);
+    assert!(framing.payload().bytes() <= bytes.len() as u64);
     if verdict != Progress::End {
         return;
     }
@@ -86,8 +86,63 @@ pub fn http_chunks(bytes: &[u8]) {
         at += usize::try_from(size).unwrap_or(usize::MAX) + 2;
         assert_eq!(message.get(at - 2..at), Some(&b"\r\n"[..]));
     }
-    assert_eq!(payload, framing.payload());
+    assert_eq!(payload, framing.payload().bytes());
     assert!(at <= taken, "the trailers end before they begin");
+}
+
+/// What an upstream answers is read the same way however it arrives, and its head as an ordinary parser
+/// reads it.
+///
+/// # Panics
+///
+/// When the promise is broken.
+pub fn http_answer(bytes: &[u8]) {
+    let whole = answer(bytes, bytes.len().max(1));
+    let dripped = answer(bytes, 1);
+    assert_eq!(whole, dripped, "the answer depends on the cut");
+    let Some(Ok((status, ..))) = whole else {
+        return;
+    };
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+    let mut response = httparse::Response::new(&mut fields);
+    match response.parse(bytes) {
+        Ok(httparse::Status::Complete(_)) => assert_eq!(response.code, Some(status)),
+        other => panic!("an answer that is taken is none to a parser: {other:?}"),
+    }
+}
+
+/// Status and body of an answer, and whether it is complete.
+type Answer = (u16, Vec<u8>, bool);
+
+/// An answer that arrives in such pieces; `None` before its head is complete.
+fn answer(bytes: &[u8], step: usize) -> Option<Result<Answer, &'static str>> {
+    let mut end = http1::End::default();
+    let arrived = (1..=bytes.len().div_ceil(step)).map(|pieces| bytes.len().min(pieces * step));
+    let mut arrived = arrived.filter_map(|length| bytes.get(..length));
+    let head = arrived.find_map(|bytes| end.find(bytes))?;
+    let (head, rest) = bytes.split_at_checked(head)?;
+    Some(read_answer(head, rest.chunks(step)))
+}
+
+fn read_answer<'a>(
+    head: &[u8],
+    pieces: impl Iterator<Item = &'a [u8]>,
+) -> Result<Answer, &'static str> {
+    let head = http1::answer(&bytes::Bytes::copy_from_slice(head), FIELDS_MAX)?;
+    let mut payload = http1::answers_payload(&head, false)?;
+    let mut body = Vec::new();
+    for mut piece in pieces {
+        while !piece.is_empty() && !payload.is_ended() {
+            let (taken, what) = payload.step(piece)?;
+            let (read, rest) = piece.split_at(taken);
+            if what == http1::Piece::Data {
+                body.extend_from_slice(read);
+            }
+            piece = rest;
+        }
+    }
+    assert_eq!(payload.bytes(), body.len() as u64);
+    Ok((head.status.as_u16(), body, payload.is_ended()))
 }
 
 /// What an HTTP/2 client is held to does not depend on how its bytes arrive, and no bytes are too much
@@ -281,7 +336,33 @@ mod tests {
         super::http2_frames(&frames.concat().repeat(60));
     }
 
+    const ANSWERS: [&str; 4] = [
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5 ;a\r\nhello\r\n0\r\nx: y\r\n\r\n",
+        "HTTP/1.1 201 \r\na:b\r\nContent-Length: 005\r\n\r\nhello, and more",
+        "HTTP/1.0 404\nserver: old\n\nuntil the end",
+        "HTTP/1.1 304 Not Modified\r\ncontent-length: 9\r\n\r\n",
+    ];
+
+    #[test]
+    fn seeds_of_answers_hold() {
+        for answer in ANSWERS {
+            super::http_answer(answer.as_bytes());
+            assert!(
+                super::answer(answer.as_bytes(), 3).unwrap().is_ok(),
+                "{answer}"
+            );
+        }
+    }
+
     proptest! {
+        #[test]
+        fn changed_answers_hold(which in 0..ANSWERS.len(), at in 0..70_usize, cut in 0..6_usize, put in "[ -~\r\n]{0,6}") {
+            let mut bytes = ANSWERS[which].as_bytes().to_vec();
+            let end = (at + cut).min(bytes.len());
+            bytes.splice(at.min(end)..end, put.bytes());
+            super::http_answer(&bytes);
+        }
+
         #[test]
         fn changed_chunks_hold(at in 0..CHUNKS.len(), cut in 0..6_usize, put in "[ -~\r\n]{0,6}") {
             let mut bytes = CHUNKS.as_bytes().to_vec();

@@ -58,6 +58,16 @@ impl Lanes {
         })
     }
 
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.handles.len()
+    }
+
+    /// The lane of a number.
+    pub(crate) fn get(&self, number: usize) -> Option<&Handle> {
+        self.handles.get(number)
+    }
+
     /// The lane of the next connection.
     pub(crate) fn next(&self) -> Option<&Handle> {
         let next = self.next.fetch_add(1, Ordering::Relaxed);

@@ -15,6 +15,7 @@ mod downstream;
 mod edge;
 pub mod fuzz;
 mod http;
+mod http1;
 mod inherited;
 mod jws;
 mod lanes;
@@ -42,7 +43,8 @@ mod tests;
 pub use edge::Edge;
 pub use http::problem::errors;
 pub use inherited::Inherited;
-pub use meters::{Meter, Meters};
+pub use meters::{Meter, Meters, Pressure};
+pub use overload::WriteDelay;
 pub use policy::{
     IpPolicy, Phase, Policy, REDACTED, Reference, Resources, Secrets, Source, read_yaml, reference,
 };

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use culvert_base::net::plain_address;
+use rustls::ServerConfig;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -15,7 +16,7 @@ use crate::downstream::{Downstream, Tls};
 use crate::edge::Shared;
 use crate::http::server;
 use crate::inherited::Inherited;
-use crate::overload::Level;
+use crate::overload::{Level, TURN_WHEN_TIGHT};
 use crate::peek::{self, Peeked};
 use crate::policy::connect::{self, Entry};
 use crate::proxy::{self, Ends, Header};
@@ -23,7 +24,7 @@ use crate::snapshot::Group;
 use crate::socket::{Counted, Replay, Wire};
 use crate::tcp;
 use crate::tls::terms::Terms;
-use crate::tls::{self, Alpn, Presented};
+use crate::tls::{self, Alpn};
 
 /// How long accepting rests after it failed, as it does when files run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -165,6 +166,7 @@ async fn raw(socket: Counted, down: Arc<Downstream>, port: u16) {
 /// Passes a connection of a TCP or TLS endpoint on, from endpoint to endpoint as their policies say, and
 /// in clear if one of them ends its TLS. `ahead` was read from it already.
 async fn pass(socket: Counted, ahead: Vec<u8>, name: &str, group: &Group, down: &Arc<Downstream>) {
+    socket.probe();
     let mut member = Arc::clone(group.pick(&down.edge));
     let mut terms: Option<Arc<Terms>> = None;
     let mut hops = 0;
@@ -192,7 +194,8 @@ async fn pass(socket: Counted, ahead: Vec<u8>, name: &str, group: &Group, down: 
         return socket.reset();
     };
     let deadline = tokio::time::Instant::now() + down.rules.limits.handshake;
-    let handshake = shake(&presented, Replay::new(ahead, socket), down);
+    let config = Arc::clone(&presented.config);
+    let handshake = shake(config, Replay::new(ahead, socket), down);
     match tokio::time::timeout_at(deadline, handshake).await {
         Ok(Some(stream)) => tcp::endpoint(stream, &[], &member, down).await,
         _ => down.edge.meters.handshakes_failed.up(),
@@ -202,13 +205,20 @@ async fn pass(socket: Counted, ahead: Vec<u8>, name: &str, group: &Group, down: 
 /// Ends a client's TLS. Handshakes are the dearest thing a stranger can ask for; only so many run at
 /// once.
 async fn shake(
-    presented: &Presented,
+    config: Arc<ServerConfig>,
     socket: Replay,
     down: &Arc<Downstream>,
 ) -> Option<TlsStream<Replay>> {
-    let _permit = down.edge.handshakes.acquire().await.ok()?;
-    let acceptor = TlsAcceptor::from(Arc::clone(&presented.config));
-    acceptor.accept(socket).await.ok()
+    let turn = down.edge.handshakes.acquire();
+    let _permit = if down.edge.level() < Level::Tight {
+        turn.await
+    } else if let Ok(turn) = tokio::time::timeout(TURN_WHEN_TIGHT, turn).await {
+        turn
+    } else {
+        down.edge.meters.shed_handshakes.up();
+        return None;
+    };
+    TlsAcceptor::from(config).accept(socket).await.ok()
 }
 
 /// A connection that must begin with TLS.
@@ -223,8 +233,8 @@ async fn secure(mut socket: Counted, down: Arc<Downstream>) {
     let name = name.unwrap_or_default();
     let live = down.edge.live.load_full();
     if let Some(config) = live.answers.handshake(&name, &ahead) {
-        let handshake = TlsAcceptor::from(config).accept(Replay::new(ahead, socket));
-        if let Ok(Ok(mut stream)) = tokio::time::timeout_at(deadline, handshake).await {
+        let handshake = shake(config, Replay::new(ahead, socket), &down);
+        if let Ok(Some(mut stream)) = tokio::time::timeout_at(deadline, handshake).await {
             meters.challenges_answered.up();
             // The authority has seen what it came for.
             drop(tokio::time::timeout_at(deadline, stream.shutdown()).await);
@@ -307,7 +317,8 @@ async fn terminate(
         terms,
         agreed: OnceLock::new(),
     });
-    let handshake = shake(&presented, Replay::new(ahead, socket), down);
+    let config = Arc::clone(&presented.config);
+    let handshake = shake(config, Replay::new(ahead, socket), down);
     match tokio::time::timeout_at(deadline, handshake).await {
         Ok(Some(stream)) => Some(stream),
         _ => {

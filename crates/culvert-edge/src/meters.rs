@@ -33,6 +33,19 @@ impl Meter {
     }
 }
 
+/// Shares that make the level of overload, in percent.
+#[derive(Debug, Default)]
+pub struct Pressure {
+    /// Of the memory.
+    pub memory: Meter,
+    /// Of the open files.
+    pub files: Meter,
+    /// Of the time that tasks may wait before they run.
+    pub run_queue: Meter,
+    /// Of the time that a write to the store may take.
+    pub store: Meter,
+}
+
 /// Everything the edge counts.
 #[derive(Debug, Default)]
 pub struct Meters {
@@ -62,6 +75,13 @@ pub struct Meters {
     pub shed_requests: Meter,
     /// Idle connections closed early for overload.
     pub shed_idle: Meter,
+    /// TLS handshakes that had no turn in time for overload.
+    pub shed_handshakes: Meter,
+    /// Events without header maps and policy logs for overload.
+    pub events_trimmed: Meter,
+    /// What is used, in percent of what may be: memory, files, the time tasks wait before they run, the
+    /// time the store takes to write.
+    pub pressure: Pressure,
     /// HTTP/2 connections cut because too many streams were reset.
     pub floods_resets: Meter,
     /// HTTP/2 connections cut because too many frames brought nothing forward.

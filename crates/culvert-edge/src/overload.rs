@@ -1,9 +1,16 @@
-//! How near the process is to its end of memory and files, and what the edge stops doing for it
-//! (reliability 5).
+//! How near the process is to the end of what it has, and what the edge stops doing for it (reliability 5).
+//!
+//! Four shares are looked at, and the largest counts: memory, open files, how long tasks wait before they
+//! run, how long the store takes to write. The store alone never makes the edge refuse anybody: traffic needs
+//! no store.
 //!
 //! A level is entered the moment a share is reached, and left one at a time, when the share was ten
 //! points lower for two seconds.
 
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -16,6 +23,12 @@ pub(crate) const IDLE_WHEN_BUSY: Duration = Duration::from_secs(5);
 const CALM_FOR: Duration = Duration::from_secs(2);
 /// Points below its entry at which a level may be left.
 const CALM_BELOW: u64 = 10;
+/// Looks over which tasks must have waited: one that was held up once makes no overload.
+const LOOKS_RECENT: usize = 10;
+/// The highest percentage that a slow store counts for: short of [`Level::Full`].
+const STORE_PERCENT_MAX: u64 = 94;
+/// How long a TLS handshake waits for its turn at [`Level::Tight`].
+pub(crate) const TURN_WHEN_TIGHT: Duration = Duration::from_secs(1);
 
 /// How far the edge is under pressure, and what it sheds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,7 +37,8 @@ pub(crate) enum Level {
     Calm = 0,
     /// Idle connections are kept for a short time only.
     Busy = 1,
-    /// Connections are closed when they become idle.
+    /// Connections are closed when they become idle, events go without header maps and policy logs, TLS
+    /// handshakes wait a moment only.
     Tight = 2,
     /// New requests are answered 503, new connections closed.
     Full = 3,
@@ -103,11 +117,143 @@ impl Pressure {
     }
 }
 
-/// What of its memory and files the process uses: the larger share, in percent. What the system does
-/// not tell counts as nothing.
-pub(crate) fn share(memory_bytes: u64, files: u64) -> u64 {
-    let percent = |used: Option<u64>, of: u64| used.unwrap_or(0).saturating_mul(100) / of.max(1);
-    percent(memory(), memory_bytes).max(percent(open_files(), files))
+/// Tells how long a write to the store takes now.
+pub type WriteDelay = Arc<dyn Fn() -> Duration + Send + Sync>;
+
+/// Shares of what the process may use, in percent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Shares {
+    pub(crate) memory: u64,
+    pub(crate) files: u64,
+    pub(crate) run_queue: u64,
+    pub(crate) store: u64,
+}
+
+impl Shares {
+    /// What of its memory and files the process uses. What the system does not tell counts as nothing.
+    pub(crate) fn of_process(memory_bytes: u64, files: u64) -> Self {
+        let percent = |used: Option<u64>, of| used.map_or(0, |used| percent(used.into(), of));
+        Self {
+            memory: percent(memory(), memory_bytes.into()),
+            files: percent(open_files(), files.into()),
+            ..Self::default()
+        }
+    }
+
+    /// The same, with how long tasks wait and writes take, each beside how long it may.
+    pub(crate) fn and_waits(
+        self,
+        (run_queue, run_queue_max): (Duration, Duration),
+        (store, store_max): (Duration, Duration),
+    ) -> Self {
+        let percent = |took: Duration, of: Duration| percent(took.as_nanos(), of.as_nanos());
+        Self {
+            run_queue: percent(run_queue, run_queue_max),
+            store: percent(store, store_max).min(STORE_PERCENT_MAX),
+            ..self
+        }
+    }
+
+    /// The one that counts.
+    pub(crate) fn largest(self) -> u64 {
+        let Self {
+            memory,
+            files,
+            run_queue,
+            store,
+        } = self;
+        memory.max(files).max(run_queue).max(store)
+    }
+}
+
+impl fmt::Display for Shares {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            memory,
+            files,
+            run_queue,
+            store,
+        } = self;
+        write!(
+            f,
+            "memory {memory} %, files {files} %, run queue {run_queue} %, store {store} %"
+        )
+    }
+}
+
+fn percent(used: u128, of: u128) -> u64 {
+    u64::try_from(used.saturating_mul(100) / of.max(1)).unwrap_or(u64::MAX)
+}
+
+/// How long tasks wait before they run, on the thread where they wait longest: the least of the last
+/// second, so that only a queue that stands counts.
+#[derive(Debug)]
+pub(crate) struct RunQueue {
+    probes: Vec<Probe>,
+    recent: VecDeque<Duration>,
+}
+
+/// One task that does nothing but say when it ran.
+#[derive(Debug)]
+struct Probe {
+    sent: Instant,
+    waited: Waited,
+}
+
+/// Where a probe leaves how long it waited.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Waited(Arc<AtomicU64>);
+
+impl Waited {
+    /// The probe runs.
+    pub(crate) fn ran(&self, waited: Duration) {
+        let nanos = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
+        self.0.store(nanos.max(1), Ordering::Relaxed);
+    }
+
+    fn get(&self) -> Option<Duration> {
+        let nanos = self.0.load(Ordering::Relaxed);
+        (nanos > 0).then(|| Duration::from_nanos(nanos))
+    }
+}
+
+impl RunQueue {
+    /// For so many threads.
+    pub(crate) fn new(threads: usize, now: Instant) -> Self {
+        let ran = |_| {
+            let waited = Waited::default();
+            waited.ran(Duration::ZERO);
+            Probe { sent: now, waited }
+        };
+        Self {
+            probes: (0..threads).map(ran).collect(),
+            recent: VecDeque::with_capacity(LOOKS_RECENT),
+        }
+    }
+
+    /// How long tasks wait now. Sends the next probes, each to the thread of its number.
+    pub(crate) fn look(&mut self, now: Instant, send: impl Fn(usize, Waited)) -> Duration {
+        let mut longest = Duration::ZERO;
+        for (thread, probe) in self.probes.iter_mut().enumerate() {
+            let so_far = now.saturating_duration_since(probe.sent);
+            longest = longest.max(probe.waited.get().unwrap_or(so_far));
+            if probe.waited.get().is_some() {
+                *probe = Probe {
+                    sent: now,
+                    waited: Waited::default(),
+                };
+                send(thread, probe.waited.clone());
+            }
+        }
+        if self.recent.len() == LOOKS_RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(longest);
+        if self.recent.len() < LOOKS_RECENT {
+            return Duration::ZERO;
+        }
+        self.recent.iter().min().copied().unwrap_or_default()
+    }
 }
 
 /// Bytes of memory that are the process's own.
@@ -186,6 +332,59 @@ mod tests {
             assert!(memory().is_some_and(|bytes| bytes > 0));
             assert!(files_max() < u64::MAX);
         }
-        assert_eq!(share(u64::MAX, u64::MAX), 0);
+        assert_eq!(Shares::of_process(u64::MAX, u64::MAX).largest(), 0);
+        assert!(Shares::of_process(1, u64::MAX).largest() >= 100);
+    }
+
+    #[test]
+    fn the_largest_share_counts_and_a_slow_store_refuses_nobody() {
+        let second = Duration::from_secs(1);
+        let (none, some) = ((Duration::ZERO, second), (second / 2, second));
+        let shares = |run_queue, store| {
+            let shares = Shares {
+                memory: 40,
+                files: 30,
+                ..Shares::default()
+            };
+            shares.and_waits(run_queue, store).largest()
+        };
+        assert_eq!(shares(none, none), 40);
+        assert_eq!(shares(some, none), 50);
+        assert_eq!(shares(none, some), 50);
+        assert_eq!(shares((2 * second, second), none), 200);
+        let stuck = shares(none, (100 * second, second));
+        assert_eq!(Level::at(stuck), Level::Tight);
+    }
+
+    #[test]
+    fn only_a_queue_that_stands_counts() {
+        let start = Instant::now();
+        let at = |look: u64| start + Duration::from_millis(100 * look);
+        let sent = std::cell::RefCell::new(Vec::new());
+        let send = |thread, waited| sent.borrow_mut().push((thread, waited));
+        let mut queue = RunQueue::new(2, start);
+        // The first thread runs what it is sent at once, the second nothing any more.
+        for look in 0..10 {
+            queue.look(at(look), send);
+            for (thread, waited) in sent.borrow_mut().drain(..) {
+                let waited: Waited = waited;
+                if thread == 0 {
+                    waited.ran(Duration::from_micros(5));
+                }
+            }
+        }
+        // Of ten looks the first saw the second thread wait for nothing.
+        assert_eq!(queue.look(at(10), send), Duration::from_millis(100));
+        assert_eq!(queue.look(at(30), send), Duration::from_millis(200));
+
+        // A thread that is held up once, for long.
+        let mut queue = RunQueue::new(1, start);
+        for look in 0..30 {
+            let waits = if look == 15 { 5_000 } else { 1 };
+            let waited = queue.look(at(look), |_, waited| {
+                waited.ran(Duration::from_millis(waits));
+            });
+            assert!(waited <= Duration::from_millis(1), "{look}");
+        }
     }
 }

@@ -23,6 +23,8 @@ use serde_json::{Map, Value};
 use crate::alarm::Alarm;
 use crate::downstream::{Downstream, Turn};
 use crate::http::body::Cap;
+use crate::http1;
+use crate::overload::Level;
 use crate::route::Authority;
 use crate::slots;
 
@@ -37,6 +39,8 @@ pub(crate) struct Recording {
     record: Option<Record>,
     /// Whether IP policies refused it.
     is_blocked: bool,
+    /// Whether something was left out of its event.
+    is_trimmed: bool,
     /// Entries of log actions.
     logs: Vec<Map<String, Value>>,
     sent: Sent,
@@ -44,6 +48,8 @@ pub(crate) struct Recording {
     received: Option<Arc<AtomicU64>>,
     /// Set when the request's body is longer than it may be.
     is_over: Option<Arc<AtomicBool>>,
+    /// HTTP/2: set when the client broke the request's body off.
+    is_cut: Option<Arc<AtomicBool>>,
     /// HTTP/2: what the request's head holds of its connection's allowance.
     header_bytes: usize,
     /// Whether the client has yet to take what was handed over.
@@ -94,10 +100,12 @@ impl Recording {
             is_http1: version != Version::HTTP_2,
             record: None,
             is_blocked: false,
+            is_trimmed: false,
             logs: Vec::new(),
             sent: Sent::default(),
             received: None,
             is_over: None,
+            is_cut: None,
             header_bytes: 0,
             is_waiting: false,
             is_answered: false,
@@ -155,13 +163,29 @@ impl Recording {
         } else {
             Cookies::Joined
         };
-        record.set_headers(
-            slots::http::REQUEST_HEADERS,
-            &self.down.rules.header_rules,
-            cookies,
-            host.into_iter().chain(lines(&parts.headers)),
-        );
+        if !(record.wants(slots::http::REQUEST_HEADERS) && self.is_trimmed()) {
+            record.set_headers(
+                slots::http::REQUEST_HEADERS,
+                &self.down.rules.header_rules,
+                cookies,
+                host.into_iter().chain(lines(&parts.headers)),
+            );
+        }
         self.record = Some(record);
+    }
+
+    /// Whether its event goes without header maps and logs, for want of room.
+    fn is_trimmed(&mut self) -> bool {
+        if !self.is_trimmed && self.down.edge.level() >= Level::Tight {
+            self.is_trimmed = true;
+            self.down.edge.meters.events_trimmed.up();
+        }
+        self.is_trimmed
+    }
+
+    fn wants<T>(&self, slot: Slot<T>) -> bool {
+        let record = self.record.as_ref();
+        record.is_some_and(|record| record.wants(slot))
     }
 
     /// Sets a field of the event, if it makes one.
@@ -181,11 +205,7 @@ impl Recording {
 
     /// Keeps an entry of the event's log.
     pub(crate) fn log(&mut self, entry: Map<String, Value>) {
-        if self
-            .record
-            .as_ref()
-            .is_some_and(|record| record.wants(slots::http::POLICY_LOGS))
-        {
+        if self.wants(slots::http::POLICY_LOGS) && !self.is_trimmed() {
             push_log(&mut self.logs, entry);
         }
     }
@@ -236,6 +256,17 @@ impl Recording {
         is_over.is_some_and(|is_over| is_over.load(Ordering::Acquire))
     }
 
+    /// Where an HTTP/2 client is noted to have broken its request off. On HTTP/1 the connection itself sees that.
+    pub(crate) fn cut(&mut self) -> Option<Arc<AtomicBool>> {
+        (!self.is_http1).then(|| Arc::clone(self.is_cut.get_or_insert_default()))
+    }
+
+    /// Whether it has.
+    pub(crate) fn is_cut(&self) -> bool {
+        let is_cut = self.is_cut.as_ref();
+        is_cut.is_some_and(|is_cut| is_cut.load(Ordering::Acquire))
+    }
+
     /// Takes the head of an HTTP/2 request into its connection's allowance. False when there is no
     /// room for it beside the requests that are open.
     pub(crate) fn hold_head(&mut self, parts: &request::Parts) -> bool {
@@ -249,30 +280,33 @@ impl Recording {
         self.down.header_bytes.fetch_add(bytes, Ordering::AcqRel) + bytes <= HEADER_BYTES_MAX
     }
 
+    /// Whether there is a way for answers before the answer: our library of HTTP/2 has none.
+    pub(crate) fn takes_interim(&self) -> bool {
+        self.is_http1
+    }
+
     /// Notes the final head of the answer.
     pub(crate) fn answer(&mut self, status: StatusCode, headers: &HeaderMap) {
+        let is_trimmed = self.wants(slots::http::RESPONSE_HEADERS) && self.is_trimmed();
         let Some(record) = &mut self.record else {
             return;
         };
         record.set(slots::http::STATUS_CODE, i32::from(status.as_u16()));
-        record.set_headers(
-            slots::http::RESPONSE_HEADERS,
-            &self.down.rules.header_rules,
-            Cookies::AsReceived,
-            lines(headers),
-        );
+        if !is_trimmed {
+            record.set_headers(
+                slots::http::RESPONSE_HEADERS,
+                &self.down.rules.header_rules,
+                Cookies::AsReceived,
+                lines(headers),
+            );
+        }
         if self.is_http1 {
-            let reason = status.canonical_reason().unwrap_or("<none>");
-            let fields: usize = headers
-                .iter()
-                .map(|(name, value)| name.as_str().len() + value.len() + 4)
-                .sum();
-            self.sent.head = ("HTTP/1.1 200 \r\n\r\n".len() + reason.len() + fields) as u64;
+            self.sent.head = http1::answer_length(status, headers) as u64;
             self.sent.begins = self.down.handed_out();
         }
     }
 
-    /// Notes whether a part of the answer waits for the client. On HTTP/1 the guard sees that.
+    /// Notes whether a part of the answer waits for the client. On HTTP/1 the connection itself sees that.
     pub(crate) fn waits(&mut self, is_waiting: bool) {
         if self.is_http1 || self.is_waiting == is_waiting {
             return;
@@ -280,6 +314,8 @@ impl Recording {
         self.is_waiting = is_waiting;
         if is_waiting {
             self.down.waiting.fetch_add(1, Ordering::AcqRel);
+            // Whoever watches for a client that takes nothing looks from now on.
+            self.down.driver.wake();
         } else {
             self.down.waiting.fetch_sub(1, Ordering::AcqRel);
         }
@@ -293,6 +329,11 @@ impl Recording {
             let digits = u64::from((usize::BITS - bytes.leading_zeros()).div_ceil(4));
             self.sent.chunking = self.sent.chunking.saturating_add(digits + 4);
         }
+    }
+
+    /// Of what was counted, so many bytes were not handed over.
+    pub(crate) fn unsent(&mut self, bytes: usize) {
+        self.sent.payload = self.sent.payload.saturating_sub(bytes as u64);
     }
 
     /// Notes how the answer's body is encoded.
@@ -432,7 +473,13 @@ pub(crate) fn connection_closed(
     if let Some(decision) = down.decision() {
         record.set(slots::tcp::IP_POLICY_DECISION, decision);
     }
-    down.with_logs(|logs| record.set(slots::tcp::POLICY_LOGS, logs));
+    down.with_logs(|logs| {
+        if down.edge.level() < Level::Tight {
+            record.set(slots::tcp::POLICY_LOGS, logs);
+        } else if !logs.is_empty() && record.wants(slots::tcp::POLICY_LOGS) {
+            down.edge.meters.events_trimmed.up();
+        }
+    });
     record.complete(at);
     down.edge.recorder.offer(record);
 }

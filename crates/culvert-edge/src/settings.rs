@@ -13,6 +13,7 @@ use rustls_pki_types::CertificateDer;
 
 use crate::inherited::Inherited;
 use crate::listener::Kind;
+use crate::overload::WriteDelay;
 use crate::route::Hosts;
 use crate::tls::Presented;
 use crate::upstream::{Dial, Dialer, Reach};
@@ -40,6 +41,8 @@ pub struct Settings {
     pub upstream_roots: Vec<CertificateDer<'static>>,
     /// Certificates with their keys beside those of snapshots, by the names they are presented for.
     pub certificates: Vec<(Vec<HostName>, Arc<CertifiedKey>)>,
+    /// Tells how long the store takes to write, if there is one.
+    pub write_delay: Option<WriteDelay>,
     /// Who opens streams to agents. Without one, endpoints of agents are offline.
     pub agents: Option<Arc<dyn Dial>>,
     /// Where traffic policies get their randomness.
@@ -82,6 +85,7 @@ impl Default for Settings {
             allow_networks: Vec::new(),
             upstream_roots: Vec::new(),
             certificates: Vec::new(),
+            write_delay: None,
             agents: None,
             entropy: Arc::new(OsEntropy),
             refuses_undecided: false,
@@ -178,6 +182,10 @@ impl Settings {
 pub struct Limits {
     /// Memory of the process at which the edge is full. At 70, 85 and 95 percent it sheds load.
     pub memory_bytes: u64,
+    /// How long tasks of the edge may wait before they run; at 70, 85 and 95 percent it sheds load.
+    pub run_queue: Duration,
+    /// How long a write to the store may take; at 70 and 85 percent the edge sheds load.
+    pub store_write: Duration,
     /// Connections open at once.
     pub connections: usize,
     /// Of them, from one address, or from one /64 of IPv6.
@@ -228,6 +236,8 @@ impl Default for Limits {
         let seconds = Duration::from_secs;
         Self {
             memory_bytes: 512 << 20,
+            run_queue: seconds(1),
+            store_write: seconds(10),
             connections: 16_384,
             connections_per_source: 1_024,
             handshakes: 256,

@@ -6,10 +6,22 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::downstream::Downstream;
+
+/// When nothing has moved for so long, the system looks whether the other side is still there.
+const PROBE_AFTER: Duration = Duration::from_secs(60);
+
+/// Has the system look, for a connection that may be silent for long.
+pub(crate) fn probe(tcp: &TcpStream) {
+    let probes = TcpKeepalive::new().with_time(PROBE_AFTER);
+    if let Err(error) = SockRef::from(tcp).set_tcp_keepalive(&probes) {
+        tracing::debug!(%error, "a silent connection is not probed");
+    }
+}
 
 /// A client's TCP socket. Counts the bytes that pass, and notes the moment it is dropped, whoever
 /// drops it: the connection's end hangs on that and on nothing else.
@@ -31,9 +43,14 @@ impl Counted {
         }
     }
 
+    /// See [`probe`].
+    pub(crate) fn probe(&self) {
+        probe(&self.tcp);
+    }
+
     /// Closes it without a farewell: what was sent may be lost, and the client sees a reset.
     pub(crate) fn reset(self) {
-        let linger = socket2::SockRef::from(&self.tcp).set_linger(Some(Duration::ZERO));
+        let linger = SockRef::from(&self.tcp).set_linger(Some(Duration::ZERO));
         if let Err(error) = linger {
             tracing::debug!(%error, "a connection is closed in the ordinary way");
         }
@@ -180,6 +197,16 @@ pub(crate) enum Wire {
     Tls(Box<tokio_rustls::server::TlsStream<Replay>>),
 }
 
+impl Wire {
+    /// See [`probe`].
+    pub(crate) fn probe(&self) {
+        match self {
+            Self::Plain(socket) => socket.probe(),
+            Self::Tls(stream) => stream.get_ref().0.socket.probe(),
+        }
+    }
+}
+
 macro_rules! on_wire {
     ($wire:expr, $io:ident => $call:expr) => {
         match $wire.get_mut() {
@@ -235,5 +262,24 @@ impl AsyncWrite for Wire {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         on_wire!(self, io => io.poll_shutdown(cx))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn silent_connections_are_probed_after_a_minute() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let tcp = TcpStream::connect(listener.local_addr().unwrap());
+        let tcp = tcp.await.unwrap();
+        let socket = SockRef::from(&tcp);
+        assert!(!socket.keepalive().unwrap());
+        probe(&tcp);
+        assert!(socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), PROBE_AFTER);
     }
 }

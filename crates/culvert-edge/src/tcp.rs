@@ -17,8 +17,8 @@ use crate::alarm::Alarm;
 use crate::downstream::Downstream;
 use crate::edge::Phase;
 use crate::http::upgrade::Tunnel;
+use crate::http1::Inbound;
 use crate::snapshot::Member;
-use crate::socket::Wire;
 
 /// Serves a connection to a TCP or TLS endpoint: `ahead` was read from it already. Where the endpoint
 /// shares its address with others, they are tried when its upstream takes no connection.
@@ -33,6 +33,7 @@ pub(crate) async fn endpoint<S>(
     for pool in member.pool.iter().chain(&member.stand_ins) {
         match pool.dial(down).await {
             Ok(mut wire) => {
+                wire.probe();
                 if wire.write_all(ahead).await.is_ok() {
                     relay(&mut socket, &mut wire, down).await;
                 }
@@ -47,7 +48,7 @@ pub(crate) async fn endpoint<S>(
 
 /// Passes bytes of an upgraded connection: `early` came from the client ahead of the 101.
 pub(crate) async fn tunnel(
-    client: &mut Wire,
+    client: &mut Inbound,
     early: &[u8],
     tunnel: Tunnel,
     down: &Arc<Downstream>,
@@ -57,6 +58,8 @@ pub(crate) async fn tunnel(
         early: late,
         recording,
     } = tunnel;
+    client.probe();
+    upstream.probe();
     let begun: io::Result<()> = async {
         client.write_all(&late).await?;
         upstream.write_all(early).await
@@ -76,6 +79,7 @@ pub(crate) async fn stream(client: OnUpgrade, tunnel: Tunnel) {
         recording,
     } = tunnel;
     if let Ok(client) = client.await {
+        upstream.probe();
         let mut client = TokioIo::new(client);
         let idle = recording.down().rules.limits.tunnel_idle;
         let mut upstream = Moving {

@@ -1,7 +1,8 @@
 //! The client of an authority: each method is one step of an order, and can be taken again.
 
 use std::fmt;
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -11,13 +12,16 @@ use instant_acme::{
     Account, AuthorizationStatus, ChallengeStatus, ChallengeType, Error, Identifier, Key, NewOrder,
     OrderStatus, Problem,
 };
-use rustls::ClientConfig;
+use ipnet::IpNet;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio::sync::Mutex;
 
 use super::https::Https;
 use super::{Blame, Challenge, ChallengeKind, DnsHook, Failure, Order, OrderState};
-use crate::upstream::trusted_roots;
+use crate::upstream::{Dialer, Reach};
+
+/// To connect to an authority, TLS and all.
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 
 /// Which authority, and how it is spoken with.
 #[derive(Clone, Debug)]
@@ -28,6 +32,10 @@ pub struct AcmeSettings {
     pub contact: Option<String>,
     /// Roots its own server is certified by, besides the system's.
     pub roots: Vec<CertificateDer<'static>>,
+    /// Networks it may be in although their addresses are not public.
+    pub allow_networks: Vec<IpNet>,
+    /// Where we listen ourselves, and it is not.
+    pub own: Vec<SocketAddr>,
     /// Writes TXT records; without it no wildcard gets a certificate.
     pub dns_hook: Option<DnsHook>,
 }
@@ -52,15 +60,10 @@ impl Acme {
     /// A client. Nothing is asked yet.
     pub fn new(settings: AcmeSettings) -> Result<Self, Fault> {
         let failed = |error| Fault::new("reading the roots of the certificate authority", error);
-        let roots = trusted_roots(&settings.roots).map_err(failed)?;
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(failed)?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+        let reach = Reach::new(false, &settings.allow_networks);
+        let dialer = Dialer::new(&settings.roots, CONNECT_WITHIN, reach).map_err(failed)?;
         Ok(Self {
-            https: Https::new(config),
+            https: Https::new(dialer.to_public(settings.own.iter().copied())),
             settings,
             account: Mutex::new(None),
         })

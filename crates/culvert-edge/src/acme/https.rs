@@ -1,23 +1,22 @@
 //! HTTPS towards an authority: one request on a connection of its own, with a limit on everything.
+//!
+//! The operator names the directory, and the directory names everything else: no request goes to an
+//! address that is not public unless the operator allows it.
 
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{HOST, HeaderValue, RETRY_AFTER};
-use http::uri::Scheme;
-use http::{Request, Response, Uri};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use http::header::RETRY_AFTER;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
-use rustls::ClientConfig;
-use rustls_pki_types::ServerName;
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
+use url::Url;
 
+use crate::documents::{self, Cause};
 use crate::downstream::lock;
+use crate::upstream::Dialer;
 
 /// From the first packet to the last byte of the answer.
 const REQUEST_WITHIN: Duration = Duration::from_secs(30);
@@ -26,20 +25,18 @@ const ANSWER_BYTES_MAX: usize = 1 << 20;
 /// Longest wait an authority may ask for.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 3600);
 
-type Cause = Box<dyn std::error::Error + Send + Sync>;
-
 /// Sends requests. Clones share what was last heard of waiting.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(super) struct Https {
-    connector: TlsConnector,
+    dialer: Dialer,
     /// What the last answer that was a refusal asked for.
     retry_after: Arc<Mutex<Option<Duration>>>,
 }
 
 impl Https {
-    pub(super) fn new(config: ClientConfig) -> Self {
+    pub(super) fn new(dialer: Dialer) -> Self {
         Self {
-            connector: TlsConnector::from(Arc::new(config)),
+            dialer,
             retry_after: Arc::default(),
         }
     }
@@ -68,7 +65,7 @@ impl HttpClient for Https {
         let this = self.clone();
         Box::pin(async move {
             let host = request.uri().host().unwrap_or_default().to_owned();
-            let answered = tokio::time::timeout(REQUEST_WITHIN, exchange(&this.connector, request));
+            let answered = tokio::time::timeout(REQUEST_WITHIN, exchange(&this.dialer, request));
             let answer = match answered.await {
                 Ok(answer) => answer.map_err(|cause| format!("asking {host}: {cause}")),
                 Err(_) => Err(format!("asking {host}: it does not answer in time")),
@@ -81,35 +78,84 @@ impl HttpClient for Https {
 }
 
 async fn exchange(
-    connector: &TlsConnector,
-    mut request: Request<BodyWrapper<Bytes>>,
+    dialer: &Dialer,
+    request: Request<BodyWrapper<Bytes>>,
 ) -> Result<Response<Bytes>, Cause> {
-    let uri = request.uri().clone();
-    if uri.scheme() != Some(&Scheme::HTTPS) {
+    let (parts, body) = request.into_parts();
+    let url = Url::parse(&parts.uri.to_string())?;
+    if url.scheme() != "https" {
         return Err("only https is spoken with an authority".into());
     }
-    let authority = uri.authority().ok_or("the address names no host")?;
-    let host = authority.host();
-    let plain = host.trim_start_matches('[').trim_end_matches(']');
-    let name = ServerName::try_from(plain.to_owned())?;
-    let tcp = TcpStream::connect((plain, authority.port_u16().unwrap_or(443))).await?;
-    let tls = connector.connect(name, tcp).await?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(tls)).await?;
+    let body = body.collect().await?.to_bytes();
+    let (method, headers) = (parts.method, parts.headers);
+    let answer = documents::answer(dialer, method, &url, headers, body, ANSWER_BYTES_MAX);
+    let (head, body) = answer.await?;
+    Ok(Response::from_parts(head, body))
+}
 
-    let target = uri.path_and_query().map_or("/", |target| target.as_str());
-    *request.uri_mut() = Uri::try_from(target)?;
-    let host = HeaderValue::from_str(authority.as_str())?;
-    request.headers_mut().insert(HOST, host);
-    let answer = async {
-        let (parts, body) = sender.send_request(request).await?.into_parts();
-        let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await?;
-        Ok::<_, Cause>(Response::from_parts(parts, body.to_bytes()))
-    };
-    let (mut answer, mut connection) = (pin!(answer), pin!(connection));
-    tokio::select! {
-        biased;
-        answer = &mut answer => answer,
-        // What it ended with is told to the one who waits for the answer.
-        _ = &mut connection => answer.await,
+#[cfg(test)]
+mod tests {
+    use ipnet::IpNet;
+    use tokio::io::AsyncReadExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::upstream::Reach;
+
+    /// What comes of asking a place, from where these networks are allowed.
+    async fn ask(url: &str, networks: &[IpNet], own: &TcpListener) -> String {
+        let reach = Reach::new(true, networks);
+        let dialer = Dialer::new(&[], Duration::from_secs(5), reach).unwrap();
+        let dialer = dialer.to_public([own.local_addr().unwrap()]);
+        let request = Request::get(url).body(BodyWrapper::from(Vec::new()));
+        match Https::new(dialer).request(request.unwrap()).await {
+            Ok(_) => String::new(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[tokio::test]
+    async fn only_what_is_public_or_allowed_is_asked() {
+        let everywhere = ["0.0.0.0/0", "::/0"].map(|network| network.parse().unwrap());
+        let authority = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let own = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = authority.local_addr().unwrap().port();
+        for host in [
+            "127.0.0.1",
+            "localhost",
+            "[::1]",
+            "[::ffff:127.0.0.1]",
+            "2130706433",
+            "0x7f.1",
+            "10.0.0.1",
+            "169.254.169.254",
+        ] {
+            let why = ask(&format!("https://{host}:{port}/dir"), &[], &own).await;
+            assert!(why.contains("the address is private"), "{host}: {why}");
+        }
+        for host in [
+            "169.254.169.254",
+            "169.254.170.2",
+            "100.100.100.200",
+            "[fd00:ec2::254]",
+        ] {
+            let why = ask(&format!("https://{host}/dir"), &everywhere, &own).await;
+            assert!(why.contains("the address is private"), "{host}: {why}");
+        }
+        let at_own = format!("https://{}/dir", own.local_addr().unwrap());
+        let why = ask(&at_own, &everywhere, &own).await;
+        assert!(why.contains("a listener of this server"), "{why}");
+        let in_clear = ask(&format!("http://127.0.0.1:{port}/"), &everywhere, &own).await;
+        assert!(in_clear.contains("only https"), "{in_clear}");
+
+        // Nobody was asked so far. Who is allowed is, and hears a client of TLS.
+        let allowed = ["127.0.0.1/32".parse().unwrap()];
+        let url = format!("https://127.0.0.1:{port}/dir");
+        let answering = async {
+            let (mut tcp, _) = authority.accept().await.unwrap();
+            assert_eq!(tcp.read_u8().await.unwrap(), 22);
+        };
+        let (why, ()) = tokio::join!(ask(&url, &allowed, &own), answering);
+        assert!(why.contains("TLS handshake"), "{why}");
     }
 }

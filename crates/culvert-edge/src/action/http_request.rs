@@ -404,6 +404,10 @@ fn follow(call: &mut Call, called: &Called) -> bool {
         .and_then(|url| parse(url.as_str()))
         .filter(|url| url.as_str().len() <= URL_BYTES_MAX);
     let Some(url) = place else { return false };
+    // Who is outside does not choose what is asked inside.
+    if whom(&call.url) == Some(Whom::Public) && whom(&url) != Some(Whom::Public) {
+        return false;
+    }
     if url.origin() != call.url.origin() {
         // What was meant for one is not told to another.
         call.headers.remove(AUTHORIZATION);

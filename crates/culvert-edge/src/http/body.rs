@@ -12,7 +12,6 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
-use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -20,8 +19,10 @@ use tokio::time::Instant;
 
 use crate::http::coding::Encoded;
 use crate::http::fields;
-use crate::http::framing::Violation;
 use crate::http::reply::Problem;
+use crate::http::unsent;
+use crate::http::upgrade::Tunnel;
+use crate::http1::{InboundBody, OutboundError, Violation};
 use crate::recording::Recording;
 use crate::upstream::Lease;
 
@@ -34,6 +35,8 @@ pub(crate) struct RequestBody {
     source: Upload,
     received: Option<Arc<AtomicU64>>,
     cap: Option<Cap>,
+    /// Set when the client breaks it off.
+    is_cut: Option<Arc<AtomicBool>>,
 }
 
 /// How much of a body may still come, and whether more came.
@@ -46,8 +49,8 @@ pub(crate) struct Cap {
 /// Why a request's body broke off.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UploadError {
-    #[error("the client broke off: {0}")]
-    Client(#[from] hyper::Error),
+    #[error("the client broke off")]
+    Client,
     #[error("the request's body is too long")]
     TooLong,
 }
@@ -57,8 +60,10 @@ pub(crate) enum UploadError {
 pub(crate) enum Upload {
     /// Nowhere: there is none, or it has ended.
     None,
-    /// The client.
-    Client(Incoming),
+    /// A client that speaks HTTP/1.
+    Http1(Box<InboundBody>),
+    /// A client that speaks HTTP/2.
+    Http2(Incoming),
     /// Here: it was read before.
     Held(Box<Held>),
 }
@@ -113,11 +118,56 @@ fn take_room(
 }
 
 impl Upload {
+    /// A stream's.
     pub(crate) fn of(incoming: Incoming) -> Self {
         if incoming.is_end_stream() {
             Self::None
         } else {
-            Self::Client(incoming)
+            Self::Http2(incoming)
+        }
+    }
+
+    /// The next part.
+    pub(crate) fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
+        match self {
+            Self::None => Poll::Ready(None),
+            Self::Http1(inbound) => inbound.poll_frame(cx).map_err(|_| UploadError::Client),
+            Self::Http2(incoming) => Pin::new(incoming)
+                .poll_frame(cx)
+                .map_err(|_| UploadError::Client),
+            Self::Held(held) => {
+                if !held.bytes.is_empty() {
+                    let data = std::mem::take(&mut held.bytes);
+                    return Poll::Ready(Some(Ok(Frame::data(data))));
+                }
+                let trailers = held.trailers.take();
+                Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))))
+            }
+        }
+    }
+
+    /// Whether nothing more is to come.
+    pub(crate) fn is_ended(&self) -> bool {
+        match self {
+            Self::None => true,
+            Self::Http1(inbound) => inbound.is_ended(),
+            Self::Http2(incoming) => incoming.is_end_stream(),
+            Self::Held(held) => held.bytes.is_empty() && held.trailers.is_none(),
+        }
+    }
+
+    /// Bytes that are to come.
+    pub(crate) fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::None => SizeHint::with_exact(0),
+            Self::Http1(inbound) => inbound.size_hint(),
+            Self::Http2(incoming) => incoming.size_hint(),
+            // Before trailers a length could not be told.
+            Self::Held(held) if held.trailers.is_some() => SizeHint::default(),
+            Self::Held(held) => SizeHint::with_exact(held.bytes.len() as u64),
         }
     }
 
@@ -152,7 +202,7 @@ impl Upload {
                     Ok(bytes)
                 };
             }
-            Self::Client(incoming) => incoming,
+            incoming => incoming,
         };
         if incoming.size_hint().lower() > bytes_max as u64 {
             return Err(NotHeld::TooLong);
@@ -184,13 +234,13 @@ impl Upload {
 impl Held {
     async fn read(
         &mut self,
-        incoming: &mut Incoming,
+        incoming: &mut Upload,
         bytes_max: usize,
         room: &Arc<Semaphore>,
         received: Option<&AtomicU64>,
     ) -> Result<(), NotHeld> {
         let mut whole = BytesMut::new();
-        while let Some(frame) = incoming.frame().await {
+        while let Some(frame) = poll_fn(|cx| incoming.poll_frame(cx)).await {
             let frame = frame.map_err(|_| NotHeld::Broken)?;
             let data = match frame.into_data() {
                 Ok(data) => data,
@@ -219,6 +269,7 @@ impl RequestBody {
             source: Upload::None,
             received: None,
             cap: None,
+            is_cut: None,
         }
     }
 
@@ -228,7 +279,13 @@ impl RequestBody {
             source,
             received,
             cap,
+            is_cut: None,
         }
+    }
+
+    /// Says in `is_cut` when the client breaks it off.
+    pub(crate) fn cut(self, is_cut: Option<Arc<AtomicBool>>) -> Self {
+        Self { is_cut, ..self }
     }
 }
 
@@ -241,22 +298,7 @@ impl Body for RequestBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
         let this = &mut *self;
-        let incoming = match &mut this.source {
-            Upload::None => return Poll::Ready(None),
-            Upload::Client(incoming) => incoming,
-            Upload::Held(held) => {
-                if !held.bytes.is_empty() {
-                    let data = std::mem::take(&mut held.bytes);
-                    return Poll::Ready(Some(Ok(Frame::data(data))));
-                }
-                let trailers = held.trailers.take().map(|mut trailers| {
-                    fields::strip_trailers(&mut trailers);
-                    Ok(Frame::trailers(trailers))
-                });
-                return Poll::Ready(trailers);
-            }
-        };
-        match Pin::new(incoming).poll_frame(cx) {
+        match this.source.poll_frame(cx) {
             Poll::Ready(Some(Ok(mut frame))) => {
                 if let (Some(data), Some(received)) = (frame.data_ref(), &this.received) {
                     received.fetch_add(data.len() as u64, Ordering::Relaxed);
@@ -275,26 +317,22 @@ impl Body for RequestBody {
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
-            other => other.map_err(UploadError::from),
+            Poll::Ready(Some(Err(error))) => {
+                if let Some(is_cut) = &this.is_cut {
+                    is_cut.store(true, Ordering::Release);
+                }
+                Poll::Ready(Some(Err(error)))
+            }
+            other => other,
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.source {
-            Upload::None => true,
-            Upload::Client(incoming) => incoming.is_end_stream(),
-            Upload::Held(held) => held.bytes.is_empty() && held.trailers.is_none(),
-        }
+        self.source.is_ended()
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.source {
-            Upload::None => SizeHint::with_exact(0),
-            Upload::Client(incoming) => incoming.size_hint(),
-            // Before trailers a length could not be told.
-            Upload::Held(held) if held.trailers.is_some() => SizeHint::default(),
-            Upload::Held(held) => SizeHint::with_exact(held.bytes.len() as u64),
-        }
+        self.source.size_hint()
     }
 }
 
@@ -302,7 +340,9 @@ impl Body for RequestBody {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BodyError {
     #[error("the upstream broke off: {0}")]
-    Upstream(#[from] hyper::Error),
+    Http1(#[from] OutboundError),
+    #[error("the upstream broke off: {0}")]
+    Http2(#[from] hyper::Error),
     #[error("the upstream sent nothing for too long")]
     Stalled,
     #[error("the body cannot be encoded: {0}")]
@@ -322,6 +362,8 @@ pub(crate) struct ResponseBody {
     failed: Option<BodyError>,
     /// `None` when the exchange goes on elsewhere: after an upgrade.
     recording: Option<Recording>,
+    /// What an HTTP/1 connection becomes with this answer.
+    tunnel: Option<Box<Tunnel>>,
 }
 
 /// Where an answer's body comes from.
@@ -337,7 +379,7 @@ pub(crate) enum Source {
         _room: Option<OwnedSemaphorePermit>,
     },
     /// An HTTP/1 upstream, with the connection that carries it.
-    Http1(Incoming, Lease),
+    Http1(Lease),
     /// An HTTP/2 upstream.
     Http2(Incoming),
     /// The same, with a stream that is to become something else: nothing before that.
@@ -355,12 +397,15 @@ impl ResponseBody {
             stalled: None,
             failed: None,
             recording: Some(recording),
+            tunnel: None,
         }
     }
 
-    /// The body of a 101, whose exchange goes on as a tunnel.
-    pub(crate) fn of_upgrade() -> Self {
+    /// The body of a 101, whose exchange goes on as a tunnel: in the connection's place, if not as a
+    /// stream of it.
+    pub(crate) fn of_upgrade(tunnel: Option<Box<Tunnel>>) -> Self {
         Self {
+            tunnel,
             source: Source::None,
             is_chunked: false,
             stall: Duration::MAX,
@@ -368,6 +413,11 @@ impl ResponseBody {
             failed: None,
             recording: None,
         }
+    }
+
+    /// What the connection becomes behind this answer, if it does.
+    pub(crate) fn take_tunnel(&mut self) -> Option<Box<Tunnel>> {
+        self.tunnel.take()
     }
 
     /// Speaks to the exchange's recording, if it is here.
@@ -390,27 +440,17 @@ impl Source {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let frame = match self {
-            Self::None | Self::Stream(_) => return Poll::Ready(None),
+        match self {
+            Self::None | Self::Stream(_) => Poll::Ready(None),
             Self::Edge(bytes) | Self::Held { bytes, .. } => {
                 let bytes = std::mem::take(bytes);
                 *self = Self::None;
-                return Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))));
+                Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))))
             }
-            Self::Http1(incoming, lease) => {
-                // Asking first tells the connection that there is room.
-                match Pin::new(&mut *incoming).poll_frame(cx) {
-                    Poll::Ready(frame) => Poll::Ready(frame),
-                    Poll::Pending => {
-                        lease.drive(cx);
-                        Pin::new(incoming).poll_frame(cx)
-                    }
-                }
-            }
-            Self::Http2(incoming) => Pin::new(incoming).poll_frame(cx),
-            Self::Encoded(encoded) => return encoded.poll(cx),
-        };
-        frame.map_err(BodyError::from)
+            Self::Http1(lease) => lease.poll_frame(cx).map_err(BodyError::from),
+            Self::Http2(incoming) => Pin::new(incoming).poll_frame(cx).map_err(BodyError::from),
+            Self::Encoded(encoded) => encoded.poll(cx),
+        }
     }
 
     /// The whole body, without trailers, and the `room` it takes, a permit for each byte.
@@ -448,7 +488,7 @@ impl Source {
     /// The upstream's part is complete.
     pub(crate) fn end(&mut self, cx: &mut Context<'_>) {
         match std::mem::replace(self, Self::None) {
-            Self::Http1(_, lease) => lease.give_back(cx),
+            Self::Http1(lease) => lease.give_back(cx),
             Self::Encoded(mut encoded) => encoded.end(cx),
             _ => {}
         }
@@ -459,7 +499,8 @@ impl Source {
         match self {
             Self::None | Self::Stream(_) => true,
             Self::Edge(bytes) | Self::Held { bytes, .. } => bytes.is_empty(),
-            Self::Http1(incoming, _) | Self::Http2(incoming) => incoming.is_end_stream(),
+            Self::Http1(lease) => lease.is_spent(),
+            Self::Http2(incoming) => incoming.is_end_stream(),
             Self::Encoded(encoded) => encoded.is_ended(),
         }
     }
@@ -470,7 +511,8 @@ impl Source {
             Self::Edge(bytes) | Self::Held { bytes, .. } => {
                 SizeHint::with_exact(bytes.len() as u64)
             }
-            Self::Http1(incoming, _) | Self::Http2(incoming) => incoming.size_hint(),
+            Self::Http1(lease) => lease.size_hint(),
+            Self::Http2(incoming) => incoming.size_hint(),
             Self::Encoded(_) => SizeHint::default(),
         }
     }
@@ -513,8 +555,8 @@ impl Body for ResponseBody {
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(error))) => {
-                // The library forgets what it has not sent when a body fails. Having to wait once,
-                // it sends first.
+                // The library of HTTP/2 forgets what it has not sent when a body fails. Having to wait
+                // once, it sends first.
                 this.failed = Some(error);
                 cx.waker().wake_by_ref();
                 Poll::Pending
@@ -540,6 +582,12 @@ impl Body for ResponseBody {
 
     fn size_hint(&self) -> SizeHint {
         self.source.size_hint()
+    }
+}
+
+impl unsent::Source for ResponseBody {
+    fn left_over(&mut self, bytes: usize) {
+        self.recorded(|recording| recording.unsent(bytes));
     }
 }
 

@@ -13,20 +13,18 @@ use http::header::{
 };
 use http::{Method, Request, Response, StatusCode, Version, request, response};
 use http_body::Body;
-use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
-use crate::downstream::{Broken, Downstream, lock};
+use crate::downstream::{Broken, Downstream};
 use crate::http::body::{RequestBody, ResponseBody, Source, Upload};
 use crate::http::coding::{self, Coding, Encoded};
 use crate::http::fields;
 use crate::http::forward;
-use crate::http::framing::Violation;
 use crate::http::governed::{self, Passage};
 use crate::http::reply::{self, Problem};
-use crate::http::server::TunnelSlot;
 use crate::http::upgrade::{self, Tunnel, Wanted};
+use crate::http1::Violation;
 use crate::login;
 use crate::overload::Level;
 use crate::policy::Edits;
@@ -61,8 +59,7 @@ pub(super) struct Answer {
 /// Answers one request.
 pub(crate) async fn serve(
     down: Arc<Downstream>,
-    tunnel: TunnelSlot,
-    mut request: Request<Incoming>,
+    mut request: Request<Upload>,
 ) -> Result<Response<ResponseBody>, Abandoned> {
     let stream = upgrade::take_stream(&mut request);
     let mut recording = Recording::begin(Arc::clone(&down), request.version());
@@ -89,12 +86,12 @@ pub(crate) async fn serve(
     if body.size_hint().lower() > down.rules.limits.body_bytes {
         return Ok(refuse(recording, Problem::Oversized, &asked));
     }
-    let wanted = upgrade::wanted(&parts, !body.is_end_stream());
+    let wanted = upgrade::wanted(&parts, !body.is_ended());
     let is_governed = member.endpoint.policy.is_some();
     let passage = Passage {
         member,
         parts,
-        body: Upload::of(body),
+        body,
         authority,
         is_prepared: false,
         is_call: false,
@@ -113,8 +110,7 @@ pub(crate) async fn serve(
         };
         sent.unwrap_or_else(|problem| Answer::of(problem, &asked, &down))
     };
-    let ends = (tunnel, stream);
-    Ok(finish(recording, ends, answer, wanted, &asked).await)
+    Ok(finish(recording, stream, answer, wanted, &asked).await)
 }
 
 /// Makes a client's request our own, unless that is done.
@@ -152,11 +148,12 @@ pub(super) fn outgoing(
             parts.uri = target;
         }
     }
-    let (received, cap) = match &body {
-        Upload::Client(_) => (recording.count_received(), recording.cap()),
-        Upload::None | Upload::Held(_) => (None, None),
+    let is_client = matches!(body, Upload::Http1(_) | Upload::Http2(_));
+    let (received, cap, is_cut) = match is_client {
+        true => (recording.count_received(), recording.cap(), recording.cut()),
+        false => (None, None, None),
     };
-    let body = RequestBody::new(body, received, cap);
+    let body = RequestBody::new(body, received, cap).cut(is_cut);
     Request::from_parts(parts, body)
 }
 
@@ -190,6 +187,7 @@ pub(super) async fn forward(
         }
         // Nobody is there to be answered.
         (Err(_), Some(Broken::Left)) => Err(Abandoned),
+        (Err(_), None) if recording.is_cut() => Err(Abandoned),
         (Err(_), Some(Broken::Refused(violation))) => Ok(Err(Problem::Violation(violation))),
         (Err(_), None) if recording.is_over() => Ok(Err(Problem::Oversized)),
         (Err(failure), None) => Ok(Err(problem_of(&failure, down, member))),
@@ -199,14 +197,14 @@ pub(super) async fn forward(
 /// Gives an answer to the client.
 async fn finish(
     recording: Recording,
-    (tunnel, stream): (TunnelSlot, Option<OnUpgrade>),
+    stream: Option<OnUpgrade>,
     answer: Answer,
     wanted: Wanted,
     asked: &Asked,
 ) -> Response<ResponseBody> {
     match (answer.head.status, wanted) {
         (StatusCode::SWITCHING_PROTOCOLS, Wanted::WebSocket(key)) => {
-            switch(recording, &tunnel, answer, &key, asked).await
+            switch(recording, answer, &key, asked).await
         }
         (StatusCode::SWITCHING_PROTOCOLS, Wanted::Stream(key)) => {
             open(recording, stream, answer, &key, asked).await
@@ -413,7 +411,9 @@ fn problem_of(failure: &Failure, down: &Downstream, member: &Member) -> Problem 
         Failure::Dial(DialError::Agent(AgentRefused::Busy)) => Problem::AgentBusy,
         Failure::Dial(_) | Failure::Silent(_) => Problem::Unreachable,
         Failure::Unsuited => Problem::Unsuited,
-        Failure::Broken(_) | Failure::Closed | Failure::Unacceptable(_) => Problem::BadAnswer,
+        Failure::Http1(_) | Failure::Http2(_) | Failure::Closed | Failure::Unacceptable(_) => {
+            Problem::BadAnswer
+        }
     }
 }
 
@@ -455,8 +455,13 @@ fn send(recording: Recording, answer: Answer, asked: &Asked) -> Response<Respons
     }
     let mut body = ResponseBody::new(source, stall, recording);
     if asked.version != Version::HTTP_2 {
-        head.version = Version::HTTP_11;
-        let is_open_ended = !has_none && body.size_hint().exact().is_none();
+        let length = body.size_hint().exact();
+        let is_open_ended = !has_none && length.is_none();
+        if let (Some(length), false) = (length, has_none) {
+            // What an upstream left out because the end of its stream told it.
+            let length = HeaderValue::from(length);
+            head.headers.entry(CONTENT_LENGTH).or_insert(length);
+        }
         if asked.version == Version::HTTP_11 && is_open_ended {
             head.headers
                 .insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
@@ -475,7 +480,6 @@ fn send(recording: Recording, answer: Answer, asked: &Asked) -> Response<Respons
 /// driver.
 async fn switch(
     mut recording: Recording,
-    tunnel: &TunnelSlot,
     answer: Answer,
     key: &HeaderValue,
     asked: &Asked,
@@ -493,12 +497,12 @@ async fn switch(
     parts.headers.remove(CONTENT_LENGTH);
     upgrade::ask(&mut parts.headers);
     recording.answer(parts.status, &parts.headers);
-    *lock(tunnel) = Some(Tunnel {
+    let tunnel = Tunnel {
         upstream,
         early,
         recording,
-    });
-    Response::from_parts(parts, ResponseBody::of_upgrade())
+    };
+    Response::from_parts(parts, ResponseBody::of_upgrade(Some(Box::new(tunnel))))
 }
 
 /// The same for a stream of HTTP/2, which lives in a task of its own.
@@ -530,7 +534,7 @@ async fn open(
         recording,
     };
     down.edge.track(tcp::stream(stream, tunnel));
-    Response::from_parts(parts, ResponseBody::of_upgrade())
+    Response::from_parts(parts, ResponseBody::of_upgrade(None))
 }
 
 /// The upstream's end of an upgraded connection, if its 101 carries the proof.
@@ -540,8 +544,8 @@ async fn upgraded(
     key: &HeaderValue,
 ) -> Option<(UpWire, Bytes)> {
     match source {
-        Source::Http1(_, lease) if upgrade::is_accepted(&parts.headers, key) => {
-            lease.into_upgraded().await
+        Source::Http1(lease) if upgrade::is_accepted(&parts.headers, key) => {
+            Some(lease.into_upgraded())
         }
         Source::Stream(stream) if upgrade::is_accepted(&parts.headers, key) => {
             let stream = TokioIo::new(stream.await.ok()?);

@@ -8,17 +8,18 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
+use http::header::HOST;
 use http::uri::{PathAndQuery, Scheme, Uri};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, Version, response};
+use http::{HeaderValue, Method, Request, StatusCode, Version, response};
 use http_body::Body;
-use hyper::body::Incoming;
 use tokio::time::Instant;
 
 use crate::alarm::Alarm;
 use crate::downstream::Downstream;
 use crate::http::body::{RequestBody, Source};
+use crate::http::fields;
 use crate::http::upgrade;
+use crate::http1;
 use crate::recording::Recording;
 use crate::upstream::{Failure, Heard, Lease, Pool, Sent};
 
@@ -47,13 +48,10 @@ pub(crate) async fn over_http1(
         recording.upstream(true);
         meters.upstream_reused.up();
         match send(&mut lease, recording, &down, request).await? {
-            Sent::Answered(response) => return take(response, lease).await,
-            Sent::Failed(error, _) => return Err(Failure::Broken(error)),
-            Sent::Stale(unsent) => {
-                request = unsent
-                    .map(|unsent| *unsent)
-                    .or(spare)
-                    .ok_or(Failure::Closed)?;
+            Sent::Answered(head) => return Ok(take(head, lease).await),
+            Sent::Failed(error, _) => return Err(error.into()),
+            Sent::Stale => {
+                request = spare.ok_or(Failure::Closed)?;
                 meters.upstream_retries.up();
             }
         }
@@ -78,7 +76,7 @@ pub(crate) async fn over_http1(
             spare,
             next,
         ) {
-            (Sent::Answered(response), ..) => return take(response, lease).await,
+            (Sent::Answered(head), ..) => return Ok(take(head, lease).await),
             // The agent went away with a request that another can serve.
             (Sent::Failed(_, Heard::Nothing), Some(spare), Some(next)) => {
                 meters.upstream_retries.up();
@@ -88,8 +86,8 @@ pub(crate) async fn over_http1(
             (Sent::Failed(error, Heard::Nothing), ..) if is_agents => {
                 return Err(Failure::Silent(error));
             }
-            (Sent::Failed(error, _), ..) => return Err(Failure::Broken(error)),
-            (Sent::Stale(_), ..) => return Err(Failure::Closed),
+            (Sent::Failed(error, _), ..) => return Err(error.into()),
+            (Sent::Stale, ..) => return Err(Failure::Closed),
         }
     }
 }
@@ -147,7 +145,7 @@ pub(crate) async fn over_http2(
                 let is_open = key.is_some() && response.status().is_success();
                 let stream = is_open.then(|| hyper::upgrade::on(&mut response));
                 let (mut parts, incoming) = response.into_parts();
-                acceptable(&parts.headers)?;
+                http1::content_length(&parts.headers).map_err(Failure::Unacceptable)?;
                 if let (Some(stream), Some(key)) = (stream, &key) {
                     upgrade::accept(&mut parts, key);
                     return Ok((parts, Source::Stream(stream)));
@@ -158,7 +156,7 @@ pub(crate) async fn over_http2(
                 down.edge.meters.upstream_retries.up();
                 request = back;
             }
-            Some(Err((error, _))) => return Err(Failure::Broken(error)),
+            Some(Err((error, _))) => return Err(error.into()),
         }
     }
 }
@@ -186,9 +184,22 @@ async fn send(
     request: Request<RequestBody>,
 ) -> Result<Sent, Failure> {
     let limit = down.rules.limits.answer;
-    within_progress(&mut recording.alarm, down, limit, lease.send(request))
-        .await
-        .ok_or(Failure::TooSlow)
+    let takes_more = recording.takes_interim();
+    let inform = |mut head: response::Parts| {
+        // A client that waits to be told to go on was told by us.
+        if takes_more && head.status != StatusCode::CONTINUE {
+            fields::to_client(&mut head.headers);
+            down.inform(head);
+        }
+    };
+    within_progress(
+        &mut recording.alarm,
+        down,
+        limit,
+        lease.send(request, inform),
+    )
+    .await
+    .ok_or(Failure::TooSlow)
 }
 
 /// Waits for an answer's head; bytes from the client, such as a long upload, are progress.
@@ -210,53 +221,20 @@ async fn within_progress<F: Future>(
     }
 }
 
-/// Takes an HTTP/1 answer apart, giving the connection back at once if nothing follows the head.
-async fn take(response: Response<Incoming>, lease: Lease) -> Result<Answer, Failure> {
-    let (parts, incoming) = response.into_parts();
-    acceptable(&parts.headers)?;
-    if incoming.is_end_stream() && !parts.status.is_informational() {
-        let mut lease = Some(lease);
-        poll_fn(|cx| {
-            if let Some(lease) = lease.take() {
-                lease.give_back(cx);
-            }
-            Poll::Ready(())
-        })
-        .await;
-        return Ok((parts, Source::None));
+/// An HTTP/1 answer, with the connection given back at once if nothing follows the head.
+async fn take(head: response::Parts, lease: Lease) -> Answer {
+    if !lease.is_spent() || head.status == StatusCode::SWITCHING_PROTOCOLS {
+        return (head, Source::Http1(lease));
     }
-    Ok((parts, Source::Http1(incoming, lease)))
-}
-
-/// Whether an answer's framing can be read in one way only.
-fn acceptable(headers: &HeaderMap) -> Result<(), Failure> {
-    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
-    let length = lengths.next();
-    if lengths.next().is_some() {
-        return Err(Failure::Unacceptable(
-            "the answer has more than one content-length",
-        ));
-    }
-    if length.is_some_and(|length| !length.as_bytes().iter().all(u8::is_ascii_digit)) {
-        return Err(Failure::Unacceptable(
-            "the answer's content-length is not a number",
-        ));
-    }
-    let mut encodings = headers.get_all(TRANSFER_ENCODING).iter();
-    if let Some(encoding) = encodings.next() {
-        let is_chunked = encoding.as_bytes().eq_ignore_ascii_case(b"chunked");
-        if !is_chunked || encodings.next().is_some() {
-            return Err(Failure::Unacceptable(
-                "the answer's transfer-encoding is not exactly chunked",
-            ));
+    let mut lease = Some(lease);
+    poll_fn(|cx| {
+        if let Some(lease) = lease.take() {
+            lease.give_back(cx);
         }
-        if length.is_some() {
-            return Err(Failure::Unacceptable(
-                "the answer has both a length and an encoding",
-            ));
-        }
-    }
-    Ok(())
+        Poll::Ready(())
+    })
+    .await;
+    (head, Source::None)
 }
 
 /// Whether repeating a request is harmless (RFC 9110 9.2.2).

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use http::StatusCode;
 
-use crate::http::framing::Violation;
+use crate::http1::Violation;
 
 /// A table of problems: what each is, and status, number of the code and sentence of its answer.
 macro_rules! problems {

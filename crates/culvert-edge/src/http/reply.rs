@@ -3,13 +3,15 @@
 
 use bytes::Bytes;
 use http::header::{
-    CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderName, HeaderValue, RETRY_AFTER,
+    CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderName, HeaderValue,
+    RETRY_AFTER,
 };
-use http::{Response, StatusCode};
+use http::{Response, StatusCode, Version};
 
 use crate::downstream::Downstream;
 use crate::http::fields::ERROR_CODE;
 pub(crate) use crate::http::problem::Problem;
+use crate::http1;
 
 /// Names the exchange in the log and in what the client sees.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("culvert-request-id");
@@ -43,17 +45,11 @@ impl Problem {
 
     /// The answer as HTTP/1 bytes, for a connection that is closed after it.
     pub(crate) fn bytes(self, down: &Downstream) -> Vec<u8> {
-        let response = self.answer(None, down);
-        let (parts, body) = response.into_parts();
-        let reason = parts.status.canonical_reason().unwrap_or("");
-        let mut bytes = format!("HTTP/1.1 {} {reason}\r\n", parts.status.as_str()).into_bytes();
-        for (name, value) in &parts.headers {
-            bytes.extend_from_slice(name.as_str().as_bytes());
-            bytes.extend_from_slice(b": ");
-            bytes.extend_from_slice(value.as_bytes());
-            bytes.extend_from_slice(b"\r\n");
-        }
-        bytes.extend_from_slice(b"connection: close\r\n\r\n");
+        let (mut head, body) = self.answer(None, down).into_parts();
+        let close = HeaderValue::from_static("close");
+        head.headers.insert(CONNECTION, close);
+        let mut bytes = Vec::new();
+        http1::write_answer(&mut bytes, Version::HTTP_11, &head);
         bytes.extend_from_slice(&body);
         bytes
     }

@@ -2,121 +2,243 @@
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
-use hyper::server::conn::{http1, http2};
+use futures_util::TryFutureExt;
+use http::header::{CONNECTION, CONTENT_LENGTH, TE, TRANSFER_ENCODING};
+use http::{Method, Request, StatusCode, Version, request, response};
+use http_body::Body;
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
 use crate::alarm::Alarm;
 use crate::downstream::{Downstream, lock};
 use crate::edge::{Phase, Streams};
+use crate::http::body::{ResponseBody, Upload};
 use crate::http::exchange;
-use crate::http::framing;
-use crate::http::guard::Guard;
+use crate::http::fields;
 use crate::http::reply::Problem;
+use crate::http::unsent;
 use crate::http::upgrade::Tunnel;
 use crate::http::watch::{Cut, CutSlot, Watch};
+use crate::http1::{self, Inbound, InboundBody, Next, Outbox, Sending};
 use crate::overload::Level;
 use crate::socket::Wire;
 use crate::tcp;
 
-/// Where an exchange leaves what the connection becomes.
-pub(crate) type TunnelSlot = Arc<Mutex<Option<Tunnel>>>;
-
-/// What an HTTP/1 message's buffers hold at most: a whole head, and what came with it.
-const BUFFER_BYTES_MAX: usize =
-    framing::REQUEST_LINE_BYTES_MAX + framing::FIELD_SECTION_BYTES_MAX + (16 << 10);
 /// How much of an unread request is read, and for how long, so that the answer is not lost.
 const LINGER_BYTES_MAX: usize = 64 << 10;
 const LINGER_FOR: Duration = Duration::from_secs(2);
 
 /// Serves HTTP/1 until the connection is over.
 ///
-/// While nothing is asked the protocol's buffers are given up: an idle connection is its socket, its
-/// guard and this task.
+/// While nothing is asked, what serving needs is given up: an idle connection is its socket, what is
+/// known of it, and this task.
 pub(crate) async fn http1(wire: Wire, down: Arc<Downstream>) {
-    let mut guard = Guard::new(wire, Arc::clone(&down));
+    let mut client = Inbound::new(wire, Arc::clone(&down));
     loop {
-        let Some(end) = Box::pin(session(guard, &down)).await else {
-            return;
-        };
-        let (read, tunnel) = (end.read, end.tunnel);
-        guard = end.guard;
-        if let Some(upgraded) = tunnel {
-            let early = [read.as_ref(), &guard.take_early()].concat();
-            return Box::pin(tcp::tunnel(guard.wire(), &early, upgraded, &down)).await;
-        }
-        // Even when nothing is left to read in it, it is the library's whole buffer.
-        drop(read);
-        if !guard.is_dozing() || !doze(&mut guard, &down).await {
-            return Box::pin(finish(&mut guard, &down)).await;
-        }
-    }
-}
-
-/// What a session leaves.
-struct End {
-    guard: Guard,
-    /// What the library read and did not use.
-    read: Bytes,
-    tunnel: Option<Tunnel>,
-}
-
-/// Serves requests until the connection ends, becomes something else, or rests; `None` when the edge
-/// cuts.
-async fn session(guard: Guard, down: &Arc<Downstream>) -> Option<End> {
-    let tunnel: TunnelSlot = Arc::default();
-    let service =
-        service_fn(|request| exchange::serve(Arc::clone(down), Arc::clone(&tunnel), request));
-    let mut builder = http1::Builder::new();
-    builder
-        .max_headers(framing::FIELDS_MAX)
-        .max_buf_size(BUFFER_BYTES_MAX)
-        .header_read_timeout(None)
-        .auto_date_header(false);
-    let mut connection = builder.serve_connection(TokioIo::new(guard), service);
-    let mut is_told = false;
-    let is_cut = poll_fn(|cx| {
-        down.driver.register(cx.waker());
-        // What already arrived is served before the connection hears of the end.
-        if Pin::new(&mut connection).poll(cx).is_ready() {
-            return Poll::Ready(false);
-        }
-        match down.edge.phase() {
-            Phase::Cut => Poll::Ready(true),
-            Phase::Draining if !is_told => {
-                is_told = true;
-                Pin::new(&mut connection).graceful_shutdown();
-                Pin::new(&mut connection).poll(cx).map(|_| false)
+        match Box::pin(session(&client, &down)).await {
+            After::Next if doze(&client, &down).await => {}
+            After::Next | After::Close => return Box::pin(finish(&mut client, &down)).await,
+            After::Tunnel(tunnel) => {
+                let early = client.take_early();
+                return Box::pin(tcp::tunnel(&mut client, &early, *tunnel, &down)).await;
             }
-            Phase::Serving | Phase::Parting | Phase::Draining => Poll::Pending,
+            After::Cut => return,
         }
-    })
-    .await;
-    if is_cut {
-        return None;
     }
-    let parts = connection.into_parts();
-    let tunnel = lock(&tunnel).take();
-    Some(End {
-        guard: parts.io.into_inner(),
-        read: parts.read_buf,
-        tunnel,
-    })
+}
+
+/// What follows an exchange, or a session of them.
+enum After {
+    /// The next request, whenever it comes.
+    Next,
+    /// The end of the connection.
+    Close,
+    /// Something else than HTTP.
+    Tunnel(Box<Tunnel>),
+    /// Nothing: the edge cuts.
+    Cut,
+}
+
+/// Serves requests until the connection ends, becomes something else, or rests.
+async fn session(client: &Inbound, down: &Arc<Downstream>) -> After {
+    let mut out = Outbox::default();
+    loop {
+        let next = poll_fn(|cx| {
+            down.driver.register(cx.waker());
+            // What already arrived is served before the connection hears of the end.
+            match client.poll_request(cx) {
+                Poll::Ready(next) => Poll::Ready(Some(next)),
+                Poll::Pending => match down.edge.phase() {
+                    Phase::Cut => Poll::Ready(None),
+                    Phase::Draining if client.is_idle() => Poll::Ready(Some(Next::Over)),
+                    Phase::Serving | Phase::Parting | Phase::Draining => Poll::Pending,
+                },
+            }
+        });
+        let (head, body) = match next.await {
+            Some(Next::Request(head, body)) => (*head, body),
+            Some(Next::Rest) => return After::Next,
+            Some(Next::Over) => return After::Close,
+            None => return After::Cut,
+        };
+        match answer(client, down, &mut out, head, body).await {
+            After::Next => {}
+            after => return after,
+        }
+    }
+}
+
+/// Answers one request.
+async fn answer(
+    client: &Inbound,
+    down: &Arc<Downstream>,
+    out: &mut Outbox,
+    head: request::Parts,
+    body: Option<InboundBody>,
+) -> After {
+    let version = head.version;
+    let with_trailers = fields::has_token(&head.headers, &TE, b"trailers");
+    let body = body.map_or(Upload::None, |body| Upload::Http1(Box::new(body)));
+    let is_head = head.method == Method::HEAD;
+    let request = Request::from_parts(head, body);
+    let mut exchange = pin!(exchange::serve(Arc::clone(down), request));
+    let answered = poll_fn(|cx| {
+        down.driver.register(cx.waker());
+        let answered = exchange.as_mut().poll(cx);
+        for interim in down.take_interim() {
+            if version == Version::HTTP_11 {
+                client.inform(cx, &interim);
+            }
+        }
+        if answered.is_ready() {
+            return answered.map(Some);
+        }
+        if client.poll_left(cx).is_ready() || down.edge.phase() == Phase::Cut {
+            return Poll::Ready(None);
+        }
+        Poll::Pending
+    });
+    let (head, mut body) = match answered.await {
+        Some(Ok(response)) => response.into_parts(),
+        // Nobody is there, or nobody is to be answered.
+        Some(Err(exchange::Abandoned)) => return After::Close,
+        None if down.edge.phase() == Phase::Cut => return After::Cut,
+        None => return After::Close,
+    };
+    let tunnel = body.take_tunnel();
+    let closes = head.headers.get(CONNECTION).is_some_and(|it| it == "close");
+    let mut sending = sending(&head, is_head, with_trailers && version == Version::HTTP_11);
+    http1::write_answer(out.front(), version, &head);
+    drop(head);
+    let mut body = Some(body);
+    let sent = poll_fn(|cx| {
+        down.driver.register(cx.waker());
+        let sent = poll_send(cx, client, out, &mut sending, &mut body);
+        match sent {
+            Poll::Pending if down.edge.phase() == Phase::Cut => Poll::Ready(After::Cut),
+            Poll::Pending if client.poll_left(cx).is_ready() => Poll::Ready(After::Close),
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(())) => Poll::Ready(After::Next),
+            Poll::Ready(Err(Unsent)) => Poll::Ready(After::Close),
+        }
+    });
+    match (sent.await, tunnel) {
+        (After::Next, Some(tunnel)) => return After::Tunnel(tunnel),
+        (After::Next, None) => client.answered(),
+        (after, _) => return after,
+    }
+    let goes_on = poll_fn(|cx| {
+        down.driver.register(cx.waker());
+        match client.poll_past(cx) {
+            Poll::Pending if down.edge.phase() == Phase::Cut => Poll::Ready(false),
+            goes_on => goes_on,
+        }
+    });
+    if !closes && goes_on.await {
+        After::Next
+    } else {
+        After::Close
+    }
+}
+
+/// How the body of an answer with this head is sent.
+fn sending(head: &response::Parts, is_head: bool, with_trailers: bool) -> Sending {
+    let has_none = is_head
+        || head.status.is_informational()
+        || [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&head.status);
+    if has_none {
+        return Sending::None;
+    }
+    if head.headers.contains_key(TRANSFER_ENCODING) {
+        return Sending::Chunks { with_trailers };
+    }
+    let length = head.headers.get(CONTENT_LENGTH);
+    match length.and_then(|length| length.to_str().ok()?.parse().ok()) {
+        Some(length) => Sending::Length(length),
+        None => Sending::Close,
+    }
+}
+
+/// An answer was not sent whole.
+#[derive(Debug)]
+struct Unsent;
+
+/// Moves an answer to the client. Its body is given up when it has been passed on, and with it the
+/// exchange ends, before its last byte has left.
+fn poll_send(
+    cx: &mut Context<'_>,
+    client: &Inbound,
+    out: &mut Outbox,
+    sending: &mut Sending,
+    body: &mut Option<ResponseBody>,
+) -> Poll<Result<(), Unsent>> {
+    while let Some(source) = body {
+        if source.is_end_stream() {
+            *body = None;
+            sending.end(None, out).map_err(|_| Unsent)?;
+            break;
+        }
+        ready!(client.poll_room(cx, out)).map_err(|_| Unsent)?;
+        match Pin::new(source).poll_frame(cx) {
+            Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+                Ok(data) => sending.data(data, out).map_err(|_| Unsent)?,
+                Err(frame) => {
+                    let trailers = frame.into_trailers().ok();
+                    sending.end(trailers.as_ref(), out).map_err(|_| Unsent)?;
+                }
+            },
+            Poll::Ready(None) => {
+                *body = None;
+                sending.end(None, out).map_err(|_| Unsent)?;
+            }
+            Poll::Ready(Some(Err(_))) => {
+                // What came before it broke off is sent first, as far as the client takes it.
+                drop(client.poll_write(cx, out));
+                return Poll::Ready(Err(Unsent));
+            }
+            Poll::Pending => {
+                ready!(client.poll_write(cx, out)).map_err(|_| Unsent)?;
+                return Poll::Pending;
+            }
+        }
+    }
+    client.poll_write(cx, out).map_err(|_| Unsent)
 }
 
 /// Rests until the next request begins. False when none will.
-async fn doze(guard: &mut Guard, down: &Downstream) -> bool {
+async fn doze(client: &Inbound, down: &Downstream) -> bool {
     poll_fn(|cx| {
         down.driver.register(cx.waker());
-        match guard.poll_wake(cx) {
+        match client.poll_wake(cx) {
             Poll::Pending if down.edge.phase() >= Phase::Draining => Poll::Ready(false),
             Poll::Pending if down.edge.level() >= Level::Tight => {
                 down.edge.meters.shed_idle.up();
@@ -129,32 +251,32 @@ async fn doze(guard: &mut Guard, down: &Downstream) -> bool {
 }
 
 /// Says why, if the last message was refused, and closes so that the last answer arrives.
-async fn finish(guard: &mut Guard, down: &Downstream) {
+async fn finish(client: &mut Inbound, down: &Downstream) {
     // What was refused inside a body has been answered by its exchange.
-    let refusal = guard.refused().filter(|_| down.broken().is_none());
-    let is_drained = guard.is_drained();
+    let refusal = client.refused().filter(|_| down.broken().is_none());
+    let is_drained = client.is_drained();
     let close = async {
         if let Some(violation) = refusal {
             let bytes = Problem::Violation(violation).bytes(down);
-            guard.wire().write_all(&bytes).await?;
-            guard.wire().flush().await?;
+            client.write_all(&bytes).await?;
+            client.flush().await?;
         }
-        guard.wire().shutdown().await?;
+        client.shutdown().await?;
         if is_drained {
             return Ok(());
         }
-        linger(guard.wire()).await
+        linger(client).await
     };
     // Whatever goes wrong here, the connection is over.
     drop(tokio::time::timeout(LINGER_FOR, close).await);
 }
 
 /// Reads some of what nobody wants any more: closed before, the last words might not arrive.
-async fn linger(wire: &mut Wire) -> std::io::Result<()> {
+async fn linger(client: &mut (impl AsyncRead + Unpin)) -> std::io::Result<()> {
     let mut room = [0; 4096];
     let mut read = 0;
     while read < LINGER_BYTES_MAX {
-        match wire.read(&mut room).await? {
+        match client.read(&mut room).await? {
             0 => break,
             bytes => read += bytes,
         }
@@ -192,9 +314,11 @@ async fn streams(watch: Watch, down: &Arc<Downstream>) {
     let limits = &down.rules.limits;
     let service = {
         let down = Arc::clone(down);
-        service_fn(move |request| {
-            // What a stream becomes is not left in the slot, it lives beside the connection.
-            exchange::serve(Arc::clone(&down), TunnelSlot::default(), request)
+        let unsent = unsent::Unsent::of(limits.http2_streams);
+        service_fn(move |request: Request<Incoming>| {
+            let unsent = Arc::clone(&unsent);
+            exchange::serve(Arc::clone(&down), request.map(Upload::of))
+                .map_ok(|answer| answer.map(|body| unsent::Sending::new(body, unsent)))
         })
     };
     let mut builder = http2::Builder::new(Streams(Arc::clone(&down.edge)));

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use tokio::io::DuplexStream;
 use tokio::task::JoinSet;
 
+use super::events;
 use super::harness::*;
 use crate::{
     AgentCall, AgentRefused, AgentStream, Dial, Endpoint, Inherited, Protocol, ProxyVersion,
@@ -181,11 +182,26 @@ async fn an_agent_that_is_away_busy_or_silent_has_an_answer_of_its_own() {
         (Agent::SaysNothing, 502, "ERR_NGROK_8012"),
     ] {
         agents.set("ep_a", agent);
-        let answer = rig.ask(REQUEST).await;
-        assert_eq!(answer.status, status, "{agent:?}");
-        assert_eq!(answer.header("ngrok-error-code"), Some(code));
+        let before = rig.recorder.count();
+        let mut client = rig.connect().await;
+        client.send(REQUEST).await;
+        let head = client.head().await.unwrap();
+        let page = client.body(&head).await.unwrap().0.len() as u64;
+        drop(client);
+        let told = |name: &str| {
+            let mut lines = head.split("\r\n");
+            lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+        };
+        assert!(
+            head.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{agent:?}"
+        );
+        assert_eq!(told("ngrok-error-code"), Some(code));
         let retry = (agent == Agent::Busy).then_some("1");
-        assert_eq!(answer.header("retry-after"), retry);
+        assert_eq!(told("retry-after"), retry);
+        let events = rig.recorder.events(before + 2).await;
+        let object = events::whole(&rig, REQUEST, Some(&head), [0, page]);
+        assert_eq!(events::told(&events[before]), object, "{agent:?}");
     }
 }
 

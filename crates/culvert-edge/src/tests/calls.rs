@@ -537,6 +537,39 @@ async fn public_hosts_are_for_the_operator_to_allow() {
     }
 }
 
+#[tokio::test]
+async fn a_redirect_of_a_public_host_leads_to_no_internal_endpoint() {
+    let mut rig = Rig::with(Settings {
+        allows_public_calls: true,
+        allow_networks: vec!["127.0.0.0/8".parse().unwrap()],
+        ..settings()
+    })
+    .await;
+    let (inside, asked_inside) = service(&mut rig, |_, _, _| ok("inside")).await;
+    let (outside, asked_outside) = service(&mut rig, |_, _, _| {
+        "HTTP/1.1 307 Else\r\nlocation: http://a.internal/\r\ncontent-length: 0\r\n\r\n".to_owned()
+    })
+    .await;
+    let anyone = Resources {
+        allows_public_calls: true,
+        ..Resources::default()
+    };
+    let policy = asks(&format!(
+        "{{url: '{outside}', max_redirects: 5, on_error: continue}}"
+    ));
+    rig.edge
+        .publish(
+            Snapshot::builder()
+                .endpoint(governed_with(Scheme::Http, "", &policy, &anyone))
+                .endpoint(named(Scheme::Http, "a.internal", 80, &inside, ""))
+                .build(),
+        )
+        .await;
+    let answer = rig.ask(ASK).await;
+    assert_eq!(answer.header("x-status"), Some("307"));
+    assert_eq!((asked_outside.get(), asked_inside.get()), (1, 0));
+}
+
 #[test]
 fn what_is_refused_when_it_is_written() {
     let many = |count: usize, one: &dyn Fn(usize) -> String| {

@@ -35,7 +35,7 @@ fn http_fields() -> Vec<(&'static str, &'static str, Value)> {
         ("conn.server_name", "peek", json!("app.example")),
         ("conn.server_port", "downstream", Value::Null),
         ("conn.start_ts", "downstream", Value::Null),
-        ("http.request.body_length", "http/framing", json!(2000)),
+        ("http.request.body_length", "http1/inbound", json!(2000)),
         ("http.request.headers", "recording", Value::Null),
         ("http.request.method", "recording", json!("post")),
         ("http.request.url.host", "route", json!("app.example")),

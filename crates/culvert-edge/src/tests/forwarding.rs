@@ -152,16 +152,149 @@ async fn a_client_that_waits_for_100_gets_it_and_others_do_not() {
 }
 
 #[tokio::test]
-async fn interim_answers_are_passed_over() {
+async fn interim_answers_reach_clients_that_know_them() {
     let mut rig = Rig::start().await;
     let origin = origin(&mut rig.tasks, |mut client| async move {
-        while client.request().await.is_some() {
-            client.send("HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
+        while let Some((head, _)) = client.request().await {
+            let hints = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </a>\r\nconnection: x\r\n\r\n";
+            client.send(hints).await;
+            if head.starts_with("GET /late") {
+                // Whoever asked says so once it has them.
+                client.head().await;
+            }
+            client
+                .send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+                .await;
         }
     })
     .await;
     rig.edge.publish(http("app.example", origin).build()).await;
-    assert_eq!(rig.ask(GET).await.text(), "ok");
+    let mut client = rig.connect().await;
+    for _ in 0..2 {
+        client.send(GET).await;
+        let hints = client.head().await.unwrap();
+        assert_eq!(hints, "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n");
+        assert_eq!(client.answer("GET").await.text(), "ok");
+    }
+    let old = GET.replace("HTTP/1.1", "HTTP/1.0");
+    assert_eq!(rig.ask(&old).await.text(), "ok");
+}
+
+#[tokio::test]
+async fn an_answer_may_come_before_the_request_was_sent() {
+    let mut rig = Rig::start().await;
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        client.head().await;
+        client
+            .send("HTTP/1.1 413 Content Too Large\r\ncontent-length: 4\r\n\r\nmuch")
+            .await;
+        // It reads no more, and keeps the connection.
+        std::future::pending::<()>().await;
+    })
+    .await;
+    rig.edge.publish(http("app.example", origin).build()).await;
+    let mut client = rig.connect().await;
+    let length = 64 << 20;
+    client
+        .send(format!(
+            "POST / HTTP/1.1\r\nHost: app.example\r\nContent-Length: {length}\r\n\r\n"
+        ))
+        .await;
+    let (mut reads, mut writes) = tokio::io::split(client.stream);
+    let upload = async {
+        let part = vec![b'x'; 64 << 10];
+        for _ in 0..length / part.len() {
+            if tokio::io::AsyncWriteExt::write_all(&mut writes, &part)
+                .await
+                .is_err()
+            {
+                break;
+            }
+        }
+        std::future::pending::<()>().await;
+    };
+    let mut answer = Vec::new();
+    tokio::select! {
+        () = upload => {}
+        read = soon("an answer", tokio::io::AsyncReadExt::read_to_end(&mut reads, &mut answer)) => drop(read),
+    }
+    assert!(answer.starts_with(b"HTTP/1.1 413 "), "{answer:?}");
+    assert!(answer.ends_with(b"\r\n\r\nmuch"));
+}
+
+#[tokio::test]
+async fn what_no_answer_may_be_is_a_bad_gateway() {
+    let mut rig = Rig::start().await;
+    let said = Arc::new(std::sync::Mutex::new(""));
+    let says = Arc::clone(&said);
+    let origin = origin(&mut rig.tasks, move |mut client| {
+        let says = Arc::clone(&says);
+        async move {
+            while client.request().await.is_some() {
+                let says = *says.lock().unwrap();
+                client.send(says).await;
+                if !says.contains("keep") {
+                    return;
+                }
+            }
+        }
+    })
+    .await;
+    rig.edge.publish(http("app.example", origin).build()).await;
+    for (answer, status, text) in [
+        ("", 502, ""),
+        ("HTTP/1.1", 502, ""),
+        ("SSH-2.0-OpenSSH\r\n\r\n", 502, ""),
+        (
+            "HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 1\r\n\r\na",
+            502,
+            "",
+        ),
+        ("HTTP/1.1 200 OK\r\ncontent-length: +1\r\n\r\na", 502, ""),
+        (
+            "HTTP/1.1 200 OK\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
+            502,
+            "",
+        ),
+        (
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+            502,
+            "",
+        ),
+        (
+            "HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
+            502,
+            "",
+        ),
+        // Unusual, but to be read in one way only.
+        ("HTTP/1.0 200\n\nto the end", 200, "to the end"),
+        (
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: Chunked\r\n\r\n2  ;x\r\nok\r\n0\r\nx: y\r\n\r\n",
+            200,
+            "ok",
+        ),
+        (
+            "HTTP/1.1 200 OK\r\nx-keep: 1\r\ncontent-length: 2\r\n\r\nok and more",
+            200,
+            "ok",
+        ),
+        (
+            "HTTP/1.1 299 keep\r\ncontent-length: 2\r\n\r\nok",
+            299,
+            "ok",
+        ),
+    ] {
+        *said.lock().unwrap() = answer;
+        for _ in 0..2 {
+            let seen = rig.ask(GET).await;
+            assert_eq!(seen.status, status, "{answer:?}");
+            if status != 502 {
+                assert_eq!(seen.text(), text, "{answer:?}");
+            }
+        }
+    }
+    // Only the last is an answer behind which another request may follow.
+    assert_eq!(rig.edge.meters().upstream_reused.get(), 1);
 }
 
 #[tokio::test]

@@ -411,6 +411,17 @@ pub(crate) async fn tls_over(
     name: &str,
     alpn: &str,
 ) -> std::io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
+    let config = tls_config(root, alpn);
+    let name = rustls_pki_types::ServerName::try_from(name.to_owned()).unwrap();
+    soon(
+        "a handshake",
+        tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, tcp),
+    )
+    .await
+}
+
+/// How a client that trusts `root` speaks TLS.
+pub(crate) fn tls_config(root: &CertificateDer<'static>, alpn: &str) -> rustls::ClientConfig {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(root.clone()).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -420,12 +431,7 @@ pub(crate) async fn tls_over(
         .with_root_certificates(roots)
         .with_no_client_auth();
     config.alpn_protocols = vec![alpn.as_bytes().to_vec()];
-    let name = rustls_pki_types::ServerName::try_from(name.to_owned()).unwrap();
-    soon(
-        "a handshake",
-        tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, tcp),
-    )
-    .await
+    config
 }
 
 /// Counts, for origins that act by turn.

@@ -4,6 +4,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -30,16 +31,18 @@ const URL: &str = "https://app.example/";
 type Case = Pin<Box<dyn Future<Output = ()>>>;
 
 /// The tests of the limits. A limit without one does not compile.
-fn cases() -> Vec<Case> {
+fn cases() -> Vec<(&'static str, Case)> {
     macro_rules! cases {
         ($($name:ident),* $(,)?) => {{
             // Names every field, so that a new one is missed here.
             let Limits { $($name: _),* } = Limits::default();
-            vec![$(Box::pin($name()) as Case),*]
+            vec![$((stringify!($name), Box::pin($name()) as Case)),*]
         }};
     }
     cases![
         memory_bytes,
+        run_queue,
+        store_write,
         connections,
         connections_per_source,
         handshakes,
@@ -106,9 +109,14 @@ async fn body_bytes() {
     }
 }
 
+#[allow(
+    clippy::print_stdout,
+    reason = "beside a failure it is told which limit"
+)]
 #[tokio::test]
 async fn each_limit_holds() {
-    for case in cases() {
+    for (limit, case) in cases() {
+        println!("{limit}");
         case.await;
     }
 }
@@ -181,6 +189,14 @@ async fn memory_bytes() {
     super::overloaded::sheds().await;
 }
 
+async fn run_queue() {
+    super::overloaded::sheds_when_tasks_wait().await;
+}
+
+async fn store_write() {
+    super::overloaded::sheds_when_the_store_is_slow().await;
+}
+
 async fn connections() {
     let (rig, _) = serving(Limits {
         connections: 2,
@@ -211,26 +227,54 @@ async fn connections_per_source() {
     assert!(is_served(&mut rig.connect().await).await);
 }
 
+/// As many as there may be get an answer to their first words, one more waits for its turn.
 async fn handshakes() {
     let limits = Limits {
-        handshakes: 1,
-        handshake: SHORT,
-        ..Limits::default()
+        handshakes: 2,
+        ..settings().limits
     };
     let (rig, root) = serving(limits).await;
     let address = rig.edge.https_addr().unwrap();
+    let mut begun = Vec::new();
+    for _ in 0..2 {
+        let mut client = Client::new(TcpStream::connect(address).await.unwrap());
+        client.send(hello_of(&root)).await;
+        assert!(client.more().await);
+        begun.push(client);
+    }
+    let mut over = Client::new(TcpStream::connect(address).await.unwrap());
+    over.send(hello_of(&root)).await;
+    open(&rig, 3).await;
     let shared = rig.edge.shared();
-    let permit = shared.handshakes.acquire().await.unwrap();
-    assert!(
-        tls(address, &root, "app.example", "http/1.1")
-            .await
-            .is_err()
-    );
-    drop(permit);
-    rig.edge
-        .reload(&settings())
-        .expect("default limits are good");
+    assert_eq!(shared.handshakes.available_permits(), 0);
+    assert!(over.stream.try_read(&mut [0]).is_err(), "it waits");
+    drop(begun.pop());
+    assert!(over.more().await, "it has its turn");
+    drop((begun, over));
     assert!(tls(address, &root, "app.example", "http/1.1").await.is_ok());
+
+    // Who has no turn before the deadline is closed.
+    let short = Settings {
+        limits: Limits {
+            handshake: SHORT,
+            ..settings().limits
+        },
+        ..settings()
+    };
+    rig.edge.reload(&short).expect("the limits are good");
+    let _all = shared.handshakes.acquire_many(2).await.unwrap();
+    let late = tls(address, &root, "app.example", "http/1.1").await;
+    assert!(late.is_err());
+}
+
+/// The first words of a TLS client.
+fn hello_of(root: &CertificateDer<'static>) -> Vec<u8> {
+    let name = "app.example".try_into().unwrap();
+    let config = tls_config(root, "http/1.1");
+    let mut client = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
+    let mut bytes = Vec::new();
+    client.write_tls(&mut bytes).unwrap();
+    bytes
 }
 
 async fn handshake() {

@@ -10,10 +10,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::harness::*;
-use crate::http::framing::{
-    CHUNK_EXTENSION_BYTES_MAX, FIELD_LINE_BYTES_MAX, FIELD_SECTION_BYTES_MAX, FIELDS_MAX,
-    REQUEST_LINE_BYTES_MAX, TRAILER_BYTES_MAX, TRAILERS_MAX,
+use crate::http1::framing::{
+    FIELD_LINE_BYTES_MAX, FIELD_SECTION_BYTES_MAX, FIELDS_MAX, REQUEST_LINE_BYTES_MAX,
 };
+use crate::http1::payload::{CHUNK_EXTENSION_BYTES_MAX, TRAILER_BYTES_MAX, TRAILERS_MAX};
 
 /// What the edge must answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,14 @@
 //! An edge without room: it says so, serves nobody new, and comes back.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde_json::json;
+
 use super::harness::*;
-use crate::{Limits, Settings};
+use super::policies::governed;
+use crate::{Limits, Scheme, Settings, Snapshot};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: app.example\r\n\r\n";
 
@@ -61,4 +68,131 @@ pub(super) async fn sheds() {
     rig.edge.reload(&with(u64::MAX)).unwrap();
     level(&rig, 0).await;
     assert_eq!(rig.ask(GET).await.status, 200);
+}
+
+/// Tasks that wait for too long, all the time.
+pub(super) async fn sheds_when_tasks_wait() {
+    for threads in [0, 2] {
+        let within = |run_queue| {
+            let limits = Limits {
+                run_queue,
+                ..settings().limits
+            };
+            Settings {
+                limits,
+                threads,
+                ..settings()
+            }
+        };
+        let mut rig = Rig::with(within(Duration::MAX)).await;
+        let origin = hello(&mut rig.tasks).await;
+        rig.edge.publish(http("app.example", origin).build()).await;
+        let mut open = rig.connect().await;
+        open.send(GET).await;
+        assert_eq!(open.answer("GET").await.status, 200);
+
+        // No task runs in less than a nanosecond.
+        rig.edge
+            .reload(&within(Duration::from_nanos(1)))
+            .expect("the limits are good");
+        level(&rig, 3).await;
+        assert!(rig.edge.meters().pressure.run_queue.get() >= 95);
+        assert_eq!(open.rest().await, b"");
+        assert_eq!(rig.connect().await.rest().await, b"");
+
+        rig.edge
+            .reload(&within(Duration::MAX))
+            .expect("the limits are good");
+        level(&rig, 0).await;
+        assert_eq!(rig.ask(GET).await.status, 200);
+    }
+}
+
+/// A store that does not come to an end of its writes: traffic is served, with smaller events.
+pub(super) async fn sheds_when_the_store_is_slow() {
+    let millis = Arc::new(AtomicU64::new(0));
+    let told = Arc::clone(&millis);
+    let delay = move || Duration::from_millis(told.load(Ordering::SeqCst));
+    let mut rig = Rig::with(Settings {
+        write_delay: Some(Arc::new(delay)),
+        limits: Limits {
+            run_queue: Duration::MAX,
+            handshakes: 1,
+            ..settings().limits
+        },
+        ..settings()
+    })
+    .await;
+    let origin = hello(&mut rig.tasks).await;
+    let logs = "on_http_request: [{actions: [{type: log, config: {metadata: {a: b}}}]}]";
+    let endpoint = |scheme| governed(scheme, &format!("http://{origin}"), logs);
+    let (names, key, root) = certificate(&["app.example"]);
+    let snapshot = Snapshot::builder()
+        .endpoint(endpoint(Scheme::Http))
+        .endpoint(endpoint(Scheme::Https))
+        .certificate(names, key);
+    rig.edge.publish(snapshot.build()).await;
+
+    for (delay, reached, is_whole) in [
+        (6_999, 0, true),
+        (7_000, 1, true),
+        (8_500, 2, false),
+        (3_600_000, 2, false),
+        (0, 0, true),
+    ] {
+        let (before, trimmed) = (rig.recorder.count(), trimmed(&rig));
+        millis.store(delay, Ordering::SeqCst);
+        soon("the next look", async {
+            while rig.edge.meters().pressure.store.get() != (delay / 100).min(94) {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        level(&rig, reached).await;
+        let answer = rig.ask(GET).await;
+        assert_eq!(answer.status, 200, "{delay}");
+        let closes = answer.header("connection") == Some("close");
+        assert_eq!(closes, reached == 2, "{delay}");
+
+        let events = rig.recorder.events(before + 2).await;
+        let event = of(&events[before..], HTTP)[0]["object"].clone();
+        let (host, length) = match is_whole {
+            true => (json!(["app.example"]), json!(["5"])),
+            false => (json!(null), json!(null)),
+        };
+        assert_eq!(event["http"]["request"]["headers"]["Host"], host);
+        assert_eq!(
+            event["http"]["response"]["headers"]["Content-Length"],
+            length
+        );
+        let (maps, logs) = match is_whole {
+            true => (None, json!([{"metadata": {"a": "b"}}])),
+            false => (Some(json!({})), json!([])),
+        };
+        if let Some(empty) = maps {
+            assert_eq!(event["http"]["request"]["headers"], empty);
+            assert_eq!(event["http"]["response"]["headers"], empty);
+        }
+        assert_eq!(event["traffic_policy"]["logs"], logs);
+        // The rest is there.
+        assert_eq!(event["http"]["response"]["status_code"], 200);
+        assert_eq!(self::trimmed(&rig) - trimmed, u64::from(!is_whole));
+
+        if delay == 8_500 {
+            // A handshake waits for its turn for a moment only.
+            let shared = rig.edge.shared();
+            let _only = shared.handshakes.acquire().await.unwrap();
+            let address = rig.edge.https_addr().unwrap();
+            assert!(
+                tls(address, &root, "app.example", "http/1.1")
+                    .await
+                    .is_err()
+            );
+            assert_eq!(rig.edge.meters().shed_handshakes.get(), 1);
+        }
+    }
+}
+
+fn trimmed(rig: &Rig) -> u64 {
+    rig.edge.meters().events_trimmed.get()
 }

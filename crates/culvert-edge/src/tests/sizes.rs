@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::harness::*;
 use crate::downstream::Downstream;
-use crate::http::guard::Guard;
+use crate::http1::Inbound;
 
 /// The whole of an idle connection: its task, what it is known by, and its timer. Protocol buffers
 /// are freed by then.
@@ -19,7 +19,7 @@ async fn an_idle_connection_is_small() {
     let down = Arc::new(Downstream::new(shared, address, address));
     let socket = crate::socket::Counted::new(client, Arc::clone(&down));
     let task = crate::http::server::http1(crate::socket::Wire::Plain(socket), Arc::clone(&down));
-    let bytes = size_of_val(&task) + size_of::<Downstream>() + size_of::<Guard>();
+    let bytes = size_of_val(&task) + size_of::<Downstream>() + Inbound::SIZE;
     // The rest is for the runtime's part of task, socket and timer, and for a TLS session.
     assert!(bytes < IDLE_BYTES_MAX / 8, "{bytes}");
 }

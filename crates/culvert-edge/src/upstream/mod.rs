@@ -8,5 +8,5 @@ mod url;
 pub use agent::{AgentCall, AgentIo, AgentRefused, AgentStream, Dial, ProxyVersion};
 pub(crate) use guard::Reach;
 pub(crate) use pool::{Failure, Heard, Lease, Pool, Sent};
-pub(crate) use url::{DialError, Dialer, UpWire, trusted_roots};
+pub(crate) use url::{DialError, Dialer, UpWire};
 pub use url::{Protocol, Upstream};

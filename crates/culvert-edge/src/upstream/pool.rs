@@ -1,6 +1,6 @@
 //! Connections to one upstream, kept between requests.
 //!
-//! An HTTP/1 connection has no task of its own: whoever leases it drives it while its exchange
+//! An HTTP/1 connection has no task of its own: whoever leases it moves its bytes while its exchange
 //! lasts, so a request never changes tasks. It comes back only when request and answer were both
 //! complete and nothing else was received; everything else closes it. An HTTP/2 connection is
 //! shared and driven by a task of the edge.
@@ -9,22 +9,25 @@
 //! to its own: a connection that another lane made would wake that one.
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use bytes::Bytes;
 use futures_util::task::AtomicWaker;
-use http::{Request, Response};
-use hyper::body::Incoming;
-use hyper::client::conn::{TrySendError, http1, http2};
+use http::{Request, response};
+use http_body::{Frame, SizeHint};
+use hyper::client::conn::http2;
 use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
 
 use crate::downstream::Downstream;
 use crate::edge::Streams;
 use crate::http::body::RequestBody;
+use crate::http1::{Outbound, OutboundError};
 use crate::lanes;
 use crate::upstream::{DialError, UpWire, Upstream};
 
@@ -39,9 +42,6 @@ const PASSED_OVER_FOR: Duration = Duration::from_secs(5);
 const SETTINGS_WITHIN: Duration = Duration::from_secs(2);
 /// How often it is looked at then.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// Most bytes of an answer's head, and most of its lines.
-const HEAD_BYTES_MAX: usize = 96 << 10;
-const FIELDS_MAX: usize = 128;
 
 /// The connections to one upstream.
 #[derive(Debug)]
@@ -59,13 +59,10 @@ pub(crate) struct Pool {
     connecting: tokio::sync::Mutex<()>,
 }
 
-/// One HTTP/1 connection, with the future that moves its bytes.
+/// One HTTP/1 connection.
 #[derive(Debug)]
 pub(crate) struct Http1 {
-    sender: http1::SendRequest<RequestBody>,
-    /// Gone when it ended without answering what was asked last.
-    connection: Option<http1::Connection<TokioIo<UpWire>, RequestBody>>,
-    is_over: bool,
+    connection: Outbound,
     has_served: bool,
     received: Arc<AtomicU64>,
     may_rest: bool,
@@ -132,12 +129,11 @@ pub(crate) struct Lease {
 #[derive(Debug)]
 pub(crate) enum Sent {
     /// It was answered.
-    Answered(Response<Incoming>),
-    /// The connection had been closed, and nothing was received: the request did not count. With
-    /// the request if it was not even begun.
-    Stale(Option<Box<Request<RequestBody>>>),
+    Answered(response::Parts),
+    /// The connection had been closed, and nothing was received: the request did not count.
+    Stale,
     /// It failed.
-    Failed(hyper::Error, Heard),
+    Failed(OutboundError, Heard),
 }
 
 /// Whether anything was received before an exchange failed.
@@ -153,9 +149,11 @@ pub(crate) enum Failure {
     #[error("{0}")]
     Dial(DialError),
     #[error("the exchange broke: {0}")]
-    Broken(hyper::Error),
+    Http1(#[from] OutboundError),
+    #[error("the exchange broke: {0}")]
+    Http2(#[from] hyper::Error),
     #[error("the agent's service took the request and said nothing: {0}")]
-    Silent(hyper::Error),
+    Silent(OutboundError),
     #[error("the connection was closed, and the request cannot be repeated")]
     Closed,
     #[error("no answer in time")]
@@ -185,8 +183,8 @@ impl Pool {
     pub(crate) fn reuse(self: &Arc<Self>, cx: &mut Context<'_>) -> Option<Lease> {
         for shard in self.shards() {
             while let Some(mut link) = shard.try_lock().ok().and_then(|mut idle| idle.pop()) {
-                // What happened to it while nobody looked shows when it is driven once.
-                if link.drive(cx) && link.sender.is_ready() {
+                // What happened to it while nobody looked shows now.
+                if link.connection.is_free(cx) {
                     return Some(Lease {
                         link,
                         pool: Arc::clone(self),
@@ -200,20 +198,11 @@ impl Pool {
     /// A new connection.
     pub(crate) async fn connect(self: &Arc<Self>, down: &Downstream) -> Result<Lease, Failure> {
         let wire = self.dial(down).await.map_err(Failure::Dial)?;
-        let (received, may_rest) = (wire.received(), wire.may_rest());
-        let (sender, connection) = http1::Builder::new()
-            .max_headers(FIELDS_MAX)
-            .max_buf_size(HEAD_BYTES_MAX)
-            .handshake(TokioIo::new(wire))
-            .await
-            .map_err(Failure::Broken)?;
         let link = Box::new(Http1 {
-            sender,
-            connection: Some(connection),
-            is_over: false,
             has_served: false,
-            received,
-            may_rest,
+            received: wire.received(),
+            may_rest: wire.may_rest(),
+            connection: Outbound::new(wire),
             idle_since: Instant::now(),
         });
         Ok(Lease {
@@ -277,8 +266,7 @@ impl Pool {
             // Answers cut short by our clients are not the upstream's fault.
             .max_local_error_reset_streams(None)
             .handshake(TokioIo::new(wire))
-            .await
-            .map_err(Failure::Broken)?;
+            .await?;
         let streams = Arc::new(Streaming {
             takes: false.into(),
             looks: 0.into(),
@@ -288,7 +276,7 @@ impl Pool {
         let told = Arc::clone(&streams);
         edge.track(async move {
             let mut connection = std::pin::pin!(connection);
-            let ended = std::future::poll_fn(|cx| {
+            let ended = poll_fn(|cx| {
                 told.task.register(cx.waker());
                 let polled = connection.as_mut().poll(cx);
                 let takes = connection.as_ref().is_extended_connect_protocol_enabled();
@@ -316,7 +304,10 @@ impl Pool {
             let Ok(mut idle) = shard.try_lock() else {
                 continue;
             };
-            idle.retain_mut(|link| link.idle_since.elapsed() < IDLE_FOR && link.drive(&mut cx));
+            idle.retain_mut(|link| {
+                link.connection.rest();
+                link.idle_since.elapsed() < IDLE_FOR && link.connection.is_free(&mut cx)
+            });
         }
     }
 
@@ -356,85 +347,57 @@ fn shard() -> usize {
     })
 }
 
-impl Http1 {
-    /// Moves bytes. False when the connection is over.
-    fn drive(&mut self, cx: &mut Context<'_>) -> bool {
-        if !self.is_over {
-            self.is_over = match &mut self.connection {
-                Some(connection) => connection.poll_without_shutdown(cx).is_ready(),
-                None => true,
-            };
-        }
-        !self.is_over
-    }
-}
-
 impl Lease {
-    /// Moves bytes.
-    pub(crate) fn drive(&mut self, cx: &mut Context<'_>) {
-        self.link.drive(cx);
-    }
-
-    /// Sends a request and waits for the head of its answer.
-    pub(crate) async fn send(&mut self, request: Request<RequestBody>) -> Sent {
+    /// Sends a request and waits for the head of its answer. Those before it go to `inform`.
+    pub(crate) async fn send(
+        &mut self,
+        request: Request<RequestBody>,
+        mut inform: impl FnMut(response::Parts),
+    ) -> Sent {
         let link = &mut *self.link;
         let before = link.received.load(Ordering::Relaxed);
         let was_reused = std::mem::replace(&mut link.has_served, true);
-        let mut answer = std::pin::pin!(link.sender.try_send_request(request));
-        let (connection, is_over) = (&mut link.connection, &mut link.is_over);
-        let result: Result<_, TrySendError<_>> = std::future::poll_fn(|cx| {
-            if let (false, Some(connection)) = (*is_over, connection.as_mut()) {
-                *is_over = connection.poll_without_shutdown(cx).is_ready();
+        let connection = &mut link.connection;
+        connection.start(request);
+        let head = poll_fn(|cx| connection.poll_head(cx, &mut inform)).await;
+        let is_silent = link.received.load(Ordering::Relaxed) == before;
+        match head {
+            Ok(head) => Sent::Answered(head),
+            Err(OutboundError::Io(_) | OutboundError::Ended) if was_reused && is_silent => {
+                Sent::Stale
             }
-            match answer.as_mut().poll(cx) {
-                Poll::Pending if *is_over => {
-                    // It ended before it took the request, which dropping it gives back.
-                    *connection = None;
-                    answer.as_mut().poll(cx)
-                }
-                result => result,
-            }
-        })
-        .await;
-        match result {
-            Ok(response) => Sent::Answered(response),
-            Err(mut error) => {
-                let request = error.take_message();
-                let is_silent = link.received.load(Ordering::Relaxed) == before;
-                if was_reused && is_silent {
-                    Sent::Stale(request.map(Box::new))
-                } else {
-                    let heard = if is_silent {
-                        Heard::Nothing
-                    } else {
-                        Heard::Something
-                    };
-                    Sent::Failed(error.into_error(), heard)
-                }
-            }
+            Err(error) if is_silent => Sent::Failed(error, Heard::Nothing),
+            Err(error) => Sent::Failed(error, Heard::Something),
         }
+    }
+
+    /// The next part of the answer's body.
+    pub(crate) fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, OutboundError>>> {
+        self.link.connection.poll_frame(cx)
+    }
+
+    /// Whether nothing of the answer's body is left to be had.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.link.connection.is_spent()
+    }
+
+    /// Bytes of the answer's body that are to come.
+    pub(crate) fn size_hint(&self) -> SizeHint {
+        self.link.connection.size_hint()
     }
 
     /// The exchange is complete: keeps the connection if it can serve again.
     pub(crate) fn give_back(mut self, cx: &mut Context<'_>) {
-        // Driven once more, the library sees the end of the answer, and whatever came behind it.
-        if self.link.may_rest && self.link.drive(cx) && self.link.sender.is_ready() {
+        if self.link.may_rest && self.link.connection.is_free(cx) {
             self.pool.put(self.link);
         }
     }
 
     /// The bare connection after an upgrade, and what was received behind the 101.
-    pub(crate) async fn into_upgraded(mut self) -> Option<(UpWire, bytes::Bytes)> {
-        let link = &mut self.link;
-        std::future::poll_fn(|cx| {
-            if link.drive(cx) {
-                Poll::Pending
-            } else {
-                Poll::Ready(())
-            }
-        })
-        .await;
-        let parts = self.link.connection.take()?.into_parts();
-        Some((parts.io.into_inner(), parts.read_buf))
+    pub(crate) fn into_upgraded(self) -> (UpWire, Bytes) {
+        self.link.connection.into_wire()
     }
 }

@@ -20,6 +20,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::proxy::{self, Ends};
 use crate::snapshot::Scheme;
+use crate::socket;
 use crate::upstream::agent::{AgentCall, AgentIo, AgentRefused, Dial, ProxyVersion};
 use crate::upstream::guard::{Reach, is_private};
 
@@ -218,7 +219,7 @@ pub(crate) struct Dialer {
 }
 
 /// The system's roots and further ones.
-pub(crate) fn trusted_roots(
+fn trusted_roots(
     extra: &[CertificateDer<'static>],
 ) -> Result<rustls::RootCertStore, rustls::Error> {
     let mut roots = rustls::RootCertStore::empty();
@@ -394,6 +395,16 @@ impl UpWire {
             stream: Stream::Carried(Box::new(stream)),
             received: Arc::default(),
             may_rest: false,
+        }
+    }
+
+    /// Has the system look whether the other side is still there when nothing moves. What agents carry is
+    /// watched by the tunnel.
+    pub(crate) fn probe(&self) {
+        match &self.stream {
+            Stream::Plain(tcp) => socket::probe(tcp),
+            Stream::Tls(stream) => socket::probe(stream.get_ref().0),
+            Stream::Agent(_) | Stream::Carried(_) => {}
         }
     }
 

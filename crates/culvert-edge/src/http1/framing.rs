@@ -6,9 +6,10 @@
 //! or chunk frame which two parsers could read differently is refused. What follows a refusal is the
 //! caller's: answer, close, and let nothing of the message pass.
 //!
-//! Not here: which host is meant (`route`), and anything about answers.
+//! Not here: which host is meant (`http` and `route`), and anything about answers.
 
-use memchr::memchr;
+use crate::http1::head::{field_line, is_token};
+use crate::http1::payload::{Line, Payload, Piece};
 
 /// Longest request line, in bytes.
 pub(crate) const REQUEST_LINE_BYTES_MAX: usize = 16 << 10;
@@ -18,14 +19,6 @@ pub(crate) const FIELD_LINE_BYTES_MAX: usize = 32 << 10;
 pub(crate) const FIELD_SECTION_BYTES_MAX: usize = 64 << 10;
 /// Most field lines of a head.
 pub(crate) const FIELDS_MAX: usize = 128;
-/// Longest trailer section, in bytes.
-pub(crate) const TRAILER_BYTES_MAX: usize = 8 << 10;
-/// Most trailer lines.
-pub(crate) const TRAILERS_MAX: usize = 32;
-/// Longest chunk extension, in bytes.
-pub(crate) const CHUNK_EXTENSION_BYTES_MAX: usize = 256;
-/// Most hexadecimal digits of a chunk size.
-const CHUNK_DIGITS_MAX: usize = 16;
 
 /// Why a request is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,12 +51,12 @@ pub(crate) enum Progress {
 pub(crate) struct Framing {
     state: State,
     /// The beginning of a line whose end has not arrived.
-    line: Vec<u8>,
+    line: Line,
     head: Head,
-    /// Bytes and lines of the section being read.
+    /// Bytes and lines of the field section.
     section_bytes: usize,
     section_lines: usize,
-    payload: u64,
+    payload: Payload,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,12 +65,7 @@ enum State {
     Start,
     RequestLine,
     Fields,
-    Length(u64),
-    ChunkSize,
-    ChunkData(u64),
-    ChunkEnd(u8),
-    Trailers,
-    End,
+    Body,
     Refused(Violation),
 }
 
@@ -101,123 +89,99 @@ impl Framing {
     pub(crate) fn new() -> Self {
         Self {
             state: State::Start,
-            line: Vec::new(),
+            line: Line::default(),
             head: Head::default(),
             section_bytes: 0,
             section_lines: 0,
-            payload: 0,
+            payload: Payload::none(),
         }
     }
 
     /// Whether no byte of the message has been taken.
     pub(crate) fn is_untouched(&self) -> bool {
-        self.state == State::Start && self.line.is_empty()
+        self.state == State::Start && self.line.len() == 0
     }
 
     /// Whether the whole head was read and found good.
     pub(crate) fn has_head(&self) -> bool {
-        matches!(
-            self.state,
-            State::Length(_)
-                | State::ChunkSize
-                | State::ChunkData(_)
-                | State::ChunkEnd(_)
-                | State::Trailers
-                | State::End
-        )
+        self.state == State::Body
+    }
+
+    /// Field lines of the head.
+    pub(crate) fn lines(&self) -> usize {
+        self.section_lines
     }
 
     /// Whether the message is complete.
     pub(crate) fn is_ended(&self) -> bool {
-        self.state == State::End
+        self.has_head() && self.payload.is_ended()
     }
 
-    /// Body bytes read, without chunk framing and trailers.
-    pub(crate) fn payload(&self) -> u64 {
-        self.payload
+    /// The body.
+    pub(crate) fn payload(&self) -> &Payload {
+        &self.payload
+    }
+
+    /// The fields behind the body, once.
+    pub(crate) fn take_trailers(&mut self) -> Option<http::HeaderMap> {
+        self.payload.take_trailers()
+    }
+
+    /// Why the message is refused, if it is.
+    pub(crate) fn refused(&self) -> Option<Violation> {
+        match self.state {
+            State::Refused(violation) => Some(violation),
+            _ => None,
+        }
     }
 
     /// Refuses the message for a reason that is not in its bytes.
     pub(crate) fn refuse(&mut self, violation: Violation) {
         self.state = State::Refused(violation);
-        self.line = Vec::new();
+        self.line.forget();
     }
 
-    /// Reads on. Returns how many of the bytes belong to the message and may be believed.
+    /// Reads on, to the end of the message. Returns how many of the bytes belong to it and may be
+    /// believed.
     pub(crate) fn feed(&mut self, bytes: &[u8]) -> (usize, Progress) {
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let taken = match self.state {
-                State::End | State::Refused(_) => break,
-                State::Length(left) => {
-                    let taken = upto(rest, left);
-                    let left = left.saturating_sub(taken as u64);
-                    self.payload = self.payload.saturating_add(taken as u64);
-                    self.state = if left == 0 {
-                        State::End
-                    } else {
-                        State::Length(left)
-                    };
-                    taken
-                }
-                State::ChunkData(left) => {
-                    let taken = upto(rest, left);
-                    let left = left.saturating_sub(taken as u64);
-                    self.payload = self.payload.saturating_add(taken as u64);
-                    self.state = match left {
-                        0 => State::ChunkEnd(b'\r'),
-                        left => State::ChunkData(left),
-                    };
-                    taken
-                }
-                State::ChunkEnd(expected) => {
-                    if rest.first() != Some(&expected) {
-                        self.refuse(Violation::Malformed("a chunk does not end where it says"));
-                        break;
-                    }
-                    self.state = match expected {
-                        b'\r' => State::ChunkEnd(b'\n'),
-                        _ => State::ChunkSize,
-                    };
-                    1
-                }
-                State::Start
-                | State::RequestLine
-                | State::Fields
-                | State::ChunkSize
-                | State::Trailers => match self.feed_line(rest) {
-                    Ok(taken) => taken,
-                    Err(violation) => {
-                        self.refuse(violation);
-                        break;
-                    }
-                },
-            };
-            rest = rest.get(taken..).unwrap_or_default();
+        let mut taken = self.feed_head(bytes);
+        while self.has_head() && !self.payload.is_ended() && taken < bytes.len() {
+            taken += self.step(bytes.get(taken..).unwrap_or_default()).0;
         }
         let progress = match self.state {
-            State::End => Progress::End,
             State::Refused(violation) => Progress::Refused(violation),
+            _ if self.is_ended() => Progress::End,
             _ => Progress::More,
         };
-        (bytes.len() - rest.len(), progress)
+        (taken, progress)
+    }
+
+    /// Reads on, to the end of the head.
+    pub(crate) fn feed_head(&mut self, bytes: &[u8]) -> usize {
+        let mut taken = 0;
+        while taken < bytes.len() && !self.has_head() && self.refused().is_none() {
+            match self.feed_line(bytes.get(taken..).unwrap_or_default()) {
+                Ok(line) => taken += line,
+                Err(violation) => self.refuse(violation),
+            }
+        }
+        taken
+    }
+
+    /// Reads on in the body by one piece: how many of the bytes it takes, and what they are.
+    pub(crate) fn step(&mut self, bytes: &[u8]) -> (usize, Piece) {
+        self.payload.step(bytes).unwrap_or_else(|what| {
+            self.refuse(Violation::Malformed(what));
+            (0, Piece::Frame)
+        })
     }
 
     /// Takes bytes up to the end of a line, and the line with it if it is whole.
     fn feed_line(&mut self, rest: &[u8]) -> Result<usize, Violation> {
-        let end = memchr(b'\n', rest).map(|at| at + 1);
-        let taken = end.unwrap_or(rest.len());
-        let piece = rest.get(..taken).unwrap_or_default();
-        self.check_length(self.line.len() + piece.len())?;
-        if end.is_none() {
-            self.line.extend_from_slice(piece);
-            return Ok(taken);
-        }
-        if self.line.is_empty() {
-            self.whole_line(piece)?;
-        } else {
-            let mut line = std::mem::take(&mut self.line);
-            line.extend_from_slice(piece);
+        let (taken, line) = self.line.take(rest);
+        let length = line.as_ref().map_or(self.line.len(), |line| line.len());
+        self.check_length(length)?;
+        if let Some(line) = line {
             self.whole_line(&line)?;
         }
         Ok(taken)
@@ -235,12 +199,6 @@ impl Framing {
             {
                 Err(Violation::FieldsTooLarge)
             }
-            State::ChunkSize if bytes > CHUNK_DIGITS_MAX + CHUNK_EXTENSION_BYTES_MAX + 2 => {
-                Err(Violation::Malformed("a chunk extension is too long"))
-            }
-            State::Trailers if self.section_bytes + bytes > TRAILER_BYTES_MAX + 2 => {
-                Err(Violation::Malformed("the trailers are too long"))
-            }
             _ => Ok(()),
         }
     }
@@ -256,44 +214,22 @@ impl Framing {
                 self.head.is_1_1 = request_line(content)?;
                 self.state = State::Fields;
             }
-            State::Fields if content.is_empty() => self.state = self.head.body()?,
+            State::Fields if content.is_empty() => {
+                self.payload = self.head.body()?;
+                self.state = State::Body;
+            }
             State::Fields => {
-                self.count(line, FIELDS_MAX)
-                    .map_err(|()| Violation::FieldsTooLarge)?;
-                let (name, value) = field_line(content)?;
+                self.section_bytes += line.len();
+                self.section_lines += 1;
+                if self.section_lines > FIELDS_MAX {
+                    return Err(Violation::FieldsTooLarge);
+                }
+                let (name, value) = field_line(content).map_err(Violation::Malformed)?;
                 self.head.field(name, value)?;
             }
-            State::ChunkSize => {
-                self.section_bytes = 0;
-                self.section_lines = 0;
-                self.state = match chunk_size(content)? {
-                    0 => State::Trailers,
-                    size => State::ChunkData(size),
-                };
-            }
-            State::Trailers if content.is_empty() => self.state = State::End,
-            State::Trailers => {
-                self.count(line, TRAILERS_MAX)
-                    .map_err(|()| Violation::Malformed("too many trailers"))?;
-                field_line(content)?;
-            }
-            State::Length(_)
-            | State::ChunkData(_)
-            | State::ChunkEnd(_)
-            | State::End
-            | State::Refused(_) => {}
+            State::Body | State::Refused(_) => {}
         }
         Ok(())
-    }
-
-    fn count(&mut self, line: &[u8], lines_max: usize) -> Result<(), ()> {
-        self.section_bytes += line.len();
-        self.section_lines += 1;
-        if self.section_lines > lines_max {
-            Err(())
-        } else {
-            Ok(())
-        }
     }
 }
 
@@ -330,22 +266,16 @@ impl Head {
     }
 
     /// What follows the head.
-    fn body(&self) -> Result<State, Violation> {
+    fn body(&self) -> Result<Payload, Violation> {
         if self.is_1_1 && self.hosts == 0 {
             return Err(Violation::Malformed("no host"));
         }
         match (self.is_chunked, self.length) {
             (true, Some(_)) => Err(Violation::Malformed("both a length and an encoding")),
-            (true, None) => Ok(State::ChunkSize),
-            (false, None | Some(0)) => Ok(State::End),
-            (false, Some(length)) => Ok(State::Length(length)),
+            (true, None) => Ok(Payload::chunks()),
+            (false, length) => Ok(Payload::length(length.unwrap_or(0))),
         }
     }
-}
-
-/// How many of `bytes` lie within the next `left`.
-fn upto(bytes: &[u8], left: u64) -> usize {
-    usize::try_from(left).map_or(bytes.len(), |left| left.min(bytes.len()))
 }
 
 /// Method, target and version with one blank between them. Returns whether the version is 1.1.
@@ -397,45 +327,13 @@ fn is_target(target: &[u8], may_be_star: bool) -> bool {
         None if target.first() == Some(&b'/') => target,
         None => return false,
     };
-    let (path, query) = match memchr(b'?', local) {
+    let (path, query) = match memchr::memchr(b'?', local) {
         Some(at) => local.split_at(at),
         None => (local, &[][..]),
     };
     let is_visible = |b: &u8| (0x21..=0x7E).contains(b) && !b"#<>".contains(b);
     path.iter().all(|b| is_visible(b) && *b != b'`')
         && query.iter().all(|b| is_visible(b) && *b != b'"')
-}
-
-/// Name and trimmed value of a field line.
-fn field_line(line: &[u8]) -> Result<(&[u8], &[u8]), Violation> {
-    if matches!(line.first(), Some(b' ' | b'\t')) {
-        return Err(Violation::Malformed("a field line is folded"));
-    }
-    let Some(colon) = memchr(b':', line) else {
-        return Err(Violation::Malformed("a field line has no colon"));
-    };
-    let (name, rest) = line.split_at(colon);
-    if name.is_empty() || !name.iter().copied().all(is_token) {
-        return Err(Violation::Malformed("a field name is not a token"));
-    }
-    let value = trim(rest.get(1..).unwrap_or_default());
-    if !value.iter().copied().all(is_field_byte) {
-        return Err(Violation::Malformed(
-            "a field value has a control character",
-        ));
-    }
-    Ok((name, value))
-}
-
-/// Without leading and trailing blanks and tabs.
-fn trim(mut value: &[u8]) -> &[u8] {
-    while let [b' ' | b'\t', rest @ ..] = value {
-        value = rest;
-    }
-    while let [rest @ .., b' ' | b'\t'] = value {
-        value = rest;
-    }
-    value
 }
 
 /// Decimal digits, at most 2^63 - 1.
@@ -456,54 +354,6 @@ fn content_length(value: &[u8]) -> Result<u64, Violation> {
             .ok_or(WRONG)?;
     }
     Ok(length)
-}
-
-/// 1 to 16 hexadecimal digits, perhaps an extension.
-fn chunk_size(line: &[u8]) -> Result<u64, Violation> {
-    let (digits, extension) = match memchr(b';', line) {
-        Some(at) => line.split_at(at),
-        None => (line, &[][..]),
-    };
-    if digits.is_empty() || digits.len() > CHUNK_DIGITS_MAX {
-        return Err(Violation::Malformed("a chunk size has not 1 to 16 digits"));
-    }
-    if extension.len() > CHUNK_EXTENSION_BYTES_MAX || !extension.iter().copied().all(is_field_byte)
-    {
-        return Err(Violation::Malformed("a chunk extension is not acceptable"));
-    }
-    let mut size = 0u64;
-    for &byte in digits {
-        let digit = char::from(byte)
-            .to_digit(16)
-            .ok_or(Violation::Malformed("a chunk size is not hexadecimal"))?;
-        size = (size << 4) | u64::from(digit);
-    }
-    Ok(size)
-}
-
-/// A character of a method or a field name.
-pub(crate) fn is_token(byte: u8) -> bool {
-    const TOKEN: [bool; 256] = {
-        let mut table = [false; 256];
-        let extra = b"!#$%&'*+-.^_`|~";
-        let mut at = 0;
-        while at < 256 {
-            table[at] = (at as u8).is_ascii_alphanumeric();
-            at += 1;
-        }
-        at = 0;
-        while at < extra.len() {
-            table[extra[at] as usize] = true;
-            at += 1;
-        }
-        table
-    };
-    TOKEN[usize::from(byte)]
-}
-
-/// A byte of a field value: anything but controls, tabs allowed.
-pub(crate) fn is_field_byte(byte: u8) -> bool {
-    (byte >= 0x20 && byte != 0x7F) || byte == b'\t'
 }
 
 #[cfg(test)]

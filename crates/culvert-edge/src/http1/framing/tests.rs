@@ -15,7 +15,7 @@ fn read(bytes: &[u8], step: usize) -> (usize, Progress, u64) {
             break;
         }
     }
-    (taken, progress, framing.payload())
+    (taken, progress, framing.payload().bytes())
 }
 
 #[test]

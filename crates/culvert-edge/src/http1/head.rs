@@ -1,0 +1,296 @@
+//! Heads of messages (RFC 9112 2 to 5), read whole and written.
+//!
+//! Fields of a head that was read share its memory.
+
+use bytes::{BufMut, Bytes};
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::uri::Uri;
+use http::{Method, Request, Response, StatusCode, Version, request, response};
+use memchr::memchr;
+
+/// What is wrong with a field whose name is not a token.
+pub(crate) const NO_NAME: &str = "a field name is not a token";
+/// What is wrong with a field whose value has control characters.
+pub(crate) const NO_VALUE: &str = "a field value has a control character";
+
+/// Reads the head of a request that [`Framing`](super::Framing) found good, and that has so many field
+/// lines.
+///
+/// # Errors
+///
+/// When the parser of targets disagrees.
+pub(crate) fn request(head: &Bytes, lines: usize) -> Result<request::Parts, &'static str> {
+    let start = if head.starts_with(b"\r\n") { 2 } else { 0 };
+    let (line, fields) = line(head, start).ok_or("the head has no line")?;
+    let mut words = line.splitn(3, |&byte| byte == b' ');
+    let (Some(method), Some(target), Some(version)) = (words.next(), words.next(), words.next())
+    else {
+        return Err("the request line has not three parts");
+    };
+    let mut parts = Request::new(()).into_parts().0;
+    parts.method = Method::from_bytes(method).map_err(|_| "the method is not a token")?;
+    parts.uri = Uri::from_maybe_shared(head.slice_ref(target))
+        .map_err(|_| "the target is not acceptable")?;
+    parts.version = if version == b"HTTP/1.0" {
+        Version::HTTP_10
+    } else {
+        Version::HTTP_11
+    };
+    parts.headers = HeaderMap::with_capacity(lines);
+    read_fields(head, fields, &mut parts.headers, usize::MAX)?;
+    Ok(parts)
+}
+
+/// Reads the head of an answer with at most so many field lines. A line may end with LF alone, which
+/// old servers write (RFC 9112 2.2).
+///
+/// # Errors
+///
+/// When it is none.
+pub(crate) fn answer(head: &Bytes, lines_max: usize) -> Result<response::Parts, &'static str> {
+    const NONE: &str = "the answer does not begin with a status line";
+    let (line, fields) = line(head, 0).ok_or(NONE)?;
+    let (version, rest) = line.split_at_checked(9).ok_or(NONE)?;
+    let version = match version {
+        b"HTTP/1.1 " => Version::HTTP_11,
+        b"HTTP/1.0 " => Version::HTTP_10,
+        _ => return Err(NONE),
+    };
+    let (status, reason) = rest.split_at_checked(3).ok_or(NONE)?;
+    if !matches!(reason.first(), None | Some(b' ')) || !reason.iter().copied().all(is_field_byte) {
+        return Err(NONE);
+    }
+    let mut parts = Response::new(()).into_parts().0;
+    parts.status = StatusCode::from_bytes(status).map_err(|_| NONE)?;
+    parts.version = version;
+    parts.headers = HeaderMap::with_capacity(16);
+    read_fields(head, fields, &mut parts.headers, lines_max)?;
+    Ok(parts)
+}
+
+/// The line that begins at `start`, without its end, and where the next begins.
+fn line(head: &[u8], start: usize) -> Option<(&[u8], usize)> {
+    let rest = head.get(start..)?;
+    let end = memchr(b'\n', rest)?;
+    let line = rest.get(..end)?;
+    Some((line.strip_suffix(b"\r").unwrap_or(line), start + end + 1))
+}
+
+fn read_fields(
+    head: &Bytes,
+    mut at: usize,
+    headers: &mut HeaderMap,
+    lines_max: usize,
+) -> Result<(), &'static str> {
+    while let Some((line, next)) = line(head, at).filter(|(line, _)| !line.is_empty()) {
+        at = next;
+        if headers.len() >= lines_max {
+            return Err("a message has too many fields");
+        }
+        let (name, value) = split_field(line)?;
+        let name = HeaderName::from_bytes(name).map_err(|_| NO_NAME)?;
+        let value = HeaderValue::from_maybe_shared(head.slice_ref(value)).map_err(|_| NO_VALUE)?;
+        headers
+            .try_append(name, value)
+            .map_err(|_| "a message has too many fields")?;
+    }
+    Ok(())
+}
+
+/// Looks for the end of a head whose bytes arrive in pieces; each is looked at once.
+#[derive(Debug, Default)]
+pub(crate) struct End {
+    /// What was looked at, and where the line begins that it ends in.
+    seen: usize,
+    line: usize,
+}
+
+impl End {
+    /// Where the head ends, if it does: behind the first empty line.
+    pub(crate) fn find(&mut self, bytes: &[u8]) -> Option<usize> {
+        while let Some(at) = memchr(b'\n', bytes.get(self.seen..)?) {
+            let end = self.seen + at;
+            let line = bytes.get(self.line..end)?;
+            self.seen = end + 1;
+            self.line = end + 1;
+            if line.is_empty() || line == b"\r" {
+                return Some(end + 1);
+            }
+        }
+        self.seen = bytes.len();
+        None
+    }
+}
+
+/// Writes the head of a request up to its last field; what may follow are more fields, and then an empty
+/// line.
+pub(crate) fn write_request(out: &mut Vec<u8>, parts: &request::Parts) {
+    out.extend_from_slice(parts.method.as_str().as_bytes());
+    out.put_u8(b' ');
+    let target = parts
+        .uri
+        .path_and_query()
+        .map_or("/", |target| target.as_str());
+    out.extend_from_slice(target.as_bytes());
+    out.extend_from_slice(b" HTTP/1.1\r\n");
+    write_fields(out, &parts.headers);
+}
+
+/// Writes the head of an answer.
+pub(crate) fn write_answer(out: &mut Vec<u8>, version: Version, head: &response::Parts) {
+    out.extend_from_slice(if version == Version::HTTP_10 {
+        b"HTTP/1.0 "
+    } else {
+        b"HTTP/1.1 "
+    });
+    out.extend_from_slice(head.status.as_str().as_bytes());
+    out.put_u8(b' ');
+    out.extend_from_slice(reason(head.status).as_bytes());
+    out.extend_from_slice(b"\r\n");
+    write_fields(out, &head.headers);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Bytes of an answer's head as [`write_answer`] writes it.
+pub(crate) fn answer_length(status: StatusCode, headers: &HeaderMap) -> usize {
+    let fields = headers.iter();
+    let fields = fields.map(|(name, value)| name.as_str().len() + value.len() + 4);
+    "HTTP/1.1 200 \r\n\r\n".len() + reason(status).len() + fields.sum::<usize>()
+}
+
+/// What stands behind a status.
+fn reason(status: StatusCode) -> &'static str {
+    status.canonical_reason().unwrap_or("")
+}
+
+/// Writes field lines.
+pub(crate) fn write_fields(out: &mut Vec<u8>, headers: &HeaderMap) {
+    for (name, value) in headers {
+        out.extend_from_slice(name.as_str().as_bytes());
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(value.as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Name and trimmed value of a field line.
+///
+/// # Errors
+///
+/// When the line could be read in another way too.
+pub(crate) fn field_line(line: &[u8]) -> Result<(&[u8], &[u8]), &'static str> {
+    let (name, value) = split_field(line)?;
+    if name.is_empty() || !name.iter().copied().all(is_token) {
+        return Err(NO_NAME);
+    }
+    if !value.iter().copied().all(is_field_byte) {
+        return Err(NO_VALUE);
+    }
+    Ok((name, value))
+}
+
+/// The same where others judge the characters.
+fn split_field(line: &[u8]) -> Result<(&[u8], &[u8]), &'static str> {
+    if matches!(line.first(), Some(b' ' | b'\t')) {
+        return Err("a field line is folded");
+    }
+    let colon = memchr(b':', line).ok_or("a field line has no colon")?;
+    let (name, rest) = line.split_at(colon);
+    Ok((name, trim(rest.get(1..).unwrap_or_default())))
+}
+
+/// Without leading and trailing blanks and tabs.
+fn trim(mut value: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] = value {
+        value = rest;
+    }
+    while let [rest @ .., b' ' | b'\t'] = value {
+        value = rest;
+    }
+    value
+}
+
+/// A character of a method or a field name.
+pub(crate) fn is_token(byte: u8) -> bool {
+    const TOKEN: [bool; 256] = {
+        let mut table = [false; 256];
+        let extra = b"!#$%&'*+-.^_`|~";
+        let mut at = 0;
+        while at < 256 {
+            table[at] = (at as u8).is_ascii_alphanumeric();
+            at += 1;
+        }
+        at = 0;
+        while at < extra.len() {
+            table[extra[at] as usize] = true;
+            at += 1;
+        }
+        table
+    };
+    TOKEN[usize::from(byte)]
+}
+
+/// A byte of a field value: anything but controls, tabs allowed.
+pub(crate) fn is_field_byte(byte: u8) -> bool {
+    (byte >= 0x20 && byte != 0x7F) || byte == b'\t'
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_ends_behind_its_first_empty_line() {
+        for (bytes, end) in [
+            (&b"HTTP/1.1 200 OK\r\na: b\r\n\r\nrest"[..], Some(25)),
+            (b"HTTP/1.1 200 OK\na: b\n\nrest", Some(22)),
+            (b"HTTP/1.1 200 OK\r\na: b\r\n\r", None),
+            (b"\r\n", Some(2)),
+            (b"", None),
+        ] {
+            assert_eq!(End::default().find(bytes), end);
+            let mut dripped = End::default();
+            let found = (1..=bytes.len()).find_map(|length| dripped.find(&bytes[..length]));
+            assert_eq!(found, end);
+        }
+    }
+
+    #[test]
+    fn answers_are_read() {
+        let read = |head: &'static str| answer(&Bytes::from_static(head.as_bytes()), 2);
+        let parts = read("HTTP/1.1 204 No Content\r\nA: b\r\na:\t c \r\n\r\n").unwrap();
+        assert_eq!(parts.status, StatusCode::NO_CONTENT);
+        let values: Vec<_> = parts.headers.get_all("a").iter().collect();
+        assert_eq!(values, ["b", "c"]);
+        assert_eq!(read("HTTP/1.0 200\n\n").unwrap().version, Version::HTTP_10);
+        for wrong in [
+            "HTTP/2.0 200 OK\r\n\r\n",
+            "HTTP/1.1 20 OK\r\n\r\n",
+            "HTTP/1.1 2000 OK\r\n\r\n",
+            "HTTP/1.1  200 OK\r\n\r\n",
+            "HTTP/1.1 200 \u{1}\r\n\r\n",
+            "ICY 200 OK\r\n\r\n",
+            "\r\n",
+            "HTTP/1.1 200 OK\r\na : b\r\n\r\n",
+            "HTTP/1.1 200 OK\r\na: b\r\n c\r\n\r\n",
+            "HTTP/1.1 200 OK\r\n: b\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nab\r\n\r\n",
+            "HTTP/1.1 200 OK\r\na: b\u{0}\r\n\r\n",
+            "HTTP/1.1 200 OK\r\na: 1\r\nb: 2\r\nc: 3\r\n\r\n",
+        ] {
+            assert!(read(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_head_is_as_long_as_it_is_said_to_be() {
+        for status in [200, 404, 599] {
+            let response = Response::builder().status(status).header("a", "b").body(());
+            let head = response.unwrap().into_parts().0;
+            let mut out = Vec::new();
+            write_answer(&mut out, Version::HTTP_11, &head);
+            assert_eq!(out.len(), answer_length(head.status, &head.headers));
+            assert_eq!(answer(&out.into(), 9).unwrap().status, status);
+        }
+    }
+}

@@ -1,0 +1,550 @@
+//! An HTTP/1 connection to a client: its requests, one after another, and the way for answers.
+//!
+//! It promises: no byte of a head is believed before the whole head was found good; no byte behind a
+//! message is looked at before that message was answered, so an upgrade's early bytes never move before
+//! the 101; a refused message is the last that is read. It keeps the deadlines of reading and writing.
+//!
+//! A request's body ([`InboundBody`]) reads from the same connection, perhaps from another task, and is
+//! the only one who reads until it ends or is dropped.
+
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::header::EXPECT;
+use http::{Version, request, response};
+use http_body::{Frame, SizeHint};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
+
+use crate::alarm::Alarm;
+use crate::downstream::{Broken, Downstream, Turn, lock};
+use crate::http1::framing::{Framing, Violation};
+use crate::http1::head;
+use crate::http1::outbox::Outbox;
+use crate::http1::payload::Piece;
+use crate::overload::{IDLE_WHEN_BUSY, Level};
+use crate::socket::Wire;
+
+/// Bytes a second below which a body is too slow.
+const RATE_MIN: u128 = 256;
+/// Bytes asked for at once: at first, and where they keep coming.
+const READ_BYTES_MIN: usize = 4 << 10;
+const READ_BYTES_MAX: usize = 64 << 10;
+/// How much of a body that nobody wanted is read so that the connection can stay.
+const UNWANTED_BYTES_MAX: usize = 64 << 10;
+
+/// A client's connection.
+#[derive(Debug)]
+pub(crate) struct Inbound(Arc<Mutex<Conn>>);
+
+/// What comes of waiting for a request.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// Its head, and its body if it has one.
+    Request(Box<request::Parts>, Option<InboundBody>),
+    /// Nothing for now: the connection only rests.
+    Rest,
+    /// Nothing more: the client left, was silent too long, or is refused.
+    Over,
+}
+
+/// The body of a request.
+#[derive(Debug)]
+pub(crate) struct InboundBody {
+    conn: Arc<Mutex<Conn>>,
+    hint: SizeHint,
+    is_ended: bool,
+}
+
+/// Why a body has no more: the connection knows ([`Downstream::broken`]).
+#[derive(Debug, thiserror::Error)]
+#[error("the client broke off")]
+pub(crate) struct BrokeOff;
+
+#[derive(Debug)]
+struct Conn {
+    wire: Wire,
+    down: Arc<Downstream>,
+    framing: Framing,
+    /// What was read and is not used up; of it the first `fed` bytes were found good.
+    inbox: BytesMut,
+    fed: usize,
+    /// Whether somebody has the body, and reads.
+    has_reader: bool,
+    /// Whether the client waits for a word before it sends the body (RFC 9110 10.1.1).
+    owes_continue: bool,
+    /// Answers before the answer.
+    interim: Outbox,
+    alarm: Alarm,
+    /// When the present state began: waiting for a request, or the first byte of a head.
+    since: Instant,
+    has_served: bool,
+    read_bytes: usize,
+    read_stalled: Option<Instant>,
+    write_stalled: Option<Instant>,
+    /// How long the body was waited for since the rate was last judged, and its bytes then.
+    waited: Duration,
+    judged: u64,
+    handed_out: u64,
+}
+
+impl Inbound {
+    /// What one takes while it is idle, in bytes.
+    #[cfg(test)]
+    pub(crate) const SIZE: usize = size_of::<Conn>();
+
+    pub(crate) fn new(wire: Wire, down: Arc<Downstream>) -> Self {
+        Self(Arc::new(Mutex::new(Conn {
+            wire,
+            down,
+            framing: Framing::new(),
+            inbox: BytesMut::new(),
+            fed: 0,
+            has_reader: false,
+            owes_continue: false,
+            interim: Outbox::default(),
+            alarm: Alarm::default(),
+            since: Instant::now(),
+            has_served: false,
+            read_bytes: READ_BYTES_MIN,
+            read_stalled: None,
+            write_stalled: None,
+            waited: Duration::ZERO,
+            judged: 0,
+            handed_out: 0,
+        })))
+    }
+
+    /// The next request.
+    pub(crate) fn poll_request(&self, cx: &mut Context<'_>) -> Poll<Next> {
+        let mut conn = lock(&self.0);
+        let parts = match ready!(conn.poll_head(cx)) {
+            Ok(parts) => parts,
+            Err(next) => return Poll::Ready(next),
+        };
+        let body = (!conn.framing.is_ended()).then(|| {
+            conn.has_reader = true;
+            conn.owes_continue =
+                parts.version == Version::HTTP_11 && parts.headers.contains_key(EXPECT);
+            InboundBody {
+                hint: conn.framing.payload().size_hint(),
+                conn: Arc::clone(&self.0),
+                is_ended: false,
+            }
+        });
+        Poll::Ready(Next::Request(Box::new(parts), body))
+    }
+
+    /// Whether nothing of a request has come, on a connection that has served.
+    pub(crate) fn is_idle(&self) -> bool {
+        let conn = lock(&self.0);
+        conn.has_served && conn.framing.is_untouched() && conn.inbox.is_empty()
+    }
+
+    /// Waits for the client to leave while its request is being answered. What it sends ahead is kept.
+    pub(crate) fn poll_left(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut conn = lock(&self.0);
+        if conn.has_reader || !conn.framing.is_ended() || !conn.inbox.is_empty() {
+            return Poll::Pending;
+        }
+        match ready!(conn.poll_fill(cx)) {
+            Ok(0) | Err(_) => Poll::Ready(()),
+            Ok(_) => Poll::Pending,
+        }
+    }
+
+    /// Sends an answer before the answer (RFC 9110 15.2), unless the client takes nothing.
+    pub(crate) fn inform(&self, cx: &mut Context<'_>, head: &response::Parts) {
+        let mut conn = lock(&self.0);
+        if conn.interim.has_room() {
+            head::write_answer(conn.interim.front(), Version::HTTP_11, head);
+            conn.send_interim(cx);
+        }
+    }
+
+    /// Writes until `out` has room.
+    pub(crate) fn poll_room(&self, cx: &mut Context<'_>, out: &mut Outbox) -> Poll<io::Result<()>> {
+        if out.has_room() {
+            return Poll::Ready(Ok(()));
+        }
+        lock(&self.0).poll_out(cx, |wire, cx, written| out.poll_room(wire, cx, written))
+    }
+
+    /// Writes all of `out`.
+    pub(crate) fn poll_write(
+        &self,
+        cx: &mut Context<'_>,
+        out: &mut Outbox,
+    ) -> Poll<io::Result<()>> {
+        if out.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        lock(&self.0).poll_out(cx, |wire, cx, written| out.poll_empty(wire, cx, written))
+    }
+
+    /// The answer has left.
+    pub(crate) fn answered(&self) {
+        let mut conn = lock(&self.0);
+        conn.down.flushed();
+        conn.has_served = true;
+        conn.since = Instant::now();
+        conn.read_stalled = None;
+        conn.down.set_turn(Turn::Client);
+    }
+
+    /// Goes past what is left of an answered request, whose body's reader may still want it. False when
+    /// another request cannot follow.
+    pub(crate) fn poll_past(&self, cx: &mut Context<'_>) -> Poll<bool> {
+        let mut conn = lock(&self.0);
+        if conn.has_reader {
+            let until = conn.since + conn.down.rules.limits.body_stall;
+            return if conn.alarm.is_due(cx, until) {
+                Poll::Ready(false)
+            } else {
+                Poll::Pending
+            };
+        }
+        let mut unwanted = 0;
+        while !conn.framing.is_ended() {
+            if conn.owes_continue || unwanted > UNWANTED_BYTES_MAX {
+                return Poll::Ready(false);
+            }
+            match conn.poll_body(cx) {
+                Poll::Ready(Some(Ok(frame))) => unwanted += frame.data_ref().map_or(0, Bytes::len),
+                Poll::Ready(None) => {}
+                Poll::Ready(Some(Err(_))) | Poll::Pending => return Poll::Ready(false),
+            }
+        }
+        conn.framing = Framing::new();
+        Poll::Ready(true)
+    }
+
+    /// Waits for the next request without a buffer. False when none comes: the client left, or the
+    /// idle time is over.
+    pub(crate) fn poll_wake(&self, cx: &mut Context<'_>) -> Poll<bool> {
+        let mut conn = lock(&self.0);
+        conn.inbox = BytesMut::new();
+        conn.read_bytes = READ_BYTES_MIN;
+        // On the stack, and only while polled.
+        let mut room = [0; 1024];
+        let mut buf = ReadBuf::new(&mut room);
+        match Pin::new(&mut conn.wire).poll_read(cx, &mut buf) {
+            Poll::Ready(Ok(())) if !buf.filled().is_empty() => {
+                conn.inbox.extend_from_slice(buf.filled());
+                Poll::Ready(true)
+            }
+            Poll::Ready(_) => Poll::Ready(false),
+            Poll::Pending => {
+                let deadline = conn.since + conn.idle();
+                if conn.alarm.is_due(cx, deadline) {
+                    Poll::Ready(false)
+                } else {
+                    Poll::Pending
+                }
+            }
+        }
+    }
+
+    /// Why the message being read is refused, if it is.
+    pub(crate) fn refused(&self) -> Option<Violation> {
+        lock(&self.0).framing.refused()
+    }
+
+    /// Whether the last request was read to its end, with nothing behind it.
+    pub(crate) fn is_drained(&self) -> bool {
+        let conn = lock(&self.0);
+        conn.inbox.is_empty() && (conn.framing.is_ended() || conn.framing.is_untouched())
+    }
+
+    /// Has the system look whether the client is still there when nothing moves.
+    pub(crate) fn probe(&self) {
+        lock(&self.0).wire.probe();
+    }
+
+    /// What the client sent ahead.
+    pub(crate) fn take_early(&self) -> Bytes {
+        std::mem::take(&mut lock(&self.0).inbox).freeze()
+    }
+}
+
+impl Conn {
+    /// How long the connection may be idle now.
+    fn idle(&self) -> Duration {
+        let idle = self.down.rules.limits.idle;
+        if self.down.edge.level() == Level::Calm {
+            idle
+        } else {
+            idle.min(IDLE_WHEN_BUSY)
+        }
+    }
+
+    /// The head of the next request, or what there is instead.
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<request::Parts, Next>> {
+        loop {
+            if self.framing.refused().is_some() {
+                return Poll::Ready(Err(Next::Over));
+            }
+            if self.fed < self.inbox.len() {
+                if self.framing.is_untouched() {
+                    self.since = Instant::now();
+                }
+                let rest = self.inbox.get(self.fed..).unwrap_or_default();
+                self.fed += self.framing.feed_head(rest);
+                if let Some(violation) = self.framing.refused() {
+                    self.refuse(violation);
+                    continue;
+                }
+                if self.framing.has_head() {
+                    return Poll::Ready(self.take_head().ok_or(Next::Over));
+                }
+            }
+            match self.poll_fill(cx) {
+                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(Next::Over)),
+                Poll::Ready(Ok(_)) => {}
+                Poll::Pending => {
+                    let deadline = self.head_deadline();
+                    if !self.alarm.is_due(cx, deadline) {
+                        return Poll::Pending;
+                    }
+                    if self.framing.is_untouched() {
+                        // Nobody is asking anything: the end, without a word, or a rest.
+                        let rests = self.has_served && self.since.elapsed() < self.idle();
+                        return Poll::Ready(Err(if rests { Next::Rest } else { Next::Over }));
+                    }
+                    self.refuse(Violation::TooSlow);
+                }
+            }
+        }
+    }
+
+    fn take_head(&mut self) -> Option<request::Parts> {
+        let head = self.inbox.split_to(std::mem::take(&mut self.fed)).freeze();
+        match head::request(&head, self.framing.lines()) {
+            Ok(parts) => {
+                self.down.set_turn(Turn::Edge);
+                self.down.set_payload(0);
+                self.waited = Duration::ZERO;
+                self.judged = 0;
+                Some(parts)
+            }
+            Err(what) => {
+                self.refuse(Violation::Malformed(what));
+                None
+            }
+        }
+    }
+
+    /// The moment until which the next byte of a head must come.
+    fn head_deadline(&self) -> Instant {
+        let limits = &self.down.rules.limits;
+        self.since
+            + if !self.framing.is_untouched() {
+                limits.head
+            } else if self.has_served {
+                self.idle().min(limits.rest)
+            } else {
+                limits.first_byte
+            }
+    }
+
+    /// The next part of the body.
+    fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BrokeOff>>> {
+        loop {
+            if self.framing.refused().is_some() || self.down.broken().is_some() {
+                return Poll::Ready(Some(Err(BrokeOff)));
+            }
+            if self.framing.is_ended() {
+                let trailers = self.framing.take_trailers();
+                return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))));
+            }
+            if !self.inbox.is_empty() {
+                let (taken, piece) = self.framing.step(&self.inbox);
+                if let Some(violation) = self.framing.refused() {
+                    self.refuse(violation);
+                    continue;
+                }
+                let data = self.inbox.split_to(taken);
+                if piece == Piece::Data {
+                    self.down.set_payload(self.framing.payload().bytes());
+                    return Poll::Ready(Some(Ok(Frame::data(data.freeze()))));
+                }
+                continue;
+            }
+            if std::mem::take(&mut self.owes_continue) {
+                let say = b"HTTP/1.1 100 Continue\r\n\r\n";
+                self.interim.front().extend_from_slice(say);
+            }
+            self.send_interim(cx);
+            match self.poll_fill(cx) {
+                Poll::Ready(Ok(0) | Err(_)) => self.down.broke(Broken::Left),
+                Poll::Ready(Ok(_)) => self.judge(),
+                Poll::Pending => {
+                    let since = *self.read_stalled.get_or_insert_with(Instant::now);
+                    let deadline = since + self.down.rules.limits.body_stall;
+                    if !self.alarm.is_due(cx, deadline) {
+                        return Poll::Pending;
+                    }
+                    self.refuse(Violation::TooSlow);
+                }
+            }
+        }
+    }
+
+    /// Judges a body's rate when bytes came after waiting.
+    fn judge(&mut self) {
+        let Some(stalled) = self.read_stalled.take() else {
+            return;
+        };
+        self.waited += stalled.elapsed();
+        if self.waited >= self.down.rules.limits.body_rate_over {
+            let payload = self.framing.payload().bytes();
+            let bytes = payload.saturating_sub(self.judged);
+            if u128::from(bytes) * 1_000 < RATE_MIN * self.waited.as_millis() {
+                self.refuse(Violation::TooSlow);
+            }
+            self.waited = Duration::ZERO;
+            self.judged = payload;
+        }
+    }
+
+    /// Nobody reads the body any more.
+    fn let_go(&mut self) {
+        self.has_reader = false;
+        self.down.driver.wake();
+    }
+
+    fn refuse(&mut self, violation: Violation) {
+        self.down.edge.meters.requests_refused.up();
+        self.framing.refuse(violation);
+        if self.down.turn() != Turn::Client {
+            self.down.broke(Broken::Refused(violation));
+        }
+        self.inbox = BytesMut::new();
+        self.fed = 0;
+    }
+
+    /// Reads more, behind what is here.
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if self.inbox.capacity() - self.inbox.len() < self.read_bytes / 2 {
+            self.inbox.reserve(self.read_bytes);
+        }
+        let room = self.inbox.capacity() - self.inbox.len();
+        let read = ready!(pin!(self.wire.read_buf(&mut self.inbox)).poll(cx));
+        if read.as_ref().is_ok_and(|&bytes| bytes == room) {
+            self.read_bytes = (self.read_bytes * 2).min(READ_BYTES_MAX);
+        }
+        Poll::Ready(read)
+    }
+
+    /// Writes what goes before the answer, as far as the client takes it. What goes wrong shows again
+    /// when the answer is written.
+    fn send_interim(&mut self, cx: &mut Context<'_>) {
+        if !self.interim.is_empty() {
+            drop(self.interim.poll_empty(&mut self.wire, cx, &mut 0));
+        }
+    }
+
+    fn poll_out(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut write: impl FnMut(&mut Wire, &mut Context<'_>, &mut u64) -> Poll<io::Result<()>>,
+    ) -> Poll<io::Result<()>> {
+        let before = self.handed_out;
+        let wrote = match self.interim.poll_empty(&mut self.wire, cx, &mut 0) {
+            Poll::Ready(Ok(())) => write(&mut self.wire, cx, &mut self.handed_out),
+            other => other,
+        };
+        if self.handed_out != before {
+            self.write_stalled = None;
+            self.down.set_handed_out(self.handed_out);
+        }
+        if wrote.is_pending() {
+            let since = *self.write_stalled.get_or_insert_with(Instant::now);
+            if self
+                .alarm
+                .is_due(cx, since + self.down.rules.limits.write_stall)
+            {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+        }
+        wrote
+    }
+}
+
+/// Without its protocol: to say why it ends, and for what it was upgraded to.
+impl AsyncRead for Inbound {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut lock(&self.0).wire).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Inbound {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut lock(&self.0).wire).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut lock(&self.0).wire).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut lock(&self.0).wire).poll_shutdown(cx)
+    }
+}
+
+impl Drop for Conn {
+    fn drop(&mut self) {
+        self.down.set_turn(Turn::Over);
+        self.down.cut();
+    }
+}
+
+impl InboundBody {
+    /// The next part.
+    pub(crate) fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BrokeOff>>> {
+        if self.is_ended {
+            return Poll::Ready(None);
+        }
+        let mut conn = lock(&self.conn);
+        let frame = ready!(conn.poll_body(cx));
+        self.hint = conn.framing.payload().size_hint();
+        if conn.framing.payload().is_spent() || frame.as_ref().is_none_or(Result::is_err) {
+            self.is_ended = true;
+            conn.let_go();
+        }
+        Poll::Ready(frame)
+    }
+
+    /// Whether nothing more is to come.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.is_ended
+    }
+
+    /// Bytes that are to come.
+    pub(crate) fn size_hint(&self) -> SizeHint {
+        self.hint
+    }
+}
+
+impl Drop for InboundBody {
+    fn drop(&mut self) {
+        if !self.is_ended {
+            lock(&self.conn).let_go();
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! An HTTP/1 connection to an upstream: one request at a time, and its answer.
+//!
+//! Whoever waits for the answer moves the request's body too, so an answer may come before the request
+//! was sent whole. A connection that could be read in two ways, or on which more came than was asked
+//! for, does not rest for another request.
+
+use std::io;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, TRANSFER_ENCODING};
+use http::{Method, Request, StatusCode, Version, response};
+use http_body::{Body, Frame, SizeHint};
+use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
+
+use crate::http::body::{RequestBody, UploadError};
+use crate::http::fields::has_token;
+use crate::http1::head;
+use crate::http1::outbox::Outbox;
+use crate::http1::payload::{Payload, Piece, Sending, WrongLength};
+use crate::upstream::UpWire;
+
+/// Most bytes of an answer's head, and most of its lines.
+const HEAD_BYTES_MAX: usize = 96 << 10;
+const FIELDS_MAX: usize = 128;
+/// Most answers before the answer.
+const INTERIM_MAX: u32 = 16;
+/// Bytes asked for at once: at first, and where they keep coming.
+const READ_BYTES_MIN: usize = 8 << 10;
+const READ_BYTES_MAX: usize = 64 << 10;
+
+/// A connection to an upstream.
+#[derive(Debug)]
+pub(crate) struct Outbound {
+    wire: UpWire,
+    /// What was read and is not used up, and how far the end of a head was looked for in it.
+    inbox: BytesMut,
+    end: head::End,
+    read_bytes: usize,
+    outbox: Outbox,
+    /// The body of the request, until it is in the outbox.
+    upload: Option<RequestBody>,
+    sending: Sending,
+    answer: Answer,
+    is_head: bool,
+    interims: u32,
+    /// Whether another request may follow.
+    stays: bool,
+    /// Why the request was not written whole; its answer may come all the same.
+    failed: Option<io::Error>,
+}
+
+/// How far the answer is.
+#[derive(Debug)]
+enum Answer {
+    Awaited,
+    /// Its head was given out.
+    Body(Payload),
+}
+
+/// Why an exchange with an upstream did not end well.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OutboundError {
+    #[error("the connection broke: {0}")]
+    Io(#[from] io::Error),
+    #[error("the connection ended before the answer did")]
+    Ended,
+    #[error("the answer is not acceptable: {0}")]
+    Malformed(&'static str),
+    #[error("{0}")]
+    Upload(#[from] UploadError),
+    #[error("{0}")]
+    WrongLength(#[from] WrongLength),
+}
+
+impl Outbound {
+    pub(crate) fn new(wire: UpWire) -> Self {
+        Self {
+            wire,
+            inbox: BytesMut::new(),
+            end: head::End::default(),
+            read_bytes: READ_BYTES_MIN,
+            outbox: Outbox::default(),
+            upload: None,
+            sending: Sending::None,
+            answer: Answer::Body(Payload::none()),
+            is_head: false,
+            interims: 0,
+            stays: true,
+            failed: None,
+        }
+    }
+
+    /// Begins a request. The connection [is free](Self::is_free).
+    pub(crate) fn start(&mut self, request: Request<RequestBody>) {
+        let (parts, body) = request.into_parts();
+        self.is_head = parts.method == Method::HEAD;
+        self.answer = Answer::Awaited;
+        self.interims = 0;
+        let out = self.outbox.front();
+        head::write_request(out, &parts);
+        let announced = parts.headers.get(CONTENT_LENGTH);
+        let announced = announced.and_then(|length| length.to_str().ok()?.parse().ok());
+        self.sending = match announced.or(body.size_hint().exact()) {
+            // Without a body there is none to announce, but where one is usual.
+            Some(0) if announced.is_none() => {
+                if [Method::POST, Method::PUT, Method::PATCH].contains(&parts.method) {
+                    out.extend_from_slice(b"content-length: 0\r\n");
+                }
+                Sending::None
+            }
+            Some(length) => {
+                if announced.is_none() {
+                    out.extend_from_slice(format!("content-length: {length}\r\n").as_bytes());
+                }
+                Sending::Length(length)
+            }
+            None => {
+                out.extend_from_slice(b"transfer-encoding: chunked\r\n");
+                Sending::Chunks {
+                    with_trailers: true,
+                }
+            }
+        };
+        out.extend_from_slice(b"\r\n");
+        self.upload = (!body.is_end_stream() || self.sending != Sending::None).then_some(body);
+    }
+
+    /// The head of the answer, moving the request. Those before it go to `inform`.
+    pub(crate) fn poll_head(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut inform: impl FnMut(response::Parts),
+    ) -> Poll<Result<response::Parts, OutboundError>> {
+        self.poll_upload(cx)?;
+        loop {
+            if let Some(end) = self.end.find(&self.inbox) {
+                self.end = head::End::default();
+                let head = self.inbox.split_to(end).freeze();
+                let parts = head::answer(&head, FIELDS_MAX).map_err(OutboundError::Malformed)?;
+                if parts.status.is_informational()
+                    && parts.status != StatusCode::SWITCHING_PROTOCOLS
+                {
+                    self.interims += 1;
+                    if self.interims > INTERIM_MAX {
+                        return Poll::Ready(Err(OutboundError::Malformed("nothing but interims")));
+                    }
+                    inform(parts);
+                    continue;
+                }
+                let payload =
+                    answers_payload(&parts, self.is_head).map_err(OutboundError::Malformed)?;
+                self.stays &= stays(&parts);
+                self.answer = Answer::Body(payload);
+                return Poll::Ready(Ok(parts));
+            }
+            if self.inbox.len() > HEAD_BYTES_MAX {
+                return Poll::Ready(Err(OutboundError::Malformed("the head is too long")));
+            }
+            if ready!(self.poll_fill(cx))? == 0 {
+                return Poll::Ready(Err(match self.failed.take() {
+                    Some(error) => OutboundError::Io(error),
+                    None => OutboundError::Ended,
+                }));
+            }
+        }
+    }
+
+    /// The next part of the answer's body, moving what is left of the request.
+    pub(crate) fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, OutboundError>>> {
+        self.poll_upload(cx)?;
+        loop {
+            let Answer::Body(payload) = &mut self.answer else {
+                return Poll::Ready(None);
+            };
+            if payload.is_ended() {
+                let trailers = payload.take_trailers();
+                return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))));
+            }
+            if !self.inbox.is_empty() {
+                let (taken, piece) = payload
+                    .step(&self.inbox)
+                    .map_err(OutboundError::Malformed)?;
+                let data = self.inbox.split_to(taken);
+                if piece == Piece::Data {
+                    return Poll::Ready(Some(Ok(Frame::data(data.freeze()))));
+                }
+                continue;
+            }
+            let read = ready!(self.poll_fill(cx))?;
+            if let (0, Answer::Body(payload)) = (read, &mut self.answer) {
+                self.stays = false;
+                if !payload.close_ends() {
+                    return Poll::Ready(Some(Err(OutboundError::Ended)));
+                }
+            }
+        }
+    }
+
+    /// Whether nothing of the answer's body is left to be had.
+    pub(crate) fn is_spent(&self) -> bool {
+        match &self.answer {
+            Answer::Awaited => false,
+            Answer::Body(payload) => payload.is_spent(),
+        }
+    }
+
+    /// Bytes of the answer's body that are to come.
+    pub(crate) fn size_hint(&self) -> SizeHint {
+        match &self.answer {
+            Answer::Awaited => SizeHint::default(),
+            Answer::Body(payload) => payload.size_hint(),
+        }
+    }
+
+    /// Whether another request may be sent: the last exchange is complete, and nothing came since. The
+    /// task is woken when something comes.
+    pub(crate) fn is_free(&mut self, cx: &mut Context<'_>) -> bool {
+        self.stays
+            && self.failed.is_none()
+            && self.is_spent()
+            && self.upload.is_none()
+            && self.outbox.is_empty()
+            && self.inbox.is_empty()
+            && {
+                // What was read last may still be in use: no new room is made for what is not expected.
+                let mut room = [0; 1];
+                let mut buf = ReadBuf::new(&mut room);
+                Pin::new(&mut self.wire)
+                    .poll_read(cx, &mut buf)
+                    .is_pending()
+            }
+    }
+
+    /// Gives up the memory that only exchanges need.
+    pub(crate) fn rest(&mut self) {
+        self.inbox = BytesMut::new();
+        self.outbox.clear();
+        self.read_bytes = READ_BYTES_MIN;
+    }
+
+    /// The bare connection, and what was received behind the last head.
+    pub(crate) fn into_wire(self) -> (UpWire, Bytes) {
+        (self.wire, self.inbox.freeze())
+    }
+
+    /// Moves the request's bytes as far as they go.
+    fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<(), OutboundError> {
+        while let Some(upload) = &mut self.upload {
+            let out = &mut self.outbox;
+            match out.poll_room(&mut self.wire, cx, &mut 0) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => {
+                    self.give_up(error);
+                    return Ok(());
+                }
+                Poll::Pending => return Ok(()),
+            }
+            match Pin::new(upload).poll_frame(cx) {
+                Poll::Pending => break,
+                Poll::Ready(None) => {
+                    self.sending.end(None, out)?;
+                    self.upload = None;
+                }
+                Poll::Ready(Some(frame)) => match frame?.into_data() {
+                    Ok(data) => self.sending.data(data, out)?,
+                    Err(frame) => {
+                        let trailers = frame.into_trailers().ok();
+                        self.sending.end(trailers.as_ref(), out)?;
+                        self.upload = None;
+                    }
+                },
+            }
+        }
+        if !self.outbox.is_empty()
+            && let Poll::Ready(Err(error)) = self.outbox.poll_empty(&mut self.wire, cx, &mut 0)
+        {
+            self.give_up(error);
+        }
+        Ok(())
+    }
+
+    /// The request cannot be written whole.
+    fn give_up(&mut self, error: io::Error) {
+        self.upload = None;
+        self.outbox.clear();
+        self.stays = false;
+        self.failed = Some(error);
+    }
+
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if self.inbox.capacity() - self.inbox.len() < self.read_bytes / 2 {
+            self.inbox.reserve(self.read_bytes);
+        }
+        let room = self.inbox.capacity() - self.inbox.len();
+        let read = ready!(pin!(self.wire.read_buf(&mut self.inbox)).poll(cx));
+        if read.as_ref().is_ok_and(|&bytes| bytes == room) {
+            self.read_bytes = (self.read_bytes * 2).min(READ_BYTES_MAX);
+        }
+        Poll::Ready(read)
+    }
+}
+
+/// Where an answer's body ends (RFC 9112 6.3), if that can be read in one way only.
+///
+/// # Errors
+///
+/// When it can be read in two.
+pub(crate) fn answers_payload(
+    head: &response::Parts,
+    is_head: bool,
+) -> Result<Payload, &'static str> {
+    let length = content_length(&head.headers)?;
+    let is_chunked = is_chunked(&head.headers)?;
+    if is_chunked && length.is_some() {
+        return Err("both a length and an encoding");
+    }
+    let has_none = is_head
+        || head.status.is_informational()
+        || [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&head.status);
+    Ok(match length {
+        _ if has_none => Payload::none(),
+        _ if is_chunked => Payload::chunks_of_an_answer(),
+        Some(length) => Payload::length(length),
+        None => Payload::close(),
+    })
+}
+
+/// What an answer says of its length.
+///
+/// # Errors
+///
+/// When that is no number, or said twice.
+pub(crate) fn content_length(headers: &HeaderMap) -> Result<Option<u64>, &'static str> {
+    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
+    let Some(length) = lengths.next() else {
+        return Ok(None);
+    };
+    if lengths.next().is_some() {
+        return Err("more than one content-length");
+    }
+    let digits = length.to_str().ok();
+    let digits = digits.filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    let length = digits.and_then(|digits| digits.parse().ok());
+    length.map(Some).ok_or("content-length is not a number")
+}
+
+fn is_chunked(headers: &HeaderMap) -> Result<bool, &'static str> {
+    let mut encodings = headers.get_all(TRANSFER_ENCODING).iter();
+    let Some(encoding) = encodings.next() else {
+        return Ok(false);
+    };
+    let is_chunked = encoding.as_bytes().eq_ignore_ascii_case(b"chunked");
+    if !is_chunked || encodings.next().is_some() {
+        return Err("transfer-encoding is not exactly chunked");
+    }
+    Ok(true)
+}
+
+/// Whether the upstream takes another request on the connection (RFC 9112 9.3).
+fn stays(head: &response::Parts) -> bool {
+    if head.version == Version::HTTP_10 {
+        has_token(&head.headers, &CONNECTION, b"keep-alive")
+    } else {
+        !has_token(&head.headers, &CONNECTION, b"close")
+    }
+}

@@ -1,0 +1,389 @@
+//! The body of a message on the wire (RFC 9112 6 and 7): where it ends, read and written.
+//!
+//! Pure state machines over bytes. What is read does not depend on how the bytes were cut, and nothing
+//! is held but one unfinished line and the trailers.
+
+use std::borrow::Cow;
+use std::io::Write as _;
+
+use bytes::Bytes;
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http_body::SizeHint;
+use memchr::memchr;
+
+use crate::http1::head::{self, field_line, is_field_byte};
+use crate::http1::outbox::Outbox;
+
+/// Longest trailer section, in bytes.
+pub(crate) const TRAILER_BYTES_MAX: usize = 8 << 10;
+/// Most trailer lines.
+pub(crate) const TRAILERS_MAX: usize = 32;
+/// Longest chunk extension, in bytes.
+pub(crate) const CHUNK_EXTENSION_BYTES_MAX: usize = 256;
+/// Most hexadecimal digits of a chunk size.
+const CHUNK_DIGITS_MAX: usize = 16;
+
+/// A body being read.
+#[derive(Debug)]
+pub(crate) struct Payload {
+    form: Form,
+    bytes: u64,
+}
+
+#[derive(Debug)]
+enum Form {
+    Ended,
+    /// So many bytes are left.
+    Length(u64),
+    /// Until the connection closes, which only an answer does.
+    Close,
+    Chunks(Box<Chunks>),
+}
+
+/// What bytes of a body are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Piece {
+    /// Of the body itself.
+    Data,
+    /// Of what is around it.
+    Frame,
+}
+
+impl Payload {
+    pub(crate) const fn none() -> Self {
+        Self::of(Form::Ended)
+    }
+
+    pub(crate) const fn length(bytes: u64) -> Self {
+        Self::of(match bytes {
+            0 => Form::Ended,
+            bytes => Form::Length(bytes),
+        })
+    }
+
+    /// Until the connection closes.
+    pub(crate) const fn close() -> Self {
+        Self::of(Form::Close)
+    }
+
+    pub(crate) fn chunks() -> Self {
+        Self::of(Form::Chunks(Box::default()))
+    }
+
+    /// The same where blanks behind a chunk's size are let pass, which old servers write.
+    pub(crate) fn chunks_of_an_answer() -> Self {
+        Self::of(Form::Chunks(Box::new(Chunks {
+            may_pad: true,
+            ..Chunks::default()
+        })))
+    }
+
+    const fn of(form: Form) -> Self {
+        Self { form, bytes: 0 }
+    }
+
+    /// Reads on by one piece: how many of the bytes it takes, and what they are.
+    ///
+    /// # Errors
+    ///
+    /// When they cannot be read in one way only.
+    pub(crate) fn step(&mut self, bytes: &[u8]) -> Result<(usize, Piece), &'static str> {
+        let (taken, piece) = match &mut self.form {
+            Form::Ended => (0, Piece::Frame),
+            Form::Close => (bytes.len(), Piece::Data),
+            Form::Length(left) => (upto(bytes, left), Piece::Data),
+            Form::Chunks(chunks) => chunks.step(bytes)?,
+        };
+        if piece == Piece::Data {
+            self.bytes = self.bytes.saturating_add(taken as u64);
+        }
+        if matches!(self.form, Form::Length(0)) {
+            self.form = Form::Ended;
+        }
+        Ok((taken, piece))
+    }
+
+    /// Whether it is complete.
+    pub(crate) fn is_ended(&self) -> bool {
+        match &self.form {
+            Form::Ended => true,
+            Form::Length(_) | Form::Close => false,
+            Form::Chunks(chunks) => chunks.at == At::Over,
+        }
+    }
+
+    /// The connection closed. Whether the body is complete with that.
+    pub(crate) fn close_ends(&mut self) -> bool {
+        if matches!(self.form, Form::Close) {
+            self.form = Form::Ended;
+        }
+        self.is_ended()
+    }
+
+    /// The fields behind the body, once.
+    pub(crate) fn take_trailers(&mut self) -> Option<HeaderMap> {
+        match &mut self.form {
+            Form::Chunks(chunks) if !chunks.trailers.is_empty() => {
+                Some(std::mem::take(&mut chunks.trailers))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether nothing is left to be had.
+    pub(crate) fn is_spent(&self) -> bool {
+        match &self.form {
+            Form::Chunks(chunks) => chunks.at == At::Over && chunks.trailers.is_empty(),
+            _ => self.is_ended(),
+        }
+    }
+
+    /// Bytes read so far, without what is around them.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Bytes that are left.
+    pub(crate) fn size_hint(&self) -> SizeHint {
+        match &self.form {
+            Form::Ended => SizeHint::with_exact(0),
+            Form::Length(left) => SizeHint::with_exact(*left),
+            Form::Close | Form::Chunks(_) => SizeHint::default(),
+        }
+    }
+}
+
+/// How many of `bytes` lie within the next `left`, which become fewer by them.
+fn upto(bytes: &[u8], left: &mut u64) -> usize {
+    let taken = usize::try_from(*left).map_or(bytes.len(), |left| left.min(bytes.len()));
+    *left = left.saturating_sub(taken as u64);
+    taken
+}
+
+/// A body in chunks (RFC 9112 7.1).
+#[derive(Debug, Default)]
+struct Chunks {
+    at: At,
+    line: Line,
+    /// Of the trailers.
+    section_bytes: usize,
+    trailers: HeaderMap,
+    may_pad: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum At {
+    #[default]
+    Size,
+    Data(u64),
+    /// Before this byte of the line end behind a chunk.
+    End(u8),
+    Trailers,
+    Over,
+}
+
+impl Chunks {
+    fn step(&mut self, bytes: &[u8]) -> Result<(usize, Piece), &'static str> {
+        match &mut self.at {
+            At::Over => Ok((0, Piece::Frame)),
+            At::Data(left) => {
+                let taken = upto(bytes, left);
+                if *left == 0 {
+                    self.at = At::End(b'\r');
+                }
+                Ok((taken, Piece::Data))
+            }
+            At::End(expected) => match (bytes.first(), *expected) {
+                (None, _) => Ok((0, Piece::Frame)),
+                (Some(b'\r'), b'\r') => {
+                    self.at = At::End(b'\n');
+                    Ok((1, Piece::Frame))
+                }
+                (Some(b'\n'), b'\n') => {
+                    self.at = At::Size;
+                    Ok((1, Piece::Frame))
+                }
+                _ => Err("a chunk does not end where it says"),
+            },
+            At::Size | At::Trailers => {
+                let (taken, line) = self.line.take(bytes);
+                let length = line.as_ref().map_or(self.line.len(), |line| line.len());
+                self.check_length(length)?;
+                if let Some(line) = line {
+                    self.whole_line(&line)?;
+                }
+                Ok((taken, Piece::Frame))
+            }
+        }
+    }
+
+    /// Whether a line of that many bytes, its end included, may still be good.
+    fn check_length(&self, bytes: usize) -> Result<(), &'static str> {
+        let is_size = self.at == At::Size;
+        if is_size && bytes > CHUNK_DIGITS_MAX + CHUNK_EXTENSION_BYTES_MAX + 2 {
+            return Err("a chunk extension is too long");
+        }
+        if !is_size && self.section_bytes + bytes > TRAILER_BYTES_MAX + 2 {
+            return Err("the trailers are too long");
+        }
+        Ok(())
+    }
+
+    fn whole_line(&mut self, line: &[u8]) -> Result<(), &'static str> {
+        let content = line
+            .strip_suffix(b"\r\n")
+            .ok_or("a line ends without CR LF")?;
+        if self.at == At::Size {
+            self.at = match chunk_size(content, self.may_pad)? {
+                0 => At::Trailers,
+                size => At::Data(size),
+            };
+            return Ok(());
+        }
+        if content.is_empty() {
+            self.at = At::Over;
+            return Ok(());
+        }
+        self.section_bytes += line.len();
+        if self.trailers.len() >= TRAILERS_MAX {
+            return Err("too many trailers");
+        }
+        let (name, value) = field_line(content)?;
+        let name = HeaderName::from_bytes(name).map_err(|_| head::NO_NAME)?;
+        let value = HeaderValue::from_bytes(value).map_err(|_| head::NO_VALUE)?;
+        self.trailers.append(name, value);
+        Ok(())
+    }
+}
+
+/// 1 to 16 hexadecimal digits, perhaps an extension.
+fn chunk_size(line: &[u8], may_pad: bool) -> Result<u64, &'static str> {
+    let (mut digits, extension) = match memchr(b';', line) {
+        Some(at) => line.split_at(at),
+        None => (line, &[][..]),
+    };
+    if may_pad {
+        digits = digits.trim_ascii_end();
+    }
+    if digits.is_empty() || digits.len() > CHUNK_DIGITS_MAX {
+        return Err("a chunk size has not 1 to 16 digits");
+    }
+    if extension.len() > CHUNK_EXTENSION_BYTES_MAX || !extension.iter().copied().all(is_field_byte)
+    {
+        return Err("a chunk extension is not acceptable");
+    }
+    let mut size = 0u64;
+    for &byte in digits {
+        let digit = char::from(byte)
+            .to_digit(16)
+            .ok_or("a chunk size is not hexadecimal")?;
+        size = (size << 4) | u64::from(digit);
+    }
+    Ok(size)
+}
+
+/// A line that may arrive in pieces: its beginning, until its end is there.
+#[derive(Debug, Default)]
+pub(crate) struct Line(Vec<u8>);
+
+impl Line {
+    /// Takes bytes up to the end of the line: how many, and the whole line, its end included, if that
+    /// was among them.
+    pub(crate) fn take<'a>(&mut self, bytes: &'a [u8]) -> (usize, Option<Cow<'a, [u8]>>) {
+        let Some(end) = memchr(b'\n', bytes) else {
+            self.0.extend_from_slice(bytes);
+            return (bytes.len(), None);
+        };
+        let piece = bytes.get(..=end).unwrap_or_default();
+        let line = if self.0.is_empty() {
+            Cow::Borrowed(piece)
+        } else {
+            let mut line = std::mem::take(&mut self.0);
+            line.extend_from_slice(piece);
+            Cow::Owned(line)
+        };
+        (piece.len(), Some(line))
+    }
+
+    /// Bytes of it that are here.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn forget(&mut self) {
+        self.0 = Vec::new();
+    }
+}
+
+/// How a body is being written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sending {
+    /// Not at all.
+    None,
+    /// So many bytes are left.
+    Length(u64),
+    Chunks {
+        /// Whether the receiver takes fields behind the body.
+        with_trailers: bool,
+    },
+    /// Until the connection closes.
+    Close,
+}
+
+/// A body is longer or shorter than was announced.
+#[derive(Debug, thiserror::Error)]
+#[error("the body has another length than was announced")]
+pub(crate) struct WrongLength;
+
+impl Sending {
+    /// Writes a part of it.
+    ///
+    /// # Errors
+    ///
+    /// When that is more than was announced.
+    pub(crate) fn data(&mut self, data: Bytes, out: &mut Outbox) -> Result<(), WrongLength> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        match self {
+            Self::None => return Err(WrongLength),
+            Self::Length(left) => {
+                *left = left.checked_sub(data.len() as u64).ok_or(WrongLength)?;
+                out.push(data, b"");
+            }
+            Self::Chunks { .. } => {
+                // Into memory: nothing fails.
+                drop(write!(out.front(), "{:x}\r\n", data.len()));
+                out.push(data, b"\r\n");
+            }
+            Self::Close => out.push(data, b""),
+        }
+        Ok(())
+    }
+
+    /// Writes its end.
+    ///
+    /// # Errors
+    ///
+    /// When more was announced.
+    pub(crate) fn end(
+        &mut self,
+        trailers: Option<&HeaderMap>,
+        out: &mut Outbox,
+    ) -> Result<(), WrongLength> {
+        let ended = std::mem::replace(self, Self::None);
+        match ended {
+            Self::Length(left) if left > 0 => Err(WrongLength),
+            Self::Chunks { with_trailers } => {
+                let front = out.front();
+                front.extend_from_slice(b"0\r\n");
+                if let Some(trailers) = trailers.filter(|_| with_trailers) {
+                    head::write_fields(front, trailers);
+                }
+                front.extend_from_slice(b"\r\n");
+                Ok(())
+            }
+            Self::None | Self::Length(_) | Self::Close => Ok(()),
+        }
+    }
+}
