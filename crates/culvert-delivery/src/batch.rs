@@ -39,7 +39,7 @@ impl BatchLimits {
 }
 
 /// A batch being filled.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct OpenBatch {
     body: Vec<u8>,
     entries: Vec<(u32, u16)>,
@@ -67,6 +67,44 @@ impl OpenBatch {
     /// Appends an envelope without line ends. The caller asked [`Self::fits`].
     pub fn push(&mut self, subscription: &Arc<str>, envelope: &[u8]) {
         debug_assert!(!envelope.contains(&b'\n'), "an envelope is one line");
+        let index = self.place_of(subscription);
+        self.body.extend_from_slice(envelope);
+        self.body.push(b'\n');
+        self.entries.push((
+            u32::try_from(envelope.len()).expect("an envelope is at most 256 KiB"),
+            index,
+        ));
+    }
+
+    /// Whether everything of `other` may be added.
+    pub fn has_room_for(&self, other: &Self, limits: BatchLimits) -> bool {
+        self.len().saturating_add(other.len()) <= limits.events_max
+            && self.body.len().saturating_add(other.body.len()) <= limits.bytes_max
+            && self.subscriptions.len() + other.subscriptions.len() < usize::from(u16::MAX)
+    }
+
+    /// Whether everything of another batch may be added.
+    pub fn has_room_for_batch(&self, other: &Batch, limits: BatchLimits) -> bool {
+        let n_other = u32::try_from(other.len()).unwrap_or(u32::MAX);
+        self.len().saturating_add(n_other) <= limits.events_max
+            && self.body.len().saturating_add(other.lines_end) <= limits.bytes_max
+            && self.subscriptions.len() + other.subscriptions.len() < usize::from(u16::MAX)
+    }
+
+    /// Adds everything of `other`. The caller asked [`Self::has_room_for`].
+    pub fn join(&mut self, other: &Self) {
+        let places: Vec<u16> = other
+            .subscriptions
+            .iter()
+            .map(|subscription| self.place_of(subscription))
+            .collect();
+        self.body.extend_from_slice(&other.body);
+        let moved = other.entries.iter();
+        self.entries
+            .extend(moved.map(|(length, at)| (*length, places[usize::from(*at)])));
+    }
+
+    fn place_of(&mut self, subscription: &Arc<str>) -> u16 {
         let known = self
             .subscriptions
             .iter()
@@ -75,12 +113,7 @@ impl OpenBatch {
             self.subscriptions.push(subscription.clone());
             self.subscriptions.len() - 1
         });
-        self.body.extend_from_slice(envelope);
-        self.body.push(b'\n');
-        self.entries.push((
-            u32::try_from(envelope.len()).expect("an envelope is at most 256 KiB"),
-            u16::try_from(index).expect("fits() keeps subscriptions below 65,535"),
-        ));
+        u16::try_from(index).expect("the number of subscriptions is kept below 65,535")
     }
 
     /// Events so far.
@@ -125,6 +158,29 @@ impl OpenBatch {
         body.extend_from_slice(&index_length.to_le_bytes());
         body.push(VERSION);
         body
+    }
+
+    /// As a target sees it, without the detour over the stored form.
+    pub fn batch(self, destination: Arc<str>, class: BatchClass) -> Batch {
+        let mut end = 0;
+        let entries = self.entries.iter().map(|(length, subscription)| {
+            let start = end;
+            end = start + *length as usize;
+            let line = start..end;
+            end += 1;
+            Entry {
+                line,
+                subscription: usize::from(*subscription),
+            }
+        });
+        Batch {
+            entries: entries.collect(),
+            lines_end: self.body.len(),
+            subscriptions: self.subscriptions.into(),
+            body: self.body.into(),
+            destination,
+            class,
+        }
     }
 }
 
@@ -289,7 +345,17 @@ impl Batch {
         array
     }
 
-    /// The events for which `keep` says yes, as a new batch's stored form; `None` when none is kept.
+    /// All of it once more, to be stored.
+    pub fn reopened(&self) -> OpenBatch {
+        self.only(|_| true).unwrap_or_default()
+    }
+
+    /// Its memory, if nobody else has a part of it.
+    pub fn into_buffer(self) -> Option<Vec<u8>> {
+        self.body.try_into_mut().ok().map(Vec::from)
+    }
+
+    /// The events for which `keep` says yes, as a new batch; `None` when none is kept.
     pub fn only(&self, mut keep: impl FnMut(usize) -> bool) -> Option<OpenBatch> {
         let mut open = OpenBatch::default();
         for (index, delivery) in self.deliveries().enumerate() {
@@ -393,6 +459,31 @@ mod tests {
             done.push(open);
         }
         done
+    }
+
+    #[test]
+    fn joined_batches_read_as_one_and_as_they_were_stored() {
+        let (a, b): (Arc<str>, Arc<str>) = ("esb_a".into(), "esb_b".into());
+        let mut first = OpenBatch::default();
+        first.push(&a, &envelope(1, 0));
+        first.push(&b, &envelope(2, 5));
+        let mut second = OpenBatch::default();
+        second.push(&b, &envelope(3, 1));
+        second.push(&a, &envelope(4, 0));
+        let limits = |events_max| BatchLimits {
+            events_max,
+            bytes_max: 1000,
+        };
+        assert!(first.has_room_for(&second, limits(4)));
+        assert!(!first.has_room_for(&second, limits(3)));
+        first.join(&second);
+        let batch = first.batch("ed_1".into(), BatchClass::Traffic);
+        let wanted = ["ev_1:esb_a", "ev_2:esb_b", "ev_3:esb_b", "ev_4:esb_a"];
+        assert_eq!(ids(&batch), wanted);
+        let stored = read(batch.reopened());
+        assert_eq!(ids(&stored), wanted);
+        assert_eq!(stored.lines(), batch.lines());
+        assert!(batch.into_buffer().is_some());
     }
 
     proptest! {

@@ -1,139 +1,179 @@
-//! Traffic batches that go to their destination without lying in the queue first.
+//! Traffic batches in memory, a lane for each destination.
 //!
 //! The queue is for destinations that are away or slow. One that takes what it is sent gets its
 //! batches from memory, one at a time, by the same worker that sends what is queued. A batch that is
 //! not settled within [`crate::Settings::direct_for`] is written down, and so is everything behind it:
-//! no event is in memory alone for longer than that and the flush before it. What is being sent at
-//! that moment is written down as leased, so that no other node sends it too.
+//! no event is in memory alone for longer than that and the flush before it, as long as the queue can
+//! be written. What is being sent at that moment is written down as leased, so that no other node sends
+//! it too; everything else is the appender's (`appender`).
 //!
-//! Nothing overtakes what is in the queue: while anything waits there, nothing new comes in here.
+//! Nothing overtakes what is in the queue or on its way there. Full batches are all that many small
+//! ones become while they wait here.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use bytes::Bytes;
 use culvert_base::Fault;
 use culvert_store::{BatchClass, Lease, NewBatch};
 use tokio::time::Instant;
 
 use crate::Plane;
-use crate::batch::Batch;
+use crate::batch::{Batch, OpenBatch};
 use crate::health::Ledger;
 use crate::meters::Dropped;
 use crate::subscription::Outlet;
 use crate::target::Verdict;
 use crate::worker::{Step, Worker};
 
-/// Batches of one destination at most; what comes then is queued. In events and bytes the limits of
-/// the destination hold.
-const BATCHES_MAX: usize = 256;
-
 /// The batches of one destination.
 #[derive(Debug, Default)]
-pub(crate) struct Lane(Mutex<VecDeque<Direct>>);
+pub(crate) struct Lane(Mutex<Waiting>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    batches: VecDeque<Direct>,
+    /// A worker sends what was first; until that is settled or in the queue, nothing else goes there.
+    is_being_sent: bool,
+    /// The appender has taken what was first; until that is in the queue, nothing else is sent.
+    is_being_written: bool,
+    /// The appender was asked to take what is here.
+    is_wanted: bool,
+}
 
 /// One of them.
 #[derive(Debug)]
 pub(crate) struct Direct {
-    pub(crate) batch: NewBatch,
-    /// Of its lines.
-    pub(crate) bytes: u64,
-    /// When it must be in the queue if it was not taken.
-    pub(crate) until: Instant,
+    pub(crate) batch: OpenBatch,
+    /// When it must be on its way into the queue if it was not taken.
+    until: Instant,
+}
+
+impl Direct {
+    pub(crate) fn events(&self) -> u64 {
+        u64::from(self.batch.len())
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        u64::try_from(self.batch.bytes()).unwrap_or(u64::MAX)
+    }
 }
 
 impl Lane {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Direct>> {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.0
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn take(&self) -> Option<Direct> {
-        self.lock().pop_front()
+    pub(crate) fn is_being_written(&self) -> bool {
+        self.lock().is_being_written
     }
 
-    fn put_back(&self, one: Direct) {
-        self.lock().push_front(one);
+    /// Whether there is anything on it or taken from it that is not settled.
+    pub(crate) fn is_busy(&self) -> bool {
+        let lane = self.lock();
+        !lane.batches.is_empty() || lane.is_being_sent || lane.is_being_written
     }
-}
 
-/// Puts a batch onto its destination's lane; gives it back where the queue is the better way.
-pub(crate) fn offer(plane: &Plane, outlet: &Outlet, one: Direct) -> Result<(), Direct> {
-    let ledger = &outlet.ledger;
-    let is_open = ledger.queued_events.load(Ordering::Relaxed) == 0 && !ledger.is_failing();
-    if !is_open {
-        return Err(one);
+    /// Notes that the appender shall take what is here. Whether it has to be told.
+    pub(crate) fn want(&self) -> bool {
+        let mut lane = self.lock();
+        !lane.batches.is_empty() && !std::mem::replace(&mut lane.is_wanted, true)
     }
-    let mut waiting = ledger.lane.lock();
-    if waiting.len() >= BATCHES_MAX {
-        return Err(one);
-    }
-    let events = u64::from(one.batch.count);
-    plane.direct_events.fetch_add(events, Ordering::Relaxed);
-    waiting.push_back(one);
-    drop(waiting);
-    plane.wakes.wake(&outlet.id);
-    Ok(())
-}
 
-/// Counts what is left on the lane of a server that stops as lost.
-pub(crate) fn abandon(plane: &Plane, ledger: &Ledger) {
-    for one in ledger.lane.lock().drain(..) {
-        let events = u64::from(one.batch.count);
-        ledger.released(events, one.bytes);
-        ledger.dropped.add(Dropped::Stopped, events);
-        plane.meters.dropped.add(Dropped::Stopped, events);
-    }
-}
-
-/// Appends everything that is on a lane to the queue. What could not be appended stays.
-pub(crate) async fn write_down(
-    plane: &Plane,
-    destination: &str,
-    ledger: &Ledger,
-) -> Result<(), Fault> {
-    let waiting: Vec<Direct> = ledger.lane.lock().drain(..).collect();
-    if waiting.is_empty() {
-        return Ok(());
-    }
-    // Before the append: a worker may be done with them before it returns.
-    for one in &waiting {
-        entered(plane, ledger, one);
-    }
-    let batches = waiting.iter().map(|one| one.batch.clone()).collect();
-    match plane.queue.append(batches, None).await {
-        Ok(()) => {
-            let events = waiting.iter().map(|one| u64::from(one.batch.count));
-            plane.meters.queued.add(events.sum());
-            plane.wakes.wake(destination);
-            Ok(())
+    /// What the appender writes: batches from the front, of that many bytes or one more. None while one
+    /// that was before them is not settled; whoever settles it asks again. Until [`Self::written`],
+    /// nothing else is taken.
+    pub(crate) fn take_to_write(&self, bytes_max: u64) -> Vec<Direct> {
+        let mut lane = self.lock();
+        lane.is_wanted = false;
+        let mut taken = Vec::new();
+        if lane.is_being_sent || lane.is_being_written {
+            return taken;
         }
-        Err(error) => {
-            let mut lane = ledger.lane.lock();
-            for one in waiting.into_iter().rev() {
-                took_back(plane, ledger, &one);
-                lane.push_front(one);
-            }
-            Err(Fault::new("queueing what was not sent", error))
+        let mut bytes = 0;
+        while bytes < bytes_max
+            && let Some(one) = lane.batches.pop_front()
+        {
+            bytes += one.bytes();
+            taken.push(one);
+        }
+        lane.is_being_written = !taken.is_empty();
+        taken
+    }
+
+    /// What was taken to be written is in the queue, or given up.
+    pub(crate) fn written(&self) {
+        self.lock().is_being_written = false;
+    }
+
+    /// A worker begins: none before it is at work.
+    pub(crate) fn begin(&self) {
+        self.lock().is_being_sent = false;
+    }
+
+    /// What a worker sends next.
+    fn take_to_send(&self, ledger: &Ledger) -> Option<Direct> {
+        let mut lane = self.lock();
+        // In this order: the queue is said to have it before it is said to be written.
+        if lane.is_being_written || !ledger.has_empty_queue() {
+            return None;
+        }
+        let one = lane.batches.pop_front()?;
+        lane.is_being_sent = true;
+        Some(one)
+    }
+
+    /// What was taken to be sent is settled, or in the queue; or it is `back`, to be sent again.
+    fn sent(&self, back: Option<Direct>) {
+        let mut lane = self.lock();
+        lane.is_being_sent = false;
+        if let Some(one) = back {
+            lane.batches.push_front(one);
         }
     }
 }
 
-/// From memory to the queue.
-fn entered(plane: &Plane, ledger: &Ledger, one: &Direct) {
-    let events = u64::from(one.batch.count);
-    ledger.queued(events, one.bytes);
-    ledger.released(events, one.bytes);
-    plane.direct_events.fetch_sub(events, Ordering::Relaxed);
+/// Puts a batch onto its destination's lane, for its worker, or for the queue where that is the better
+/// way.
+pub(crate) fn put(plane: &Plane, outlet: &Outlet, batch: OpenBatch, is_stopping: bool) {
+    let (settings, ledger) = (&plane.settings, &outlet.ledger);
+    let events = u64::from(batch.len());
+    plane.direct_events.fetch_add(events, Ordering::Relaxed);
+    let mut lane = ledger.lane.lock();
+    match lane.batches.back_mut() {
+        Some(last) if last.batch.has_room_for(&batch, outlet.limits) => last.batch.join(&batch),
+        _ => lane.batches.push_back(Direct {
+            batch,
+            until: Instant::now() + settings.direct_for,
+        }),
+    }
+    let is_open = !lane.is_being_written && ledger.has_empty_queue();
+    drop(lane);
+    // What becomes one object of many batches comes together in the queue.
+    let is_direct = is_open
+        && settings.sends
+        && !is_stopping
+        && !settings.direct_for.is_zero()
+        && !ledger.is_failing()
+        && outlet.target.gathers().is_none();
+    match is_direct {
+        true => plane.wakes.wake(&outlet.id),
+        false => plane.unwritten.want(&outlet.id, ledger),
+    }
 }
 
-fn took_back(plane: &Plane, ledger: &Ledger, one: &Direct) {
-    let events = u64::from(one.batch.count);
-    ledger.held(events, one.bytes);
-    ledger.left(events, one.bytes);
-    plane.direct_events.fetch_add(events, Ordering::Relaxed);
+/// Counts what is left on the lane of a destination that is gone, or of a server that stops.
+pub(crate) fn abandon(plane: &Plane, ledger: &Ledger, why: Dropped) {
+    for one in ledger.lane.lock().batches.drain(..) {
+        ledger.released(one.events(), one.bytes());
+        plane
+            .direct_events
+            .fetch_sub(one.events(), Ordering::Relaxed);
+        ledger.dropped.add(why, one.events());
+        plane.meters.dropped.add(why, one.events());
+    }
 }
 
 impl Worker {
@@ -142,90 +182,91 @@ impl Worker {
         &mut self,
         outlet: &Arc<Outlet>,
     ) -> Result<Option<Step>, Fault> {
-        let ledger = &outlet.ledger;
-        let Some(mut one) = ledger.lane.take() else {
+        let (plane, ledger) = (self.plane.clone(), &outlet.ledger);
+        let Some(one) = ledger.lane.take_to_send(ledger) else {
             return Ok(None);
         };
         if one.until <= Instant::now() {
-            ledger.lane.put_back(one);
-            write_down(&self.plane, &self.destination, ledger).await?;
-            return Ok(Some(Step::Moved));
+            ledger.lane.sent(Some(one));
+            plane.unwritten.want(&outlet.id, ledger);
+            // It wakes this worker when it is done.
+            return Ok(Some(Step::Idle(None)));
         }
-        let body = Bytes::from(std::mem::take(&mut one.batch.body));
-        let read = Batch::read(self.destination.clone(), BatchClass::Traffic, body.clone());
-        let Ok(batch) = read else {
-            // The queue buries it with its reason.
-            one.batch.body = body.into();
-            one.until = Instant::now();
-            ledger.lane.put_back(one);
-            return Ok(Some(Step::Moved));
-        };
-        self.plane.may_send(1);
+        let (events, bytes, until) = (one.events(), one.bytes(), one.until);
+        let batch = one
+            .batch
+            .batch(self.destination.clone(), BatchClass::Traffic);
+        plane.may_send(1);
         let (verdict, lease) = {
             let mut sending = std::pin::pin!(self.send(outlet, &batch, 1));
             tokio::select! {
                 biased;
                 verdict = &mut sending => (verdict, None),
-                () = tokio::time::sleep_until(one.until) => {
-                    let leasing = self.write_down_leased(outlet, &one, &body);
+                () = tokio::time::sleep_until(until) => {
+                    let leasing = self.write_down_leased(outlet, &batch);
                     let (lease, verdict) = tokio::join!(leasing, sending);
                     (verdict, Some(lease))
                 }
             }
         };
         if let (Verdict::Delivered, None | Some(Err(_))) = (&verdict, &lease) {
-            let now = self.plane.clock.now();
-            self.succeeded(outlet, now);
-            let events = u64::from(one.batch.count);
-            self.plane.meters.delivered.add(events);
+            self.succeeded(outlet, plane.clock.now());
+            plane.meters.delivered.add(events);
             ledger.sent.add(events);
-            ledger.bytes.add(one.bytes);
-            ledger.released(events, one.bytes);
-            self.plane
-                .direct_events
-                .fetch_sub(events, Ordering::Relaxed);
+            ledger.bytes.add(bytes);
+            ledger.released(events, bytes);
+            plane.direct_events.fetch_sub(events, Ordering::Relaxed);
+            ledger.lane.sent(None);
+            plane.spare.put(batch);
             return Ok(Some(Step::Moved));
         }
         let lease = match lease {
             Some(lease) => lease,
-            None => self.write_down_leased(outlet, &one, &body).await,
+            None => self.write_down_leased(outlet, &batch).await,
         };
         match lease {
             Ok(lease) => self.settle(outlet, &lease, &batch, verdict).await.map(Some),
             Err(fault) => {
                 // It was not taken and cannot be written down: it is sent again.
-                drop(batch);
-                one.batch.body = body.into();
-                one.until = Instant::now() + self.plane.settings.direct_for;
-                ledger.lane.put_back(one);
+                ledger.lane.sent(Some(Direct {
+                    batch: batch.reopened(),
+                    until: Instant::now() + plane.settings.direct_for,
+                }));
                 Err(fault)
             }
         }
     }
 
-    /// Appends a batch that is being sent, as leased by this node, and then everything behind it.
-    async fn write_down_leased(
-        &self,
-        outlet: &Outlet,
-        one: &Direct,
-        body: &Bytes,
-    ) -> Result<Lease, Fault> {
-        let plane = &self.plane;
-        let batch = NewBatch {
-            body: body.to_vec(),
-            ..one.batch.clone()
-        };
+    /// Appends a batch that is being sent, as leased by this node; the appender does so with everything
+    /// behind it.
+    async fn write_down_leased(&self, outlet: &Outlet, batch: &Batch) -> Result<Lease, Fault> {
+        let (plane, ledger) = (&self.plane, &outlet.ledger);
+        let open = batch.reopened();
+        let (events, bytes) = (u64::from(open.len()), bytes_of(&open));
         let settings = &plane.settings;
         let lease = plane
-            .queue
-            .append_leased(batch, &settings.node, settings.lease)
+            .log
+            .append_leased(
+                NewBatch {
+                    destination: self.destination.to_string(),
+                    class: BatchClass::Traffic,
+                    count: open.len(),
+                    body: open.finish(),
+                },
+                &settings.node,
+                settings.lease,
+            )
             .await?;
-        entered(plane, &outlet.ledger, one);
-        plane.meters.queued.add(u64::from(one.batch.count));
-        if let Err(fault) = write_down(plane, &self.destination, &outlet.ledger).await {
-            tracing::error!(destination.id = %self.destination, cause = %fault.chain(),
-                "what waits in memory cannot be queued");
-        }
+        ledger.queued(events, bytes);
+        ledger.released(events, bytes);
+        plane.direct_events.fetch_sub(events, Ordering::Relaxed);
+        plane.meters.queued.add(events);
+        ledger.lane.sent(None);
+        plane.unwritten.want(&outlet.id, ledger);
         Ok(lease)
     }
+}
+
+fn bytes_of(batch: &OpenBatch) -> u64 {
+    u64::try_from(batch.bytes()).unwrap_or(u64::MAX)
 }

@@ -112,6 +112,7 @@ impl Dispatcher {
         let plane = &self.plane;
         let copies = Copies::lay_out(
             plane,
+            BatchClass::Audit,
             rows.clone().flat_map(|row| {
                 let readers = row.audience.iter();
                 readers.map(|(subscription, destination)| Copy {
@@ -137,7 +138,7 @@ impl Dispatcher {
     }
 }
 
-/// One audit event for one reader.
+/// One event for one reader.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copy<'a> {
     pub(crate) subscription: &'a str,
@@ -150,7 +151,11 @@ pub(crate) struct Copy<'a> {
 pub(crate) struct Copies(Vec<(NewBatch, usize)>);
 
 impl Copies {
-    pub(crate) fn lay_out<'a>(plane: &Plane, copies: impl Iterator<Item = Copy<'a>>) -> Self {
+    pub(crate) fn lay_out<'a>(
+        plane: &Plane,
+        class: BatchClass,
+        copies: impl Iterator<Item = Copy<'a>>,
+    ) -> Self {
         let table = plane.table.load();
         let mut open: BTreeMap<&str, OpenBatch> = BTreeMap::new();
         let mut done = Vec::new();
@@ -158,7 +163,7 @@ impl Copies {
             let bytes = batch.bytes();
             let batch = NewBatch {
                 destination: destination.to_owned(),
-                class: BatchClass::Audit,
+                class,
                 count: batch.len(),
                 body: batch.finish(),
             };

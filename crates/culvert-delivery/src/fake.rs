@@ -1,5 +1,7 @@
 //! A small HTTP/1.1 server for tests: it answers from a script and remembers what it was sent.
 
+pub(crate) mod nats;
+
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -71,6 +71,9 @@ pub(crate) struct Ledger {
     held_events: AtomicU64,
     held_bytes: AtomicU64,
     pub(crate) lane: Lane,
+    shared: Arc<Shared>,
+    /// The look at the queue before which something last went there.
+    queued_at: AtomicU64,
     pub(crate) buried: AtomicU64,
     pub(crate) dropped: DroppedCounters,
     pub(crate) sent: Counter,
@@ -78,6 +81,15 @@ pub(crate) struct Ledger {
     pub(crate) batches: Counter,
     failures: [Counter; FailureClass::ALL.len()],
     last: Mutex<Last>,
+}
+
+/// What all ledgers have in common.
+#[derive(Debug, Default)]
+struct Shared {
+    /// Bytes of events in memory, of all destinations.
+    held_bytes: AtomicU64,
+    /// Looks at the queue that have begun.
+    looks: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -107,6 +119,8 @@ impl Health {
 
 impl Ledger {
     pub(crate) fn queued(&self, events: u64, bytes: u64) {
+        let look = self.shared.looks.load(Ordering::SeqCst);
+        self.queued_at.store(look, Ordering::SeqCst);
         self.queued_events.fetch_add(events, Ordering::Relaxed);
         self.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -121,12 +135,27 @@ impl Ledger {
     pub(crate) fn held(&self, events: u64, bytes: u64) {
         self.held_events.fetch_add(events, Ordering::Relaxed);
         self.held_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.shared.held_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// The recorder is done with these, or puts them into the queue.
+    /// These are not in memory any more, or on their way into the queue.
     pub(crate) fn released(&self, events: u64, bytes: u64) {
         take_from(&self.held_events, events);
         take_from(&self.held_bytes, bytes);
+        take_from(&self.shared.held_bytes, bytes);
+    }
+
+    /// Bytes in memory: of this destination, and of all.
+    pub(crate) fn held_bytes(&self) -> (u64, u64) {
+        (
+            self.held_bytes.load(Ordering::Relaxed),
+            self.shared.held_bytes.load(Ordering::Relaxed),
+        )
+    }
+
+    /// Whether nothing that is known of waits in the queue.
+    pub(crate) fn has_empty_queue(&self) -> bool {
+        self.queued_events.load(Ordering::SeqCst) == 0
     }
 
     /// Events and bytes that wait, wherever they are.
@@ -204,7 +233,10 @@ impl Ledger {
 
 /// The ledgers of every destination that exists or has something waiting.
 #[derive(Debug, Default)]
-pub(crate) struct Ledgers(Mutex<HashMap<Arc<str>, Arc<Ledger>>>);
+pub(crate) struct Ledgers {
+    by_destination: Mutex<HashMap<Arc<str>, Arc<Ledger>>>,
+    shared: Arc<Shared>,
+}
 
 impl Ledgers {
     /// The destination's ledger, made if there is none.
@@ -213,7 +245,10 @@ impl Ledgers {
         if let Some(ledger) = ledgers.get(destination) {
             return ledger.clone();
         }
-        let ledger = Arc::<Ledger>::default();
+        let ledger = Arc::new(Ledger {
+            shared: self.shared.clone(),
+            ..Ledger::default()
+        });
         ledgers.insert(destination.into(), ledger.clone());
         ledger
     }
@@ -230,8 +265,10 @@ impl Ledgers {
         healths
     }
 
-    pub(crate) fn each(&self) -> Vec<Arc<Ledger>> {
-        self.lock().values().cloned().collect()
+    pub(crate) fn each(&self) -> Vec<(Arc<str>, Arc<Ledger>)> {
+        let ledgers = self.lock();
+        let pair = |(id, ledger): (&Arc<str>, &Arc<Ledger>)| (id.clone(), ledger.clone());
+        ledgers.iter().map(pair).collect()
     }
 
     pub(crate) fn forget(&self, destination: &str) {
@@ -251,34 +288,45 @@ impl Ledgers {
             .count()
     }
 
+    pub(crate) fn waiting_events(&self) -> u64 {
+        self.lock().values().map(|ledger| ledger.waiting().0).sum()
+    }
+
     pub(crate) fn queued_bytes(&self) -> u64 {
         self.lock().values().map(|ledger| ledger.waiting().1).sum()
     }
 
-    /// Sets what waits to what the queue says. Destinations it does not name have nothing waiting.
-    pub(crate) fn refresh(&self, backlog: &[Backlog]) {
-        for waiting in backlog {
-            let ledger = self.of(&waiting.destination);
-            ledger
-                .queued_events
-                .store(waiting.events, Ordering::Relaxed);
-            ledger.queued_bytes.store(waiting.bytes, Ordering::Relaxed);
-            ledger.buried.store(waiting.buried, Ordering::Relaxed);
+    /// A look at the queue begins; its number is for [`Self::refresh`].
+    pub(crate) fn look(&self) -> u64 {
+        self.shared.looks.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// Sets what waits to what that look at the queue said. Destinations it does not name have nothing
+    /// waiting. What went there since the look began is not in it, or only in part: such a destination
+    /// is left for the next look.
+    pub(crate) fn refresh(&self, look: u64, backlog: &[Backlog]) {
+        let said: HashMap<&str, &Backlog> = backlog
+            .iter()
+            .map(|waiting| (&*waiting.destination, waiting))
+            .collect();
+        for destination in said.keys() {
+            self.of(destination);
         }
         for (destination, ledger) in self.lock().iter() {
-            if !backlog
-                .iter()
-                .any(|waiting| *waiting.destination == **destination)
-            {
-                ledger.queued_events.store(0, Ordering::Relaxed);
-                ledger.queued_bytes.store(0, Ordering::Relaxed);
-                ledger.buried.store(0, Ordering::Relaxed);
+            if ledger.queued_at.load(Ordering::SeqCst) >= look || ledger.lane.is_being_written() {
+                continue;
             }
+            let [events, bytes, buried] = said.get(&**destination).map_or([0; 3], |waiting| {
+                [waiting.events, waiting.bytes, waiting.buried]
+            });
+            ledger.queued_events.store(events, Ordering::SeqCst);
+            ledger.queued_bytes.store(bytes, Ordering::Relaxed);
+            ledger.buried.store(buried, Ordering::Relaxed);
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Ledger>>> {
-        self.0
+        self.by_destination
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -323,10 +371,15 @@ mod tests {
         let ledger = ledgers.of(&Arc::from("ed_1"));
         ledger.held(1, 10);
         ledger.held(1, 10);
-        ledgers.refresh(&[]);
+        ledgers.refresh(ledgers.look(), &[]);
         assert_eq!(ledger.health().queued, 2);
+        // It gets there while somebody looks.
+        let look = ledgers.look();
         ledger.queued(2, 20);
         ledger.released(2, 20);
+        ledgers.refresh(look, &[]);
         assert_eq!(ledger.waiting(), (2, 20));
+        ledgers.refresh(ledgers.look(), &[]);
+        assert_eq!(ledger.waiting(), (0, 0));
     }
 }

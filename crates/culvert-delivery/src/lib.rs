@@ -12,10 +12,12 @@
 //! Not here: how an event was produced, who may configure what, how metrics are exported.
 
 mod amqp;
+mod appender;
 pub mod aws;
 pub mod batch;
 mod direct;
 mod dispatcher;
+mod event_log;
 #[cfg(test)]
 mod fake;
 pub mod guard;
@@ -28,6 +30,7 @@ pub mod net;
 mod peer;
 mod recorder;
 mod replay;
+mod retained;
 mod retention;
 pub mod retry;
 mod subscription;
@@ -46,26 +49,32 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use culvert_base::{Clock, Entropy, Fault, Refusal};
+use culvert_base::{Clock, Entropy, Fault, Refusal, Timestamp};
 use culvert_events::{EventIds, Recorder, encode};
-use culvert_store::{BatchClass, DeadLetter, Queue, Range, Store};
+use culvert_store::{BatchClass, Bound, DeadLetter, Queue, Range, Store};
 
+use appender::{Appender, Unwritten};
 use batch::Batch;
 use dispatcher::Dispatcher;
+use event_log::{EventLog, JetStream};
 use health::Ledgers;
 use losses::Losses;
-use recorder::{Flusher, OfferLimits, Offers};
+use meters::Dropped;
+use recorder::{Flusher, OfferLimits, Offers, Spare};
 use replay::Replayer;
+use retained::Keeping;
 use retry::RetryBudget;
 use subscription::Compiled;
 use tail::Tails;
 use target::{Outcome, Verdict};
 use worker::Wakes;
 
+pub use event_log::{JetStreamSettings, NatsServers, STREAM_LEASE};
 pub use health::{Health, State};
 pub use meters::Meters;
 pub use net::{Net, TargetSettings};
 pub use replay::Replay;
+pub use retained::TrafficRange;
 pub use subscription::{Destination, Source, Table};
 pub use tail::{TAIL_BYTES_MAX, TAIL_LINES_MAX, Tail, TailSpec, Tailed};
 pub use target::{Target, TargetType, Whose};
@@ -83,6 +92,8 @@ pub struct Settings {
     pub counts: Option<PathBuf>,
     /// Whether this node sends; one that does not still records and copies, for nodes that do.
     pub sends: bool,
+    /// Where traffic batches wait; in the queue where there is none.
+    pub event_log: Option<JetStreamSettings>,
     /// What targets may use and reach.
     pub targets: TargetSettings,
     /// Records waiting to be written, at most; more are dropped and counted.
@@ -104,6 +115,9 @@ pub struct Settings {
     pub destination_bytes_max: u64,
     /// Bytes waiting for all destinations, at most, for traffic events.
     pub disk_bytes_max: u64,
+    /// Bytes of events in memory, of all destinations; above that one that has more than its share of
+    /// them gets no more.
+    pub held_bytes_max: u64,
     /// Live tails open at once.
     pub tails_max: usize,
     /// A send takes no longer.
@@ -112,6 +126,10 @@ pub struct Settings {
     pub lease: Duration,
     /// The audit log keeps events for this long.
     pub audit_retention: Duration,
+    /// Traffic events are kept for replays for this long; zero: not at all.
+    pub traffic_retention: Duration,
+    /// Bytes of them that are kept at most.
+    pub traffic_retention_bytes: u64,
     /// Stopping takes no longer.
     pub drain: Duration,
     /// When to try again and when to stop.
@@ -124,6 +142,7 @@ impl Default for Settings {
             node: "culvert".to_owned(),
             counts: None,
             sends: true,
+            event_log: None,
             targets: TargetSettings::default(),
             offer_records_max: 65_536,
             offer_bytes_max: 32 << 20,
@@ -134,10 +153,13 @@ impl Default for Settings {
             destination_events_max: 10_000,
             destination_bytes_max: 32 << 20,
             disk_bytes_max: 4 << 30,
+            held_bytes_max: 64 << 20,
             tails_max: 64,
             send_deadline: Duration::from_secs(30),
             lease: Duration::from_secs(60),
             audit_retention: Duration::from_secs(365 * 24 * 60 * 60),
+            traffic_retention: Duration::ZERO,
+            traffic_retention_bytes: 1 << 30,
             drain: Duration::from_secs(10),
             schedule: retry::Schedule::default(),
         }
@@ -154,6 +176,9 @@ const TEST_DEADLINE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct Plane {
     pub(crate) settings: Settings,
+    /// Batches on their way.
+    pub(crate) log: Arc<dyn EventLog>,
+    /// Cursors, dead letters and audit events, whatever the log.
     pub(crate) queue: Queue,
     pub(crate) store: Store,
     pub(crate) clock: Arc<dyn Clock>,
@@ -169,6 +194,11 @@ pub(crate) struct Plane {
     pub(crate) wakes: Wakes,
     /// Events on the lanes of all destinations.
     pub(crate) direct_events: AtomicU64,
+    /// Lanes that are to be written down.
+    pub(crate) unwritten: Unwritten,
+    /// Pieces of the traffic log that are to be written.
+    pub(crate) keeping: Keeping,
+    pub(crate) spare: Spare,
     budget: Mutex<RetryBudget>,
     disk_full: AtomicBool,
 }
@@ -202,13 +232,20 @@ impl Plane {
     /// Tells the planes what is wanted now.
     pub(crate) fn recapture(&self) {
         let table = self.table.load();
+        let kept = self.keeps_traffic().then(retained::captures);
+        let wanted = table.captures().chain(self.tails.captures());
         self.offers
-            .set_captures(table.captures().chain(self.tails.captures()));
+            .set_captures(wanted.chain(kept.into_iter().flatten()));
+    }
+
+    /// Whether traffic events are kept for replays.
+    pub(crate) fn keeps_traffic(&self) -> bool {
+        !self.settings.traffic_retention.is_zero()
     }
 }
 
 /// Records after which the recorder is woken: so few that it finds them in the processor's cache.
-const WAKE_RECORDS: usize = 32;
+const WAKE_RECORDS: usize = 128;
 
 /// The delivery plane.
 #[derive(Debug)]
@@ -233,8 +270,18 @@ impl Delivery {
             wake_records: settings.flush_events.clamp(1, WAKE_RECORDS),
             wake_bytes: settings.flush_bytes.max(1),
         };
+        let log: Arc<dyn EventLog> = match &settings.event_log {
+            None => Arc::new(queue.clone()),
+            Some(stream) => Arc::new(JetStream::new(
+                stream,
+                queue.clone(),
+                clock.clone(),
+                meters.clone(),
+            )),
+        };
         Arc::new(Self {
             plane: Arc::new(Plane {
+                log,
                 queue,
                 store,
                 net,
@@ -246,6 +293,9 @@ impl Delivery {
                 meters,
                 wakes: Wakes::default(),
                 direct_events: AtomicU64::new(0),
+                unwritten: Unwritten::default(),
+                keeping: Keeping::default(),
+                spare: Spare::default(),
                 budget: Mutex::new(RetryBudget::new(clock.now())),
                 disk_full: AtomicBool::new(false),
                 settings,
@@ -286,6 +336,20 @@ impl Delivery {
     /// Counters.
     pub fn meters(&self) -> &Meters {
         &self.plane.meters
+    }
+
+    /// Deliveries that wait: in the queue, whichever node put them there, as far as this one knows, and in
+    /// its own memory.
+    pub fn waiting(&self) -> u64 {
+        self.plane.ledgers.waiting_events()
+    }
+
+    /// Whether the event log can be used right now.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub async fn event_log_usable(&self) -> Result<(), Fault> {
+        self.plane.log.usable().await
     }
 
     /// How a destination is doing; `None` when it is not known here.
@@ -346,6 +410,44 @@ impl Delivery {
         Ok(Replay::position(range, value))
     }
 
+    /// The same in the log of traffic.
+    ///
+    /// # Errors
+    /// A queue that fails.
+    pub async fn replayed_traffic(&self, replay: &str, range: &TrafficRange) -> Result<i64, Fault> {
+        let name = Replay::traffic_cursor(replay);
+        let value = self.plane.queue.cursor(&name).await?;
+        Ok(value.max(range.first.saturating_sub(1)))
+    }
+
+    /// Whether this server keeps traffic events for replays.
+    pub fn keeps_traffic(&self) -> bool {
+        self.plane.keeps_traffic()
+    }
+
+    /// When a traffic event of `account` happened, if it is kept.
+    ///
+    /// # Errors
+    /// A queue that fails.
+    pub async fn find_traffic(&self, id: &str, account: &str) -> Result<Option<Timestamp>, Fault> {
+        let found = retained::find(&self.plane, id, account).await?;
+        Ok(found.map(|(_, at)| at))
+    }
+
+    /// The kept traffic events between two bounds, both inside, to the last there is now; `None` when a
+    /// bound is an event of `account` that is not kept.
+    ///
+    /// # Errors
+    /// A queue that fails.
+    pub async fn traffic_range(
+        &self,
+        from: &Bound,
+        to: Option<&Bound>,
+        account: &str,
+    ) -> Result<Option<TrafficRange>, Fault> {
+        retained::range(&self.plane, from, to, account).await
+    }
+
     /// Sends a `test` event to a destination: one attempt, not recorded. The error is a sentence for
     /// the user.
     pub async fn send_test(&self, destination: &str) -> Result<(), String> {
@@ -378,13 +480,15 @@ impl Delivery {
     /// within [`Settings::drain`].
     pub async fn run(self: Arc<Self>, cancel: CancellationToken) {
         let plane = self.plane.clone();
-        if let Err(fault) = plane.queue.release_owner(&plane.settings.node).await {
+        plane.log.start(&plane.net).await;
+        if let Err(fault) = plane.log.release_owner(&plane.settings.node).await {
             tracing::error!(cause = %fault.chain(), "leases of a former life cannot be released");
         }
-        if let Ok(backlog) = plane.queue.backlog().await {
+        let look = plane.ledgers.look();
+        if let Ok(backlog) = plane.log.backlog().await {
             let events = backlog.iter().map(|waiting| waiting.events).sum();
             plane.meters.recovered.add(events);
-            plane.ledgers.refresh(&backlog);
+            plane.ledgers.refresh(look, &backlog);
             plane.look_at_disk();
             for waiting in backlog.iter().filter(|waiting| waiting.batches > 0) {
                 plane.wakes.wake(&waiting.destination);
@@ -400,7 +504,7 @@ impl Delivery {
                         "the life before ended with {lost} records that were not queued"
                     );
                     // Counted once is enough.
-                    losses.write(&plane.queue, 0, 0).await;
+                    losses.counts.write(&plane.queue, 0, 0).await;
                 }
                 Some(losses)
             }
@@ -411,10 +515,18 @@ impl Delivery {
         };
         let stop_workers = CancellationToken::new();
         let mut makers = JoinSet::new();
-        makers.spawn(Flusher::new(plane.clone(), losses).run(cancel.clone()));
+        let (counts, note) =
+            losses.map_or((None, None), |losses| (Some(losses.counts), losses.note));
+        makers.spawn(Flusher::new(plane.clone(), note).run(cancel.clone()));
+        makers.spawn(Appender::new(plane.clone(), counts).run(cancel.clone()));
+        makers.spawn(retained::run(plane.clone(), cancel.clone()));
         makers.spawn(Dispatcher::new(plane.clone()).run(cancel.clone()));
         makers.spawn(Replayer::new(plane.clone()).run(cancel.clone()));
         makers.spawn(retention::run(plane.clone(), cancel.clone()));
+        let stop_keeping = CancellationToken::new();
+        let mut keeper = JoinSet::new();
+        let (log, stop) = (plane.log.clone(), stop_keeping.clone());
+        keeper.spawn(async move { log.keep(stop).await });
         let mut workers = JoinSet::new();
         workers.spawn(worker::supervise(plane.clone(), stop_workers.clone()));
         cancel.cancelled().await;
@@ -422,14 +534,17 @@ impl Delivery {
             while makers.join_next().await.is_some() {}
             stop_workers.cancel();
             while workers.join_next().await.is_some() {}
+            stop_keeping.cancel();
+            while keeper.join_next().await.is_some() {}
+            plane.log.close().await;
         });
         if drained.await.is_err() {
             tracing::warn!(
                 "delivery did not come to rest in time; what is queued goes out after the next start"
             );
         }
-        for ledger in plane.ledgers.each() {
-            direct::abandon(&plane, &ledger);
+        for (_, ledger) in plane.ledgers.each() {
+            direct::abandon(&plane, &ledger, Dropped::Stopped);
         }
     }
 }

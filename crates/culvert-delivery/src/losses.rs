@@ -15,18 +15,33 @@ use std::sync::Arc;
 
 use culvert_base::Fault;
 use culvert_store::{CursorMove, Queue, QueueError};
+use tokio::task::JoinHandle;
 
-/// The two counts, as last written.
+/// The two counts in the queue, as last written.
 #[derive(Debug)]
-pub(crate) struct Losses {
+pub(crate) struct Counts {
     offered: Count,
     done: Count,
-    /// Has `offered` as 8 bytes, the lowest first.
-    file: Option<Arc<File>>,
-    /// What it has.
-    noted: i64,
     /// Where this life's own counting began.
     base: i64,
+}
+
+/// The first of them in the file: 8 bytes, the lowest first.
+#[derive(Debug)]
+pub(crate) struct Note {
+    file: Arc<File>,
+    /// What it has.
+    noted: i64,
+    base: i64,
+    /// The last writing of it.
+    writing: Option<JoinHandle<std::io::Result<()>>>,
+}
+
+/// Where counting stands at the start.
+#[derive(Debug)]
+pub(crate) struct Losses {
+    pub(crate) counts: Counts,
+    pub(crate) note: Option<Note>,
 }
 
 #[derive(Debug)]
@@ -55,44 +70,52 @@ impl Losses {
                 .inspect_err(|error| tracing::warn!(%error, path = %path.display(), "records are counted without their file"))
                 .ok()
         });
-        let (file, noted) = opened.map_or((None, 0), |(file, noted)| (Some(Arc::new(file)), noted));
+        let noted = opened.as_ref().map_or(0, |(_, noted)| *noted);
         // What a file says of another database is nothing of this one's.
         let is_known = offered.at.max(done.at) > 0;
         let last = if is_known { offered.at.max(noted) } else { 0 };
         let lost = u64::try_from(last.saturating_sub(done.at)).unwrap_or(0);
-        let losses = Self {
-            base: last.max(done.at),
-            file,
+        let base = last.max(done.at);
+        let note = opened.map(|(file, noted)| Note {
+            file: Arc::new(file),
             noted,
+            base,
+            writing: None,
+        });
+        let counts = Counts {
+            base,
             offered,
             done,
         };
-        Ok((losses, lost))
+        Ok((Self { counts, note }, lost))
     }
+}
 
-    /// Notes in the file how many records were offered.
-    pub(crate) async fn note(&mut self, offered: u64) {
-        let offered = self.at(offered);
-        let Some(file) = self.file.clone().filter(|_| self.noted != offered) else {
+impl Note {
+    /// Notes in the file how many records were offered, unless it is still busy with the number before:
+    /// nobody waits for it.
+    pub(crate) fn write(&mut self, offered: u64) {
+        let offered = sum(self.base, offered);
+        let is_busy = |writing: &JoinHandle<_>| !writing.is_finished();
+        if self.noted == offered || self.writing.as_ref().is_some_and(is_busy) {
             return;
-        };
-        self.noted = offered;
-        // A disk that hangs must not hold a thread that others need.
-        let noting =
-            tokio::task::spawn_blocking(move || file.write_all_at(&offered.to_le_bytes(), 0));
-        if let Ok(Err(error)) = noting.await {
-            tracing::debug!(%error, "a count of records was not noted");
         }
+        self.noted = offered;
+        let file = self.file.clone();
+        // A disk that hangs must not hold a thread that others need.
+        let write = move || file.write_all_at(&offered.to_le_bytes(), 0);
+        self.writing = Some(tokio::task::spawn_blocking(write));
     }
+}
 
-    fn at(&self, count: u64) -> i64 {
-        self.base
-            .saturating_add(i64::try_from(count).unwrap_or(i64::MAX))
-    }
+fn sum(base: i64, count: u64) -> i64 {
+    base.saturating_add(i64::try_from(count).unwrap_or(i64::MAX))
+}
 
+impl Counts {
     /// Writes this life's counts, together with whatever else the queue commits at the moment.
     pub(crate) async fn write(&mut self, queue: &Queue, offered: u64, done: u64) {
-        let (offered, done) = (self.at(offered), self.at(done));
+        let (offered, done) = (sum(self.base, offered), sum(self.base, done));
         tokio::join!(
             self.offered.move_to(queue, offered),
             self.done.move_to(queue, done)

@@ -134,6 +134,10 @@ pub struct Meters {
     pub truncated_logs: Counter,
     /// Events that lost parts of their URL.
     pub truncated_url: Counter,
+    /// Whether the event log outside of the database can be used: 1 or 0.
+    pub log_up: Gauge,
+    /// Deliveries that went to the database because the event log did not take them.
+    pub log_fallbacks: Counter,
     /// Appends to the queue.
     pub flushes: Counter,
     /// Appends that failed and were tried again.
@@ -144,7 +148,13 @@ pub struct Meters {
     pub audit_head: Gauge,
     /// Events that left the audit log for their age.
     pub audit_pruned: Counter,
-    /// Audit events put in line once more by replays.
+    /// Traffic events written down for replays.
+    pub kept: Counter,
+    /// Traffic events that could not be.
+    pub unkept: Counter,
+    /// Bytes of those that are there.
+    pub kept_bytes: Gauge,
+    /// Events put in line once more by replays.
     pub replayed: Counter,
     /// Audit events copied from the outbox.
     pub outbox_copied: Counter,

@@ -2,37 +2,35 @@
 //!
 //! Offering never waits: a record is pushed onto one of a few short lists under a lock that is held
 //! for a push, or it is dropped and counted when the lists hold too much. One flusher wakes for the
-//! first record and for every few, never for each, while they are still in the processor's cache; it
-//! takes all lists at once, writes an event once for each distinct selection, and appends the batches
-//! of all destinations in one go: after 500 events, 512 KiB, or 200 ms, whichever comes first. A
-//! target on this machine gets its batch directly as long as it takes it. What is in memory here is
-//! what a crash may lose.
+//! first record, if it sleeps, and for every few, never for each, while they are still in the
+//! processor's cache; it takes all lists at once, writes an event once for each distinct selection, and puts the batches onto
+//! the lanes of their destinations: each when it is full, and all after 500 events, 512 KiB, or 200 ms,
+//! whichever comes first. It waits for nobody. What is in memory here is what a crash may lose.
 //!
-//! Not here: who reads what (`subscription`), how batches lie in the queue (`batch`).
+//! Not here: who reads what (`subscription`), what becomes of batches (`direct`, `appender`), how they
+//! lie in the queue (`batch`).
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use culvert_events::encode::{self, Truncated};
-use culvert_events::{Capture, EventIds, Kind, Record, Recorder};
-use culvert_store::{BatchClass, NewBatch};
+use culvert_events::{Capture, EventIds, Kind, Record, Recorder, Selection};
 
 use crate::Plane;
-use crate::batch::{Batch, OpenBatch, Unreadable};
-use crate::direct::{self, Direct};
-use crate::losses::Losses;
+use crate::batch::{Batch, OpenBatch};
+use crate::direct;
+use crate::losses::Note;
 use crate::meters::{Dropped, Meters};
-use crate::subscription::{Compiled, Outlet};
-use crate::target::Verdict;
+use crate::retained::{self, OpenPiece};
+use crate::subscription::{Compiled, Outlet, Reader};
 
 /// Lists that records are pushed onto; a thread keeps to one.
 const SHARDS: usize = 8;
@@ -48,6 +46,8 @@ pub(crate) struct Offers {
     accepted: AtomicU64,
     limits: OfferLimits,
     wake: Notify,
+    /// Whether the flusher sleeps until something is offered, with no other reason to wake.
+    is_asleep: AtomicBool,
     meters: Arc<Meters>,
 }
 
@@ -70,6 +70,7 @@ impl Offers {
             accepted: AtomicU64::new(0),
             limits,
             wake: Notify::new(),
+            is_asleep: AtomicBool::new(false),
             meters,
         }
     }
@@ -89,8 +90,20 @@ impl Offers {
         self.captures.store(Arc::new(captures));
     }
 
+    /// Records taken in since the start.
+    pub(crate) fn accepted(&self) -> u64 {
+        self.accepted.load(Ordering::Relaxed)
+    }
+
     fn is_empty(&self) -> bool {
         self.records.load(Ordering::Acquire) == 0
+    }
+
+    /// Asks to be woken for the next record. False when there is one already.
+    fn fall_asleep(&self) -> bool {
+        self.is_asleep.store(true, Ordering::SeqCst);
+        // Whoever offers looks in the other order, so one of the two sees the other.
+        self.records.load(Ordering::SeqCst) == 0
     }
 
     fn is_full_enough(&self) -> bool {
@@ -135,7 +148,7 @@ impl Recorder for Offers {
 
     fn offer(&self, record: Record) {
         let size = record.bytes();
-        let records = self.records.fetch_add(1, Ordering::AcqRel) + 1;
+        let records = self.records.fetch_add(1, Ordering::SeqCst) + 1;
         let bytes = self.bytes.fetch_add(size, Ordering::Relaxed) + size;
         if records > self.limits.records_max || bytes > self.limits.bytes_max {
             self.records.fetch_sub(1, Ordering::Relaxed);
@@ -150,7 +163,9 @@ impl Recorder for Offers {
             .unwrap_or_else(|poisoned| poisoned.into_inner())
             .push(record);
         let crossed = bytes / self.limits.wake_bytes != (bytes - size) / self.limits.wake_bytes;
-        if records == 1 || records.is_multiple_of(self.limits.wake_records) || crossed {
+        let is_first =
+            self.is_asleep.load(Ordering::SeqCst) && self.is_asleep.swap(false, Ordering::SeqCst);
+        if is_first || records.is_multiple_of(self.limits.wake_records) || crossed {
             self.wake.notify_one();
         }
     }
@@ -169,7 +184,7 @@ fn shard_of_this_thread() -> usize {
     })
 }
 
-/// Takes what is offered and puts it into the queue.
+/// Takes what is offered and puts it onto lanes.
 pub(crate) struct Flusher {
     plane: Arc<Plane>,
     ids: EventIds,
@@ -177,29 +192,21 @@ pub(crate) struct Flusher {
     scratch: Vec<u8>,
     /// By the address of the outlet, which the entry keeps alive.
     open: HashMap<usize, Open>,
-    sealed: Vec<Sealed>,
-    /// Events and bytes in `open` and `sealed`.
+    /// Events and bytes in `open`.
     held_events: usize,
     held_bytes: usize,
-    /// Buffers of batches that were delivered, for the next ones.
-    spare: Vec<Vec<u8>>,
     /// Records taken since the start.
     n_taken: u64,
-    losses: Option<Losses>,
-    counted_at: Instant,
-    /// Whether something was delivered since then.
-    is_uncounted: bool,
+    note: Option<Note>,
+    is_stopping: bool,
+    /// What is written of each kind that is kept for replays.
+    kept: Vec<Selection>,
+    piece: Option<OpenPiece>,
 }
 
 struct Open {
     outlet: Arc<Outlet>,
     batch: OpenBatch,
-}
-
-struct Sealed {
-    outlet: Arc<Outlet>,
-    batch: NewBatch,
-    bytes: u64,
 }
 
 /// What one round counted, added to the meters at its end.
@@ -214,28 +221,59 @@ struct Tally {
 const CHUNK: usize = 256;
 /// While records wait, how often their number is noted.
 const NOTE_EVERY: Duration = Duration::from_millis(5);
-/// How often a flusher that stops looks whether the lanes are empty.
-const LANE_LOOK_EVERY: Duration = Duration::from_millis(5);
-/// Buffers kept for the next batches, while there is much to write.
+/// Buffers kept for the next batches.
 const SPARE_MAX: usize = 4;
 
+/// Buffers of batches that were delivered, for the next ones while there is much to write.
+#[derive(Debug, Default)]
+pub(crate) struct Spare(Mutex<Vec<Vec<u8>>>);
+
+impl Spare {
+    /// Keeps the batch's memory, if it was the last to have it.
+    pub(crate) fn put(&self, batch: Batch) {
+        if let Some(buffer) = batch.into_buffer() {
+            let mut buffers = self.lock();
+            if buffers.len() < SPARE_MAX {
+                buffers.push(buffer);
+            }
+        }
+    }
+
+    fn take(&self) -> Vec<u8> {
+        self.lock().pop().unwrap_or_default()
+    }
+
+    fn clear(&self) {
+        self.lock().clear();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
+        self.0
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
 impl Flusher {
-    /// A flusher that counts what a crash would take, if it knows where counting stood.
-    pub(crate) fn new(plane: Arc<Plane>, losses: Option<Losses>) -> Self {
+    /// A flusher that notes how many records a crash might take, if there is a file for it.
+    pub(crate) fn new(plane: Arc<Plane>, note: Option<Note>) -> Self {
+        let kept = match plane.keeps_traffic() {
+            true => retained::selections(),
+            false => Vec::new(),
+        };
         Self {
             ids: EventIds::new(plane.entropy.clone()),
+            kept,
+            piece: None,
             plane,
             taken: Vec::new(),
             scratch: Vec::with_capacity(4 << 10),
             open: HashMap::new(),
-            sealed: Vec::new(),
             held_events: 0,
             held_bytes: 0,
-            spare: Vec::new(),
             n_taken: 0,
-            losses,
-            counted_at: Instant::now(),
-            is_uncounted: false,
+            note,
+            is_stopping: false,
         }
     }
 
@@ -244,37 +282,37 @@ impl Flusher {
         let flush_after = self.plane.settings.flush_after;
         let plane = self.plane.clone();
         let offers = &plane.offers;
-        // When the oldest of what is held must be in the queue.
+        // When the oldest of what is held must be on its way.
         let mut due: Option<Instant> = None;
         loop {
-            let stopping = cancel.is_cancelled();
-            let waiting = !offers.is_empty() || self.holds();
-            let is_due = stopping || due.is_some_and(|due| Instant::now() >= due);
+            self.is_stopping = cancel.is_cancelled();
+            let waiting = !offers.is_empty() || self.held_events > 0;
+            let is_due = self.is_stopping || due.is_some_and(|due| Instant::now() >= due);
             if waiting && (is_due || offers.is_full_enough()) {
                 self.write_taken().await;
-                if is_due || !self.sealed.is_empty() || self.is_full_enough() {
-                    self.flush(&cancel).await;
+                if is_due || self.is_full_enough() {
+                    self.flush();
                     due = None;
                 }
+                plane.unwritten.taken(self.n_taken);
                 if is_due {
-                    self.spare.clear();
+                    plane.spare.clear();
                 }
             }
-            if stopping {
-                // What is on a lane is waited for after all else, not here without a pause.
-                if !offers.is_empty() || self.held_events > 0 {
-                    continue;
-                }
-                self.outlast_lanes().await;
-                self.count().await;
+            if self.is_stopping && offers.is_empty() {
+                plane.unwritten.finish();
+                plane.keeping.finish();
                 return;
             }
-            let waiting = !offers.is_empty() || self.holds();
-            if waiting && due.is_none() {
+            if self.is_stopping {
+                continue;
+            }
+            let waiting = !offers.is_empty() || self.held_events > 0;
+            if due.is_none() && (waiting || !offers.fall_asleep()) {
                 due = Some(Instant::now() + flush_after);
             }
-            if let Some(losses) = &mut self.losses {
-                losses.note(offers.accepted.load(Ordering::Relaxed)).await;
+            if let Some(note) = &mut self.note {
+                note.write(offers.accepted());
             }
             let timer = async {
                 match due {
@@ -291,19 +329,6 @@ impl Flusher {
                 () = cancel.cancelled() => {}
             }
         }
-    }
-
-    /// Waits until nothing is on a lane, which is soon: what is not taken is written down.
-    async fn outlast_lanes(&self) {
-        let until = Instant::now() + 2 * self.plane.settings.direct_for;
-        while self.plane.direct_events.load(Ordering::Relaxed) > 0 && Instant::now() < until {
-            tokio::time::sleep(LANE_LOOK_EVERY).await;
-        }
-    }
-
-    /// Whether a flush has something to do.
-    fn holds(&self) -> bool {
-        self.held_events > 0 || self.is_uncounted
     }
 
     fn is_full_enough(&self) -> bool {
@@ -341,6 +366,7 @@ impl Flusher {
     fn write(&mut self, plane: &Plane, table: &Compiled, record: &Record, tally: &mut Tally) {
         let id = self.ids.next(record.at());
         plane.tails.record(record, &id, &plane.meters);
+        self.keep(record, &id);
         for group in table.groups(record.kind(), record.account()) {
             let mut is_written = false;
             for reader in &group.readers {
@@ -367,14 +393,31 @@ impl Flusher {
                     is_written = true;
                 }
                 for outlet in &reader.outlets {
-                    self.push(plane, outlet, &reader.subscription);
+                    self.push(plane, table, reader, outlet);
                 }
             }
         }
     }
 
-    /// Adds the written event to a destination's open batch, if its queue has room.
-    fn push(&mut self, plane: &Plane, outlet: &Arc<Outlet>, subscription: &Arc<str>) {
+    /// Writes one record for the traffic log, if that keeps it.
+    fn keep(&mut self, record: &Record, id: &str) {
+        let mut kept = self.kept.iter();
+        let Some(whole) = kept.find(|whole| whole.kind() == record.kind()) else {
+            return;
+        };
+        self.scratch.clear();
+        let truncated = encode::event(record, whole, id, &mut self.scratch);
+        count_truncated(&self.plane.meters, truncated);
+        let at = record.at();
+        let piece = self.piece.get_or_insert_with(|| OpenPiece::new(at));
+        piece.push(at, &self.scratch);
+        self.held_events += 1;
+        self.held_bytes += self.scratch.len() + 1;
+    }
+
+    /// Adds the written event to a destination's open batch, if its queue has room. Where memory is
+    /// short, each destination has its share of it.
+    fn push(&mut self, plane: &Plane, table: &Compiled, reader: &Reader, outlet: &Arc<Outlet>) {
         let settings = &plane.settings;
         let length = self.scratch.len();
         let size = u64::try_from(length + 1).unwrap_or(u64::MAX);
@@ -391,222 +434,48 @@ impl Flusher {
             drop_one(plane, outlet, Dropped::DiskFull);
             return;
         }
+        let (held, held_of_all) = outlet.ledger.held_bytes();
+        let share = settings.held_bytes_max / table.n_destinations().max(1);
+        if held_of_all > settings.held_bytes_max && held > share {
+            drop_one(plane, outlet, Dropped::QueueFull);
+            return;
+        }
         outlet.ledger.held(1, size);
         let address = Arc::as_ptr(outlet).addr();
-        let spare = &mut self.spare;
-        let mut empty = || OpenBatch::within(spare.pop().unwrap_or_default());
+        let empty = || OpenBatch::within(plane.spare.take());
         let open = self.open.entry(address).or_insert_with(|| Open {
             outlet: outlet.clone(),
             batch: empty(),
         });
         if !open.batch.fits(length, open.outlet.limits) {
             let full = std::mem::replace(&mut open.batch, empty());
-            self.sealed.push(seal(&open.outlet, full));
+            self.held_events -= full.len() as usize;
+            self.held_bytes -= full.bytes();
+            direct::put(plane, &open.outlet, full, self.is_stopping);
         }
-        open.batch.push(subscription, &self.scratch);
+        open.batch.push(&reader.subscription, &self.scratch);
         self.held_events += 1;
         self.held_bytes += length + 1;
     }
 
-    /// Hands over what a local target takes at once, and appends everything else that is held, in
-    /// one append, trying until it works or the server stops.
-    async fn flush(&mut self, cancel: &CancellationToken) {
-        self.sealed.extend(
-            self.open
-                .drain()
-                .filter(|(_, open)| !open.batch.is_empty())
-                .map(|(_, open)| seal(&open.outlet, open.batch)),
-        );
+    /// Puts everything that is held onto lanes.
+    fn flush(&mut self) {
+        for (_, Open { outlet, batch }) in self.open.drain() {
+            if !batch.is_empty() {
+                direct::put(&self.plane, &outlet, batch, self.is_stopping);
+            }
+        }
+        if let Some(piece) = self.piece.take() {
+            self.plane.keeping.put(&self.plane, piece);
+        }
         self.held_events = 0;
         self.held_bytes = 0;
-        if self.sealed.is_empty() {
-            if self.is_uncounted {
-                self.count().await;
-            }
-            return;
-        }
-        let sealed = std::mem::take(&mut self.sealed);
-        let plane = self.plane.clone();
-        let meters = &plane.meters;
-        let lanes_for = match cancel.is_cancelled() {
-            true => Duration::ZERO,
-            false => plane.settings.direct_for,
-        };
-        let sealed = hand_over(&plane, sealed, &mut self.spare, lanes_for).await;
-        if sealed.is_empty() {
-            meters.flushes.add(1);
-            // A commit of its own for each of many batches would cost more than they do.
-            self.is_uncounted = true;
-            if self.counted_at.elapsed() >= plane.settings.flush_after {
-                self.count().await;
-            }
-            return;
-        }
-        // A worker may be done with them before the append returns.
-        for one in &sealed {
-            let events = u64::from(one.batch.count);
-            one.outlet.ledger.queued(events, one.bytes);
-            one.outlet.ledger.released(events, one.bytes);
-        }
-        let mut pause = Duration::from_millis(50);
-        loop {
-            let batches = sealed.iter().map(|sealed| sealed.batch.clone()).collect();
-            // The counts join the same commit.
-            let (appended, ()) = tokio::join!(plane.queue.append(batches, None), self.count());
-            let error = match appended {
-                Ok(()) => break,
-                Err(error) => error,
-            };
-            meters.flush_errors.add(1);
-            tracing::error!(cause = %crate::chain(&error), "traffic events cannot be queued");
-            if cancel.is_cancelled() {
-                for Sealed {
-                    outlet,
-                    batch,
-                    bytes,
-                } in sealed
-                {
-                    let events = u64::from(batch.count);
-                    outlet.ledger.left(events, bytes);
-                    outlet.ledger.dropped.add(Dropped::Stopped, events);
-                    meters.dropped.add(Dropped::Stopped, events);
-                }
-                return;
-            }
-            // Meanwhile offers fill up and are dropped there, counted.
-            tokio::select! {
-                () = tokio::time::sleep(pause) => {}
-                () = cancel.cancelled() => {}
-            }
-            pause = (pause * 2).min(Duration::from_secs(1));
-        }
-        meters.flushes.add(1);
-        for Sealed { outlet, batch, .. } in &sealed {
-            meters.queued.add(u64::from(batch.count));
-            plane.wakes.wake(&outlet.id);
-        }
     }
-
-    /// Writes down how many records were offered and how many are done with.
-    async fn count(&mut self) {
-        let on_lanes = self.plane.direct_events.load(Ordering::Relaxed);
-        self.is_uncounted = on_lanes > 0;
-        self.counted_at = Instant::now();
-        let done = self.n_taken.saturating_sub(on_lanes);
-        let offered = self.plane.offers.accepted.load(Ordering::Relaxed);
-        if let Some(losses) = &mut self.losses {
-            losses.write(&self.plane.queue, offered, done).await;
-        }
-    }
-}
-
-/// The queue is for destinations that may be away. A target on this machine that has nothing waiting
-/// gets its batch here, another one on its lane, if there may be lanes for any time; what neither
-/// takes goes the way of all others. Returns what is left; the buffers of what was taken here become
-/// `spare`.
-async fn hand_over(
-    plane: &Plane,
-    sealed: Vec<Sealed>,
-    spare: &mut Vec<Vec<u8>>,
-    lanes_for: Duration,
-) -> Vec<Sealed> {
-    let mut left = Vec::with_capacity(sealed.len());
-    for mut one in sealed {
-        let outlet = &one.outlet;
-        let is_same = |other: &Sealed| Arc::ptr_eq(&other.outlet, outlet);
-        let events = u64::from(one.batch.count);
-        // Nothing may overtake what is in the queue or failed before.
-        let is_next =
-            outlet.ledger.queued_events.load(Ordering::Relaxed) == 0 && !left.iter().any(is_same);
-        // What becomes one object of many batches comes together in the queue.
-        let gathers = outlet.target.gathers().is_some();
-        if !(plane.settings.sends && is_next) || gathers {
-            left.push(one);
-            continue;
-        }
-        if !outlet.target.is_local() {
-            left.extend(on_lane(plane, one, lanes_for));
-            continue;
-        }
-        let body = Bytes::from(std::mem::take(&mut one.batch.body));
-        let batch = Batch::read(outlet.id.clone(), BatchClass::Traffic, body.clone());
-        let sent = match &batch {
-            Ok(batch) => {
-                plane.meters.sends.add(1);
-                outlet.ledger.batches.add(1);
-                tokio::time::timeout(plane.settings.send_deadline, outlet.target.send(batch)).await
-            }
-            // The queue's worker buries it with its reason.
-            Err(Unreadable) => Ok(Verdict::Partial(Vec::new())),
-        };
-        drop(batch);
-        let now = plane.clock.now();
-        match sent {
-            Ok(Verdict::Delivered) => {
-                outlet.ledger.released(events, one.bytes);
-                outlet.ledger.sent.add(events);
-                outlet.ledger.bytes.add(one.bytes);
-                outlet.ledger.succeeded(now);
-                plane.meters.delivered.add(events);
-                if let (true, Ok(buffer)) = (spare.len() < SPARE_MAX, body.try_into_mut()) {
-                    spare.push(buffer.into());
-                }
-                continue;
-            }
-            Ok(Verdict::Failed(failure)) => {
-                outlet.ledger.failed(&failure, now);
-            }
-            Ok(Verdict::Partial(_)) | Err(_) => {}
-        }
-        one.batch.body = body.into();
-        left.push(one);
-    }
-    left
-}
-
-/// Puts a batch on its destination's lane; gives it back if it does not belong there.
-fn on_lane(plane: &Plane, one: Sealed, lanes_for: Duration) -> Option<Sealed> {
-    if lanes_for.is_zero() {
-        return Some(one);
-    }
-    let Sealed {
-        outlet,
-        batch,
-        bytes,
-    } = one;
-    let until = Instant::now() + lanes_for;
-    let refused = direct::offer(
-        plane,
-        &outlet,
-        Direct {
-            batch,
-            bytes,
-            until,
-        },
-    );
-    refused.err().map(|Direct { batch, bytes, .. }| Sealed {
-        outlet,
-        batch,
-        bytes,
-    })
 }
 
 fn drop_one(plane: &Plane, outlet: &Outlet, reason: Dropped) {
     outlet.ledger.dropped.add(reason, 1);
     plane.meters.dropped.add(reason, 1);
-}
-
-fn seal(outlet: &Arc<Outlet>, batch: OpenBatch) -> Sealed {
-    Sealed {
-        bytes: u64::try_from(batch.bytes()).unwrap_or(u64::MAX),
-        batch: NewBatch {
-            destination: outlet.id.to_string(),
-            class: BatchClass::Traffic,
-            count: batch.len(),
-            body: batch.finish(),
-        },
-        outlet: outlet.clone(),
-    }
 }
 
 fn count_truncated(meters: &Meters, truncated: Truncated) {

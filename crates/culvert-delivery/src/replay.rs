@@ -1,4 +1,4 @@
-//! Replays: ranges of the audit log on their way to a destination once more.
+//! Replays: ranges of the audit log and of kept traffic on their way to a destination once more.
 //!
 //! A replay copies events from the log to the queue as the dispatcher does, with a cursor of its own
 //! that moves in the transaction that appends the copies: a crash, or a second node, makes no second
@@ -7,17 +7,21 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
 use culvert_base::{Fault, Ksuid, Timestamp};
-use culvert_store::{AuditRow, CursorMove, Range};
+use culvert_events::{Retained, encode};
+use culvert_store::{AuditRow, BatchClass, CursorMove, Range};
 
 use crate::Plane;
 use crate::dispatcher::{Copies, Copy};
+use crate::retained::{self, TrafficRange};
+use crate::subscription::Compiled;
 
-/// A range of the audit log to be sent to a destination again.
+/// Events to be sent to a destination again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replay {
     /// `replay_…`.
@@ -26,8 +30,10 @@ pub struct Replay {
     pub destination: String,
     /// Only events of this account are sent.
     pub account: String,
-    /// Where in the log.
+    /// Where in the audit log.
     pub range: Range,
+    /// Where in the log of traffic, if events of it are wanted.
+    pub traffic: Option<TrafficRange>,
     /// Only events of these kinds are sent.
     pub kinds: Vec<String>,
     /// Subscription ids that events are sent for if they were for none of the destination's when they
@@ -37,8 +43,12 @@ pub struct Replay {
 
 /// The names of replays' cursors begin with it.
 const CURSORS: &str = "replay:";
+/// The same in the log of traffic.
+const TRAFFIC_CURSORS: &str = "replay-traffic:";
 /// Rows copied at once; each at most 256 KiB.
 const ROWS: u32 = 128;
+/// Pieces of the traffic log copied at once; each about 512 KiB.
+const PIECES: u32 = 2;
 /// While this many events wait for the destination, a replay waits too.
 const WAITING_MAX: u64 = 1_000;
 /// How soon a replay that waits for room looks again.
@@ -54,6 +64,10 @@ impl Replay {
         format!("{CURSORS}{id}")
     }
 
+    pub(crate) fn traffic_cursor(id: &str) -> String {
+        format!("{TRAFFIC_CURSORS}{id}")
+    }
+
     /// Where a cursor stands that reads `value`; 0 before its first move.
     pub(crate) fn position(range: &Range, value: i64) -> i64 {
         value.max(range.first.saturating_sub(1))
@@ -65,6 +79,15 @@ impl Replay {
             && self
                 .range
                 .holds(Timestamp::from_unix_nanos(row.happened_at))
+    }
+
+    fn wants_traffic(&self, event: &Retained, range: &TrafficRange) -> bool {
+        let record = &event.record;
+        let at = record.at();
+        **record.account() == *self.account
+            && self.kinds.iter().any(|kind| kind == record.kind().name)
+            && range.since.is_none_or(|since| since <= at)
+            && range.until.is_none_or(|until| at <= until)
     }
 
     /// The subscriptions a row is sent for: those it was for when it happened, so that a receiver
@@ -166,7 +189,73 @@ impl Replayer {
         Ok(pause)
     }
 
+    /// First the audit events, then the traffic.
     async fn step(&self, replay: &Replay) -> Result<Step, Fault> {
+        match (self.step_in_audit(replay).await?, &replay.traffic) {
+            (Step::Done, Some(range)) => self.step_in_traffic(replay, range).await,
+            (step, _) => Ok(step),
+        }
+    }
+
+    /// Each event is sent for those of the destination's subscriptions that want it now, as they select
+    /// it; one of a kind that none of them wants is sent whole, for the replay itself.
+    async fn step_in_traffic(&self, replay: &Replay, range: &TrafficRange) -> Result<Step, Fault> {
+        let plane = &self.plane;
+        let name = Replay::traffic_cursor(&replay.id);
+        let from = plane.queue.cursor(&name).await?;
+        let position = from.max(range.first.saturating_sub(1));
+        if position >= range.last {
+            return Ok(Step::Done);
+        }
+        if self.has_enough(replay) {
+            return Ok(Step::Waits);
+        }
+        let queue = &plane.queue;
+        let pieces = queue.traffic_pieces(position, range.last, PIECES).await?;
+        let to = pieces.last().map_or(range.last, |piece| piece.id);
+        let table = plane.table.load_full();
+        let (mut copies, mut n_events) = (Vec::new(), 0u64);
+        for (piece, batch) in pieces.into_iter().filter_map(retained::read) {
+            let starts_at = range.from_event.as_ref().filter(|_| piece == range.first);
+            let ends_at = range.to_event.as_ref().filter(|_| piece == range.last);
+            let mut has_begun = starts_at.is_none();
+            for delivery in batch.deliveries() {
+                has_begun |= starts_at.is_some_and(|id| delivery.event_id == id);
+                if has_begun && let Some(event) = Retained::read(delivery.envelope) {
+                    let before = copies.len();
+                    if replay.wants_traffic(&event, range) {
+                        write(&table, replay, &event, delivery.envelope, &mut copies);
+                    }
+                    n_events += u64::from(copies.len() > before);
+                }
+                if ends_at.is_some_and(|id| delivery.event_id == id) {
+                    break;
+                }
+            }
+        }
+        let copies = copies.iter().filter_map(|(subscription, envelope)| {
+            Some(Copy {
+                subscription,
+                destination: &replay.destination,
+                envelope: std::str::from_utf8(envelope).ok()?,
+            })
+        });
+        let cursor = CursorMove { name, from, to };
+        let copies = Copies::lay_out(plane, BatchClass::Traffic, copies);
+        if copies.append(plane, cursor).await? {
+            plane.meters.replayed.add(n_events);
+        }
+        Ok(Step::Moved)
+    }
+
+    /// Whether the destination has enough to do.
+    fn has_enough(&self, replay: &Replay) -> bool {
+        let ledger = self.plane.ledgers.of(&replay.destination);
+        let n_waiting = ledger.queued_events.load(Ordering::Relaxed);
+        n_waiting >= WAITING_MAX
+    }
+
+    async fn step_in_audit(&self, replay: &Replay) -> Result<Step, Fault> {
         let plane = &self.plane;
         let name = Replay::cursor(&replay.id);
         let from = plane.queue.cursor(&name).await?;
@@ -174,11 +263,7 @@ impl Replayer {
         if position >= replay.range.last {
             return Ok(Step::Done);
         }
-        let ledger = plane.ledgers.of(&replay.destination);
-        let n_waiting = ledger
-            .queued_events
-            .load(std::sync::atomic::Ordering::Relaxed);
-        if n_waiting >= WAITING_MAX {
+        if self.has_enough(replay) {
             return Ok(Step::Waits);
         }
         let log = plane.store.audit_log();
@@ -199,12 +284,47 @@ impl Replayer {
             from,
             to: rows.last().map_or(replay.range.last, |row| row.seq),
         };
-        let is_moved = Copies::lay_out(plane, copies).append(plane, cursor).await?;
+        let copies = Copies::lay_out(plane, BatchClass::Audit, copies);
+        let is_moved = copies.append(plane, cursor).await?;
         if is_moved {
             let n_wanted = u64::try_from(wanted.len()).unwrap_or(0);
             plane.meters.replayed.add(n_wanted);
         }
         Ok(Step::Moved)
+    }
+}
+
+/// Writes a kept event for everybody it is replayed for: subscription and envelope.
+fn write(
+    table: &Compiled,
+    replay: &Replay,
+    event: &Retained,
+    whole: &[u8],
+    copies: &mut Vec<(Arc<str>, Vec<u8>)>,
+) {
+    let record = &event.record;
+    let mut is_subscribed = false;
+    for group in table.groups(record.kind(), record.account()) {
+        for reader in &group.readers {
+            let mut outlets = reader.outlets.iter();
+            if !outlets.any(|outlet| *outlet.id == *replay.destination) {
+                continue;
+            }
+            is_subscribed = true;
+            let filter = reader.filter.as_ref();
+            if filter.is_none_or(|filter| filter.matches(record) == Ok(true)) {
+                let mut written = Vec::with_capacity(whole.len());
+                // What had to be left out was left out, and counted, when it was kept.
+                let selection = &group.selection;
+                encode::event(record, selection, &event.id, &mut written)
+                    .reasons()
+                    .for_each(drop);
+                copies.push((reader.subscription.clone(), written));
+            }
+        }
+    }
+    if !is_subscribed {
+        copies.push((Arc::from(&*replay.id), whole.to_vec()));
     }
 }
 
@@ -226,8 +346,11 @@ pub(crate) async fn needed_from(plane: &Plane) -> Result<Option<i64>, Fault> {
 /// Forgets the cursors of replays that are not there any more.
 async fn sweep(plane: &Plane, is_known: impl Fn(&str) -> bool) -> Result<(), Fault> {
     let young = plane.clock.now().minus(SWEEP_AFTER);
-    for name in plane.queue.cursors(CURSORS).await? {
-        let Some(id) = name.strip_prefix(CURSORS) else {
+    let mut names = plane.queue.cursors(CURSORS).await?;
+    names.extend(plane.queue.cursors(TRAFFIC_CURSORS).await?);
+    for name in names {
+        let mut prefixes = [CURSORS, TRAFFIC_CURSORS].into_iter();
+        let Some(id) = prefixes.find_map(|prefix| name.strip_prefix(prefix)) else {
             continue;
         };
         let made_at = culvert_base::id::split(id)

@@ -1,5 +1,5 @@
-//! The audit log's retention: what is older goes, in small steps, never before every reader has
-//! passed it.
+//! What is kept goes in time: of the audit log what is older than its retention, in small steps, never
+//! before every reader has passed it; of the traffic log what is older or more than it is to hold.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use culvert_base::Fault;
 
 use crate::Plane;
-use crate::{dispatcher, replay};
+use crate::{dispatcher, replay, retained};
 
 /// Rows removed in one transaction.
 const ROWS: u32 = 512;
@@ -17,6 +17,8 @@ const ROWS: u32 = 512;
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// How often old rows are looked for.
 const PRUNE_EVERY: Duration = Duration::from_secs(600);
+/// The same in the traffic log, which grows faster.
+const PRUNE_TRAFFIC_EVERY: Duration = Duration::from_secs(30);
 /// How often the head is written to the log of the process, where it is out of reach for whoever
 /// changes the database.
 const SAY_EVERY: Duration = Duration::from_secs(3600);
@@ -25,6 +27,7 @@ const SAY_EVERY: Duration = Duration::from_secs(3600);
 pub(crate) async fn run(plane: Arc<Plane>, cancel: CancellationToken) {
     let mut pruned_at: Option<tokio::time::Instant> = None;
     let mut said_at: Option<tokio::time::Instant> = None;
+    let mut pruned_traffic_at: Option<tokio::time::Instant> = None;
     while !cancel.is_cancelled() {
         let is_due =
             |at: Option<tokio::time::Instant>, every| at.is_none_or(|at| at.elapsed() >= every);
@@ -39,6 +42,12 @@ pub(crate) async fn run(plane: Arc<Plane>, cancel: CancellationToken) {
                 Err(fault) => {
                     tracing::error!(cause = %fault.chain(), "the audit log cannot be pruned");
                 }
+            }
+        }
+        if is_due(pruned_traffic_at, PRUNE_TRAFFIC_EVERY) {
+            pruned_traffic_at = Some(tokio::time::Instant::now());
+            if let Err(fault) = retained::prune(&plane).await {
+                tracing::error!(cause = %fault.chain(), "the traffic log cannot be pruned");
             }
         }
         match plane.store.audit_log().extent().await {

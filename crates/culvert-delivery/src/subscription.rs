@@ -197,6 +197,10 @@ impl Compiled {
             .map_or(&[], Vec::as_slice)
     }
 
+    pub(crate) fn n_destinations(&self) -> u64 {
+        u64::try_from(self.destinations.len()).unwrap_or(u64::MAX)
+    }
+
     pub(crate) fn outlet(&self, destination: &str) -> Option<&Arc<Outlet>> {
         self.destinations.get(destination)
     }

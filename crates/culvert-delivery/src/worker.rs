@@ -7,6 +7,7 @@
 //!
 //! Not here: what is in a batch (`recorder`, `dispatcher`), when to stop trying (`retry`).
 
+mod drain;
 mod gather;
 
 use std::collections::HashMap;
@@ -112,9 +113,10 @@ pub(crate) async fn supervise(plane: Arc<Plane>, cancel: CancellationToken) {
     while !cancel.is_cancelled() {
         if looked_at.elapsed() >= look_every {
             looked_at = tokio::time::Instant::now();
-            match plane.queue.backlog().await {
+            let look = plane.ledgers.look();
+            match plane.log.backlog().await {
                 Ok(backlog) => {
-                    plane.ledgers.refresh(&backlog);
+                    plane.ledgers.refresh(look, &backlog);
                     plane.look_at_disk();
                     for waiting in backlog.iter().filter(|waiting| waiting.batches > 0) {
                         plane.wakes.wake(&waiting.destination);
@@ -191,6 +193,12 @@ pub(crate) struct Worker {
     condemned: HashMap<String, Failure>,
     /// When what is being gathered is old enough, as far as is known.
     ripe_at: Option<Timestamp>,
+    /// The last batch was from memory.
+    is_on_lane: bool,
+    /// A batch of the queue was taken, and none failed since.
+    has_moved: bool,
+    /// So many batches are to be leased alone, because together they were refused.
+    one_by_one: u32,
 }
 
 impl Worker {
@@ -204,12 +212,16 @@ impl Worker {
             last: None,
             condemned: HashMap::new(),
             ripe_at: None,
+            is_on_lane: false,
+            has_moved: false,
+            one_by_one: 0,
         }
     }
 
     /// Works until the destination is gone, or cancelled; then it goes on as long as batches are
     /// taken, for the queue to be as empty as it can be.
     async fn run(mut self, wake: Arc<Notify>, cancel: CancellationToken) -> Arc<str> {
+        self.plane.ledgers.of(&self.destination).lane.begin();
         loop {
             let step = self.step().await;
             let until = match step {
@@ -248,7 +260,7 @@ impl Worker {
         if self.revision != Some(outlet.revision) {
             if self.revision.is_some() {
                 // What the old settings earned says nothing about the new ones.
-                plane.queue.hasten(&self.destination, now).await?;
+                plane.log.hasten(&self.destination, now).await?;
             }
             self.revision = Some(outlet.revision);
             self.circuit.reset();
@@ -258,13 +270,17 @@ impl Worker {
         let closed_until = self.circuit.closed_until(now);
         let ledger = &outlet.ledger;
         let is_direct = closed_until.is_none() && self.gone.is_none();
-        if !is_direct {
-            direct::write_down(&plane, &self.destination, ledger).await?;
-        } else if ledger.queued_events.load(Ordering::Relaxed) == 0
-            && let Some(step) = self.step_directly(&outlet).await?
-        {
-            return Ok(step);
+        if is_direct && ledger.has_empty_queue() {
+            if let Some(step) = self.step_directly(&outlet).await? {
+                self.is_on_lane = true;
+                return Ok(step);
+            }
+            // The wake was for the lane. What else there may be wakes again.
+            if std::mem::take(&mut self.is_on_lane) {
+                return Ok(Step::Idle(None));
+            }
         }
+        plane.unwritten.want(&outlet.id, ledger);
         if let Some(until) = closed_until
             && !self.circuit.is_open()
         {
@@ -276,16 +292,26 @@ impl Worker {
                 None => self.gather(&outlet, gathers, now).await,
             };
         }
+        if is_direct && self.may_drain(&outlet) {
+            if let Some(step) = self.drain(&outlet, now).await? {
+                return Ok(step);
+            }
+            self.has_moved = false;
+            let due = plane.log.next_due(&self.destination).await?;
+            return Ok(Step::Idle(due));
+        }
+        // A look that writes nothing: most wakes of a destination that fails come before its time.
+        let due = plane.log.next_due(&self.destination).await?;
+        if due.is_some_and(|due| due > now) {
+            return Ok(Step::Idle(due.max(closed_until)));
+        }
         let settings = &plane.settings;
         let lease = plane
-            .queue
+            .log
             .lease(&self.destination, &settings.node, settings.lease, now)
             .await?;
         let Some(mut lease) = lease else {
-            if is_direct && let Some(step) = self.step_directly(&outlet).await? {
-                return Ok(step);
-            }
-            let due = plane.queue.next_due(&self.destination).await?;
+            // Another node was faster.
             return Ok(Step::Idle(due.max(closed_until)));
         };
         // Settling needs the lease's numbers only.
@@ -299,7 +325,9 @@ impl Worker {
             self.bury(&outlet, &lease, 0, &failure).await?;
             return Ok(Step::Moved);
         };
-        if let [only] = &batch.deliveries().collect::<Vec<_>>()[..]
+        if batch.len() == 1
+            && !self.condemned.is_empty()
+            && let Some(only) = batch.deliveries().next()
             && let Some(failure) = self.condemned.remove(&only.idempotency_key())
         {
             self.bury(&outlet, &lease, bytes_of(&batch), &failure)
@@ -316,7 +344,7 @@ impl Worker {
             let at = now.plus(Duration::from_secs(1));
             self.settled(
                 plane
-                    .queue
+                    .log
                     .retry(&lease, at, "waiting for the retry budget")
                     .await,
             )?;
@@ -339,7 +367,7 @@ impl Worker {
         match self.next(lease, failure, self.plane.clock.now()) {
             Next::At(_) => {
                 let why = failure.to_string();
-                self.settled(self.plane.queue.retry(lease, until, &why).await)?;
+                self.settled(self.plane.log.retry(lease, until, &why).await)?;
             }
             Next::GiveUp => self.bury(outlet, lease, bytes_of(batch), failure).await?,
         }
@@ -349,26 +377,29 @@ impl Worker {
     /// The table does not know the destination: deleted, or not compiled yet.
     async fn without_outlet(&self) -> Result<Step, Fault> {
         let plane = &self.plane;
-        if let Some(ledger) = plane.ledgers.get(&self.destination) {
-            direct::write_down(plane, &self.destination, &ledger).await?;
-        }
         let exists = plane
             .store
             .get(DESTINATION_KIND, &self.destination)
             .await?
             .is_some();
         if exists {
+            if let Some(ledger) = plane.ledgers.get(&self.destination) {
+                plane.unwritten.want(&self.destination, &ledger);
+            }
             // A publish wakes everybody; the supervisor's look is the net below it.
             return Ok(Step::Idle(None));
         }
         let dropped = plane
-            .queue
+            .log
             .backlog()
             .await?
             .into_iter()
             .find(|waiting| *waiting.destination == *self.destination)
             .map_or(0, |waiting| waiting.events);
-        plane.queue.drop_destination(&self.destination).await?;
+        plane.log.drop_destination(&self.destination).await?;
+        if let Some(ledger) = plane.ledgers.get(&self.destination) {
+            direct::abandon(plane, &ledger, Dropped::DestinationDeleted);
+        }
         plane
             .meters
             .dropped
@@ -422,7 +453,7 @@ impl Worker {
                     FailureClass::Split | FailureClass::Permanent => match batch.halves() {
                         Some(halves) => {
                             let halves = halves.map(|half| self.piece(lease, half)).into();
-                            let replaced = self.plane.queue.replace(lease, halves, now).await;
+                            let replaced = self.plane.log.replace(lease, halves, now).await;
                             self.settled(replaced)?;
                             Ok(Step::Moved)
                         }
@@ -448,7 +479,8 @@ impl Worker {
         batch: &Batch,
     ) -> Result<Step, Fault> {
         self.succeeded(outlet, self.plane.clock.now());
-        if self.settled(self.plane.queue.ack(lease).await)? {
+        self.has_moved = true;
+        if self.settled(self.plane.log.ack(lease).await)? {
             self.delivered(outlet, u64::from(lease.count), bytes_of(batch));
         }
         Ok(Step::Moved)
@@ -535,7 +567,7 @@ impl Worker {
         if pieces.is_empty() {
             return self.acknowledge(outlet, lease, batch).await;
         }
-        if self.settled(self.plane.queue.replace(lease, pieces, at).await)? {
+        if self.settled(self.plane.log.replace(lease, pieces, at).await)? {
             self.delivered(outlet, n_taken, bytes_taken);
         }
         if holding_back.is_some() {
@@ -558,7 +590,7 @@ impl Worker {
             Next::At(at) => {
                 self.circuit.failed(at);
                 let why = failure.to_string();
-                self.settled(self.plane.queue.retry(lease, at, &why).await)?;
+                self.settled(self.plane.log.retry(lease, at, &why).await)?;
             }
             Next::GiveUp => {
                 self.circuit.failed(now);
@@ -607,7 +639,7 @@ impl Worker {
             code: failure.code.clone(),
             text: failure.text.clone(),
         };
-        if self.settled(self.plane.queue.bury(lease, burial).await)? {
+        if self.settled(self.plane.log.bury(lease, burial).await)? {
             let events = u64::from(lease.count);
             tracing::warn!(destination.id = %self.destination, events, cause = %failure,
                 "destination {} refused a batch for good; it is kept as a dead letter", self.destination);

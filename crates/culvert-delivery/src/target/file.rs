@@ -260,10 +260,6 @@ impl Target for FileTarget {
     fn limits(&self) -> BatchLimits {
         TYPE.limits
     }
-
-    fn is_local(&self) -> bool {
-        true
-    }
 }
 
 impl Slot {

@@ -77,12 +77,6 @@ pub trait Target: Send + Sync + fmt::Debug {
     fn gathers(&self) -> Option<&dyn Gathers> {
         None
     }
-
-    /// Whether it is on this machine and as durable as the queue, so that a batch it takes at once
-    /// needs no detour through the queue.
-    fn is_local(&self) -> bool {
-        false
-    }
 }
 
 /// A target that makes one object of many batches, which lie in the queue meanwhile.

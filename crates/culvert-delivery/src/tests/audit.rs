@@ -25,6 +25,7 @@ fn replay(id: &str, first: i64, last: i64) -> Replay {
             since: None,
             until: None,
         },
+        traffic: None,
         kinds: vec![AUDIT_KIND.to_owned()],
         subscriptions: vec![("esb_now".to_owned(), vec![AUDIT_KIND.to_owned()])],
     }

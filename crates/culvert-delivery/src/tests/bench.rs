@@ -1,7 +1,7 @@
 //! What the tests stand on: a plane in a folder of its own, and a target that does as it is told.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use culvert_base::{BoxFuture, Clock, Event, ManualClock, SeededEntropy, Timestamp};
@@ -75,9 +75,16 @@ impl Bench {
 
     /// The same files under a new plane, as after a restart.
     pub(super) async fn next_life(&self) -> Self {
+        self.next_life_with(|_| {}).await
+    }
+
+    /// The same with other settings.
+    pub(super) async fn next_life_with(&self, change: impl FnOnce(&mut Settings)) -> Self {
         self.queue.close().await;
         self.store.close().await;
-        Self::at(self.folder.clone(), self.clock.now(), Settings::default()).await
+        let mut settings = Settings::default();
+        change(&mut settings);
+        Self::at(self.folder.clone(), self.clock.now(), settings).await
     }
 
     pub(super) fn meters(&self) -> &Meters {
@@ -298,8 +305,6 @@ pub(super) fn failure(class: FailureClass, code: &str) -> Failure {
 #[derive(Debug)]
 pub(super) struct Scripted {
     limits: BatchLimits,
-    /// Whether it says that it is on this machine.
-    pub(super) local: AtomicBool,
     pub(super) started: AtomicUsize,
     state: Mutex<Scripts>,
     open: watch::Sender<bool>,
@@ -321,7 +326,6 @@ impl Scripted {
                 events_max,
                 ..BatchLimits::DEFAULT
             },
-            local: AtomicBool::new(false),
             started: AtomicUsize::new(0),
             state: Mutex::default(),
             open: watch::Sender::new(true),
@@ -433,9 +437,5 @@ impl Target for Scripted {
 
     fn limits(&self) -> BatchLimits {
         self.limits
-    }
-
-    fn is_local(&self) -> bool {
-        self.local.load(Ordering::Relaxed)
     }
 }

@@ -112,3 +112,56 @@ async fn a_stop_leaves_nothing_behind_in_memory() {
     running.stop().await;
     assert_eq!(next.meters().lost.get(), 0);
 }
+
+#[tokio::test]
+async fn a_destination_that_takes_everything_has_nothing_to_do_with_the_queue_of_another() {
+    // What is held of the other is limited by its number, or by its share of the memory.
+    for (events_max, held_bytes_max) in [(100, u64::MAX), (10_000, 128 << 10)] {
+        let bench = Bench::with(|settings| {
+            settings.destination_events_max = events_max;
+            settings.held_bytes_max = held_bytes_max;
+            settings.flush_after = Duration::from_millis(5);
+        })
+        .await;
+        let (up, down) = (Scripted::new(500), Scripted::new(500));
+        down.otherwise(Verdict::Failed(failure(FailureClass::Retryable, "503")));
+        bench.publish(
+            vec![source("esb_1", &["ed_up"]), source("esb_2", &["ed_down"])],
+            &[("ed_up", &up), ("ed_down", &down)],
+        );
+        let running = bench.run();
+        bench.delivery.recorder().offer(record(&bench, 0));
+        until("one is queued", || bench.meters().queued.get() == 1).await;
+        until("one is taken", || bench.health("ed_up").sent == 1).await;
+
+        // From now on nothing can be read from the queue, or written to it.
+        bench.queue.close().await;
+        for round in 1..=20i32 {
+            for n in 0..20 {
+                let port = (round - 1) * 20 + n + 1;
+                bench.delivery.recorder().offer(record(&bench, port));
+            }
+            let wanted = u64::try_from(round * 20 + 1).unwrap();
+            until("the healthy one is served", || {
+                bench.health("ed_up").sent == wanted
+            })
+            .await;
+        }
+        assert_eq!(up.ports(), (0..=400).collect::<Vec<i64>>());
+        assert_eq!(bench.health("ed_up").dropped, 0);
+        let down = || bench.health("ed_down");
+        until("the others are counted", || {
+            down().queued + down().dropped == 401
+        })
+        .await;
+        let dropped = bench.meters().dropped.each();
+        let dropped: Vec<_> = dropped.filter(|(_, n)| *n > 0).collect();
+        assert_eq!(dropped, [("queue_full", down().dropped)]);
+        let n_held = down().queued;
+        match held_bytes_max {
+            u64::MAX => assert_eq!(n_held, 100),
+            _ => assert!((1..401).contains(&n_held), "{n_held}"),
+        }
+        running.abandon();
+    }
+}

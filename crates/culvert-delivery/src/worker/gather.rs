@@ -12,6 +12,7 @@ use culvert_store::{Burial, Lease};
 
 use super::{Step, Worker};
 use crate::batch::Batch;
+use crate::event_log::Settlement;
 use crate::retry::{FailureClass, Next};
 use crate::subscription::Outlet;
 use crate::target::{Failure, Gathers, Run};
@@ -35,7 +36,7 @@ impl Worker {
             return Ok(Step::Idle(Some(ripe_at)));
         }
         let run = plane
-            .queue
+            .log
             .lease_run(
                 &self.destination,
                 &plane.settings.node,
@@ -51,7 +52,7 @@ impl Worker {
         if !plane.may_send(first.attempt) {
             let at = now.plus(std::time::Duration::from_secs(1));
             let why = "waiting for the retry budget";
-            plane.queue.retry_run(&run.leases, at, why).await?;
+            plane.log.settle(&run.leases, put_back(at, why)).await?;
             return Ok(Step::Idle(Some(at)));
         }
         plane.meters.sends.add(1);
@@ -78,7 +79,7 @@ impl Worker {
             Ok(()) => {
                 self.circuit.succeeded(now);
                 outlet.ledger.succeeded(now);
-                let n_settled = plane.queue.ack_run(&run.leases).await?;
+                let n_settled = plane.log.settle(&run.leases, Settlement::Ack).await?;
                 self.count_lost(&run.leases, n_settled);
                 if n_settled > 0 {
                     self.delivered(outlet, events_of(&run.leases), bytes);
@@ -89,7 +90,10 @@ impl Worker {
                 // It goes alone; the others are not at fault.
                 let (bad, rest) = part(&run.leases, unreadable);
                 self.bury_run(outlet, &bad, &failure).await?;
-                plane.queue.retry_run(&rest, now, &failure.text).await?;
+                plane
+                    .log
+                    .settle(&rest, put_back(now, &failure.text))
+                    .await?;
                 Ok(Step::Moved)
             }
             Err(failure) => {
@@ -123,8 +127,8 @@ impl Worker {
         }
         self.circuit.failed(at.unwrap_or(now));
         if let Some(at) = at {
-            let why = failure.to_string();
-            let n_settled = self.plane.queue.retry_run(&kept, at, &why).await?;
+            let how = put_back(at, &failure.to_string());
+            let n_settled = self.plane.log.settle(&kept, how).await?;
             self.count_lost(&kept, n_settled);
         }
         if !old.is_empty() {
@@ -144,7 +148,8 @@ impl Worker {
             code: failure.code.clone(),
             text: failure.text.clone(),
         };
-        let n_buried = self.plane.queue.bury_run(leases, burial).await?;
+        let how = Settlement::Bury(burial);
+        let n_buried = self.plane.log.settle(leases, how).await?;
         self.count_lost(leases, n_buried);
         if n_buried > 0 {
             let events = events_of(leases);
@@ -163,6 +168,11 @@ impl Worker {
         let n_lost = n_leases.saturating_sub(n_settled);
         self.plane.meters.leases_lost.add(n_lost);
     }
+}
+
+fn put_back(at: Timestamp, why: &str) -> Settlement {
+    let why = why.to_owned();
+    Settlement::Retry { at, why }
 }
 
 fn events_of(leases: &[Lease]) -> u64 {
@@ -201,7 +211,7 @@ impl Run for Leased<'_> {
                 .leases
                 .get(index)
                 .ok_or_else(|| lost("run", "there is no such batch"))?;
-            let body = self.plane.queue.body(lease).await.map_err(|fault| {
+            let body = self.plane.log.body(lease).await.map_err(|fault| {
                 tracing::error!(cause = %fault.chain(), "a leased batch cannot be read");
                 lost("queue", "the queue cannot be read")
             })?;

@@ -1,68 +1,14 @@
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-
 use async_nats::jetstream::stream;
 use culvert_base::OsEntropy;
 use serde_json::json;
 
 use super::*;
+use crate::fake::nats::NatsServer as Server;
 use crate::fake::{
     Named, WHOSE, batch, certificate, envelope, failure, local_settings, pair, target,
 };
 
-/// A NATS server of a test's own, with JetStream, a user and a password.
-struct Server {
-    child: Child,
-    port: u16,
-    _folder: tempfile::TempDir,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
-    }
-}
-
 impl Server {
-    /// `None`, told aloud, where there is no `nats-server`.
-    #[expect(clippy::print_stdout, reason = "what is skipped is said")]
-    async fn start(more: &[&str]) -> Option<Self> {
-        let folder = tempfile::tempdir().unwrap();
-        let at = |name: &str| folder.path().join(name).display().to_string();
-        // Port -1: a free one, that the server writes into a file.
-        let started = Command::new("nats-server")
-            .args(["-a", "127.0.0.1", "-p", "-1", "-js", "-sd", &at("js")])
-            .args(["--user", "culvert", "--pass", "n4ts-s3cr3t"])
-            .args(["--ports_file_dir", &folder.path().display().to_string()])
-            .args(more)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn();
-        let Ok(child) = started else {
-            println!("skipped: `nats-server` is not here");
-            return None;
-        };
-        let ports = folder
-            .path()
-            .join(format!("nats-server_{}.ports", child.id()));
-        let mut server = Self {
-            child,
-            port: 0,
-            _folder: folder,
-        };
-        let began = std::time::Instant::now();
-        while server.port == 0 {
-            assert!(
-                began.elapsed() < Duration::from_secs(60),
-                "the server never said its port"
-            );
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            server.port = port_in(&ports).unwrap_or(0);
-        }
-        Some(server)
-    }
-
     fn config(&self, prefix: &str) -> Value {
         json!({
             "urls": [format!("nats://127.0.0.1:{}", self.port)],
@@ -78,13 +24,6 @@ impl Server {
         let address = format!("nats://127.0.0.1:{}", self.port);
         jetstream::new(options.connect(address).await.unwrap())
     }
-}
-
-fn port_in(file: &Path) -> Option<u16> {
-    let text = std::fs::read_to_string(file).ok()?;
-    let ports: Value = serde_json::from_str(&text).ok()?;
-    let urls = ports["nats"].as_array()?;
-    urls.first()?.as_str()?.rsplit(':').next()?.parse().ok()
 }
 
 #[tokio::test]

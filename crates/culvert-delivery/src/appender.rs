@@ -1,0 +1,278 @@
+//! What is written down of the batches in memory, in a task of its own.
+//!
+//! Whoever finds that a lane's batches belong into the queue says so and goes on: neither the recorder
+//! nor a worker waits for the disk, so that a destination that is served from memory has nothing to do
+//! with others that fill the queue. Lanes are taken in turn, a little of each at a time. What is taken
+//! stays in memory until it is in the queue, and counts there: of it and of what is behind it, no more
+//! is held than the limits of its destination allow.
+//!
+//! Beside that the counts are written that tell the next life what a crash took (`losses`).
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use culvert_store::{BatchClass, NewBatch};
+
+use crate::Plane;
+use crate::direct::Direct;
+use crate::health::Ledger;
+use crate::losses::Counts;
+use crate::meters::Dropped;
+
+/// Lanes whose batches are to be written down.
+#[derive(Debug, Default)]
+pub(crate) struct Unwritten {
+    lanes: Mutex<VecDeque<(Arc<str>, Arc<Ledger>)>>,
+    wake: Notify,
+    /// Records that the recorder has taken since the start.
+    taken: AtomicU64,
+    /// The recorder will put nothing more onto lanes.
+    is_last: AtomicBool,
+}
+
+impl Unwritten {
+    /// What is on this lane shall be written down.
+    pub(crate) fn want(&self, destination: &Arc<str>, ledger: &Arc<Ledger>) {
+        if ledger.lane.want() {
+            self.lock().push_back((destination.clone(), ledger.clone()));
+            self.wake.notify_one();
+        }
+    }
+
+    /// The recorder has taken so many records, and put onto lanes what is wanted of them.
+    pub(crate) fn taken(&self, n_records: u64) {
+        if self.taken.swap(n_records, Ordering::SeqCst) != n_records {
+            self.wake.notify_one();
+        }
+    }
+
+    /// The recorder is done.
+    pub(crate) fn finish(&self) {
+        self.is_last.store(true, Ordering::SeqCst);
+        self.wake.notify_one();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(Arc<str>, Arc<Ledger>)>> {
+        self.lanes
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// Writes them down.
+pub(crate) struct Appender {
+    plane: Arc<Plane>,
+    counts: Option<Counts>,
+    /// Offered and done, as last counted.
+    counted: (u64, u64),
+    counted_at: Instant,
+}
+
+/// Batches of one lane.
+struct Taken {
+    destination: Arc<str>,
+    ledger: Arc<Ledger>,
+    batches: Vec<Direct>,
+}
+
+/// Bytes of one append, and of one lane in it; a batch more at most.
+const APPEND_BYTES: u64 = 4 << 20;
+const LANE_BYTES: u64 = 1 << 20;
+/// How often an appender that stops looks whether the lanes are empty.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+impl Appender {
+    /// An appender that counts what a crash would take, if it knows where counting stood.
+    pub(crate) fn new(plane: Arc<Plane>, counts: Option<Counts>) -> Self {
+        Self {
+            plane,
+            counts,
+            counted: (0, 0),
+            counted_at: Instant::now(),
+        }
+    }
+
+    /// Runs until the recorder is done and the lanes are empty.
+    pub(crate) async fn run(mut self, cancel: CancellationToken) {
+        let plane = self.plane.clone();
+        let flush_after = plane.settings.flush_after;
+        loop {
+            let taken = self.take();
+            if !taken.is_empty() {
+                self.append(taken, &cancel).await;
+                continue;
+            }
+            if plane.unwritten.is_last.load(Ordering::SeqCst) {
+                break;
+            }
+            // A commit of its own for each of many batches would cost more than they do.
+            let has_lanes = plane.direct_events.load(Ordering::Relaxed) > 0;
+            let is_uncounted =
+                self.counts.is_some() && (has_lanes || self.count_now() != self.counted);
+            let due = self.counted_at + flush_after;
+            if is_uncounted && due <= Instant::now() {
+                self.count().await;
+                continue;
+            }
+            let timer = async {
+                match is_uncounted {
+                    true => tokio::time::sleep_until(due).await,
+                    false => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = plane.unwritten.wake.notified() => {}
+                () = timer => {}
+            }
+        }
+        self.outlast_sends(&cancel).await;
+        self.count().await;
+    }
+
+    /// Writes down what is left, and waits for what is being sent, which is soon: what is not taken is
+    /// written down by its worker.
+    async fn outlast_sends(&mut self, cancel: &CancellationToken) {
+        let until = Instant::now() + 2 * self.plane.settings.direct_for;
+        loop {
+            let ledgers = self.plane.ledgers.each();
+            for (destination, ledger) in &ledgers {
+                self.plane.unwritten.want(destination, ledger);
+            }
+            let taken = self.take();
+            let is_empty = taken.is_empty();
+            if !is_empty {
+                self.append(taken, cancel).await;
+                continue;
+            }
+            if !ledgers.iter().any(|(_, ledger)| ledger.lane.is_busy()) || Instant::now() >= until {
+                return;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Some of what is to be written, a little of each lane, for one append.
+    fn take(&self) -> Vec<Taken> {
+        let mut all = Vec::new();
+        let mut bytes = 0;
+        let n_lanes = self.plane.unwritten.lock().len();
+        for _ in 0..n_lanes {
+            if bytes >= APPEND_BYTES {
+                break;
+            }
+            let next = self.plane.unwritten.lock().pop_front();
+            let Some((destination, ledger)) = next else {
+                break;
+            };
+            let batches = ledger.lane.take_to_write(LANE_BYTES);
+            if batches.is_empty() {
+                continue;
+            }
+            bytes += batches.iter().map(Direct::bytes).sum::<u64>();
+            all.push(Taken {
+                destination,
+                ledger,
+                batches,
+            });
+        }
+        all
+    }
+
+    /// Appends all in one append, trying until it works or the server stops.
+    async fn append(&mut self, taken: Vec<Taken>, cancel: &CancellationToken) {
+        let plane = self.plane.clone();
+        let meters = &plane.meters;
+        let mut n_events = 0;
+        // A worker may be done with them before the append returns.
+        for (ledger, one) in each(&taken) {
+            ledger.queued(one.events(), one.bytes());
+            ledger.released(one.events(), one.bytes());
+            n_events += one.events();
+        }
+        plane.direct_events.fetch_sub(n_events, Ordering::Relaxed);
+        let mut pause = Duration::from_millis(50);
+        let is_appended = loop {
+            let batches = taken.iter().flat_map(Taken::stored).collect();
+            let appended = match plane.log.is_in_database() {
+                // The counts join the same commit.
+                true => tokio::join!(plane.log.append(batches), self.count()).0,
+                // They may be late, but never early: what is counted as done is there.
+                false => {
+                    let appended = plane.log.append(batches).await;
+                    if appended.is_ok() {
+                        self.count().await;
+                    }
+                    appended
+                }
+            };
+            let Err(error) = appended else { break true };
+            meters.flush_errors.add(1);
+            tracing::error!(cause = %crate::chain(&error), "traffic events cannot be queued");
+            if cancel.is_cancelled() {
+                break false;
+            }
+            // Meanwhile lanes fill up, and what comes then is dropped there, counted.
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = cancel.cancelled() => {}
+            }
+            pause = (pause * 2).min(Duration::from_secs(1));
+        };
+        if is_appended {
+            meters.flushes.add(1);
+            meters.queued.add(n_events);
+        } else {
+            for (ledger, one) in each(&taken) {
+                ledger.left(one.events(), one.bytes());
+                ledger.dropped.add(Dropped::Stopped, one.events());
+                meters.dropped.add(Dropped::Stopped, one.events());
+            }
+        }
+        for one in &taken {
+            one.ledger.lane.written();
+            // What came meanwhile follows it.
+            plane.unwritten.want(&one.destination, &one.ledger);
+            plane.wakes.wake(&one.destination);
+        }
+    }
+
+    /// Records offered, and those that are done with: written to the queue, delivered, or wanted by
+    /// nobody.
+    fn count_now(&self) -> (u64, u64) {
+        let on_lanes = self.plane.direct_events.load(Ordering::Relaxed);
+        let taken = self.plane.unwritten.taken.load(Ordering::SeqCst);
+        (self.plane.offers.accepted(), taken.saturating_sub(on_lanes))
+    }
+
+    async fn count(&mut self) {
+        self.counted_at = Instant::now();
+        self.counted = self.count_now();
+        let (offered, done) = self.counted;
+        if let Some(counts) = &mut self.counts {
+            counts.write(&self.plane.queue, offered, done).await;
+        }
+    }
+}
+
+impl Taken {
+    fn stored(&self) -> impl Iterator<Item = NewBatch> + '_ {
+        self.batches.iter().map(|one| NewBatch {
+            destination: self.destination.to_string(),
+            class: BatchClass::Traffic,
+            count: one.batch.len(),
+            body: one.batch.clone().finish(),
+        })
+    }
+}
+
+fn each(taken: &[Taken]) -> impl Iterator<Item = (&Ledger, &Direct)> {
+    taken
+        .iter()
+        .flat_map(|taken| taken.batches.iter().map(|one| (&*taken.ledger, one)))
+}

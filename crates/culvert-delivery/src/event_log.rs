@@ -1,0 +1,305 @@
+//! The event log: batches on their way to destinations, and where they wait durably.
+//!
+//! Recorder, lanes and workers know this port alone. The queue in the database is one such log and takes
+//! whatever there is; the other is a stream of NATS JetStream (`jetstream`), with that queue to fall back
+//! to. Cursors, dead letters and the audit events that the dispatcher copies are always in the database.
+//!
+//! Not here: what is in a batch (`batch`), when to try again and when to give up (`retry`).
+
+#[cfg(test)]
+mod conformance;
+mod jetstream;
+mod servers;
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use culvert_base::{BoxFuture, Fault, Timestamp};
+use culvert_store::{Backlog, Burial, Gathering, Lease, NewBatch, Queue, QueueError, Run};
+use tokio_util::sync::CancellationToken;
+
+use crate::net::Net;
+
+pub(crate) use jetstream::JetStream;
+pub use jetstream::{JetStreamSettings, STREAM_LEASE};
+pub use servers::NatsServers;
+
+/// How leases end.
+#[derive(Clone, Debug)]
+pub(crate) enum Settlement {
+    /// The batches were delivered and go.
+    Ack,
+    /// They stay and are due again at `at`.
+    Retry { at: Timestamp, why: String },
+    /// The batch, of which there is one, goes; `pieces` take its place, with its first time and
+    /// attempts.
+    Replace {
+        pieces: Vec<NewBatch>,
+        at: Timestamp,
+    },
+    /// They become dead letters.
+    Bury(Burial),
+}
+
+/// Where batches wait. Within a destination audit batches go before traffic batches, and the first of
+/// its class holds back the others while it is leased or waits for its time.
+pub(crate) trait EventLog: Debug + Send + Sync {
+    /// Begins. Everything else may be asked before, and finds what is there.
+    fn start<'a>(&'a self, _: &'a Net) -> BoxFuture<'a, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    /// Keeps leases and connections alive until cancelled.
+    fn keep(&self, _: CancellationToken) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    /// Gives back what this node has, when nobody leases any more.
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    /// Whether what is appended is written by the writer of the database, in its order.
+    fn is_in_database(&self) -> bool {
+        false
+    }
+
+    /// Whether the log can be used right now.
+    fn usable(&self) -> BoxFuture<'_, Result<(), Fault>>;
+
+    /// Appends all. Durable on return.
+    fn append(&self, batches: Vec<NewBatch>) -> BoxFuture<'_, Result<(), Fault>>;
+
+    /// Appends a batch that `owner` is sending already, so that nobody else sends it.
+    fn append_leased<'a>(
+        &'a self,
+        batch: NewBatch,
+        owner: &'a str,
+        lease_for: Duration,
+    ) -> BoxFuture<'a, Result<Lease, Fault>>;
+
+    /// The next batch of a destination, or `None` if none is due.
+    fn lease<'a>(
+        &'a self,
+        destination: &'a str,
+        owner: &'a str,
+        lease_for: Duration,
+        now: Timestamp,
+    ) -> BoxFuture<'a, Result<Option<Lease>, Fault>>;
+
+    /// The next batches of a destination with their bodies, of one class: as many as are due, up to so
+    /// many bytes or one batch.
+    fn lease_several<'a>(
+        &'a self,
+        destination: &'a str,
+        owner: &'a str,
+        lease_for: Duration,
+        now: Timestamp,
+        bytes_max: u64,
+    ) -> BoxFuture<'a, Result<Vec<Lease>, Fault>> {
+        // One is several, if little.
+        let _ = bytes_max;
+        Box::pin(async move {
+            let lease = self.lease(destination, owner, lease_for, now).await?;
+            Ok(lease.into_iter().collect())
+        })
+    }
+
+    /// Several batches of one class together, without their bodies, once there are enough of them or
+    /// the first is old enough.
+    fn lease_run<'a>(
+        &'a self,
+        destination: &'a str,
+        owner: &'a str,
+        lease_for: Duration,
+        now: Timestamp,
+        gathering: Gathering,
+    ) -> BoxFuture<'a, Result<Run, Fault>>;
+
+    /// The body of a leased batch; `None` when the lease is not held any more, or the body is damaged.
+    fn body<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<Option<Vec<u8>>, Fault>>;
+
+    /// Ends leases. How many of them were still held: what passed to another holder is theirs.
+    fn settle<'a>(
+        &'a self,
+        leases: &'a [Lease],
+        how: Settlement,
+    ) -> BoxFuture<'a, Result<u64, Fault>>;
+
+    /// When `lease` may next return something; `None` when nothing is known to wait.
+    fn next_due<'a>(
+        &'a self,
+        destination: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Timestamp>, Fault>>;
+
+    /// What waits, for every destination that has anything waiting or buried.
+    fn backlog(&self) -> BoxFuture<'_, Result<Vec<Backlog>, Fault>>;
+
+    /// Makes everything that waits for a later time due `now`.
+    fn hasten<'a>(
+        &'a self,
+        destination: &'a str,
+        now: Timestamp,
+    ) -> BoxFuture<'a, Result<(), Fault>>;
+
+    /// Forgets everything of a destination that no longer exists.
+    fn drop_destination<'a>(&'a self, destination: &'a str) -> BoxFuture<'a, Result<(), Fault>>;
+
+    /// Gives back every lease of a former life of `owner` that is known.
+    fn release_owner<'a>(&'a self, owner: &'a str) -> BoxFuture<'a, Result<(), Fault>>;
+}
+
+/// One lease at a time.
+impl dyn EventLog {
+    pub(crate) async fn ack(&self, lease: &Lease) -> Result<(), QueueError> {
+        self.settle_one(lease, Settlement::Ack).await
+    }
+
+    pub(crate) async fn retry(
+        &self,
+        lease: &Lease,
+        at: Timestamp,
+        why: &str,
+    ) -> Result<(), QueueError> {
+        let why = why.to_owned();
+        self.settle_one(lease, Settlement::Retry { at, why }).await
+    }
+
+    pub(crate) async fn replace(
+        &self,
+        lease: &Lease,
+        pieces: Vec<NewBatch>,
+        at: Timestamp,
+    ) -> Result<(), QueueError> {
+        self.settle_one(lease, Settlement::Replace { pieces, at })
+            .await
+    }
+
+    pub(crate) async fn bury(&self, lease: &Lease, why: Burial) -> Result<(), QueueError> {
+        self.settle_one(lease, Settlement::Bury(why)).await
+    }
+
+    async fn settle_one(&self, lease: &Lease, how: Settlement) -> Result<(), QueueError> {
+        match self.settle(std::slice::from_ref(lease), how).await? {
+            0 => Err(QueueError::Lost),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The queue in the database.
+impl EventLog for Queue {
+    fn is_in_database(&self) -> bool {
+        true
+    }
+
+    fn usable(&self) -> BoxFuture<'_, Result<(), Fault>> {
+        Box::pin(self.usable())
+    }
+
+    fn append(&self, batches: Vec<NewBatch>) -> BoxFuture<'_, Result<(), Fault>> {
+        Box::pin(async move {
+            self.append(batches, None)
+                .await
+                .map_err(|error| Fault::new("appending batches", error))
+        })
+    }
+
+    fn append_leased<'a>(
+        &'a self,
+        batch: NewBatch,
+        owner: &'a str,
+        lease_for: Duration,
+    ) -> BoxFuture<'a, Result<Lease, Fault>> {
+        Box::pin(self.append_leased(batch, owner, lease_for))
+    }
+
+    fn lease<'a>(
+        &'a self,
+        destination: &'a str,
+        owner: &'a str,
+        lease_for: Duration,
+        now: Timestamp,
+    ) -> BoxFuture<'a, Result<Option<Lease>, Fault>> {
+        Box::pin(self.lease(destination, owner, lease_for, now))
+    }
+
+    fn lease_several<'a>(
+        &'a self,
+        destination: &'a str,
+        owner: &'a str,
+        lease_for: Duration,
+        now: Timestamp,
+        bytes_max: u64,
+    ) -> BoxFuture<'a, Result<Vec<Lease>, Fault>> {
+        Box::pin(self.lease_several(destination, owner, lease_for, now, bytes_max))
+    }
+
+    fn lease_run<'a>(
+        &'a self,
+        destination: &'a str,
+        owner: &'a str,
+        lease_for: Duration,
+        now: Timestamp,
+        gathering: Gathering,
+    ) -> BoxFuture<'a, Result<Run, Fault>> {
+        Box::pin(self.lease_run(destination, owner, lease_for, now, gathering))
+    }
+
+    fn body<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<Option<Vec<u8>>, Fault>> {
+        Box::pin(self.body(lease))
+    }
+
+    fn settle<'a>(
+        &'a self,
+        leases: &'a [Lease],
+        how: Settlement,
+    ) -> BoxFuture<'a, Result<u64, Fault>> {
+        Box::pin(async move {
+            let settled = match (how, leases) {
+                (Settlement::Ack, [one]) => self.ack(one).await,
+                (Settlement::Retry { at, why }, [one]) => self.retry(one, at, &why).await,
+                (Settlement::Bury(why), [one]) => self.bury(one, why).await,
+                (Settlement::Replace { pieces, at }, [one, ..]) => {
+                    self.replace(one, pieces, at).await
+                }
+                (Settlement::Ack, run) => return self.ack_run(run).await,
+                (Settlement::Retry { at, why }, run) => return self.retry_run(run, at, &why).await,
+                (Settlement::Bury(why), run) => return self.bury_run(run, why).await,
+                (Settlement::Replace { .. }, []) => return Ok(0),
+            };
+            match settled {
+                Ok(()) => Ok(1),
+                Err(QueueError::Lost) => Ok(0),
+                Err(QueueError::Fault(fault)) => Err(fault),
+            }
+        })
+    }
+
+    fn next_due<'a>(
+        &'a self,
+        destination: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Timestamp>, Fault>> {
+        Box::pin(self.next_due(destination))
+    }
+
+    fn backlog(&self) -> BoxFuture<'_, Result<Vec<Backlog>, Fault>> {
+        Box::pin(self.backlog())
+    }
+
+    fn hasten<'a>(
+        &'a self,
+        destination: &'a str,
+        now: Timestamp,
+    ) -> BoxFuture<'a, Result<(), Fault>> {
+        Box::pin(async move { self.hasten(destination, now).await.map(drop) })
+    }
+
+    fn drop_destination<'a>(&'a self, destination: &'a str) -> BoxFuture<'a, Result<(), Fault>> {
+        Box::pin(async move { self.drop_destination(destination).await.map(drop) })
+    }
+
+    fn release_owner<'a>(&'a self, owner: &'a str) -> BoxFuture<'a, Result<(), Fault>> {
+        Box::pin(self.release_owner(owner))
+    }
+}

@@ -1,0 +1,524 @@
+//! One suite, run against both logs: whatever holds for the queue in the database holds for the stream.
+//!
+//! The stream needs `nats-server`; where there is none its half says `skipped`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use culvert_base::{Clock, ManualClock, OsEntropy, Timestamp};
+use culvert_store::{
+    BatchClass, Burial, Gathering, Lease, NewBatch, Queue, QueueError, Run, StoreUrl,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{EventLog, JetStream, JetStreamSettings, NatsServers, Settlement};
+use crate::batch::{Batch, OpenBatch};
+use crate::fake::local_settings;
+use crate::fake::nats::NatsServer;
+use crate::meters::Meters;
+use crate::net::Net;
+
+mod away;
+
+/// Runs each test on both logs.
+macro_rules! on_both_logs {
+    ($($name:ident),* $(,)?) => {$(
+        mod $name {
+            use super::Place;
+
+            #[tokio::test]
+            async fn queue() {
+                super::$name(&Place::queue().await).await;
+            }
+
+            #[tokio::test]
+            async fn stream() {
+                if let Some(place) = Place::stream().await {
+                    super::$name(&place).await;
+                }
+            }
+        }
+    )*};
+}
+
+on_both_logs!(
+    batches_come_in_order_and_once,
+    what_failed_waits_holds_back_and_goes_again,
+    what_waits_can_be_made_due,
+    a_batch_that_is_being_sent_is_left_alone,
+    what_was_being_sent_and_failed_goes_again,
+    pieces_come_instead_of_the_whole,
+    dead_letters_are_in_the_database,
+    a_lease_passes_on_and_its_holder_has_lost,
+    backlog_counts_by_destination_and_goes_with_it,
+    a_run_is_taken_when_there_is_enough_or_its_first_is_old,
+    a_run_is_settled_in_parts,
+    audit_events_of_the_database_go_first,
+);
+
+const LEASE: Duration = Duration::from_secs(60);
+/// What a node that died had is free after so long.
+const STREAM_LEASE: Duration = Duration::from_secs(2);
+/// Longer than anybody waits before looking at a batch that somebody else sends.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// A log and what it stands on.
+pub(super) struct Place {
+    pub(super) clock: Arc<ManualClock>,
+    pub(super) queue: Queue,
+    pub(super) log: Arc<dyn EventLog>,
+    pub(super) meters: Arc<Meters>,
+    pub(super) server: Option<NatsServer>,
+    _folder: tempfile::TempDir,
+}
+
+impl Place {
+    async fn queue() -> Self {
+        let (folder, clock, queue) = database().await;
+        Self {
+            log: Arc::new(queue.clone()),
+            clock,
+            queue,
+            meters: Arc::default(),
+            server: None,
+            _folder: folder,
+        }
+    }
+
+    pub(super) async fn stream() -> Option<Self> {
+        let server = NatsServer::start(&[]).await?;
+        let (folder, clock, queue) = database().await;
+        let meters = Arc::<Meters>::default();
+        let log = stream(&server.url(), &queue, &clock, &meters).await;
+        Some(Self {
+            log,
+            clock,
+            queue,
+            meters,
+            server: Some(server),
+            _folder: folder,
+        })
+    }
+
+    /// The log as another node has it.
+    pub(super) async fn beside(&self) -> Arc<dyn EventLog> {
+        match &self.server {
+            None => Arc::new(self.queue.clone()),
+            Some(server) => stream(&server.url(), &self.queue, &self.clock, &self.meters).await,
+        }
+    }
+
+    pub(super) async fn append(&self, batches: Vec<NewBatch>) {
+        self.log.append(batches).await.unwrap();
+    }
+
+    pub(super) async fn lease(&self) -> Option<Lease> {
+        lease(&*self.log, self.clock.now()).await
+    }
+
+    /// Everything that can be leased now, acknowledged one after the other.
+    pub(super) async fn drain(&self) -> Vec<String> {
+        let mut drained = Vec::new();
+        while let Some(lease) = self.lease().await {
+            drained.push(text(&lease));
+            self.log.ack(&lease).await.unwrap();
+        }
+        drained
+    }
+}
+
+async fn database() -> (tempfile::TempDir, Arc<ManualClock>, Queue) {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Arc::new(ManualClock::at(Timestamp::from_unix_seconds(1_800_000_000)));
+    let url = StoreUrl::Sqlite(folder.path().join("state.db"));
+    let queue = Queue::open(&url, clock.clone()).await.unwrap();
+    (folder, clock, queue)
+}
+
+pub(super) async fn stream(
+    url: &str,
+    queue: &Queue,
+    clock: &Arc<ManualClock>,
+    meters: &Arc<Meters>,
+) -> Arc<dyn EventLog> {
+    let settings = JetStreamSettings {
+        servers: NatsServers::parse(url).unwrap(),
+        stream: "culvert_test".to_owned(),
+        replicas: 1,
+        lease: STREAM_LEASE,
+    };
+    let log = JetStream::new(&settings, queue.clone(), clock.clone(), meters.clone());
+    let net = Net::new(local_settings(), clock.clone(), Arc::new(OsEntropy));
+    log.start(&net).await;
+    Arc::new(log)
+}
+
+async fn lease(log: &dyn EventLog, now: Timestamp) -> Option<Lease> {
+    log.lease("ed_1", "node-1", LEASE, now).await.unwrap()
+}
+
+/// A batch of two events, of which the first is called so.
+pub(super) fn traffic(name: &str) -> NewBatch {
+    batch("ed_1", BatchClass::Traffic, name, 0)
+}
+
+pub(super) fn batch(destination: &str, class: BatchClass, name: &str, filling: usize) -> NewBatch {
+    let mut open = OpenBatch::default();
+    for id in [name, "other"] {
+        let filling = "x".repeat(filling);
+        let envelope = format!(r#"{{"event_id":"{id}","object":"{filling}"}}"#);
+        open.push(&"esb_1".into(), envelope.as_bytes());
+    }
+    NewBatch {
+        destination: destination.to_owned(),
+        class,
+        count: open.len(),
+        body: open.finish(),
+    }
+}
+
+fn name(body: Vec<u8>) -> String {
+    let batch = Batch::read("ed_1".into(), BatchClass::Traffic, body).unwrap();
+    let first = batch.deliveries().next().unwrap();
+    first.event_id.to_owned()
+}
+
+pub(super) fn text(lease: &Lease) -> String {
+    name(lease.body.clone())
+}
+
+fn is_lost(outcome: Result<(), QueueError>) -> bool {
+    matches!(outcome, Err(QueueError::Lost))
+}
+
+fn why() -> Burial {
+    Burial {
+        class: "permanent".to_owned(),
+        code: "413".to_owned(),
+        text: "too big".to_owned(),
+    }
+}
+
+async fn batches_come_in_order_and_once(place: &Place) {
+    assert_eq!(place.lease().await, None);
+    assert_eq!(place.log.next_due("ed_1").await.unwrap(), None);
+    let elsewhere = batch("ed_2", BatchClass::Traffic, "x", 0);
+    place
+        .append(vec![traffic("a"), elsewhere, traffic("b")])
+        .await;
+    place.append(vec![traffic("c")]).await;
+    let first = place.lease().await.unwrap();
+    assert_eq!(text(&first), "a");
+    assert_eq!((first.attempt, first.count), (1, 2));
+    assert_eq!(
+        (first.first_at, first.class),
+        (place.clock.now(), BatchClass::Traffic)
+    );
+    // It holds back what is behind it, here and for other nodes.
+    assert_eq!(place.lease().await, None);
+    let other = place.beside().await;
+    other.backlog().await.unwrap();
+    assert_eq!(lease(&*other, place.clock.now()).await, None);
+    place.log.ack(&first).await.unwrap();
+    assert!(is_lost(place.log.ack(&first).await), "a lease is spent");
+    assert_eq!(place.drain().await, ["b", "c"]);
+    let left = place.log.backlog().await.unwrap();
+    assert_eq!(left.len(), 1);
+    assert_eq!(left[0].destination, "ed_2");
+}
+
+async fn what_failed_waits_holds_back_and_goes_again(place: &Place) {
+    place.append(vec![traffic("a"), traffic("b")]).await;
+    let first = place.lease().await.unwrap();
+    let due = place.clock.now().plus(Duration::from_secs(10));
+    place.log.retry(&first, due, "503").await.unwrap();
+    assert!(is_lost(place.log.retry(&first, due, "again").await));
+    assert_eq!(place.lease().await, None);
+    assert_eq!(place.log.next_due("ed_1").await.unwrap(), Some(due));
+    place.clock.advance(Duration::from_secs(10));
+    let again = place.lease().await.unwrap();
+    assert_eq!((text(&again).as_str(), again.attempt), ("a", 2));
+    assert_eq!(again.first_at, first.first_at);
+    assert!(is_lost(place.log.ack(&first).await));
+    place.log.ack(&again).await.unwrap();
+    assert_eq!(place.drain().await, ["b"]);
+}
+
+async fn what_waits_can_be_made_due(place: &Place) {
+    place.append(vec![traffic("a")]).await;
+    let now = place.clock.now();
+    let first = place.lease().await.unwrap();
+    let later = now.plus(Duration::from_secs(600));
+    place.log.retry(&first, later, "401").await.unwrap();
+    assert_eq!(place.lease().await, None);
+    place.log.hasten("ed_1", now).await.unwrap();
+    let again = place.lease().await.unwrap();
+    let pieces = vec![traffic("p"), traffic("q")];
+    place.log.replace(&again, pieces, later).await.unwrap();
+    assert_eq!(place.lease().await, None);
+    place.log.hasten("ed_1", now).await.unwrap();
+    assert_eq!(place.drain().await, ["p", "q"]);
+}
+
+async fn a_batch_that_is_being_sent_is_left_alone(place: &Place) {
+    let sending = place
+        .log
+        .append_leased(traffic("first"), "node-1", LEASE)
+        .await
+        .unwrap();
+    assert_eq!((sending.attempt, sending.count), (1, 2));
+    place.append(vec![traffic("second")]).await;
+    let other = place.beside().await;
+    other.backlog().await.unwrap();
+    for log in [&place.log, &other] {
+        assert_eq!(lease(&**log, place.clock.now()).await, None);
+    }
+    place.log.ack(&sending).await.unwrap();
+    assert!(is_lost(place.log.ack(&sending).await));
+    // Whoever looked sees that it is gone.
+    let mut second = None;
+    for _ in 0..100 {
+        place.clock.advance(LOOK);
+        for log in [&place.log, &other] {
+            log.backlog().await.unwrap();
+            second = second.or(lease(&**log, place.clock.now()).await);
+        }
+        if second.is_some() {
+            break;
+        }
+    }
+    assert_eq!(text(&second.unwrap()), "second");
+}
+
+async fn what_was_being_sent_and_failed_goes_again(place: &Place) {
+    let batch = traffic("first");
+    let sending = place.log.append_leased(batch.clone(), "node-1", LEASE);
+    let sending = sending.await.unwrap();
+    let due = place.clock.now().plus(Duration::from_secs(5));
+    place.log.retry(&sending, due, "503").await.unwrap();
+    assert_eq!(place.lease().await, None);
+    place.clock.advance(Duration::from_secs(5));
+    let again = place.lease().await.unwrap();
+    assert_eq!((text(&again).as_str(), again.attempt), ("first", 2));
+    assert_eq!(again.first_at, sending.first_at);
+    place.log.ack(&again).await.unwrap();
+    assert_eq!(place.log.backlog().await.unwrap(), []);
+
+    // It is parted as every other one.
+    let sending = place
+        .log
+        .append_leased(traffic("next"), "node-1", LEASE)
+        .await
+        .unwrap();
+    let now = place.clock.now();
+    place
+        .log
+        .replace(&sending, vec![traffic("half")], now)
+        .await
+        .unwrap();
+    assert_eq!(place.drain().await, ["half"]);
+}
+
+async fn pieces_come_instead_of_the_whole(place: &Place) {
+    place.append(vec![traffic("whole")]).await;
+    let whole = place.lease().await.unwrap();
+    let began = place.clock.now();
+    place.clock.advance(Duration::from_secs(1));
+    let due = place.clock.now().plus(Duration::from_secs(5));
+    let pieces = vec![traffic("p"), traffic("q")];
+    place.log.replace(&whole, pieces, due).await.unwrap();
+    assert_eq!(place.lease().await, None, "pieces wait for their time");
+    place.clock.advance(Duration::from_secs(5));
+    let piece = place.lease().await.unwrap();
+    assert_eq!((text(&piece).as_str(), piece.attempt), ("p", 2));
+    assert_eq!(piece.first_at, began);
+    place.log.ack(&piece).await.unwrap();
+    assert_eq!(place.drain().await, ["q"]);
+    assert_eq!(place.log.backlog().await.unwrap(), []);
+}
+
+async fn dead_letters_are_in_the_database(place: &Place) {
+    place.append(vec![traffic("a"), traffic("b")]).await;
+    let first = place.lease().await.unwrap();
+    let began = place.clock.now();
+    place.log.retry(&first, began, "503").await.unwrap();
+    place.clock.advance(Duration::from_secs(1));
+    let again = place.lease().await.unwrap();
+    place.log.bury(&again, why()).await.unwrap();
+    let letters = place.queue.dead_letters("ed_1", None, 9).await.unwrap();
+    assert_eq!(letters.len(), 1);
+    assert_eq!(name(letters[0].body.clone()), "a");
+    assert_eq!((letters[0].attempts, letters[0].count), (2, 2));
+    assert_eq!(
+        (letters[0].first_at, letters[0].buried_at),
+        (began, place.clock.now())
+    );
+    assert_eq!(letters[0].why, why());
+    let backlog = place.log.backlog().await.unwrap();
+    assert_eq!((backlog[0].batches, backlog[0].buried), (1, 1));
+    // And come back from there.
+    assert!(place.queue.redrive(letters[0].id).await.unwrap());
+    let mut drained = place.drain().await;
+    drained.sort_unstable();
+    assert_eq!(drained, ["a", "b"]);
+    place.queue.check().await.unwrap();
+}
+
+async fn a_lease_passes_on_and_its_holder_has_lost(place: &Place) {
+    place.append(vec![traffic("a")]).await;
+    let slow = place.lease().await.unwrap();
+    let other = place.beside().await;
+    // Nobody tells the server that it is still being sent.
+    let began = std::time::Instant::now();
+    let taken = loop {
+        place.clock.advance(LEASE);
+        other.backlog().await.unwrap();
+        if let Some(taken) = lease(&*other, place.clock.now()).await {
+            break taken;
+        }
+        assert!(began.elapsed() < Duration::from_secs(30), "never passed on");
+    };
+    assert_eq!((text(&taken).as_str(), taken.attempt), ("a", 2));
+    let now = place.clock.now();
+    assert!(is_lost(place.log.retry(&slow, now, "late").await));
+    assert!(is_lost(
+        place.log.replace(&slow, vec![traffic("p")], now).await
+    ));
+    assert!(is_lost(place.log.bury(&slow, why()).await));
+    assert!(is_lost(place.log.ack(&slow).await));
+    other.ack(&taken).await.unwrap();
+    assert_eq!(place.log.backlog().await.unwrap(), []);
+}
+
+async fn backlog_counts_by_destination_and_goes_with_it(place: &Place) {
+    let batches = [
+        traffic("a"),
+        traffic("b"),
+        batch("ed_2", BatchClass::Traffic, "c", 9),
+    ];
+    let bytes = |batch: &NewBatch| u64::try_from(batch.body.len()).unwrap();
+    let of_first = bytes(&batches[0]) + bytes(&batches[1]);
+    place.append(batches.to_vec()).await;
+    let backlog = place.log.backlog().await.unwrap();
+    assert_eq!(backlog.len(), 2);
+    assert_eq!(
+        (backlog[0].destination.as_str(), backlog[0].batches),
+        ("ed_1", 2)
+    );
+    assert_eq!((backlog[0].events, backlog[0].bytes), (4, of_first));
+    let held = place.lease().await.unwrap();
+    place.log.drop_destination("ed_1").await.unwrap();
+    let backlog = place.log.backlog().await.unwrap();
+    assert_eq!(backlog.len(), 1);
+    assert!(is_lost(place.log.ack(&held).await));
+    assert_eq!(place.lease().await, None);
+    // A name that is used again begins anew.
+    place.append(vec![traffic("d")]).await;
+    assert_eq!(place.drain().await, ["d"]);
+}
+
+async fn audit_events_of_the_database_go_first(place: &Place) {
+    place.append(vec![traffic("t"), traffic("u")]).await;
+    let audit = |name| batch("ed_1", BatchClass::Audit, name, 0);
+    let append = place.queue.append(vec![audit("a"), audit("b")], None);
+    append.await.unwrap();
+    assert_eq!(place.drain().await, ["a", "b", "t", "u"]);
+    place.queue.append(vec![audit("c")], None).await.unwrap();
+    assert_eq!(place.drain().await, ["c"]);
+}
+
+/// Two batches of [`filled`], and not three.
+const GATHERING: Gathering = Gathering {
+    bytes_max: 2_500,
+    age_max: Duration::from_secs(300),
+};
+
+fn filled(name: &str) -> NewBatch {
+    batch("ed_1", BatchClass::Traffic, name, 450)
+}
+
+async fn run(place: &Place) -> Run {
+    let now = place.clock.now();
+    let run = place.log.lease_run("ed_1", "node-1", LEASE, now, GATHERING);
+    run.await.unwrap()
+}
+
+async fn names(place: &Place, run: &Run) -> Vec<String> {
+    let mut names = Vec::new();
+    for lease in &run.leases {
+        names.push(name(place.log.body(lease).await.unwrap().unwrap()));
+    }
+    names
+}
+
+async fn a_run_is_taken_when_there_is_enough_or_its_first_is_old(place: &Place) {
+    let began = place.clock.now();
+    assert_eq!(run(place).await, Run::default());
+    place.append(vec![filled("a"), filled("b")]).await;
+    let early = run(place).await;
+    assert!(early.leases.is_empty());
+    assert_eq!(early.next_at, Some(began.plus(GATHERING.age_max)));
+    // A third does not fit beside them.
+    place.append(vec![filled("c")]).await;
+    let full = run(place).await;
+    assert_eq!(names(place, &full).await, ["a", "b"]);
+    assert!(run(place).await.leases.is_empty(), "the line is held back");
+    let now = place.clock.now();
+    let put_back = Settlement::Retry {
+        at: now,
+        why: "503".to_owned(),
+    };
+    let n_settled = place.log.settle(&full.leases, put_back).await.unwrap();
+    assert_eq!(n_settled, 2);
+    assert_eq!(
+        place
+            .log
+            .settle(&full.leases, Settlement::Ack)
+            .await
+            .unwrap(),
+        0,
+        "lost"
+    );
+    let again = run(place).await;
+    assert_eq!(names(place, &again).await, ["a", "b"]);
+    assert_eq!(again.leases[0].attempt, 2);
+    let n_settled = place.log.settle(&again.leases, Settlement::Ack).await;
+    assert_eq!(n_settled.unwrap(), 2);
+    assert_eq!(place.log.body(&again.leases[0]).await.unwrap(), None);
+    assert!(run(place).await.leases.is_empty());
+    place.clock.advance(GATHERING.age_max);
+    let old = run(place).await;
+    assert_eq!(names(place, &old).await, ["c"]);
+    place
+        .log
+        .settle(&old.leases, Settlement::Ack)
+        .await
+        .unwrap();
+    assert_eq!(place.log.backlog().await.unwrap(), []);
+}
+
+async fn a_run_is_settled_in_parts(place: &Place) {
+    place
+        .append(vec![filled("a"), filled("b"), filled("c")])
+        .await;
+    let full = run(place).await;
+    let (first, second) = full.leases.split_at(1);
+    let buried = place.log.settle(second, Settlement::Bury(why())).await;
+    assert_eq!(buried.unwrap(), 1);
+    let put_back = Settlement::Retry {
+        at: place.clock.now(),
+        why: "503".to_owned(),
+    };
+    place.log.settle(first, put_back).await.unwrap();
+    let letters = place.queue.dead_letters("ed_1", None, 9).await.unwrap();
+    assert_eq!(letters.len(), 1);
+    assert_eq!(name(letters[0].body.clone()), "b");
+    let again = run(place).await;
+    assert_eq!(names(place, &again).await, ["a", "c"]);
+    place
+        .log
+        .settle(&again.leases, Settlement::Ack)
+        .await
+        .unwrap();
+    assert_eq!(place.log.backlog().await.unwrap()[0].batches, 0);
+}

@@ -1,0 +1,221 @@
+//! What only the stream does: its server goes away, comes back, forgets, refuses.
+
+use culvert_store::{BatchClass, NewBatch};
+
+use super::*;
+
+/// Everything that comes, until that many batches did.
+async fn drain(place: &Place, count: usize) -> Vec<String> {
+    let mut drained = Vec::new();
+    let began = std::time::Instant::now();
+    while drained.len() < count {
+        assert!(
+            began.elapsed() < Duration::from_secs(60),
+            "only {drained:?} came"
+        );
+        place.clock.advance(LOOK);
+        place.log.backlog().await.unwrap();
+        drained.extend(place.drain().await);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    drained.sort_unstable();
+    drained
+}
+
+async fn usable(log: &dyn EventLog, wanted: bool) {
+    let began = std::time::Instant::now();
+    while log.usable().await.is_ok() != wanted {
+        assert!(
+            began.elapsed() < Duration::from_secs(30),
+            "usable never became {wanted}"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_repeated_append_changes_nothing() {
+    let Some(place) = Place::stream().await else {
+        return;
+    };
+    for _ in 0..2 {
+        place.append(vec![traffic("a"), traffic("b")]).await;
+    }
+    // Due before now, whenever its worker looked at the clock.
+    let due = place.log.next_due("ed_1").await.unwrap();
+    assert!(due.unwrap() < place.clock.now());
+    assert_eq!(place.drain().await, ["a", "b"]);
+    // Nor when it was delivered in the meantime.
+    place.append(vec![traffic("a")]).await;
+    assert_eq!(place.drain().await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn what_is_acknowledged_outlives_the_server_and_what_comes_meanwhile_is_in_the_database() {
+    let Some(mut place) = Place::stream().await else {
+        return;
+    };
+    for n in 0..20 {
+        place.append(vec![traffic(&format!("before-{n:02}"))]).await;
+    }
+    let held = place.lease().await.unwrap();
+    assert_eq!(text(&held), "before-00");
+    place.server.as_mut().unwrap().kill();
+    usable(&*place.log, false).await;
+    place.append(vec![traffic("while")]).await;
+    assert_eq!(place.meters.log_fallbacks.get(), 2);
+    let sending = place.log.append_leased(traffic("sent"), "node-1", LEASE);
+    let sending = sending.await.unwrap();
+    place.log.ack(&sending).await.unwrap();
+    // The database's batches go on meanwhile, and what was delivered is not sent again, whether the
+    // lease was still held or not.
+    assert_eq!(place.drain().await, ["while"]);
+    place.log.ack(&held).await.ok();
+    place.append(vec![traffic("later")]).await;
+
+    place.server.as_mut().unwrap().restart().await;
+    usable(&*place.log, true).await;
+    place.append(vec![traffic("after")]).await;
+    let mut wanted: Vec<String> = (1..20).map(|n| format!("before-{n:02}")).collect();
+    wanted.extend(["after", "later"].map(str::to_owned));
+    wanted.sort_unstable();
+    assert_eq!(drain(&place, wanted.len()).await, wanted);
+    assert_eq!(place.log.backlog().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_log_that_is_started_without_its_server_finds_it_later() {
+    let Some(mut place) = Place::stream().await else {
+        return;
+    };
+    place.append(vec![traffic("a")]).await;
+    place.server.as_mut().unwrap().kill();
+    place.log = place.beside().await;
+    assert!(place.log.usable().await.is_err());
+    place.append(vec![traffic("b")]).await;
+    assert_eq!(place.drain().await, ["b"]);
+    place.server.as_mut().unwrap().restart().await;
+    usable(&*place.log, true).await;
+    assert_eq!(drain(&place, 1).await, ["a"]);
+}
+
+#[tokio::test]
+async fn a_server_that_lost_everything_gets_the_stream_again() {
+    let Some(mut place) = Place::stream().await else {
+        return;
+    };
+    place.append(vec![traffic("a")]).await;
+    let held = place.lease().await.unwrap();
+    let server = place.server.as_mut().unwrap();
+    server.kill();
+    server.wipe();
+    server.restart().await;
+    usable(&*place.log, true).await;
+    place.append(vec![traffic("b")]).await;
+    place.log.ack(&held).await.ok();
+    assert_eq!(drain(&place, 1).await, ["b"]);
+}
+
+#[tokio::test]
+async fn a_lease_lasts_as_long_as_it_is_kept_and_ends_with_its_node() {
+    let Some(place) = Place::stream().await else {
+        return;
+    };
+    place.append(vec![traffic("a")]).await;
+    let held = place.lease().await.unwrap();
+    let cancel = CancellationToken::new();
+    let other = place.beside().await;
+    let look = async {
+        // Twice as long as it would last by itself.
+        let began = std::time::Instant::now();
+        while began.elapsed() < 2 * STREAM_LEASE {
+            other.backlog().await.unwrap();
+            let now = place.clock.now();
+            assert_eq!(lease(&*other, now).await, None, "it is with another node");
+        }
+        cancel.cancel();
+    };
+    tokio::join!(place.log.keep(cancel.clone()), look);
+    place
+        .log
+        .retry(&held, place.clock.now(), "503")
+        .await
+        .unwrap();
+    place.log.close().await;
+    let mut taken = None;
+    let began = std::time::Instant::now();
+    while taken.is_none() && began.elapsed() < Duration::from_secs(30) {
+        other.backlog().await.unwrap();
+        taken = lease(&*other, place.clock.now()).await;
+    }
+    assert_eq!(text(&taken.unwrap()), "a");
+}
+
+#[tokio::test]
+async fn a_batch_larger_than_a_message_goes_in_parts() {
+    let Some(place) = Place::stream().await else {
+        return;
+    };
+    let large = batch("ed_1", BatchClass::Traffic, "large", 800 << 10);
+    place.append(vec![large.clone()]).await;
+    let mut events = 0;
+    let mut batches = 0;
+    while let Some(lease) = place.lease().await {
+        events += lease.count;
+        batches += 1;
+        place.log.ack(&lease).await.unwrap();
+    }
+    assert_eq!((events, batches), (2, 2));
+    assert_eq!(place.meters.log_fallbacks.get(), 0);
+    // One that cannot be parted is in the database.
+    let mut open = OpenBatch::default();
+    let envelope = format!(r#"{{"event_id":"one","object":"{}"}}"#, "x".repeat(2 << 20));
+    open.push(&"esb_1".into(), envelope.as_bytes());
+    let one = NewBatch {
+        count: 1,
+        body: open.finish(),
+        ..large
+    };
+    place.append(vec![one]).await;
+    assert_eq!(place.drain().await, ["one"]);
+}
+
+#[tokio::test]
+async fn who_is_not_let_in_goes_on_with_the_database() {
+    let Some(place) = Place::stream().await else {
+        return;
+    };
+    let port = place.server.as_ref().unwrap().port;
+    let url = format!("nats://culvert:wrong@127.0.0.1:{port}");
+    let log = stream(&url, &place.queue, &place.clock, &place.meters).await;
+    assert!(log.usable().await.is_err());
+    log.append(vec![traffic("a")]).await.unwrap();
+    let leased = lease(&*log, place.clock.now()).await;
+    assert_eq!(text(&leased.unwrap()), "a");
+}
+
+#[tokio::test]
+async fn another_stream_of_that_name_is_left_alone() {
+    let Some(server) = NatsServer::start(&[]).await else {
+        return;
+    };
+    let options = async_nats::ConnectOptions::with_user_and_password(
+        NatsServer::USER.into(),
+        NatsServer::PASSWORD.into(),
+    );
+    let client = options.connect(format!("nats://127.0.0.1:{}", server.port));
+    let context = async_nats::jetstream::new(client.await.unwrap());
+    let foreign = async_nats::jetstream::stream::Config {
+        name: "culvert_test".to_owned(),
+        subjects: vec!["foreign.>".to_owned()],
+        ..Default::default()
+    };
+    context.create_stream(foreign).await.unwrap();
+    let (_folder, clock, queue) = database().await;
+    let log = stream(&server.url(), &queue, &clock, &Arc::default()).await;
+    let why = log.usable().await.unwrap_err().chain();
+    assert!(why.contains("events.log_stream"), "{why}");
+    log.append(vec![traffic("a")]).await.unwrap();
+    let leased = lease(&*log, clock.now()).await;
+    assert_eq!(text(&leased.unwrap()), "a");
+}

@@ -1,0 +1,666 @@
+//! The event log in NATS JetStream: traffic batches are messages of one stream that all nodes share.
+//!
+//! What is appended while the stream cannot take it goes to the queue in the database, which also has what
+//! the dispatcher puts there: audit events. Both are drained; within a destination the database goes
+//! first. Dead letters are in the database.
+//!
+//! A repeated append changes nothing, for a message's id is made of its batch. The stream keeps a batch
+//! until its consumer's acknowledgement; the unit of everything is the batch, never the event.
+
+mod line;
+mod stream;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use culvert_base::{BoxFuture, Clock, Fault, Timestamp};
+use culvert_store::{
+    Backlog, BatchClass, DeadBatch, Gathering, Lease, NewBatch, Queue, QueueError, Run,
+};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use self::line::{Facts, Line, body_of, is_of_stream};
+use self::stream::{Stream, Trouble, Waiting};
+use super::servers::NatsServers;
+use super::{EventLog, Settlement};
+use crate::batch::Batch;
+use crate::meters::Meters;
+use crate::net::Net;
+
+/// How long the first start of a connection is waited for.
+const CONNECT_FOR: Duration = Duration::from_secs(2);
+const CONNECT_LOOK_EVERY: Duration = Duration::from_millis(20);
+/// What failed is left alone for so long.
+const AFTER_FAULT: Duration = Duration::from_secs(1);
+
+/// What is due now is said to be due since then.
+const LONG_AGO: Duration = Duration::from_secs(60);
+
+/// Where the stream is.
+#[derive(Clone, Debug)]
+pub struct JetStreamSettings {
+    /// Servers of one cluster.
+    pub servers: NatsServers,
+    /// Name of the stream, and what its subjects begin with: letters, digits, `-` and `_`.
+    pub stream: String,
+    /// Copies of the stream in a cluster, when it is made.
+    pub replicas: u8,
+    /// What a node that died was sending goes to another one after so long.
+    pub lease: Duration,
+}
+
+/// What a node that died was sending goes to another one after so long.
+pub const STREAM_LEASE: Duration = Duration::from_secs(30);
+
+/// The event log in a stream.
+#[derive(Debug)]
+pub(crate) struct JetStream {
+    stream: Stream,
+    queue: Queue,
+    /// Moves with every append of this process to the queue.
+    appended: watch::Receiver<u64>,
+    /// Destinations of which the queue had nothing when `appended` stood there.
+    empty_at: Mutex<HashMap<String, u64>>,
+    queue_failing_until: Mutex<Option<Instant>>,
+    lines: Mutex<HashMap<String, Arc<Place>>>,
+    clock: Arc<dyn Clock>,
+    meters: Arc<Meters>,
+}
+
+/// A line, and whether the stream may have something for it.
+#[derive(Debug, Default)]
+struct Place {
+    has_more: AtomicBool,
+    line: tokio::sync::Mutex<Line>,
+}
+
+impl Place {
+    fn more(&self) {
+        self.has_more.store(true, Ordering::Release);
+    }
+}
+
+impl JetStream {
+    /// A log that is not connected before [`EventLog::start`].
+    pub(crate) fn new(
+        settings: &JetStreamSettings,
+        queue: Queue,
+        clock: Arc<dyn Clock>,
+        meters: Arc<Meters>,
+    ) -> Self {
+        Self {
+            stream: Stream::new(settings),
+            appended: queue.watch(),
+            queue,
+            empty_at: Mutex::default(),
+            queue_failing_until: Mutex::default(),
+            lines: Mutex::default(),
+            clock,
+            meters,
+        }
+    }
+
+    fn place(&self, destination: &str) -> Arc<Place> {
+        let mut lines = lock(&self.lines);
+        if let Some(place) = lines.get(destination) {
+            return place.clone();
+        }
+        let place = Arc::<Place>::default();
+        lines.insert(destination.to_owned(), place.clone());
+        place
+    }
+
+    fn places(&self) -> Vec<Arc<Place>> {
+        lock(&self.lines).values().cloned().collect()
+    }
+
+    /// Stores batches as messages; those that the stream did not take.
+    async fn store(&self, batches: Vec<(NewBatch, Facts)>) -> Vec<NewBatch> {
+        let mut left = Vec::new();
+        let mut entries = Vec::with_capacity(batches.len());
+        let bytes_max = self.stream.body_bytes_max();
+        for (batch, facts) in batches {
+            for part in parts(batch, bytes_max) {
+                match part.class == BatchClass::Traffic && part.body.len() <= bytes_max {
+                    true => entries.push(facts.entry(part)),
+                    false => left.push(part),
+                }
+            }
+        }
+        let outcomes = self.stream.publish(&entries).await;
+        for (entry, outcome) in entries.into_iter().zip(outcomes) {
+            match outcome {
+                Ok(_) => self.place(&entry.destination).more(),
+                Err(trouble) => {
+                    if matches!(trouble, Trouble::Refused(_)) {
+                        tracing::error!(destination.id = entry.destination, %trouble,
+                            "the event log does not take a batch; it goes to the database");
+                    }
+                    left.push(NewBatch {
+                        destination: entry.destination,
+                        class: BatchClass::Traffic,
+                        count: entry.events,
+                        body: entry.body.into(),
+                    });
+                }
+            }
+        }
+        left
+    }
+
+    /// The next batch of the database's queue, if it may have one.
+    async fn lease_queued(
+        &self,
+        destination: &str,
+        owner: &str,
+        lease_for: Duration,
+        now: Timestamp,
+    ) -> Result<Option<Lease>, Fault> {
+        let Some(seen) = self.may_be_queued(destination) else {
+            return Ok(None);
+        };
+        let leased = async {
+            let lease = self.queue.lease(destination, owner, lease_for, now).await?;
+            if lease.is_none() {
+                self.note_empty(destination, seen).await?;
+            }
+            Ok(lease)
+        };
+        let leased: Result<_, Fault> = leased.await;
+        self.note_fault(leased)
+    }
+
+    /// Where appends stand, if the database's queue may have something for the destination.
+    fn may_be_queued(&self, destination: &str) -> Option<u64> {
+        let failing_until = *lock(&self.queue_failing_until);
+        if failing_until.is_some_and(|until| Instant::now() < until) {
+            return None;
+        }
+        let seen = *self.appended.borrow();
+        let is_empty = lock(&self.empty_at).get(destination) == Some(&seen);
+        (!is_empty).then_some(seen)
+    }
+
+    async fn note_empty(&self, destination: &str, seen: u64) -> Result<(), Fault> {
+        if self.queue.next_due(destination).await?.is_none() {
+            lock(&self.empty_at).insert(destination.to_owned(), seen);
+        }
+        Ok(())
+    }
+
+    fn note_fault<T>(&self, outcome: Result<T, Fault>) -> Result<T, Fault> {
+        if outcome.is_err() {
+            *lock(&self.queue_failing_until) = Some(Instant::now() + AFTER_FAULT);
+        }
+        outcome
+    }
+
+    async fn settle_streamed(&self, leases: &[Lease], how: Settlement) -> Result<u64, Fault> {
+        let Some(first) = leases.first() else {
+            return Ok(0);
+        };
+        let place = self.place(&first.destination);
+        let mut line = place.line.lock().await;
+        let Some(facts) = line.held(&self.stream, first) else {
+            if matches!(how, Settlement::Ack) {
+                line.late(&self.stream, first).await;
+            }
+            return Ok(0);
+        };
+        match how {
+            Settlement::Ack => {}
+            Settlement::Retry { at, .. } => {
+                if line.put_off(first, at) || leases.len() > 1 {
+                    return Ok(number(leases.len()));
+                }
+                // Claimed: it gets a place in the line like all others, if that can be had now.
+                let Some(message) = self.stream.get(first.batch.unsigned_abs()).await? else {
+                    return Ok(0);
+                };
+                let again = Facts {
+                    due_at: Some(at),
+                    claimed_until: None,
+                    ..facts
+                };
+                let batch = as_new(first, body_of(message));
+                let left = self.store(vec![(batch, again)]).await;
+                if !left.is_empty() {
+                    self.queue_all(left).await?;
+                }
+            }
+            Settlement::Replace { pieces, at } => {
+                let now = self.clock.now();
+                let facts = Facts {
+                    attempts: first.attempt,
+                    due_at: (now < at).then_some(at),
+                    claimed_until: None,
+                    ..facts
+                };
+                let of_line = |piece: NewBatch| NewBatch {
+                    destination: first.destination.clone(),
+                    class: first.class,
+                    ..piece
+                };
+                let pieces = pieces.into_iter().map(|piece| (of_line(piece), facts));
+                let left = self.store(pieces.collect()).await;
+                if !left.is_empty() {
+                    self.queue_all(left).await?;
+                }
+            }
+            Settlement::Bury(why) => {
+                for lease in leases {
+                    let Some(message) = self.stream.get(lease.batch.unsigned_abs()).await? else {
+                        continue;
+                    };
+                    let dead = DeadBatch {
+                        batch: as_new(lease, body_of(message)),
+                        attempts: lease.attempt,
+                        first_at: lease.first_at,
+                        why: why.clone(),
+                    };
+                    self.queue.put_dead(dead).await?;
+                }
+            }
+        }
+        // The head last: as long as it is there nobody else has the line.
+        for lease in leases.iter().rev() {
+            line.remove(&self.stream, lease).await;
+        }
+        Ok(number(leases.len()))
+    }
+
+    /// What the stream did not take.
+    async fn queue_all(&self, batches: Vec<NewBatch>) -> Result<(), Fault> {
+        let events = batches.iter().map(|batch| u64::from(batch.count)).sum();
+        let appended = self.queue.append(batches, None).await;
+        appended.map_err(|error| match error {
+            QueueError::Fault(fault) => fault,
+            QueueError::Lost => Fault::new("appending batches", error),
+        })?;
+        self.meters.log_fallbacks.add(events);
+        Ok(())
+    }
+
+    /// What waits in the stream; nothing while it cannot be asked, so that what is new goes on.
+    async fn waiting(&self) -> BTreeMap<String, Waiting> {
+        match self.stream.waiting(None).await {
+            Ok(waiting) => waiting,
+            Err(trouble) => {
+                tracing::debug!(%trouble, "what waits in the event log is not known");
+                BTreeMap::new()
+            }
+        }
+    }
+
+    /// Looks whether the stream can be used, and says so when that changed.
+    async fn look(&self, was_usable: &mut Option<bool>) {
+        let usable = self.stream.usable().await;
+        self.meters.log_up.set(u64::from(usable.is_ok()));
+        if *was_usable != Some(usable.is_ok()) {
+            match &usable {
+                Ok(()) => tracing::info!("the event log can be used"),
+                Err(trouble) => tracing::error!(
+                    "the event log cannot be used, traffic events that wait go to the database: {trouble}"
+                ),
+            }
+        }
+        *was_usable = Some(usable.is_ok());
+    }
+}
+
+impl EventLog for JetStream {
+    fn start<'a>(&'a self, net: &'a Net) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            if let Err(fault) = self.stream.connect(net).await {
+                tracing::error!(cause = %fault.chain(), "the event log cannot be connected");
+                return;
+            }
+            let until = Instant::now() + CONNECT_FOR;
+            while !self.stream.is_connected() && Instant::now() < until {
+                tokio::time::sleep(CONNECT_LOOK_EVERY).await;
+            }
+        })
+    }
+
+    fn keep(&self, cancel: CancellationToken) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let mut was_usable = None;
+            let every = self.stream.lease / 4;
+            while !cancel.is_cancelled() {
+                self.look(&mut was_usable).await;
+                for place in self.places() {
+                    place.line.lock().await.keep(&self.stream).await;
+                }
+                tokio::select! {
+                    () = tokio::time::sleep(every) => {}
+                    () = cancel.cancelled() => {}
+                }
+            }
+        })
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            for place in self.places() {
+                place.line.lock().await.give_back(&self.stream).await;
+            }
+        })
+    }
+
+    fn usable(&self) -> BoxFuture<'_, Result<(), Fault>> {
+        Box::pin(async move {
+            let (queue, stream) = tokio::join!(self.queue.usable(), self.stream.usable());
+            queue?;
+            Ok(stream?)
+        })
+    }
+
+    fn append(&self, batches: Vec<NewBatch>) -> BoxFuture<'_, Result<(), Fault>> {
+        Box::pin(async move {
+            let facts = Facts::new(self.clock.now());
+            let batches = batches.into_iter().map(|batch| (batch, facts)).collect();
+            let left = self.store(batches).await;
+            if left.is_empty() {
+                return Ok(());
+            }
+            self.queue_all(left).await
+        })
+    }
+
+    fn append_leased<'a>(
+        &'a self,
+        batch: NewBatch,
+        owner: &'a str,
+        lease_for: Duration,
+    ) -> BoxFuture<'a, Result<Lease, Fault>> {
+        Box::pin(async move {
+            let fits = batch.body.len() <= self.stream.body_bytes_max();
+            if batch.class == BatchClass::Traffic && fits {
+                let now = self.clock.now();
+                let facts = Facts {
+                    attempts: 1,
+                    claimed_until: Some(now.plus(lease_for)),
+                    ..Facts::new(now)
+                };
+                let place = self.place(&batch.destination);
+                let mut line = place.line.lock().await;
+                let entry = facts.entry(batch.clone());
+                let stored = self.stream.publish(&[entry]).await.into_iter().next();
+                if let Some(Ok(sequence)) = stored {
+                    place.more();
+                    let fence = line.claim(facts, lease_for);
+                    return Ok(Lease {
+                        batch: i64::try_from(sequence).unwrap_or(i64::MAX),
+                        destination: batch.destination,
+                        class: batch.class,
+                        count: batch.count,
+                        body: Vec::new(),
+                        attempt: 1,
+                        first_at: now,
+                        fence,
+                        why: None,
+                    });
+                }
+            }
+            let events = u64::from(batch.count);
+            let lease = self.queue.append_leased(batch, owner, lease_for).await?;
+            self.meters.log_fallbacks.add(events);
+            Ok(lease)
+        })
+    }
+
+    fn lease<'a>(
+        &'a self,
+        destination: &'a str,
+        owner: &'a str,
+        lease_for: Duration,
+        now: Timestamp,
+    ) -> BoxFuture<'a, Result<Option<Lease>, Fault>> {
+        Box::pin(async move {
+            let queued = self.lease_queued(destination, owner, lease_for, now).await;
+            if let Ok(Some(_)) = &queued {
+                return queued;
+            }
+            let place = self.place(destination);
+            let mut line = place.line.lock().await;
+            let mut has_more = place.has_more.swap(false, Ordering::AcqRel);
+            let streamed = line
+                .lease(&self.stream, destination, lease_for, now, &mut has_more)
+                .await;
+            if has_more {
+                place.more();
+            }
+            match streamed {
+                Ok(Some(lease)) => Ok(Some(lease)),
+                Ok(None) => queued,
+                Err(Trouble::Refused(why)) => Err(Trouble::Refused(why).into()),
+                Err(trouble) => {
+                    tracing::debug!(destination.id = destination, %trouble, "no batch can be leased");
+                    queued
+                }
+            }
+        })
+    }
+
+    fn lease_run<'a>(
+        &'a self,
+        destination: &'a str,
+        owner: &'a str,
+        lease_for: Duration,
+        now: Timestamp,
+        gathering: Gathering,
+    ) -> BoxFuture<'a, Result<Run, Fault>> {
+        Box::pin(async move {
+            let mut queued = Run::default();
+            if let Some(seen) = self.may_be_queued(destination) {
+                let run = self
+                    .queue
+                    .lease_run(destination, owner, lease_for, now, gathering);
+                queued = self.note_fault(run.await)?;
+                if queued.leases.is_empty() && queued.next_at.is_none() {
+                    self.note_empty(destination, seen).await?;
+                }
+            }
+            if !queued.leases.is_empty() {
+                return Ok(queued);
+            }
+            let place = self.place(destination);
+            let mut line = place.line.lock().await;
+            let mut has_more = place.has_more.swap(false, Ordering::AcqRel);
+            let streamed = line
+                .lease_run(
+                    &self.stream,
+                    destination,
+                    lease_for,
+                    now,
+                    gathering,
+                    &mut has_more,
+                )
+                .await;
+            if has_more {
+                place.more();
+            }
+            match streamed {
+                Ok(run) if run.leases.is_empty() => Ok(Run {
+                    leases: Vec::new(),
+                    next_at: earlier(run.next_at, queued.next_at),
+                }),
+                Ok(run) => Ok(run),
+                Err(Trouble::Refused(why)) => Err(Trouble::Refused(why).into()),
+                Err(trouble) => {
+                    tracing::debug!(destination.id = destination, %trouble, "no batches can be leased");
+                    Ok(queued)
+                }
+            }
+        })
+    }
+
+    fn body<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<Option<Vec<u8>>, Fault>> {
+        Box::pin(async move {
+            if !is_of_stream(lease) {
+                return self.queue.body(lease).await;
+            }
+            let place = self.place(&lease.destination);
+            if place.line.lock().await.held(&self.stream, lease).is_none() {
+                return Ok(None);
+            }
+            let found = self.stream.get(lease.batch.unsigned_abs()).await?;
+            Ok(found.map(body_of))
+        })
+    }
+
+    fn settle<'a>(
+        &'a self,
+        leases: &'a [Lease],
+        how: Settlement,
+    ) -> BoxFuture<'a, Result<u64, Fault>> {
+        Box::pin(async move {
+            match leases.first().is_some_and(is_of_stream) {
+                true => self.settle_streamed(leases, how).await,
+                false => EventLog::settle(&self.queue, leases, how).await,
+            }
+        })
+    }
+
+    fn next_due<'a>(
+        &'a self,
+        destination: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Timestamp>, Fault>> {
+        Box::pin(async move {
+            let queued = match self.may_be_queued(destination) {
+                Some(_) => self.note_fault(self.queue.next_due(destination).await)?,
+                None => None,
+            };
+            let place = self.place(destination);
+            let line = place.line.lock().await;
+            let streamed = line.next_due().or_else(|| {
+                let has_more = place.has_more.load(Ordering::Acquire);
+                let now = self.clock.now();
+                // Before any moment that the caller may have looked at its clock.
+                let at = match self.stream.is_connected() {
+                    true => now.minus(LONG_AGO),
+                    false => now.plus(AFTER_FAULT),
+                };
+                has_more.then_some(at)
+            });
+            Ok(earlier(queued, streamed))
+        })
+    }
+
+    fn backlog(&self) -> BoxFuture<'_, Result<Vec<Backlog>, Fault>> {
+        Box::pin(async move {
+            let waiting = self.waiting().await;
+            for destination in waiting.keys() {
+                self.place(destination).more();
+            }
+            let queued = self.queue.backlog().await?;
+            lock(&self.empty_at).retain(|destination, _| {
+                !queued
+                    .iter()
+                    .any(|line| line.batches > 0 && line.destination == *destination)
+            });
+            let mut backlog: BTreeMap<String, Backlog> = queued
+                .into_iter()
+                .map(|line| (line.destination.clone(), line))
+                .collect();
+            for (destination, waiting) in waiting {
+                let line = backlog
+                    .entry(destination.clone())
+                    .or_insert_with(|| Backlog {
+                        destination,
+                        batches: 0,
+                        events: 0,
+                        bytes: 0,
+                        oldest: None,
+                        buried: 0,
+                    });
+                line.batches += waiting.batches;
+                line.events += waiting.events;
+                line.bytes += waiting.bytes;
+            }
+            Ok(backlog.into_values().collect())
+        })
+    }
+
+    fn hasten<'a>(
+        &'a self,
+        destination: &'a str,
+        now: Timestamp,
+    ) -> BoxFuture<'a, Result<(), Fault>> {
+        Box::pin(async move {
+            self.queue.hasten(destination, now).await?;
+            let place = self.place(destination);
+            // What comes later was not there when it was asked for.
+            let last = self.stream.last().await.unwrap_or(0);
+            place.line.lock().await.hasten(now, last);
+            Ok(())
+        })
+    }
+
+    fn drop_destination<'a>(&'a self, destination: &'a str) -> BoxFuture<'a, Result<(), Fault>> {
+        Box::pin(async move {
+            self.stream.drop_line(destination).await?;
+            lock(&self.lines).remove(destination);
+            lock(&self.empty_at).remove(destination);
+            self.queue.drop_destination(destination).await.map(drop)
+        })
+    }
+
+    fn release_owner<'a>(&'a self, owner: &'a str) -> BoxFuture<'a, Result<(), Fault>> {
+        Box::pin(self.queue.release_owner(owner))
+    }
+}
+
+/// A batch in as many parts as it takes for each to be a message. One event is never parted.
+fn parts(batch: NewBatch, bytes_max: usize) -> Vec<NewBatch> {
+    let mut done = Vec::new();
+    let mut left = vec![batch];
+    while let Some(batch) = left.pop() {
+        let is_small = batch.body.len() <= bytes_max || batch.count <= 1;
+        let halves = match is_small {
+            true => None,
+            false => {
+                let destination = batch.destination.as_str().into();
+                let read = Batch::read(destination, batch.class, batch.body.clone()).ok();
+                read.and_then(|read| read.halves())
+            }
+        };
+        match halves {
+            Some([first, second]) => left.extend([second, first].map(|half| NewBatch {
+                count: half.len(),
+                body: half.finish(),
+                destination: batch.destination.clone(),
+                class: batch.class,
+            })),
+            None => done.push(batch),
+        }
+    }
+    done
+}
+
+fn as_new(lease: &Lease, body: Vec<u8>) -> NewBatch {
+    NewBatch {
+        destination: lease.destination.clone(),
+        class: lease.class,
+        count: lease.count,
+        body,
+    }
+}
+
+fn earlier(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
+    one.into_iter().chain(other).min()
+}
+
+fn number(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
+}

@@ -1,0 +1,550 @@
+//! One destination's line of batches in the stream, as this node has it.
+//!
+//! The consumer gives the first message of the line to one node at a time: who has it, the head, has the
+//! line. It is kept until it is settled, by asking for more time while it is sent and while it waits for
+//! another attempt; when its node dies the server gives it to another one as soon as the lease is over.
+//!
+//! A batch that is being sent when it is written down (`direct`) is not the head of anything. Its message
+//! says who sends it and until when it must be left alone; it is removed by its number.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use async_nats::HeaderMap;
+use async_nats::jetstream::message::StreamMessage;
+use bytes::Bytes;
+use culvert_base::Timestamp;
+use culvert_store::{BatchClass, Gathering, Lease, NewBatch, Run};
+use sha2::{Digest as _, Sha256};
+use tokio::time::Instant;
+
+use super::stream::{Entry, Pulled, Stream, Trouble};
+
+const FIRST_AT: &str = "Culvert-First";
+const ATTEMPTS: &str = "Culvert-Attempts";
+const DUE_AT: &str = "Culvert-Due";
+const CLAIMED_UNTIL: &str = "Culvert-Claimed";
+const MESSAGE_ID: &str = "Nats-Msg-Id";
+
+/// Answers to a pulled message.
+const ACK: &[u8] = b"+ACK";
+const NAK: &[u8] = b"-NAK";
+const MORE_TIME: &[u8] = b"+WPI";
+
+/// Settled batches of a line that are remembered, for a server that forgot that they were.
+const SETTLED_MAX: usize = 64;
+/// How often a batch that another node sends is looked for.
+const CLAIM_LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Batches of a run.
+const RUN_MAX: usize = 8192;
+
+/// What a message says of its batch besides its body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Facts {
+    pub(super) first_at: Timestamp,
+    /// Attempts before it was stored.
+    pub(super) attempts: u32,
+    pub(super) due_at: Option<Timestamp>,
+    pub(super) claimed_until: Option<Timestamp>,
+}
+
+impl Facts {
+    pub(super) fn new(first_at: Timestamp) -> Self {
+        Self {
+            first_at,
+            attempts: 0,
+            due_at: None,
+            claimed_until: None,
+        }
+    }
+
+    /// A message for `batch`. The same batch makes the same message, but for one that was claimed
+    /// before.
+    pub(super) fn entry(self, batch: NewBatch) -> Entry {
+        let mut hash = Sha256::new();
+        hash.update(&batch.destination);
+        hash.update(&batch.body);
+        let is_again = self.attempts > 0 && self.claimed_until.is_none();
+        hash.update([u8::from(is_again)]);
+        let id: String = hash.finalize()[..16]
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        let mut headers = HeaderMap::new();
+        headers.insert(MESSAGE_ID, id);
+        let numbers = [
+            (FIRST_AT, Some(self.first_at.unix_nanos())),
+            (
+                ATTEMPTS,
+                (self.attempts > 0).then_some(self.attempts.into()),
+            ),
+            (DUE_AT, self.due_at.map(Timestamp::unix_nanos)),
+            (CLAIMED_UNTIL, self.claimed_until.map(Timestamp::unix_nanos)),
+        ];
+        for (name, number) in numbers {
+            if let Some(number) = number {
+                headers.insert(name, number.to_string());
+            }
+        }
+        Entry {
+            destination: batch.destination,
+            events: batch.count,
+            headers,
+            body: batch.body.into(),
+        }
+    }
+
+    fn read(headers: &HeaderMap, now: Timestamp) -> Self {
+        let number = |name: &str| headers.get(name)?.as_str().parse::<i64>().ok();
+        let at = |name: &str| number(name).map(Timestamp::from_unix_nanos);
+        Self {
+            first_at: at(FIRST_AT).unwrap_or(now),
+            attempts: number(ATTEMPTS)
+                .and_then(|n| u32::try_from(n).ok())
+                .unwrap_or(0),
+            due_at: at(DUE_AT),
+            claimed_until: at(CLAIMED_UNTIL),
+        }
+    }
+
+    /// When it may be sent by whoever has it.
+    fn free_at(&self) -> Option<Timestamp> {
+        self.due_at.max(self.claimed_until)
+    }
+}
+
+/// What tells one message from all others, of a stream that was there before too.
+type Mark = (u64, i128);
+
+/// The line's first message, which this node has.
+#[derive(Debug)]
+struct Head {
+    reply: String,
+    mark: Mark,
+    count: u32,
+    facts: Facts,
+    /// Of the next lease.
+    attempt: u32,
+    due_at: Timestamp,
+    /// Number and end of the lease that was given, if one was.
+    lease: Option<(i64, Timestamp)>,
+    /// When the server last said that it is ours.
+    kept_at: Instant,
+    body_bytes: usize,
+    /// Until the first lease; then it is read again, for a line that waits shall cost no memory.
+    body: Option<Bytes>,
+    /// Delivered; only the server does not know.
+    is_done: bool,
+}
+
+/// A message that this node sends without having it from the consumer.
+#[derive(Debug)]
+struct Claim {
+    fence: i64,
+    until: Instant,
+    facts: Facts,
+}
+
+/// A line.
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    has_consumer: bool,
+    head: Option<Head>,
+    claims: Vec<Claim>,
+    settled: VecDeque<Mark>,
+    /// The lease that was lost last, and of what.
+    lost: Option<(i64, Mark)>,
+    /// Settled messages that could not be removed yet.
+    unwanted: Vec<u64>,
+    /// Nothing up to this message waits for its time.
+    hastened_to: u64,
+    /// Numbers of leases given.
+    fences: i64,
+}
+
+/// Leases of the stream have fences below zero, those of the database above.
+pub(super) fn is_of_stream(lease: &Lease) -> bool {
+    lease.fence < 0
+}
+
+fn sequence_of(lease: &Lease) -> u64 {
+    lease.batch.unsigned_abs()
+}
+
+impl Line {
+    fn fence(&mut self) -> i64 {
+        self.fences -= 1;
+        self.fences
+    }
+
+    /// The head's next lease, if it is due. `has_more` is told whether a pull may find something.
+    pub(super) async fn lease(
+        &mut self,
+        stream: &Stream,
+        destination: &str,
+        lease_for: Duration,
+        now: Timestamp,
+        has_more: &mut bool,
+    ) -> Result<Option<Lease>, Trouble> {
+        loop {
+            if !self.take_head(stream, destination, now, has_more).await? {
+                return Ok(None);
+            }
+            let fence = self.fence();
+            let Some(head) = &mut self.head else {
+                return Ok(None);
+            };
+            let body = match head.body.take() {
+                Some(body) => Some(body),
+                None => stream
+                    .get(head.mark.0)
+                    .await?
+                    .map(|message| message.payload),
+            };
+            let Some(body) = body else {
+                // Settled by whoever sent it, or older than the stream keeps.
+                self.done(stream).await;
+                *has_more = true;
+                continue;
+            };
+            head.lease = Some((fence, now.plus(lease_for)));
+            let lease = Lease {
+                batch: i64::try_from(head.mark.0).unwrap_or(i64::MAX),
+                destination: destination.to_owned(),
+                class: BatchClass::Traffic,
+                count: head.count,
+                body: body.into(),
+                attempt: head.attempt,
+                first_at: head.facts.first_at,
+                fence,
+                why: None,
+            };
+            head.attempt = head.attempt.saturating_add(1);
+            return Ok(Some(lease));
+        }
+    }
+
+    /// Whether this node has the line's first message, and it is due and not leased.
+    async fn take_head(
+        &mut self,
+        stream: &Stream,
+        destination: &str,
+        now: Timestamp,
+        has_more: &mut bool,
+    ) -> Result<bool, Trouble> {
+        loop {
+            if let Some(head) = &mut self.head {
+                if head.kept_at.elapsed() >= stream.lease {
+                    // It may be with another node by now.
+                    self.lose_head();
+                    *has_more = true;
+                    continue;
+                }
+                if head.is_done {
+                    self.done(stream).await;
+                    if self.head.is_some() {
+                        // The server cannot be told now.
+                        return Ok(false);
+                    }
+                    continue;
+                }
+                if head.lease.is_some_and(|(_, until)| now < until) || now < head.due_at {
+                    return Ok(false);
+                }
+                let Some(until) = head.facts.claimed_until.filter(|until| now < *until) else {
+                    return Ok(true);
+                };
+                if stream.get(head.mark.0).await?.is_some() {
+                    head.due_at = until.min(now.plus(CLAIM_LOOK_EVERY));
+                    return Ok(false);
+                }
+                self.done(stream).await;
+                *has_more = true;
+                continue;
+            }
+            if !std::mem::take(has_more) {
+                return Ok(false);
+            }
+            if !self.has_consumer {
+                stream.make_consumer(destination).await?;
+                self.has_consumer = true;
+            }
+            let asked_at = Instant::now();
+            let pulled = match stream.pull(destination).await {
+                Ok(pulled) => pulled,
+                Err(trouble) => {
+                    self.has_consumer = false;
+                    *has_more = true;
+                    return Err(trouble);
+                }
+            };
+            let Some(pulled) = pulled else {
+                return Ok(false);
+            };
+            *has_more = pulled.has_more;
+            self.head = Some(self.head_of(pulled, asked_at, now));
+        }
+    }
+
+    fn head_of(&self, pulled: Pulled, kept_at: Instant, now: Timestamp) -> Head {
+        let facts = Facts::read(&pulled.headers, now);
+        let mark = (pulled.sequence, pulled.stored_at);
+        let due_at = match pulled.sequence <= self.hastened_to {
+            true => now,
+            false => facts.due_at.unwrap_or(now),
+        };
+        Head {
+            reply: pulled.reply,
+            mark,
+            count: pulled.events,
+            facts,
+            attempt: facts.attempts.saturating_add(pulled.delivered),
+            due_at,
+            lease: None,
+            kept_at,
+            body_bytes: pulled.body.len(),
+            // One that somebody else sends is read when it may be sent, if it is there then.
+            body: facts.claimed_until.is_none().then_some(pulled.body),
+            is_done: self.settled.contains(&mark),
+        }
+    }
+
+    /// The head is not to be sent again. Where the server cannot be told, it is told later; if it
+    /// gives it to somebody before, this node knows it again.
+    async fn done(&mut self, stream: &Stream) {
+        let Some(head) = &mut self.head else {
+            return;
+        };
+        if !std::mem::replace(&mut head.is_done, true) {
+            remember(&mut self.settled, head.mark);
+        }
+        match stream.acknowledge(&head.reply, ACK).await {
+            Ok(()) | Err(Trouble::Gone) => self.head = None,
+            Err(trouble) => {
+                tracing::debug!(%trouble, "an acknowledgement waits");
+            }
+        }
+    }
+
+    /// Several batches from the head on, without their bodies.
+    pub(super) async fn lease_run(
+        &mut self,
+        stream: &Stream,
+        destination: &str,
+        lease_for: Duration,
+        now: Timestamp,
+        gathering: Gathering,
+        has_more: &mut bool,
+    ) -> Result<Run, Trouble> {
+        if !self.take_head(stream, destination, now, has_more).await? {
+            return Ok(Run {
+                leases: Vec::new(),
+                next_at: self.next_due(),
+            });
+        }
+        let Some(head) = &mut self.head else {
+            return Ok(Run::default());
+        };
+        head.body = None;
+        let (attempt, first_at) = (head.attempt, head.facts.first_at);
+        let old_at = match attempt {
+            0 | 1 => first_at.plus(gathering.age_max),
+            _ => now,
+        };
+        let mut sizes = vec![(head.mark.0, head.count)];
+        let mut bytes = u64::try_from(head.body_bytes).unwrap_or(u64::MAX);
+        if now < old_at {
+            let waiting = stream.waiting(Some(destination)).await?;
+            let waiting = waiting.get(destination).copied().unwrap_or_default();
+            if waiting.bytes < gathering.bytes_max {
+                return Ok(Run {
+                    leases: Vec::new(),
+                    next_at: Some(old_at),
+                });
+            }
+        }
+        let mut is_full = bytes >= gathering.bytes_max;
+        while !is_full && sizes.len() < RUN_MAX {
+            let after = sizes.last().map_or(0, |(sequence, _)| sequence + 1);
+            let Some(next) = stream.next(destination, after).await? else {
+                break;
+            };
+            let size = u64::try_from(next.payload.len()).unwrap_or(u64::MAX);
+            let free_at = Facts::read(&next.headers, now).free_at();
+            is_full = size.saturating_add(bytes) > gathering.bytes_max;
+            if is_full || free_at.is_some_and(|free_at| now < free_at) {
+                break;
+            }
+            bytes += size;
+            sizes.push((next.sequence, stream.events_of(&next.subject)));
+        }
+        if now < old_at && !is_full && sizes.len() < RUN_MAX {
+            return Ok(Run {
+                leases: Vec::new(),
+                next_at: Some(old_at),
+            });
+        }
+        let fence = self.fence();
+        if let Some(head) = &mut self.head {
+            head.lease = Some((fence, now.plus(lease_for)));
+            head.attempt = head.attempt.saturating_add(1);
+        }
+        let leases = sizes.into_iter().map(|(sequence, count)| Lease {
+            batch: i64::try_from(sequence).unwrap_or(i64::MAX),
+            destination: destination.to_owned(),
+            class: BatchClass::Traffic,
+            count,
+            body: Vec::new(),
+            attempt,
+            first_at,
+            fence,
+            why: None,
+        });
+        Ok(Run {
+            leases: leases.collect(),
+            next_at: None,
+        })
+    }
+
+    /// The lease of a batch that is being sent here.
+    pub(super) fn claim(&mut self, facts: Facts, lease_for: Duration) -> i64 {
+        let fence = self.fence();
+        self.claims.retain(|claim| Instant::now() < claim.until);
+        self.claims.push(Claim {
+            fence,
+            until: Instant::now() + lease_for,
+            facts,
+        });
+        fence
+    }
+
+    /// Whether the lease is still held, and what is known of its batch.
+    pub(super) fn held(&self, stream: &Stream, lease: &Lease) -> Option<Facts> {
+        let of_head = self.head.as_ref().filter(|head| {
+            head.lease.is_some_and(|(fence, _)| fence == lease.fence)
+                && !head.is_done
+                && head.kept_at.elapsed() < stream.lease
+        });
+        let of_claim = self
+            .claims
+            .iter()
+            .find(|claim| claim.fence == lease.fence && Instant::now() < claim.until);
+        of_head
+            .map(|head| head.facts)
+            .or(of_claim.map(|claim| claim.facts))
+    }
+
+    /// The batch of a lease that is held goes, as soon as the server can be told.
+    pub(super) async fn remove(&mut self, stream: &Stream, lease: &Lease) {
+        let sequence = sequence_of(lease);
+        self.claims.retain(|claim| claim.fence != lease.fence);
+        let is_head = self
+            .head
+            .as_ref()
+            .is_some_and(|head| head.mark.0 == sequence);
+        if is_head {
+            self.done(stream).await;
+            return;
+        }
+        if let Err(trouble) = stream.delete(sequence).await {
+            tracing::debug!(%trouble, "a batch that is settled is still in the event log");
+            if self.unwanted.len() < RUN_MAX {
+                self.unwanted.push(sequence);
+            }
+        }
+    }
+
+    /// The batch of a lease that is not held any more was delivered all the same: if nobody else sent
+    /// it yet, nobody needs to.
+    pub(super) async fn late(&mut self, stream: &Stream, lease: &Lease) {
+        let is_ours = |head: &Head| head.lease.is_some_and(|(fence, _)| fence == lease.fence);
+        if self.head.as_ref().is_some_and(is_ours) {
+            self.done(stream).await;
+        } else if let Some((_, mark)) = self.lost.take_if(|(fence, _)| *fence == lease.fence) {
+            remember(&mut self.settled, mark);
+        }
+    }
+
+    fn lose_head(&mut self) {
+        let lost = self.head.take();
+        self.lost = lost.and_then(|head| Some((head.lease?.0, head.mark)));
+    }
+
+    /// The head of a lease that is held waits until `at`. False for a batch that is not the head.
+    pub(super) fn put_off(&mut self, lease: &Lease, at: Timestamp) -> bool {
+        let fence = lease.fence;
+        let of_head = self.head.as_mut().filter(|head| {
+            head.lease.is_some_and(|(held, _)| held == fence)
+                && !self.claims.iter().any(|claim| claim.fence == fence)
+        });
+        let Some(head) = of_head else {
+            return false;
+        };
+        head.due_at = at;
+        head.lease = None;
+        true
+    }
+
+    /// When the head may be leased; `None` where this node has none.
+    pub(super) fn next_due(&self) -> Option<Timestamp> {
+        let head = self.head.as_ref()?;
+        Some(match head.lease {
+            Some((_, until)) => until.max(head.due_at),
+            None => head.due_at,
+        })
+    }
+
+    pub(super) fn hasten(&mut self, now: Timestamp, to: u64) {
+        self.hastened_to = to;
+        if let Some(head) = &mut self.head
+            && head.facts.claimed_until.is_none_or(|until| until <= now)
+        {
+            head.due_at = head.due_at.min(now);
+        }
+    }
+
+    /// Tells the server that the head is still ours, and what it could not be told before.
+    pub(super) async fn keep(&mut self, stream: &Stream) {
+        while let Some(sequence) = self.unwanted.last() {
+            if stream.delete(*sequence).await.is_err() {
+                break;
+            }
+            self.unwanted.pop();
+        }
+        let Some(head) = &mut self.head else {
+            return;
+        };
+        let asked_at = Instant::now();
+        match stream.acknowledge(&head.reply, MORE_TIME).await {
+            Ok(()) => head.kept_at = asked_at,
+            Err(Trouble::Gone) => {
+                self.has_consumer = false;
+                self.lose_head();
+            }
+            // It stays ours until the lease is over.
+            Err(_) => {}
+        }
+    }
+
+    /// Gives the head to other nodes.
+    pub(super) async fn give_back(&mut self, stream: &Stream) {
+        if let Some(head) = self.head.take() {
+            let how = if head.is_done { ACK } else { NAK };
+            if let Err(trouble) = stream.acknowledge(&head.reply, how).await {
+                tracing::debug!(%trouble, "a batch is given back when its lease is over");
+            }
+        }
+    }
+}
+
+fn remember(settled: &mut VecDeque<Mark>, mark: Mark) {
+    if settled.len() >= SETTLED_MAX {
+        settled.pop_front();
+    }
+    settled.push_back(mark);
+}
+
+/// The body of a stored message.
+pub(super) fn body_of(message: StreamMessage) -> Vec<u8> {
+    message.payload.into()
+}

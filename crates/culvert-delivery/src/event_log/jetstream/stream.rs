@@ -1,0 +1,545 @@
+//! One stream of NATS JetStream, over one connection that comes back by itself.
+//!
+//! Every call ends soon: at once while there is no connection, and for a while after the server did
+//! not answer. Nothing is kept for a server that is away but what the client library has on its way
+//! when the connection breaks.
+//!
+//! Subjects are `<stream>.<destination>.<events>.<bytes>`, so that what waits is known from a list of
+//! subjects, without reading a message.
+
+use std::collections::BTreeMap;
+use std::future::IntoFuture;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
+
+use async_nats::client::RequestErrorKind;
+use async_nats::connection::State;
+use async_nats::jetstream::consumer::{AckPolicy, pull};
+use async_nats::jetstream::context::PublishErrorKind;
+use async_nats::jetstream::message::StreamMessage;
+use async_nats::jetstream::stream::{
+    self, ConsumerErrorKind, DeleteMessageErrorKind, DiscardPolicy, RawMessageErrorKind,
+    RetentionPolicy, StorageType,
+};
+use async_nats::jetstream::{self, ErrorCode};
+use async_nats::{Client, ConnectOptions, Event, HeaderMap, Request};
+use bytes::Bytes;
+use culvert_base::Fault;
+use futures_util::TryStreamExt;
+use tokio::time::Instant;
+
+use super::super::servers::{Login, NatsServers};
+use super::JetStreamSettings;
+use crate::net::Net;
+
+/// An answer takes no longer, or the server counts as away.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(2);
+/// After a deadline was missed nothing is asked for so long.
+const PAUSE: Duration = Duration::from_secs(2);
+/// A pull waits for so long on the server.
+const PULL_FOR: Duration = Duration::from_millis(200);
+const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
+const RECONNECT_EVERY: Duration = Duration::from_millis(500);
+/// A connection on which two of these go unanswered is a broken one.
+const PING_EVERY: Duration = Duration::from_secs(5);
+/// Repetitions of an append are known for so long.
+const DUPLICATES_FOR: Duration = Duration::from_secs(120);
+/// Batches are kept for no longer.
+const AGE_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+/// What a message has besides the batch, at most.
+const HEADER_BYTES: usize = 2 << 10;
+
+/// Why the stream did not do what it was asked to.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Trouble {
+    /// There is no connection, or no answer.
+    #[error("NATS does not answer: {0}")]
+    Away(String),
+    #[error("NATS refuses: {0}")]
+    Refused(String),
+    /// Nobody waits for an acknowledgement: the consumer is gone, and every lease with it.
+    #[error("the consumer is gone")]
+    Gone,
+}
+
+impl From<Trouble> for Fault {
+    fn from(trouble: Trouble) -> Self {
+        Self::new("asking the event log", trouble)
+    }
+}
+
+/// What waits for one destination.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Waiting {
+    pub(super) batches: u64,
+    pub(super) events: u64,
+    pub(super) bytes: u64,
+}
+
+/// A message to be stored.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) destination: String,
+    pub(super) events: u32,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Bytes,
+}
+
+/// A message that a consumer gave to this node.
+#[derive(Debug)]
+pub(super) struct Pulled {
+    /// Where acknowledgements go.
+    pub(super) reply: String,
+    pub(super) sequence: u64,
+    /// With the sequence, what tells one message from all others.
+    pub(super) stored_at: i128,
+    /// How often it was given to anybody.
+    pub(super) delivered: u32,
+    /// Whether more is behind it.
+    pub(super) has_more: bool,
+    pub(super) events: u32,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Bytes,
+}
+
+#[derive(Debug)]
+pub(super) struct Stream {
+    servers: NatsServers,
+    name: String,
+    replicas: usize,
+    /// A message that is not acknowledged for so long goes to somebody else.
+    pub(super) lease: Duration,
+    client: OnceLock<Client>,
+    /// Whether it is known that the stream is there.
+    is_made: AtomicBool,
+    failing_until: Mutex<Option<Instant>>,
+}
+
+impl Stream {
+    pub(super) fn new(settings: &JetStreamSettings) -> Self {
+        Self {
+            servers: settings.servers.clone(),
+            name: settings.stream.clone(),
+            replicas: usize::from(settings.replicas),
+            lease: settings.lease,
+            client: OnceLock::new(),
+            is_made: AtomicBool::new(false),
+            failing_until: Mutex::new(None),
+        }
+    }
+
+    /// Starts to connect and to stay connected. Returns at once, whether the servers are there or not.
+    pub(super) async fn connect(&self, net: &Net) -> Result<(), Fault> {
+        let doing = "connecting to the event log";
+        let options = match &self.servers.login {
+            Login::None => ConnectOptions::new(),
+            Login::Token(token) => ConnectOptions::with_token(token.reveal().to_owned()),
+            Login::User(user, password) => {
+                let password = password.reveal().to_owned();
+                ConnectOptions::with_user_and_password(user.clone(), password)
+            }
+        };
+        let shown = self.servers.shown();
+        let mut options = options
+            .name("culvert event log")
+            .connection_timeout(CONNECT_DEADLINE)
+            .request_timeout(Some(ANSWER_DEADLINE))
+            .ping_interval(PING_EVERY)
+            .reconnect_delay_callback(|attempts| match attempts {
+                0 | 1 => Duration::ZERO,
+                _ => RECONNECT_EVERY,
+            })
+            .retry_on_initial_connect()
+            .event_callback(move |event| {
+                let shown = shown.clone();
+                async move {
+                    match event {
+                        Event::Connected => {
+                            tracing::info!(servers = shown, "the event log is connected");
+                        }
+                        Event::Disconnected | Event::Closed => {
+                            tracing::error!(servers = shown, "the event log's connection broke");
+                        }
+                        other => {
+                            tracing::debug!(servers = shown, event = %other, "the event log's connection");
+                        }
+                    }
+                }
+            });
+        if self.servers.is_tls() {
+            let tls = net.tls_without_alpn().await;
+            let tls = tls.map_err(|failure| Fault::new(doing, failure.to_string()))?;
+            options = options.tls_client_config((*tls).clone());
+        }
+        let connected = options.connect(&self.servers.addresses[..]).await;
+        let client = connected.map_err(|error| Fault::new(doing, error))?;
+        self.client.set(client).ok();
+        Ok(())
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        self.client().is_ok()
+    }
+
+    /// Bytes of the largest batch that a message may have.
+    pub(super) fn body_bytes_max(&self) -> usize {
+        let max = self.client.get().map_or(1 << 20, Client::max_payload);
+        max.saturating_sub(HEADER_BYTES)
+    }
+
+    /// Stores messages; where each is, or why not. One that is there already stays as it is.
+    pub(super) async fn publish(&self, entries: &[Entry]) -> Vec<Result<u64, Trouble>> {
+        let first = self.publish_once(entries).await;
+        // A server that lost its stream gets it again.
+        if self.is_made.load(Ordering::Relaxed) || first.iter().all(Result::is_ok) {
+            return first;
+        }
+        self.publish_once(entries).await
+    }
+
+    async fn publish_once(&self, entries: &[Entry]) -> Vec<Result<u64, Trouble>> {
+        let all = |why: &Trouble| entries.iter().map(|_| Err(why.again())).collect();
+        let context = match self.context().await {
+            Ok(context) => context,
+            Err(trouble) => return all(&trouble),
+        };
+        let until = Instant::now() + ANSWER_DEADLINE;
+        let mut started = Vec::with_capacity(entries.len());
+        for entry in entries {
+            let subject = format!(
+                "{}.{}.{}.{}",
+                self.name,
+                entry.destination,
+                entry.events,
+                entry.body.len()
+            );
+            let publishing =
+                context.publish_with_headers(subject, entry.headers.clone(), entry.body.clone());
+            started.push(tokio::time::timeout_at(until, publishing).await);
+        }
+        let mut outcomes = Vec::with_capacity(entries.len());
+        for publishing in started {
+            let stored = match publishing {
+                Ok(Ok(answer)) => tokio::time::timeout_at(until, answer.into_future()).await,
+                Ok(Err(error)) => Ok(Err(error)),
+                Err(late) => Err(late),
+            };
+            outcomes.push(match stored {
+                Ok(Ok(stored)) => Ok(stored.sequence),
+                Ok(Err(error)) if error.kind() == PublishErrorKind::StreamNotFound => {
+                    self.is_made.store(false, Ordering::Relaxed);
+                    Err(Trouble::Away(error.to_string()))
+                }
+                Ok(Err(error)) => Err(match error.kind() {
+                    PublishErrorKind::TimedOut | PublishErrorKind::BrokenPipe => {
+                        self.fails(error.to_string())
+                    }
+                    _ => Trouble::Refused(crate::chain(&error)),
+                }),
+                Err(_) => Err(self.fails("a message was not acknowledged in time".to_owned())),
+            });
+        }
+        outcomes
+    }
+
+    /// Makes the consumer through which nodes take a destination's messages, one at a time.
+    pub(super) async fn make_consumer(&self, destination: &str) -> Result<(), Trouble> {
+        let config = pull::Config {
+            durable_name: Some(destination.to_owned()),
+            ack_policy: AckPolicy::Explicit,
+            ack_wait: self.lease,
+            // No two nodes have one at the same time, and what failed holds back what is behind it.
+            max_ack_pending: 1,
+            max_deliver: -1,
+            filter_subject: self.line(destination),
+            ..pull::Config::default()
+        };
+        let made = self.stream().await?.create_consumer(config).await;
+        made.map(drop).map_err(|error| match error.kind() {
+            ConsumerErrorKind::JetStream(why) => self.refused(&why),
+            _ => self.fails(error.to_string()),
+        })
+    }
+
+    /// The next message of a destination that no other node has; soon `None` where there is none.
+    pub(super) async fn pull(&self, destination: &str) -> Result<Option<Pulled>, Trouble> {
+        let client = self.client()?;
+        let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{}.{destination}", self.name);
+        let expires = PULL_FOR.as_nanos();
+        let payload = format!(r#"{{"batch":1,"no_wait":true,"expires":{expires}}}"#);
+        let request = Request::new()
+            .payload(payload.into())
+            .inbox(client.new_inbox())
+            // Later than the server's own end: a message that comes to nobody would wait for its lease.
+            .timeout(Some(PULL_FOR + ANSWER_DEADLINE));
+        let message = match client.send_request(subject, request).await {
+            Ok(message) => message,
+            Err(error) => return Err(self.fails(error.to_string())),
+        };
+        if message.status.is_some() {
+            return Ok(None);
+        }
+        let events = self.events_of(&message.subject);
+        let message = jetstream::Message {
+            context: jetstream::new(client),
+            message,
+        };
+        let unreadable = |why: String| Trouble::Refused(format!("an unreadable message: {why}"));
+        let info = message
+            .info()
+            .map_err(|error| unreadable(error.to_string()))?;
+        let (sequence, has_more) = (info.stream_sequence, info.pending > 0);
+        let stored_at = info.published.unix_timestamp_nanos();
+        let delivered = u32::try_from(info.delivered).unwrap_or(u32::MAX);
+        let reply = message
+            .reply
+            .as_ref()
+            .ok_or_else(|| unreadable("no reply".to_owned()))?;
+        Ok(Some(Pulled {
+            reply: reply.to_string(),
+            sequence,
+            stored_at,
+            delivered,
+            has_more,
+            events,
+            headers: message.headers.clone().unwrap_or_default(),
+            body: message.payload.clone(),
+        }))
+    }
+
+    /// Acknowledges, gives back or keeps a message that was pulled.
+    pub(super) async fn acknowledge(&self, reply: &str, how: &'static [u8]) -> Result<(), Trouble> {
+        let client = self.client()?;
+        let asked = client.request(reply.to_owned(), Bytes::from_static(how));
+        asked.await.map(drop).map_err(|error| match error.kind() {
+            RequestErrorKind::NoResponders => Trouble::Gone,
+            _ => self.fails(error.to_string()),
+        })
+    }
+
+    /// A message, wherever it is with; `None` when it is gone.
+    pub(super) async fn get(&self, sequence: u64) -> Result<Option<StreamMessage>, Trouble> {
+        let stream = self.stream().await?;
+        self.found(stream.get_raw_message(sequence).await)
+    }
+
+    /// The first message of a destination from `sequence` on.
+    pub(super) async fn next(
+        &self,
+        destination: &str,
+        sequence: u64,
+    ) -> Result<Option<StreamMessage>, Trouble> {
+        let stream = self.stream().await?;
+        let wanted = stream.raw_message_builder().sequence(sequence);
+        self.found(wanted.next_by_subject(self.line(destination)).send().await)
+    }
+
+    fn found(
+        &self,
+        found: Result<StreamMessage, stream::RawMessageError>,
+    ) -> Result<Option<StreamMessage>, Trouble> {
+        match found {
+            Ok(message) => Ok(Some(message)),
+            Err(error) => match error.kind() {
+                RawMessageErrorKind::NoMessageFound => Ok(None),
+                RawMessageErrorKind::JetStream(why) => Err(self.refused(&why)),
+                _ => Err(self.fails(error.to_string())),
+            },
+        }
+    }
+
+    /// Removes a message; one that is gone already is fine.
+    pub(super) async fn delete(&self, sequence: u64) -> Result<(), Trouble> {
+        let stream = self.stream().await?;
+        match stream.delete_message(sequence).await {
+            Ok(_) => Ok(()),
+            Err(error) => match error.kind() {
+                DeleteMessageErrorKind::JetStream(why)
+                    if why.error_code() == ErrorCode::SEQUENCE_NOT_FOUND =>
+                {
+                    Ok(())
+                }
+                DeleteMessageErrorKind::JetStream(why) => Err(self.refused(&why)),
+                _ => Err(self.fails(error.to_string())),
+            },
+        }
+    }
+
+    /// Removes a destination's messages and its consumer.
+    pub(super) async fn drop_line(&self, destination: &str) -> Result<(), Trouble> {
+        let stream = self.stream().await?;
+        let purged = stream.purge().filter(self.line(destination)).await;
+        purged.map_err(|error| self.fails(error.to_string()))?;
+        match stream.delete_consumer(destination).await {
+            Ok(_) => Ok(()),
+            Err(error) => match error.kind() {
+                ConsumerErrorKind::JetStream(why)
+                    if why.error_code() == ErrorCode::CONSUMER_NOT_FOUND =>
+                {
+                    Ok(())
+                }
+                ConsumerErrorKind::JetStream(why) => Err(self.refused(&why)),
+                _ => Err(self.fails(error.to_string())),
+            },
+        }
+    }
+
+    /// What waits, by destination: of all, or of one.
+    pub(super) async fn waiting(
+        &self,
+        destination: Option<&str>,
+    ) -> Result<BTreeMap<String, Waiting>, Trouble> {
+        let stream = self.stream().await?;
+        let filter = destination.map_or_else(|| format!("{}.>", self.name), |id| self.line(id));
+        let told = stream.info_builder().subjects(filter).fetch().await;
+        let mut subjects = told.map_err(|error| self.fails(error.to_string()))?;
+        let mut waiting: BTreeMap<String, Waiting> = BTreeMap::new();
+        loop {
+            let next = subjects.try_next().await;
+            let Some((subject, count)) = next.map_err(|error| self.fails(error.to_string()))?
+            else {
+                return Ok(waiting);
+            };
+            let Some((destination, events, bytes)) = self.parts_of(&subject) else {
+                continue;
+            };
+            let count = u64::try_from(count).unwrap_or(u64::MAX);
+            let line = waiting.entry(destination.to_owned()).or_default();
+            line.batches = line.batches.saturating_add(count);
+            line.events = line.events.saturating_add(count.saturating_mul(events));
+            line.bytes = line.bytes.saturating_add(count.saturating_mul(bytes));
+        }
+    }
+
+    /// Whether the stream can be used right now.
+    pub(super) async fn usable(&self) -> Result<(), Trouble> {
+        self.last().await.map(drop)
+    }
+
+    /// The sequence of the last message.
+    pub(super) async fn last(&self) -> Result<u64, Trouble> {
+        let stream = self.stream().await?;
+        match stream.get_info().await {
+            Ok(info) => Ok(info.state.last_sequence),
+            Err(error) => {
+                self.is_made.store(false, Ordering::Relaxed);
+                Err(Trouble::Away(error.to_string()))
+            }
+        }
+    }
+
+    /// How many events are in a message with that subject.
+    pub(super) fn events_of(&self, subject: &str) -> u32 {
+        let events = self.parts_of(subject).map_or(0, |(_, events, _)| events);
+        u32::try_from(events).unwrap_or(u32::MAX)
+    }
+
+    fn parts_of<'a>(&self, subject: &'a str) -> Option<(&'a str, u64, u64)> {
+        let rest = subject.strip_prefix(&self.name)?.strip_prefix('.')?;
+        let mut parts = rest.split('.');
+        let destination = parts.next()?;
+        Some((
+            destination,
+            parts.next()?.parse().ok()?,
+            parts.next()?.parse().ok()?,
+        ))
+    }
+
+    fn line(&self, destination: &str) -> String {
+        format!("{}.{destination}.>", self.name)
+    }
+
+    fn client(&self) -> Result<Client, Trouble> {
+        let away = |why: &str| Err(Trouble::Away(why.to_owned()));
+        let Some(client) = self.client.get() else {
+            return away("there is no connection yet");
+        };
+        if client.connection_state() != State::Connected {
+            return away("there is no connection");
+        }
+        let failing_until = *self.lock();
+        if failing_until.is_some_and(|until| Instant::now() < until) {
+            return away("it gave no answer a moment ago");
+        }
+        Ok(client.clone())
+    }
+
+    async fn stream(&self) -> Result<stream::Stream<()>, Trouble> {
+        let context = self.context().await?;
+        let stream = context.get_stream_no_info(&self.name).await;
+        stream.map_err(|error| self.fails(error.to_string()))
+    }
+
+    /// The stream's context; the stream is made if it is not known to be there.
+    async fn context(&self) -> Result<jetstream::Context, Trouble> {
+        let mut context = jetstream::new(self.client()?);
+        context.set_timeout(ANSWER_DEADLINE);
+        if self.is_made.load(Ordering::Relaxed) {
+            return Ok(context);
+        }
+        let config = stream::Config {
+            name: self.name.clone(),
+            subjects: vec![format!("{}.>", self.name)],
+            description: Some("Traffic events of culvert on their way to destinations".to_owned()),
+            retention: RetentionPolicy::WorkQueue,
+            discard: DiscardPolicy::New,
+            storage: StorageType::File,
+            max_bytes: -1,
+            max_messages: -1,
+            max_messages_per_subject: -1,
+            max_consumers: -1,
+            max_age: AGE_MAX,
+            duplicate_window: DUPLICATES_FOR,
+            num_replicas: self.replicas,
+            ..stream::Config::default()
+        };
+        let subjects = config.subjects.clone();
+        let made = context.get_or_create_stream(config).await;
+        let made = made.map_err(|error| {
+            // Most often that it is not allowed, or that JetStream is off.
+            let why = crate::chain(&error);
+            tracing::debug!(stream = self.name, why, "the stream cannot be made");
+            self.fails(format!("the stream `{}` cannot be used: {why}", self.name))
+        })?;
+        let config = &made.cached_info().config;
+        if config.retention != RetentionPolicy::WorkQueue || config.subjects != subjects {
+            return Err(Trouble::Refused(format!(
+                "there is another stream with the name `{}`; name ours with `events.log_stream`",
+                self.name
+            )));
+        }
+        self.is_made.store(true, Ordering::Relaxed);
+        Ok(context)
+    }
+
+    fn refused(&self, why: &jetstream::Error) -> Trouble {
+        if why.error_code() == ErrorCode::STREAM_NOT_FOUND {
+            self.is_made.store(false, Ordering::Relaxed);
+            return Trouble::Away(why.to_string());
+        }
+        Trouble::Refused(why.to_string())
+    }
+
+    /// No answer: nothing is asked for a while, so that nobody waits for the same silence again.
+    fn fails(&self, why: String) -> Trouble {
+        *self.lock() = Some(Instant::now() + PAUSE);
+        Trouble::Away(why)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+        self.failing_until
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Trouble {
+    fn again(&self) -> Self {
+        match self {
+            Self::Away(why) => Self::Away(why.clone()),
+            Self::Refused(why) => Self::Refused(why.clone()),
+            Self::Gone => Self::Gone,
+        }
+    }
+}

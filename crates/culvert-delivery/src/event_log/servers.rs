@@ -1,0 +1,187 @@
+//! The servers of an event log, as the setting names them.
+
+use std::fmt;
+
+use async_nats::ServerAddr;
+use culvert_base::Secret;
+use url::Url;
+
+/// Servers of one cluster that may be named.
+const SERVERS_MAX: usize = 16;
+
+/// NATS servers of one cluster and how to log in.
+#[derive(Clone)]
+pub struct NatsServers {
+    pub(super) addresses: Vec<ServerAddr>,
+    pub(super) login: Login,
+}
+
+/// How to log in.
+#[derive(Clone, Default)]
+pub(super) enum Login {
+    #[default]
+    None,
+    Token(Secret),
+    User(String, Secret),
+}
+
+impl fmt::Debug for NatsServers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("NatsServers").field(&self.shown()).finish()
+    }
+}
+
+impl NatsServers {
+    /// Reads `nats://host:4222`, or several servers with commas between them. `tls://` asks for TLS;
+    /// `user:password@` or `token@` before a host log in at all of them.
+    ///
+    /// # Errors
+    /// The rest of a sentence about the text, without its secrets.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut addresses = Vec::new();
+        let mut login = None;
+        let mut scheme = String::new();
+        for entry in text.split(',').map(str::trim) {
+            let url = match entry.contains("://") {
+                true => entry.to_owned(),
+                // The first one's scheme is that of those without.
+                false if !scheme.is_empty() => format!("{scheme}://{entry}"),
+                false => return Err("it must start with `nats://` or `tls://`".to_owned()),
+            };
+            let mut url = Url::parse(&url).map_err(|error| format!("it is no URL: {error}"))?;
+            if !["nats", "tls"].contains(&url.scheme()) {
+                return Err("it must start with `nats://` or `tls://`".to_owned());
+            }
+            if url.host_str().unwrap_or_default().is_empty() {
+                return Err("it must name a host".to_owned());
+            }
+            if !matches!(url.path(), "" | "/") || url.query().is_some() || url.fragment().is_some()
+            {
+                return Err("it must have nothing behind the port".to_owned());
+            }
+            let given = login_of(&url)?;
+            if let Some(given) = given {
+                if login.replace(given).is_some() {
+                    return Err(
+                        "only one of the servers may have credentials, which are those \
+                                of all"
+                            .to_owned(),
+                    );
+                }
+                url.set_password(None).ok();
+                url.set_username("").ok();
+            }
+            scheme = url.scheme().to_owned();
+            addresses.push(ServerAddr::from_url(url).map_err(|error| error.to_string())?);
+        }
+        if addresses.len() > SERVERS_MAX {
+            return Err(format!("it must name at most {SERVERS_MAX} servers"));
+        }
+        Ok(Self {
+            addresses,
+            login: login.unwrap_or_default(),
+        })
+    }
+
+    /// The same text for people: without secrets.
+    pub fn shown(&self) -> String {
+        let login = match &self.login {
+            Login::None => String::new(),
+            Login::Token(_) => "[secret]@".to_owned(),
+            Login::User(user, _) => format!("{user}:[secret]@"),
+        };
+        let urls = self.addresses.iter().enumerate().map(|(index, address)| {
+            let (scheme, rest) = address.as_url_str().split_once("://").unwrap_or_default();
+            let rest = rest.trim_end_matches('/');
+            match index {
+                0 => format!("{scheme}://{login}{rest}"),
+                _ => format!("{scheme}://{rest}"),
+            }
+        });
+        urls.collect::<Vec<_>>().join(",")
+    }
+
+    /// Whether a connection to any of them is secured.
+    pub(super) fn is_tls(&self) -> bool {
+        self.addresses.iter().any(ServerAddr::tls_required)
+    }
+}
+
+fn login_of(url: &Url) -> Result<Option<Login>, String> {
+    let wrong = || "its credentials are not text".to_owned();
+    let user = unescaped(url.username()).ok_or_else(wrong)?;
+    Ok(match (user.is_empty(), url.password()) {
+        (true, None) => None,
+        (true, Some(_)) => return Err("it has a password and no user".to_owned()),
+        (false, None) => Some(Login::Token(Secret::new(user))),
+        (false, Some(password)) => {
+            let password = unescaped(password).ok_or_else(wrong)?;
+            Some(Login::User(user, Secret::new(password)))
+        }
+    })
+}
+
+/// Text with percent escapes resolved; `None` when that is no text.
+fn unescaped(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        rest = after;
+        let escaped = (*first == b'%').then(|| after.get(..2)).flatten();
+        let byte = escaped
+            .and_then(|hex| std::str::from_utf8(hex).ok())
+            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        match byte {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &after[2..];
+            }
+            None => bytes.push(*first),
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_read_and_shown_without_secrets() {
+        for (text, shown) in [
+            ("nats://one:4222", "nats://one:4222"),
+            ("nats://one", "nats://one"),
+            ("tls://one:1,two:2", "tls://one:1,tls://two:2"),
+            (
+                "nats://u:p%40ss@one:1, nats://two",
+                "nats://u:[secret]@one:1,nats://two",
+            ),
+            ("nats://t0ken@[::1]:4222", "nats://[secret]@[::1]:4222"),
+        ] {
+            assert_eq!(NatsServers::parse(text).unwrap().shown(), shown, "{text}");
+        }
+        let Login::User(user, password) = NatsServers::parse("nats://u:p%40ss@one").unwrap().login
+        else {
+            panic!("a user");
+        };
+        assert_eq!((user.as_str(), password.reveal()), ("u", "p@ss"));
+    }
+
+    #[test]
+    fn what_names_no_server_is_refused_without_telling_secrets() {
+        for text in [
+            "",
+            "one:4222",
+            "http://s3cret@one",
+            "nats://",
+            "nats://:s3cret@one",
+            "nats://s3cret@one/path",
+            "nats://s3cret@one?x=1",
+            "nats://a:s3cret@one,nats://b:s3cret@two",
+            "nats://one:99999",
+        ] {
+            let why = NatsServers::parse(text).unwrap_err();
+            assert!(!why.contains("s3cret"), "{why}");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! A real NATS server for tests, in a folder and at a port of its own.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// A server with JetStream, a user and a password.
+pub(crate) struct NatsServer {
+    child: Child,
+    pub(crate) port: u16,
+    more: Vec<String>,
+    folder: tempfile::TempDir,
+}
+
+impl Drop for NatsServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl NatsServer {
+    pub(crate) const USER: &str = "culvert";
+    pub(crate) const PASSWORD: &str = "n4ts-s3cr3t";
+
+    /// `None`, told aloud, where there is no `nats-server`.
+    #[expect(clippy::print_stdout, reason = "what is skipped is said")]
+    pub(crate) async fn start(more: &[&str]) -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let more: Vec<String> = more.iter().map(|flag| (*flag).to_owned()).collect();
+        // Port -1: a free one, that the server writes into a file.
+        let Ok(child) = spawn(folder.path(), "-1", &more) else {
+            println!("skipped: `nats-server` is not here");
+            return None;
+        };
+        let mut server = Self {
+            child,
+            port: 0,
+            more,
+            folder,
+        };
+        server.port = server.wait().await;
+        Some(server)
+    }
+
+    pub(crate) fn url(&self) -> String {
+        let (user, password) = (Self::USER, Self::PASSWORD);
+        format!("nats://{user}:{password}@127.0.0.1:{}", self.port)
+    }
+
+    /// Ends it at once, as a crash would.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+
+    /// Starts it again where it was, with what it had.
+    pub(crate) async fn restart(&mut self) {
+        self.child = spawn(self.folder.path(), &self.port.to_string(), &self.more).unwrap();
+        self.wait().await;
+    }
+
+    /// Forgets everything that it stored.
+    pub(crate) fn wipe(&self) {
+        std::fs::remove_dir_all(self.folder.path().join("js")).unwrap();
+    }
+
+    async fn wait(&self) -> u16 {
+        let name = format!("nats-server_{}.ports", self.child.id());
+        let ports = self.folder.path().join(name);
+        let began = std::time::Instant::now();
+        loop {
+            if let Some(port) = port_in(&ports) {
+                return port;
+            }
+            assert!(
+                began.elapsed() < Duration::from_secs(60),
+                "the server never said its port"
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+fn spawn(folder: &Path, port: &str, more: &[String]) -> std::io::Result<Child> {
+    let at = |name: &str| folder.join(name).display().to_string();
+    Command::new("nats-server")
+        .args(["-a", "127.0.0.1", "-p", port, "-js", "-sd", &at("js")])
+        .args(["--user", NatsServer::USER, "--pass", NatsServer::PASSWORD])
+        .args(["--ports_file_dir", &folder.display().to_string()])
+        .args(more)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+}
+
+fn port_in(file: &Path) -> Option<u16> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let ports: Value = serde_json::from_str(&text).ok()?;
+    let urls = ports["nats"].as_array()?;
+    urls.first()?.as_str()?.rsplit(':').next()?.parse().ok()
+}

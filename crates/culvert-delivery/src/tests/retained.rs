@@ -1,0 +1,187 @@
+//! Traffic that is kept, and replays of it.
+
+use std::time::Duration;
+
+use culvert_base::Clock;
+use culvert_events::{Filter, HTTP_REQUEST_COMPLETE as HTTP, Selection};
+use culvert_store::{Bound, Range};
+use serde_json::{Value, json};
+
+use super::bench::{Bench, Scripted, record, source};
+use crate::fake::until;
+use crate::retained::{self, TrafficRange};
+use crate::{Destination, Replay, Settings, Source, Table};
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+fn keeps(settings: &mut Settings) {
+    settings.traffic_retention = DAY;
+    settings.flush_after = Duration::from_millis(5);
+}
+
+/// A replay of a part of the traffic, and of no audit events.
+fn replay(range: TrafficRange) -> Replay {
+    Replay {
+        id: "replay_1".to_owned(),
+        destination: "ed_1".to_owned(),
+        account: "ac_1".to_owned(),
+        range: Range {
+            first: 1,
+            last: 0,
+            since: None,
+            until: None,
+        },
+        traffic: Some(range),
+        kinds: vec![HTTP.name.to_owned()],
+        subscriptions: Vec::new(),
+    }
+}
+
+fn publish(bench: &Bench, sources: Vec<Source>, target: &std::sync::Arc<Scripted>, replay: Replay) {
+    bench.delivery.publish(Table {
+        sources,
+        destinations: vec![Destination {
+            id: "ed_1".to_owned(),
+            account: "ac_1".to_owned(),
+            revision: 1,
+            target: target.clone(),
+        }],
+        replays: vec![replay],
+    });
+}
+
+/// Offers and keeps requests on these ports, nobody being subscribed to them.
+async fn keep(bench: &Bench, ports: std::ops::Range<i32>) {
+    let before = bench.meters().kept.get();
+    let wanted = before + u64::try_from(ports.len()).unwrap();
+    for port in ports {
+        bench.delivery.recorder().offer(record(bench, port));
+    }
+    until("they are kept", || bench.meters().kept.get() == wanted).await;
+}
+
+async fn whole(bench: &Bench) -> TrafficRange {
+    let from = Bound::At(bench.started_at);
+    let range = bench.delivery.traffic_range(&from, None, "ac_1").await;
+    range.unwrap().unwrap()
+}
+
+#[tokio::test]
+async fn a_replay_applies_the_subscriptions_of_today_to_the_traffic_of_yesterday() {
+    let bench = Bench::with(keeps).await;
+    let running = bench.run();
+    bench.delivery.publish(Table::default());
+    keep(&bench, 0..10).await;
+    running.stop().await;
+    let (bench, started_at) = (bench.next_life_with(keeps).await, bench.started_at);
+    bench.clock.advance(DAY);
+
+    let target = Scripted::new(500);
+    let mut even = source("esb_even", &["ed_1"]);
+    even.selection = Selection::parse(&HTTP, &["conn.server_port"]).unwrap();
+    even.filter = Some(Filter::compile(&HTTP, "ev.conn.server_port % 2 == 0").unwrap());
+    let from = Bound::At(started_at);
+    let range = bench.delivery.traffic_range(&from, None, "ac_1").await;
+    publish(&bench, vec![even], &target, replay(range.unwrap().unwrap()));
+    let running = bench.run();
+    until("five deliveries", || bench.meters().delivered.get() == 5).await;
+    assert_eq!(target.ports(), [0, 2, 4, 6, 8]);
+    let event: Value = serde_json::from_str(&target.envelopes()[1]).unwrap();
+    assert_eq!(event["object"], json!({"conn": {"server_port": 2}}));
+    let key = format!("{}:esb_even", event["event_id"].as_str().unwrap());
+    assert_eq!(target.keys()[1], key);
+    assert_eq!(bench.meters().replayed.get(), 5);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_replay_goes_from_an_event_to_an_event_of_its_account_whole_where_nobody_subscribes() {
+    let bench = Bench::with(keeps).await;
+    let (live, target) = (Scripted::new(500), Scripted::new(500));
+    bench.publish(vec![source("esb_1", &["ed_0"])], &[("ed_0", &live)]);
+    let running = bench.run();
+    keep(&bench, 0..10).await;
+    until("ten deliveries", || bench.meters().delivered.get() == 10).await;
+    let keys = live.keys();
+    let id = |n: usize| keys[n].split(':').next().unwrap().to_owned();
+    let (from, to) = (Bound::Event(id(3)), Bound::Event(id(6)));
+    let range = bench.delivery.traffic_range(&from, Some(&to), "ac_1").await;
+    let foreign = bench.delivery.traffic_range(&from, None, "ac_2").await;
+    assert_eq!(foreign.unwrap(), None);
+    let found = bench.delivery.find_traffic(&id(3), "ac_1").await.unwrap();
+    assert!(found.is_some());
+    let replay = replay(range.unwrap().unwrap());
+    publish(&bench, Vec::new(), &target, replay.clone());
+    until("four deliveries", || bench.meters().delivered.get() == 14).await;
+    assert_eq!(target.envelopes(), live.envelopes()[3..7]);
+    assert_eq!(target.keys()[0], format!("{}:replay_1", id(3)));
+    let range = replay.traffic.unwrap();
+    let position = bench.delivery.replayed_traffic("replay_1", &range).await;
+    assert_eq!(position.unwrap(), range.last);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_kept_is_limited_by_age_and_size() {
+    let bench = Bench::with(|settings| {
+        keeps(settings);
+        settings.traffic_retention_bytes = 20_000;
+    })
+    .await;
+    bench.delivery.publish(Table::default());
+    let running = bench.run();
+    let plane = bench.delivery.plane.clone();
+    for n in 0..30 {
+        keep(&bench, n..n + 1).await;
+    }
+    let before = bench.queue.traffic().await.unwrap();
+    assert!(before.bytes > 20_000, "{before:?}");
+    assert!(retained::prune(&plane).await.unwrap() > 0);
+    let after = bench.queue.traffic().await.unwrap();
+    assert!(after.bytes <= 20_000 && after.bytes > 0, "{after:?}");
+    assert_eq!(after.last, before.last, "the newest stay");
+    let range = whole(&bench).await;
+    assert_eq!((range.first, range.last), (after.first, after.last));
+
+    bench.clock.advance(DAY + Duration::from_secs(1));
+    keep(&bench, 40..41).await;
+    retained::prune(&plane).await.unwrap();
+    let kept = bench.queue.traffic().await.unwrap();
+    assert_eq!(kept.first, kept.last, "the old are gone");
+    let now = bench.clock.now();
+    assert_eq!(
+        bench.queue.traffic_since(now).await.unwrap(),
+        Some(kept.last)
+    );
+    running.stop().await;
+
+    // Where nothing is to be kept any more, nothing is.
+    let next = bench.next_life().await;
+    retained::prune(&next.delivery.plane).await.unwrap();
+    assert_eq!(next.queue.traffic().await.unwrap().bytes, 0);
+    assert!(next.delivery.recorder().capture(&HTTP).is_none());
+}
+
+#[tokio::test]
+async fn traffic_goes_on_where_it_cannot_be_kept() {
+    let bench = Bench::with(keeps).await;
+    let target = Scripted::new(500);
+    bench.publish(vec![source("esb_1", &["ed_1"])], &[("ed_1", &target)]);
+    let running = bench.run();
+    keep(&bench, 0..1).await;
+    until("one delivery", || bench.meters().delivered.get() == 1).await;
+    bench.queue.close().await;
+    for round in 1..=10i32 {
+        bench.delivery.recorder().offer(record(&bench, round));
+        let wanted = u64::try_from(round + 1).unwrap();
+        until("it is delivered", || {
+            bench.meters().delivered.get() == wanted
+        })
+        .await;
+    }
+    running.stop().await;
+    assert_eq!(
+        (bench.meters().kept.get(), bench.meters().unkept.get()),
+        (1, 10)
+    );
+}

@@ -1,0 +1,213 @@
+//! A backlog on its way to a destination that takes what it is sent.
+//!
+//! Several batches of the queue are leased together and sent one after the other, small ones joined as
+//! far as the target allows. Each is acknowledged before the next is sent, so that a crash repeats what
+//! was being sent and nothing else. At the first failure what was not sent is given back, and batches
+//! are leased one by one until one is taken again.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use culvert_base::{Fault, Timestamp};
+use culvert_store::Lease;
+
+use super::{Step, Worker, bytes_of, is_final};
+use crate::batch::{Batch, OpenBatch};
+use crate::event_log::Settlement;
+use crate::retry::FailureClass;
+use crate::subscription::Outlet;
+use crate::target::{Failure, Outcome, Verdict};
+
+/// Bytes that are leased together; a worker holds no more.
+const BYTES_MAX: u64 = 4 << 20;
+
+/// A leased batch.
+type Held = (Lease, Batch);
+
+impl Worker {
+    /// Whether the destination takes what it is sent, as far as is known.
+    pub(super) fn may_drain(&mut self, outlet: &Outlet) -> bool {
+        if self.one_by_one > 0 {
+            self.one_by_one -= 1;
+            return false;
+        }
+        self.has_moved && !outlet.ledger.is_failing() && self.condemned.is_empty()
+    }
+
+    /// Sends what was leased together. `None` if nothing is due.
+    pub(super) async fn drain(
+        &mut self,
+        outlet: &Outlet,
+        now: Timestamp,
+    ) -> Result<Option<Step>, Fault> {
+        let plane = self.plane.clone();
+        let settings = &plane.settings;
+        let began = tokio::time::Instant::now();
+        let (node, lease_for) = (&settings.node, settings.lease);
+        let leases = plane
+            .log
+            .lease_several(&self.destination, node, lease_for, now, BYTES_MAX)
+            .await?;
+        if leases.is_empty() {
+            return Ok(None);
+        }
+        let mut waiting = VecDeque::with_capacity(leases.len());
+        for mut lease in leases {
+            // Settling needs the lease's numbers only.
+            let body = std::mem::take(&mut lease.body);
+            match Batch::read(self.destination.clone(), lease.class, body) {
+                Ok(batch) => waiting.push_back((lease, batch)),
+                Err(_) => self.bury(outlet, &lease, 0, &unreadable()).await?,
+            }
+        }
+        while let Some((held, joined)) = next(&mut waiting, outlet) {
+            let attempt = held.first().map_or(1, |(lease, _)| lease.attempt);
+            // What is sent now must be settled while the lease holds.
+            let is_late = began.elapsed() + settings.send_deadline >= settings.lease;
+            // One that is back from a long absence is not sent everything at once.
+            let paces_until = self.circuit.closed_until(plane.clock.now());
+            let next_at = match is_late || paces_until.is_some() {
+                true => Some(paces_until),
+                false if plane.may_send(attempt) => None,
+                false => Some(Some(now.plus(Duration::from_secs(1)))),
+            };
+            if let Some(next_at) = next_at {
+                let all = held.iter().chain(&waiting);
+                self.give_back(all, "it was not its turn").await?;
+                return Ok(Some(next_at.map_or(Step::Moved, |at| Step::Idle(Some(at)))));
+            }
+            let verdict = match (&joined, held.first()) {
+                (Some(joined), _) => self.send(outlet, joined, attempt).await,
+                (None, Some((_, only))) => self.send(outlet, only, attempt).await,
+                (None, None) => break,
+            };
+            if verdict == Verdict::Delivered {
+                self.succeeded(outlet, plane.clock.now());
+                self.acknowledge_all(outlet, &held).await?;
+                continue;
+            }
+            let why = "what was before it failed";
+            self.give_back(waiting.iter(), why).await?;
+            return self.failed(outlet, held, verdict).await.map(Some);
+        }
+        Ok(Some(Step::Moved))
+    }
+
+    /// Settles what was sent together and not taken as a whole.
+    async fn failed(
+        &mut self,
+        outlet: &Outlet,
+        held: Vec<Held>,
+        verdict: Verdict,
+    ) -> Result<Step, Fault> {
+        self.has_moved = false;
+        let failure = match verdict {
+            Verdict::Partial(outcomes) => return self.parts(outlet, held, outcomes).await,
+            Verdict::Failed(failure) => failure,
+            Verdict::Delivered => return Ok(Step::Moved),
+        };
+        let [(lease, batch), rest @ ..] = &held[..] else {
+            return Ok(Step::Moved);
+        };
+        if !rest.is_empty() && is_final(&failure) {
+            // Which of them is at fault shows when each goes alone.
+            outlet.ledger.failed(&failure, self.plane.clock.now());
+            self.one_by_one = u32::try_from(held.len()).unwrap_or(u32::MAX);
+            self.give_back(held.iter(), &failure.to_string()).await?;
+            return Ok(Step::Moved);
+        }
+        self.give_back(rest.iter(), &failure.to_string()).await?;
+        self.settle(outlet, lease, batch, Verdict::Failed(failure))
+            .await
+    }
+
+    /// Settles each batch by what became of its own events.
+    async fn parts(
+        &mut self,
+        outlet: &Outlet,
+        held: Vec<Held>,
+        outcomes: Vec<Outcome>,
+    ) -> Result<Step, Fault> {
+        let mut outcomes = outcomes.into_iter();
+        let (mut taken, mut untried, mut step) = (Vec::new(), Vec::new(), Step::Moved);
+        let mut rest = Vec::new();
+        for (lease, batch) in held {
+            let own: Vec<Outcome> = outcomes.by_ref().take(batch.len()).collect();
+            if own.iter().all(|outcome| *outcome == Outcome::Delivered) {
+                taken.push((lease, batch));
+            } else if own.iter().all(|outcome| *outcome == Outcome::NotTried) {
+                untried.push((lease, batch));
+            } else {
+                rest.push((lease, batch, own));
+            }
+        }
+        self.acknowledge_all(outlet, &taken).await?;
+        self.give_back(untried.iter(), "it was not its turn")
+            .await?;
+        for (lease, batch, own) in rest {
+            let settled = self.settle(outlet, &lease, &batch, Verdict::Partial(own));
+            if settled.await? == Step::Failed {
+                step = Step::Failed;
+            }
+        }
+        Ok(step)
+    }
+
+    async fn acknowledge_all(&self, outlet: &Outlet, held: &[Held]) -> Result<(), Fault> {
+        let leases: Vec<Lease> = held.iter().map(|(lease, _)| lease.clone()).collect();
+        if leases.is_empty() {
+            return Ok(());
+        }
+        let n_settled = self.plane.log.settle(&leases, Settlement::Ack).await?;
+        let n_lost = u64::try_from(leases.len()).unwrap_or(0) - n_settled;
+        self.plane.meters.leases_lost.add(n_lost);
+        // Of those that were lost their new holder keeps count.
+        if n_lost == 0 {
+            for (lease, batch) in held {
+                self.delivered(outlet, u64::from(lease.count), bytes_of(batch));
+            }
+        }
+        Ok(())
+    }
+
+    /// These were not sent, and are due at once.
+    async fn give_back<'a>(
+        &self,
+        held: impl Iterator<Item = &'a Held>,
+        why: &str,
+    ) -> Result<(), Fault> {
+        let leases: Vec<Lease> = held.map(|(lease, _)| lease.clone()).collect();
+        if leases.is_empty() {
+            return Ok(());
+        }
+        let how = Settlement::Retry {
+            at: self.plane.clock.now(),
+            why: why.to_owned(),
+        };
+        self.plane.log.settle(&leases, how).await.map(drop)
+    }
+}
+
+/// What is sent next: one batch, or as many from the front as make one together.
+fn next(waiting: &mut VecDeque<Held>, outlet: &Outlet) -> Option<(Vec<Held>, Option<Batch>)> {
+    let first = waiting.pop_front()?;
+    let mut held = vec![first];
+    let mut joined: Option<OpenBatch> = None;
+    while let Some((_, next)) = waiting.front() {
+        let open = joined.get_or_insert_with(|| held[0].1.reopened());
+        if !open.has_room_for_batch(next, outlet.limits) {
+            break;
+        }
+        open.join(&next.reopened());
+        held.extend(waiting.pop_front());
+    }
+    let class = held[0].0.class;
+    let joined = joined.filter(|_| held.len() > 1);
+    let joined = joined.map(|open| open.batch(outlet.id.clone(), class));
+    Some((held, joined))
+}
+
+fn unreadable() -> Failure {
+    let text = "the stored batch cannot be read";
+    Failure::new(FailureClass::Permanent, "unreadable", text)
+}
