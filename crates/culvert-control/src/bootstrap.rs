@@ -10,7 +10,9 @@ use culvert_base::{
 use culvert_events::EventId;
 use culvert_store::{Changes, CommitError, Document, Head, Key, OnDelete, Ref, Store, Told};
 
+use crate::PublicPorts;
 use crate::audit::{self, Verb};
+use crate::base::Base;
 use crate::resource::ResourceType;
 use crate::resource::api_key::{self, ApiKey};
 use crate::resource::ip_restriction::{self, IpRestriction, Place};
@@ -155,7 +157,11 @@ impl Founder<'_> {
 
     /// What is told of a write of nobody's.
     fn told(&self, ty: &ResourceType, verb: Verb, document: &Document) -> Result<Told, Fault> {
-        let view = ty.view_text(document, self.base)?;
+        let base = Base {
+            uri: self.base,
+            ports: PublicPorts::default(),
+        };
+        let view = ty.view_text(document, base)?;
         let at = self.clock.now();
         let event_id = EventId::new(at, self.entropy.bytes());
         let account = &document.head.account;

@@ -36,7 +36,7 @@ use crate::resource::tls_certificate::{self, TlsCertificate};
 use crate::restriction::Restrictions;
 use crate::seal::Seal;
 use crate::traffic_policy::Compiled;
-use crate::{Control, login, replay, stored};
+use crate::{Control, Settings, login, replay, stored};
 
 /// Where snapshots go: the edge, wherever it runs.
 pub trait EdgePort: std::fmt::Debug + Send + Sync {
@@ -183,7 +183,8 @@ impl Control {
     ) -> Result<(), Fault> {
         let platform = &self.settings.edge_domain;
         let policies = &mut seen.policies;
-        let ready = |document: Document| match ready(&document, platform, &self.seal, policies) {
+        let settings = &self.settings;
+        let ready = |document: Document| match ready(&document, settings, &self.seal, policies) {
             Ok(ready) => Some(ready),
             Err(fault) => {
                 error!(cause = %fault.chain(), "an endpoint is left out");
@@ -398,7 +399,7 @@ impl Control {
 
 fn ready(
     document: &Document,
-    platform: &HostName,
+    settings: &Settings,
     seal: &Seal,
     policies: &mut Compiled,
 ) -> Result<Ready, Fault> {
@@ -406,11 +407,13 @@ fn ready(
     let served = endpoint
         .served()
         .map(|served| (document.head.id.clone(), served.run.clone()));
-    let ready = endpoint.compile(seal, &document.head, policies)?;
+    let ready = endpoint.compile(settings.public_ports, seal, &document.head, policies)?;
     let policy = ready.policy.as_ref();
     let ends_tls =
         ready.scheme == Scheme::Https || policy.is_some_and(|policy| policy.terminates_tls());
-    let host = endpoint.certificate_host(platform).filter(|_| ends_tls);
+    let host = endpoint
+        .certificate_host(&settings.edge_domain)
+        .filter(|_| ends_tls);
     Ok(Ready {
         certificate_host: host.map(str::to_owned),
         endpoint: ready,

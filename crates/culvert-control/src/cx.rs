@@ -9,6 +9,7 @@ use culvert_base::{Clock, Entropy, Fault, IdMaker, Ksuid};
 use culvert_edge::login::Logins;
 use culvert_store::{Document, Head, PageQuery, Store};
 
+use crate::base::Base;
 use crate::page::LIMIT_MAX;
 use crate::seal::{Pepper, Seal};
 use crate::turns::Turns;
@@ -28,8 +29,8 @@ pub(crate) struct Cx<'a> {
     /// What log-ins share.
     pub(crate) logins: &'a Arc<Logins>,
     pub(crate) caller: &'a Caller,
-    /// Public base of `uri` fields, without a trailing slash.
-    pub(crate) base: &'a str,
+    /// The public base of views.
+    pub(crate) base: Base<'a>,
 }
 
 impl Cx<'_> {

@@ -8,6 +8,7 @@
 mod acl;
 mod audit;
 mod authority;
+mod base;
 pub mod bootstrap;
 pub mod caller;
 mod certificate;
@@ -58,13 +59,14 @@ use culvert_store::Store;
 use culvert_tunnel::nodes::Nodes;
 use culvert_tunnel::server::Bindings;
 
+pub use base::PublicPorts;
 pub use bootstrap::Founder;
 pub use caller::{Caller, OwnerKind, Role};
 pub use compile::EdgePort;
 pub use culvert_delivery::{Tail, TailSpec, Tailed};
 pub use culvert_edge::login::{LoginKeys, LoginSettings, Logins};
 pub use error::Error;
-pub use gate::AgentSettings;
+pub use gate::{AgentLimits, AgentSettings};
 pub use list::texts;
 pub use nodes::node_identity;
 pub use operation::{
@@ -79,6 +81,7 @@ pub use seal::{Pepper, Seal, login_key};
 mod tests;
 
 use authority::Authority;
+use base::Base;
 use caller::Standings;
 use cx::Cx;
 use gate::Agents;
@@ -90,6 +93,8 @@ use turns::Turns;
 pub struct Settings {
     /// Platform base domain; endpoints get names below it (`edge.domain`).
     pub edge_domain: HostName,
+    /// Ports that URLs of endpoints show.
+    pub public_ports: PublicPorts,
     /// Ports of TCP endpoints (`edge.tcp_ports`).
     pub tcp_ports: RangeInclusive<u16>,
     /// Whether upstreams may be at private addresses (`edge.allow_private_upstreams`).
@@ -251,7 +256,15 @@ impl Control {
             settings: &self.settings,
             logins: &self.logins,
             caller,
-            base,
+            base: self.base(base),
+        }
+    }
+
+    /// What views need, with the public base of `uri` fields.
+    fn base<'a>(&self, uri: &'a str) -> Base<'a> {
+        Base {
+            uri,
+            ports: self.settings.public_ports,
         }
     }
 }

@@ -1,14 +1,15 @@
-//! Replays: the retained audit events of an account, sent to a destination once more.
+//! Replays: the retained events of an account, sent to a destination once more.
 //!
 //! A replay is a document beside its destination, one for each, the latest. Here it is decided which
 //! events it is of; the delivery plane sends them, and its cursor tells how far it is. It changes no
 //! object and is told to nobody.
 
 use culvert_base::{Code, Fault, Refusal, Timestamp, id};
-use culvert_delivery::Replay;
+use culvert_delivery::{Replay, TrafficRange};
 use culvert_events::{Family, kinds};
 use culvert_store::{
-    Bound, Changes, CommitError, Document, Head, Key, OnDelete, Range, RangeError, Ref, Told,
+    AuditLog, Bound, Changes, CommitError, Document, Head, Key, OnDelete, Range, RangeError, Ref,
+    Told,
 };
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
@@ -48,9 +49,22 @@ struct Stored {
     until_ns: Option<i64>,
     /// The destination's subscriptions, with what each wants of the types.
     subscriptions: Vec<(String, Vec<String>)>,
+    /// What it came to in the log of traffic.
+    #[serde(default)]
+    traffic: Option<Traffic>,
 }
 
-/// Which audit events a destination shall receive again.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct Traffic {
+    first: i64,
+    last: i64,
+    from_event: Option<String>,
+    to_event: Option<String>,
+    since_ns: Option<i64>,
+    until_ns: Option<i64>,
+}
+
+/// Which events a destination shall receive again.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(rename = "EventReplayCreate", extend("required" = ["from"]), transform = input::create_schema)]
@@ -59,7 +73,8 @@ struct Input {
     from: String,
     /// The last event: a time (RFC 3339) or an event's id. The last there is when empty.
     to: String,
-    /// Kinds of audit events. Those that the destination's subscriptions want when empty.
+    /// Kinds of events, of traffic only where the server keeps them. Those that the destination's
+    /// subscriptions want when empty.
     event_types: Vec<String>,
 }
 
@@ -89,7 +104,7 @@ pub(crate) const OPERATIONS: [Extra; 2] = [
         name: "replay",
         method: Method::Post,
         suffix: "/replay",
-        doc: "Sends retained audit events to an event destination again. Only admins may; traffic events are not retained.",
+        doc: "Sends retained events to an event destination again: audit events, and traffic events where the server keeps them. Only admins may.",
         body: Some(BodySpec {
             schema: SchemaGenerator::subschema_for::<Input>,
             required: true,
@@ -127,10 +142,10 @@ fn run_create(control: &Control, call: Call) -> Running<'_> {
                 .ok_or_else(Refusal::not_found)?
                 .head;
             permit(cx.caller)?;
-            let wanted = decide(&cx, &destination, &input).await?;
+            let wanted = decide(control, &cx, &destination, &input).await?;
             let before = latest(&cx, &destination.id).await?;
             if let Some((document, running)) = &before
-                && !is_done(control, &document.head.id, &running.range()).await?
+                && progress(control, &document.head.id, running).await? < 100
             {
                 // The same request again is the same replay.
                 if running.asks_like(&wanted) {
@@ -190,6 +205,7 @@ pub(crate) fn compile(document: &Document) -> Result<Replay, Fault> {
         id: document.head.id.clone(),
         account: document.head.account.clone(),
         range: replay.range(),
+        traffic: replay.traffic.as_ref().map(Traffic::range),
         destination: replay.destination_id,
         kinds: replay.event_types,
         subscriptions: replay.subscriptions,
@@ -223,7 +239,12 @@ fn permit(caller: &Caller) -> Result<(), Refusal> {
 }
 
 /// Reads what is asked for and finds it in the log.
-async fn decide(cx: &Cx<'_>, destination: &Head, input: &Input) -> Result<Stored, Error> {
+async fn decide(
+    control: &Control,
+    cx: &Cx<'_>,
+    destination: &Head,
+    input: &Input,
+) -> Result<Stored, Error> {
     const MISSING: Code = Code::new(215);
     if input.from.is_empty() {
         return Err(Refusal::new(
@@ -247,17 +268,18 @@ async fn decide(cx: &Cx<'_>, destination: &Head, input: &Input) -> Result<Stored
     for document in cx.referring(ty.kind, destination).await? {
         let subscription: EventSubscription = stored::read(&document)?;
         let kinds = subscription.sources.into_iter().map(|source| source.kind);
-        let kinds: Vec<String> = kinds.filter(|kind| audit::is_kind(kind)).collect();
-        subscriptions.push((document.head.id, kinds));
+        let keeps_traffic = control.delivery.keeps_traffic();
+        let is_kept = |kind: &String| audit::is_kind(kind) || (keeps_traffic && is_traffic(kind));
+        subscriptions.push((document.head.id, kinds.filter(is_kept).collect::<Vec<_>>()));
     }
-    let mut event_types = check_kinds(&input.event_types)?;
+    let mut event_types = check_kinds(control, &input.event_types)?;
     if event_types.is_empty() {
         let wanted = subscriptions.iter().flat_map(|(_, kinds)| kinds).cloned();
         event_types = wanted.collect();
         if event_types.is_empty() {
             return Err(Refusal::new(
                 WRONG,
-                "No subscription to this destination wants audit events; name them in `event_types`.",
+                "No subscription to this destination wants events that are kept; name them in `event_types`.",
             )
             .into());
         }
@@ -265,32 +287,32 @@ async fn decide(cx: &Cx<'_>, destination: &Head, input: &Input) -> Result<Stored
     event_types.sort();
     event_types.dedup();
     for (_, kinds) in &mut subscriptions {
-        kinds.retain(|kind| event_types.contains(kind));
+        kinds.retain(|kind| event_types.contains(kind) && audit::is_kind(kind));
     }
     subscriptions.retain(|(_, kinds)| !kinds.is_empty());
 
-    let log = cx.store.audit_log();
-    let account = Some(cx.caller.account.as_str());
-    let range =
-        log.range(Some(&from), to.as_ref(), account)
-            .await
-            .map_err(|error| match error {
-                RangeError::Unknown(id) => Error::from(Refusal::new(
-                    WRONG,
-                    format!(
-                        "The audit log has no event `{id}`; it may be older than what is kept."
-                    ),
-                )),
-                RangeError::Fault(fault) => fault.into(),
-            })?;
-    let is_backward = match (&from, &to) {
-        (Bound::At(from), Some(Bound::At(to))) => to < from,
-        (Bound::Event(_), Some(Bound::Event(_))) => range.last < range.first,
-        _ => false,
+    let logs = Logs {
+        control,
+        audit: cx.store.audit_log(),
+        account: &cx.caller.account,
     };
-    if is_backward {
+    let from = logs.find(from).await?;
+    let to = match to {
+        Some(to) => Some(logs.find(to).await?),
+        None => None,
+    };
+    if to.as_ref().is_some_and(|to| to.is_before(&from)) {
         return Err(Refusal::new(WRONG, "`to` is before `from`.").into());
     }
+    let wants_audit = event_types.iter().any(|kind| audit::is_kind(kind));
+    let range = match wants_audit {
+        true => logs.audit_range(&from, to.as_ref()).await?,
+        false => NOTHING,
+    };
+    let traffic = match event_types.iter().any(|kind| is_traffic(kind)) {
+        true => Some(logs.traffic_range(&from, to.as_ref()).await?),
+        false => None,
+    };
     Ok(Stored {
         format: Format,
         destination_id: destination.id.clone(),
@@ -302,7 +324,145 @@ async fn decide(cx: &Cx<'_>, destination: &Head, input: &Input) -> Result<Stored
         since_ns: range.since.map(Timestamp::unix_nanos),
         until_ns: range.until.map(Timestamp::unix_nanos),
         subscriptions,
+        traffic: traffic.map(Traffic::of),
     })
+}
+
+/// A range without events.
+const NOTHING: Range = Range {
+    first: 1,
+    last: 0,
+    since: None,
+    until: None,
+};
+
+/// Where retained events are.
+struct Logs<'a> {
+    control: &'a Control,
+    audit: AuditLog,
+    account: &'a str,
+}
+
+/// One end of what is asked for.
+struct End {
+    bound: Bound,
+    at: Timestamp,
+    /// The position of an audit event.
+    seq: Option<i64>,
+    /// Whether it is an event of traffic.
+    is_traffic: bool,
+}
+
+impl End {
+    fn is_before(&self, other: &Self) -> bool {
+        match (self.seq, other.seq) {
+            (Some(seq), Some(other)) => seq < other,
+            _ => self.at < other.at,
+        }
+    }
+
+    /// What it is in a log that has events of traffic, or only others: an event of the other is its
+    /// moment.
+    fn within(&self, is_traffic: bool) -> Bound {
+        match &self.bound {
+            Bound::Event(_) if self.is_traffic != is_traffic => Bound::At(self.at),
+            bound => bound.clone(),
+        }
+    }
+}
+
+impl Logs<'_> {
+    async fn find(&self, bound: Bound) -> Result<End, Error> {
+        let id = match &bound {
+            Bound::At(at) => {
+                return Ok(End {
+                    at: *at,
+                    seq: None,
+                    is_traffic: false,
+                    bound,
+                });
+            }
+            Bound::Event(id) => id,
+        };
+        match self
+            .audit
+            .range(Some(&bound), None, Some(self.account))
+            .await
+        {
+            Ok(range) => {
+                let rows = self.audit.rows(range.first - 1, range.first, 1).await?;
+                let at = rows.first().map_or(0, |row| row.happened_at);
+                Ok(End {
+                    at: Timestamp::from_unix_nanos(at),
+                    seq: Some(range.first),
+                    is_traffic: false,
+                    bound,
+                })
+            }
+            Err(RangeError::Unknown(_)) => {
+                let found = self.control.delivery.find_traffic(id, self.account).await?;
+                let at = found.ok_or_else(|| unknown(id))?;
+                Ok(End {
+                    at,
+                    seq: None,
+                    is_traffic: true,
+                    bound,
+                })
+            }
+            Err(RangeError::Fault(fault)) => Err(fault.into()),
+        }
+    }
+
+    async fn audit_range(&self, from: &End, to: Option<&End>) -> Result<Range, Error> {
+        let (from, to) = (from.within(false), to.map(|to| to.within(false)));
+        let range = self
+            .audit
+            .range(Some(&from), to.as_ref(), Some(self.account));
+        range.await.map_err(|error| match error {
+            RangeError::Unknown(id) => unknown(&id).into(),
+            RangeError::Fault(fault) => fault.into(),
+        })
+    }
+
+    async fn traffic_range(&self, from: &End, to: Option<&End>) -> Result<TrafficRange, Error> {
+        let (from, to) = (from.within(true), to.map(|to| to.within(true)));
+        let delivery = &self.control.delivery;
+        let range = delivery.traffic_range(&from, to.as_ref(), self.account);
+        // It went since it was found.
+        let gone = || Refusal::new(WRONG, "An end of the range is no longer kept.");
+        Ok(range.await?.ok_or_else(gone)?)
+    }
+}
+
+fn unknown(id: &str) -> Refusal {
+    Refusal::new(
+        WRONG,
+        format!("There is no retained event `{id}`; it may be older than what is kept."),
+    )
+}
+
+impl Traffic {
+    fn of(range: TrafficRange) -> Self {
+        Self {
+            first: range.first,
+            last: range.last,
+            from_event: range.from_event,
+            to_event: range.to_event,
+            since_ns: range.since.map(Timestamp::unix_nanos),
+            until_ns: range.until.map(Timestamp::unix_nanos),
+        }
+    }
+
+    fn range(&self) -> TrafficRange {
+        TrafficRange {
+            first: self.first,
+            last: self.last,
+            from_event: self.from_event.clone(),
+            to_event: self.to_event.clone(),
+            since: self.since_ns.map(Timestamp::from_unix_nanos),
+            until: self.until_ns.map(Timestamp::from_unix_nanos),
+        }
+    }
 }
 
 fn bound(field: &str, text: &str) -> Result<Bound, Refusal> {
@@ -318,20 +478,23 @@ fn bound(field: &str, text: &str) -> Result<Bound, Refusal> {
     })
 }
 
-fn check_kinds(given: &[String]) -> Result<Vec<String>, Refusal> {
+fn is_traffic(name: &str) -> bool {
+    kinds::find(name).is_some_and(|kind| kind.family == Family::Traffic)
+}
+
+fn check_kinds(control: &Control, given: &[String]) -> Result<Vec<String>, Refusal> {
     const UNKNOWN: Code = Code::new(238);
-    let is_traffic = |name: &str| {
-        let mut kinds = kinds::ALL.iter();
-        kinds.any(|kind| kind.family == Family::Traffic && kind.name == name)
-    };
     for name in given {
         if is_traffic(name) {
-            return Err(Refusal::new(
-                WRONG,
-                format!("Traffic events such as `{name}` are not retained and cannot be replayed."),
-            ));
-        }
-        if !audit::is_kind(name) {
+            if !control.delivery.keeps_traffic() {
+                return Err(Refusal::new(
+                    WRONG,
+                    format!(
+                        "This server keeps no traffic events such as `{name}` (`events.traffic_retention`)."
+                    ),
+                ));
+            }
+        } else if !audit::is_kind(name) {
             let name: String = name.chars().take(64).collect();
             return Err(Refusal::new(
                 UNKNOWN,
@@ -376,8 +539,26 @@ fn silent() -> Told {
     }
 }
 
-async fn is_done(control: &Control, id: &str, range: &Range) -> Result<bool, Fault> {
-    Ok(control.delivery.replayed(id, range).await? >= range.last)
+/// How much of a replay's events is in line, in percent; less than 100 until all are.
+async fn progress(control: &Control, id: &str, replay: &Stored) -> Result<u8, Fault> {
+    let delivery = &control.delivery;
+    let range = replay.range();
+    let position = delivery.replayed(id, &range).await?;
+    let mut ways = vec![(range.first, position, range.last)];
+    if let Some(range) = replay.traffic.as_ref().map(Traffic::range) {
+        let position = delivery.replayed_traffic(id, &range).await?;
+        ways.push((range.first, position, range.last));
+    }
+    if ways.iter().all(|(_, position, last)| position >= last) {
+        return Ok(100);
+    }
+    let (mut done, mut all) = (0, 0);
+    for (first, position, last) in ways {
+        let before = first.saturating_sub(1);
+        done += i128::from(position.min(last).saturating_sub(before).max(0));
+        all += i128::from(last.saturating_sub(before).max(0));
+    }
+    Ok(u8::try_from((done * 100 / all.max(1)).clamp(0, 99)).unwrap_or(99))
 }
 
 async fn shown(
@@ -386,18 +567,10 @@ async fn shown(
     document: &Document,
     replay: &Stored,
 ) -> Result<String, Fault> {
-    let range = replay.range();
-    let position = control.delivery.replayed(&document.head.id, &range).await?;
-    let done = position.saturating_sub(range.first.saturating_sub(1));
-    let all = range.last.saturating_sub(range.first.saturating_sub(1));
-    let is_done = position >= range.last;
-    // Less than 100 until the very end.
-    let percent = match is_done {
-        true => 100,
-        false => (i128::from(done) * 100 / i128::from(all.max(1))).clamp(0, 99),
-    };
+    let percent = progress(control, &document.head.id, replay).await?;
+    let base = control.base(&call.base);
     let destination = Uri {
-        base: &call.base,
+        base,
         collection: event_destination::TYPE.collection,
         id: &replay.destination_id,
     };
@@ -406,14 +579,14 @@ async fn shown(
         uri: format!("{destination}/replay"),
         created_at: document.head.created_at,
         destination: Reference::to(
-            &call.base,
+            base,
             event_destination::TYPE.collection,
             &replay.destination_id,
         ),
         from: &replay.from,
         to: replay.to.as_deref(),
         event_types: &replay.event_types,
-        state: if is_done { "done" } else { "running" },
-        percent: u8::try_from(percent).unwrap_or(100),
+        state: if percent == 100 { "done" } else { "running" },
+        percent,
     })
 }

@@ -415,6 +415,7 @@ async fn control(folder: &Path) -> (Arc<Control>, String, Arc<Delivery>, Store) 
         pepper: Pepper::new(&master),
         settings: culvert_control::Settings {
             edge_domain: HostName::parse("culvert.localhost").unwrap(),
+            public_ports: Default::default(),
             tcp_ports: 20_000..=20_099,
             allow_private_upstreams: true,
             allow_public_calls: false,

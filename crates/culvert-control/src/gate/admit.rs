@@ -2,15 +2,16 @@
 //! it had a session before (contract: agent protocol 5.1, 5.7).
 
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 use culvert_base::net::plain_address;
 use culvert_base::{Code, Fault, Refusal, Timestamp, id};
 use culvert_store::{Changes, CommitError, Document, Head, Told};
-use culvert_tunnel::server::{Former, Grant, Hello, Proof};
+use culvert_tunnel::server::{EndReason, Former, Grant, Hello, Proof};
 use serde::Deserialize;
 use tracing::info;
 
-use super::{Agents, Live, told};
+use super::{Agents, GRACE, Live, told};
 use crate::acl::Acl;
 use crate::cx::Cx;
 use crate::resource::tunnel_session::{self, TunnelSession};
@@ -20,11 +21,6 @@ use crate::stored::{self, Format};
 use crate::tenant::Account;
 use crate::token::{self, Shape};
 use crate::{Caller, Control, Error};
-
-/// Sessions at once.
-const PER_CREDENTIAL_MAX: usize = 100;
-const PER_ACCOUNT_MAX: usize = 1_000;
-const PER_PROCESS_MAX: usize = 10_000;
 
 /// Bytes that are kept of what an agent says of itself.
 const USER_AGENT_BYTES_MAX: usize = 1024;
@@ -63,18 +59,24 @@ impl Control {
         let session = described(agents, &caller, &hello, expires_at);
         // One that comes back at the same moment as it is ended waits for that.
         let _turn = cx.turns.of(&session_id).await;
-        if let Err(refusal) = self.may_begin(&cx, agents, &session_id, &hello).await? {
-            let head = head(&session_id, &caller, started_at);
-            self.tell_of_refusal(&cx, &head, &session, &refusal).await?;
-            return Err(refusal.into());
+        let begun = match self.begin(&cx, agents, &session_id, &hello).await? {
+            Ok(begun) => begun,
+            Err(refusal) => {
+                let head = head(&session_id, &caller, started_at);
+                self.tell_of_refusal(&cx, &head, &session, &refusal).await?;
+                return Err(refusal.into());
+            }
+        };
+        if begun.is_new {
+            self.write_session(&cx, &session_id, started_at, session)
+                .await?;
         }
-        self.record(&cx, agents, &session_id, started_at, session)
-            .await?;
         let account = self.store.get(Account::KIND, &caller.account).await?;
         let account_name = match account {
             Some(document) => stored::read::<Account>(&document)?.name,
             None => String::new(),
         };
+        begun.done();
         Ok(Grant {
             cookie: self.cookie(&caller, &session_id, started_at),
             session_id,
@@ -165,14 +167,14 @@ impl Control {
         Err(Refusal::of(UNKNOWN).into())
     }
 
-    /// Whether a known agent may begin a session, or go on with one: codes 100, 108, 115 and 122.
-    async fn may_begin(
+    /// Lets a known agent begin a session, or go on with one, if it may: codes 100, 108, 115 and 122.
+    async fn begin<'a>(
         &self,
         cx: &Cx<'_>,
-        agents: &Agents,
-        session_id: &str,
+        agents: &'a Agents,
+        session_id: &'a str,
         hello: &Hello,
-    ) -> Result<Result<(), Refusal>, Error> {
+    ) -> Result<Result<Begun<'a>, Refusal>, Error> {
         const METADATA: Code = Code::new(100);
         const TOO_MANY: Code = Code::new(108);
         const ANOTHERS: Code = Code::new(122);
@@ -188,9 +190,17 @@ impl Control {
         {
             return Ok(Err(Refusal::of(ANOTHERS)));
         }
-        let sessions = agents.lock();
-        if sessions.contains_key(session_id) {
-            return Ok(Ok(()));
+        let begun = |is_new| Begun {
+            agents,
+            session_id,
+            is_new,
+            is_done: false,
+        };
+        let mut sessions = agents.lock();
+        if let Some(known) = sessions.get_mut(session_id) {
+            known.leaving = None;
+            known.asked = None;
+            return Ok(Ok(begun(false)));
         }
         let of_account = sessions
             .values()
@@ -198,14 +208,24 @@ impl Control {
         let of_credential = of_account
             .clone()
             .filter(|live| live.credential_id == cx.caller.key_id);
-        let is_full = sessions.len() >= PER_PROCESS_MAX
-            || of_account.count() >= PER_ACCOUNT_MAX
-            || of_credential.count() >= PER_CREDENTIAL_MAX;
-        Ok(if is_full {
-            Err(Refusal::of(TOO_MANY))
-        } else {
-            Ok(())
-        })
+        let limits = &agents.settings.limits;
+        let is_full = sessions.len() >= limits.sessions
+            || of_account.count() >= limits.sessions_per_account
+            || of_credential.count() >= limits.sessions_per_credential;
+        if is_full {
+            return Ok(Err(Refusal::of(TOO_MANY)));
+        }
+        // Before it is written: who looks for deleted credentials must find it.
+        let live = Live {
+            account: cx.caller.account.clone(),
+            credential_id: cx.caller.key_id.clone(),
+            endpoints: BTreeSet::new(),
+            leaving: None,
+            cut: None,
+            asked: None,
+        };
+        sessions.insert(session_id.to_owned(), live);
+        Ok(Ok(begun(true)))
     }
 
     async fn tell_of_refusal(
@@ -225,48 +245,7 @@ impl Control {
         }
     }
 
-    /// Puts a session on record. One that is there already goes on, in this run.
-    async fn record(
-        &self,
-        cx: &Cx<'_>,
-        agents: &Agents,
-        id: &str,
-        started_at: Timestamp,
-        session: TunnelSession,
-    ) -> Result<(), Error> {
-        let live = || Live {
-            account: cx.caller.account.clone(),
-            credential_id: cx.caller.key_id.clone(),
-            endpoints: BTreeSet::new(),
-            leaving: None,
-            cut: None,
-            asked: None,
-        };
-        let is_known = {
-            let mut sessions = agents.lock();
-            match sessions.get_mut(id) {
-                Some(known) => {
-                    known.leaving = None;
-                    known.asked = None;
-                    true
-                }
-                None => {
-                    // Before it is written: who looks for deleted credentials must find it.
-                    sessions.insert(id.to_owned(), live());
-                    false
-                }
-            }
-        };
-        if is_known {
-            return Ok(());
-        }
-        let recorded = self.write_session(cx, id, started_at, session).await;
-        if recorded.is_err() {
-            agents.lock().remove(id);
-        }
-        recorded
-    }
-
+    /// Puts a session on record, in this run.
     async fn write_session(
         &self,
         cx: &Cx<'_>,
@@ -332,6 +311,32 @@ impl Control {
             started_at.unix_seconds(),
             self.pepper.digest(&text)
         )
+    }
+}
+
+/// A session that is being let in. If nothing comes of it, for whatever reason, it ends.
+struct Begun<'a> {
+    agents: &'a Agents,
+    session_id: &'a str,
+    is_new: bool,
+    is_done: bool,
+}
+
+impl Begun<'_> {
+    fn done(mut self) {
+        self.is_done = true;
+    }
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        if !self.is_done {
+            let reason = EndReason::Lost("the server could not let it in".into());
+            // One that was there before may try again.
+            let grace = if self.is_new { Duration::ZERO } else { GRACE };
+            let at = Instant::now() + grace;
+            self.agents.leave(self.session_id, at, reason);
+        }
     }
 }
 

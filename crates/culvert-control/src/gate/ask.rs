@@ -2,14 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use culvert_base::{Code, Refusal};
+use culvert_base::{BoxFuture, Code, Refusal};
+use culvert_tunnel::nodes::{Errand, Errands};
 use culvert_tunnel::server::{Command, CommandError};
 use culvert_tunnel::wire::UpdateRequest;
 
-use super::{Agents, STOP_TIME};
-use crate::resource::tunnel_session::TunnelSession;
-use crate::{Control, Error};
+use super::{Agents, STOP_TIME, answered, runs};
+use crate::resource::tunnel_session::{self, TunnelSession};
+use crate::{Control, Error, stored};
 
+const AWAY: Code = Code::new(810);
 /// Why a session ended whose credential is gone.
 pub(crate) const CREDENTIAL_DELETED: &str = "credential deleted";
 /// Why a session ended that a caller stopped.
@@ -44,6 +46,20 @@ impl Request {
         }
     }
 
+    /// As it is in the paths of the API and between nodes.
+    const ALL: [(&'static str, Self); 3] = [
+        ("restart", Self::Restart),
+        ("stop", Self::Stop),
+        ("update", Self::Update),
+    ];
+
+    fn name(self) -> &'static str {
+        Self::ALL
+            .iter()
+            .find(|(_, other)| *other == self)
+            .map_or("", |(name, _)| name)
+    }
+
     fn command(self) -> Command {
         match self {
             Self::Restart => Command::Restart,
@@ -61,17 +77,43 @@ impl Control {
         session: &TunnelSession,
         request: Request,
     ) -> Result<(), Error> {
-        const AWAY: Code = Code::new(810);
-        const SSH_UPDATE: Code = Code::new(1121);
-        const SSH_RESTART: Code = Code::new(1122);
-        let Some(agents) = self
-            .agents
-            .as_ref()
-            .filter(|agents| agents.run == session.run)
-        else {
-            let why = "The agent is connected to another node; ask there.";
+        match &self.agents {
+            Some(agents) if agents.run == session.run => {
+                self.ask_here(agents, id, session, request).await
+            }
+            _ => self.ask_elsewhere(id, session, request).await,
+        }
+    }
+
+    /// The same of an agent that is connected to another node.
+    async fn ask_elsewhere(
+        &self,
+        id: &str,
+        session: &TunnelSession,
+        request: Request,
+    ) -> Result<(), Error> {
+        let run = self.store.get(runs::KIND, &session.run).await?;
+        let address = run.as_ref().map(runs::address).transpose()?.flatten();
+        let (Some(address), Some(nodes)) = (address, &self.nodes) else {
+            let why = "The agent is connected to another node, which others cannot reach.";
             return Err(Refusal::new(AWAY, why).into());
         };
+        let errand = Errand {
+            session_id: id.to_owned(),
+            request: request.name().to_owned(),
+        };
+        Ok(nodes.ask(&address, &errand).await?)
+    }
+
+    async fn ask_here(
+        &self,
+        agents: &Agents,
+        id: &str,
+        session: &TunnelSession,
+        request: Request,
+    ) -> Result<(), Error> {
+        const SSH_UPDATE: Code = Code::new(1121);
+        const SSH_RESTART: Code = Code::new(1122);
         if session.transport == "ssh" {
             return match request {
                 Request::Update => Err(Refusal::of(SSH_UPDATE).into()),
@@ -104,6 +146,31 @@ impl Control {
             agents.woken.notify_one();
         }
         Ok(())
+    }
+}
+
+impl Errands for Control {
+    fn run(&self, errand: Errand) -> BoxFuture<'_, Result<(), Refusal>> {
+        Box::pin(async move { answered(self.run_errand(&errand).await) })
+    }
+}
+
+impl Control {
+    /// Who may ask was decided by the node that does.
+    async fn run_errand(&self, errand: &Errand) -> Result<(), Error> {
+        let id = &errand.session_id;
+        let document = self.store.get(tunnel_session::TYPE.kind, id).await?;
+        let session: Option<TunnelSession> = document.as_ref().map(stored::read).transpose()?;
+        let known = Request::ALL
+            .iter()
+            .find(|(name, _)| *name == errand.request);
+        match (&self.agents, session, known) {
+            (Some(agents), Some(session), Some((_, request))) if agents.run == session.run => {
+                self.ask_here(agents, id, &session, *request).await
+            }
+            // It has gone, or moved on.
+            _ => Err(Refusal::of(AWAY).into()),
+        }
     }
 }
 

@@ -18,8 +18,6 @@ use crate::service::{RUNS_MAX, overtaken};
 use crate::stored::{self, Format};
 use crate::{Caller, Control, Error};
 
-/// Endpoints of agents of one account.
-const PER_ACCOUNT_MAX: usize = 10_000;
 /// Bytes that are kept of what an agent says of its service.
 const FORWARDS_TO_BYTES_MAX: usize = 2048;
 const NAME_BYTES_MAX: usize = 255;
@@ -46,7 +44,8 @@ impl Control {
         let text = options::policy(want)?;
         let had = self.had_before(&cx, want)?;
         // Before the turn of the session: an endpoint that somebody left behind is his.
-        if agents.endpoints_of(&session.caller.account) >= PER_ACCOUNT_MAX {
+        let most = agents.settings.limits.endpoints_per_account;
+        if agents.endpoints_of(&session.caller.account) >= most {
             return Err(Refusal::of(TOO_MANY).into());
         }
         let _turn = cx.turns.of(session_id).await;
@@ -76,7 +75,7 @@ impl Control {
                     let token = self.token_of(&cx, &id, &url);
                     return Ok(Binding {
                         id,
-                        url,
+                        url: cx.settings.public_ports.shown(&url).into_owned(),
                         name,
                         token,
                     });

@@ -67,6 +67,21 @@ pub struct AgentSettings {
     pub is_alone: bool,
     /// `host:port` at which other nodes reach these agents; empty if they cannot.
     pub address: String,
+    /// How many of them there may be.
+    pub limits: AgentLimits,
+}
+
+/// How many agents there may be in this process at once (`limits.*`).
+#[derive(Clone, Copy, Debug)]
+pub struct AgentLimits {
+    /// Sessions in all.
+    pub sessions: usize,
+    /// Sessions of one account.
+    pub sessions_per_account: usize,
+    /// Sessions of one credential.
+    pub sessions_per_credential: usize,
+    /// Endpoints that sessions of one account serve.
+    pub endpoints_per_account: usize,
 }
 
 /// The agents of this process.

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Draft, Links, Resource, ResourceType, Uri, reserved_domain};
 use crate::Error;
+use crate::base::Base;
 use crate::cx::Cx;
 use crate::input;
 use crate::listfilter::{self, Field, Shape, field};
@@ -152,7 +153,7 @@ impl Resource for AgentIngress {
         Ok(Draft::of(self))
     }
 
-    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
         View {
             id: &head.id,
             uri: Uri {

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Draft, Links, Resource, ResourceType, Reveal, Uri};
+use crate::base::Base;
 use crate::cx::Cx;
 use crate::input;
 use crate::listfilter::{self, Field, Shape, field};
@@ -131,7 +132,7 @@ impl Resource for ApiKey {
         Ok(Draft::of(self))
     }
 
-    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
         View {
             id: &head.id,
             uri: Uri {

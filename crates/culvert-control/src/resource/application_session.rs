@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Draft, Life, Links, Never, Reference, Resource, ResourceType, Uri, application_user, endpoint,
 };
+use crate::base::Base;
 use crate::cx::Cx;
 use crate::listfilter::Field;
 use crate::login::{self, End};
@@ -147,7 +148,7 @@ impl Resource for ApplicationSession {
         Ok(login::ending(cx.store, &head.account, user, end, cx.clock.now()).await?)
     }
 
-    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
         let to = |collection| move |id: &'a String| Reference::to(base, collection, id);
         View {
             id: &head.id,

@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Draft, Life, Links, Never, Resource, ResourceType, Uri, application_session};
+use crate::base::Base;
 use crate::cx::Cx;
 use crate::listfilter::Field;
 use crate::login::{self, End};
@@ -144,7 +145,7 @@ impl Resource for ApplicationUser {
         }
     }
 
-    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
         View {
             id: &head.id,
             uri: Uri {

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Draft, Links, Resource, ResourceType, Uri, api_key, ssh_public_key, tunnel_credential,
 };
+use crate::base::Base;
 use crate::cx::Cx;
 use crate::input;
 use crate::listfilter::Field;
@@ -165,7 +166,7 @@ impl Resource for BotUser {
         }
     }
 
-    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
         View {
             id: &head.id,
             uri: Uri {

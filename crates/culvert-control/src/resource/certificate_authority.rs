@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Draft, Resource, ResourceType, Uri};
 use crate::Error;
+use crate::base::Base;
 use crate::certificate::{self, CERTIFICATE, Summary};
 use crate::cx::Cx;
 use crate::input;
@@ -135,7 +136,7 @@ impl Resource for CertificateAuthority {
         Ok(Draft::of(self))
     }
 
-    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
         View {
             id: &head.id,
             uri: Uri {

@@ -8,6 +8,8 @@
 
 pub(crate) mod agent;
 
+use std::borrow::Cow;
+
 use culvert_base::net::HostName;
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp};
 use culvert_edge::{Scheme, Upstream};
@@ -19,6 +21,7 @@ use super::{
     Draft, Links, Reference, Resource, ResourceType, Uri, reserved_addr, reserved_domain, tunnel,
     tunnel_session,
 };
+use crate::base::{Base, PublicPorts};
 use crate::claim::{self, Want};
 use crate::cx::Cx;
 use crate::input;
@@ -183,7 +186,8 @@ pub(crate) struct View<'a> {
     description: &'a str,
     metadata: &'a str,
     url: &'a str,
-    public_url: &'a str,
+    /// `url` with the port that the world connects to.
+    public_url: Cow<'a, str>,
     #[serde(rename = "type")]
     kind: &'static str,
     proto: &'static str,
@@ -405,7 +409,7 @@ impl Resource for Endpoint {
         }
     }
 
-    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
         let scheme = self.address.scheme.name();
         let served = self.served.as_ref();
         let upstream = self.upstream.as_ref();
@@ -421,7 +425,7 @@ impl Resource for Endpoint {
             description: &self.description,
             metadata: &self.metadata,
             url: &self.address.url,
-            public_url: &self.address.url,
+            public_url: base.ports.shown(&self.address.url),
             kind: if served.is_some() {
                 "ephemeral"
             } else {
@@ -468,6 +472,7 @@ impl Endpoint {
     /// What the edge runs.
     pub(crate) fn compile(
         &self,
+        ports: PublicPorts,
         seal: &Seal,
         head: &Head,
         policies: &mut Compiled,
@@ -497,7 +502,13 @@ impl Endpoint {
             scheme,
             is_internal: self.binding == Binding::Internal,
             host: HostName::parse(&self.address.host).map_err(|error| unusable(&error))?,
-            port: self.address.port,
+            port: match self.binding {
+                Binding::Internal => self.address.port,
+                Binding::Public => {
+                    let port = self.address.scheme.public_port(ports);
+                    port.unwrap_or(self.address.port)
+                }
+            },
             upstream,
             policy,
         })
@@ -574,7 +585,16 @@ impl AddressScheme {
         }
     }
 
-    /// The one public port, where there is one.
+    /// The port at which the world finds it, where it is the same for all.
+    const fn public_port(self, ports: PublicPorts) -> Option<u16> {
+        match self {
+            Self::Http => Some(ports.http),
+            Self::Https | Self::Tls => Some(ports.https),
+            Self::Tcp => None,
+        }
+    }
+
+    /// The one port that public ones have, where there is one.
     const fn port(self) -> Option<u16> {
         match self {
             Self::Http => Some(80),
@@ -683,10 +703,15 @@ impl Wanted {
         }
         let (scheme, settings) = (self.scheme, cx.settings);
         let name = scheme.name();
-        let Some(public_port) = scheme.port() else {
+        let Some(usual) = scheme.port() else {
             return self.settle_tcp(cx).await;
         };
-        if self.port.is_some_and(|port| port != public_port) {
+        // A URL that was shown with another port is taken back; it names the same place.
+        let shown = scheme.public_port(settings.public_ports);
+        if self
+            .port
+            .is_some_and(|port| port != usual && Some(port) != shown)
+        {
             return Err(Refusal::of(WRONG_PORT).into());
         }
         let domain = &settings.edge_domain;
@@ -709,13 +734,13 @@ impl Wanted {
         };
         let url = match (scheme, self.port) {
             // What was sent is shown: a default port is dropped from http and https only.
-            (AddressScheme::Tls, Some(port)) => format!("{name}://{host}:{port}"),
+            (AddressScheme::Tls, Some(port)) if port == usual => format!("{name}://{host}:{port}"),
             _ => format!("{name}://{host}"),
         };
         let address = Address {
             scheme,
             host,
-            port: public_port,
+            port: usual,
             url,
         };
         Ok(Settled {

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use super::{Draft, Extra, Resource, ResourceType, Reveal, Uri};
+use crate::base::Base;
 use crate::cx::Cx;
 use crate::input;
 use crate::listfilter::{self, Field};
@@ -196,7 +197,7 @@ impl Resource for EventDestination {
         Ok(replay::removal_with(cx, head).await?)
     }
 
-    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
         View {
             id: &head.id,
             metadata: &self.metadata,

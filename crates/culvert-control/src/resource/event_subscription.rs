@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Draft, Extra, Links, Made, Reference, Resource, ResourceType, Running, Uri};
 use crate::audit;
+use crate::base::Base;
 use crate::cx::Cx;
 use crate::input::{self, Problem};
 use crate::listfilter::{self, Field};
@@ -195,7 +196,7 @@ impl Resource for EventSubscription {
         Ok(Draft::of(self))
     }
 
-    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
         let uri = Uri {
             base,
             collection: Self::COLLECTION,
@@ -470,7 +471,7 @@ fn run_list_sources(control: &Control, call: Call) -> Running<'_> {
             return Err(Refusal::new(UNKNOWN_PARAMETER, "This list takes no parameters.").into());
         }
         let (subscription, head) = of_call(control, &call).await?;
-        let view = subscription.view(&head, &call.base);
+        let view = subscription.view(&head, control.base(&call.base));
         let list = SourceList {
             uri: format!("{}/sources", view.uri),
             sources: view.sources,
@@ -483,9 +484,11 @@ fn run_get_source(control: &Control, call: Call) -> Running<'_> {
     Box::pin(async move {
         let (subscription, head) = of_call(control, &call).await?;
         let index = subscription.position(&call)?;
-        Ok(Reply::Ok(
-            subscription.source_text(index, &head, &call.base)?,
-        ))
+        Ok(Reply::Ok(subscription.source_text(
+            index,
+            &head,
+            control.base(&call.base),
+        )?))
     })
 }
 
@@ -545,7 +548,7 @@ impl EventSubscription {
     }
 
     /// The view of one source, JSON text.
-    fn source_text(&self, index: usize, head: &Head, base: &str) -> Result<String, Error> {
+    fn source_text(&self, index: usize, head: &Head, base: Base<'_>) -> Result<String, Error> {
         let uri = Uri {
             base,
             collection: Self::COLLECTION,

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ip_restriction::{self, IpRestriction, Place};
 use super::{Draft, Links, Reference, Resource, ResourceType, Uri, ip_policy};
+use crate::base::Base;
 use crate::cx::Cx;
 use crate::listfilter::{self, Field, Shape, field};
 use crate::stored::{self, Format};
@@ -185,7 +186,7 @@ impl Resource for IpPolicyRule {
         Ok(Changes::default())
     }
 
-    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
         View {
             id: &head.id,
             uri: Uri {

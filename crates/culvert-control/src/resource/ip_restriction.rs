@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Draft, Links, Reference, Resource, ResourceType, Uri, ip_policy};
+use crate::base::Base;
 use crate::cx::Cx;
 use crate::listfilter::{self, Field};
 use crate::page::reference;
@@ -171,7 +172,7 @@ impl Resource for IpRestriction {
         Ok(Draft::of(self))
     }
 
-    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
         View {
             id: &head.id,
             uri: Uri {

@@ -22,6 +22,7 @@ use x509_parser::prelude::FromDer;
 use super::endpoint::{self, Endpoint};
 use super::{Draft, Extra, Links, Reference, Resource, ResourceType, Running, Uri, list_schema};
 use crate::authority::{self, ClientCertificate, P256_POINT_BYTES, P256Key};
+use crate::base::Base;
 use crate::cx::Cx;
 use crate::input;
 use crate::list::{self, Listed};
@@ -267,7 +268,7 @@ impl Resource for KubernetesOperator {
         })
     }
 
-    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
         View {
             id: &head.id,
             uri: Uri {

@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 
+use crate::base::Base;
 use crate::cx::Cx;
 use crate::input::{self, Problem};
 use crate::listfilter::Field;
@@ -168,7 +169,7 @@ pub(crate) trait Resource: Serialize + DeserializeOwned + Send + Sync + 'static 
     }
 
     /// The wire form.
-    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> Self::View<'a>;
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> Self::View<'a>;
 
     /// Unique values and references.
     fn links(&self, _head: &Head) -> Links {
@@ -275,7 +276,7 @@ pub(crate) struct ResourceType {
     pub(crate) after_removal: Removal,
     pub(crate) permit: fn(&Caller) -> Result<(), Refusal>,
     /// Writes the view of a document, JSON.
-    pub(crate) view: fn(&Document, &str, &mut Vec<u8>) -> Result<(), Fault>,
+    pub(crate) view: fn(&Document, Base<'_>, &mut Vec<u8>) -> Result<(), Fault>,
 
     pub(crate) create_schema: SchemaOf,
     pub(crate) update_schema: SchemaOf,
@@ -393,7 +394,7 @@ impl ResourceType {
     }
 
     /// The view of a document, JSON text.
-    pub(crate) fn view_text(&self, document: &Document, base: &str) -> Result<String, Fault> {
+    pub(crate) fn view_text(&self, document: &Document, base: Base<'_>) -> Result<String, Fault> {
         let mut text = Vec::with_capacity(512);
         (self.view)(document, base, &mut text)?;
         String::from_utf8(text).map_err(|error| Fault::new("writing a view", error))
@@ -499,7 +500,7 @@ pub(crate) fn value_refusal<R: Resource>(problem: Problem) -> Refusal {
     }
 }
 
-fn view<R: Resource>(document: &Document, base: &str, out: &mut Vec<u8>) -> Result<(), Fault> {
+fn view<R: Resource>(document: &Document, base: Base<'_>, out: &mut Vec<u8>) -> Result<(), Fault> {
     let resource: R = stored::read(document)?;
     serde_json::to_writer(out, &resource.view(&document.head, base))
         .map_err(|error| Fault::new(format!("writing the view of {}", document.head.id), error))
@@ -555,7 +556,7 @@ fn run_delete<R: Resource>(control: &Control, call: Call) -> Running<'_> {
 /// `<base>/<collection>/<id>`, written when it is serialised.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Uri<'a> {
-    pub(crate) base: &'a str,
+    pub(crate) base: Base<'a>,
     pub(crate) collection: &'static str,
     pub(crate) id: &'a str,
 }
@@ -583,7 +584,7 @@ pub(crate) struct Reference<'a> {
 
 impl<'a> Reference<'a> {
     /// An object with a page of its own.
-    pub(crate) fn to(base: &str, collection: &'static str, id: &'a str) -> Self {
+    pub(crate) fn to(base: Base<'_>, collection: &'static str, id: &'a str) -> Self {
         let uri = Uri {
             base,
             collection,

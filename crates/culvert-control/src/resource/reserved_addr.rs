@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Draft, Links, Resource, ResourceType, Uri, reserved_domain};
+use crate::base::Base;
 use crate::cx::Cx;
 use crate::listfilter::{self, Field, Shape, field};
 use crate::pool::{self, Taken};
@@ -146,7 +147,7 @@ impl Resource for ReservedAddr {
         pool::release(cx, &self.addr).await
     }
 
-    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
         View {
             id: &head.id,
             uri: Uri {

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Draft, Extra, Links, Made, Reference, Resource, ResourceType, Running, Uri, tls_certificate,
 };
+use crate::base::Base;
 use crate::cx::Cx;
 use crate::input;
 use crate::listfilter::{self, Field, Shape, field};
@@ -267,7 +268,7 @@ impl Resource for ReservedDomain {
         Ok(Draft::of(self))
     }
 
-    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
         View {
             id: &head.id,
             uri: Uri {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bot_user::{self, BotUser, Create, Update};
 use super::{Draft, Links, Resource, ResourceType};
+use crate::base::Base;
 use crate::cx::Cx;
 use crate::listfilter::{self, Field};
 use crate::{Caller, Error};
@@ -67,7 +68,7 @@ impl Resource for ServiceUser {
         BotUser::permit(caller)
     }
 
-    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
         let body = head.id.strip_prefix("bot_").unwrap_or(&head.id);
         let id = format!("{}_{body}", Self::ID_PREFIX);
         View {

@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 
 use super::{Draft, Resource, ResourceType, Uri};
 use crate::Error;
+use crate::base::Base;
 use crate::cx::Cx;
 use crate::input;
 use crate::listfilter::{self, Field};
@@ -133,7 +134,7 @@ impl Resource for SshCertificateAuthority {
         Ok(Draft::of(self))
     }
 
-    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
         View {
             id: &head.id,
             uri: Uri {

@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Draft, Links, Resource, ResourceType, Uri};
+use crate::base::Base;
 use crate::cx::Cx;
 use crate::input;
 use crate::listfilter::Field;
@@ -191,7 +192,7 @@ impl Resource for SshUserCertificate {
         Ok(Draft::of(self))
     }
 
-    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
         let issued = &self.issued;
         View {
             id: &head.id,

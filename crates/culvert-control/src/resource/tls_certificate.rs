@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Draft, Resource, ResourceType, Uri, agent_ingress, reserved_domain};
 use crate::Error;
+use crate::base::Base;
 use crate::certificate::{self, CERTIFICATE, Names, Summary};
 use crate::cx::Cx;
 use crate::input;
@@ -194,7 +195,7 @@ impl Resource for TlsCertificate {
         reserved_domain::detach(cx, head).await
     }
 
-    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
         let (summary, names) = (&self.summary, &self.names);
         View {
             id: &head.id,

@@ -2,6 +2,7 @@
 //!
 //! It is made and removed together with its endpoint (`gate`).
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use culvert_base::{Ksuid, Timestamp};
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Draft, Life, Links, Never, Reference, Resource, ResourceType, endpoint, tunnel_session,
 };
+use crate::base::Base;
 use crate::cx::Cx;
 use crate::listfilter::Field;
 use crate::page;
@@ -40,7 +42,7 @@ pub(crate) struct Tunnel {
 pub(crate) struct View<'a> {
     id: &'a str,
     /// Empty for a labelled tunnel.
-    public_url: &'a str,
+    public_url: Cow<'a, str>,
     #[schemars(with = "String", extend("format" = "date-time"))]
     started_at: Timestamp,
     metadata: &'a str,
@@ -88,11 +90,11 @@ impl Resource for Tunnel {
         }
     }
 
-    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
         let to_endpoint = |id: &'a String| Reference::to(base, endpoint::TYPE.collection, id);
         View {
             id: &head.id,
-            public_url: &self.public_url,
+            public_url: base.ports.shown(&self.public_url),
             started_at: head.created_at,
             metadata: &self.metadata,
             proto: &self.proto,

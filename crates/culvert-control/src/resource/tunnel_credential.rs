@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Draft, Links, Resource, ResourceType, Reveal, Uri};
 use crate::acl::Acl;
+use crate::base::Base;
 use crate::cx::Cx;
 use crate::input;
 use crate::listfilter::{self, Field, Shape, field};
@@ -145,7 +146,7 @@ impl Resource for TunnelCredential {
         Ok(Draft::of(self))
     }
 
-    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
         View {
             id: &head.id,
             uri: Uri {

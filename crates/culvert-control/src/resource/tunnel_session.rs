@@ -11,6 +11,7 @@ use super::{
     Draft, Extra, Life, Never, Reference, Resource, ResourceType, Running, Uri, ssh_public_key,
     tunnel_credential,
 };
+use crate::base::Base;
 use crate::cx::Cx;
 use crate::gate::Request;
 use crate::listfilter::{self, Field, Shape, field};
@@ -126,7 +127,7 @@ impl Resource for TunnelSession {
         match input {}
     }
 
-    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
         let credentials = collection_of(&self.credential_id);
         View {
             id: &head.id,

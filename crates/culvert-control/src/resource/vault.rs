@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::vault_secret::{self, VaultSecret};
 use super::{Draft, Extra, Links, Resource, ResourceType, Running, Uri, list_schema};
+use crate::base::Base;
 use crate::cx::Cx;
 use crate::input;
 use crate::list::{self, Listed};
@@ -162,7 +163,7 @@ impl Resource for Vault {
         })
     }
 
-    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
         View {
             id: &head.id,
             uri: Uri {

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::vault::{self, Vault};
 use super::{Draft, Links, Reference, Resource, ResourceType, Uri};
 use crate::Error;
+use crate::base::Base;
 use crate::cx::Cx;
 use crate::input;
 use crate::listfilter::{self, Field, Shape, field};
@@ -197,7 +198,7 @@ impl Resource for VaultSecret {
         Ok(Draft::of(self))
     }
 
-    fn view<'a>(&'a self, head: &'a Head, base: &'a str) -> View<'a> {
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
         View {
             id: &head.id,
             uri: Uri {

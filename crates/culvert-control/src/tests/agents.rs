@@ -22,7 +22,11 @@ struct Open {
 
 impl Open {
     async fn start() -> Self {
-        let house = House::start().await;
+        Self::with(AGENTS).await
+    }
+
+    async fn with(limits: AgentLimits) -> Self {
+        let house = House::with(None, limits).await;
         house.control.begin_agents().await.unwrap();
         let mut tasks = JoinSet::new();
         tasks.spawn(Arc::clone(&house.control).run(CancellationToken::new()));
@@ -231,24 +235,88 @@ pub(super) async fn a_suspended_account_has_no_sessions() {
     assert_eq!(open.admit(hello(&token)).await.unwrap_err(), 103);
 }
 
-#[tokio::test]
-pub(super) async fn sessions_have_a_limit_for_each_credential() {
-    let open = Open::start().await;
-    let (_, token) = open.credential(json!([])).await;
-    let first = open.admit(hello(&token)).await.unwrap();
-    for _ in 1..100 {
-        open.admit(hello(&token)).await.unwrap();
+/// Sessions of two credentials, as many of each and all at the same moment: how many were let in, and with what code
+/// the others were refused.
+async fn crowd(open: &Open, tokens: [&str; 2], tries: usize) -> (Vec<Grant>, Vec<u16>) {
+    let mut asked = JoinSet::new();
+    for token in tokens {
+        for _ in 0..tries {
+            let (control, hello) = (Arc::clone(&open.house.control), hello(token));
+            asked.spawn(async move { AgentGate::admit(&*control, hello).await });
+        }
     }
-    assert_eq!(open.admit(hello(&token)).await.unwrap_err(), 108);
-    // One that comes back is none more.
-    let back = Hello {
-        former: Some(Former {
-            session_id: first.session_id.clone(),
-            cookie: first.cookie,
-        }),
-        ..hello(&token)
+    let (mut admitted, mut refused) = (Vec::new(), Vec::new());
+    for answer in asked.join_all().await {
+        match answer {
+            Ok(grant) => admitted.push(grant),
+            Err(refusal) => refused.push(code(refusal)),
+        }
+    }
+    (admitted, refused)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+pub(super) async fn sessions_have_limits_of_credential_account_and_process() {
+    let of_credential = AgentLimits {
+        sessions_per_credential: 3,
+        ..AGENTS
     };
-    assert_eq!(open.admit(back).await.unwrap().session_id, first.session_id);
+    let of_account = AgentLimits {
+        sessions_per_account: 7,
+        ..AGENTS
+    };
+    let of_process = AgentLimits {
+        sessions: 5,
+        ..AGENTS
+    };
+    for (limits, of_two) in [(of_credential, 6), (of_account, 7), (of_process, 5)] {
+        let open = Open::with(limits).await;
+        let tokens = [
+            open.credential(json!([])).await.1,
+            open.credential(json!([])).await.1,
+        ];
+        let (admitted, refused) = crowd(&open, [&tokens[0], &tokens[1]], 6).await;
+        assert_eq!(admitted.len(), of_two, "{limits:?}");
+        assert_eq!(refused, vec![108; 12 - of_two], "{limits:?}");
+        // One that comes back is none more.
+        let first = &admitted[0];
+        let back = |token| Hello {
+            former: Some(Former {
+                session_id: first.session_id.clone(),
+                cookie: first.cookie.clone(),
+            }),
+            ..hello(token)
+        };
+        let mut again = Vec::new();
+        for token in &tokens {
+            again.extend(open.admit(back(token)).await.ok());
+        }
+        assert_eq!(again.len(), 1, "of its own credential alone");
+        assert_eq!(again[0].session_id, first.session_id);
+        // One that ends makes room.
+        open.end(first.clone(), EndReason::Expired).await;
+        let (more, refused) = crowd(&open, [&tokens[0], &tokens[1]], 1).await;
+        assert_eq!((more.len(), refused), (1, vec![108]), "{limits:?}");
+    }
+}
+
+#[tokio::test]
+async fn endpoints_have_a_limit_for_each_account() {
+    let open = Open::with(AgentLimits {
+        endpoints_per_account: 3,
+        ..AGENTS
+    })
+    .await;
+    let (one, other) = (open.session(json!([])).await, open.session(json!([])).await);
+    let first = open.bind(&one, http("")).await.unwrap();
+    open.bind(&one, http("")).await.unwrap();
+    open.bind(&other, http("")).await.unwrap();
+    for grant in [&one, &other] {
+        assert_eq!(open.bind(grant, http("")).await.unwrap_err(), 324);
+    }
+    open.house.control.unbind(&one, &first.id).await;
+    open.bind(&other, http("")).await.unwrap();
+    assert_eq!(open.bind(&one, http("")).await.unwrap_err(), 324);
 }
 
 #[tokio::test]

@@ -736,7 +736,7 @@ const REACHING: &[fn()] = &[
     addresses::an_address_in_use_stays_reserved,
     agents::a_deleted_credential_ends_its_sessions,
     agents::a_suspended_account_has_no_sessions,
-    agents::sessions_have_a_limit_for_each_credential,
+    agents::sessions_have_limits_of_credential_account_and_process,
     agents::what_cannot_be_asked_of_an_agent_is_said,
     agents::what_may_not_be_served_is_refused_with_its_code,
     agents::who_is_not_let_in_is_told_why,

@@ -146,7 +146,7 @@ async fn house(paper: &Arc<Paper>) -> (House, JoinSet<()>) {
         spread: Duration::ZERO,
         retry_after: Duration::from_secs(60),
     };
-    let house = House::with(Some(certificates)).await;
+    let house = House::with(Some(certificates), AGENTS).await;
     let mut tasks = JoinSet::new();
     let control = house.control.clone();
     tasks.spawn(control.run(CancellationToken::new()));

@@ -41,6 +41,14 @@ use crate::tenant::{Account, User};
 /// Public base of these tests.
 const BASE: &str = "http://api.example";
 
+/// How many agents there may be.
+const AGENTS: AgentLimits = AgentLimits {
+    sessions: 100,
+    sessions_per_account: 100,
+    sessions_per_credential: 100,
+    endpoints_per_account: 100,
+};
+
 /// Control with everything around it.
 struct House {
     control: Arc<Control>,
@@ -100,10 +108,10 @@ impl Answered {
 
 impl House {
     async fn start() -> Self {
-        Self::with(None).await
+        Self::with(None, AGENTS).await
     }
 
-    async fn with(certificates: Option<Certificates>) -> Self {
+    async fn with(certificates: Option<Certificates>, limits: AgentLimits) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let clock = Arc::new(ManualClock::at(Timestamp::from_unix_seconds(1_800_000_000)));
         let entropy = Arc::new(SeededEntropy::new(1));
@@ -137,6 +145,7 @@ impl House {
             pepper: Pepper::new(&Secret::new("a pepper of the tests".into())),
             settings: Settings {
                 edge_domain: HostName::parse("culvert.localhost").unwrap(),
+                public_ports: Default::default(),
                 tcp_ports: 20000..=20002,
                 allow_private_upstreams: true,
                 allow_public_calls: false,
@@ -155,6 +164,7 @@ impl House {
                     names: vec!["localhost".to_owned()],
                     is_alone: true,
                     address: String::new(),
+                    limits,
                 },
             )),
             nodes: None,

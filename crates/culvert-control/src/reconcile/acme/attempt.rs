@@ -567,7 +567,7 @@ impl Control {
         verb: Verb,
         document: &Document,
     ) -> Result<Told, Fault> {
-        let view = ty.view_text(document, &self.settings.base_url)?;
+        let view = ty.view_text(document, self.base(&self.settings.base_url))?;
         let at = self.clock.now();
         let id = EventId::new(at, self.entropy.bytes());
         audit::told_by(None, &id, at, &document.head.account, ty, verb, &view)

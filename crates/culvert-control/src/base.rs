@@ -1,0 +1,85 @@
+//! What views need of the installation: where its API is, and which ports its edge has to the world.
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// Ports that public URLs show (`edge.public_http_port`, `edge.public_https_port`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PublicPorts {
+    /// Of `http` endpoints.
+    pub http: u16,
+    /// Of `https` and `tls` endpoints.
+    pub https: u16,
+}
+
+impl Default for PublicPorts {
+    /// The ports that a URL need not name.
+    fn default() -> Self {
+        Self {
+            http: 80,
+            https: 443,
+        }
+    }
+}
+
+impl PublicPorts {
+    /// The URL of an endpoint as the world uses it. Internal and TCP endpoints have their own ports.
+    pub(crate) fn shown<'a>(self, url: &'a str) -> Cow<'a, str> {
+        let Some((scheme, authority)) = url.split_once("://") else {
+            return url.into();
+        };
+        let (usual, port) = match scheme {
+            "http" => (80, self.http),
+            "https" | "tls" => (443, self.https),
+            _ => return url.into(),
+        };
+        let host = authority
+            .split_once(':')
+            .map_or(authority, |(host, _)| host);
+        if port == usual || host.ends_with(".internal") {
+            return url.into();
+        }
+        format!("{scheme}://{host}:{port}").into()
+    }
+}
+
+/// The public base of what a view shows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Base<'a> {
+    /// Of `uri` fields, without a trailing slash.
+    pub(crate) uri: &'a str,
+    pub(crate) ports: PublicPorts,
+}
+
+impl fmt::Display for Base<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.uri)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn public_urls_show_the_ports_of_the_world() {
+        let mapped = PublicPorts::default();
+        let bound = PublicPorts {
+            http: 8080,
+            https: 8443,
+        };
+        for (url, shown) in [
+            ("http://a.example", "http://a.example:8080"),
+            ("https://*.a.example", "https://*.a.example:8443"),
+            ("tls://a.example", "tls://a.example:8443"),
+            ("tls://a.example:443", "tls://a.example:8443"),
+            ("tcp://a.example:20000", "tcp://a.example:20000"),
+            ("https://a.internal", "https://a.internal"),
+            ("https://a.internal:9000", "https://a.internal:9000"),
+            ("", ""),
+        ] {
+            assert_eq!(bound.shown(url), shown);
+            assert_eq!(mapped.shown(url), url);
+        }
+    }
+}
