@@ -4,6 +4,7 @@
 //! reference page are loops over its schema. Nothing else in the project reads the environment.
 
 mod keys;
+mod limits;
 mod load;
 mod sections;
 mod span;
@@ -15,17 +16,24 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use culvert_delivery::NatsServers;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use keys::{Key, keys, reference};
+pub use limits::Limits;
 pub use load::{environment, load};
 pub use sections::*;
 pub use span::Span;
 
+/// Less would not hold what is written at once.
+const TRAFFIC_RETENTION_BYTES_MIN: u64 = 1 << 20;
 /// A shorter retention would make a log that is no audit log.
 const AUDIT_RETENTION_MIN: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+/// The event log of an installation without NATS.
+const EMBEDDED: &str = "embedded";
 
 /// Everything an operator can set.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
@@ -35,6 +43,10 @@ pub struct Settings {
     pub data_dir: PathBuf,
     /// `postgres://…` to keep the state in PostgreSQL; empty for SQLite in `data_dir`.
     pub database_url: String,
+    /// Where traffic events wait for destinations that do not take them at once: `embedded`, beside the
+    /// state, or `nats://host:4222`, NATS with JetStream, which all nodes share. Several servers of a
+    /// cluster with commas between them; `tls://` for TLS; `user:password@` or `token@` before one host.
+    pub event_log: String,
     /// Parts this process runs: any of `api`, `edge`, `agents`, `delivery`. Agents are reached through
     /// the edge of every node; without `database_url`, of the process that they are connected to.
     pub roles: Vec<Role>,
@@ -49,6 +61,8 @@ pub struct Settings {
     pub edge: EdgeSettings,
     /// The ingress of agents.
     pub agents: Agents,
+    /// How much agents may take.
+    pub limits: Limits,
     /// Other nodes of the installation.
     pub nodes: Nodes,
     /// Managed certificates.
@@ -80,12 +94,14 @@ impl Default for Settings {
         Self {
             data_dir: PathBuf::from("./culvert-data"),
             database_url: String::new(),
+            event_log: EMBEDDED.to_owned(),
             roles: vec![Role::Api, Role::Edge, Role::Agents, Role::Delivery],
             region: String::new(),
             node_name: String::new(),
             api: Api::default(),
             edge: EdgeSettings::default(),
             agents: Agents::default(),
+            limits: Limits::default(),
             nodes: Nodes::default(),
             acme: Acme::default(),
             metrics: Metrics::default(),
@@ -108,8 +124,11 @@ impl Settings {
         self.bootstrap.check()?;
         self.acme.check()?;
         self.agents.check()?;
+        self.limits.check()?;
         self.nodes.check()?;
         self.oauth.logins()?;
+        self.nats()?;
+        self.events.check()?;
         for (key, text) in [
             ("api.addr", &self.api.addr),
             ("edge.http_addr", &self.edge.http_addr),
@@ -129,6 +148,11 @@ impl Settings {
         if self.roles.is_empty() {
             return Err(Invalid(
                 "`roles` must name at least one of `api`, `edge`, `agents`, `delivery`".into(),
+            ));
+        }
+        if self.events.traffic_retention_bytes < TRAFFIC_RETENTION_BYTES_MIN {
+            return Err(Invalid(
+                "`events.traffic_retention_bytes` must be at least 1048576".into(),
             ));
         }
         if self.audit.retention.0 < AUDIT_RETENTION_MIN {
@@ -158,6 +182,19 @@ impl Settings {
             ));
         }
         Ok(())
+    }
+
+    /// The servers of the event log, if it is not in the database.
+    pub fn nats(&self) -> Result<Option<NatsServers>, Invalid> {
+        if self.event_log == EMBEDDED {
+            return Ok(None);
+        }
+        let servers = NatsServers::parse(&self.event_log);
+        servers.map(Some).map_err(|why| {
+            Invalid(format!(
+                "`event_log` must be `embedded` or such as `nats://127.0.0.1:4222`: {why}"
+            ))
+        })
     }
 
     /// First and last port of the TCP pool.
@@ -236,6 +273,9 @@ impl Settings {
             && url.set_password(Some("secret")).is_ok()
         {
             shown.database_url = url.into();
+        }
+        if let Ok(Some(servers)) = self.nats() {
+            shown.event_log = servers.shown();
         }
         serde_json::to_value(shown).expect("settings are always JSON")
     }

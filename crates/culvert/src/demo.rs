@@ -173,7 +173,7 @@ impl Play {
                 let endpoint = user
                     .expect(Method::POST, "/endpoints", Some(&endpoint))
                     .await?;
-                println!("   POST /endpoints -> {}", text(&endpoint["url"]));
+                println!("   POST /endpoints -> {}", text(&endpoint["public_url"]));
             }
         }
 

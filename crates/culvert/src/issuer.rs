@@ -8,21 +8,22 @@ use anyhow::Result;
 use culvert_base::net::HostName;
 use culvert_base::{BoxFuture, Fault, Secret};
 use culvert_control::{Certificates, Issuer, Record};
+use culvert_edge::Edge;
 use culvert_edge::acme::{Acme, AcmeSettings, ChallengeKind, DnsHook, Failure, Order};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
 use crate::config::{self, Invalid, Settings};
-use crate::server::told;
+use crate::server::{edge_settings, told};
 
 /// A commit is known to every node within a second, and compiled a moment later.
 const SPREAD: Duration = Duration::from_secs(3);
 
 /// How a process with an edge gets certificates.
-pub fn certificates(settings: &Settings) -> Result<Certificates> {
+pub fn certificates(settings: &Settings, edge: &Edge) -> Result<Certificates> {
     let issuer = match settings.acme.directory_url.as_str() {
         "" => None,
-        url => Some(Arc::new(Client(client(settings, url)?)) as Arc<dyn Issuer>),
+        url => Some(Arc::new(Client(client(settings, url, edge)?)) as Arc<dyn Issuer>),
     };
     let is_listening = |kind: &ChallengeKind| match kind {
         ChallengeKind::Http01 => !settings.edge.http_addr.is_empty(),
@@ -42,7 +43,7 @@ pub fn certificates(settings: &Settings) -> Result<Certificates> {
     })
 }
 
-fn client(settings: &Settings, url: &str) -> Result<Acme> {
+fn client(settings: &Settings, url: &str, edge: &Edge) -> Result<Acme> {
     let acme = &settings.acme;
     let roots = match acme.extra_ca_file.as_str() {
         "" => Vec::new(),
@@ -78,6 +79,11 @@ fn client(settings: &Settings, url: &str) -> Result<Acme> {
             false => format!("mailto:{contact}"),
         }),
         roots,
+        allow_networks: edge_settings(settings)?.allow_networks,
+        own: [edge.http_addr(), edge.https_addr()]
+            .into_iter()
+            .flatten()
+            .collect(),
         dns_hook,
     })
     .map_err(told)

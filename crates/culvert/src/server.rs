@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use culvert_api::{Api, Health};
-use culvert_base::{BoxFuture, Clock, Fault, Secret};
+use culvert_base::{BoxFuture, Fault, Secret};
 use culvert_control::{
     AgentSettings, Control, EdgePort, LoginKeys, LoginSettings, Logins, Parts, login_key,
 };
@@ -41,7 +41,7 @@ pub use foundation::{Foundation, store_url};
 pub(crate) use parts::edge_settings;
 
 use foundation::key_rotated;
-use parts::{api_settings, target_settings};
+use parts::{api_settings, event_log, public_ports, target_settings};
 
 /// What other nodes brought may take so long to end, while new of it still comes.
 const BROUGHT_DRAIN: Duration = Duration::from_secs(3);
@@ -147,11 +147,14 @@ impl Server {
         let targets = target_settings(&settings, &config::environment())?;
         let delivery = Delivery::new(
             culvert_delivery::Settings {
+                event_log: event_log(&settings, &pepper)?,
                 node: settings.node(),
                 counts: Some(settings.data_dir.join("offered")),
                 sends: has(Role::Delivery),
                 targets: targets.clone(),
                 audit_retention: settings.audit.retention.0,
+                traffic_retention: settings.events.traffic_retention.0,
+                traffic_retention_bytes: settings.events.traffic_retention_bytes,
                 ..culvert_delivery::Settings::default()
             },
             queue.clone(),
@@ -164,7 +167,8 @@ impl Server {
         let takes_agents = has(Role::Agents) && is_dialled;
         let bindings = takes_agents.then(Arc::<Bindings>::default);
         let mut among = Joined::default();
-        if !settings.database_url.is_empty() && (takes_agents || has(Role::Edge)) {
+        let asks_agents = takes_agents || has(Role::Edge) || has(Role::Api);
+        if !settings.database_url.is_empty() && asks_agents {
             let identity = culvert_control::node_identity(&store, &seal, &*clock, &*entropy);
             let (identity, renew_at) = identity.await.map_err(told)?;
             among = Joined::new(&settings, identity, renew_at, takes_agents, &inherited).await?;
@@ -177,7 +181,18 @@ impl Server {
             Arc::new(to_agents) as Arc<dyn Dial>
         });
         let edge = match has(Role::Edge) {
-            true => Some(bind_edge(&settings, &inherited, &delivery, clock.clone(), dial).await?),
+            true => Some({
+                let (store, queue) = (store.clone(), queue.clone());
+                let delay = move || store.write_delay().max(queue.write_delay());
+                let around = culvert_edge::Settings {
+                    inherited: inherited.clone(),
+                    write_delay: Some(Arc::new(delay)),
+                    agents: dial,
+                    ..edge_settings(&settings)?
+                };
+                let edge = Edge::bind(around, delivery.recorder(), clock.clone()).await;
+                edge.map_err(told)?
+            }),
             false => None,
         };
         let published = edge.clone().map(|edge| Arc::new(Published::new(edge)));
@@ -188,6 +203,7 @@ impl Server {
             names: ingress::names(&given, &domain),
             is_alone: settings.database_url.is_empty(),
             address: among.address.clone(),
+            limits: settings.limits.of_agents(),
         };
         let certificate = OwnCertificate::read(&settings)?;
         let (logins, entries) = logins(&settings, &master)?;
@@ -200,6 +216,7 @@ impl Server {
             pepper,
             settings: culvert_control::Settings {
                 edge_domain: domain,
+                public_ports: public_ports(&settings, edge.as_ref()),
                 tcp_ports: first..=last,
                 allow_private_upstreams: settings.edge.allow_private_upstreams,
                 allow_public_calls: settings.policy.http_request_public,
@@ -211,9 +228,9 @@ impl Server {
                 .clone()
                 .map(|published| published as Arc<dyn EdgePort>),
             logins,
-            certificates: match has(Role::Edge) {
-                true => Some(issuer::certificates(&settings)?),
-                false => None,
+            certificates: match &edge {
+                Some(edge) => Some(issuer::certificates(&settings, edge)?),
+                None => None,
             },
             agents: bindings.clone().map(|bindings| (bindings, agent_settings)),
             nodes: among.nodes.clone(),
@@ -275,7 +292,8 @@ impl Server {
         if let Some(bindings) = bindings {
             control.begin_agents().await.map_err(told)?;
             if let (Some(listener), Some(nodes)) = (among.listener.take(), &among.nodes) {
-                let ingress = NodeIngress::new(listener, nodes.clone(), bindings.clone());
+                let ingress =
+                    NodeIngress::new(listener, nodes.clone(), bindings.clone(), control.clone());
                 let stop = parts.nodes.stop.clone();
                 let drain = settings.shutdown.drain.0.min(BROUGHT_DRAIN);
                 parts.nodes.running.spawn(ingress.run(stop, drain));
@@ -286,7 +304,11 @@ impl Server {
                 settings.region.clone(),
             );
             let addresses = settings.agents.connect_addresses.clone();
-            let server = Arc::new(server.with_connect_addresses(addresses));
+            let legs = addresses.len();
+            let server = server
+                .with_connect_addresses(addresses)
+                .with_endpoints_max(settings.limits.endpoints_per_session_max as usize);
+            let server = Arc::new(server);
             tunnel = Some(server.clone());
             if !settings.agents.addr.is_empty() {
                 let listener = listen("agents.addr", &settings.agents.addr, &inherited).await?;
@@ -295,7 +317,9 @@ impl Server {
                 let resolver = control
                     .agent_certificate(own)
                     .context("agents are shown no certificate")?;
-                let ingress = Ingress::new(listener, ingress::tls(resolver)?, server.clone());
+                let room = settings.limits.agent_room(legs);
+                let tls = ingress::tls(resolver)?;
+                let ingress = Ingress::new(listener, tls, server.clone(), room);
                 let stop = parts.agents.stop.clone();
                 parts.agents.running.spawn(ingress.run(stop));
             }
@@ -305,7 +329,8 @@ impl Server {
                 ssh_addr = Some(listener.local_addr()?);
                 let key = HostKey::from_seed(&*control.ssh_host_seed().await.map_err(told)?);
                 tracing::info!(fingerprint = key.fingerprint(), "the SSH host key");
-                let ingress = SshIngress::new(listener, &key, server);
+                let room = settings.limits.ssh_room();
+                let ingress = SshIngress::new(listener, &key, server, room);
                 let stop = parts.agents.stop.clone();
                 parts.agents.running.spawn(ingress.run(stop));
             }
@@ -320,7 +345,7 @@ impl Server {
             api_addr = Some(listener.local_addr()?);
             let health = Readiness {
                 store: store.clone(),
-                queue: queue.clone(),
+                delivery: delivery.clone(),
             };
             let api_settings = api_settings(&settings)?;
             let api = Api::new(
@@ -612,17 +637,17 @@ impl EdgePort for Published {
     }
 }
 
-/// Ready when store and queue are usable.
+/// Ready when store and event log are usable.
 #[derive(Debug)]
 struct Readiness {
     store: Store,
-    queue: Queue,
+    delivery: Arc<Delivery>,
 }
 
 impl Health for Readiness {
     fn ready(&self) -> BoxFuture<'_, Vec<(&'static str, Result<(), String>)>> {
         Box::pin(async move {
-            let (store, queue) = tokio::join!(self.store.usable(), self.queue.usable());
+            let (store, log) = tokio::join!(self.store.usable(), self.delivery.event_log_usable());
             // The path needs no credential: what is wrong is named, why is in the log.
             let shown = |part: Result<(), Fault>| {
                 part.map_err(|fault| {
@@ -630,7 +655,7 @@ impl Health for Readiness {
                     "not usable".to_owned()
                 })
             };
-            vec![("store", shown(store)), ("event_log", shown(queue))]
+            vec![("store", shown(store)), ("event_log", shown(log))]
         })
     }
 }
@@ -646,23 +671,6 @@ fn logins(
         ..settings.oauth.logins()?
     };
     Ok(Logins::new(keys, settings))
-}
-
-async fn bind_edge(
-    settings: &Settings,
-    inherited: &Inherited,
-    delivery: &Delivery,
-    clock: Arc<dyn Clock>,
-    agents: Option<Arc<dyn Dial>>,
-) -> Result<Edge> {
-    let settings = culvert_edge::Settings {
-        inherited: inherited.clone(),
-        agents,
-        ..edge_settings(settings)?
-    };
-    Edge::bind(settings, delivery.recorder(), clock)
-        .await
-        .map_err(told)
 }
 
 pub(crate) async fn listen(key: &str, address: &str, inherited: &Inherited) -> Result<TcpListener> {

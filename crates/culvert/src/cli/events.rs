@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use culvert_base::BoxFuture;
+use culvert_events::Family;
 use http::Method;
 use serde_json::{Value, json};
 
@@ -51,7 +52,7 @@ fn arguments(command: Command) -> Command {
         )
         .subcommand(
             with_client(Command::new("replay").about(
-                "Send retained audit events to a destination again, under their first ids; traffic events are not retained",
+                "Send retained events to a destination again, under their first ids: audit events, and traffic events where `events.traffic_retention` keeps them",
             ))
             .arg(
                 Arg::new("destination")
@@ -78,7 +79,7 @@ fn arguments(command: Command) -> Command {
                     .long("kinds")
                     .value_name("KIND[,KIND]")
                     .value_delimiter(',')
-                    .help("Only these kinds [default: those that the destination's subscriptions want]"),
+                    .help("Only these kinds; `audit`, `traffic` and `all` stand for all of theirs [default: those that the destination's subscriptions want]"),
             )
             .arg(
                 Arg::new("wait")
@@ -145,7 +146,8 @@ async fn tail(given: &ArgMatches) -> Result<(), Failure> {
 async fn replay(given: &ArgMatches) -> Result<(), Failure> {
     let client = client_of(given)?;
     let text = |name: &str| given.get_one::<String>(name).map(String::as_str);
-    let kinds: Vec<&String> = given.get_many("kinds").into_iter().flatten().collect();
+    let named = given.get_many::<String>("kinds").into_iter().flatten();
+    let kinds: Vec<String> = named.flat_map(|name| kinds_of(name)).collect();
     let body = json!({"from": text("from"), "to": text("to"), "event_types": kinds});
     let destination = text("destination").unwrap_or_default();
     let destination: String =
@@ -162,6 +164,19 @@ async fn replay(given: &ArgMatches) -> Result<(), Failure> {
         }
     }
     say(format_args!("{replay:#}"))
+}
+
+/// The kinds that a name stands for.
+fn kinds_of(name: &str) -> Vec<String> {
+    let families: &[Family] = match name {
+        "audit" => &[Family::Audit, Family::Agent],
+        "traffic" => &[Family::Traffic],
+        "all" => &[Family::Audit, Family::Agent, Family::Traffic],
+        kind => return vec![kind.to_owned()],
+    };
+    let entries = culvert_control::catalogue().entries();
+    let of_them = entries.filter(|kind| families.contains(&kind.family()));
+    of_them.map(|kind| kind.name().to_owned()).collect()
 }
 
 fn answered(answer: Answer) -> Result<Value, Failure> {

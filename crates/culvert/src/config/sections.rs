@@ -61,6 +61,11 @@ pub struct EdgeSettings {
     pub https_addr: String,
     /// Platform base domain; endpoints get names below it.
     pub domain: String,
+    /// Port of `http` endpoints in their public URLs, where a load balancer has another than this
+    /// process; 0 for the one that is bound.
+    pub public_http_port: u16,
+    /// The same of `https` and `tls` endpoints.
+    pub public_https_port: u16,
     /// Pool of public ports for TCP endpoints, first and last.
     pub tcp_ports: String,
     /// Whether endpoints may forward to loopback and private addresses.
@@ -97,6 +102,8 @@ impl Default for EdgeSettings {
             http_addr: "0.0.0.0:8080".into(),
             https_addr: "0.0.0.0:8443".into(),
             domain: "culvert.localhost".into(),
+            public_http_port: 0,
+            public_https_port: 0,
             tcp_ports: "20000-20999".into(),
             allow_private_upstreams: true,
             trusted_proxies: Vec::new(),
@@ -242,7 +249,8 @@ impl Nodes {
 pub struct Acme {
     /// Directory of the authority (RFC 8555) that managed certificates come from, such as
     /// `https://acme-v02.api.letsencrypt.org/directory`. Naming one agrees to its terms of service.
-    /// Empty: managed domains show that there is none.
+    /// Empty: managed domains show that there is none. An authority whose address is not public needs its
+    /// network in `destinations.allow_networks`.
     pub directory_url: String,
     /// Where the authority may write to the operator: an e-mail address or a `mailto:` URL.
     pub contact: String,
@@ -527,6 +535,32 @@ pub struct Events {
     /// Header names whose values are `[redacted]` in traffic events, besides those of credentials;
     /// an empty list redacts nothing, not even those.
     pub redact_headers: Vec<String>,
+    /// How long traffic events are kept, each with every field, to be sent to a destination later
+    /// (`culvert events replay`), such as `24h`; `0s` keeps none and removes what was kept. The same
+    /// on every node.
+    pub traffic_retention: Span,
+    /// Bytes of kept traffic events at most; the oldest go first. At least 1 MiB.
+    pub traffic_retention_bytes: u64,
+    /// The stream of an `event_log` in NATS, and what its subjects begin with: letters, digits, `-` and
+    /// `_`; empty for `culvert_` and a name of the installation. Two installations must not share one.
+    pub log_stream: String,
+    /// Copies of that stream in a cluster of NATS servers, 1 to 5, when it is made.
+    pub log_replicas: u8,
+}
+
+impl Events {
+    pub(super) fn check(&self) -> Result<(), Invalid> {
+        let is_name = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
+        if self.log_stream.len() > 64 || !self.log_stream.chars().all(is_name) {
+            return Err(Invalid(
+                "`events.log_stream` must be at most 64 letters, digits, `-` and `_`".into(),
+            ));
+        }
+        if !(1..=5).contains(&self.log_replicas) {
+            return Err(Invalid("`events.log_replicas` must be 1 to 5".into()));
+        }
+        Ok(())
+    }
 }
 
 impl Default for Events {
@@ -540,6 +574,10 @@ impl Default for Events {
         ];
         Self {
             redact_headers: names.map(String::from).to_vec(),
+            traffic_retention: Span(Duration::ZERO),
+            traffic_retention_bytes: 1 << 30,
+            log_stream: String::new(),
+            log_replicas: 1,
         }
     }
 }
@@ -548,8 +586,8 @@ impl Default for Events {
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Destinations {
-    /// Networks that destinations and what the edge asks may be at although they are private, loopback or
-    /// otherwise special.
+    /// Networks that destinations, certificate authorities and what the edge asks may be at although they
+    /// are private, loopback or otherwise special.
     pub allow_networks: Vec<String>,
     /// Whether destinations may be plain `http://`.
     pub allow_plain_http: bool,

@@ -73,13 +73,21 @@ fn wrong_values_are_named() {
     for (key, value) in [
         ("api.addr", "nowhere"),
         ("edge.tcp_ports", "9-1"),
+        ("limits.sessions_max", "0"),
+        ("limits.handshakes_max", "1000001"),
         ("nodes.addr", "here"),
         ("nodes.advertised_addr", "10.0.0.7"),
         ("edge.domain", "a..b"),
         ("roles", ""),
         ("database_url", "mysql://x"),
+        ("event_log", "kafka://here"),
+        ("event_log", ""),
+        ("events.log_stream", "a.b"),
+        ("events.log_replicas", "6"),
         ("shutdown.drain", "soon"),
         ("audit.retention", "29d"),
+        ("events.traffic_retention", "a day"),
+        ("events.traffic_retention_bytes", "1000"),
         ("acme.directory_url", "http://ca.example/dir"),
         ("acme.contact", "nobody"),
         ("acme.challenges", "http-01,dns-01"),
@@ -101,6 +109,7 @@ fn secrets_are_hidden() {
         &[
             ("CULVERT_BOOTSTRAP__API_KEY", token.reveal()),
             ("CULVERT_DATABASE_URL", "postgres://u:canary@h/d"),
+            ("CULVERT_EVENT_LOG", "nats://u:canary@one:4222,two:4222"),
             ("CULVERT_OAUTH__PROVIDERS__GITHUB__CLIENT_ID", "me"),
             ("CULVERT_OAUTH__PROVIDERS__GITHUB__CLIENT_SECRET", "canary"),
         ],
@@ -109,6 +118,9 @@ fn secrets_are_hidden() {
     .unwrap();
     let shown = settings.shown().to_string();
     assert!(!shown.contains("canary") && !shown.contains(token.reveal()));
+    assert!(shown.contains("nats://u:[secret]@one:4222,nats://two:4222"));
+    let error = load_with(&[("CULVERT_EVENT_LOG", "http://u:canary@one")], &[]).unwrap_err();
+    assert!(!error.0.contains("canary"), "{error}");
 }
 
 #[test]

@@ -142,12 +142,27 @@ pub(crate) fn edge(edge: &Edge) -> Vec<Sample> {
         ("connections", &m.shed_connections),
         ("requests", &m.shed_requests),
         ("idle", &m.shed_idle),
+        ("handshakes", &m.shed_handshakes),
+        ("event_fields", &m.events_trimmed),
     ];
     samples.extend(shed.map(|(what, meter)| Sample {
         name: "edge_shed",
         help: "What was turned away or closed early for overload",
         label: Some(("what", what.to_owned())),
         counter: true,
+        value: meter.get(),
+    }));
+    let pressure = [
+        ("memory", &m.pressure.memory),
+        ("files", &m.pressure.files),
+        ("run_queue", &m.pressure.run_queue),
+        ("store", &m.pressure.store),
+    ];
+    samples.extend(pressure.map(|(of, meter)| Sample {
+        name: "edge_pressure_percent",
+        help: "What is used of what may be; the largest makes the level of overload",
+        label: Some(("of", of.to_owned())),
+        counter: false,
         value: meter.get(),
     }));
     let floods = [
@@ -272,11 +287,25 @@ pub(crate) fn delivery(delivery: &Delivery) -> Vec<Sample> {
             "Deliveries given up",
             m.dead_lettered.get(),
         ),
-        gauge("events_waiting", "Deliveries waiting now", m.waiting()),
+        gauge(
+            "events_waiting",
+            "Deliveries waiting now, in the queue of all nodes or in the memory of this one",
+            delivery.waiting(),
+        ),
         counter(
             "events_lost",
             "Deliveries a crash took before they were queued",
             m.lost.get(),
+        ),
+        gauge(
+            "event_log_up",
+            "Whether the event log in NATS can be used, 1 or 0; 0 too where there is none",
+            m.log_up.get(),
+        ),
+        counter(
+            "event_log_fallbacks",
+            "Deliveries that went to the database because the event log did not take them",
+            m.log_fallbacks.get(),
         ),
         counter("event_flushes", "Appends to the queue", m.flushes.get()),
         counter(
@@ -306,8 +335,23 @@ pub(crate) fn delivery(delivery: &Delivery) -> Vec<Sample> {
         ),
         counter(
             "events_replayed",
-            "Audit events put in line once more by replays",
+            "Events put in line once more by replays",
             m.replayed.get(),
+        ),
+        counter(
+            "events_kept",
+            "Traffic events written down for replays",
+            m.kept.get(),
+        ),
+        counter(
+            "events_unkept",
+            "Traffic events that could not be written down for replays",
+            m.unkept.get(),
+        ),
+        gauge(
+            "events_kept_bytes",
+            "Bytes of traffic events kept for replays",
+            m.kept_bytes.get(),
         ),
         counter("event_sends", "Sends, first and repeated", m.sends.get()),
         counter(

@@ -9,9 +9,10 @@ use std::time::Duration;
 use anyhow::Result;
 use culvert_api::Window;
 use culvert_base::OsEntropy;
-use culvert_delivery::TargetSettings;
+use culvert_control::{Pepper, PublicPorts};
 use culvert_delivery::guard::Rules;
-use culvert_edge::Inherited;
+use culvert_delivery::{JetStreamSettings, STREAM_LEASE, TargetSettings};
+use culvert_edge::{Edge, Inherited};
 use culvert_events::HeaderRules;
 use ipnet::IpNet;
 use rustls_pki_types::CertificateDer;
@@ -78,6 +79,7 @@ pub(crate) fn edge_settings(settings: &Settings) -> Result<culvert_edge::Setting
         )?,
         upstream_roots,
         certificates,
+        write_delay: None,
         agents: None,
         entropy: Arc::new(OsEntropy),
         refuses_undecided: settings.policy.on_expression_error == OnExpressionError::Deny,
@@ -89,6 +91,59 @@ pub(crate) fn edge_settings(settings: &Settings) -> Result<culvert_edge::Setting
         },
         limits,
     })
+}
+
+/// Ports that URLs of endpoints show: those of the settings, else those that are bound, or would be where
+/// the edge runs.
+pub(super) fn public_ports(settings: &Settings, edge: Option<&Edge>) -> PublicPorts {
+    let port = |given: u16, bound: Option<SocketAddr>, wanted: &str, usual: u16| {
+        let bound = bound.or_else(|| address(wanted)).map(|at| at.port());
+        match (given, bound) {
+            (0, None | Some(0)) => usual,
+            (0, Some(bound)) => bound,
+            (given, _) => given,
+        }
+    };
+    let (edge_settings, usual) = (&settings.edge, PublicPorts::default());
+    PublicPorts {
+        http: port(
+            edge_settings.public_http_port,
+            edge.and_then(Edge::http_addr),
+            &edge_settings.http_addr,
+            usual.http,
+        ),
+        https: port(
+            edge_settings.public_https_port,
+            edge.and_then(Edge::https_addr),
+            &edge_settings.https_addr,
+            usual.https,
+        ),
+    }
+}
+
+/// The event log in NATS, if there is one.
+pub(super) fn event_log(
+    settings: &Settings,
+    pepper: &Pepper,
+) -> Result<Option<JetStreamSettings>, Invalid> {
+    let Some(servers) = settings.nats()? else {
+        return Ok(None);
+    };
+    let stream = match settings.events.log_stream.as_str() {
+        // The same on all nodes of the installation, and of no other.
+        "" => {
+            let digest = pepper.digest("event log");
+            let name = digest.split_once('.').map_or(&*digest, |(_, hex)| hex);
+            format!("culvert_{}", name.get(..12).unwrap_or(name))
+        }
+        name => name.to_owned(),
+    };
+    Ok(Some(JetStreamSettings {
+        servers,
+        stream,
+        replicas: settings.events.log_replicas,
+        lease: STREAM_LEASE,
+    }))
 }
 
 pub(super) fn target_settings(

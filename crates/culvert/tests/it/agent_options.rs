@@ -5,7 +5,6 @@ use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use culvert_edge::Inherited;
 use hmac::{Hmac, KeyInit, Mac};
 use http::{Request, Response};
 use http_body_util::Full;
@@ -181,6 +180,34 @@ const ROWS: &[Row] = &[
         },
     },
     Row {
+        name: "many-of-them",
+        set: |to| {
+            to.basic_auth("ann", "open sesame")
+                .request_header("x-added", "by the edge")
+                .deny_user_agent("^bad")
+                .allow_cidr("127.0.0.0/8")
+                .circuit_breaker(0.5)
+                .traffic_policy("on_http_request:\n- actions:\n  - type: add-headers\n    config: {headers: {x-own: policy}}\n");
+        },
+        tries: || {
+            vec![
+                get("", 401),
+                Try {
+                    has: r#""x-added": "by the edge""#,
+                    ..get(SIGNED, 200)
+                },
+                Try {
+                    has: r#""x-own": "policy""#,
+                    ..get(SIGNED, 200)
+                },
+                get(
+                    "user-agent: bad/1\r\nauthorization: Basic YW5uOm9wZW4gc2VzYW1l\r\n",
+                    403,
+                ),
+            ]
+        },
+    },
+    Row {
         name: "policy",
         set: |to| {
             to.traffic_policy(
@@ -292,7 +319,7 @@ async fn versioned(tasks: &mut JoinSet<()>) -> SocketAddr {
 }
 
 /// Answers each connection with what came of it up to a blank line, and ends it.
-async fn repeating(tasks: &mut JoinSet<()>) -> SocketAddr {
+pub async fn repeating(tasks: &mut JoinSet<()>) -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     tasks.spawn(async move {
@@ -318,14 +345,7 @@ async fn repeating(tasks: &mut JoinSet<()>) -> SocketAddr {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn upstreams_get_the_protocol_and_the_header_that_they_want() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.set_nonblocking(true).unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let sockets = Inherited::new(vec![listener]);
-    let culvert = Harness::start_on(&Backend::Sqlite, sockets, |settings| {
-        settings.edge.tcp_ports = format!("{port}-{port}");
-    })
-    .await;
+    let (culvert, port) = Harness::start_with_port().await;
     let mut tasks = JoinSet::new();
     let (versioned, repeating) = (versioned(&mut tasks).await, repeating(&mut tasks).await);
     let (_, token) = credential(&culvert, json!([])).await;
@@ -416,14 +436,14 @@ async fn an_internal_endpoint_of_an_agent_is_reached_by_policies_alone() {
 }
 
 /// A certificate with its key, in PEM, and the authority that signed it.
-fn made(names: &[&str]) -> (String, String) {
+pub fn made(names: &[&str]) -> (String, String) {
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     let made = rcgen::generate_simple_self_signed(names).unwrap();
     (made.cert.pem(), made.signing_key.serialize_pem())
 }
 
 /// A client of TLS that trusts an authority, and shows a certificate if it has one.
-fn connector(authority: &[u8], shown: Option<&(String, String)>) -> tokio_rustls::TlsConnector {
+pub fn connector(authority: &[u8], shown: Option<&(String, String)>) -> tokio_rustls::TlsConnector {
     let mut roots = rustls::RootCertStore::empty();
     for certificate in rustls_pki_types::CertificateDer::pem_slice_iter(authority) {
         roots.add(certificate.unwrap()).unwrap();
@@ -446,8 +466,40 @@ fn connector(authority: &[u8], shown: Option<&(String, String)>) -> tokio_rustls
     tokio_rustls::TlsConnector::from(Arc::new(config))
 }
 
+/// Speaks TLS and answers each connection with the first nine bytes of it.
+pub async fn secure(tasks: &mut JoinSet<()>, shown: &(String, String)) -> url::Url {
+    let config = rustls::ServerConfig::builder_with_provider(Arc::new(
+        rustls::crypto::aws_lc_rs::default_provider(),
+    ))
+    .with_safe_default_protocol_versions()
+    .unwrap()
+    .with_no_client_auth()
+    .with_single_cert(
+        rustls_pki_types::CertificateDer::pem_slice_iter(shown.0.as_bytes())
+            .map(Result::unwrap)
+            .collect(),
+        PrivateKeyDer::from_pem_slice(shown.1.as_bytes()).unwrap(),
+    )
+    .unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tasks.spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            let Ok(mut tls) = acceptor.accept(socket).await else {
+                continue;
+            };
+            let mut bytes = [0; 9];
+            drop(tls.read_exact(&mut bytes).await);
+            drop(tls.write_all(&bytes).await);
+            drop(tls.shutdown().await);
+        }
+    });
+    format!("tcp://{address}").parse().unwrap()
+}
+
 /// Says a word in TLS and reads the answer; nothing if either fails.
-async fn talk(
+pub async fn talk(
     connector: &tokio_rustls::TlsConnector,
     at: SocketAddr,
     host: &'static str,
@@ -482,35 +534,7 @@ async fn tls_ends_where_the_agent_wants_it_to() {
     let echoed = |answer: Option<String>| answer.is_some_and(|answer| answer.ends_with(said));
 
     // At the service: what the agent gets is TLS, and the client sees the certificate of the service.
-    let config = rustls::ServerConfig::builder_with_provider(Arc::new(
-        rustls::crypto::aws_lc_rs::default_provider(),
-    ))
-    .with_safe_default_protocol_versions()
-    .unwrap()
-    .with_no_client_auth()
-    .with_single_cert(
-        rustls_pki_types::CertificateDer::pem_slice_iter(theirs.0.as_bytes())
-            .map(Result::unwrap)
-            .collect(),
-        PrivateKeyDer::from_pem_slice(theirs.1.as_bytes()).unwrap(),
-    )
-    .unwrap();
-    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-    let secure: url::Url = format!("tcp://{}", listener.local_addr().unwrap())
-        .parse()
-        .unwrap();
-    tasks.spawn(async move {
-        while let Ok((socket, _)) = listener.accept().await {
-            let Ok(mut tls) = acceptor.accept(socket).await else {
-                continue;
-            };
-            let mut bytes = [0; 9];
-            drop(tls.read_exact(&mut bytes).await);
-            drop(tls.write_all(&bytes).await);
-            drop(tls.shutdown().await);
-        }
-    });
+    let secure = secure(&mut tasks, &theirs).await;
     let mut endpoint = session.tls_endpoint();
     endpoint.domain(HOST);
     let mut tunnel = soon("an endpoint", endpoint.listen_and_forward(secure))

@@ -1,22 +1,18 @@
 //! What is told of sessions: whole events of every kind of client, the reason of every kind of end, and
 //! nothing lost when the server ends, however it does.
 
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::Duration;
 
 use culvert::client::Client;
 use http::Method;
 use ngrok::prelude::*;
 use serde_json::{Value, json};
-use tokio::process::{Child, Command};
-use tokio::task::JoinSet;
 
+use crate::agent_clients::{KINDS, Kind, Order, start};
 use crate::agents::{Passage, Road, Service, builder, builder_of, connect, credential, list, soon};
 use crate::events_arrive::{subscribe, subscribe_debug};
-use crate::harness::{Backend, Harness, Receiver, binary, eventually};
+use crate::harness::{Backend, Harness, Receiver, eventually};
 use crate::kill::Process;
-use crate::ssh_reverse::{line, service, stock_client};
 
 const START: &str = "agent_session_start.v0";
 const STOP: &str = "agent_session_stop.v0";
@@ -28,15 +24,9 @@ async fn hook(culvert: &Harness) -> Receiver {
     hook
 }
 
-/// A running client, which ends when this is dropped.
-enum Running {
-    Library(Box<(Road, ngrok::Session)>),
-    Program(Box<Child>),
-}
-
-/// A kind of client: what only it says of itself.
-struct Kind {
-    name: &'static str,
+/// What only a kind of client says of itself.
+struct Said {
+    of: Kind,
     user_agent: &'static str,
     transport: &'static str,
     /// Whether it says its system, and its processor.
@@ -45,37 +35,37 @@ struct Kind {
     shown: &'static str,
 }
 
-const KINDS: [Kind; 5] = [
-    Kind {
-        name: "crate",
+const SAID: [Said; KINDS.len()] = [
+    Said {
+        of: Kind::Crate,
         user_agent: "ngrok-rust/0.19",
         transport: "muxado",
         says_more: true,
         shown: "ngrok/2",
     },
-    Kind {
-        name: "python",
+    Said {
+        of: Kind::Python,
         user_agent: "ngrok-python/1.4.0 ngrok-rust/",
         transport: "muxado",
         says_more: true,
         shown: "ngrok/2",
     },
-    Kind {
-        name: "node",
+    Said {
+        of: Kind::Node,
         user_agent: "ngrok-javascript/1.7.0 ngrok-rust/",
         transport: "muxado",
         says_more: true,
         shown: "ngrok/2",
     },
-    Kind {
-        name: "own",
+    Said {
+        of: Kind::Own,
         user_agent: "culvert/",
         transport: "muxado",
         says_more: true,
         shown: "ngrok/2",
     },
-    Kind {
-        name: "ssh",
+    Said {
+        of: Kind::Ssh,
         user_agent: "SSH-2.0-OpenSSH",
         transport: "ssh",
         says_more: false,
@@ -83,141 +73,30 @@ const KINDS: [Kind; 5] = [
     },
 ];
 
-const PYTHON: &str = r#"
-import asyncio, os, sys, ngrok
-async def run():
-    authority = bytearray(open(os.environ["CULVERT_CA"], "rb").read())
-    builder = ngrok.SessionBuilder().server_addr(os.environ["CULVERT_AGENTS"]).ca_cert(authority)
-    session = await builder.authtoken(os.environ["TOKEN"]).metadata("of the test").connect()
-    print("connected", flush=True)
-    await asyncio.to_thread(sys.stdin.read)
-    os._exit(0)
-asyncio.run(run())
-"#;
-
-const NODE: &str = r#"
-const fs = require("fs"), ngrok = require(process.env.CULVERT_AGENT_PACKAGE);
-const builder = new ngrok.SessionBuilder().serverAddr(process.env.CULVERT_AGENTS)
-  .caCert(new Uint8Array(fs.readFileSync(process.env.CULVERT_CA)));
-builder.authtoken(process.env.TOKEN).metadata("of the test").connect().then((session) => {
-  globalThis.session = session;
-  console.log("connected");
-  process.stdin.on("end", () => process.exit()).resume();
-});
-"#;
-
-fn target(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../target")
-        .join(path)
-}
-
-/// Starts a client of a kind. `None`, said aloud, where it is not installed.
-async fn start(
-    kind: &Kind,
-    culvert: &Harness,
-    token: &str,
-    folder: &Path,
-    to: &str,
-) -> Option<Running> {
-    let mut command = match kind.name {
-        "crate" => {
-            // It leaves its connection open when it is done.
-            let road = Road::to(culvert.agents).await;
-            let session = builder(culvert, road.address, token);
-            let session = soon("a session", session.connect()).await.unwrap();
-            return Some(Running::Library((road, session).into()));
-        }
-        "python" => {
-            let program = target("python-clients/ngrok/bin/python");
-            if !program.exists() {
-                println!("skipped: the published Python agent is not here");
-                return None;
-            }
-            let mut command = Command::new(program);
-            command.args(["-c", PYTHON]);
-            command
-        }
-        "node" => {
-            let package = target("node-clients/ngrok/node_modules/@ngrok/ngrok/index.js");
-            if !package.exists() {
-                println!("skipped: the published JavaScript agent is not here");
-                return None;
-            }
-            let mut command = Command::new("node");
-            command
-                .args(["-e", NODE])
-                .env("CULVERT_AGENT_PACKAGE", package);
-            command
-        }
-        "own" => {
-            let mut command = Command::from(binary());
-            command
-                .args(["http", to, "--url", "http://own.culvert.localhost"])
-                .args(["--server", &format!("localhost:{}", culvert.agents.port())])
-                .args(["--session-metadata", "of the test"])
-                .args(["--inspect-addr", "127.0.0.1:0"])
-                .env("CULVERT_DATA_DIR", &culvert.settings.data_dir)
-                .env("CULVERT_AUTHTOKEN", token);
-            command
-        }
-        _ => {
-            let mut command = stock_client(folder, culvert.ssh);
-            command
-                .args(["-R", &format!("ssh.culvert.localhost:80:{to}")])
-                .args(["v2@127.0.0.1", "http", "--scheme", "http"]);
-            command
-        }
-    };
-    let agents = format!("localhost:{}", culvert.agents.port());
-    let mut child = command
-        .env("CULVERT_AGENTS", agents)
-        .env("CULVERT_CA", culvert.settings.data_dir.join("ca.pem"))
-        .env("TOKEN", token)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
-    let first = match kind.name {
-        "own" => "http://own",
-        "ssh" => "Forwarding",
-        _ => "connected",
-    };
-    line(&mut child, first).await;
-    Some(Running::Program(child.into()))
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_of_every_kind_of_client_is_told_of_in_full() {
     let culvert = Harness::start_with(&Backend::Sqlite, |settings| {
         settings.region = "here".into();
     })
     .await;
-    let mut tasks = JoinSet::new();
-    let to = service(&mut tasks).await;
+    let service = Service::named("one").await;
     let folder = tempfile::tempdir().unwrap();
     let keys = culvert.call(Method::GET, "/api_keys", None).await.body;
     let owner = keys["keys"][0]["owner_id"].clone();
-    for kind in &KINDS {
+    for said in SAID.iter().filter(|said| said.of.is_here()) {
         let hook = hook(&culvert).await;
-        let (credential, token) = match kind.name {
-            "ssh" => {
-                let Some(public) = crate::ssh_reverse::key(folder.path()) else {
-                    continue;
-                };
-                let body = json!({"public_key": public});
-                (culvert.create("ssh_credentials", body).await, String::new())
-            }
-            _ => {
-                let made = culvert.create("credentials", json!({})).await;
-                let token = made["token"].as_str().unwrap().to_owned();
-                (made, token)
-            }
+        let folder = folder.path().join(said.shown.replace('/', "-"));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (credential, token) = said.of.credential(&culvert, &folder, json!([])).await;
+        let order = Order {
+            proto: "http",
+            name: "app.culvert.localhost",
+            upstream: service.address,
+            at: said.of.ingress(&culvert),
+            token: &token,
+            folder: &folder,
         };
-        let Some(client) = start(kind, &culvert, &token, folder.path(), &to).await else {
-            continue;
-        };
+        let client = start(said.of, &culvert, order).await.unwrap();
         let begun = hook.wait_for(START, 1).await.remove(0);
         let sessions = list(&culvert, "tunnel_sessions").await;
         let id = begun["object"]["session"]["id"].clone();
@@ -225,17 +104,14 @@ async fn a_session_of_every_kind_of_client_is_told_of_in_full() {
             .into_iter()
             .find(|session| session["id"] == id)
             .unwrap();
-        assert_eq!(shown["transport"], kind.shown);
-        match client {
-            Running::Library(held) => held.0.cut(),
-            Running::Program(mut child) => child.kill().await.unwrap(),
-        }
+        assert_eq!(shown["transport"], said.shown);
+        client.kill().await;
         let ended = hook.wait_for(STOP, 1).await.remove(0);
         for (event, name) in [(&begun, START), (&ended, STOP)] {
             let object = &event["object"];
             let (agent, reason) = (&object["user_agent"], &object["error"]);
             assert!(
-                agent.as_str().unwrap().starts_with(kind.user_agent),
+                agent.as_str().unwrap().starts_with(said.user_agent),
                 "{agent}"
             );
             let is_stop = name == STOP;
@@ -243,15 +119,15 @@ async fn a_session_of_every_kind_of_client_is_told_of_in_full() {
             let reason_text = reason.as_str().unwrap();
             let is_end = reason_text == "agent closed the session"
                 || reason_text.starts_with("transport error: ");
-            assert_eq!(is_end, is_stop, "{}: {reason}", kind.name);
+            assert_eq!(is_end, is_stop, "{:?}: {reason}", said.of);
             assert_eq!(reason_text.is_empty(), !is_stop);
             assert_eq!(object["stopped_at"].is_string(), is_stop);
             let path = |uri: &Value| {
                 let uri = uri.as_str().unwrap();
                 uri.strip_prefix(&culvert.api).unwrap_or(uri).to_owned()
             };
-            let said = |text: &str| {
-                if kind.says_more {
+            let more = |text: &str| {
+                if said.says_more {
                     text.to_owned()
                 } else {
                     String::new()
@@ -280,10 +156,10 @@ async fn a_session_of_every_kind_of_client_is_told_of_in_full() {
                     "region": "here",
                     "ingress_hostname": object["ingress_hostname"],
                     "user_agent": agent,
-                    "metadata": said("of the test"),
-                    "os": said("linux"),
-                    "arch": said(std::env::consts::ARCH),
-                    "transport": kind.transport,
+                    "metadata": more("of the test"),
+                    "os": more("linux"),
+                    "arch": more(std::env::consts::ARCH),
+                    "transport": said.transport,
                     "started_at": shown["started_at"],
                     "expires_at": null,
                     "stopped_at": object["stopped_at"],
@@ -291,11 +167,11 @@ async fn a_session_of_every_kind_of_client_is_told_of_in_full() {
                     "error": reason,
                 },
             });
-            assert_eq!(*event, expected, "{}", kind.name);
-            println!("{}: {event}", kind.name);
+            assert_eq!(*event, expected, "{:?}", said.of);
+            println!("{:?}: {event}", said.of);
         }
         // Nothing else of it is told.
-        assert_eq!(hook.events().len(), 2, "{}", kind.name);
+        assert_eq!(hook.events().len(), 2, "{:?}", said.of);
     }
     culvert.stop().await;
 }
@@ -358,7 +234,7 @@ async fn the_reason_of_every_end_is_told() {
         };
         let asked = tokio::time::Instant::now();
         match end {
-            End::Close => road.cut(),
+            End::Close => road.becomes(Passage::Closed),
             End::Reset => road.becomes(Passage::Reset),
             End::Silence => road.becomes(Passage::Still),
             End::Stop => ask("stop").await,

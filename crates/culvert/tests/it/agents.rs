@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use culvert_edge::Inherited;
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
@@ -103,7 +102,7 @@ pub fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|at| (at * 31 + at / 977) as u8).collect()
 }
 
-fn sum(bytes: &[u8]) -> u64 {
+pub fn sum(bytes: &[u8]) -> u64 {
     let step = |sum: u64, byte: &u8| sum.wrapping_mul(31).wrapping_add(u64::from(*byte));
     bytes.iter().fold(0, step)
 }
@@ -121,6 +120,8 @@ pub struct Road {
 pub enum Passage {
     Open,
     Still,
+    /// The server sees an end, and nothing that it sent is left unread, which would be a reset.
+    Closed,
     Reset,
 }
 
@@ -151,6 +152,11 @@ impl Road {
                     match changed {
                         // Nothing passes, and nobody is told.
                         Ok(Passage::Still) => std::future::pending().await,
+                        Ok(Passage::Closed) => {
+                            drop(near);
+                            drop(far.shutdown().await);
+                            drop(tokio::io::copy(&mut far, &mut tokio::io::sink()).await);
+                        }
                         _ => far.set_zero_linger().unwrap(),
                     }
                 });
@@ -232,7 +238,7 @@ pub async fn get(at: SocketAddr, host: &str, target: &str) -> (u16, Vec<u8>) {
     fetch(at, request, b"").await
 }
 
-async fn post(at: SocketAddr, host: &str, body: &[u8]) -> (u16, Vec<u8>) {
+pub async fn post(at: SocketAddr, host: &str, body: &[u8]) -> (u16, Vec<u8>) {
     let length = body.len();
     let request = format!(
         "POST / HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n"
@@ -281,23 +287,7 @@ async fn a_published_agent_serves_http_and_comes_back_as_who_it_was() {
         assert_eq!(tunnel.url(), format!("http://{HOST}"));
 
         // It is what was asked for as soon as the agent knows.
-        let (status, body) = get(culvert.http, HOST, "/down/5000000").await;
-        assert_eq!(status, 200);
-        assert!(body == pattern(5_000_000));
-        let up = pattern(4_000_000);
-        let (status, body) = post(culvert.http, HOST, &up).await;
-        let expected = format!("4000000 {} ", sum(&up));
-        assert_eq!(status, 200);
-        let body = String::from_utf8(body).unwrap();
-        assert!(body.starts_with(&expected), "{body}");
-        let mut requests = JoinSet::new();
-        for _ in 0..40 {
-            requests.spawn(get(culvert.http, HOST, "/down/20000"));
-        }
-        for (status, body) in requests.join_all().await {
-            assert_eq!(status, 200);
-            assert!(body == pattern(20_000));
-        }
+        assert_eq!(get(culvert.http, HOST, "/down/10").await.0, 200);
 
         // The API shows the session, the endpoint and the tunnel, and how they belong together.
         let sessions = list(&culvert, "tunnel_sessions").await;
@@ -409,86 +399,6 @@ fn coded(number: u16) -> Option<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bytes_of_tcp_pass_through_a_published_agent() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.set_nonblocking(true).unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let sockets = Inherited::new(vec![listener]);
-    let culvert = Harness::start_on(&Backend::Sqlite, sockets, |settings| {
-        settings.edge.tcp_ports = format!("{port}-{port}");
-    })
-    .await;
-    let echo = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-    let upstream = format!("tcp://{}", echo.local_addr().unwrap());
-    let mut tasks = JoinSet::new();
-    tasks.spawn(async move {
-        let mut echoes = JoinSet::new();
-        while let Ok((socket, _)) = echo.accept().await {
-            echoes.spawn(async move {
-                let (mut reader, mut writer) = tokio::io::split(socket);
-                drop(tokio::io::copy(&mut reader, &mut writer).await);
-                drop(writer.shutdown().await);
-            });
-        }
-    });
-    let (_, token) = credential(&culvert, json!([])).await;
-    let road = Road::to(culvert.agents).await;
-    let session = builder(&culvert, road.address, &token);
-    let session = soon("a session", session.connect()).await.unwrap();
-    let endpoint = session.tcp_endpoint();
-    let tunnel = endpoint.listen_and_forward(upstream.parse().unwrap());
-    let tunnel = soon("an endpoint", tunnel).await.unwrap();
-    let url = format!("tcp://1.tcp.culvert.localhost:{port}");
-    assert_eq!(tunnel.url(), url);
-
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let talk = async |length: usize| {
-        let sent = pattern(length);
-        let (mut reader, mut writer) = TcpStream::connect(address).await?.into_split();
-        let writing = async {
-            writer.write_all(&sent).await?;
-            writer.shutdown().await
-        };
-        let mut back = Vec::new();
-        let reading = reader.read_to_end(&mut back);
-        tokio::try_join!(writing, reading)?;
-        std::io::Result::Ok(back == sent)
-    };
-    assert!(soon("five megabytes", talk(5_000_000)).await.unwrap());
-    let talks: Vec<_> = (0..40).map(|nth| talk(10_000 + nth)).collect();
-    for done in soon("forty at once", futures(talks)).await {
-        assert!(done.unwrap());
-    }
-    road.cut();
-    eventually("the agent is back", async || {
-        matches!(talk(10).await, Ok(true))
-    })
-    .await;
-    assert_eq!(tunnel.url(), url);
-    culvert.stop().await;
-}
-
-/// All of them at once.
-async fn futures<F: Future>(all: Vec<F>) -> Vec<F::Output> {
-    let mut running: Vec<_> = all.into_iter().map(|one| (Box::pin(one), None)).collect();
-    std::future::poll_fn(|cx| {
-        for (one, done) in &mut running {
-            if done.is_none()
-                && let std::task::Poll::Ready(output) = one.as_mut().poll(cx)
-            {
-                *done = Some(output);
-            }
-        }
-        match running.iter().all(|(_, done)| done.is_some()) {
-            true => std::task::Poll::Ready(()),
-            false => std::task::Poll::Pending,
-        }
-    })
-    .await;
-    running.into_iter().filter_map(|(_, done)| done).collect()
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_published_agent_is_told_by_code_why_it_is_refused() {
     let culvert = Harness::start(&Backend::Sqlite).await;
     let admit = async |token: &str| {
@@ -525,46 +435,6 @@ async fn a_published_agent_is_told_by_code_why_it_is_refused() {
     let labelled = labelled.listen_and_forward(service.url());
     // The library keeps the code in the text of this one.
     assert!(soon("an answer", labelled).await.is_err());
-    culvert.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn options_of_a_published_agent_act_like_every_policy() {
-    let culvert = Harness::start(&Backend::Sqlite).await;
-    let service = Service::named("one").await;
-    let (_, token) = credential(&culvert, json!([])).await;
-    let session = connect(&culvert, &token).await;
-    let mut endpoint = session.http_endpoint();
-    endpoint
-        .scheme(Scheme::HTTP)
-        .domain(HOST)
-        .basic_auth("ann", "open sesame")
-        .request_header("x-added", "by the edge")
-        .deny_user_agent("^bad")
-        .allow_cidr("127.0.0.0/8")
-        .circuit_breaker(0.5)
-        .traffic_policy("on_http_request:\n- actions:\n  - type: add-headers\n    config: {headers: {x-own: policy}}\n");
-    let tunnel = endpoint.listen_and_forward(service.url());
-    let tunnel = soon("an endpoint", tunnel).await.unwrap();
-    let ask = async |fields: &str| {
-        let request =
-            format!("GET / HTTP/1.1\r\nhost: {HOST}\r\nconnection: close\r\n{fields}\r\n");
-        let (status, body) = fetch(culvert.http, request, b"").await;
-        (status, String::from_utf8(body).unwrap())
-    };
-    assert_eq!(ask("").await.0, 401);
-    let signed = "authorization: Basic YW5uOm9wZW4gc2VzYW1l\r\n";
-    let (status, seen) = ask(signed).await;
-    assert_eq!(status, 200);
-    assert!(seen.contains(r#""x-added": "by the edge""#), "{seen}");
-    assert!(seen.contains(r#""x-own": "policy""#), "{seen}");
-    let bad = format!("user-agent: bad/1\r\n{signed}");
-    assert_eq!(ask(&bad).await.0, 403);
-    // The password is in no answer of the API.
-    let shown = list(&culvert, "endpoints").await;
-    let policy = shown[0]["traffic_policy"].as_str().unwrap();
-    assert!(policy.contains("restrict-ips") && !policy.contains("sesame"));
-    drop(tunnel);
     culvert.stop().await;
 }
 

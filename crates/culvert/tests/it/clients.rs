@@ -5,8 +5,6 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use culvert_edge::Inherited;
-
 use crate::harness::{Backend, Harness};
 
 /// The published Python client drives every operation that it has.
@@ -25,32 +23,6 @@ async fn answers_are_what_the_openapi_document_promises() {
 #[tokio::test(flavor = "multi_thread")]
 async fn tls_complies_with_a_public_profile() {
     drive("sslyze").await;
-}
-
-/// The published Python agent serves HTTP and bytes, comes back after a cut, and is refused by code.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_published_python_agent_works_unchanged() {
-    drive("ngrok").await;
-}
-
-/// The same of the published agent for JavaScript.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_published_javascript_agent_works_unchanged() {
-    let root = root();
-    let place = root.join("target/node-clients/ngrok");
-    if !place.join("made").exists() {
-        println!("skipped: the agent for JavaScript is not here; scripts/node-clients gets it");
-        return;
-    }
-    let mut command = Command::new("node");
-    command
-        .arg("--test")
-        .arg(root.join("tests/clients/node/agent.test.mjs"))
-        .env(
-            "CULVERT_AGENT_PACKAGE",
-            place.join("node_modules/@ngrok/ngrok/index.js"),
-        );
-    run("node", command).await;
 }
 
 fn root() -> PathBuf {
@@ -73,41 +45,25 @@ async fn drive(suite: &str) {
     run(suite, command).await;
 }
 
-/// Runs a suite against a server of its own, whose one TCP address is a port that nobody else has.
+/// Runs a suite against a server of its own.
 async fn run(suite: &str, mut command: Command) {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.set_nonblocking(true).unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let is_agent = matches!(suite, "ngrok" | "node");
-    let sockets = Inherited::new(vec![listener]);
-    let culvert = Harness::start_on(&Backend::Sqlite, sockets, |settings| {
-        if is_agent {
-            settings.edge.tcp_ports = format!("{port}-{port}");
-        }
-    })
-    .await;
+    let culvert = Harness::start(&Backend::Sqlite).await;
     let done = command
         .env("CULVERT_API_URL", &culvert.api)
         .env("CULVERT_API_KEY", &culvert.token)
         .env("CULVERT_HTTP", culvert.http.to_string())
         .env("CULVERT_HTTPS", culvert.https.to_string())
-        .env(
-            "CULVERT_AGENTS",
-            format!("localhost:{}", culvert.agents.port()),
-        )
         .env("CULVERT_CA", culvert.settings.data_dir.join("ca.pem"))
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&done.stdout);
     let totals = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{suite}:\n{said}\n{totals}");
-    if suite != "node" {
-        for line in said
-            .lines()
-            .chain(totals.lines().filter(|line| line.starts_with("Ran ")))
-        {
-            println!("{suite}: {line}");
-        }
+    for line in said
+        .lines()
+        .chain(totals.lines().filter(|line| line.starts_with("Ran ")))
+    {
+        println!("{suite}: {line}");
     }
     culvert.stop().await;
 }

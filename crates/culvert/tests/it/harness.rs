@@ -124,6 +124,23 @@ impl Harness {
         Self::start_on(backend, Inherited::default(), change).await
     }
 
+    /// The same, with one TCP address, whose port nobody else has.
+    pub async fn start_with_port() -> (Self, u16) {
+        Self::start_with_port_on(&Backend::Sqlite).await
+    }
+
+    /// The same, on a store of a kind.
+    pub async fn start_with_port_on(backend: &Backend) -> (Self, u16) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let sockets = Inherited::new(vec![listener]);
+        let culvert = Self::start_on(backend, sockets, |settings| {
+            settings.edge.tcp_ports = format!("{port}-{port}");
+        });
+        (culvert.await, port)
+    }
+
     /// The same, with sockets that are already there.
     pub async fn start_on(
         backend: &Backend,
@@ -138,6 +155,9 @@ impl Harness {
         settings.api.addr = "127.0.0.1:0".into();
         settings.edge.http_addr = "127.0.0.1:0".into();
         settings.edge.https_addr = "127.0.0.1:0".into();
+        // As behind a load balancer, so that URLs are the same in every run.
+        settings.edge.public_http_port = 80;
+        settings.edge.public_https_port = 443;
         settings.agents.addr = "127.0.0.1:0".into();
         settings.agents.ssh_addr = "127.0.0.1:0".into();
         settings.nodes.addr = "127.0.0.1:0".into();
@@ -156,7 +176,9 @@ impl Harness {
         change(&mut settings);
         culvert::telemetry::start(&settings.log).unwrap();
 
-        let server = Server::start_on(settings.clone(), sockets).await.unwrap();
+        let server = Box::pin(Server::start_on(settings.clone(), sockets))
+            .await
+            .unwrap();
         let token = match server.first_token() {
             Some(token) => token.reveal().to_owned(),
             None => settings.bootstrap.api_key.clone(),

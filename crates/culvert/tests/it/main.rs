@@ -9,6 +9,8 @@
 )]
 
 mod acme;
+mod agent_clients;
+mod agent_matrix;
 mod agent_options;
 mod agent_sessions;
 mod agents;
@@ -19,6 +21,7 @@ mod custom_domain;
 mod demo;
 mod destinations;
 mod documents;
+mod event_log;
 mod events_arrive;
 mod every_kind;
 mod harness;
@@ -34,6 +37,7 @@ mod nodes;
 mod outage;
 mod own_agent;
 mod policy;
+mod public_ports;
 mod reload;
 mod reserved_addresses;
 mod restart;
@@ -42,4 +46,5 @@ mod secrets;
 mod ssh_reverse;
 mod stop;
 mod tail;
+mod traffic_replay;
 mod verify_webhook;

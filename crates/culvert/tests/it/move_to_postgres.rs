@@ -15,6 +15,15 @@ use crate::kill::Process;
 
 /// Links in answers begin with it, whatever the port.
 const BASE: &str = "http://api.culvert.test";
+/// What is shown of the server's addresses: the same wherever it listens.
+const SHOWN: [&str; 6] = [
+    "--api-base-url",
+    BASE,
+    "--edge-public-http-port",
+    "80",
+    "--edge-public-https-port",
+    "443",
+];
 
 fn admin(data: &Path, arguments: &[&str]) -> std::process::Command {
     let mut command = binary();
@@ -82,6 +91,10 @@ async fn an_installation_with_one_of_everything_moves_to_postgres() {
     let culvert = Harness::start_with(&Backend::Sqlite, |settings| {
         settings.data_dir = data.clone();
         settings.api.base_url = BASE.to_owned();
+        (
+            settings.edge.public_http_port,
+            settings.edge.public_https_port,
+        ) = (80, 443);
     })
     .await;
     let token = culvert.token.clone();
@@ -141,12 +154,7 @@ async fn an_installation_with_one_of_everything_moves_to_postgres() {
     culvert.stop().await;
 
     // What is looked at must not change any more, so no event may be tried.
-    let server = Process::start_as(
-        binary(),
-        &data,
-        "",
-        &["--api-base-url", BASE, "--roles", "api,edge"],
-    );
+    let server = Process::start_as(binary(), &data, "", &SHOWN);
     let destinations: Vec<&str> = destinations.iter().map(String::as_str).collect();
     let before = lists(&server.api, &token, &destinations).await;
     assert_eq!(server.terminate(), 0);
@@ -213,12 +221,7 @@ async fn an_installation_with_one_of_everything_moves_to_postgres() {
     assert_eq!(exit, Some(1));
     assert!(error.contains("its data was moved to"), "{error}");
 
-    let server = Process::start_as(
-        binary(),
-        &data,
-        &database.url,
-        &["--api-base-url", BASE, "--roles", "api,edge"],
-    );
+    let server = Process::start_as(binary(), &data, &database.url, &SHOWN);
     let after = lists(&server.api, &token, &destinations).await;
     assert_eq!(after, before, "all lists are equal, byte for byte");
     assert_eq!(server.terminate(), 0);
@@ -226,7 +229,7 @@ async fn an_installation_with_one_of_everything_moves_to_postgres() {
     let known: BTreeSet<String> = ids(&sick.events());
     let n_before = sick.received().len();
     sick.answer_with(StatusCode::OK);
-    let server = Process::start_as(binary(), &data, &database.url, &["--api-base-url", BASE]);
+    let server = Process::start_as(binary(), &data, &database.url, &SHOWN);
     for token in [&token, key["token"].as_str().unwrap()] {
         let client = culvert::client::Client::new(&server.api, token.to_owned()).unwrap();
         let answer = client.call(Method::GET, "/self", None).await.unwrap();

@@ -22,9 +22,10 @@ use tokio::io::{AsyncReadExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
+use crate::agent_options::{connector, made, repeating, secure, talk};
 use crate::agents::{Service, builder, credential, get, list, pattern, soon};
 use crate::events_arrive::{subscribe, subscribe_debug};
-use crate::harness::{Backend, Harness, Receiver, backends, binary, eventually};
+use crate::harness::{Backend, Harness, Receiver, backends, binary, eventually, raw};
 use crate::kill::Process;
 
 /// PostgreSQL, if there is one.
@@ -42,6 +43,7 @@ async fn beside(first: &Harness) -> Harness {
         settings.secrets.key_file = of_first.key_file().display().to_string();
         // Ports of TCP endpoints are listened on by every node.
         settings.edge.http_addr = "127.0.0.2:0".into();
+        settings.edge.tcp_ports = of_first.edge.tcp_ports.clone();
     })
     .await
 }
@@ -197,6 +199,102 @@ async fn an_agent_is_reached_through_every_node_and_survives_its_own() {
     assert_eq!(after.len(), 1);
     assert_eq!(after[0]["id"], sessions[0]["id"], "the session goes on");
     stays.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_kind_of_endpoint_is_reached_through_another_node_and_its_agent_is_asked_from_there()
+{
+    const HOST: &str = "tls.culvert.localhost";
+    let Some(backend) = shared().await else {
+        return;
+    };
+    let (one, port) = Harness::start_with_port_on(&backend).await;
+    let other = beside(&one).await;
+    let admin = other.client_with(&one.token);
+    let (_, token) = credential(&one, json!([])).await;
+    let mut tasks = JoinSet::new();
+    let repeating = repeating(&mut tasks).await;
+    let plain: url::Url = format!("tcp://{repeating}").parse().unwrap();
+    let theirs = made(&[HOST]);
+    let secure = secure(&mut tasks, &theirs).await;
+    let mut builder = builder(&one, one.agents, &token);
+    builder
+        .handle_stop_command(|_| async { Ok(()) })
+        .handle_restart_command(|_| async { Ok(()) })
+        .handle_update_command(|_| async { Err("it is stuck".to_owned()) });
+    let session = soon("a session", builder.connect()).await.unwrap();
+    let said = "hello\r\n\r\n";
+
+    // Bytes, at the port of the other node.
+    let endpoint = session.tcp_endpoint();
+    let endpoint = endpoint.listen_and_forward(plain.clone());
+    let mut tunnel = soon("an endpoint", endpoint).await.unwrap();
+    assert_eq!(
+        tunnel.url(),
+        format!("tcp://1.tcp.culvert.localhost:{port}")
+    );
+    let at = SocketAddr::from(([127, 0, 0, 2], port));
+    eventually("the other node has the port", async || {
+        TcpStream::connect(at).await.is_ok()
+    })
+    .await;
+    for _ in 0..10 {
+        let answer = raw(at, said.as_bytes()).await;
+        assert!(answer.text.ends_with(said), "{}", answer.text);
+    }
+    soon("a clean end", tunnel.close()).await.unwrap();
+
+    // TLS that ends at the other node with the agent's certificate, and TLS that ends at the service.
+    let by_theirs = connector(theirs.0.as_bytes(), None);
+    for is_secure in [false, true] {
+        let mut endpoint = session.tls_endpoint();
+        endpoint.domain(HOST);
+        let upstream = match is_secure {
+            true => secure.clone(),
+            false => {
+                let [certificate, key] = [&theirs.0, &theirs.1].map(|pem| Bytes::from(pem.clone()));
+                endpoint.termination(certificate, key);
+                plain.clone()
+            }
+        };
+        let tunnel = endpoint.listen_and_forward(upstream);
+        let mut tunnel = soon("an endpoint", tunnel).await.unwrap();
+        eventually("the other node carries it", async || {
+            let answer = talk(&by_theirs, other.https, HOST, said).await;
+            answer.is_some_and(|answer| answer.ends_with(said))
+        })
+        .await;
+        soon("a clean end", tunnel.close()).await.unwrap();
+    }
+
+    // What an agent is asked for travels to the node that has it, and its answer comes back. It has no
+    // endpoint there by now.
+    let ask = async |session: &ngrok::Session, what: &str| {
+        let path = format!("/tunnel_sessions/{}/{what}", session.id());
+        let body = json!({});
+        let answer = admin.call(Method::POST, &path, Some(&body)).await.unwrap();
+        (answer.status, answer.body)
+    };
+    let (status, failed) = ask(&session, "update").await;
+    assert_eq!(
+        (status, &failed["error_code"]),
+        (502, &json!("ERR_NGROK_809"))
+    );
+    assert!(
+        failed["msg"].as_str().unwrap().contains("it is stuck"),
+        "{failed}"
+    );
+    assert_eq!(ask(&session, "stop").await.0, 204);
+    eventually("it has ended", async || {
+        list(&one, "tunnel_sessions").await.is_empty()
+    })
+    .await;
+    // Asked to begin anew it may come back at any moment, so nothing follows that.
+    let session = soon("a session", builder.connect()).await.unwrap();
+    assert_eq!(ask(&session, "restart").await.0, 204);
+    drop(session);
+    other.stop().await;
+    one.stop().await;
 }
 
 /// Takes batches slowly, and sees whether one is delivered twice at the same time.

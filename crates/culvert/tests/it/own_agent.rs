@@ -7,7 +7,7 @@ use std::time::Duration;
 use culvert_base::{BoxFuture, Code, Refusal};
 use culvert_tunnel::driver::Stream;
 use culvert_tunnel::server::{
-    Binding, Bindings, Gate, Grant, Hello, Ingress, Proof, Server, SessionEnd, Wanted,
+    Binding, Bindings, Gate, Grant, Hello, Ingress, Proof, Room, Server, SessionEnd, Wanted,
 };
 use culvert_tunnel::wire::{LabelledRequest, PatchRequest, ProxyHeader};
 use serde_json::Value;
@@ -109,7 +109,12 @@ impl Stage {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut tasks = JoinSet::new();
-        let ingress = Ingress::new(listener, Arc::new(tls), Arc::new(server));
+        let room = Room {
+            connections: 100,
+            strangers: 16,
+            strangers_per_source: 16,
+        };
+        let ingress = Ingress::new(listener, Arc::new(tls), Arc::new(server), room);
         tasks.spawn(ingress.run(CancellationToken::new()));
         let service = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let service_address = service.local_addr().unwrap();

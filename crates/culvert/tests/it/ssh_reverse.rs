@@ -63,6 +63,10 @@ pub async fn line(child: &mut Child, what: &str) -> String {
 
 /// Makes a key and says its public half. `None`, said aloud, where the client is not installed.
 pub fn key(folder: &Path) -> Option<String> {
+    // One that was there before is another's.
+    for old in ["key", "key.pub"] {
+        std::fs::remove_file(folder.join(old)).ok();
+    }
     let made = std::process::Command::new("ssh-keygen")
         .args(["-q", "-t", "ed25519", "-N", "", "-f"])
         .arg(folder.join("key"))

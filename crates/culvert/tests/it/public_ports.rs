@@ -1,0 +1,124 @@
+//! Public URLs have the port at which the world reaches the edge: that of the settings, else the one that
+//! is bound.
+
+use std::process::Stdio;
+
+use http::Method;
+use serde_json::json;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Command;
+
+use crate::harness::{Backend, Harness, binary, eventually};
+
+/// A policy that says what it knows of its endpoint.
+const TELLS: &str = r#"{"on_http_request": [{"actions": [{"type": "custom-response",
+    "config": {"status_code": 200, "body": "${endpoint.url} ${endpoint.addr} ${endpoint.port}"}}]}]}"#;
+
+async fn with_ports(http: u16, https: u16) -> Harness {
+    Harness::start_with(&Backend::Sqlite, |settings| {
+        settings.edge.public_http_port = http;
+        settings.edge.public_https_port = https;
+    })
+    .await
+}
+
+/// `:port`, unless a URL need not name it.
+fn suffix(port: u16, usual: u16) -> String {
+    if port == usual {
+        String::new()
+    } else {
+        format!(":{port}")
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn public_urls_have_the_ports_of_the_settings_or_the_bound_ones() {
+    for (http, https) in [(0, 0), (80, 443), (8000, 0), (0, 9443)] {
+        let culvert = with_ports(http, https).await;
+        let http = if http == 0 { culvert.http.port() } else { http };
+        let https = match https {
+            0 => culvert.https.port(),
+            given => given,
+        };
+        for (scheme, port, usual) in [
+            ("http", http, 80),
+            ("https", https, 443),
+            ("tls", https, 443),
+        ] {
+            let host = format!("{scheme}.culvert.localhost");
+            let plain = format!("{scheme}://{host}");
+            let body = match scheme {
+                "tls" => json!({"url": plain, "upstream_url": "tcp://127.0.0.1:9"}),
+                _ => json!({"url": plain, "traffic_policy": TELLS}),
+            };
+            let made = culvert.create("endpoints", body).await;
+            let public = format!("{plain}{}", suffix(port, usual));
+            // The name of an endpoint is the same wherever it is.
+            assert_eq!(
+                (&made["url"], &made["public_url"]),
+                (&json!(plain), &json!(public))
+            );
+            assert_eq!(made["hostport"], format!("{host}:{usual}"));
+
+            // What was shown is taken back, and nothing else.
+            let path = format!("/endpoints/{}", made["id"].as_str().unwrap());
+            let sent = format!("{plain}:{port}");
+            let same = culvert
+                .call(Method::PATCH, &path, Some(json!({"url": sent})))
+                .await;
+            assert_eq!(same.status, 200);
+            // The usual port of `tls` stays if it was sent.
+            let stays = (scheme, port) == ("tls", usual);
+            let shown = if stays { &sent } else { &public };
+            assert_eq!(same.body["public_url"], **shown);
+            let change = json!({"url": format!("{plain}:7")});
+            let refused = culvert.call(Method::PATCH, &path, Some(change)).await;
+            assert_eq!(refused.body["error_code"], "ERR_NGROK_18023");
+
+            if scheme == "http" {
+                let told = format!("{public} {host}:{port} {port}");
+                eventually("the policy knows its public URL", async || {
+                    culvert.get(&host, "/").await.text.ends_with(&told)
+                })
+                .await;
+            }
+        }
+        let inner = json!({"url": "https://a.internal", "traffic_policy": TELLS});
+        let inner = culvert.create("endpoints", inner).await;
+        assert_eq!(inner["public_url"], "https://a.internal");
+        culvert.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_is_told_the_url_that_works() {
+    let culvert = with_ports(0, 0).await;
+    let credential = culvert.create("credentials", json!({})).await;
+    let port = culvert.http.port();
+    let wanted = format!("http://own.culvert.localhost:{port}");
+    let mut child = Command::from(binary())
+        .args(["http", "9", "--url", &wanted])
+        .args(["--server", &format!("localhost:{}", culvert.agents.port())])
+        .args(["--inspect-addr", "127.0.0.1:0"])
+        .env("CULVERT_DATA_DIR", &culvert.settings.data_dir)
+        .env("CULVERT_AUTHTOKEN", credential["token"].as_str().unwrap())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    eventually("its URL is printed", async || {
+        lines.next_line().await.unwrap().expect("it runs") == wanted
+    })
+    .await;
+    let tunnels = culvert.call(Method::GET, "/tunnels", None).await.body;
+    assert_eq!(tunnels["tunnels"][0]["public_url"], wanted);
+    // Nothing listens behind it: the agent says so, and not the edge that there is no endpoint.
+    let answer = culvert
+        .get(&format!("own.culvert.localhost:{port}"), "/")
+        .await;
+    assert_eq!(answer.status, 502);
+    culvert.stop().await;
+}
