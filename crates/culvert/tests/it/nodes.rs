@@ -15,6 +15,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use ngrok::prelude::*;
+use ngrok::session::{ConnectError, default_connect};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use serde_json::{Value, json};
@@ -218,7 +219,12 @@ async fn every_kind_of_endpoint_is_reached_through_another_node_and_its_agent_is
     let theirs = made(&[HOST]);
     let secure = secure(&mut tasks, &theirs).await;
     let mut builder = builder(&one, one.agents, &token);
+    // An agent comes back when it is cut off, unless its application does not want it to.
     builder
+        .connector(async |host, port, tls, cut: Option<_>| match cut {
+            None => default_connect(host, port, tls, None).await,
+            Some(_) => Err(ConnectError::Canceled),
+        })
         .handle_stop_command(|_| async { Ok(()) })
         .handle_restart_command(|_| async { Ok(()) })
         .handle_update_command(|_| async { Err("it is stuck".to_owned()) });
