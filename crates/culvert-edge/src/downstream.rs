@@ -89,8 +89,6 @@ pub(crate) struct Downstream {
     pub(crate) begun: AtomicU64,
     /// HTTP/2 only: header bytes of the requests that are open.
     pub(crate) header_bytes: AtomicUsize,
-    /// Answers of which a part waits for the client to take it.
-    pub(crate) waiting: AtomicUsize,
     /// Wakes the task that drives the connection when the edge drains.
     pub(crate) driver: AtomicWaker,
     client_value: OnceLock<HeaderValue>,
@@ -208,7 +206,6 @@ impl Downstream {
             open: AtomicUsize::new(0),
             begun: AtomicU64::new(0),
             header_bytes: AtomicUsize::new(0),
-            waiting: AtomicUsize::new(0),
             driver: AtomicWaker::new(),
             client_value: OnceLock::new(),
             addresses: OnceLock::new(),

@@ -442,18 +442,25 @@ impl Shared {
             .map(Arc::clone)
     }
 
-    /// Runs a task of the edge. A panic in it ends it alone, and is counted.
+    /// Runs a task of the edge.
+    pub(crate) fn track(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(self.contain(task));
+    }
+
+    /// Makes a panic in a task end it alone, and counts it.
     ///
     /// Combinators, because an `async` block that awaits what it captured holds it twice.
-    pub(crate) fn track(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn contain<T: Future<Output = ()>>(
+        self: &Arc<Self>,
+        task: T,
+    ) -> impl Future<Output = ()> + use<T> {
         let shared = Arc::clone(self);
-        self.tasks
-            .spawn(AssertUnwindSafe(task).catch_unwind().map(move |ended| {
-                if ended.is_err() {
-                    shared.meters.panics.up();
-                    tracing::error!("a task of the edge panicked");
-                }
-            }));
+        AssertUnwindSafe(task).catch_unwind().map(move |ended| {
+            if ended.is_err() {
+                shared.meters.panics.up();
+                tracing::error!("a task of the edge panicked");
+            }
+        })
     }
 
     /// Hands a connection that was accepted to the lane that serves it.
@@ -545,7 +552,7 @@ pub(crate) fn source(client: IpAddr) -> IpAddr {
     }
 }
 
-/// Runs what the HTTP/2 library gives out: the streams of a connection.
+/// Runs what the library of HTTP/2 to upstreams gives out.
 #[derive(Clone, Debug)]
 pub(crate) struct Streams(pub(crate) Arc<Shared>);
 

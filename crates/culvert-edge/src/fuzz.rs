@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use crate::http::flood::Ledger;
 use crate::http1::{self, FIELDS_MAX, Framing, Progress};
+use crate::http2::session::{End, Session, Step};
 use crate::peek;
 use crate::policy::template::{map, texts};
 use crate::policy::variables;
@@ -145,35 +145,37 @@ fn read_answer<'a>(
     Ok((head.status.as_u16(), body, payload.is_ended()))
 }
 
-/// What an HTTP/2 client is held to does not depend on how its bytes arrive, and no bytes are too much
-/// for the one who counts.
+/// What frames of an HTTP/2 client mean does not depend on how their bytes arrive.
 ///
 /// # Panics
 ///
 /// When the promise is broken.
 pub fn http2_frames(bytes: &[u8]) {
-    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    let received = [GREETING, bytes].concat();
+    let whole = conversation(std::iter::once(&received[..]));
+    let dripped = conversation(received.chunks(1));
+    assert_eq!(whole, dripped, "what is read depends on the cut");
+}
+
+/// The requests that bytes of an HTTP/2 client bring, how it ends, and what it is sent.
+fn conversation<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<String>, Option<End>, usize) {
     let now = tokio::time::Instant::now();
-    let received = [PREFACE, bytes].concat();
-    let (mut whole, mut dripped) = (Ledger::new(now), Ledger::new(now));
-    let verdict = whole.received(&received, now);
-    let mut bytewise = received.iter();
-    let drip_verdict = bytewise.try_for_each(|byte| dripped.received(&[*byte], now));
-    assert_eq!(verdict, drip_verdict, "the verdict depends on the cut");
-    if verdict.is_err() {
-        return;
+    let mut session = Session::new(100, now);
+    let mut inbox = bytes::BytesMut::new();
+    let mut asked = Vec::new();
+    for piece in pieces {
+        inbox.extend_from_slice(piece);
+        loop {
+            match session.step(&mut inbox, now) {
+                Ok(Step::More) => break,
+                Ok(Step::Done) => {}
+                Ok(Step::Asked(it)) => asked.push(format!("{it:?}")),
+                Err(end) => return (asked, Some(end), session.unsent()),
+            }
+        }
     }
-    let (verdict, drip_verdict) = (
-        whole.sent(bytes, now),
-        bytes
-            .iter()
-            .try_for_each(|byte| dripped.sent(&[*byte], now)),
-    );
-    assert_eq!(verdict, drip_verdict, "the verdict depends on the cut");
-    if verdict.is_ok() {
-        assert_eq!(whole.goaway(), dripped.goaway());
-        assert_eq!(whole.farewell(), dripped.farewell());
-    }
+    (asked, None, session.unsent())
 }
 
 /// Any bytes give a verdict, and a longer prefix never turns a whole hello into something else.

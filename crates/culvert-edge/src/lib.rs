@@ -16,6 +16,7 @@ mod edge;
 pub mod fuzz;
 mod http;
 mod http1;
+mod http2;
 mod inherited;
 mod jws;
 mod lanes;

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::downstream::{Downstream, Tls};
 use crate::edge::Shared;
-use crate::http::server;
+use crate::http::{server, streams};
 use crate::inherited::Inherited;
 use crate::overload::{Level, TURN_WHEN_TIGHT};
 use crate::peek::{self, Peeked};
@@ -262,7 +262,7 @@ async fn secure(mut socket: Counted, down: Arc<Downstream>) {
     }
     let wire = Wire::Tls(Box::new(stream));
     if is_http2 {
-        Box::pin(server::http2(wire, down)).await;
+        Box::pin(streams::http2(wire, down)).await;
     } else {
         server::http1(wire, down).await;
     }

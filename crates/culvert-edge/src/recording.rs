@@ -52,8 +52,6 @@ pub(crate) struct Recording {
     is_cut: Option<Arc<AtomicBool>>,
     /// HTTP/2: what the request's head holds of its connection's allowance.
     header_bytes: usize,
-    /// Whether the client has yet to take what was handed over.
-    is_waiting: bool,
     /// Whether the whole answer was handed to the protocol.
     is_answered: bool,
     pub(crate) alarm: Alarm,
@@ -107,7 +105,6 @@ impl Recording {
             is_over: None,
             is_cut: None,
             header_bytes: 0,
-            is_waiting: false,
             is_answered: false,
             alarm: down.borrow_alarm(),
             down,
@@ -306,21 +303,6 @@ impl Recording {
         }
     }
 
-    /// Notes whether a part of the answer waits for the client. On HTTP/1 the connection itself sees that.
-    pub(crate) fn waits(&mut self, is_waiting: bool) {
-        if self.is_http1 || self.is_waiting == is_waiting {
-            return;
-        }
-        self.is_waiting = is_waiting;
-        if is_waiting {
-            self.down.waiting.fetch_add(1, Ordering::AcqRel);
-            // Whoever watches for a client that takes nothing looks from now on.
-            self.down.driver.wake();
-        } else {
-            self.down.waiting.fetch_sub(1, Ordering::AcqRel);
-        }
-    }
-
     /// Counts body bytes of the answer.
     pub(crate) fn sent(&mut self, bytes: usize, is_chunked: bool) {
         self.sent.payload = self.sent.payload.saturating_add(bytes as u64);
@@ -369,7 +351,6 @@ impl Recording {
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        self.waits(false);
         self.down.return_alarm(std::mem::take(&mut self.alarm));
         self.write_logs();
         if let Some(record) = self.record.take() {

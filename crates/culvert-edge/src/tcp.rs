@@ -8,8 +8,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use hyper::upgrade::OnUpgrade;
-use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, copy_bidirectional};
 use tokio::time::Instant;
 
@@ -18,6 +16,7 @@ use crate::downstream::Downstream;
 use crate::edge::Phase;
 use crate::http::upgrade::Tunnel;
 use crate::http1::Inbound;
+use crate::http2::Tunnelled;
 use crate::snapshot::Member;
 
 /// Serves a connection to a TCP or TLS endpoint: `ahead` was read from it already. Where the endpoint
@@ -72,25 +71,22 @@ pub(crate) async fn tunnel(
 }
 
 /// Passes bytes of a stream of HTTP/2 that was upgraded. It ends with its connection, if not before.
-pub(crate) async fn stream(client: OnUpgrade, tunnel: Tunnel) {
+pub(crate) async fn stream(mut client: Tunnelled, tunnel: Tunnel) {
     let Tunnel {
         upstream,
         early,
         recording,
     } = tunnel;
-    if let Ok(client) = client.await {
-        upstream.probe();
-        let mut client = TokioIo::new(client);
-        let idle = recording.down().rules.limits.tunnel_idle;
-        let mut upstream = Moving {
-            io: upstream,
-            moved: Arc::default(),
-        };
-        let moved = Arc::clone(&upstream.moved);
-        if client.write_all(&early).await.is_ok() {
-            let moved = || moved.load(Ordering::Relaxed);
-            pass(&mut client, &mut upstream, idle, moved, |_| false).await;
-        }
+    upstream.probe();
+    let idle = recording.down().rules.limits.tunnel_idle;
+    let mut upstream = Moving {
+        io: upstream,
+        moved: Arc::default(),
+    };
+    let moved = Arc::clone(&upstream.moved);
+    if client.write_all(&early).await.is_ok() {
+        let moved = || moved.load(Ordering::Relaxed);
+        pass(&mut client, &mut upstream, idle, moved, |_| false).await;
     }
     recording.tunnel_closed();
 }

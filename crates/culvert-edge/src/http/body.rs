@@ -20,9 +20,9 @@ use tokio::time::Instant;
 use crate::http::coding::Encoded;
 use crate::http::fields;
 use crate::http::reply::Problem;
-use crate::http::unsent;
 use crate::http::upgrade::Tunnel;
 use crate::http1::{InboundBody, OutboundError, Violation};
+use crate::http2::Receiver;
 use crate::recording::Recording;
 use crate::upstream::Lease;
 
@@ -63,7 +63,7 @@ pub(crate) enum Upload {
     /// A client that speaks HTTP/1.
     Http1(Box<InboundBody>),
     /// A client that speaks HTTP/2.
-    Http2(Incoming),
+    Http2(Receiver),
     /// Here: it was read before.
     Held(Box<Held>),
 }
@@ -118,15 +118,6 @@ fn take_room(
 }
 
 impl Upload {
-    /// A stream's.
-    pub(crate) fn of(incoming: Incoming) -> Self {
-        if incoming.is_end_stream() {
-            Self::None
-        } else {
-            Self::Http2(incoming)
-        }
-    }
-
     /// The next part.
     pub(crate) fn poll_frame(
         &mut self,
@@ -135,9 +126,7 @@ impl Upload {
         match self {
             Self::None => Poll::Ready(None),
             Self::Http1(inbound) => inbound.poll_frame(cx).map_err(|_| UploadError::Client),
-            Self::Http2(incoming) => Pin::new(incoming)
-                .poll_frame(cx)
-                .map_err(|_| UploadError::Client),
+            Self::Http2(stream) => stream.poll_frame(cx).map_err(|_| UploadError::Client),
             Self::Held(held) => {
                 if !held.bytes.is_empty() {
                     let data = std::mem::take(&mut held.bytes);
@@ -154,7 +143,7 @@ impl Upload {
         match self {
             Self::None => true,
             Self::Http1(inbound) => inbound.is_ended(),
-            Self::Http2(incoming) => incoming.is_end_stream(),
+            Self::Http2(stream) => stream.is_ended(),
             Self::Held(held) => held.bytes.is_empty() && held.trailers.is_none(),
         }
     }
@@ -164,7 +153,7 @@ impl Upload {
         match self {
             Self::None => SizeHint::with_exact(0),
             Self::Http1(inbound) => inbound.size_hint(),
-            Self::Http2(incoming) => incoming.size_hint(),
+            Self::Http2(stream) => stream.size_hint(),
             // Before trailers a length could not be told.
             Self::Held(held) if held.trailers.is_some() => SizeHint::default(),
             Self::Held(held) => SizeHint::with_exact(held.bytes.len() as u64),
@@ -358,11 +347,9 @@ pub(crate) struct ResponseBody {
     /// How long the upstream may be silent.
     stall: Duration,
     stalled: Option<Instant>,
-    /// Why it broke off, until what came before has been passed on.
-    failed: Option<BodyError>,
     /// `None` when the exchange goes on elsewhere: after an upgrade.
     recording: Option<Recording>,
-    /// What an HTTP/1 connection becomes with this answer.
+    /// What the connection, or the stream of it, becomes with this answer.
     tunnel: Option<Box<Tunnel>>,
 }
 
@@ -395,27 +382,24 @@ impl ResponseBody {
             is_chunked: false,
             stall,
             stalled: None,
-            failed: None,
             recording: Some(recording),
             tunnel: None,
         }
     }
 
-    /// The body of a 101, whose exchange goes on as a tunnel: in the connection's place, if not as a
-    /// stream of it.
-    pub(crate) fn of_upgrade(tunnel: Option<Box<Tunnel>>) -> Self {
+    /// The body of an answer whose exchange goes on as a tunnel.
+    pub(crate) fn of_upgrade(tunnel: Box<Tunnel>) -> Self {
         Self {
-            tunnel,
+            tunnel: Some(tunnel),
             source: Source::None,
             is_chunked: false,
             stall: Duration::MAX,
             stalled: None,
-            failed: None,
             recording: None,
         }
     }
 
-    /// What the connection becomes behind this answer, if it does.
+    /// What the connection, or the stream of it, becomes behind this answer, if it does.
     pub(crate) fn take_tunnel(&mut self) -> Option<Box<Tunnel>> {
         self.tunnel.take()
     }
@@ -527,11 +511,6 @@ impl Body for ResponseBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = &mut *self;
-        // Being asked for more means that what came before was taken.
-        this.recorded(|recording| recording.waits(false));
-        if let Some(error) = this.failed.take() {
-            return Poll::Ready(Some(Err(error)));
-        }
         match this.source.poll(cx) {
             Poll::Ready(Some(Ok(mut frame))) => {
                 this.stalled = None;
@@ -542,7 +521,6 @@ impl Body for ResponseBody {
                 }
                 if let (Some(data), Some(recording)) = (frame.data_ref(), &mut this.recording) {
                     recording.sent(data.len(), this.is_chunked);
-                    recording.waits(true);
                 }
                 let trailers = frame.trailers_mut();
                 let is_last = trailers.is_some();
@@ -554,13 +532,7 @@ impl Body for ResponseBody {
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
-            Poll::Ready(Some(Err(error))) => {
-                // The library of HTTP/2 forgets what it has not sent when a body fails. Having to wait
-                // once, it sends first.
-                this.failed = Some(error);
-                cx.waker().wake_by_ref();
-                Poll::Pending
-            }
+            Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(error))),
             Poll::Ready(None) => {
                 this.source.end(cx);
                 Poll::Ready(None)
@@ -582,12 +554,6 @@ impl Body for ResponseBody {
 
     fn size_hint(&self) -> SizeHint {
         self.source.size_hint()
-    }
-}
-
-impl unsent::Source for ResponseBody {
-    fn left_over(&mut self, bytes: usize) {
-        self.recorded(|recording| recording.unsent(bytes));
     }
 }
 

@@ -13,7 +13,6 @@ use http::header::{
 };
 use http::{Method, Request, Response, StatusCode, Version, request, response};
 use http_body::Body;
-use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
 use crate::downstream::{Broken, Downstream};
@@ -31,7 +30,6 @@ use crate::policy::Edits;
 use crate::recording::Recording;
 use crate::route::Authority;
 use crate::snapshot::{Group, Live, Member};
-use crate::tcp;
 use crate::upstream::{AgentRefused, DialError, Failure, Protocol, UpWire};
 
 /// The connection is to be closed without an answer.
@@ -59,9 +57,8 @@ pub(super) struct Answer {
 /// Answers one request.
 pub(crate) async fn serve(
     down: Arc<Downstream>,
-    mut request: Request<Upload>,
+    request: Request<Upload>,
 ) -> Result<Response<ResponseBody>, Abandoned> {
-    let stream = upgrade::take_stream(&mut request);
     let mut recording = Recording::begin(Arc::clone(&down), request.version());
     let (parts, body) = request.into_parts();
     let asked = Asked::of(&parts);
@@ -110,7 +107,7 @@ pub(crate) async fn serve(
         };
         sent.unwrap_or_else(|problem| Answer::of(problem, &asked, &down))
     };
-    Ok(finish(recording, stream, answer, wanted, &asked).await)
+    Ok(finish(recording, answer, wanted, &asked).await)
 }
 
 /// Makes a client's request our own, unless that is done.
@@ -197,17 +194,19 @@ pub(super) async fn forward(
 /// Gives an answer to the client.
 async fn finish(
     recording: Recording,
-    stream: Option<OnUpgrade>,
     answer: Answer,
     wanted: Wanted,
     asked: &Asked,
 ) -> Response<ResponseBody> {
     match (answer.head.status, wanted) {
         (StatusCode::SWITCHING_PROTOCOLS, Wanted::WebSocket(key)) => {
-            switch(recording, answer, &key, asked).await
+            switch(recording, answer, &key, asked, |head| {
+                upgrade::ask(&mut head.headers)
+            })
+            .await
         }
         (StatusCode::SWITCHING_PROTOCOLS, Wanted::Stream(key)) => {
-            open(recording, stream, answer, &key, asked).await
+            switch(recording, answer, &key, asked, upgrade::translate_back).await
         }
         (StatusCode::SWITCHING_PROTOCOLS, _) => refuse(recording, Problem::BadAnswer, asked),
         // The client would take it for a stream that is open.
@@ -476,13 +475,14 @@ fn send(recording: Recording, answer: Answer, asked: &Asked) -> Response<Respons
     Response::from_parts(head, body)
 }
 
-/// The upstream switched to WebSocket: passes its 101 on, and leaves the rest to the connection's
-/// driver.
+/// The upstream switched to WebSocket: passes its 101 on, as the client's protocol says it, and leaves the
+/// rest to the connection's driver.
 async fn switch(
     mut recording: Recording,
     answer: Answer,
     key: &HeaderValue,
     asked: &Asked,
+    say: impl FnOnce(&mut response::Parts),
 ) -> Response<ResponseBody> {
     let Answer {
         head: mut parts,
@@ -495,46 +495,14 @@ async fn switch(
     fields::to_client(&mut parts.headers);
     parts.extensions.clear();
     parts.headers.remove(CONTENT_LENGTH);
-    upgrade::ask(&mut parts.headers);
+    say(&mut parts);
     recording.answer(parts.status, &parts.headers);
     let tunnel = Tunnel {
         upstream,
         early,
         recording,
     };
-    Response::from_parts(parts, ResponseBody::of_upgrade(Some(Box::new(tunnel))))
-}
-
-/// The same for a stream of HTTP/2, which lives in a task of its own.
-async fn open(
-    mut recording: Recording,
-    stream: Option<OnUpgrade>,
-    answer: Answer,
-    key: &HeaderValue,
-    asked: &Asked,
-) -> Response<ResponseBody> {
-    let Answer {
-        head: mut parts,
-        source,
-        ..
-    } = answer;
-    let (Some(stream), Some((upstream, early))) = (stream, upgraded(&parts, source, key).await)
-    else {
-        return refuse(recording, Problem::BadAnswer, asked);
-    };
-    fields::to_client(&mut parts.headers);
-    parts.extensions.clear();
-    parts.headers.remove(CONTENT_LENGTH);
-    upgrade::translate_back(&mut parts);
-    recording.answer(parts.status, &parts.headers);
-    let down = Arc::clone(recording.down());
-    let tunnel = Tunnel {
-        upstream,
-        early,
-        recording,
-    };
-    down.edge.track(tcp::stream(stream, tunnel));
-    Response::from_parts(parts, ResponseBody::of_upgrade(None))
+    Response::from_parts(parts, ResponseBody::of_upgrade(Box::new(tunnel)))
 }
 
 /// The upstream's end of an upgraded connection, if its 101 carries the proof.

@@ -1,33 +1,23 @@
-//! Drives one HTTP connection, from its first request to its close.
+//! Drives one HTTP/1 connection, from its first request to its close.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use futures_util::TryFutureExt;
 use http::header::{CONNECTION, CONTENT_LENGTH, TE, TRANSFER_ENCODING};
 use http::{Method, Request, StatusCode, Version, request, response};
 use http_body::Body;
-use hyper::body::Incoming;
-use hyper::server::conn::http2;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::time::Instant;
 
-use crate::alarm::Alarm;
-use crate::downstream::{Downstream, lock};
-use crate::edge::{Phase, Streams};
+use crate::downstream::Downstream;
+use crate::edge::Phase;
 use crate::http::body::{ResponseBody, Upload};
 use crate::http::exchange;
 use crate::http::fields;
 use crate::http::reply::Problem;
-use crate::http::unsent;
 use crate::http::upgrade::Tunnel;
-use crate::http::watch::{Cut, CutSlot, Watch};
 use crate::http1::{self, Inbound, InboundBody, Next, Outbox, Sending};
 use crate::overload::Level;
 use crate::socket::Wire;
@@ -35,7 +25,7 @@ use crate::tcp;
 
 /// How much of an unread request is read, and for how long, so that the answer is not lost.
 const LINGER_BYTES_MAX: usize = 64 << 10;
-const LINGER_FOR: Duration = Duration::from_secs(2);
+pub(super) const LINGER_FOR: Duration = Duration::from_secs(2);
 
 /// Serves HTTP/1 until the connection is over.
 ///
@@ -272,7 +262,7 @@ async fn finish(client: &mut Inbound, down: &Downstream) {
 }
 
 /// Reads some of what nobody wants any more: closed before, the last words might not arrive.
-async fn linger(client: &mut (impl AsyncRead + Unpin)) -> std::io::Result<()> {
+pub(super) async fn linger(client: &mut (impl AsyncRead + Unpin)) -> std::io::Result<()> {
     let mut room = [0; 4096];
     let mut read = 0;
     while read < LINGER_BYTES_MAX {
@@ -282,109 +272,4 @@ async fn linger(client: &mut (impl AsyncRead + Unpin)) -> std::io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Tells a client that it is cut, and closes.
-async fn dismiss(cut: Cut) {
-    let Cut { mut wire, farewell } = cut;
-    let close = async {
-        if let Some(frame) = farewell {
-            wire.write_all(&frame).await?;
-            wire.flush().await?;
-        }
-        wire.shutdown().await?;
-        linger(&mut wire).await
-    };
-    drop(tokio::time::timeout(LINGER_FOR, close).await);
-}
-
-/// Serves HTTP/2 until the connection is over.
-pub(crate) async fn http2(wire: Wire, down: Arc<Downstream>) {
-    let slot = CutSlot::default();
-    let watch = Watch::new(wire, Arc::clone(&down), Arc::clone(&slot));
-    streams(watch, &down).await;
-    let cut = lock(&slot).take();
-    if let Some(cut) = cut {
-        dismiss(cut).await;
-    }
-}
-
-/// Serves the streams of an HTTP/2 connection.
-async fn streams(watch: Watch, down: &Arc<Downstream>) {
-    let limits = &down.rules.limits;
-    let service = {
-        let down = Arc::clone(down);
-        let unsent = unsent::Unsent::of(limits.http2_streams);
-        service_fn(move |request: Request<Incoming>| {
-            let unsent = Arc::clone(&unsent);
-            exchange::serve(Arc::clone(&down), request.map(Upload::of))
-                .map_ok(|answer| answer.map(|body| unsent::Sending::new(body, unsent)))
-        })
-    };
-    let mut builder = http2::Builder::new(Streams(Arc::clone(&down.edge)));
-    builder
-        .enable_connect_protocol()
-        .max_concurrent_streams(limits.http2_streams)
-        .initial_stream_window_size(64 << 10)
-        .initial_connection_window_size(1 << 20)
-        .max_frame_size(16 << 10)
-        .header_table_size(4 << 10)
-        .max_header_list_size(64 << 10)
-        .max_send_buf_size(64 << 10)
-        .max_pending_accept_reset_streams(100)
-        .auto_date_header(false);
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(watch), service));
-    let mut alarm = Alarm::default();
-    let mut idle_since = Instant::now();
-    let mut stalled: Option<(u64, Instant)> = None;
-    let mut is_told = false;
-    poll_fn(|cx| {
-        down.driver.register(cx.waker());
-        if connection.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(());
-        }
-        if down.is_hung_up() {
-            // The client is told before the socket goes.
-            connection.as_mut().graceful_shutdown();
-            drop(connection.as_mut().poll(cx));
-            return Poll::Ready(());
-        }
-        let is_idle = down.open.load(Ordering::Acquire) == 0;
-        if !is_idle {
-            idle_since = Instant::now();
-        }
-        // A client that takes nothing of what waits for it.
-        let (_, bytes_out) = down.bytes();
-        stalled = match stalled {
-            _ if down.waiting.load(Ordering::Acquire) == 0 => None,
-            Some((seen, since)) if seen == bytes_out => Some((seen, since)),
-            _ => Some((bytes_out, Instant::now())),
-        };
-        if let Some((_, since)) = stalled
-            && alarm.is_due(cx, since + limits.write_stall)
-        {
-            return Poll::Ready(());
-        }
-        // Looked at again after the idle time even while busy, since the end of an exchange may not
-        // wake this task.
-        let is_due = alarm.is_due(cx, idle_since + limits.http2_idle);
-        let ends = match down.edge.phase() {
-            Phase::Cut => return Poll::Ready(()),
-            Phase::Parting | Phase::Draining => true,
-            Phase::Serving if is_idle && down.edge.level() >= Level::Tight => {
-                if !is_told {
-                    down.edge.meters.shed_idle.up();
-                }
-                true
-            }
-            Phase::Serving => is_due || down.begun.load(Ordering::Relaxed) >= limits.http2_requests,
-        };
-        if ends && !is_told {
-            is_told = true;
-            connection.as_mut().graceful_shutdown();
-            return connection.as_mut().poll(cx).map(|_| ());
-        }
-        Poll::Pending
-    })
-    .await;
 }

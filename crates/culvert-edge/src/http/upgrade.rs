@@ -16,7 +16,6 @@ use http::header::{
 };
 use http::{Method, Request, StatusCode, Version, request, response};
 use hyper::ext::Protocol;
-use hyper::upgrade::OnUpgrade;
 
 use crate::http::fields::has_token;
 use crate::recording::Recording;
@@ -43,12 +42,6 @@ pub(crate) struct Tunnel {
     /// What the upstream sent behind its 101.
     pub(crate) early: Bytes,
     pub(crate) recording: Recording,
-}
-
-/// Takes the stream of a request that asks for what comes after its answer, which only HTTP/2 has.
-pub(crate) fn take_stream<B>(request: &mut Request<B>) -> Option<OnUpgrade> {
-    let asks = request.extensions().get::<Protocol>().is_some();
-    asks.then(|| hyper::upgrade::on(request))
 }
 
 /// Makes a stream's request the handshake it stands for.

@@ -54,6 +54,20 @@ impl Outbox {
         !self.is_unflushed && self.is_written()
     }
 
+    /// Everything that is not written.
+    #[cfg(test)]
+    pub(crate) fn take_all(&mut self) -> Vec<u8> {
+        self.settle();
+        let all = self.front.split_off(self.at);
+        self.clear();
+        all
+    }
+
+    /// Bytes that are not written.
+    pub(crate) fn len(&self) -> usize {
+        self.front.len() - self.at + self.data.len() + self.back.len()
+    }
+
     fn is_written(&self) -> bool {
         self.at == self.front.len() && self.data.is_empty() && self.back.is_empty()
     }

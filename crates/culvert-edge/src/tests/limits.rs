@@ -636,7 +636,7 @@ async fn http2_frames_have_a_size() {
 
 #[tokio::test]
 async fn field_sections_of_http2_come_in_a_few_pieces() {
-    for (pieces, is_good) in [(5, true), (6, false)] {
+    for (pieces, is_good) in [(8, true), (9, false)] {
         let (rig, root) = serving(Limits::default()).await;
         let mut client = raw(&rig, &root).await;
         client

@@ -1,0 +1,287 @@
+//! Drives one HTTP/2 connection and the exchanges of its streams, from the preface to the close.
+//!
+//! One task does all of it: it reads frames, lets the exchanges they concern go on, and sends what came
+//! of that together.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use http::Request;
+use http_body::Body;
+use hyper::ext::Protocol;
+use tokio::io::AsyncWriteExt;
+use tokio::time::Instant;
+
+use crate::alarm::Alarm;
+use crate::downstream::Downstream;
+use crate::edge::Phase;
+use crate::http::body::{ResponseBody, Upload};
+use crate::http::exchange;
+use crate::http::server::{LINGER_FOR, linger};
+use crate::http2::ledger::Flood;
+use crate::http2::session::{End, Gone};
+use crate::http2::{Asked, Inbound, Over, Reason, Receiver, Sender, Tunnelled};
+use crate::overload::Level;
+use crate::socket::Wire;
+use crate::tcp;
+
+/// Serves HTTP/2 until the connection is over.
+pub(crate) async fn http2(wire: Wire, down: Arc<Downstream>) {
+    let client = Inbound::new(wire, Arc::clone(&down));
+    let last = drive(&client, &down).await;
+    let reason = match last {
+        Last::Silence => return,
+        Last::Close => None,
+        Last::Word(reason) => Some(reason),
+    };
+    Box::pin(part(client, reason)).await;
+}
+
+/// What comes last on a connection.
+#[derive(Clone, Copy, Debug)]
+enum Last {
+    /// Nothing: nobody is there, or the edge cuts.
+    Silence,
+    /// Its close.
+    Close,
+    /// The reason, and its close.
+    Word(Reason),
+}
+
+/// Serves the streams of a connection until there will be no more.
+async fn drive(client: &Inbound, down: &Arc<Downstream>) -> Last {
+    let mut exchanges = FuturesUnordered::new();
+    let mut watch = Watch::new(Instant::now());
+    poll_fn(|cx| {
+        down.driver.register(cx.waker());
+        loop {
+            while let Poll::Ready(asked) = client.poll_asked(cx) {
+                match asked {
+                    Ok(asked) => {
+                        let (receiver, sender) = client.stream(&asked);
+                        let exchange = exchange(Arc::clone(down), asked, receiver, sender);
+                        exchanges.push(down.edge.contain(exchange));
+                    }
+                    Err(over) => return Poll::Ready(last(over, down)),
+                }
+            }
+            while let Poll::Ready(Some(())) = exchanges.poll_next_unpin(cx) {}
+            match client.poll_send(cx) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(_)) => return Poll::Ready(Last::Silence),
+                Poll::Pending => break,
+            }
+            // In turn, so that each stream has its share of what the client takes.
+            if !client.wake_next() {
+                break;
+            }
+        }
+        if client.is_done() {
+            return Poll::Ready(Last::Close);
+        }
+        watch.look(cx, client, down)
+    })
+    .await
+}
+
+/// What is said last, and counted, when a connection goes no further.
+fn last(over: Over, down: &Downstream) -> Last {
+    let meters = &down.edge.meters;
+    match over {
+        Over::Left => return Last::Silence,
+        Over::Done => return Last::Close,
+        Over::Ended(End::Wrong(_)) => meters.http2_errors.up(),
+        Over::Ended(End::Flood(Flood::Resets)) => meters.floods_resets.up(),
+        Over::Ended(End::Flood(Flood::IdleFrames)) => meters.floods_idle_frames.up(),
+        Over::Ended(End::Flood(Flood::Continuations)) => meters.floods_continuations.up(),
+    }
+    let Over::Ended(end) = over else {
+        return Last::Close;
+    };
+    tracing::debug!(?end, client = %down.client, "an HTTP/2 client is cut");
+    Last::Word(end.reason())
+}
+
+/// The deadlines of a connection, and its end for reasons of the edge.
+#[derive(Debug)]
+struct Watch {
+    alarm: Alarm,
+    idle_since: Instant,
+    /// Bytes that had left when the client was first seen to take nothing, and the moment.
+    stalled: Option<(u64, Instant)>,
+    is_told: bool,
+}
+
+impl Watch {
+    fn new(now: Instant) -> Self {
+        Self {
+            alarm: Alarm::default(),
+            idle_since: now,
+            stalled: None,
+            is_told: false,
+        }
+    }
+
+    fn look(&mut self, cx: &mut Context<'_>, client: &Inbound, down: &Downstream) -> Poll<Last> {
+        let limits = &down.rules.limits;
+        if down.is_hung_up() {
+            return Poll::Ready(Last::Word(Reason::NO_ERROR));
+        }
+        if down.edge.phase() == Phase::Cut {
+            return Poll::Ready(Last::Silence);
+        }
+        // A client that takes nothing of what waits for it.
+        let handed_out = down.handed_out();
+        self.stalled = match self.stalled {
+            _ if !client.is_waiting() => None,
+            Some((seen, since)) if seen == handed_out => Some((seen, since)),
+            _ => Some((handed_out, Instant::now())),
+        };
+        if let Some((_, since)) = self.stalled
+            && self.alarm.is_due(cx, since + limits.write_stall)
+        {
+            return Poll::Ready(Last::Silence);
+        }
+        if let Some(deadline) = client.head_deadline()
+            && self.alarm.is_due(cx, deadline)
+        {
+            return Poll::Ready(Last::Word(Reason::ENHANCE_YOUR_CALM));
+        }
+        let is_idle = down.open.load(Ordering::Acquire) == 0;
+        if !is_idle {
+            self.idle_since = Instant::now();
+        }
+        let is_due = is_idle && self.alarm.is_due(cx, self.idle_since + limits.http2_idle);
+        let is_unwelcome = is_idle && down.edge.level() >= Level::Tight;
+        let is_parting = down.edge.phase() >= Phase::Parting;
+        let is_used_up = down.begun.load(Ordering::Relaxed) >= limits.http2_requests;
+        if !self.is_told && (is_due || is_unwelcome || is_parting || is_used_up) {
+            self.is_told = true;
+            if is_unwelcome && !is_parting {
+                down.edge.meters.shed_idle.up();
+            }
+            client.leave();
+            // What that left to be sent is sent on the way round.
+            cx.waker().wake_by_ref();
+        }
+        if let Some(heard_by) = client.heard_by()
+            && self.alarm.is_due(cx, heard_by)
+        {
+            client.leave_now();
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+}
+
+/// Says why, if there is something to be said, and closes so that the last answers arrive.
+async fn part(mut client: Inbound, reason: Option<Reason>) {
+    if let Some(reason) = reason {
+        client.fail(reason);
+    }
+    let close = async {
+        poll_fn(|cx| client.poll_send(cx)).await?;
+        client.shutdown().await?;
+        linger(&mut client).await
+    };
+    // Whatever goes wrong here, the connection is over.
+    drop(tokio::time::timeout(LINGER_FOR, close).await);
+}
+
+/// Answers one request.
+async fn exchange(down: Arc<Downstream>, asked: Asked, receiver: Option<Receiver>, sender: Sender) {
+    // What comes on a stream that is to carry bytes is for whom it is opened to.
+    let is_stream = asked.head.extensions.get::<Protocol>().is_some();
+    let (upload, carried) = match receiver {
+        Some(receiver) if !is_stream => (Upload::Http2(receiver), None),
+        receiver => (Upload::None, receiver),
+    };
+    let request = Request::from_parts(asked.head, upload);
+    let answered = sender.unless_gone(exchange::serve(down, request)).await;
+    // Without an answer the stream is reset.
+    let Ok(Ok(answer)) = answered else { return };
+    let (head, mut body) = answer.into_parts();
+    let tunnel = body.take_tunnel();
+    let is_last = tunnel.is_none() && body.is_end_stream();
+    if sender.head(&head, is_last).await.is_err() || is_last {
+        return;
+    }
+    drop(head);
+    match tunnel {
+        Some(tunnel) => tcp::stream(Tunnelled::new(carried, sender), *tunnel).await,
+        // Whoever reads the stream hears of it when it breaks off.
+        None => drop(send(&sender, body).await),
+    }
+}
+
+/// An answer's body broke off, or the stream did.
+#[derive(Debug)]
+struct BrokeOff;
+
+impl From<Gone> for BrokeOff {
+    fn from(_: Gone) -> Self {
+        Self
+    }
+}
+
+/// Sends a body as fast as the client takes it.
+async fn send(sender: &Sender, body: ResponseBody) -> Result<(), BrokeOff> {
+    let mut sending = Sending {
+        body,
+        rest: Bytes::new(),
+    };
+    poll_fn(|cx| sending.poll(cx, sender)).await
+}
+
+/// A body on its way. What it gave and the client had no window for is told when it is dropped.
+struct Sending {
+    body: ResponseBody,
+    rest: Bytes,
+}
+
+impl Sending {
+    fn poll(&mut self, cx: &mut Context<'_>, sender: &Sender) -> Poll<Result<(), BrokeOff>> {
+        loop {
+            // The body is asked for more only when some of it can be sent.
+            let window = std::task::ready!(sender.poll_window(cx))?;
+            if self.rest.is_empty() {
+                match std::task::ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+                    None => {
+                        sender.data(Bytes::new(), true);
+                        return Poll::Ready(Ok(()));
+                    }
+                    Some(Err(_)) => return Poll::Ready(Err(BrokeOff)),
+                    Some(Ok(frame)) => match frame.into_data() {
+                        Ok(data) => self.rest = data,
+                        Err(frame) => {
+                            let trailers = frame.into_trailers().unwrap_or_default();
+                            sender.trailers(&trailers);
+                            return Poll::Ready(Ok(()));
+                        }
+                    },
+                }
+            }
+            let data = self.rest.split_to(window.min(self.rest.len()));
+            let is_last = self.rest.is_empty() && self.body.is_end_stream();
+            if !data.is_empty() || is_last {
+                sender.data(data, is_last);
+            }
+            if is_last {
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        let unsent = self.rest.len();
+        self.body.recorded(|recording| recording.unsent(unsent));
+    }
+}

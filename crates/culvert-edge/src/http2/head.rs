@@ -1,0 +1,183 @@
+//! Field sections as messages (RFC 9113 8.1 to 8.3): what a request and its trailers may be.
+
+use bytes::Bytes;
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
+};
+use http::uri::{self, PathAndQuery, Scheme, Uri};
+use http::{Method, Request, Version, request, response};
+use hyper::ext::Protocol;
+
+use crate::http2::hpack::{self, Field, Pseudo};
+
+/// What the fields of a section may count together (RFC 9113 6.5.2).
+pub(super) const LIST_BYTES_MAX: usize = 64 << 10;
+
+/// The fields of a section while it is read.
+#[derive(Debug, Default)]
+pub(super) struct Fields {
+    method: Option<Bytes>,
+    scheme: Option<Bytes>,
+    authority: Option<Bytes>,
+    path: Option<Bytes>,
+    protocol: Option<Bytes>,
+    plain: HeaderMap,
+    bytes: usize,
+    verdict: Verdict,
+}
+
+/// What is wrong with a section.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Verdict {
+    #[default]
+    Good,
+    Malformed,
+    TooLarge,
+}
+
+impl Fields {
+    /// Adds a field that counts so many bytes. What is too much is not kept.
+    pub(super) fn add(&mut self, field: &Field, bytes: usize) {
+        self.bytes += bytes;
+        if self.verdict != Verdict::Good {
+            return;
+        }
+        if self.bytes > LIST_BYTES_MAX {
+            self.verdict = Verdict::TooLarge;
+            return;
+        }
+        self.verdict = match field {
+            Field::Pseudo(name, value) => self.set(*name, value),
+            Field::Plain(name, value) if is_of_a_message(name, value) => {
+                match self.plain.try_append(name, value.clone()) {
+                    Ok(_) => Verdict::Good,
+                    Err(_) => Verdict::TooLarge,
+                }
+            }
+            Field::Plain(..) | Field::Wrong => Verdict::Malformed,
+        };
+    }
+
+    fn set(&mut self, name: Pseudo, value: &Bytes) -> Verdict {
+        let place = match name {
+            Pseudo::Authority => &mut self.authority,
+            Pseudo::Method => &mut self.method,
+            Pseudo::Path => &mut self.path,
+            Pseudo::Protocol => &mut self.protocol,
+            Pseudo::Scheme => &mut self.scheme,
+        };
+        // They come once, and before every other field.
+        if place.is_some() || !self.plain.is_empty() {
+            return Verdict::Malformed;
+        }
+        *place = Some(value.clone());
+        Verdict::Good
+    }
+
+    /// The section as the head of a request.
+    ///
+    /// # Errors
+    ///
+    /// When it is none.
+    pub(super) fn request(self) -> Result<request::Parts, Verdict> {
+        if self.verdict != Verdict::Good {
+            return Err(self.verdict);
+        }
+        self.into_parts().ok_or(Verdict::Malformed)
+    }
+
+    fn into_parts(self) -> Option<request::Parts> {
+        let mut parts = Request::new(()).into_parts().0;
+        parts.version = Version::HTTP_2;
+        parts.method = Method::from_bytes(&self.method?).ok()?;
+        let mut target = uri::Parts::default();
+        if let Some(authority) = self.authority {
+            target.authority = Some(uri::Authority::from_maybe_shared(authority).ok()?);
+        }
+        if parts.method == Method::CONNECT && self.protocol.is_none() {
+            // Its target is an authority alone (RFC 9113 8.5).
+            if self.scheme.is_some() || self.path.is_some() || target.authority.is_none() {
+                return None;
+            }
+        } else {
+            let scheme = self.scheme?;
+            target.scheme = Some(match &scheme[..] {
+                b"https" => Scheme::HTTPS,
+                b"http" => Scheme::HTTP,
+                other => Scheme::try_from(other).ok()?,
+            });
+            let path = self.path.filter(|path| !path.is_empty())?;
+            target.path_and_query = Some(PathAndQuery::from_maybe_shared(path).ok()?);
+            if target.authority.is_none() {
+                // The host is among the fields, and a target without authority has no scheme.
+                target.scheme = None;
+            }
+        }
+        if let Some(protocol) = self.protocol {
+            if parts.method != Method::CONNECT || target.authority.is_none() {
+                return None;
+            }
+            let protocol = Protocol::from(std::str::from_utf8(&protocol).ok()?);
+            parts.extensions.insert(protocol);
+        }
+        parts.uri = Uri::from_parts(target).ok()?;
+        parts.headers = self.plain;
+        Some(parts)
+    }
+
+    /// The section as what follows a body.
+    ///
+    /// # Errors
+    ///
+    /// When it may not.
+    pub(super) fn trailers(self) -> Result<HeaderMap, Verdict> {
+        let pseudo = [
+            &self.method,
+            &self.scheme,
+            &self.authority,
+            &self.path,
+            &self.protocol,
+        ];
+        match self.verdict {
+            Verdict::Good if pseudo.iter().any(|it| it.is_some()) => Err(Verdict::Malformed),
+            Verdict::Good => Ok(self.plain),
+            wrong => Err(wrong),
+        }
+    }
+}
+
+/// Whether a field may be in a message at all (RFC 9113 8.2.2).
+fn is_of_a_message(name: &HeaderName, value: &HeaderValue) -> bool {
+    let is_of_the_connection = *name == CONNECTION
+        || *name == TRANSFER_ENCODING
+        || *name == UPGRADE
+        || matches!(name.as_str(), "keep-alive" | "proxy-connection");
+    !is_of_the_connection && (*name != TE || value == "trailers")
+}
+
+/// The length a request says its body has.
+///
+/// # Errors
+///
+/// When it says so twice, or not in digits.
+pub(super) fn content_length(headers: &HeaderMap) -> Result<Option<u64>, Verdict> {
+    if !headers.contains_key(CONTENT_LENGTH) {
+        return Ok(None);
+    }
+    crate::http1::content_length(headers).map_err(|_| Verdict::Malformed)
+}
+
+/// Writes the head of an answer as a section.
+pub(super) fn write_answer(out: &mut Vec<u8>, head: &response::Parts) {
+    hpack::write_status(out, head.status);
+    write_fields(out, &head.headers);
+}
+
+/// Writes fields as a section, but for those that only HTTP/1 has.
+pub(super) fn write_fields(out: &mut Vec<u8>, fields: &HeaderMap) {
+    for (name, value) in fields {
+        if is_of_a_message(name, value) {
+            hpack::write_field(out, name, value);
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! The code for strings in field sections (RFC 7541 5.2 and appendix B).
+//!
+//! It is canonical: codes of one length follow each other in the order of their symbols, so the lengths
+//! alone say what they are.
+
+use bytes::{BufMut, BytesMut};
+
+/// Bits of the code of each byte, and of the end, which is never sent.
+const LENGTHS: [u8; SYMBOLS] = [
+    13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28,
+    28, 28, 28, 28, 28, 28, 28, 28, 6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6, 5, 5,
+    5, 6, 6, 6, 6, 6, 6, 6, 7, 8, 15, 6, 12, 10, 13, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7,
+    7, 7, 7, 7, 7, 7, 7, 7, 8, 7, 8, 13, 19, 13, 14, 6, 15, 5, 6, 5, 6, 5, 6, 6, 6, 5, 7, 7, 6, 6,
+    6, 5, 6, 7, 6, 5, 5, 6, 7, 7, 7, 7, 7, 15, 11, 14, 13, 28, 20, 22, 20, 20, 22, 22, 22, 23, 22,
+    23, 23, 23, 23, 23, 24, 23, 24, 24, 22, 23, 24, 23, 23, 23, 23, 21, 22, 23, 22, 23, 23, 24, 22,
+    21, 20, 22, 22, 23, 23, 21, 23, 22, 22, 24, 21, 22, 23, 23, 21, 21, 22, 21, 23, 22, 23, 23, 20,
+    22, 22, 22, 23, 22, 22, 23, 26, 26, 20, 19, 22, 23, 22, 25, 26, 26, 26, 27, 27, 26, 24, 25, 19,
+    21, 26, 27, 27, 26, 27, 24, 21, 21, 26, 26, 28, 27, 27, 27, 20, 24, 20, 21, 22, 21, 21, 23, 22,
+    22, 25, 25, 24, 24, 26, 23, 26, 27, 26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26, 30,
+];
+const SYMBOLS: usize = 257;
+const END: u16 = 256;
+/// The longest code.
+const BITS_MAX: usize = 30;
+/// Codes up to so many bits are looked up at once.
+const FAST_BITS: usize = 8;
+
+/// What the lengths say.
+struct Code {
+    /// The code of each symbol, in the low bits.
+    codes: [u32; SYMBOLS],
+    /// Symbols by length, and by themselves.
+    order: [u16; SYMBOLS],
+    /// Of each length: its first code, the first place of its symbols in `order`, how many they are.
+    first: [u32; BITS_MAX + 1],
+    place: [u16; BITS_MAX + 1],
+    count: [u16; BITS_MAX + 1],
+    /// The symbol that so many bits begin with, if they hold all of its code, and its length.
+    fast: [(u8, u8); 1 << FAST_BITS],
+}
+
+static CODE: Code = code();
+
+const fn code() -> Code {
+    let mut it = Code {
+        codes: [0; SYMBOLS],
+        order: [0; SYMBOLS],
+        first: [0; BITS_MAX + 1],
+        place: [0; BITS_MAX + 1],
+        count: [0; BITS_MAX + 1],
+        fast: [(0, 0); 1 << FAST_BITS],
+    };
+    let (mut next, mut place, mut length) = (0u32, 0usize, 1usize);
+    while length <= BITS_MAX {
+        next <<= 1;
+        it.first[length] = next;
+        it.place[length] = place as u16;
+        let mut symbol = 0;
+        while symbol < SYMBOLS {
+            if LENGTHS[symbol] as usize == length {
+                it.codes[symbol] = next;
+                it.order[place] = symbol as u16;
+                if length <= FAST_BITS {
+                    let shift = FAST_BITS - length;
+                    let mut tail = 0;
+                    while tail < 1 << shift {
+                        it.fast[((next as usize) << shift) + tail] = (symbol as u8, length as u8);
+                        tail += 1;
+                    }
+                }
+                next += 1;
+                place += 1;
+                it.count[length] += 1;
+            }
+            symbol += 1;
+        }
+        length += 1;
+    }
+    it
+}
+
+/// The first symbol of bits that begin at the top, and the length of its code.
+fn symbol(bits: u64) -> Option<(u8, usize)> {
+    let (symbol, length) = CODE.fast[(bits >> (64 - FAST_BITS)) as usize];
+    if length > 0 {
+        return Some((symbol, usize::from(length)));
+    }
+    for length in FAST_BITS + 1..=BITS_MAX {
+        let code = (bits >> (64 - length)) as u32;
+        let nth = code.wrapping_sub(CODE.first[length]);
+        if nth < u32::from(CODE.count[length]) {
+            let symbol = CODE.order[usize::from(CODE.place[length]) + nth as usize];
+            return (symbol != END).then_some((symbol as u8, length));
+        }
+    }
+    None
+}
+
+/// Adds what a string stands for; `None` when it is wrong.
+pub(super) fn decode(from: &[u8], to: &mut BytesMut) -> Option<()> {
+    // No symbol is shorter.
+    to.reserve(from.len() * 8 / 5);
+    let (mut bits, mut have) = (0u64, 0usize);
+    let mut bytes = from.iter();
+    loop {
+        while have <= 56 {
+            let Some(byte) = bytes.next() else { break };
+            bits |= u64::from(*byte) << (56 - have);
+            have += 8;
+        }
+        if have == 0 {
+            return Some(());
+        }
+        let (symbol, length) = symbol(bits)?;
+        if length > have {
+            // What is left fills the last byte: the beginning of the end's code, which is all ones.
+            let is_filling = have < 8 && bits.leading_ones() as usize >= have;
+            return is_filling.then_some(());
+        }
+        to.put_u8(symbol);
+        bits <<= length;
+        have -= length;
+    }
+}
+
+/// How long a string would be.
+pub(super) fn length(from: &[u8]) -> usize {
+    let bits = from
+        .iter()
+        .map(|byte| usize::from(LENGTHS[usize::from(*byte)]));
+    bits.sum::<usize>().div_ceil(8)
+}
+
+/// Adds a string.
+pub(super) fn encode(from: &[u8], to: &mut Vec<u8>) {
+    let (mut bits, mut have) = (0u64, 0usize);
+    for byte in from {
+        let symbol = usize::from(*byte);
+        let length = usize::from(LENGTHS[symbol]);
+        bits = (bits << length) | u64::from(CODE.codes[symbol]);
+        have += length;
+        while have >= 8 {
+            have -= 8;
+            to.push((bits >> have) as u8);
+        }
+    }
+    if have > 0 {
+        let filling = 0xFF >> have;
+        to.push(((bits << (8 - have)) as u8) | filling);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn decoded(from: &[u8]) -> Option<Vec<u8>> {
+        let mut to = BytesMut::new();
+        decode(from, &mut to)?;
+        Some(to.to_vec())
+    }
+
+    #[test]
+    fn strings_of_the_standard() {
+        // RFC 7541 C.4 and C.6.
+        for (text, bytes) in [
+            ("www.example.com", "f1e3c2e5f23a6ba0ab90f4ff"),
+            ("no-cache", "a8eb10649cbf"),
+            ("custom-key", "25a849e95ba97d7f"),
+            ("custom-value", "25a849e95bb8e8b4bf"),
+            ("302", "6402"),
+            ("private", "aec3771a4b"),
+            (
+                "Mon, 21 Oct 2013 20:13:21 GMT",
+                "d07abe941054d444a8200595040b8166e082a62d1bff",
+            ),
+            (
+                "https://www.example.com",
+                "9d29ad171863c78f0b97c8e9ae82ae43d3",
+            ),
+        ] {
+            let bytes = hex(bytes);
+            let mut encoded = Vec::new();
+            encode(text.as_bytes(), &mut encoded);
+            assert_eq!(encoded, bytes, "{text}");
+            assert_eq!(length(text.as_bytes()), bytes.len(), "{text}");
+            assert_eq!(decoded(&bytes).unwrap(), text.as_bytes());
+        }
+    }
+
+    fn hex(text: &str) -> Vec<u8> {
+        let digits: Vec<u32> = text.chars().map(|it| it.to_digit(16).unwrap()).collect();
+        digits
+            .chunks(2)
+            .map(|it| (it[0] * 16 + it[1]) as u8)
+            .collect()
+    }
+
+    #[test]
+    fn what_fills_the_last_byte_is_ones_and_less_than_a_byte() {
+        // `0` is 00000.
+        assert_eq!(decoded(&[0b0000_0111]).unwrap(), b"0");
+        assert_eq!(decoded(&[0b0000_0110]), None);
+        assert_eq!(decoded(&[0b0000_0111, 0xFF]), None);
+        assert_eq!(decoded(&[0xFF, 0xFF, 0xFF, 0xFF]), None, "the end itself");
+        assert_eq!(decoded(&[]).unwrap(), b"");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_comes_back(text in proptest::collection::vec(any::<u8>(), 0..80)) {
+            let mut encoded = Vec::new();
+            encode(&text, &mut encoded);
+            prop_assert_eq!(encoded.len(), length(&text));
+            prop_assert_eq!(decoded(&encoded).unwrap(), text);
+        }
+
+        #[test]
+        fn what_is_taken_is_what_would_be_written(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+            if let Some(text) = decoded(&bytes) {
+                let mut encoded = Vec::new();
+                encode(&text, &mut encoded);
+                prop_assert_eq!(encoded, bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! An HTTP/2 connection to a client: its socket, and the machine that says what passes.
+
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, ready};
+
+use bytes::BytesMut;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
+
+use crate::downstream::{Downstream, lock};
+use crate::http2::frame::Reason;
+use crate::http2::session::{Asked, End, HEARS_WITHIN, Session, Step};
+use crate::http2::stream::{Receiver, Sender};
+use crate::socket::Wire;
+
+/// Bytes asked for at once, where a frame does not need more.
+const READ_BYTES: usize = 8 << 10;
+/// With so many bytes unsent nothing more is read: what is read may have to be answered.
+const UNSENT_BYTES_MAX: usize = 64 << 10;
+
+/// A client's connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Inbound(Arc<Mutex<Conn>>);
+
+/// Why no more requests come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Over {
+    /// The client left.
+    Left,
+    /// Everything is done.
+    Done,
+    /// The client is to be told why.
+    Ended(End),
+}
+
+#[derive(Debug)]
+pub(super) struct Conn {
+    wire: Wire,
+    down: Arc<Downstream>,
+    pub(super) session: Session,
+    inbox: BytesMut,
+    begun: Instant,
+    told_at: Option<Instant>,
+    handed_out: u64,
+}
+
+impl Inbound {
+    pub(crate) fn new(wire: Wire, down: Arc<Downstream>) -> Self {
+        let now = Instant::now();
+        Self(Arc::new(Mutex::new(Conn {
+            wire,
+            session: Session::new(down.rules.limits.http2_streams, now),
+            down,
+            inbox: BytesMut::new(),
+            begun: now,
+            told_at: None,
+            handed_out: 0,
+        })))
+    }
+
+    /// The next request.
+    pub(crate) fn poll_asked(&self, cx: &mut Context<'_>) -> Poll<Result<Asked, Over>> {
+        let mut conn = lock(&self.0);
+        let conn = &mut *conn;
+        let now = Instant::now();
+        loop {
+            match conn.session.step(&mut conn.inbox, now) {
+                Ok(Step::Asked(asked)) => return Poll::Ready(Ok(*asked)),
+                Ok(Step::Done) => {}
+                Ok(Step::More) => match ready!(conn.poll_fill(cx)) {
+                    Ok(0) | Err(_) => return Poll::Ready(Err(Over::Left)),
+                    Ok(_) => {}
+                },
+                Err(end) => return Poll::Ready(Err(Over::Ended(end))),
+            }
+            if conn.session.is_done() {
+                return Poll::Ready(Err(Over::Done));
+            }
+            if conn.session.unsent() > UNSENT_BYTES_MAX {
+                // The driver sends first, and comes back.
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// The two ends of a stream; the first is what its request brings.
+    pub(crate) fn stream(&self, asked: &Asked) -> (Option<Receiver>, Sender) {
+        let conn = &self.0;
+        let receiver = (!asked.is_ended).then(|| Receiver::new(conn, asked));
+        (receiver, Sender::new(conn, asked.stream))
+    }
+
+    /// Sends what is to be sent. Ready when all of it has left.
+    pub(crate) fn poll_send(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut conn = lock(&self.0);
+        let conn = &mut *conn;
+        let before = conn.handed_out;
+        let out = &mut conn.session.out;
+        let sent = out.poll_empty(&mut conn.wire, cx, &mut conn.handed_out);
+        if conn.handed_out != before {
+            conn.down.set_handed_out(conn.handed_out);
+        }
+        sent
+    }
+
+    /// Has the next of those go on that wait for room. False when nobody does.
+    pub(crate) fn wake_next(&self) -> bool {
+        lock(&self.0).session.wake_next()
+    }
+
+    /// Whether something waits for the client to take it.
+    pub(crate) fn is_waiting(&self) -> bool {
+        lock(&self.0).session.is_waiting()
+    }
+
+    /// The moment until which the client must have gone on with what it began: to say what it is, or a
+    /// field section.
+    pub(crate) fn head_deadline(&self) -> Option<Instant> {
+        let conn = lock(&self.0);
+        let limits = &conn.down.rules.limits;
+        if !conn.session.is_greeted() {
+            return Some(conn.begun + limits.first_byte);
+        }
+        conn.session
+            .section_since()
+            .map(|since| since + limits.head)
+    }
+
+    /// Tells the client to begin nothing more here.
+    pub(crate) fn leave(&self) {
+        let mut conn = lock(&self.0);
+        if conn.told_at.is_none() {
+            conn.told_at = Some(Instant::now());
+            conn.session.leave();
+        }
+    }
+
+    /// The moment at which a client that was told counts as having heard, if it has not said so.
+    pub(crate) fn heard_by(&self) -> Option<Instant> {
+        lock(&self.0).told_at.map(|told_at| told_at + HEARS_WITHIN)
+    }
+
+    /// It counts as having heard.
+    pub(crate) fn leave_now(&self) {
+        lock(&self.0).session.leave_now();
+    }
+
+    /// Whether nothing is left to do.
+    pub(crate) fn is_done(&self) -> bool {
+        lock(&self.0).session.is_done()
+    }
+
+    /// Tells the client why this is the end.
+    pub(crate) fn fail(&self, reason: Reason) {
+        lock(&self.0).session.fail(reason);
+    }
+}
+
+impl Conn {
+    /// Has the connection's driver send what is there: whoever reads a stream may be another task.
+    pub(super) fn wake_driver(&self) {
+        if self.session.unsent() > 0 {
+            self.down.driver.wake();
+        }
+    }
+
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let wanted = Session::missing(&self.inbox).max(READ_BYTES);
+        if self.inbox.capacity() - self.inbox.len() < wanted {
+            self.inbox.reserve(wanted);
+        }
+        let read = pin!(self.wire.read_buf(&mut self.inbox)).poll(cx);
+        if read.is_pending() && self.inbox.is_empty() {
+            // While nothing comes no room is kept for it.
+            self.inbox = BytesMut::new();
+        }
+        read
+    }
+}
+
+/// Without its protocol: to say why it ends.
+impl AsyncRead for Inbound {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut lock(&self.0).wire).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Inbound {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut lock(&self.0).wire).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut lock(&self.0).wire).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut lock(&self.0).wire).poll_shutdown(cx)
+    }
+}

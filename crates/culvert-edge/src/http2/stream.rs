@@ -1,0 +1,224 @@
+//! The two ends of a stream: what its request brings ([`Receiver`]), and the way for its answer
+//! ([`Sender`]). Together they may become one of bytes alone ([`Tunnelled`]).
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use http::{HeaderMap, response};
+use http_body::{Frame, SizeHint};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
+
+use crate::downstream::lock;
+use crate::http2::inbound::Conn;
+use crate::http2::session::{Asked, Gone};
+
+/// The body of a request.
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    conn: Arc<Mutex<Conn>>,
+    stream: u32,
+    /// What is to come, if the request says.
+    left: Option<u64>,
+    is_ended: bool,
+}
+
+impl Receiver {
+    pub(super) fn new(conn: &Arc<Mutex<Conn>>, asked: &Asked) -> Self {
+        Self {
+            conn: Arc::clone(conn),
+            stream: asked.stream,
+            left: asked.length,
+            is_ended: false,
+        }
+    }
+
+    /// The next part.
+    pub(crate) fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Gone>>> {
+        if self.is_ended {
+            return Poll::Ready(None);
+        }
+        let mut conn = lock(&self.conn);
+        let frame = ready!(conn.session.poll_data(self.stream, cx));
+        if let (Some(Ok(frame)), Some(left)) = (&frame, &mut self.left) {
+            *left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len) as u64);
+        }
+        self.is_ended = match &frame {
+            Some(Ok(_)) => conn.session.is_taken(self.stream),
+            Some(Err(_)) | None => true,
+        };
+        conn.wake_driver();
+        Poll::Ready(frame)
+    }
+
+    /// Whether nothing more is to come.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.is_ended
+    }
+
+    /// Bytes that are to come.
+    pub(crate) fn size_hint(&self) -> SizeHint {
+        match self.left {
+            Some(left) => SizeHint::with_exact(left),
+            None if self.is_ended => SizeHint::with_exact(0),
+            None => SizeHint::default(),
+        }
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        if !self.is_ended {
+            let mut conn = lock(&self.conn);
+            conn.session.leave_unread(self.stream);
+            conn.wake_driver();
+        }
+    }
+}
+
+/// The way for an answer. Dropped before the end it resets the stream.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    conn: Arc<Mutex<Conn>>,
+    stream: u32,
+}
+
+impl Sender {
+    pub(super) fn new(conn: &Arc<Mutex<Conn>>, stream: u32) -> Self {
+        Self {
+            conn: Arc::clone(conn),
+            stream,
+        }
+    }
+
+    /// What a future comes to, unless the stream is reset before.
+    pub(crate) async fn unless_gone<F: Future>(&self, future: F) -> Result<F::Output, Gone> {
+        let mut future = std::pin::pin!(future);
+        poll_fn(|cx| {
+            let gone = lock(&self.conn).session.poll_gone(self.stream, cx);
+            if let Poll::Ready(gone) = gone {
+                return Poll::Ready(Err(gone));
+            }
+            future.as_mut().poll(cx).map(Ok)
+        })
+        .await
+    }
+
+    /// Sends the head of an answer; `is_last` where nothing follows.
+    pub(crate) async fn head(&self, head: &response::Parts, is_last: bool) -> Result<(), Gone> {
+        poll_fn(|cx| lock(&self.conn).session.poll_room(self.stream, cx)).await?;
+        let mut conn = lock(&self.conn);
+        conn.session.send_head(self.stream, head, is_last);
+        Ok(())
+    }
+
+    /// Waits until data may be sent, and says how many bytes.
+    pub(crate) fn poll_window(&self, cx: &Context<'_>) -> Poll<Result<usize, Gone>> {
+        lock(&self.conn).session.poll_window(self.stream, cx)
+    }
+
+    /// Sends data, not more than [there may be](Self::poll_window).
+    pub(crate) fn data(&self, data: Bytes, is_last: bool) {
+        let mut conn = lock(&self.conn);
+        conn.session.send_data(self.stream, data, is_last);
+    }
+
+    /// Sends the fields behind an answer.
+    pub(crate) fn trailers(&self, trailers: &HeaderMap) {
+        let mut conn = lock(&self.conn);
+        conn.session.send_trailers(self.stream, trailers);
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        let mut conn = lock(&self.conn);
+        conn.session.close(self.stream, Instant::now());
+    }
+}
+
+/// Both ends of a stream that carries bytes, after an answer that said so (RFC 8441).
+#[derive(Debug)]
+pub(crate) struct Tunnelled {
+    receiver: Option<Receiver>,
+    /// What was received and not read.
+    ahead: Bytes,
+    sender: Sender,
+    is_shut: bool,
+}
+
+impl Tunnelled {
+    pub(crate) fn new(receiver: Option<Receiver>, sender: Sender) -> Self {
+        Self {
+            receiver,
+            ahead: Bytes::new(),
+            sender,
+            is_shut: false,
+        }
+    }
+}
+
+impl From<Gone> for io::Error {
+    fn from(gone: Gone) -> Self {
+        Self::new(io::ErrorKind::ConnectionReset, gone)
+    }
+}
+
+impl AsyncRead for Tunnelled {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        while this.ahead.is_empty() {
+            let Some(receiver) = &mut this.receiver else {
+                return Poll::Ready(Ok(()));
+            };
+            match ready!(receiver.poll_frame(cx)) {
+                Some(frame) => this.ahead = frame?.into_data().unwrap_or_default(),
+                None => return Poll::Ready(Ok(())),
+            }
+        }
+        let length = this.ahead.len().min(buf.remaining());
+        buf.put_slice(this.ahead.get(..length).unwrap_or_default());
+        this.ahead.advance(length);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Tunnelled {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if self.is_shut {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        let room = ready!(self.sender.poll_window(cx))?.min(bytes.len());
+        let data = bytes.get(..room).unwrap_or_default();
+        self.sender.data(Bytes::copy_from_slice(data), false);
+        Poll::Ready(Ok(room))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // The connection's driver, which polls this, sends what is there.
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if !std::mem::replace(&mut this.is_shut, true) {
+            this.sender.data(Bytes::new(), true);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
