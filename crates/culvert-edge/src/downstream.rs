@@ -79,7 +79,7 @@ pub(crate) struct Downstream {
     handed_out: AtomicU64,
     /// HTTP/1 only: the record of an answered exchange, until its last byte left.
     unflushed: Mutex<Option<Unflushed>>,
-    /// HTTP/1 only: answers before the answer, until they are sent.
+    /// Answers before the answer, until they are sent.
     interim: Mutex<Vec<response::Parts>>,
     has_interim: AtomicBool,
     /// A timer for the next exchange.
@@ -354,7 +354,7 @@ impl Downstream {
         }
     }
 
-    /// Has an answer before the answer sent, where the client's protocol has a way for it.
+    /// Has an answer before the answer sent, by the driver of the exchange that brings it.
     pub(crate) fn inform(&self, head: response::Parts) {
         lock(&self.interim).push(head);
         self.has_interim.store(true, Ordering::Release);

@@ -36,6 +36,8 @@ const HEADER_BYTES_MAX: usize = 512 << 10;
 pub(crate) struct Recording {
     down: Arc<Downstream>,
     is_http1: bool,
+    /// Whether it is no client's.
+    is_aside: bool,
     record: Option<Record>,
     /// Whether IP policies refused it.
     is_blocked: bool,
@@ -90,12 +92,15 @@ impl Recording {
     /// For a request that is no client's, which makes no event.
     pub(crate) fn aside(down: Arc<Downstream>) -> Self {
         down.open.fetch_add(1, Ordering::AcqRel);
-        Self::new(down, Version::HTTP_2)
+        let mut aside = Self::new(down, Version::HTTP_2);
+        aside.is_aside = true;
+        aside
     }
 
     fn new(down: Arc<Downstream>, version: Version) -> Self {
         Self {
             is_http1: version != Version::HTTP_2,
+            is_aside: false,
             record: None,
             is_blocked: false,
             is_trimmed: false,
@@ -277,9 +282,9 @@ impl Recording {
         self.down.header_bytes.fetch_add(bytes, Ordering::AcqRel) + bytes <= HEADER_BYTES_MAX
     }
 
-    /// Whether there is a way for answers before the answer: our library of HTTP/2 has none.
+    /// Whether there is a way for answers before the answer: a client's exchange has one.
     pub(crate) fn takes_interim(&self) -> bool {
-        self.is_http1
+        !self.is_aside
     }
 
     /// Notes the final head of the answer.

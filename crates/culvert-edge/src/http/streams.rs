@@ -4,7 +4,7 @@
 //! of that together.
 
 use std::future::poll_fn;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
@@ -203,7 +203,16 @@ async fn exchange(down: Arc<Downstream>, asked: Asked, receiver: Option<Receiver
         receiver => (Upload::None, receiver),
     };
     let request = Request::from_parts(asked.head, upload);
-    let answered = sender.unless_gone(exchange::serve(down, request)).await;
+    let mut exchange = pin!(exchange::serve(Arc::clone(&down), request));
+    let answered = poll_fn(|cx| {
+        let answered = exchange.as_mut().poll(cx);
+        // Whatever is there now this exchange has brought.
+        for interim in down.take_interim() {
+            sender.inform(&interim);
+        }
+        answered
+    });
+    let answered = sender.unless_gone(answered).await;
     // Without an answer the stream is reset.
     let Ok(Ok(answer)) = answered else { return };
     let (head, mut body) = answer.into_parts();

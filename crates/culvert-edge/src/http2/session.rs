@@ -12,7 +12,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use http::{HeaderMap, request, response};
+use http::header::EXPECT;
+use http::{HeaderMap, StatusCode, request, response};
 use http_body::Frame;
 use tokio::time::Instant;
 
@@ -165,6 +166,8 @@ struct Stream {
     is_received: bool,
     length_left: Option<u64>,
     has_reader: bool,
+    /// Whether the client waits for a word before it sends any of it (RFC 9110 10.1.1).
+    owes_continue: bool,
     room: u32,
     taken: u32,
     reader: Option<Waker>,
@@ -347,10 +350,8 @@ impl Session {
             frame::DATA => self.data(head, payload, now)?,
             frame::HEADERS => return self.headers(head, payload, now),
             frame::CONTINUATION => return self.continuation(head, &payload, now),
-            frame::PRIORITY => {
-                if payload.len() != 5 {
-                    self.reset_at(head.stream, Reason::FRAME_SIZE_ERROR, now);
-                }
+            frame::PRIORITY if payload.len() != 5 => {
+                self.reset_at(head.stream, Reason::FRAME_SIZE_ERROR, now);
             }
             frame::RST_STREAM => self.their_reset(head, &payload)?,
             frame::SETTINGS => self.settings(head, &payload)?,
@@ -358,7 +359,7 @@ impl Session {
             frame::PING => self.ping(head, &payload)?,
             frame::GOAWAY => self.is_client_leaving = true,
             frame::WINDOW_UPDATE => self.window_update(head, &payload, now)?,
-            // What we do not know says nothing (RFC 9113 4.1).
+            // Priorities count for nothing here, and what we do not know says nothing (RFC 9113 4.1).
             _ => {}
         }
         Ok(Step::Done)
@@ -520,6 +521,7 @@ impl Session {
         if is_ended && length.is_some_and(|length| length > 0) {
             return Err(Reason::PROTOCOL_ERROR);
         }
+        let owes_continue = !is_ended && head.headers.contains_key(EXPECT);
         self.streams.push(Stream {
             id: section.stream,
             data: VecDeque::new(),
@@ -529,6 +531,7 @@ impl Session {
             is_received: is_ended,
             length_left: length,
             has_reader: !is_ended,
+            owes_continue,
             room: STREAM_WINDOW,
             taken: 0,
             reader: None,
@@ -706,6 +709,11 @@ impl Session {
             return Poll::Ready(None);
         }
         keep(&mut stream.reader, cx);
+        if std::mem::take(&mut stream.owes_continue) {
+            self.begin_section();
+            hpack::write_status(&mut self.written, StatusCode::CONTINUE);
+            self.send_section(id, false);
+        }
         Poll::Pending
     }
 
@@ -798,8 +806,20 @@ impl Session {
         room.map_ok(|()| window.min(DATA_BYTES_MAX))
     }
 
+    /// Sends an answer before the answer (RFC 9110 15.2), unless the client takes nothing.
+    pub(super) fn send_interim(&mut self, id: u32, answer: &response::Parts) {
+        if self.out.has_room() {
+            self.begin_section();
+            head::write_answer(&mut self.written, answer);
+            self.send_section(id, false);
+        }
+    }
+
     /// Sends the head of an answer.
     pub(super) fn send_head(&mut self, id: u32, answer: &response::Parts, is_last: bool) {
+        if let Some(stream) = self.stream(id) {
+            stream.owes_continue = false;
+        }
         self.begin_section();
         head::write_answer(&mut self.written, answer);
         self.send_section(id, is_last);

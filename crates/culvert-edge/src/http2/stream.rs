@@ -46,7 +46,9 @@ impl Receiver {
             return Poll::Ready(None);
         }
         let mut conn = lock(&self.conn);
-        let frame = ready!(conn.session.poll_data(self.stream, cx));
+        let polled = conn.session.poll_data(self.stream, cx);
+        conn.wake_driver();
+        let frame = ready!(polled);
         if let (Some(Ok(frame)), Some(left)) = (&frame, &mut self.left) {
             *left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len) as u64);
         }
@@ -54,7 +56,6 @@ impl Receiver {
             Some(Ok(_)) => conn.session.is_taken(self.stream),
             Some(Err(_)) | None => true,
         };
-        conn.wake_driver();
         Poll::Ready(frame)
     }
 
@@ -109,6 +110,11 @@ impl Sender {
             future.as_mut().poll(cx).map(Ok)
         })
         .await
+    }
+
+    /// Sends an answer before the answer, unless the client takes nothing.
+    pub(crate) fn inform(&self, head: &response::Parts) {
+        lock(&self.conn).session.send_interim(self.stream, head);
     }
 
     /// Sends the head of an answer; `is_last` where nothing follows.

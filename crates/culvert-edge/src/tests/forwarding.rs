@@ -181,6 +181,73 @@ async fn interim_answers_reach_clients_that_know_them() {
 }
 
 #[tokio::test]
+async fn clients_of_http2_hear_of_interim_answers_and_are_told_to_go_on() {
+    use super::floods::{
+        DATA, END_HEADERS, END_STREAM, HEADERS, SETTINGS, frame, request, section,
+    };
+    let mut rig = Rig::start().await;
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        while let Some((head, body)) = client.request().await {
+            let hints = match head.starts_with("GET") {
+                true => "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n",
+                false => "",
+            };
+            let answer = format!(
+                "{hints}HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n",
+                body.len()
+            );
+            client.send([answer.as_bytes(), &body].concat()).await;
+        }
+    })
+    .await;
+    let (names, key, root) = certificate(&["app.example"]);
+    let upstream = format!("http://{origin}");
+    let endpoint = endpoint(Scheme::Https, "app.example", 443, &upstream, "");
+    let snapshot = crate::Snapshot::builder().endpoint(endpoint);
+    rig.edge
+        .publish(snapshot.certificate(names, key).build())
+        .await;
+    let address = rig.edge.https_addr().unwrap();
+    let mut client = Client::new(tls(address, &root, "app.example", "h2").await.unwrap());
+    client.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
+    client.send(frame(SETTINGS, 0, 0, &[])).await;
+    // Kinds of the frames of streams, and the beginning of each: the status is what a section begins with.
+    let next = async |client: &mut Client<_>| loop {
+        let head = client.take(9).await.expect("a frame");
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let payload = client.take(length as usize).await.unwrap();
+        if head[3] == HEADERS || head[3] == DATA {
+            return (head[3], payload);
+        }
+    };
+    client.send(request(0, END_STREAM)).await;
+    // That no table is used, and then the status as a literal: `103`, coded.
+    let (kind, hints) = next(&mut client).await;
+    assert_eq!(
+        (kind, &hints[..5]),
+        (HEADERS, &[0x20, 0x08, 0x82, 0x08, 0x19][..])
+    );
+    let (kind, answer) = next(&mut client).await;
+    assert_eq!((kind, answer[0]), (HEADERS, 0x88));
+
+    let mut block = section();
+    block.extend_from_slice(&[0, 6]);
+    block.extend_from_slice(b"expect\x0c100-continue");
+    block[0] = 0x83;
+    client.send(frame(HEADERS, END_HEADERS, 3, &block)).await;
+    // `100`, coded.
+    let (kind, goes_on) = next(&mut client).await;
+    assert_eq!(
+        (kind, &goes_on[..]),
+        (HEADERS, &[0x08, 0x82, 0x08, 0x01][..])
+    );
+    client.send(frame(DATA, END_STREAM, 3, b"abc")).await;
+    let (kind, answer) = next(&mut client).await;
+    assert_eq!((kind, answer[0]), (HEADERS, 0x88));
+    assert_eq!(next(&mut client).await, (DATA, b"abc".to_vec()));
+}
+
+#[tokio::test]
 async fn an_answer_may_come_before_the_request_was_sent() {
     let mut rig = Rig::start().await;
     let origin = origin(&mut rig.tasks, |mut client| async move {

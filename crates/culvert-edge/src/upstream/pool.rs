@@ -33,7 +33,7 @@ use crate::upstream::{DialError, UpWire, Upstream};
 
 const SHARDS: usize = 8;
 /// Idle connections kept in one shard.
-const IDLE_MAX: usize = 64;
+const IDLE_MAX: usize = 256;
 /// How long an idle connection is kept.
 const IDLE_FOR: Duration = Duration::from_secs(60);
 /// How long an upstream that took no connection is passed over where another can be asked.
