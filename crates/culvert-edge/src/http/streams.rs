@@ -72,13 +72,14 @@ async fn drive(client: &Inbound, down: &Arc<Downstream>) -> Last {
                 }
             }
             while let Poll::Ready(Some(())) = exchanges.poll_next_unpin(cx) {}
+            let is_held_back = client.is_full();
             match client.poll_send(cx) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(_)) => return Poll::Ready(Last::Silence),
                 Poll::Pending => break,
             }
             // In turn, so that each stream has its share of what the client takes.
-            if !client.wake_next() {
+            if !client.wake_next() && !is_held_back {
                 break;
             }
         }

@@ -78,7 +78,7 @@ impl Inbound {
             if conn.session.is_done() {
                 return Poll::Ready(Err(Over::Done));
             }
-            if conn.session.unsent() > UNSENT_BYTES_MAX {
+            if conn.is_full() {
                 // The driver sends first, and comes back.
                 return Poll::Pending;
             }
@@ -99,10 +99,18 @@ impl Inbound {
         let before = conn.handed_out;
         let out = &mut conn.session.out;
         let sent = out.poll_empty(&mut conn.wire, cx, &mut conn.handed_out);
+        if sent.is_ready() {
+            conn.session.rest();
+        }
         if conn.handed_out != before {
             conn.down.set_handed_out(conn.handed_out);
         }
         sent
+    }
+
+    /// Whether so much is to be sent that nothing more is read before.
+    pub(crate) fn is_full(&self) -> bool {
+        lock(&self.0).is_full()
     }
 
     /// Has the next of those go on that wait for room. False when nobody does.
@@ -164,6 +172,10 @@ impl Conn {
         if self.session.unsent() > 0 {
             self.down.driver.wake();
         }
+    }
+
+    fn is_full(&self) -> bool {
+        self.session.unsent() > UNSENT_BYTES_MAX
     }
 
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {

@@ -1,6 +1,7 @@
-use std::task::Waker;
+use std::task::{Context, Poll};
 
-use http::{Response, StatusCode};
+use bytes::Bytes;
+use http::{HeaderMap, Response, StatusCode, response};
 
 use super::*;
 
