@@ -6,17 +6,19 @@
 //! yet is refused: the binding `kubernetes`. Endpoints that agents serve are of the same kind; callers
 //! only look at them ([`agent`]).
 
+mod address;
 pub(crate) mod agent;
 
 use std::borrow::Cow;
 
 use culvert_base::net::HostName;
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp};
-use culvert_edge::{Scheme, Upstream};
+use culvert_edge::Upstream;
 use culvert_store::{Changes, Head, OnDelete, Ref};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use self::address::{Address, AddressScheme, Binding, Wanted, binding, place_of};
 use super::{
     Draft, Links, Reference, Resource, ResourceType, Uri, reserved_addr, reserved_domain, tunnel,
     tunnel_session,
@@ -27,23 +29,16 @@ use crate::cx::Cx;
 use crate::input;
 use crate::listfilter::{self, Field, Shape, field};
 use crate::page::{self, Argument};
-use crate::pool::{self, Taken};
+use crate::pool;
 use crate::seal::Seal;
 use crate::stored::Format;
-use crate::traffic_policy::{self as policy, Compiled, Given, StoredPolicy};
+use crate::traffic_policy::{Compiled, Given, StoredPolicy};
 use crate::{Error, Parameter, Settings};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<Endpoint>();
 
 const NOT_COVERED: Code = Code::new(18006);
 const WRONG_FIELD: Code = Code::new(18014);
-
-/// The domain of hosts that only policies reach.
-const INTERNAL: &str = "internal";
-/// Labels before it.
-const INTERNAL_LABELS_MAX: usize = 5;
-/// Characters of the first label of a random name.
-const RANDOM_NAME_LENGTH: usize = 12;
 
 /// The stored form.
 #[derive(Debug, Deserialize, Serialize)]
@@ -75,42 +70,6 @@ struct StoredUpstream {
     url: String,
     /// `""` where no HTTP is spoken.
     protocol: String,
-}
-
-/// Which traffic reaches an endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Binding {
-    Public,
-    Internal,
-}
-
-impl Binding {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Public => "public",
-            Self::Internal => "internal",
-        }
-    }
-}
-
-/// A url in its parts.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-struct Address {
-    scheme: AddressScheme,
-    host: String,
-    port: u16,
-    /// As it is shown.
-    url: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum AddressScheme {
-    Http,
-    Https,
-    Tcp,
-    Tls,
 }
 
 /// A new endpoint.
@@ -559,334 +518,8 @@ impl Endpoint {
     }
 }
 
-/// What only one pool can have: https and tls share a port, and every account has internal names of its
-/// own.
-fn place_of(address: &Address, binding: Binding, account: &str) -> String {
-    let Address { host, port, .. } = address;
-    match binding {
-        Binding::Public => format!("{port} {host}"),
-        Binding::Internal => format!("{port} {host} {account}"),
-    }
-}
-
 const fn argument(name: &'static str, field: &'static str) -> Argument {
     Argument { name, field }
-}
-
-impl AddressScheme {
-    const ALL: [Self; 4] = [Self::Http, Self::Https, Self::Tcp, Self::Tls];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Http => "http",
-            Self::Https => "https",
-            Self::Tcp => "tcp",
-            Self::Tls => "tls",
-        }
-    }
-
-    /// The port at which the world finds it, where it is the same for all.
-    const fn public_port(self, ports: PublicPorts) -> Option<u16> {
-        match self {
-            Self::Http => Some(ports.http),
-            Self::Https | Self::Tls => Some(ports.https),
-            Self::Tcp => None,
-        }
-    }
-
-    /// The one port that public ones have, where there is one.
-    const fn port(self) -> Option<u16> {
-        match self {
-            Self::Http => Some(80),
-            Self::Https | Self::Tls => Some(443),
-            Self::Tcp => None,
-        }
-    }
-
-    const fn of_edge(self) -> Scheme {
-        match self {
-            Self::Http => Scheme::Http,
-            Self::Https => Scheme::Https,
-            Self::Tcp => Scheme::Tcp,
-            Self::Tls => Scheme::Tls,
-        }
-    }
-
-    const fn is_http(self) -> bool {
-        matches!(self, Self::Http | Self::Https)
-    }
-}
-
-impl Address {
-    /// What a policy is checked for.
-    fn governed(&self, has_upstream: bool) -> policy::Place<'_> {
-        policy::Place {
-            scheme: self.scheme.of_edge(),
-            host: &self.host,
-            has_upstream,
-        }
-    }
-
-    fn hostport(&self) -> String {
-        format!("{}:{}", self.host, self.port)
-    }
-}
-
-/// A url as it was sent.
-#[derive(Debug, PartialEq, Eq)]
-struct Wanted {
-    scheme: AddressScheme,
-    /// None for a random one.
-    host: Option<HostName>,
-    port: Option<u16>,
-}
-
-impl Wanted {
-    fn parse(url: &str) -> Result<Self, Refusal> {
-        const UNREADABLE: Code = Code::new(18001);
-        const NO_SCHEME: Code = Code::new(18022);
-        let unreadable = |why: &str| {
-            Refusal::new(
-                UNREADABLE,
-                format!("The url of an endpoint cannot be parsed: {why}."),
-            )
-        };
-        let (scheme, authority) = match url.split_once("://") {
-            None => (AddressScheme::Https, url),
-            Some((scheme, authority)) => {
-                let named = |one: &AddressScheme| scheme.eq_ignore_ascii_case(one.name());
-                let scheme = AddressScheme::ALL.into_iter().find(named);
-                (scheme.ok_or_else(|| Refusal::of(NO_SCHEME))?, authority)
-            }
-        };
-        if authority.is_empty() {
-            return Ok(Self {
-                scheme,
-                host: None,
-                port: None,
-            });
-        }
-        if authority.contains(['/', '?', '#', '@', '\\']) {
-            return Err(unreadable("it is a scheme, a host and perhaps a port"));
-        }
-        let (host, port) = match authority.split_once(':') {
-            None => (authority, None),
-            Some((host, port)) => {
-                let is_number = !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
-                let number = port.parse().ok().filter(|port| is_number && *port > 0);
-                let number =
-                    number.ok_or_else(|| unreadable("a port is a number from 1 to 65535"))?;
-                (host, Some(number))
-            }
-        };
-        let host = HostName::parse(host).map_err(|why| unreadable(&why.to_string()))?;
-        Ok(Self {
-            scheme,
-            host: Some(host),
-            port,
-        })
-    }
-
-    fn of(address: &Address) -> Self {
-        Self {
-            scheme: address.scheme,
-            host: HostName::parse(&address.host).ok(),
-            port: Some(address.port),
-        }
-    }
-
-    /// The address, once it is known to be the installation's to give or the account's own.
-    async fn settle(self, cx: &Cx<'_>, binding: Binding) -> Result<Settled, Error> {
-        const WRONG_PORT: Code = Code::new(18023);
-        if binding == Binding::Internal {
-            return Ok(self.settle_internal(cx)?);
-        }
-        let (scheme, settings) = (self.scheme, cx.settings);
-        let name = scheme.name();
-        let Some(usual) = scheme.port() else {
-            return self.settle_tcp(cx).await;
-        };
-        // A URL that was shown with another port is taken back; it names the same place.
-        let shown = scheme.public_port(settings.public_ports);
-        if self
-            .port
-            .is_some_and(|port| port != usual && Some(port) != shown)
-        {
-            return Err(Refusal::of(WRONG_PORT).into());
-        }
-        let domain = &settings.edge_domain;
-        let (host, domain_id) = match self.host {
-            None => (format!("{}.{domain}", random_label(cx)), None),
-            Some(host) => {
-                let id = match reserved_domain::covering(cx, &host).await? {
-                    Some(found) if found.head.account == cx.caller.account => Some(found.head.id),
-                    None if is_below(&host, domain) => None,
-                    _ => {
-                        return Err(Refusal::new(
-                            NOT_COVERED,
-                            format!("A host must be covered by a reserved domain of the account, or be a free name below `{domain}`."),
-                        )
-                        .into());
-                    }
-                };
-                (host.to_string(), id)
-            }
-        };
-        let url = match (scheme, self.port) {
-            // What was sent is shown: a default port is dropped from http and https only.
-            (AddressScheme::Tls, Some(port)) if port == usual => format!("{name}://{host}:{port}"),
-            _ => format!("{name}://{host}"),
-        };
-        let address = Address {
-            scheme,
-            host,
-            port: usual,
-            url,
-        };
-        Ok(Settled {
-            address,
-            domain_id,
-            tcp_addr_id: None,
-            taking: None,
-        })
-    }
-
-    /// An address that is the account's own.
-    fn settle_internal(self, cx: &Cx<'_>) -> Result<Settled, Refusal> {
-        const NO_PORT: Code = Code::new(18003);
-        let name = self.scheme.name();
-        let host = match self.host {
-            Some(host) => host.to_string(),
-            None => format!("{}.{INTERNAL}", random_label(cx)),
-        };
-        if !(2..=1 + INTERNAL_LABELS_MAX).contains(&host.split('.').count()) {
-            let why = format!(
-                "An internal host has 1 to {INTERNAL_LABELS_MAX} labels before `.{INTERNAL}`."
-            );
-            return Err(Refusal::new(WRONG_FIELD, why));
-        }
-        let usual = self.scheme.port();
-        let port = self.port.or(usual).ok_or_else(|| Refusal::of(NO_PORT))?;
-        let url = match self.port {
-            // As with public ones, a default port is dropped from http and https only.
-            Some(port) if self.scheme == AddressScheme::Tls || Some(port) != usual => {
-                format!("{name}://{host}:{port}")
-            }
-            _ => format!("{name}://{host}"),
-        };
-        Ok(Settled {
-            address: Address {
-                scheme: self.scheme,
-                host,
-                port,
-                url,
-            },
-            domain_id: None,
-            tcp_addr_id: None,
-            taking: None,
-        })
-    }
-
-    async fn settle_tcp(self, cx: &Cx<'_>) -> Result<Settled, Error> {
-        const NO_PORT: Code = Code::new(18003);
-        let (host, port, tcp_addr_id, taking) = match (self.host, self.port) {
-            (None, _) => {
-                let taken = pool::take(cx).await?.ok_or_else(|| {
-                    Refusal::new(
-                        WRONG_FIELD,
-                        "Every TCP address of this installation's pool is taken.",
-                    )
-                })?;
-                let Taken { port, taking } = taken;
-                (pool::host(cx.settings), port, None, Some(taking))
-            }
-            (Some(_), None) => return Err(Refusal::of(NO_PORT).into()),
-            (Some(host), Some(port)) => {
-                let reserved = reserved_addr::of(cx, &format!("{host}:{port}")).await?;
-                let id = reserved.map(|document| document.head.id).ok_or_else(|| {
-                    Refusal::new(
-                        NOT_COVERED,
-                        "The host and port of a TCP endpoint must be a reserved address of the account; `tcp://` alone takes a free one.",
-                    )
-                })?;
-                (host.to_string(), port, Some(id), None)
-            }
-        };
-        let address = Address {
-            url: format!("{}://{host}:{port}", self.scheme.name()),
-            scheme: self.scheme,
-            host,
-            port,
-        };
-        Ok(Settled {
-            address,
-            domain_id: None,
-            tcp_addr_id,
-            taking,
-        })
-    }
-}
-
-/// An address that the endpoint may have, and what makes it so.
-#[derive(Debug)]
-struct Settled {
-    address: Address,
-    domain_id: Option<String>,
-    tcp_addr_id: Option<String>,
-    /// The writes by which the installation gives one of its pool.
-    taking: Option<Changes>,
-}
-
-fn random_label(cx: &Cx<'_>) -> String {
-    const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";
-    cx.entropy.text(LETTERS, RANDOM_NAME_LENGTH)
-}
-
-/// Whether a host is a name below `domain`, and not all of them.
-fn is_below(host: &HostName, domain: &HostName) -> bool {
-    host.is_within(domain) && host != domain && host.strip_prefix("*.") != Some(domain)
-}
-
-fn binding(given: &[String], wanted: &Wanted) -> Result<Binding, Refusal> {
-    const UNKNOWN: Code = Code::new(15005);
-    const TWICE: Code = Code::new(15006);
-    const NOT_KUBERNETES: Code = Code::new(18018);
-    for (index, name) in given.iter().enumerate() {
-        if !matches!(name.as_str(), "public" | "internal" | "kubernetes") {
-            return Err(Refusal::of(UNKNOWN));
-        }
-        if given.iter().take(index).any(|earlier| earlier == name) {
-            return Err(Refusal::of(TWICE));
-        }
-    }
-    let is_internal = wanted
-        .host
-        .as_ref()
-        .is_some_and(|host| host.is_within(INTERNAL));
-    match given {
-        [_, _, ..] => Err(Refusal::new(
-            WRONG_FIELD,
-            "An endpoint has at most one binding.",
-        )),
-        [name] if name == "kubernetes" && wanted.scheme == AddressScheme::Https => {
-            Err(Refusal::of(NOT_KUBERNETES))
-        }
-        [name] if name == "kubernetes" => Err(Refusal::new(
-            WRONG_FIELD,
-            "This version of culvert has no endpoints with the binding `kubernetes` yet.",
-        )),
-        [name] if name == "public" && is_internal => Err(Refusal::new(
-            WRONG_FIELD,
-            "A host that ends in `.internal` has the binding `internal`.",
-        )),
-        [name] if name == "internal" && wanted.host.is_some() && !is_internal => Err(Refusal::new(
-            WRONG_FIELD,
-            "The host of an endpoint with the binding `internal` ends in `.internal`.",
-        )),
-        [name] if name == "internal" => Ok(Binding::Internal),
-        _ if is_internal => Ok(Binding::Internal),
-        _ => Ok(Binding::Public),
-    }
 }
 
 /// An endpoint does something with its traffic.
@@ -943,62 +576,5 @@ impl StoredUpstream {
             _ => protocol,
         };
         Ok(Some(Self { url, protocol }))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn parse(url: &str) -> Result<(AddressScheme, Option<String>, Option<u16>), u16> {
-        Wanted::parse(url)
-            .map(|wanted| {
-                (
-                    wanted.scheme,
-                    wanted.host.map(|host| host.to_string()),
-                    wanted.port,
-                )
-            })
-            .map_err(|refusal| refusal.code.unwrap().number())
-    }
-
-    #[test]
-    fn urls() {
-        use AddressScheme::{Http, Https, Tcp, Tls};
-        let host = |name: &str| Some(name.to_owned());
-        for (url, expected) in [
-            ("", Ok((Https, None, None))),
-            ("http://", Ok((Http, None, None))),
-            ("TCP://", Ok((Tcp, None, None))),
-            ("A.Example", Ok((Https, host("a.example"), None))),
-            ("a.example:443", Ok((Https, host("a.example"), Some(443)))),
-            (
-                "tls://a.example:443",
-                Ok((Tls, host("a.example"), Some(443))),
-            ),
-            ("http://*.a.example", Ok((Http, host("*.a.example"), None))),
-            ("ftp://a.example", Err(18022)),
-            ("://a.example", Err(18022)),
-            ("https://a.example/", Err(18001)),
-            ("https://user@a.example", Err(18001)),
-            ("https://a.example:x", Err(18001)),
-            ("https://a.example:0", Err(18001)),
-            ("https://a.example:+1", Err(18001)),
-            ("https://a.example:65536", Err(18001)),
-            ("https://127.0.0.1", Err(18001)),
-            ("https://[::1]:443", Err(18001)),
-            ("https://a b", Err(18001)),
-        ] {
-            assert_eq!(parse(url), expected, "{url}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn any_text_is_a_url_or_refused(url in "\\PC{0,80}|(http|tls|tcp|https)://[a-z.*:0-9]{0,30}") {
-            drop(Wanted::parse(&url));
-        }
     }
 }

@@ -6,7 +6,8 @@ use culvert_edge::{Protocol, ProxyVersion, Scheme, Upstream};
 use culvert_store::{Changes, Document};
 use serde::{Deserialize, Serialize};
 
-use super::{Address, AddressScheme, Binding, Endpoint, Settled, TYPE, place_of};
+use super::address::{self, Address, AddressScheme, Binding, Settled, Wanted, place_of};
+use super::{Endpoint, TYPE};
 use crate::Error;
 use crate::acl::Bound;
 use crate::claim;
@@ -110,13 +111,12 @@ pub(crate) async fn settle(
     if authority.contains(['/', '?', '#', '@', '\\']) {
         return Err(Refusal::of(PART).into());
     }
-    let wanted =
-        super::Wanted::parse(&url).map_err(|refusal| Refusal::new(MALFORMED, refusal.message))?;
+    let wanted = Wanted::parse(&url).map_err(|refusal| Refusal::new(MALFORMED, refusal.message))?;
     if wanted.scheme.name() != proto {
         let why = "The URL of the endpoint has another scheme than its protocol.";
         return Err(Refusal::new(UNREADABLE, why).into());
     }
-    let binding = super::binding(bindings, &wanted)?;
+    let binding = address::binding(bindings, &wanted)?;
     if let (AddressScheme::Tcp, true, Some(host), Some(port)) =
         (wanted.scheme, was_its, &wanted.host, wanted.port)
         && **host == *pool::host(cx.settings)
