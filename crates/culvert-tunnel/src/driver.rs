@@ -144,11 +144,6 @@ impl Session {
         .await
     }
 
-    /// How the connection ended, if it has.
-    pub fn ending(&self) -> Option<Ending> {
-        self.shared.lock().mux.ending().cloned()
-    }
-
     /// Ends the connection and tells the peer why.
     pub fn close(&self, code: ErrorCode, why: &'static str) {
         let mut state = self.shared.lock();

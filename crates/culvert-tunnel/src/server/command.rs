@@ -10,8 +10,6 @@ use tokio::task::JoinSet;
 
 use super::Bindings;
 use super::call::{self, Patience};
-use super::gate::EndReason;
-use super::session::how_it_ended;
 use crate::wire::{self, AuthExtra, Outcome, StopEndpointRequest, StreamType, UpdateRequest};
 
 /// For an agent to answer. Some never do when their application did not ask to be told.
@@ -95,7 +93,7 @@ impl Abilities {
 
 impl Bindings {
     /// Asks the agent of a session for something and waits for its answer. Whether its connection
-    /// ends then is up to the agent; one that is to end and closes it has done as it was asked.
+    /// ends then is up to the agent.
     pub async fn command(&self, session_id: &str, command: &Command) -> Result<(), CommandError> {
         let (session, abilities) = self.agent(session_id).ok_or(CommandError::Unknown)?;
         if let Some(why) = abilities.refuse(command) {
@@ -109,24 +107,16 @@ impl Bindings {
         };
         let mut stream = session.open(first).map_err(|_| CommandError::Away)?;
         let reply = call::request(&mut stream, ANSWER).await;
-        let outcome = reply.ok().and_then(|reply| wire::parse(reply).ok());
-        let Some(Outcome { error }) = outcome else {
-            // Some agents are so quick to end that their answer is left behind.
-            let ending = session.ending();
-            let has_closed = ending.is_some_and(|ending| {
-                how_it_ended(&ending, session.failure()) == EndReason::Closed
-            });
-            return match command {
-                Command::Stop | Command::Restart if has_closed => Ok(()),
-                _ => Err(CommandError::Away),
-            };
-        };
+        let outcome: Outcome = reply
+            .ok()
+            .and_then(|reply| wire::parse(reply).ok())
+            .ok_or(CommandError::Away)?;
         // Some agents leave it to the server to end the stream.
         stream.shutdown().await.ok();
-        if error.is_empty() {
+        if outcome.error.is_empty() {
             Ok(())
         } else {
-            Err(CommandError::Failed(error))
+            Err(CommandError::Failed(outcome.error))
         }
     }
 

@@ -572,7 +572,7 @@ impl Admitted {
 }
 
 /// Why a session ended that nobody here ended. An agent that closes its socket says no more than that.
-pub(super) fn how_it_ended(ending: &Ending, failure: Option<String>) -> EndReason {
+fn how_it_ended(ending: &Ending, failure: Option<String>) -> EndReason {
     match (ending, failure) {
         (Ending::GoneAway { code, .. }, _) if *code == ErrorCode::NONE => EndReason::Closed,
         (Ending::Lost, None) => EndReason::Closed,
