@@ -19,42 +19,29 @@ pub(crate) struct Step {
     pub(crate) sql: &'static str,
 }
 
+impl Step {
+    /// One whose result programs of every format before it may still use.
+    const fn readable_by_all(format: i64, sql: &'static str) -> Self {
+        Self {
+            format,
+            min_reader: 1,
+            sql,
+        }
+    }
+}
+
 /// The state: documents and outbox.
 pub(crate) const STATE: &[Step] = &[
-    Step {
-        format: 1,
-        min_reader: 1,
-        sql: include_str!("sql/state/0001_start.sql"),
-    },
-    Step {
-        format: 2,
-        min_reader: 1,
-        sql: include_str!("sql/state/0002_chain.sql"),
-    },
-    Step {
-        format: 3,
-        min_reader: 1,
-        sql: include_str!("sql/state/0003_pages.sql"),
-    },
-    Step {
-        format: 4,
-        min_reader: 1,
-        sql: include_str!("sql/state/0004_texts.sql"),
-    },
+    Step::readable_by_all(1, include_str!("sql/state/0001_start.sql")),
+    Step::readable_by_all(2, include_str!("sql/state/0002_chain.sql")),
+    Step::readable_by_all(3, include_str!("sql/state/0003_pages.sql")),
+    Step::readable_by_all(4, include_str!("sql/state/0004_texts.sql")),
 ];
 
 /// The queue.
 pub(crate) const EVENTS: &[Step] = &[
-    Step {
-        format: 1,
-        min_reader: 1,
-        sql: include_str!("sql/events/0001_start.sql"),
-    },
-    Step {
-        format: 2,
-        min_reader: 1,
-        sql: include_str!("sql/events/0002_traffic.sql"),
-    },
+    Step::readable_by_all(1, include_str!("sql/events/0001_start.sql")),
+    Step::readable_by_all(2, include_str!("sql/events/0002_traffic.sql")),
 ];
 
 /// Applies what is missing of `steps`, which are numbered from 1 without gaps.
