@@ -205,7 +205,7 @@ pub(crate) async fn range(
     account: &str,
 ) -> Result<Option<TrafficRange>, Fault> {
     let queue = &plane.queue;
-    let last = queue.traffic().await?.last;
+    let last = queue.settled_traffic().await?.last;
     let mut range = TrafficRange {
         last,
         ..TrafficRange::default()

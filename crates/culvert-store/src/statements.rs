@@ -439,8 +439,16 @@ pub(crate) const NOW: Pair = Pair {
     postgres: "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)",
 };
 
+/// Ends when no piece of the traffic log is written and not committed. A file has one writer.
+pub(crate) const OUTLAST_KEEPING: Pair = Pair {
+    sqlite: "SELECT 1",
+    // Who writes has a lock that this one waits for; it ends with the statement.
+    postgres: "DO $$ BEGIN LOCK TABLE traffic IN SHARE MODE; END $$",
+};
+
 #[cfg(test)]
 pub(crate) const PAIRS: &[Pair] = &[
+    OUTLAST_KEEPING,
     CLAIM,
     NOW,
     GET_MANY,

@@ -7,6 +7,9 @@ use tokio::task::JoinSet;
 
 use super::on_both_engines;
 use super::place::Place;
+use crate::database::Database;
+use crate::dialect::{Access, Arg};
+use crate::statements::{events, transaction};
 use crate::{
     BatchClass, Burial, CursorMove, DEAD_LETTERS_FOR, Gathering, Kept, Lease, NewBatch, NewPiece,
     Queue, QueueError, Run, WHY_BYTES_MAX,
@@ -31,6 +34,43 @@ on_both_engines!(
     traffic_is_kept_found_by_time_and_pruned_by_age_and_size,
     everything_survives_reopening,
 );
+
+/// A file has one writer; only several nodes can commit in another order than they wrote.
+#[tokio::test]
+async fn the_end_of_the_traffic_log_waits_for_what_is_not_committed_before_it() {
+    let Some(place) = Place::postgres().await else {
+        return;
+    };
+    let queue = place.queue().await;
+    let database = Database::open(&place.url, crate::queue::EVENTS, &*place.clock);
+    let database = database.await.unwrap();
+    let mut other_node = database.site.connect(Access::Write).await.unwrap();
+    other_node.begin().await.unwrap();
+    let crc = i64::from(crc32fast::hash(b"early"));
+    let [first_at, last_at, bytes, crc] = [1, 2, 5, crc].map(Arg::Int);
+    let early = [first_at, last_at, bytes, crc, Arg::Blob(b"early")];
+    other_node.run(events::KEEP_TRAFFIC, &early).await.unwrap();
+    let now = place.clock.now();
+    let late = NewPiece {
+        first_at: now,
+        last_at: now,
+        body: b"late".to_vec(),
+    };
+    queue.keep_traffic(vec![late]).await.unwrap();
+    let commit = async {
+        // Somebody waits for it by now.
+        let mut looking = database.site.connect(Access::Read).await.unwrap();
+        let waiting = "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'traffic'::regclass";
+        while looking.row(waiting, &[]).await.unwrap().is_none() {
+            tokio::task::yield_now().await;
+        }
+        other_node.run(transaction::COMMIT, &[]).await.unwrap();
+    };
+    let (end, ()) = tokio::join!(queue.settled_traffic(), commit);
+    let pieces = queue.traffic_pieces(0, end.unwrap().last, 9).await.unwrap();
+    let bodies: Vec<_> = pieces.into_iter().filter_map(|piece| piece.body).collect();
+    assert_eq!(bodies, [b"early".to_vec(), b"late".to_vec()]);
+}
 
 const LEASE: Duration = Duration::from_secs(60);
 

@@ -10,7 +10,7 @@ use culvert_base::{Fault, Timestamp};
 use super::{Queue, checksum};
 use crate::dialect::{Arg, While};
 use crate::queue::lines::Entry;
-use crate::statements::events;
+use crate::statements::{OUTLAST_KEEPING, events};
 
 /// A piece to be kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +67,16 @@ impl Queue {
         };
         row.map_or(Ok(Kept::default()), |row| read(&row))
             .during(doing)
+    }
+
+    /// The same, once nothing can come to be before its end: several nodes get their positions before they
+    /// commit.
+    pub async fn settled_traffic(&self) -> Result<Kept, Fault> {
+        let doing = "waiting for the end of the traffic log";
+        let kept = self.traffic().await?;
+        let outlast = self.shared.database.site.spell(OUTLAST_KEEPING);
+        self.pool().rows(doing, outlast, &[]).await?;
+        Ok(kept)
     }
 
     /// The pieces after `after` up to `last`, at most `limit`.
