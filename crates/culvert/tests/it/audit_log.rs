@@ -236,24 +236,8 @@ async fn a_replay_sends_the_same_events_again() {
         }
         let sent = first.wait_for("api_key_created.v0", 3).await;
 
-        let replay = |id: &Value, more: &[&str]| {
-            let output = binary()
-                .env("CULVERT_API_URL", &culvert.api)
-                .env("CULVERT_API_KEY", &culvert.token)
-                .args(["events", "replay", "--wait", "--destination"])
-                .arg(id.as_str().unwrap())
-                .args(more)
-                .output()
-                .unwrap();
-            let text = |bytes| String::from_utf8(bytes).unwrap();
-            (
-                output.status.code().unwrap(),
-                text(output.stdout),
-                text(output.stderr),
-            )
-        };
         let from = sent[0]["event_id"].as_str().unwrap();
-        let (code, out, error) = replay(&made["id"], &["--from", from]);
+        let (code, out, error) = culvert.replay(&made["id"], &["--from", from]);
         assert_eq!(code, 0, "{error}");
         let done: Value = serde_json::from_str(&out).unwrap();
         assert_eq!(
@@ -270,14 +254,14 @@ async fn a_replay_sends_the_same_events_again() {
         let made = culvert
             .create("event_destinations", destination(&late))
             .await;
-        let (code, _, error) = replay(&made["id"], &["--from", "2020-01-01T00:00:00Z"]);
+        let (code, _, error) = culvert.replay(&made["id"], &["--from", "2020-01-01T00:00:00Z"]);
         assert_eq!(
             (code, error.contains("ERR_NGROK_5140")),
             (1, true),
             "{error}"
         );
         let kinds = "api_key_created.v0,event_subscription_created.v0";
-        let (code, _, error) = replay(
+        let (code, _, error) = culvert.replay(
             &made["id"],
             &["--from", "2020-01-01T00:00:00Z", "--kinds", kinds],
         );
@@ -287,9 +271,9 @@ async fn a_replay_sends_the_same_events_again() {
         let keys = late.wait_for("api_key_created.v0", 4).await;
         assert_eq!(keys[1..], sent);
         let absent = json!(format!("ed_{}", "0".repeat(27)));
-        let (code, _, error) = replay(&absent, &["--from", from]);
+        let (code, _, error) = culvert.replay(&absent, &["--from", from]);
         assert_eq!((code, error.contains("HTTP 404")), (1, true), "{error}");
-        assert_eq!(replay(&made["id"], &[]).0, 2);
+        assert_eq!(culvert.replay(&made["id"], &[]).0, 2);
 
         // A bot is no admin.
         let bot = culvert.create("bot_users", json!({"name": "bot"})).await;

@@ -225,6 +225,21 @@ impl Harness {
             .unwrap()
     }
 
+    /// `culvert events replay` to a destination: its exit code, what it said, and what it complained of.
+    pub fn replay(&self, destination: &Value, more: &[&str]) -> (i32, String, String) {
+        let output = binary()
+            .env("CULVERT_API_URL", &self.api)
+            .env("CULVERT_API_KEY", &self.token)
+            .args(["events", "replay", "--wait", "--destination"])
+            .arg(destination.as_str().unwrap())
+            .args(more)
+            .output()
+            .unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        let code = output.status.code().unwrap();
+        (code, text(output.stdout), text(output.stderr))
+    }
+
     /// Any call.
     pub async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Answer {
         self.client.call(method, path, body.as_ref()).await.unwrap()

@@ -7,7 +7,7 @@ use culvert::config::{Settings, Span};
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Backend, Harness, Receiver, backends, binary, eventually};
+use crate::harness::{Backend, Harness, Receiver, backends, eventually};
 
 const KIND: &str = "http_request_complete.v0";
 
@@ -20,23 +20,6 @@ async fn destination(culvert: &Harness, hook: &Receiver) -> Value {
     let target = json!({"webhook": {"url": url, "mode": "batch"}});
     let body = json!({"format": "json", "target": target});
     culvert.create("event_destinations", body).await["id"].clone()
-}
-
-/// `culvert events replay`: its exit code and what it said.
-fn replay(culvert: &Harness, id: &Value, more: &[&str]) -> (i32, String) {
-    let output = binary()
-        .env("CULVERT_API_URL", &culvert.api)
-        .env("CULVERT_API_KEY", &culvert.token)
-        .args(["events", "replay", "--wait", "--destination"])
-        .arg(id.as_str().unwrap())
-        .args(more)
-        .output()
-        .unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    (
-        output.status.code().unwrap(),
-        String::from_utf8(said).unwrap(),
-    )
 }
 
 fn ids(events: &[Value]) -> BTreeSet<String> {
@@ -103,7 +86,7 @@ async fn a_destination_that_came_later_receives_what_was_kept_with_the_same_ids(
         culvert.create("event_subscriptions", body).await;
         let wanted = of(&sent, "wanted");
         let from = wanted[0]["event_id"].as_str().unwrap();
-        let (code, said) = replay(&culvert, &made, &["--from", from]);
+        let (code, _, said) = culvert.replay(&made, &["--from", from]);
         assert_eq!(code, 0, "{said}");
         eventually("they arrive", async || {
             of(&late.events(), "wanted").len() == 3
@@ -123,8 +106,7 @@ async fn a_destination_that_came_later_receives_what_was_kept_with_the_same_ids(
         assert_eq!(one["object"], expected);
 
         // What nobody has subscribed to comes whole: the other kind, by name and by its family.
-        let (code, said) = replay(
-            &culvert,
+        let (code, _, said) = culvert.replay(
             &made,
             &["--from", "2020-01-01T00:00:00Z", "--kinds", "traffic"],
         );
@@ -134,7 +116,7 @@ async fn a_destination_that_came_later_receives_what_was_kept_with_the_same_ids(
 
         // An event that is not there, and another account's, are alike.
         let absent = format!("ev_{}", "0".repeat(27));
-        let (code, said) = replay(&culvert, &made, &["--from", &absent]);
+        let (code, _, said) = culvert.replay(&made, &["--from", &absent]);
         assert_eq!((code, said.contains("ERR_NGROK_5140")), (1, true), "{said}");
         culvert.stop().await;
     }
