@@ -16,7 +16,7 @@ use crate::batch::{Batch, OpenBatch};
 use crate::fake::local_settings;
 use crate::fake::nats::NatsServer;
 use crate::meters::Meters;
-use crate::net::Net;
+use crate::net::{Net, TargetSettings};
 
 mod away;
 
@@ -141,20 +141,48 @@ pub(super) async fn stream(
     clock: &Arc<ManualClock>,
     meters: &Arc<Meters>,
 ) -> Arc<dyn EventLog> {
-    let settings = JetStreamSettings {
+    stream_with(settings(url), queue, clock, meters).await
+}
+
+pub(super) fn settings(url: &str) -> JetStreamSettings {
+    JetStreamSettings {
         servers: NatsServers::parse(url).unwrap(),
         stream: "culvert_test".to_owned(),
         replicas: 1,
         lease: STREAM_LEASE,
-    };
+        held: None,
+    }
+}
+
+pub(super) async fn stream_with(
+    settings: JetStreamSettings,
+    queue: &Queue,
+    clock: &Arc<ManualClock>,
+    meters: &Arc<Meters>,
+) -> Arc<dyn EventLog> {
+    stream_over(settings, local_settings(), queue, clock, meters).await
+}
+
+async fn stream_over(
+    settings: JetStreamSettings,
+    trust: TargetSettings,
+    queue: &Queue,
+    clock: &Arc<ManualClock>,
+    meters: &Arc<Meters>,
+) -> Arc<dyn EventLog> {
     let log = JetStream::new(&settings, queue.clone(), clock.clone(), meters.clone());
-    let net = Net::new(local_settings(), clock.clone(), Arc::new(OsEntropy));
+    let net = Net::new(trust, clock.clone(), Arc::new(OsEntropy));
     log.start(&net).await;
     Arc::new(log)
 }
 
 async fn lease(log: &dyn EventLog, now: Timestamp) -> Option<Lease> {
     log.lease("ed_1", "node-1", LEASE, now).await.unwrap()
+}
+
+/// The same by another node.
+async fn lease_elsewhere(log: &dyn EventLog, now: Timestamp) -> Option<Lease> {
+    log.lease("ed_1", "node-2", LEASE, now).await.unwrap()
 }
 
 /// A batch of two events, of which the first is called so.
@@ -218,7 +246,7 @@ async fn batches_come_in_order_and_once(place: &Place) {
     assert_eq!(place.lease().await, None);
     let other = place.beside().await;
     other.backlog().await.unwrap();
-    assert_eq!(lease(&*other, place.clock.now()).await, None);
+    assert_eq!(lease_elsewhere(&*other, place.clock.now()).await, None);
     place.log.ack(&first).await.unwrap();
     assert!(is_lost(place.log.ack(&first).await), "a lease is spent");
     assert_eq!(place.drain().await, ["b", "c"]);
@@ -270,19 +298,19 @@ async fn a_batch_that_is_being_sent_is_left_alone(place: &Place) {
     place.append(vec![traffic("second")]).await;
     let other = place.beside().await;
     other.backlog().await.unwrap();
-    for log in [&place.log, &other] {
-        assert_eq!(lease(&**log, place.clock.now()).await, None);
-    }
+    let now = place.clock.now();
+    assert_eq!(place.lease().await, None);
+    assert_eq!(lease_elsewhere(&*other, now).await, None);
     place.log.ack(&sending).await.unwrap();
     assert!(is_lost(place.log.ack(&sending).await));
     // Whoever looked sees that it is gone.
     let mut second = None;
     for _ in 0..100 {
         place.clock.advance(LOOK);
-        for log in [&place.log, &other] {
-            log.backlog().await.unwrap();
-            second = second.or(lease(&**log, place.clock.now()).await);
-        }
+        other.backlog().await.unwrap();
+        place.log.backlog().await.unwrap();
+        second = second.or(place.lease().await);
+        second = second.or(lease_elsewhere(&*other, place.clock.now()).await);
         if second.is_some() {
             break;
         }
@@ -373,7 +401,7 @@ async fn a_lease_passes_on_and_its_holder_has_lost(place: &Place) {
     let taken = loop {
         place.clock.advance(LEASE);
         other.backlog().await.unwrap();
-        if let Some(taken) = lease(&*other, place.clock.now()).await {
+        if let Some(taken) = lease_elsewhere(&*other, place.clock.now()).await {
             break taken;
         }
         assert!(began.elapsed() < Duration::from_secs(30), "never passed on");

@@ -7,10 +7,12 @@
 //! A repeated append changes nothing, for a message's id is made of its batch. The stream keeps a batch
 //! until its consumer's acknowledgement; the unit of everything is the batch, never the event.
 
+mod held;
 mod line;
 mod stream;
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -51,6 +53,9 @@ pub struct JetStreamSettings {
     pub replicas: u8,
     /// What a node that died was sending goes to another one after so long.
     pub lease: Duration,
+    /// File of this node in which it notes what it has of the stream, for the life after it to have that
+    /// at once.
+    pub held: Option<PathBuf>,
 }
 
 /// What a node that died was sending goes to another one after so long.
@@ -60,6 +65,7 @@ pub const STREAM_LEASE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) struct JetStream {
     stream: Stream,
+    held: Option<PathBuf>,
     queue: Queue,
     /// Moves with every append of this process to the queue.
     appended: watch::Receiver<u64>,
@@ -94,6 +100,7 @@ impl JetStream {
     ) -> Self {
         Self {
             stream: Stream::new(settings),
+            held: settings.held.clone(),
             appended: queue.watch(),
             queue,
             empty_at: Mutex::default(),
@@ -323,6 +330,12 @@ impl EventLog for JetStream {
             while !self.stream.is_connected() && Instant::now() < until {
                 tokio::time::sleep(CONNECT_LOOK_EVERY).await;
             }
+            if let Some(path) = &self.held {
+                let given_back = self.stream.give_back_held(path, self.clock.now()).await;
+                if let Err(error) = given_back {
+                    tracing::warn!(%error, path = %path.display(), "batches of a former life wait for the end of their leases");
+                }
+            }
         })
     }
 
@@ -333,7 +346,8 @@ impl EventLog for JetStream {
             while !cancel.is_cancelled() {
                 self.look(&mut was_usable).await;
                 for place in self.places() {
-                    place.line.lock().await.keep(&self.stream).await;
+                    let now = self.clock.now();
+                    place.line.lock().await.keep(&self.stream, now).await;
                 }
                 tokio::select! {
                     () = tokio::time::sleep(every) => {}
@@ -388,11 +402,11 @@ impl EventLog for JetStream {
                 };
                 let place = self.place(&batch.destination);
                 let mut line = place.line.lock().await;
-                let entry = facts.entry(batch.clone());
+                let entry = facts.claimed(batch.clone(), owner);
                 let stored = self.stream.publish(&[entry]).await.into_iter().next();
                 if let Some(Ok(sequence)) = stored {
                     place.more();
-                    let fence = line.claim(facts, lease_for);
+                    let fence = line.claim(sequence, facts, lease_for);
                     return Ok(Lease {
                         batch: i64::try_from(sequence).unwrap_or(i64::MAX),
                         destination: batch.destination,
@@ -429,7 +443,13 @@ impl EventLog for JetStream {
             let mut line = place.line.lock().await;
             let mut has_more = place.has_more.swap(false, Ordering::AcqRel);
             let streamed = line
-                .lease(&self.stream, destination, lease_for, now, &mut has_more)
+                .lease(
+                    &self.stream,
+                    (destination, owner),
+                    lease_for,
+                    now,
+                    &mut has_more,
+                )
                 .await;
             if has_more {
                 place.more();
@@ -474,7 +494,7 @@ impl EventLog for JetStream {
             let streamed = line
                 .lease_run(
                     &self.stream,
-                    destination,
+                    (destination, owner),
                     lease_for,
                     now,
                     gathering,

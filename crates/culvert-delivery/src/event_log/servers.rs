@@ -100,11 +100,6 @@ impl NatsServers {
         });
         urls.collect::<Vec<_>>().join(",")
     }
-
-    /// Whether a connection to any of them is secured.
-    pub(super) fn is_tls(&self) -> bool {
-        self.addresses.iter().any(ServerAddr::tls_required)
-    }
 }
 
 fn login_of(url: &Url) -> Result<Option<Login>, String> {

@@ -143,6 +143,7 @@ pub(super) fn event_log(
         stream,
         replicas: settings.events.log_replicas,
         lease: STREAM_LEASE,
+        held: Some(settings.data_dir.join("held")),
     }))
 }
 

@@ -3,6 +3,7 @@
 use culvert_store::{BatchClass, NewBatch};
 
 use super::*;
+use crate::fake::certificate;
 
 /// Everything that comes, until that many batches did.
 async fn drain(place: &Place, count: usize) -> Vec<String> {
@@ -31,6 +32,12 @@ async fn usable(log: &dyn EventLog, wanted: bool) {
         );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// Acknowledges what may have passed on to another node, which is no fault.
+async fn ack_late(place: &Place, held: &Lease) {
+    let acknowledged = place.log.ack(held).await;
+    assert!(acknowledged.is_ok() || is_lost(acknowledged));
 }
 
 #[tokio::test]
@@ -70,7 +77,7 @@ async fn what_is_acknowledged_outlives_the_server_and_what_comes_meanwhile_is_in
     // The database's batches go on meanwhile, and what was delivered is not sent again, whether the
     // lease was still held or not.
     assert_eq!(place.drain().await, ["while"]);
-    place.log.ack(&held).await.ok();
+    ack_late(&place, &held).await;
     place.append(vec![traffic("later")]).await;
 
     place.server.as_mut().unwrap().restart().await;
@@ -112,7 +119,7 @@ async fn a_server_that_lost_everything_gets_the_stream_again() {
     server.restart().await;
     usable(&*place.log, true).await;
     place.append(vec![traffic("b")]).await;
-    place.log.ack(&held).await.ok();
+    ack_late(&place, &held).await;
     assert_eq!(drain(&place, 1).await, ["b"]);
 }
 
@@ -131,7 +138,11 @@ async fn a_lease_lasts_as_long_as_it_is_kept_and_ends_with_its_node() {
         while began.elapsed() < 2 * STREAM_LEASE {
             other.backlog().await.unwrap();
             let now = place.clock.now();
-            assert_eq!(lease(&*other, now).await, None, "it is with another node");
+            assert_eq!(
+                lease_elsewhere(&*other, now).await,
+                None,
+                "it is with another node"
+            );
         }
         cancel.cancel();
     };
@@ -146,9 +157,48 @@ async fn a_lease_lasts_as_long_as_it_is_kept_and_ends_with_its_node() {
     let began = std::time::Instant::now();
     while taken.is_none() && began.elapsed() < Duration::from_secs(30) {
         other.backlog().await.unwrap();
-        taken = lease(&*other, place.clock.now()).await;
+        taken = lease_elsewhere(&*other, place.clock.now()).await;
     }
     assert_eq!(text(&taken.unwrap()), "a");
+}
+
+#[tokio::test]
+async fn a_node_that_comes_back_has_at_once_what_it_had() {
+    let Some(place) = Place::stream().await else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let life = async || {
+        let settings = JetStreamSettings {
+            held: Some(folder.path().join("held")),
+            // Nothing here waits for its end.
+            lease: Duration::from_secs(3600),
+            ..settings(&place.server.as_ref().unwrap().url())
+        };
+        stream_with(settings, &place.queue, &place.clock, &place.meters).await
+    };
+    let first = life().await;
+    first
+        .append(vec![traffic("a"), traffic("b")])
+        .await
+        .unwrap();
+    let held = lease(&*first, place.clock.now()).await;
+    assert_eq!(text(&held.unwrap()), "a");
+    let sending = first.append_leased(traffic("c"), "node-1", LEASE);
+    sending.await.unwrap();
+
+    // The first goes without a word. Whoever else looks has to wait.
+    let other = place.beside().await;
+    other.backlog().await.unwrap();
+    assert_eq!(lease_elsewhere(&*other, place.clock.now()).await, None);
+    let second = life().await;
+    second.backlog().await.unwrap();
+    for (name, attempt) in [("a", 2), ("b", 1), ("c", 2)] {
+        let again = lease(&*second, place.clock.now()).await.unwrap();
+        assert_eq!((text(&again).as_str(), again.attempt), (name, attempt));
+        second.ack(&again).await.unwrap();
+    }
+    assert_eq!(second.backlog().await.unwrap(), []);
 }
 
 #[tokio::test]
@@ -192,6 +242,68 @@ async fn who_is_not_let_in_goes_on_with_the_database() {
     log.append(vec![traffic("a")]).await.unwrap();
     let leased = lease(&*log, place.clock.now()).await;
     assert_eq!(text(&leased.unwrap()), "a");
+}
+
+#[tokio::test]
+async fn servers_are_verified_and_logged_in_at() {
+    let folder = tempfile::tempdir().unwrap();
+    certificate(&folder, "localhost");
+    let at = |name: &str| folder.path().join(name);
+    let (cert, key) = (at("cert.pem"), at("key.pem"));
+    let tls = [
+        "--tls",
+        "--tlscert",
+        cert.to_str().unwrap(),
+        "--tlskey",
+        key.to_str().unwrap(),
+    ];
+    let Some(server) = NatsServer::start(&tls).await else {
+        return;
+    };
+    let trusting = TargetSettings {
+        extra_ca_file: Some(cert.clone()),
+        ..local_settings()
+    };
+    let (user, password, port) = (NatsServer::USER, NatsServer::PASSWORD, server.port);
+    for (url, trust, is_usable) in [
+        (
+            format!("tls://{user}:{password}@localhost:{port}"),
+            &trusting,
+            true,
+        ),
+        // It asks for TLS itself.
+        (
+            format!("nats://{user}:{password}@localhost:{port}"),
+            &trusting,
+            true,
+        ),
+        (
+            format!("tls://{user}:{password}@127.0.0.1:{port}"),
+            &trusting,
+            false,
+        ),
+        (
+            format!("tls://{user}:{password}@localhost:{port}"),
+            &local_settings(),
+            false,
+        ),
+        (
+            format!("tls://{user}:wrong@localhost:{port}"),
+            &trusting,
+            false,
+        ),
+    ] {
+        let (_folder, clock, queue) = database().await;
+        let meters = Arc::<Meters>::default();
+        let log = stream_over(settings(&url), trust.clone(), &queue, &clock, &meters).await;
+        assert_eq!(log.usable().await.is_ok(), is_usable, "{url}");
+        // One stream for all: what it had before it would take for a repetition.
+        log.append(vec![traffic(&url)]).await.unwrap();
+        let leased = lease(&*log, clock.now()).await.unwrap();
+        assert_eq!(text(&leased), url);
+        log.ack(&leased).await.unwrap();
+        assert_eq!(meters.log_fallbacks.get() == 0, is_usable, "{url}");
+    }
 }
 
 #[tokio::test]

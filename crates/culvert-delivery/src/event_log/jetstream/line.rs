@@ -5,7 +5,7 @@
 //! another attempt; when its node dies the server gives it to another one as soon as the lease is over.
 //!
 //! A batch that is being sent when it is written down (`direct`) is not the head of anything. Its message
-//! says who sends it and until when it must be left alone; it is removed by its number.
+//! says who sends it and until when others must leave it alone; it is removed by its number.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,17 +18,19 @@ use culvert_store::{BatchClass, Gathering, Lease, NewBatch, Run};
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
+use super::held::Slot;
 use super::stream::{Entry, Pulled, Stream, Trouble};
 
 const FIRST_AT: &str = "Culvert-First";
 const ATTEMPTS: &str = "Culvert-Attempts";
 const DUE_AT: &str = "Culvert-Due";
 const CLAIMED_UNTIL: &str = "Culvert-Claimed";
+const CLAIMED_BY: &str = "Culvert-Claimed-By";
 const MESSAGE_ID: &str = "Nats-Msg-Id";
 
 /// Answers to a pulled message.
 const ACK: &[u8] = b"+ACK";
-const NAK: &[u8] = b"-NAK";
+pub(super) const NAK: &[u8] = b"-NAK";
 const MORE_TIME: &[u8] = b"+WPI";
 
 /// Settled batches of a line that are remembered, for a server that forgot that they were.
@@ -94,6 +96,13 @@ impl Facts {
         }
     }
 
+    /// The same for a batch that `owner` is sending.
+    pub(super) fn claimed(self, batch: NewBatch, owner: &str) -> Entry {
+        let mut entry = self.entry(batch);
+        entry.headers.insert(CLAIMED_BY, owner);
+        entry
+    }
+
     fn read(headers: &HeaderMap, now: Timestamp) -> Self {
         let number = |name: &str| headers.get(name)?.as_str().parse::<i64>().ok();
         let at = |name: &str| number(name).map(Timestamp::from_unix_nanos);
@@ -123,6 +132,8 @@ struct Head {
     mark: Mark,
     count: u32,
     facts: Facts,
+    /// The node that was sending it when it was stored.
+    claimed_by: Option<String>,
     /// Of the next lease.
     attempt: u32,
     due_at: Timestamp,
@@ -141,6 +152,7 @@ struct Head {
 #[derive(Debug)]
 struct Claim {
     fence: i64,
+    sequence: u64,
     until: Instant,
     facts: Facts,
 }
@@ -149,6 +161,8 @@ struct Claim {
 #[derive(Debug, Default)]
 pub(super) struct Line {
     has_consumer: bool,
+    /// Where the file says what the head is.
+    slot: Option<Slot>,
     head: Option<Head>,
     claims: Vec<Claim>,
     settled: VecDeque<Mark>,
@@ -181,13 +195,14 @@ impl Line {
     pub(super) async fn lease(
         &mut self,
         stream: &Stream,
-        destination: &str,
+        (destination, owner): (&str, &str),
         lease_for: Duration,
         now: Timestamp,
         has_more: &mut bool,
     ) -> Result<Option<Lease>, Trouble> {
+        let line = (destination, owner);
         loop {
-            if !self.take_head(stream, destination, now, has_more).await? {
+            if !self.take_head(stream, line, now, has_more).await? {
                 return Ok(None);
             }
             let fence = self.fence();
@@ -228,7 +243,7 @@ impl Line {
     async fn take_head(
         &mut self,
         stream: &Stream,
-        destination: &str,
+        (destination, owner): (&str, &str),
         now: Timestamp,
         has_more: &mut bool,
     ) -> Result<bool, Trouble> {
@@ -254,6 +269,12 @@ impl Line {
                 let Some(until) = head.facts.claimed_until.filter(|until| now < *until) else {
                     return Ok(true);
                 };
+                let sequence = head.mark.0;
+                let is_sent_here = self.claims.iter().any(|claim| claim.sequence == sequence);
+                if head.claimed_by.as_deref() == Some(owner) && !is_sent_here {
+                    // A former life of this node was sending it.
+                    return Ok(true);
+                }
                 if stream.get(head.mark.0).await?.is_some() {
                     head.due_at = until.min(now.plus(CLAIM_LOOK_EVERY));
                     return Ok(false);
@@ -283,7 +304,17 @@ impl Line {
             };
             *has_more = pulled.has_more;
             self.head = Some(self.head_of(pulled, asked_at, now));
+            self.note_head(stream, now).await;
         }
+    }
+
+    /// Notes for the next life that the head is this node's, as it was known at `now`.
+    async fn note_head(&mut self, stream: &Stream, now: Timestamp) {
+        let (Some(head), Some(held)) = (&self.head, stream.held()) else {
+            return;
+        };
+        let slot = *self.slot.get_or_insert_with(|| held.slot());
+        held.note(slot, &head.reply, now.plus(stream.lease)).await;
     }
 
     fn head_of(&self, pulled: Pulled, kept_at: Instant, now: Timestamp) -> Head {
@@ -298,6 +329,10 @@ impl Line {
             mark,
             count: pulled.events,
             facts,
+            claimed_by: pulled
+                .headers
+                .get(CLAIMED_BY)
+                .map(|owner| owner.as_str().to_owned()),
             attempt: facts.attempts.saturating_add(pulled.delivered),
             due_at,
             lease: None,
@@ -330,13 +365,14 @@ impl Line {
     pub(super) async fn lease_run(
         &mut self,
         stream: &Stream,
-        destination: &str,
+        (destination, owner): (&str, &str),
         lease_for: Duration,
         now: Timestamp,
         gathering: Gathering,
         has_more: &mut bool,
     ) -> Result<Run, Trouble> {
-        if !self.take_head(stream, destination, now, has_more).await? {
+        let line = (destination, owner);
+        if !self.take_head(stream, line, now, has_more).await? {
             return Ok(Run {
                 leases: Vec::new(),
                 next_at: self.next_due(),
@@ -407,11 +443,12 @@ impl Line {
     }
 
     /// The lease of a batch that is being sent here.
-    pub(super) fn claim(&mut self, facts: Facts, lease_for: Duration) -> i64 {
+    pub(super) fn claim(&mut self, sequence: u64, facts: Facts, lease_for: Duration) -> i64 {
         let fence = self.fence();
         self.claims.retain(|claim| Instant::now() < claim.until);
         self.claims.push(Claim {
             fence,
+            sequence,
             until: Instant::now() + lease_for,
             facts,
         });
@@ -504,7 +541,7 @@ impl Line {
     }
 
     /// Tells the server that the head is still ours, and what it could not be told before.
-    pub(super) async fn keep(&mut self, stream: &Stream) {
+    pub(super) async fn keep(&mut self, stream: &Stream, now: Timestamp) {
         while let Some(sequence) = self.unwanted.last() {
             if stream.delete(*sequence).await.is_err() {
                 break;
@@ -516,7 +553,10 @@ impl Line {
         };
         let asked_at = Instant::now();
         match stream.acknowledge(&head.reply, MORE_TIME).await {
-            Ok(()) => head.kept_at = asked_at,
+            Ok(()) => {
+                head.kept_at = asked_at;
+                self.note_head(stream, now).await;
+            }
             Err(Trouble::Gone) => {
                 self.has_consumer = false;
                 self.lose_head();

@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::future::IntoFuture;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
@@ -25,12 +26,14 @@ use async_nats::jetstream::stream::{
 use async_nats::jetstream::{self, ErrorCode};
 use async_nats::{Client, ConnectOptions, Event, HeaderMap, Request};
 use bytes::Bytes;
-use culvert_base::Fault;
+use culvert_base::{Fault, Timestamp};
 use futures_util::TryStreamExt;
 use tokio::time::Instant;
 
 use super::super::servers::{Login, NatsServers};
 use super::JetStreamSettings;
+use super::held::HeldFile;
+use super::line::NAK;
 use crate::net::Net;
 
 /// An answer takes no longer, or the server counts as away.
@@ -40,7 +43,10 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// A pull waits for so long on the server.
 const PULL_FOR: Duration = Duration::from_millis(200);
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
-const RECONNECT_EVERY: Duration = Duration::from_millis(500);
+/// Each attempt to connect waits by so much longer,
+const RECONNECT_STEP: Duration = Duration::from_millis(250);
+/// up to this.
+const RECONNECT_EVERY: Duration = Duration::from_secs(3);
 /// A connection on which two of these go unanswered is a broken one.
 const PING_EVERY: Duration = Duration::from_secs(5);
 /// Repetitions of an append are known for so long.
@@ -114,6 +120,7 @@ pub(super) struct Stream {
     /// Whether it is known that the stream is there.
     is_made: AtomicBool,
     failing_until: Mutex<Option<Instant>>,
+    held: OnceLock<HeldFile>,
 }
 
 impl Stream {
@@ -126,7 +133,25 @@ impl Stream {
             client: OnceLock::new(),
             is_made: AtomicBool::new(false),
             failing_until: Mutex::new(None),
+            held: OnceLock::new(),
         }
+    }
+
+    /// Notes what this node has from now on in that file; what its life before had goes back to the
+    /// server, which has to be connected.
+    pub(super) async fn give_back_held(&self, path: &Path, now: Timestamp) -> std::io::Result<()> {
+        let (held, replies) = HeldFile::open(path, now)?;
+        self.held.set(held).ok();
+        for reply in replies {
+            if let Err(trouble) = self.acknowledge(&reply, NAK).await {
+                tracing::debug!(%trouble, "a batch of a former life waits for the end of its lease");
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn held(&self) -> Option<&HeldFile> {
+        self.held.get()
     }
 
     /// Starts to connect and to stay connected. Returns at once, whether the servers are there or not.
@@ -146,9 +171,10 @@ impl Stream {
             .connection_timeout(CONNECT_DEADLINE)
             .request_timeout(Some(ANSWER_DEADLINE))
             .ping_interval(PING_EVERY)
-            .reconnect_delay_callback(|attempts| match attempts {
-                0 | 1 => Duration::ZERO,
-                _ => RECONNECT_EVERY,
+            .reconnect_delay_callback(|attempts| {
+                let attempts = u32::try_from(attempts).unwrap_or(u32::MAX);
+                let steps = attempts.saturating_sub(1);
+                RECONNECT_STEP.saturating_mul(steps).min(RECONNECT_EVERY)
             })
             .retry_on_initial_connect()
             .event_callback(move |event| {
@@ -167,11 +193,10 @@ impl Stream {
                     }
                 }
             });
-        if self.servers.is_tls() {
-            let tls = net.tls_without_alpn().await;
-            let tls = tls.map_err(|failure| Fault::new(doing, failure.to_string()))?;
-            options = options.tls_client_config((*tls).clone());
-        }
+        // Also for a server that asks for TLS by itself.
+        let tls = net.tls_without_alpn().await;
+        let tls = tls.map_err(|failure| Fault::new(doing, failure.to_string()))?;
+        options = options.tls_client_config((*tls).clone());
         let connected = options.connect(&self.servers.addresses[..]).await;
         let client = connected.map_err(|error| Fault::new(doing, error))?;
         self.client.set(client).ok();
