@@ -286,15 +286,15 @@ impl Flusher {
         let mut due: Option<Instant> = None;
         loop {
             self.is_stopping = cancel.is_cancelled();
-            let waiting = !offers.is_empty() || self.held_events > 0;
             let is_due = self.is_stopping || due.is_some_and(|due| Instant::now() >= due);
-            if waiting && (is_due || offers.is_full_enough()) {
+            if is_due || offers.is_full_enough() {
                 self.write_taken().await;
-                if is_due || self.is_full_enough() {
+                if is_due || self.is_full_enough() || self.held_events == 0 {
                     self.flush();
                     due = None;
+                    // Until then some were here alone.
+                    plane.unwritten.taken(self.n_taken);
                 }
-                plane.unwritten.taken(self.n_taken);
                 if is_due {
                     plane.spare.clear();
                 }

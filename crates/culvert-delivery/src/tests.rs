@@ -526,6 +526,20 @@ async fn what_a_crash_took_is_counted_by_the_next_life() {
 }
 
 #[tokio::test]
+async fn records_that_nobody_wants_are_done_with() {
+    let bench = Bench::new().await;
+    let running = bench.run();
+    // As many as wake the recorder, and no more afterwards.
+    for n in 0..200 {
+        bench.delivery.recorder().offer(record(&bench, n));
+    }
+    while bench.queue.cursor("done:culvert").await.unwrap() < 200 {
+        tokio::task::yield_now().await;
+    }
+    running.stop().await;
+}
+
+#[tokio::test]
 async fn audit_events_are_copied_once_and_go_before_traffic() {
     let bench = Bench::new().await;
     let target = Scripted::new(500);
