@@ -4,10 +4,12 @@
 //! cargo bench -p culvert-delivery --bench delivery -- sink            prints its port, counts until killed
 //! cargo bench -p culvert-delivery --bench delivery -- drive <port> <seconds>
 //! cargo bench -p culvert-delivery --bench delivery -- idle <port> <events>
+//! cargo bench -p culvert-delivery --bench delivery -- drain <port> <events> [<url of NATS>]
 //! ```
 //!
 //! `drive` offers records of about 300 bytes as fast as the destination's queue takes them without a
-//! drop; `idle` one at a time, and tells how long each took. The sink takes HTTP and plain TCP and
+//! drop; `idle` one at a time, and tells how long each took; `drain` fills the queue while the sink
+//! refuses, and tells how long it takes to empty after that. The sink takes HTTP and plain TCP and
 //! answers a request after its last byte. Reports are lines of JSON.
 #![allow(clippy::print_stdout, reason = "printing is what it is for")]
 #![allow(clippy::unwrap_used, reason = "a measurement may stop at any failure")]
@@ -19,7 +21,10 @@ use std::time::{Duration, Instant};
 use culvert_base::{Clock, OsEntropy, SystemClock};
 use culvert_delivery::guard::Rules;
 use culvert_delivery::target::webhook;
-use culvert_delivery::{Delivery, Destination, Settings, Source, Table, TargetSettings, Whose};
+use culvert_delivery::{
+    Delivery, Destination, JetStreamSettings, NatsServers, STREAM_LEASE, Settings, Source, Table,
+    TargetSettings, Whose,
+};
 use culvert_events::{
     Capture, HTTP_REQUEST_COMPLETE as HTTP, Int32, Record, Selection, Slot, Text,
 };
@@ -57,6 +62,10 @@ fn main() {
             runtime.block_on(drive(port, Duration::from_secs(number(seconds))));
         }
         ["idle", port, events, ..] => runtime.block_on(idle(port, number(events))),
+        ["drain", port, events, ref nats @ ..] => {
+            let nats = nats.iter().find(|word| word.starts_with("nats://"));
+            runtime.block_on(drain(port, number(events), nats.copied()));
+        }
         // `cargo test --benches` and the like.
         _ => {}
     }
@@ -65,6 +74,7 @@ fn main() {
 /// What arrived.
 #[derive(Default)]
 struct Arrived {
+    is_away: AtomicBool,
     requests: AtomicU64,
     bytes: AtomicU64,
     lines: AtomicU64,
@@ -87,8 +97,8 @@ async fn sink() {
     }
 }
 
-/// `POST` with a `content-length`, answered after its body; `GET` asks what arrived; everything else
-/// is lines.
+/// `POST` with a `content-length`, answered after its body; `GET` asks what arrived, and `GET /away` and
+/// `GET /back` whether posts are refused from then on; everything else is lines.
 async fn serve(mut stream: TcpStream, arrived: &Arrived) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut buffer = vec![0; 256 << 10];
@@ -100,6 +110,11 @@ async fn serve(mut stream: TcpStream, arrived: &Arrived) -> std::io::Result<()> 
         }
         held += n;
         if buffer.starts_with(b"GET") {
+            for (path, is_away) in [("GET /away", true), ("GET /back", false)] {
+                if buffer.starts_with(path.as_bytes()) {
+                    arrived.is_away.store(is_away, Ordering::Relaxed);
+                }
+            }
             let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
             let report = json!({"requests": count(&arrived.requests),
                 "bytes": count(&arrived.bytes), "lines": count(&arrived.lines)})
@@ -139,6 +154,11 @@ async fn serve(mut stream: TcpStream, arrived: &Arrived) -> std::io::Result<()> 
             left -= n;
         }
         held = 0;
+        if arrived.is_away.load(Ordering::Relaxed) {
+            let refused = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n";
+            stream.write_all(refused).await?;
+            continue;
+        }
         arrived.requests.fetch_add(1, Ordering::Relaxed);
         arrived.bytes.fetch_add(length as u64, Ordering::Relaxed);
         stream
@@ -148,13 +168,17 @@ async fn serve(mut stream: TcpStream, arrived: &Arrived) -> std::io::Result<()> 
 }
 
 /// A plane whose only destination is the sink.
-async fn plane(folder: &std::path::Path, port: &str) -> Arc<Delivery> {
+async fn plane(
+    folder: &std::path::Path,
+    port: &str,
+    change: impl FnOnce(&mut Settings),
+) -> Arc<Delivery> {
     let url = StoreUrl::Sqlite(folder.join("state.db"));
     let store = Store::open(&url, Arc::new(SystemClock), Texts::default())
         .await
         .unwrap();
     let queue = Queue::open(&url, Arc::new(SystemClock)).await.unwrap();
-    let settings = Settings {
+    let mut settings = Settings {
         targets: TargetSettings {
             rules: Rules {
                 allow_networks: vec!["127.0.0.0/8".parse().unwrap()],
@@ -165,6 +189,7 @@ async fn plane(folder: &std::path::Path, port: &str) -> Arc<Delivery> {
         },
         ..Settings::default()
     };
+    change(&mut settings);
     let delivery = Delivery::new(
         settings,
         queue,
@@ -222,7 +247,7 @@ fn record(capture: Capture, account: &Arc<str>) -> Record {
 
 async fn drive(port: &str, lasts: Duration) {
     let folder = tempfile::tempdir().unwrap();
-    let delivery = plane(folder.path(), port).await;
+    let delivery = plane(folder.path(), port, |_| {}).await;
     let cancel = CancellationToken::new();
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn(delivery.clone().run(cancel.clone()));
@@ -276,7 +301,7 @@ async fn drive(port: &str, lasts: Duration) {
 
 async fn idle(port: &str, events: u64) {
     let folder = tempfile::tempdir().unwrap();
-    let delivery = plane(folder.path(), port).await;
+    let delivery = plane(folder.path(), port, |_| {}).await;
     let cancel = CancellationToken::new();
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn(delivery.clone().run(cancel.clone()));
@@ -301,6 +326,84 @@ async fn idle(port: &str, events: u64) {
     );
     cancel.cancel();
     tasks.join_all().await;
+}
+
+/// How long the destination failed, in sends: long enough for its circuit to open.
+const FAILED_SENDS: u64 = 21;
+
+async fn drain(port: &str, events: u64, nats: Option<&str>) {
+    let folder = tempfile::tempdir().unwrap();
+    let stream = nats.map(|url| JetStreamSettings {
+        servers: NatsServers::parse(url).unwrap(),
+        stream: "culvert_bench".to_owned(),
+        replicas: 1,
+        lease: STREAM_LEASE,
+        held: None,
+    });
+    let delivery = plane(folder.path(), port, |settings| {
+        settings.event_log = stream;
+        settings.destination_events_max = u64::MAX;
+        settings.destination_bytes_max = u64::MAX;
+        // So that it need not be away for minutes.
+        settings.schedule.base = Duration::from_millis(20);
+        settings.schedule.cap = Duration::from_millis(200);
+    })
+    .await;
+    say(port, "/away").await;
+    let cancel = CancellationToken::new();
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(delivery.clone().run(cancel.clone()));
+    let recorder = delivery.recorder();
+    let (meters, account): (_, Arc<str>) = (delivery.meters(), ACCOUNT.into());
+    for n in 0..events {
+        recorder.offer(record(recorder.capture(&HTTP), &account));
+        while n.saturating_sub(meters.queued.get()) > WAITING_MAX {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+    while meters.queued.get() < events || meters.sends.get() < FAILED_SENDS {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    say(port, "/back").await;
+    while meters.delivered.get() == 0 {
+        tokio::time::sleep(Duration::from_micros(100)).await;
+    }
+    // Later sends go one, two, four … a second, then as fast as they can.
+    let (began, cpu_before) = (Instant::now(), cpu());
+    let mut ramped = None;
+    while meters.delivered.get() < events {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        if began.elapsed() > RAMP && ramped.is_none() {
+            ramped = Some((Instant::now(), meters.delivered.get()));
+        }
+    }
+    let (ramped_at, before) = ramped.unwrap_or((began, 0));
+    println!(
+        "{}",
+        json!({
+            "events": events,
+            "seconds": began.elapsed().as_secs_f64(),
+            "cpu_seconds": cpu() - cpu_before,
+            "per_second_after_ramp": (events - before) as f64 / ramped_at.elapsed().as_secs_f64(),
+            "sends": meters.sends.get(),
+            "dropped": meters.dropped.total(),
+        })
+    );
+    cancel.cancel();
+    tasks.join_all().await;
+}
+
+/// A destination that is back is sent everything after so long.
+const RAMP: Duration = Duration::from_secs(7);
+
+/// Tells the sink something.
+async fn say(port: &str, path: &str) {
+    let mut stream = TcpStream::connect(format!("127.0.0.1:{port}"))
+        .await
+        .unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    stream.read_to_end(&mut Vec::new()).await.unwrap();
 }
 
 /// Processor seconds of this process.
