@@ -154,6 +154,12 @@ impl Watch {
         {
             return Poll::Ready(Last::Word(Reason::ENHANCE_YOUR_CALM));
         }
+        if let Some(deadline) = client.linger_deadline()
+            && self.alarm.is_due(cx, deadline)
+        {
+            client.end_lingering();
+            cx.waker().wake_by_ref();
+        }
         let is_idle = down.open.load(Ordering::Acquire) == 0;
         if !is_idle {
             self.idle_since = Instant::now();

@@ -136,6 +136,16 @@ impl Inbound {
             .map(|since| since + limits.head)
     }
 
+    /// The moment at which streams that only linger are to be [ended](Self::end_lingering).
+    pub(crate) fn linger_deadline(&self) -> Option<Instant> {
+        lock(&self.0).session.linger_deadline()
+    }
+
+    /// Resets the streams that waited long enough for their request to end.
+    pub(crate) fn end_lingering(&self) {
+        lock(&self.0).session.end_lingering(Instant::now());
+    }
+
     /// Tells the client to begin nothing more here.
     pub(crate) fn leave(&self) {
         let mut conn = lock(&self.0);

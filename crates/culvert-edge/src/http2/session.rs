@@ -40,6 +40,9 @@ const GATHERED_BYTES_MAX: usize = 4 << 10;
 const LET_GO_MAX: usize = 256;
 /// How long a client has to hear of the end.
 pub(super) const HEARS_WITHIN: Duration = Duration::from_secs(2);
+/// How long a stream whose answer was sent waits for its request to end: some clients lose an answer that
+/// a reset follows at once.
+const LINGERS_FOR: Duration = Duration::from_secs(1);
 /// What the PING says that asks whether a client has heard of the end.
 const LEAVING: [u8; 8] = *b"leaving!";
 
@@ -349,6 +352,23 @@ impl Session {
     /// Bytes that are to be sent.
     pub(crate) fn unsent(&self) -> usize {
         self.out.len()
+    }
+
+    /// The moment at which the first of the streams that only wait for their request to end is reset.
+    pub(super) fn linger_deadline(&self) -> Option<Instant> {
+        let lingering = self
+            .streams
+            .iter()
+            .filter_map(|stream| stream.lingers_until);
+        lingering.min()
+    }
+
+    /// Resets the streams that waited long enough for their request to end.
+    pub(super) fn end_lingering(&mut self, now: Instant) {
+        let is_due = |stream: &Stream| stream.lingers_until.is_some_and(|until| until <= now);
+        while let Some(id) = self.streams.iter().find(|it| is_due(it)).map(|it| it.id) {
+            self.reset_at(id, Reason::NO_ERROR, now);
+        }
     }
 
     /// Gives up the room for what was sent, if no stream is open.

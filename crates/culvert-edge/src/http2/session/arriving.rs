@@ -120,6 +120,11 @@ impl Session {
             }
         }
         stream.is_received = ends;
+        if ends && stream.is_sent {
+            self.took(length);
+            self.remove(head.stream);
+            return Ok(());
+        }
         let mut unheld = length - bytes;
         stream.taken += unheld;
         if stream.has_reader {
@@ -148,12 +153,12 @@ impl Session {
                 return Err(WRONG);
             }
             self.last = id;
-            match self.leaving {
-                Leaving::After(last) if id > last => Purpose::Nothing,
-                _ if self.streams.len() >= self.streams_max => {
-                    Purpose::Refusal(Reason::REFUSED_STREAM)
-                }
-                _ => Purpose::Request,
+            if matches!(self.leaving, Leaving::After(last) if id > last) {
+                Purpose::Nothing
+            } else if self.has_place(now) {
+                Purpose::Request
+            } else {
+                Purpose::Refusal(Reason::REFUSED_STREAM)
             }
         } else {
             match self.stream(id) {
@@ -180,6 +185,16 @@ impl Session {
         block.reserve(GATHERED_BYTES_MAX);
         self.section = Some(Section { block, ..section });
         Ok(Step::Done)
+    }
+
+    /// Whether one more stream may be open. One that only lingers makes place for it.
+    fn has_place(&mut self, now: Instant) -> bool {
+        if self.streams.len() >= self.streams_max
+            && let Some(until) = self.linger_deadline()
+        {
+            self.end_lingering(until.max(now));
+        }
+        self.streams.len() < self.streams_max
     }
 
     fn continuation(&mut self, head: &Head, payload: &[u8], now: Instant) -> Result<Step, End> {
@@ -221,6 +236,9 @@ impl Session {
                     stream.trailers = Some(trailers);
                     stream.is_received = true;
                     stream.reader.take().into_iter().for_each(Waker::wake);
+                    if stream.is_sent {
+                        self.remove(id);
+                    }
                 } else {
                     self.reset_at(id, Reason::PROTOCOL_ERROR, now);
                 }
@@ -256,6 +274,7 @@ impl Session {
             reader: None,
             window: i64::from(self.first_window),
             is_sent: false,
+            lingers_until: None,
             is_blocked: false,
             writer: None,
             task: None,

@@ -8,7 +8,10 @@ use http::{HeaderMap, StatusCode, response};
 use http_body::Frame;
 use tokio::time::Instant;
 
-use super::{CONNECTION_WINDOW, DATA_BYTES_MAX, GATHERED_BYTES_MAX, Gone, STREAM_WINDOW, Session};
+use super::{
+    CONNECTION_WINDOW, DATA_BYTES_MAX, GATHERED_BYTES_MAX, Gone, LINGERS_FOR, STREAM_WINDOW,
+    Session,
+};
 use crate::http2::frame::{self, Reason};
 use crate::http2::{head, hpack};
 
@@ -32,6 +35,8 @@ pub(super) struct Stream {
     /// What we may send.
     pub(super) window: i64,
     pub(super) is_sent: bool,
+    /// When it is reset, if nothing but its request's end is awaited.
+    pub(super) lingers_until: Option<Instant>,
     /// Whether somebody waits for the window.
     pub(super) is_blocked: bool,
     pub(super) writer: Option<Waker>,
@@ -293,12 +298,10 @@ impl Session {
     /// Whoever answered on a stream is done with it: what was not sent never will be, and what the client
     /// still sends nobody wants.
     pub(in crate::http2) fn close(&mut self, id: u32, now: Instant) {
-        if let Some(stream) = self.stream(id) {
-            let reason = match stream.is_sent {
-                true => Reason::NO_ERROR,
-                false => Reason::INTERNAL_ERROR,
-            };
-            self.reset_at(id, reason, now);
+        match self.stream(id) {
+            Some(stream) if stream.is_sent => stream.lingers_until = Some(now + LINGERS_FOR),
+            Some(_) => self.reset_at(id, Reason::INTERNAL_ERROR, now),
+            None => {}
         }
     }
 }

@@ -616,14 +616,16 @@ fn a_body_nobody_reads_takes_no_more_than_its_window() {
     for _ in 0..3 {
         talk.hears(&frame(frame::DATA, 0, 1, &full)).unwrap();
     }
-    // The same for one that was answered before it ended.
-    talk.session.send_head(1, &ok(), true);
-    talk.session.close(1, talk.now);
-    assert_eq!(talk.resets(), [(1, Reason::NO_ERROR)]);
+    // The same for one that was answered before it ended, and reset when it went on too long.
     talk.asks(3, OPENING);
     talk.session.send_head(3, &ok(), true);
     talk.session.close(3, talk.now);
-    for _ in 0..4 {
+    assert!(talk.resets().is_empty());
+    talk.hears(&frame(frame::DATA, 0, 3, &full)).unwrap();
+    let deadline = talk.session.linger_deadline().unwrap();
+    talk.session.end_lingering(deadline);
+    assert_eq!(talk.resets(), [(3, Reason::NO_ERROR)]);
+    for _ in 0..3 {
         talk.hears(&frame(frame::DATA, 0, 3, &full)).unwrap();
     }
     let more = talk.hears(&frame(frame::DATA, 0, 3, &[7]));
@@ -729,6 +731,35 @@ fn streams_have_a_number_and_those_that_are_over_make_room() {
     let cx = Context::from_waker(Waker::noop());
     assert_eq!(talk.session.poll_gone(1, &cx), Poll::Ready(Gone));
     assert_eq!(talk.session.poll_gone(9, &cx), Poll::Pending);
+}
+
+#[test]
+fn a_stream_that_was_answered_waits_for_its_request_to_end() {
+    let ends = [
+        frame(frame::DATA, frame::END_STREAM, 1, b"x"),
+        frame(frame::HEADERS, WHOLE, 1, &of(&[("x", "y")])),
+        frame(frame::RST_STREAM, 0, 1, &[0; 4]),
+    ];
+    for end in ends {
+        let mut talk = Talk::new();
+        talk.asks(1, OPENING);
+        talk.session.send_head(1, &ok(), true);
+        talk.session.close(1, talk.now);
+        talk.hears(&end).unwrap();
+        assert!(talk.session.streams.is_empty());
+        assert!(talk.resets().is_empty());
+    }
+    // Others need not wait for that.
+    let mut talk = Talk::new();
+    for stream in [1, 3, 5] {
+        talk.asks(stream, OPENING);
+    }
+    talk.session.send_head(3, &ok(), true);
+    talk.session.close(3, talk.now);
+    talk.said();
+    talk.asks(7, WHOLE);
+    assert_eq!(talk.resets(), [(3, Reason::NO_ERROR)]);
+    assert_eq!(talk.asked.len(), 4);
 }
 
 #[test]
