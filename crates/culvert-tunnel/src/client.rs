@@ -32,6 +32,6 @@ pub(crate) use forward::{header, relay};
 pub use agent::{Agent, AgentError, EndpointStatus, Event, Observer, Phase, Settings, Status};
 pub use connect::{Dialing, DialingError};
 pub use endpoint::{Endpoint, Protocol, TlsEnd};
-pub use exchanges::{Exchange, Exchanges, Message, ReplayError};
+pub use exchanges::{Counts, Exchange, Exchanges, Message, ReplayError};
 pub use flags::{FLAGS, Flag, Given, Reach, Wanted};
 pub use upstream::{Upstream, UpstreamTrust};

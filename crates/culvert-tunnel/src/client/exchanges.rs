@@ -1,10 +1,11 @@
-//! Recent requests and their responses, kept for whoever looks, within a limit of memory.
+//! Recent requests and their responses, kept for whoever looks, within a limit of memory and of work: those
+//! that come faster than anybody reads are counted instead.
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use culvert_base::{Clock, Timestamp};
 
@@ -12,6 +13,8 @@ use super::framing;
 
 /// Exchanges that are kept.
 const KEPT_MAX: usize = 500;
+/// Between two that are kept, where more than [`KEPT_MAX`] came at once: 200 a second.
+const KEPT_EVERY: Duration = Duration::from_millis(5);
 /// Bytes of heads and bodies, those of exchanges that are still going on included.
 const BYTES_MAX: usize = 32 << 20;
 /// Beyond it the oldest are forgotten.
@@ -25,11 +28,15 @@ pub struct Exchanges {
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
     bytes: Arc<AtomicUsize>,
+    pace: Pace,
+    not_kept: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct State {
     last_id: u64,
+    /// Of those that were forgotten on demand.
+    cleared_id: u64,
     /// Oldest first.
     kept: VecDeque<Arc<Exchange>>,
 }
@@ -139,6 +146,44 @@ impl Drop for Kept {
     }
 }
 
+/// Says which of many are kept: as many at once as there is room for, and then one at a time, evenly.
+#[derive(Debug)]
+struct Pace {
+    began: Instant,
+    /// Nanoseconds from there to when all that were let through would have come one at a time.
+    even_at: AtomicU64,
+}
+
+impl Pace {
+    fn new(began: Instant) -> Self {
+        Self {
+            began,
+            even_at: AtomicU64::new(0),
+        }
+    }
+
+    fn lets_through(&self, now: Instant) -> bool {
+        const GAP: u64 = KEPT_EVERY.as_nanos() as u64;
+        let since = now.saturating_duration_since(self.began).as_nanos();
+        let now = u64::try_from(since).unwrap_or(u64::MAX / 2);
+        let latest = now + GAP * (KEPT_MAX as u64 - 1);
+        self.even_at
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |even_at| {
+                (even_at <= latest).then(|| even_at.max(now) + GAP)
+            })
+            .is_ok()
+    }
+}
+
+/// How many exchanges there were since the last time that all were forgotten.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Those that are over, and those that are not kept.
+    pub seen: u64,
+    /// Those of them that came too fast to be kept.
+    pub not_kept: u64,
+}
+
 /// Why a request was not sent again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplayError {
@@ -172,6 +217,23 @@ impl Exchanges {
             clock,
             state: Mutex::default(),
             bytes: Arc::default(),
+            pace: Pace::new(Instant::now()),
+            not_kept: AtomicU64::new(0),
+        }
+    }
+
+    /// How many of them are kept at most of each second, if it goes on for long.
+    pub const fn kept_per_second() -> u64 {
+        1_000 / KEPT_EVERY.as_millis() as u64
+    }
+
+    /// How many there were.
+    pub fn counts(&self) -> Counts {
+        let not_kept = self.not_kept.load(Ordering::Relaxed);
+        let state = self.lock();
+        Counts {
+            seen: state.last_id - state.cleared_id + not_kept,
+            not_kept,
         }
     }
 
@@ -192,8 +254,21 @@ impl Exchanges {
 
     /// Forgets them all.
     pub fn clear(&self) {
-        let forgotten = std::mem::take(&mut self.lock().kept);
+        let mut state = self.lock();
+        let forgotten = std::mem::take(&mut state.kept);
+        state.cleared_id = state.last_id;
+        self.not_kept.store(0, Ordering::Relaxed);
+        drop(state);
         drop(forgotten);
+    }
+
+    /// Whether one that begins is to be kept. It is counted if not.
+    pub(crate) fn takes(&self, now: Instant) -> bool {
+        let takes = self.pace.lets_through(now);
+        if !takes {
+            self.not_kept.fetch_add(1, Ordering::Relaxed);
+        }
+        takes
     }
 
     pub(crate) fn now(&self) -> Timestamp {
@@ -272,6 +347,34 @@ mod tests {
         assert!(all.recent()[0].request.is_whole());
         all.clear();
         assert_eq!(all.bytes.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn as_many_as_can_be_shown_are_kept_at_once_and_then_some_of_each_second() {
+        let all = Exchanges::new(Arc::new(ManualClock::at(Timestamp::from_unix_seconds(0))));
+        let began = Instant::now();
+        let takes = |n: u64, at: Duration| (0..n).filter(|_| all.takes(began + at)).count();
+        assert_eq!(takes(2_000, Duration::ZERO), KEPT_MAX);
+        let not_kept = 2_000 - KEPT_MAX as u64;
+        let seen = not_kept;
+        assert_eq!(all.counts(), Counts { seen, not_kept });
+        // Evenly, however many come.
+        let mut kept = 0;
+        for millis in 0..1_000 {
+            kept += takes(30, Duration::from_millis(millis));
+        }
+        assert!((199..=201).contains(&kept), "{kept}");
+        // After a rest there is room for all again, and for no more.
+        assert_eq!(takes(2_000, Duration::from_secs(60)), KEPT_MAX);
+        // Nothing is left out of what comes slowly.
+        let mut at = Duration::from_secs(120);
+        for _ in 0..5_000 {
+            assert_eq!(takes(1, at), 1);
+            at += KEPT_EVERY;
+        }
+        all.clear();
+        let (seen, not_kept) = (0, 0);
+        assert_eq!(all.counts(), Counts { seen, not_kept });
     }
 
     #[test]

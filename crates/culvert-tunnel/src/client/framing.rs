@@ -1,12 +1,17 @@
 //! Where the messages of HTTP/1.1 begin and end in bytes that pass by (RFC 9112).
 //!
 //! It only watches: the server has judged the requests already, and what it cannot follow it gives
-//! up on ([`Part::Strange`]) without a word to either side.
+//! up on ([`Part::Strange`]) without a word to either side. A head that arrives in one piece, as nearly
+//! all do, is looked at where it lies.
+
+use std::borrow::Cow;
+use std::mem::MaybeUninit;
 
 /// Longest head that is followed.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 /// Most fields in one.
 const FIELDS_MAX: usize = 128;
+const HEAD_END: &[u8] = b"\r\n\r\n";
 /// Longest line that says how long a chunk is, and longest trailer line.
 const LINE_BYTES_MAX: usize = 8 << 10;
 
@@ -14,7 +19,7 @@ const LINE_BYTES_MAX: usize = 8 << 10;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Part<'a> {
     /// A whole head. The caller says what follows it by [`Framing::expect`].
-    Head(Vec<u8>),
+    Head(Cow<'a, [u8]>),
     /// Some of a body, as it travels: with its chunk lines, if it has any.
     Body(&'a [u8]),
     /// The message is complete.
@@ -42,6 +47,7 @@ pub(crate) struct Framing {
 
 #[derive(Debug)]
 enum State {
+    /// What came of a head so far.
     Head(Vec<u8>),
     /// The head is out; nobody has said yet what follows.
     Between,
@@ -90,18 +96,34 @@ impl Framing {
             }
             State::Between | State::Strange => None,
             _ if bytes.is_empty() => None,
+            State::Head(head) if head.is_empty() => {
+                let seen = &bytes[..bytes.len().min(HEAD_BYTES_MAX)];
+                match memchr::memmem::find(seen, HEAD_END) {
+                    Some(at) => {
+                        let (head, rest) = bytes.split_at(at + HEAD_END.len());
+                        *bytes = rest;
+                        self.state = State::Between;
+                        Some(Part::Head(Cow::Borrowed(head)))
+                    }
+                    None if bytes.len() > HEAD_BYTES_MAX => Some(self.give_up()),
+                    None => {
+                        head.extend_from_slice(std::mem::take(bytes));
+                        None
+                    }
+                }
+            }
             State::Head(head) => {
                 let had = head.len();
                 // The end may lie across two reads.
                 let from = had.saturating_sub(3);
                 head.extend_from_slice(&bytes[..bytes.len().min(HEAD_BYTES_MAX + 1 - had)]);
-                match memchr::memmem::find(&head[from..], b"\r\n\r\n") {
+                match memchr::memmem::find(&head[from..], HEAD_END) {
                     Some(at) => {
-                        head.truncate(from + at + 4);
+                        head.truncate(from + at + HEAD_END.len());
                         *bytes = &bytes[head.len() - had..];
                         let head = std::mem::take(head);
                         self.state = State::Between;
-                        Some(Part::Head(head))
+                        Some(Part::Head(Cow::Owned(head)))
                     }
                     None if head.len() > HEAD_BYTES_MAX => Some(self.give_up()),
                     None => {
@@ -222,22 +244,23 @@ fn chunks<'a>(chunk: &mut Chunk, bytes: &'a [u8]) -> Option<(&'a [u8], &'a [u8],
 
 /// The head of a request, as far as it matters here.
 #[derive(Debug)]
-pub(crate) struct RequestHead {
-    pub(crate) method: String,
-    pub(crate) path: String,
+pub(crate) struct RequestHead<'a> {
+    pub(crate) method: &'a str,
+    pub(crate) path: &'a str,
     pub(crate) length: Length,
 }
 
 /// Reads the head of a request; `None` if it is none, or cannot be followed.
-pub(crate) fn request(head: &[u8]) -> Option<RequestHead> {
-    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
-    let mut request = httparse::Request::new(&mut fields);
-    if !request.parse(head).ok()?.is_complete() || request.method == Some("CONNECT") {
+pub(crate) fn request(head: &[u8]) -> Option<RequestHead<'_>> {
+    let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
+    let mut request = httparse::Request::new(&mut []);
+    let parsed = request.parse_with_uninit_headers(head, &mut fields);
+    if !parsed.ok()?.is_complete() || request.method == Some("CONNECT") {
         return None;
     }
     Some(RequestHead {
-        method: request.method?.to_owned(),
-        path: request.path?.to_owned(),
+        method: request.method?,
+        path: request.path?,
         length: length(request.headers)?.unwrap_or(Length::Fixed(0)),
     })
 }
@@ -250,12 +273,14 @@ pub(crate) struct ResponseHead {
     pub(crate) length: Option<Length>,
 }
 
-/// Reads the head of a response to a request of `method`; `None` if it is none, or cannot be
-/// followed.
-pub(crate) fn response(head: &[u8], method: &str) -> Option<ResponseHead> {
-    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
-    let mut response = httparse::Response::new(&mut fields);
-    if !response.parse(head).ok()?.is_complete() {
+/// Reads the head of a response to a request of `HEAD`, or of another method; `None` if it is none, or
+/// cannot be followed.
+pub(crate) fn response(head: &[u8], to_head: bool) -> Option<ResponseHead> {
+    let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
+    let mut response = httparse::Response::new(&mut []);
+    let config = httparse::ParserConfig::default();
+    let parsed = config.parse_response_with_uninit_headers(&mut response, head, &mut fields);
+    if !parsed.ok()?.is_complete() {
         return None;
     }
     let status = response.code?;
@@ -263,7 +288,7 @@ pub(crate) fn response(head: &[u8], method: &str) -> Option<ResponseHead> {
         101 => Some(Length::ToTheEnd),
         100..=199 => None,
         204 | 304 => Some(Length::Fixed(0)),
-        _ if method == "HEAD" => Some(Length::Fixed(0)),
+        _ if to_head => Some(Length::Fixed(0)),
         _ => Some(length(response.headers)?.unwrap_or(Length::ToTheEnd)),
     };
     Some(ResponseHead { status, length })
@@ -406,7 +431,7 @@ mod tests {
         );
         let of_response = |status: u16, method: &str| {
             let head = format!("HTTP/1.1 {status} x\r\ncontent-length: 7\r\n\r\n");
-            response(head.as_bytes(), method).and_then(|head| head.length)
+            response(head.as_bytes(), method == "HEAD").and_then(|head| head.length)
         };
         assert_eq!(of_response(200, "GET"), Some(Length::Fixed(7)));
         assert_eq!(of_response(200, "HEAD"), Some(Length::Fixed(0)));

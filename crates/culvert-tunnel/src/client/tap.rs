@@ -1,11 +1,13 @@
-//! Watches the bytes of one proxied connection and keeps the exchanges in them.
+//! Watches the bytes of one proxied connection and keeps the exchanges in them, or some of them where there
+//! are many. Where each begins and ends is followed in any case, so that what is kept is whole; of one that
+//! is not, nothing is copied.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::exchanges::{Exchange, Exchanges, Message};
-use super::framing::{self, Framing, Part};
+use super::framing::{self, Framing, Part, RequestHead};
 
 /// Requests whose responses have not begun; with more nothing is watched any longer.
 const PIPELINED_MAX: usize = 16;
@@ -36,6 +38,14 @@ pub(crate) struct Tap {
 /// An exchange that is going on.
 #[derive(Debug)]
 struct Open {
+    /// Whether it asks for a head alone.
+    is_head: bool,
+    /// Only if it is to be kept.
+    watched: Option<Box<Watched>>,
+}
+
+#[derive(Debug)]
+struct Watched {
     began: Instant,
     exchange: Exchange,
 }
@@ -62,31 +72,19 @@ impl Tap {
                 Part::Head(head) => match framing::request(&head) {
                     Some(read) if self.open.len() < PIPELINED_MAX => {
                         self.requests.expect(read.length);
-                        let mut request = Message::default();
-                        request.begin(head, &self.all);
                         self.open.push_back(Open {
-                            began: Instant::now(),
-                            exchange: Exchange {
-                                id: 0,
-                                url: self.about.url.clone(),
-                                endpoint: self.about.endpoint,
-                                client: self.about.client.clone(),
-                                started_at: self.all.now(),
-                                took: std::time::Duration::ZERO,
-                                method: read.method,
-                                path: read.path,
-                                request,
-                                status: None,
-                                response: Message::default(),
-                                replay_of: self.about.replay_of,
-                            },
+                            is_head: read.method == "HEAD",
+                            watched: self.watch(&read, &head),
                         });
                     }
                     _ => self.lose(),
                 },
                 Part::Body(body) => {
-                    if let Some(open) = self.open.back_mut() {
-                        open.exchange.request.append(body);
+                    if let Some(Open {
+                        watched: Some(it), ..
+                    }) = self.open.back_mut()
+                    {
+                        it.exchange.request.append(body);
                     }
                 }
                 Part::End => {}
@@ -104,14 +102,16 @@ impl Tap {
                 return self.lose();
             };
             match part {
-                Part::Head(head) => match framing::response(&head, &open.exchange.method) {
+                Part::Head(head) => match framing::response(&head, open.is_head) {
                     Some(read) => {
                         let Some(length) = read.length else {
                             self.responses.expect_head();
                             continue;
                         };
-                        open.exchange.status = Some(read.status);
-                        open.exchange.response.begin(head, &self.all);
+                        if let Some(it) = &mut open.watched {
+                            it.exchange.status = Some(read.status);
+                            it.exchange.response.begin(head.into_owned(), &self.all);
+                        }
                         if read.status == 101 {
                             // What follows are no messages.
                             self.is_lost = true;
@@ -122,7 +122,11 @@ impl Tap {
                     }
                     None => self.lose(),
                 },
-                Part::Body(body) => open.exchange.response.append(body),
+                Part::Body(body) => {
+                    if let Some(it) = &mut open.watched {
+                        it.exchange.response.append(body);
+                    }
+                }
                 // Perhaps before the request was read; the rest of its body belongs to nobody then.
                 Part::End => self.keep_first(),
                 Part::Strange => self.lose(),
@@ -143,10 +147,42 @@ impl Tap {
         self.kept
     }
 
+    /// A request that begins, if it is to be kept. What somebody here sent again always is.
+    fn watch(&self, read: &RequestHead<'_>, head: &[u8]) -> Option<Box<Watched>> {
+        let began = Instant::now();
+        if self.about.replay_of.is_none() && !self.all.takes(began) {
+            return None;
+        }
+        let mut request = Message::default();
+        request.begin(head.to_vec(), &self.all);
+        let exchange = Exchange {
+            id: 0,
+            url: self.about.url.clone(),
+            endpoint: self.about.endpoint,
+            client: self.about.client.clone(),
+            started_at: self.all.now(),
+            took: Duration::ZERO,
+            method: read.method.to_owned(),
+            path: read.path.to_owned(),
+            request,
+            status: None,
+            response: Message::default(),
+            replay_of: self.about.replay_of,
+        };
+        Some(Box::new(Watched { began, exchange }))
+    }
+
     fn keep_first(&mut self) {
-        if let Some(mut open) = self.open.pop_front() {
-            open.exchange.took = open.began.elapsed();
-            self.kept = Some(self.all.keep(open.exchange));
+        if let Some(Open {
+            watched: Some(it), ..
+        }) = self.open.pop_front()
+        {
+            let Watched {
+                began,
+                mut exchange,
+            } = *it;
+            exchange.took = began.elapsed();
+            self.kept = Some(self.all.keep(exchange));
         }
     }
 
@@ -232,6 +268,27 @@ mod tests {
         tap.request(b"GET /a HTTP/1.1\r\n\r\nGET /b HTTP/1.1\r\n\r\n");
         tap.response(b"HTTP/1.1 204 x\r\n\r\nHTTP/1.1 200 x\r\ncontent-length: 1\r\n\r\nb");
         assert_eq!(seen(&all), ["GET /a Some(204) >", "GET /b Some(200) >b"]);
+    }
+
+    #[test]
+    fn exchanges_that_are_not_kept_are_followed_to_their_end() {
+        let (all, mut tap) = tap();
+        let soon = Instant::now() + Duration::from_secs(1);
+        while all.takes(soon) {}
+        let before = all.counts().not_kept;
+        tap.request(b"POST /a HTTP/1.1\r\ncontent-length: 18\r\n\r\nGET / HTTP/1.1\r\n\r\n");
+        tap.response(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nyes\r\n");
+        tap.response(b"0\r\n\r\n");
+        tap.request(b"HEAD /b HTTP/1.1\r\n\r\n");
+        tap.response(b"HTTP/1.1 404 No\r\ncontent-length: 9\r\n\r\n");
+        assert_eq!(all.counts().not_kept, before + 2);
+        assert!(all.recent().is_empty());
+        // One that is sent again is kept, whatever else goes on.
+        tap.about.replay_of = Some(1);
+        tap.request(b"GET /c HTTP/1.1\r\n\r\n");
+        tap.response(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi");
+        assert_eq!(seen(&all), ["GET /c Some(200) >hi"]);
+        assert_eq!(all.counts().seen, before + 3);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use culvert_tunnel::client::{Agent, Exchange, Message, Phase, Status};
+use culvert_tunnel::client::{Agent, Counts, Exchange, Exchanges, Message, Phase, Status};
 use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -104,7 +104,13 @@ impl Page {
             }
             (&Method::GET | &Method::HEAD, ["api", "requests", "http"]) => {
                 let requests: Vec<Value> = self.recent().iter().map(|it| shown(it)).collect();
-                data(&json!({"requests": requests, "uri": "/api/requests/http"}))
+                let Counts { seen, not_kept } = self.counts();
+                data(&json!({
+                    "requests": requests,
+                    "seen": seen,
+                    "not_kept": not_kept,
+                    "uri": "/api/requests/http",
+                }))
             }
             (&Method::GET | &Method::HEAD, ["api", "requests", "http", id]) => {
                 match self.find(id) {
@@ -134,6 +140,13 @@ impl Page {
         self.agent
             .exchanges()
             .map(|all| all.recent())
+            .unwrap_or_default()
+    }
+
+    fn counts(&self) -> Counts {
+        self.agent
+            .exchanges()
+            .map(|all| all.counts())
             .unwrap_or_default()
     }
 
@@ -179,8 +192,19 @@ impl Page {
                 escaped(&endpoint.upstream)
             ));
         }
-        page.push_str("</ul><table><tr><th>At</th><th>Method</th><th>Path</th><th>Status</th><th>Took</th></tr>");
-        for it in self.recent() {
+        page.push_str("</ul>");
+        let (recent, Counts { seen, not_kept }) = (self.recent(), self.counts());
+        if not_kept > 0 {
+            page.push_str(&format!(
+                "<p>Shown are {} of {seen} requests. {not_kept} came too fast to be kept: of many, {} a second are.</p>",
+                recent.len(),
+                Exchanges::kept_per_second()
+            ));
+        }
+        page.push_str(
+            "<table><tr><th>At</th><th>Method</th><th>Path</th><th>Status</th><th>Took</th></tr>",
+        );
+        for it in recent {
             page.push_str(&format!("<tr><td>{}</td><td>{}</td><td><a href=\"/inspect/http/{}\">{}</a>{}</td><td>{}</td><td>{} ms</td></tr>",
                 it.started_at.to_millis_text(),
                 escaped(&it.method),

@@ -272,6 +272,10 @@ async fn an_endpoint_from_the_shell_its_requests_on_the_page_and_one_sent_again(
     assert_eq!(request["request"]["uri"], "/<script>alert(1)</script>");
     assert_eq!(request["response"]["status_code"], 200);
     assert_eq!(request["remote_addr"], "192.0.2.7:1234");
+    assert_eq!(
+        [&requests["seen"], &requests["not_kept"]].map(Value::as_u64),
+        [Some(1), Some(0)]
+    );
     let id = request["id"].as_str().unwrap();
 
     let list = raw(&page, &get("/inspect/http"), "").await;
@@ -280,6 +284,7 @@ async fn an_endpoint_from_the_shell_its_requests_on_the_page_and_one_sent_again(
         "{list}"
     );
     assert!(list.contains("content-security-policy: default-src 'none'"));
+    assert!(!list.contains("too fast"), "{list}");
     let tunnels = raw(&page, &get("/api/tunnels"), "").await;
     assert!(
         tunnels.contains(r#""public_url":"https://app.example.test""#),
@@ -338,6 +343,86 @@ async fn an_endpoint_from_the_shell_its_requests_on_the_page_and_one_sent_again(
 
     assert_eq!(agent.stopped().await, Some(0));
     assert_eq!(stage.bindings.connections(), 0);
+}
+
+/// So many requests on each of some connections, one after another.
+async fn exchanges(streams: Vec<Stream>, each: usize) -> Vec<Stream> {
+    let mut tasks = JoinSet::new();
+    for mut stream in streams {
+        tasks.spawn(async move {
+            for _ in 0..each {
+                let request = b"GET / HTTP/1.1\r\nhost: busy.example.test\r\n\r\n";
+                stream.write_all(request).await.unwrap();
+                let mut answer = [0; 40];
+                stream.read_exact(&mut answer).await.unwrap();
+                assert!(answer.ends_with(b"ok"));
+            }
+            stream
+        });
+    }
+    tasks.join_all().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_requests_some_are_kept_and_the_page_says_how_many_are_not() {
+    const ENDPOINT: &str = "ep_busy.example.test";
+    let stage = Stage::start().await;
+    let mut agent = stage.run(&[
+        "http",
+        &stage.service,
+        "--url",
+        "https://busy.example.test",
+        "--inspect-addr",
+        "127.0.0.1:0",
+    ]);
+    agent.line().await;
+    let online = agent.logged("online").await;
+    let page = online["inspect"].as_str().unwrap();
+    let page = page.strip_prefix("http://").unwrap();
+    let counted = async || {
+        let get = format!("GET /api/requests/http HTTP/1.1\r\nhost: {page}");
+        let answer = raw(page, &get, "").await;
+        let body = answer.split("\r\n\r\n").nth(1).unwrap();
+        let body: Value = serde_json::from_str(body).unwrap();
+        let count = |field: &str| usize::try_from(body[field].as_u64().unwrap()).unwrap();
+        let shown = body["requests"].as_array().unwrap().clone();
+        (shown, count("seen"), count("not_kept"))
+    };
+
+    // Nothing is missing of what the page can hold, however fast it came.
+    let streams: Vec<Stream> = (0..10).map(|_| stage.dial(ENDPOINT)).collect();
+    let mut streams = soon(exchanges(streams, 50)).await;
+    let mut sent = 500;
+    // The last bytes of an answer are here before the agent has noted its end.
+    let all_are_shown = async { while counted().await.0.len() < sent {} };
+    soon(all_are_shown).await;
+    let (_, seen, not_kept) = counted().await;
+    assert_eq!((seen, not_kept), (sent, 0));
+
+    let too_many = async {
+        while counted().await.2 == 0 {
+            streams = exchanges(std::mem::take(&mut streams), 100).await;
+            sent += 1_000;
+        }
+    };
+    soon(too_many).await;
+    let counts = async {
+        loop {
+            let (shown, seen, not_kept) = counted().await;
+            if seen == sent {
+                return (shown, not_kept);
+            }
+        }
+    };
+    let (shown, not_kept) = soon(counts).await;
+    assert_eq!(shown.len(), 500);
+    assert!(not_kept <= sent - 500);
+    assert!(shown.iter().all(|it| it["response"]["status_code"] == 200));
+    let get = format!("GET /inspect/http HTTP/1.1\r\nhost: {page}");
+    let list = raw(page, &get, "").await;
+    let said = format!("Shown are 500 of {sent} requests. {not_kept} came too fast to be kept");
+    assert!(list.contains(&said), "{list}");
+    assert_eq!(agent.stopped().await, Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
