@@ -220,6 +220,7 @@ impl Control {
             account: cx.caller.account.clone(),
             credential_id: cx.caller.key_id.clone(),
             endpoints: BTreeSet::new(),
+            binding: 0,
             leaving: None,
             cut: None,
             asked: None,

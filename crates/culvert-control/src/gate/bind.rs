@@ -36,18 +36,14 @@ impl Control {
         session_id: &str,
         want: &Wanted,
     ) -> Result<Binding, Error> {
-        const TOO_MANY: Code = Code::new(324);
         const ONLINE: Code = Code::new(334);
         const ANOTHERS: Code = Code::new(320);
         let (agents, session) = self.session(session_id).await?;
         let cx = self.cx(&session.caller, &self.settings.base_url);
         let text = options::policy(want)?;
         let had = self.had_before(&cx, want)?;
-        // Before the turn of the session: an endpoint that somebody left behind is his.
-        let most = agents.settings.limits.endpoints_per_account;
-        if agents.endpoints_of(&session.caller.account) >= most {
-            return Err(Refusal::of(TOO_MANY).into());
-        }
+        // Before the turn of the session: others ask meanwhile.
+        let room = agents.room_for(session_id, had.as_ref().map(|(id, _)| &id[..]))?;
         let _turn = cx.turns.of(session_id).await;
         let mut _again = None;
         let mut has_made_room = false;
@@ -70,7 +66,7 @@ impl Control {
                 .await;
             match written {
                 Ok(Some(revision)) => {
-                    agents.served(session_id, &id);
+                    room.take(&id);
                     self.reaches_edge(revision).await?;
                     let token = self.token_of(&cx, &id, &url);
                     return Ok(Binding {
@@ -470,16 +466,62 @@ impl Control {
 }
 
 impl Agents {
-    fn served(&self, session_id: &str, endpoint_id: &str) {
-        if let Some(live) = self.lock().get_mut(session_id) {
-            live.endpoints.insert(endpoint_id.to_owned());
+    /// Room for one more endpoint of a session, which counts from now on, unless it is one that the session
+    /// has. Codes 300 and 324.
+    fn room_for<'a>(&'a self, session_id: &'a str, had: Option<&str>) -> Result<Room<'a>, Refusal> {
+        const GONE: Code = Code::new(300);
+        const TOO_MANY: Code = Code::new(324);
+        let mut sessions = self.lock();
+        let gone = || Refusal::of(GONE);
+        let live = sessions.get(session_id).ok_or_else(gone)?;
+        let counts = had.is_none_or(|id| !live.endpoints.contains(id));
+        if counts {
+            let of_account = sessions
+                .values()
+                .filter(|other| other.account == live.account);
+            let count: usize = of_account
+                .map(|live| live.endpoints.len() + live.binding)
+                .sum();
+            if count >= self.settings.limits.endpoints_per_account {
+                return Err(Refusal::of(TOO_MANY));
+            }
+            sessions.get_mut(session_id).ok_or_else(gone)?.binding += 1;
         }
+        Ok(Room {
+            agents: self,
+            session_id,
+            counts,
+        })
     }
+}
 
-    fn endpoints_of(&self, account: &str) -> usize {
-        let sessions = self.lock();
-        let of_it = sessions.values().filter(|live| live.account == account);
-        of_it.map(|live| live.endpoints.len()).sum()
+/// Room for an endpoint that is being bound. It is free again when nothing came of it.
+struct Room<'a> {
+    agents: &'a Agents,
+    session_id: &'a str,
+    counts: bool,
+}
+
+impl Room<'_> {
+    /// The endpoint is there.
+    fn take(mut self, endpoint_id: &str) {
+        let mut sessions = self.agents.lock();
+        if let Some(live) = sessions.get_mut(self.session_id) {
+            live.endpoints.insert(endpoint_id.to_owned());
+            live.binding -= usize::from(self.counts).min(live.binding);
+        }
+        drop(sessions);
+        self.counts = false;
+    }
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        if self.counts
+            && let Some(live) = self.agents.lock().get_mut(self.session_id)
+        {
+            live.binding = live.binding.saturating_sub(1);
+        }
     }
 }
 

@@ -105,6 +105,8 @@ struct Live {
     account: String,
     credential_id: String,
     endpoints: BTreeSet<String>,
+    /// Endpoints that it is about to have.
+    binding: usize,
     /// Set while it has no connection: when it is over, and why.
     leaving: Option<(Instant, EndReason)>,
     /// When it is to be cut, if it has not ended by then, and why.

@@ -319,6 +319,44 @@ async fn endpoints_have_a_limit_for_each_account() {
     assert_eq!(open.bind(&one, http("")).await.unwrap_err(), 324);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn endpoints_that_are_asked_for_at_once_stay_within_the_limit() {
+    let open = Open::with(AgentLimits {
+        endpoints_per_account: 5,
+        ..AGENTS
+    })
+    .await;
+    let sessions = [open.session(json!([])).await, open.session(json!([])).await];
+    let mut asked = JoinSet::new();
+    for nth in 0..40 {
+        let (control, grant) = (Arc::clone(&open.house.control), sessions[nth % 2].clone());
+        asked.spawn(async move {
+            // One in four comes to nothing, and takes no room from the others for good.
+            let want = http(if nth % 4 == 0 { "foreign.example" } else { "" });
+            let bound = AgentGate::bind(&*control, &grant, &want).await;
+            bound.map(|bound| (grant, want, bound)).map_err(code)
+        });
+    }
+    let answers = asked.join_all().await;
+    let refused =
+        |code: u16| move |answer: &&Result<_, u16>| matches!(answer, Err(it) if *it == code);
+    assert!(answers.iter().filter(refused(324)).count() >= 25);
+    let mut bound: Vec<_> = answers.into_iter().filter_map(Result::ok).collect();
+    assert!(bound.len() <= 5, "{}", bound.len());
+    while bound.len() < 5 {
+        let want = http("");
+        let more = open.bind(&sessions[0], want.clone()).await.unwrap();
+        bound.push((sessions[0].clone(), want, more));
+    }
+    assert_eq!(open.collection("endpoints").await.len(), 5);
+    assert_eq!(open.bind(&sessions[0], http("")).await.unwrap_err(), 324);
+    // One that an agent brings back is none more.
+    let (grant, want, had) = &bound[0];
+    let back = open.bind(grant, again(want, had)).await.unwrap();
+    assert_eq!(back.id, had.id);
+    assert_eq!(open.bind(grant, http("")).await.unwrap_err(), 324);
+}
+
 #[tokio::test]
 pub(super) async fn what_may_not_be_served_is_refused_with_its_code() {
     let open = Open::start().await;
