@@ -26,7 +26,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, split};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -48,10 +48,13 @@ async fn soon<T>(future: impl Future<Output = T>) -> T {
 #[derive(Debug)]
 struct TestGate {
     seen: watch::Sender<Seen>,
+    /// What those whose token is `in a while` wait for.
+    decides: Arc<Semaphore>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Seen {
+    deciding: bool,
     hellos: Vec<(String, Option<String>, SocketAddr)>,
     binds: Vec<(String, String)>,
     unbinds: Vec<String>,
@@ -73,7 +76,10 @@ impl Gate for TestGate {
             let Proof::Token(token) = &hello.proof else {
                 panic!("agents show tokens");
             };
-            if token.reveal() != "right" {
+            if token.reveal() == "in a while" {
+                self.note(|seen| seen.deciding = true);
+                drop(self.decides.acquire().await.unwrap());
+            } else if token.reveal() != "right" {
                 return Err(Refusal::new(
                     const { Code::new(109) },
                     "nobody has this token",
@@ -159,6 +165,8 @@ struct Running {
     authority: String,
     bindings: Arc<Bindings>,
     seen: watch::Receiver<Seen>,
+    /// Lets the gate decide of those that it lets wait.
+    decides: Arc<Semaphore>,
     tasks: JoinSet<()>,
     stop: CancellationToken,
 }
@@ -180,7 +188,11 @@ async fn start() -> Running {
         .unwrap();
     let (seen, receiver) = watch::channel(Seen::default());
     let bindings = Arc::new(Bindings::default());
-    let gate = Arc::new(TestGate { seen });
+    let decides = Arc::new(Semaphore::new(0));
+    let gate = Arc::new(TestGate {
+        seen,
+        decides: Arc::clone(&decides),
+    });
     let server = Server::new(gate, Arc::clone(&bindings), "test".into())
         .with_connect_addresses(LEGS.map(String::from).to_vec());
     let server = Arc::new(server);
@@ -199,6 +211,7 @@ async fn start() -> Running {
         authority: made.cert.pem(),
         bindings,
         seen: receiver,
+        decides,
         tasks,
         stop,
     }
@@ -743,6 +756,24 @@ async fn an_agent_without_a_pulse_is_let_go() {
     let seen = running.until(|seen| !seen.ends.is_empty()).await;
     assert_eq!(seen.ends, [EndReason::Silent]);
     soon(session.ended()).await;
+}
+
+#[tokio::test]
+async fn a_session_that_is_admitted_after_its_connection_has_ended_ends_too() {
+    let mut running = start().await;
+    let session = running.dialled().await;
+    let mut request = auth("", 30);
+    request.extra.token = "in a while".into();
+    let _unanswered = session.open(wire::call(StreamType::AUTH, &request));
+    running.until(|seen| seen.deciding).await;
+    running.stop.cancel();
+    soon(session.ended()).await;
+    assert!(running.seen.borrow().ends.is_empty());
+    running.decides.add_permits(1);
+    soon(running.tasks.join_all()).await;
+    assert_eq!(running.seen.borrow().hellos.len(), 1);
+    assert_eq!(running.seen.borrow().ends, [EndReason::shutdown()]);
+    assert_eq!(running.bindings.connections(), 0);
 }
 
 #[tokio::test]

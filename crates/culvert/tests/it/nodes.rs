@@ -9,19 +9,23 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use culvert::client::Client;
+use culvert::config::Role;
+use culvert::server::Server;
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use ngrok::prelude::*;
-use ngrok::session::{ConnectError, default_connect};
+use ngrok::session::{ConnectError, IoStream, default_connect};
+use ngrok::tunnel::AcceptError;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use crate::agent_options::{connector, made, repeating, secure, talk};
 use crate::agents::{Service, builder, credential, get, list, pattern, soon};
@@ -202,6 +206,19 @@ async fn an_agent_is_reached_through_every_node_and_survives_its_own() {
     stays.stop().await;
 }
 
+/// A way to the server for an agent that does not come back when it was cut off.
+async fn once(
+    host: String,
+    port: u16,
+    tls: Arc<rustls::ClientConfig>,
+    cut: Option<AcceptError>,
+) -> Result<Box<dyn IoStream>, ConnectError> {
+    match cut {
+        None => default_connect(host, port, tls, None).await,
+        Some(_) => Err(ConnectError::Canceled),
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn every_kind_of_endpoint_is_reached_through_another_node_and_its_agent_is_asked_from_there()
 {
@@ -219,12 +236,8 @@ async fn every_kind_of_endpoint_is_reached_through_another_node_and_its_agent_is
     let theirs = made(&[HOST]);
     let secure = secure(&mut tasks, &theirs).await;
     let mut builder = builder(&one, one.agents, &token);
-    // An agent comes back when it is cut off, unless its application does not want it to.
     builder
-        .connector(async |host, port, tls, cut: Option<_>| match cut {
-            None => default_connect(host, port, tls, None).await,
-            Some(_) => Err(ConnectError::Canceled),
-        })
+        .connector(once)
         .handle_stop_command(|_| async { Ok(()) })
         .handle_restart_command(|_| async { Ok(()) })
         .handle_update_command(|_| async { Err("it is stuck".to_owned()) });
@@ -300,6 +313,55 @@ async fn every_kind_of_endpoint_is_reached_through_another_node_and_its_agent_is
     assert_eq!(ask(&session, "restart").await.0, 204);
     drop(session);
     other.stop().await;
+    one.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_of_the_api_alone_asks_agents_of_others() {
+    let Some(backend) = shared().await else {
+        return;
+    };
+    let one = Harness::start(&backend).await;
+    let folder = tempfile::tempdir().unwrap();
+    let mut settings = one.settings.clone();
+    settings.roles = vec![Role::Api];
+    settings.data_dir = folder.path().to_owned();
+    settings.secrets.key_file = one.settings.key_file().display().to_string();
+    let alone = Box::pin(Server::start(settings)).await.unwrap();
+    assert_eq!(alone.agents_addr(), None);
+    let admin = Client::new(&alone.api_url(), one.token.clone()).unwrap();
+    let stop = CancellationToken::new();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(alone.run(stop.clone()));
+
+    let (_, token) = credential(&one, json!([])).await;
+    let mut builder = builder(&one, one.agents, &token);
+    builder
+        .connector(once)
+        .handle_stop_command(|_| async { Ok(()) })
+        .handle_update_command(|_| async { Err("it is stuck".to_owned()) });
+    let session = soon("a session", builder.connect()).await.unwrap();
+    let ask = async |what: &str| {
+        let path = format!("/tunnel_sessions/{}/{what}", session.id());
+        let body = json!({});
+        let answer = admin.call(Method::POST, &path, Some(&body)).await.unwrap();
+        (answer.status, answer.body["error_code"].clone())
+    };
+    let refused = |status: u16, code: u16| (status, json!(format!("ERR_NGROK_{code}")));
+    assert_eq!(ask("restart").await, refused(400, 804));
+    assert_eq!(ask("update").await, refused(502, 809));
+    assert_eq!(ask("stop").await, (204, Value::Null));
+    eventually("it has ended", async || {
+        list(&one, "tunnel_sessions").await.is_empty()
+    })
+    .await;
+    assert_eq!(ask("stop").await.0, 404);
+    stop.cancel();
+    soon("an end", tasks.join_next())
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
     one.stop().await;
 }
 
