@@ -48,20 +48,21 @@ def start(run, command, **kwargs):
 
 
 class Rival:
-    """A server and an agent, whose service is reached at `port` with `host`."""
+    """A server and an agent, the last of `processes`, whose service is reached at `port` with `host`."""
 
     def __init__(self, name, processes, port, host=HOST):
         self.name, self.processes, self.port, self.host = name, processes, port, host
         self.url = f"http://127.0.0.1:{port}/"
-        self.per_cpu, self.rate, self.down = [], [], []
+        self.per_cpu, self.rate, self.down, self.alone = [], [], [], []
 
     def measure_requests(self, seconds):
         headers = [f"Host: {self.host}"]
         wrk(self.url, 1, headers=headers)
-        pids = families(self.processes)
-        before = cpu_seconds(pids)
+        pids, agent = families(self.processes), families(self.processes[-1:])
+        before, before_alone = cpu_seconds(pids), cpu_seconds(agent)
         requests, elapsed = wrk(self.url, seconds, headers=headers)
         self.per_cpu.append(requests / (cpu_seconds(pids) - before))
+        self.alone.append(1e6 * (cpu_seconds(agent) - before_alone) / requests)
         self.rate.append(requests / elapsed)
 
     def measure_download(self):
@@ -190,10 +191,11 @@ def agents(run, rounds, seconds):
     for _ in range(rounds):
         for rival in rivals:
             rival.measure_download()
-    middle = {rival.name: tuple(statistics.median(v) for v in (rival.per_cpu, rival.rate, rival.down)) for rival in rivals}
+    middle = {rival.name: tuple(statistics.median(v) for v in (rival.per_cpu, rival.rate, rival.down, rival.alone)) for rival in rivals}
     print("agents: 1 KiB response, 64 connections; then 1 GiB down; CPU of server and agent")
-    for name, (per_cpu, rate, down) in middle.items():
-        print(f"  {name:26} {per_cpu:8.0f} requests per CPU-second, {rate:7.0f} per second, {down:6.3f} GiB per CPU-second")
+    for name, (per_cpu, rate, down, alone) in middle.items():
+        print(f"  {name:26} {per_cpu:8.0f} requests per CPU-second, {rate:7.0f} per second, {down:6.3f} GiB per CPU-second; "
+              f"the agent alone {alone:5.1f} µs a request")
     own = middle["culvert http"]
     for name, bars in [("rathole, TLS", (1.0, 1.0)), ("bore, no TLS", None), ("ssh -R, OpenSSH", (3.0, None))]:
         if name in middle:
