@@ -8,22 +8,23 @@
 //! the only one who reads until it ends or is dropped.
 
 use std::io;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::header::EXPECT;
 use http::{Version, request, response};
 use http_body::{Frame, SizeHint};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use crate::alarm::Alarm;
 use crate::downstream::{Broken, Downstream, Turn, lock};
 use crate::http1::framing::{Framing, Violation};
 use crate::http1::head;
+use crate::http1::inbox::Inbox;
 use crate::http1::outbox::Outbox;
 use crate::http1::payload::Piece;
 use crate::overload::{IDLE_WHEN_BUSY, Level};
@@ -31,9 +32,8 @@ use crate::socket::Wire;
 
 /// Bytes a second below which a body is too slow.
 const RATE_MIN: u128 = 256;
-/// Bytes asked for at once: at first, and where they keep coming.
+/// Bytes asked for at once, at first.
 const READ_BYTES_MIN: usize = 4 << 10;
-const READ_BYTES_MAX: usize = 64 << 10;
 /// How much of a body that nobody wanted is read so that the connection can stay.
 const UNWANTED_BYTES_MAX: usize = 64 << 10;
 
@@ -70,8 +70,8 @@ struct Conn {
     wire: Wire,
     down: Arc<Downstream>,
     framing: Framing,
-    /// What was read and is not used up; of it the first `fed` bytes were found good.
-    inbox: BytesMut,
+    /// Of it the first `fed` bytes were found good.
+    inbox: Inbox,
     fed: usize,
     /// Whether somebody has the body, and reads.
     has_reader: bool,
@@ -83,7 +83,6 @@ struct Conn {
     /// When the present state began: waiting for a request, or the first byte of a head.
     since: Instant,
     has_served: bool,
-    read_bytes: usize,
     read_stalled: Option<Instant>,
     write_stalled: Option<Instant>,
     /// How long the body was waited for since the rate was last judged, and its bytes then.
@@ -102,7 +101,7 @@ impl Inbound {
             wire,
             down,
             framing: Framing::new(),
-            inbox: BytesMut::new(),
+            inbox: Inbox::new(READ_BYTES_MIN),
             fed: 0,
             has_reader: false,
             owes_continue: false,
@@ -110,7 +109,6 @@ impl Inbound {
             alarm: Alarm::default(),
             since: Instant::now(),
             has_served: false,
-            read_bytes: READ_BYTES_MIN,
             read_stalled: None,
             write_stalled: None,
             waited: Duration::ZERO,
@@ -227,14 +225,13 @@ impl Inbound {
     /// idle time is over.
     pub(crate) fn poll_wake(&self, cx: &mut Context<'_>) -> Poll<bool> {
         let mut conn = lock(&self.0);
-        conn.inbox = BytesMut::new();
-        conn.read_bytes = READ_BYTES_MIN;
+        conn.inbox.rest();
         // On the stack, and only while polled.
         let mut room = [0; 1024];
         let mut buf = ReadBuf::new(&mut room);
         match Pin::new(&mut conn.wire).poll_read(cx, &mut buf) {
             Poll::Ready(Ok(())) if !buf.filled().is_empty() => {
-                conn.inbox.extend_from_slice(buf.filled());
+                conn.inbox.put(buf.filled());
                 Poll::Ready(true)
             }
             Poll::Ready(_) => Poll::Ready(false),
@@ -267,7 +264,7 @@ impl Inbound {
 
     /// What the client sent ahead.
     pub(crate) fn take_early(&self) -> Bytes {
-        std::mem::take(&mut lock(&self.0).inbox).freeze()
+        lock(&self.0).inbox.take_all()
     }
 }
 
@@ -322,7 +319,7 @@ impl Conn {
     }
 
     fn take_head(&mut self) -> Option<request::Parts> {
-        let head = self.inbox.split_to(std::mem::take(&mut self.fed)).freeze();
+        let head = self.inbox.take(std::mem::take(&mut self.fed));
         match head::request(&head, self.framing.lines()) {
             Ok(parts) => {
                 self.down.set_turn(Turn::Edge);
@@ -367,10 +364,10 @@ impl Conn {
                     self.refuse(violation);
                     continue;
                 }
-                let data = self.inbox.split_to(taken);
+                let data = self.inbox.take(taken);
                 if piece == Piece::Data {
                     self.down.set_payload(self.framing.payload().bytes());
-                    return Poll::Ready(Some(Ok(Frame::data(data.freeze()))));
+                    return Poll::Ready(Some(Ok(Frame::data(data))));
                 }
                 continue;
             }
@@ -423,21 +420,12 @@ impl Conn {
         if self.down.turn() != Turn::Client {
             self.down.broke(Broken::Refused(violation));
         }
-        self.inbox = BytesMut::new();
+        self.inbox.rest();
         self.fed = 0;
     }
 
-    /// Reads more, behind what is here.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        if self.inbox.capacity() - self.inbox.len() < self.read_bytes / 2 {
-            self.inbox.reserve(self.read_bytes);
-        }
-        let room = self.inbox.capacity() - self.inbox.len();
-        let read = ready!(pin!(self.wire.read_buf(&mut self.inbox)).poll(cx));
-        if read.as_ref().is_ok_and(|&bytes| bytes == room) {
-            self.read_bytes = (self.read_bytes * 2).min(READ_BYTES_MAX);
-        }
-        Poll::Ready(read)
+        self.inbox.poll_fill(&mut self.wire, cx)
     }
 
     /// Writes what goes before the answer, as far as the client takes it. What goes wrong shows again

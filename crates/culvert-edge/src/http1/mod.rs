@@ -10,6 +10,7 @@
 pub(crate) mod framing;
 mod head;
 mod inbound;
+mod inbox;
 mod outbound;
 mod outbox;
 pub(crate) mod payload;

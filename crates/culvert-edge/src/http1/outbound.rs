@@ -5,18 +5,19 @@
 //! for, does not rest for another request.
 
 use std::io;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, TRANSFER_ENCODING};
 use http::{Method, Request, StatusCode, Version, response};
 use http_body::{Body, Frame, SizeHint};
-use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
+use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::http::body::{RequestBody, UploadError};
 use crate::http::fields::has_token;
 use crate::http1::head;
+use crate::http1::inbox::Inbox;
 use crate::http1::outbox::Outbox;
 use crate::http1::payload::{Payload, Piece, Sending, WrongLength};
 use crate::upstream::UpWire;
@@ -26,18 +27,16 @@ const HEAD_BYTES_MAX: usize = 96 << 10;
 const FIELDS_MAX: usize = 128;
 /// Most answers before the answer.
 const INTERIM_MAX: u32 = 16;
-/// Bytes asked for at once: at first, and where they keep coming.
+/// Bytes asked for at once, at first.
 const READ_BYTES_MIN: usize = 8 << 10;
-const READ_BYTES_MAX: usize = 64 << 10;
 
 /// A connection to an upstream.
 #[derive(Debug)]
 pub(crate) struct Outbound {
     wire: UpWire,
-    /// What was read and is not used up, and how far the end of a head was looked for in it.
-    inbox: BytesMut,
+    inbox: Inbox,
+    /// How far the end of a head was looked for in it.
     end: head::End,
-    read_bytes: usize,
     outbox: Outbox,
     /// The body of the request, until it is in the outbox.
     upload: Option<RequestBody>,
@@ -78,9 +77,8 @@ impl Outbound {
     pub(crate) fn new(wire: UpWire) -> Self {
         Self {
             wire,
-            inbox: BytesMut::new(),
+            inbox: Inbox::new(READ_BYTES_MIN),
             end: head::End::default(),
-            read_bytes: READ_BYTES_MIN,
             outbox: Outbox::default(),
             upload: None,
             sending: Sending::None,
@@ -137,7 +135,7 @@ impl Outbound {
         loop {
             if let Some(end) = self.end.find(&self.inbox) {
                 self.end = head::End::default();
-                let head = self.inbox.split_to(end).freeze();
+                let head = self.inbox.take(end);
                 let parts = head::answer(&head, FIELDS_MAX).map_err(OutboundError::Malformed)?;
                 if parts.status.is_informational()
                     && parts.status != StatusCode::SWITCHING_PROTOCOLS
@@ -158,7 +156,7 @@ impl Outbound {
             if self.inbox.len() > HEAD_BYTES_MAX {
                 return Poll::Ready(Err(OutboundError::Malformed("the head is too long")));
             }
-            if ready!(self.poll_fill(cx))? == 0 {
+            if ready!(self.inbox.poll_fill(&mut self.wire, cx))? == 0 {
                 return Poll::Ready(Err(match self.failed.take() {
                     Some(error) => OutboundError::Io(error),
                     None => OutboundError::Ended,
@@ -185,13 +183,13 @@ impl Outbound {
                 let (taken, piece) = payload
                     .step(&self.inbox)
                     .map_err(OutboundError::Malformed)?;
-                let data = self.inbox.split_to(taken);
+                let data = self.inbox.take(taken);
                 if piece == Piece::Data {
-                    return Poll::Ready(Some(Ok(Frame::data(data.freeze()))));
+                    return Poll::Ready(Some(Ok(Frame::data(data))));
                 }
                 continue;
             }
-            let read = ready!(self.poll_fill(cx))?;
+            let read = ready!(self.inbox.poll_fill(&mut self.wire, cx))?;
             if let (0, Answer::Body(payload)) = (read, &mut self.answer) {
                 self.stays = false;
                 if !payload.close_ends() {
@@ -238,14 +236,14 @@ impl Outbound {
 
     /// Gives up the memory that only exchanges need.
     pub(crate) fn rest(&mut self) {
-        self.inbox = BytesMut::new();
+        self.inbox.rest();
         self.outbox.clear();
-        self.read_bytes = READ_BYTES_MIN;
     }
 
     /// The bare connection, and what was received behind the last head.
-    pub(crate) fn into_wire(self) -> (UpWire, Bytes) {
-        (self.wire, self.inbox.freeze())
+    pub(crate) fn into_wire(mut self) -> (UpWire, Bytes) {
+        let early = self.inbox.take_all();
+        (self.wire, early)
     }
 
     /// Moves the request's bytes as far as they go.
@@ -290,18 +288,6 @@ impl Outbound {
         self.outbox.clear();
         self.stays = false;
         self.failed = Some(error);
-    }
-
-    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        if self.inbox.capacity() - self.inbox.len() < self.read_bytes / 2 {
-            self.inbox.reserve(self.read_bytes);
-        }
-        let room = self.inbox.capacity() - self.inbox.len();
-        let read = ready!(pin!(self.wire.read_buf(&mut self.inbox)).poll(cx));
-        if read.as_ref().is_ok_and(|&bytes| bytes == room) {
-            self.read_bytes = (self.read_bytes * 2).min(READ_BYTES_MAX);
-        }
-        Poll::Ready(read)
     }
 }
 

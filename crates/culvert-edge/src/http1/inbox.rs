@@ -1,0 +1,77 @@
+//! Bytes that came from a connection and are not used up.
+
+use std::io;
+use std::ops::Deref;
+use std::pin::pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+/// Most bytes asked for at once.
+const READ_BYTES_MAX: usize = 64 << 10;
+
+/// What was read. It is looked at as a slice.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    bytes: BytesMut,
+    /// How many bytes are asked for at first, and now: more where they keep coming.
+    read_bytes_min: usize,
+    read_bytes: usize,
+}
+
+impl Inbox {
+    /// An empty one, without memory of its own.
+    pub(crate) fn new(read_bytes_min: usize) -> Self {
+        Self {
+            bytes: BytesMut::new(),
+            read_bytes_min,
+            read_bytes: read_bytes_min,
+        }
+    }
+
+    /// Reads more, behind what is here. 0 is the end.
+    pub(crate) fn poll_fill<R: AsyncRead + Unpin>(
+        &mut self,
+        io: &mut R,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        if self.bytes.capacity() - self.bytes.len() < self.read_bytes / 2 {
+            self.bytes.reserve(self.read_bytes);
+        }
+        let room = self.bytes.capacity() - self.bytes.len();
+        let read = ready!(pin!(io.read_buf(&mut self.bytes)).poll(cx));
+        if read.as_ref().is_ok_and(|&bytes| bytes == room) {
+            self.read_bytes = (self.read_bytes * 2).min(READ_BYTES_MAX);
+        }
+        Poll::Ready(read)
+    }
+
+    /// Adds bytes that were read elsewhere.
+    pub(crate) fn put(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Takes the first `count` bytes, of which there are as many.
+    pub(crate) fn take(&mut self, count: usize) -> Bytes {
+        self.bytes.split_to(count).freeze()
+    }
+
+    /// Takes everything.
+    pub(crate) fn take_all(&mut self) -> Bytes {
+        std::mem::take(&mut self.bytes).freeze()
+    }
+
+    /// Forgets everything, and gives its memory up.
+    pub(crate) fn rest(&mut self) {
+        *self = Self::new(self.read_bytes_min);
+    }
+}
+
+impl Deref for Inbox {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
