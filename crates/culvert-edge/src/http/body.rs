@@ -86,17 +86,18 @@ pub(crate) enum NotHeld {
     NoRoom,
     /// It did not come in time.
     TooSlow,
-    /// The client broke off.
+    /// Its sender broke off.
     Broken,
 }
 
 impl NotHeld {
-    /// What the client is told; `too_long` where that is why.
-    pub(crate) fn problem(self, too_long: Problem) -> Problem {
+    /// What the client is told of its request's body. `None` where it broke off: it is not there.
+    pub(crate) fn problem(self) -> Option<Problem> {
         match self {
-            Self::TooLong => too_long,
-            Self::NoRoom => Problem::NoRoom,
-            Self::TooSlow | Self::Broken => Problem::Violation(Violation::TooSlow),
+            Self::TooLong => Some(Problem::BodyTooLong),
+            Self::NoRoom => Some(Problem::NoRoom),
+            Self::TooSlow => Some(Problem::Violation(Violation::TooSlow)),
+            Self::Broken => None,
         }
     }
 }

@@ -225,11 +225,9 @@ async fn replace_upload(
     let received = || recording.count_received();
     let bytes_max = replace::BODY_BYTES_MAX.min(most);
     let held = passage.body.hold(bytes_max, &room, received);
-    let bytes = match held.await {
-        Ok(bytes) => bytes,
-        Err(NotHeld::Broken) => return Err(Ok(Flow::Broken)),
-        Err(why) => return Err(Err(why.problem(Problem::BodyTooLong))),
-    };
+    let bytes = held
+        .await
+        .map_err(|why| why.problem().map_or(Ok(Flow::Broken), Err))?;
     let made = replace::apply(&replacements, &mut passage.parts.headers, bytes);
     passage
         .body
@@ -271,9 +269,10 @@ impl Answer {
         }
         let held = self.source.hold(replace::BODY_BYTES_MAX, &down.edge.bodies);
         let (bytes, room) = held.await.map_err(|why| match why {
-            NotHeld::Broken => Problem::BadAnswer,
+            NotHeld::TooLong => Problem::AnswerTooLong,
+            NotHeld::NoRoom => Problem::NoRoom,
             NotHeld::TooSlow => Problem::UpstreamTooSlow,
-            why => why.problem(Problem::AnswerTooLong),
+            NotHeld::Broken => Problem::BadAnswer,
         })?;
         let made = replace::apply(replacements, &mut self.head.headers, bytes);
         let made = made.map_err(|_| Problem::AnswerTooLong)?;

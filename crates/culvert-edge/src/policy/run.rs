@@ -13,7 +13,7 @@ use http::{Response, Uri, request, response};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::downstream::Downstream;
-use crate::http::body::{NotHeld, Upload};
+use crate::http::body::Upload;
 use crate::http::coding::Coding;
 use crate::http::reply::Problem;
 use crate::policy::replace::Replacement;
@@ -318,9 +318,9 @@ impl<'x> Exchange<'x> {
         let recording = &mut self.recording;
         let received = || recording.as_mut()?.count_received();
         let held = body.hold(bytes_max, &self.down.edge.bodies, received).await;
-        held.map_err(|why| match why {
-            NotHeld::Broken => Flow::Broken,
-            why => self.refuse(why.problem(Problem::BodyTooLong)),
+        held.map_err(|why| {
+            let problem = why.problem();
+            problem.map_or(Flow::Broken, |problem| self.refuse(problem))
         })
     }
 

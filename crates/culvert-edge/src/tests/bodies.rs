@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 
 use super::harness::*;
 use super::policies::{governed, last_event, publish};
+use super::streams::{connect, frames, nothing};
 use crate::{Scheme, Snapshot};
 
 const COMPRESS: &str = "on_http_response: [{actions: [{type: compress-response, config: {algorithms: [br, gzip, deflate]}}]}]";
@@ -342,4 +343,67 @@ async fn an_answer_too_long_to_be_searched_is_not_passed() {
     let answer = rig.ask(&ask("")).await;
     assert_eq!(answer.status, 502);
     assert_eq!(answer.header("ngrok-error-code"), Some("ERR_NGROK_3614"));
+}
+
+/// A client that leaves while a policy reads what it sends: nobody is answered, and the event has no
+/// status.
+#[tokio::test]
+async fn a_body_that_breaks_off_while_a_policy_reads_it_is_not_answered() {
+    let mut rig = Rig::start().await;
+    let origin = hello(&mut rig.tasks).await;
+    let (names, key, root) = certificate(&["app.example"]);
+    for action in [
+        "type: verify-webhook, config: {provider: github, secret: s3cret}",
+        "type: request-body-find-replace, config: {replacements: [{from: a, to: b}]}",
+    ] {
+        let policy = format!(
+            "on_http_request: [{{expressions: [req.method == 'POST'], actions: [{{{action}}}]}}]"
+        );
+        let governed = |scheme| governed(scheme, &format!("http://{origin}"), &policy);
+        let snapshot = Snapshot::builder()
+            .endpoint(governed(Scheme::Http))
+            .endpoint(governed(Scheme::Https))
+            .certificate(names.clone(), Arc::clone(&key));
+        rig.edge.publish(snapshot.build()).await;
+
+        // HTTP/2, by a reset.
+        let mut sender = connect(&mut rig, &root).await;
+        let before = rig.recorder.count();
+        let (send, body) = frames();
+        let request = http::Request::post("https://app.example/").body(body);
+        let answer = sender.send_request(request.unwrap());
+        send.send(hyper::body::Frame::data("abc".into()))
+            .await
+            .unwrap();
+        tokio::select! {
+            _ = answer => panic!("nobody answers"),
+            () = async {
+                // What was sent has arrived when a later request is answered.
+                let request = http::Request::get("https://app.example/").body(nothing());
+                sender.clone().send_request(request.unwrap()).await.unwrap();
+            } => {}
+        }
+        let told = posted(&rig, before, 2).await;
+        assert_eq!(told["response"]["status_code"], json!(null), "{action}");
+        assert_eq!(told["request"]["body_length"], 3, "{action}");
+
+        // HTTP/1, by its end.
+        let before = rig.recorder.count();
+        let mut client = rig.connect().await;
+        client
+            .send("POST / HTTP/1.1\r\nHost: app.example\r\nContent-Length: 9\r\n\r\nabc")
+            .await;
+        drop(client);
+        let told = posted(&rig, before, 1).await;
+        assert_eq!(told["response"]["status_code"], json!(null), "{action}");
+    }
+}
+
+/// What the event of the POST tells, which is among so many new ones.
+async fn posted(rig: &Rig, before: usize, count: usize) -> serde_json::Value {
+    let events = rig.recorder.events(before + count).await;
+    let http = of(&events[before..], HTTP);
+    let mut http = http.iter().map(|event| &event["object"]["http"]);
+    let posted = http.find(|http| http["request"]["method"] == "post");
+    posted.expect("the event of the POST").clone()
 }
