@@ -81,13 +81,17 @@ impl Timestamp {
         let (year, month, day) = civil(seconds.div_euclid(86_400));
         let of_day = seconds.rem_euclid(86_400);
         let mut text = *b"0000-00-00T00:00:00.000000000";
-        put(&mut text[0..4], year);
-        put(&mut text[5..7], month);
-        put(&mut text[8..10], day);
-        put(&mut text[11..13], of_day / 3600);
-        put(&mut text[14..16], of_day / 60 % 60);
-        put(&mut text[17..19], of_day % 60);
-        put(&mut text[20..29], nanos);
+        for (place, value) in [
+            (0..4, year),
+            (5..7, month),
+            (8..10, day),
+            (11..13, of_day / 3600),
+            (14..16, of_day / 60 % 60),
+            (17..19, of_day % 60),
+            (20..29, nanos),
+        ] {
+            put(&mut text[place], u32::try_from(value).unwrap_or(0));
+        }
         let end = if digits == 0 { 19 } else { 20 + digits.min(9) };
         out.write_str(std::str::from_utf8(&text[..end]).map_err(|_| fmt::Error)?)?;
         out.write_char('Z')
@@ -111,10 +115,10 @@ impl Timestamp {
     }
 }
 
-/// Decimal digits of a non-negative `value`, right-aligned, zero-padded.
-fn put(digits: &mut [u8], mut value: i64) {
+/// Decimal digits of a value, right-aligned, zero-padded.
+fn put(digits: &mut [u8], mut value: u32) {
     for digit in digits.iter_mut().rev() {
-        *digit = b'0' + u8::try_from(value % 10).unwrap_or(0);
+        *digit = b'0' + (value % 10) as u8;
         value /= 10;
     }
 }

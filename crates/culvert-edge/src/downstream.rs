@@ -362,7 +362,10 @@ impl Downstream {
 
     /// What is to be sent before the answer.
     pub(crate) fn take_interim(&self) -> Vec<response::Parts> {
-        if self.has_interim.swap(false, Ordering::AcqRel) {
+        // Read first: to swap is dearer, and hardly ever needed.
+        if self.has_interim.load(Ordering::Acquire)
+            && self.has_interim.swap(false, Ordering::AcqRel)
+        {
             std::mem::take(&mut lock(&self.interim))
         } else {
             Vec::new()

@@ -12,6 +12,9 @@ use crate::json::{self, HIGH, ONES};
 /// Bytes of names and values that one map keeps.
 pub(crate) const MAP_BYTES_MAX: usize = 32 << 10;
 
+/// Names that most messages do not exceed. As many are a small allocation.
+const KEYS_USUAL: usize = 12;
+
 const REDACTED: &[u8] = b"[redacted]";
 const COOKIE: &[u8] = b"Cookie";
 
@@ -86,7 +89,7 @@ pub(crate) fn push_map<'a>(
 ) {
     let mut map = MapWriter {
         out,
-        keys: Vec::with_capacity(32),
+        keys: Vec::with_capacity(KEYS_USUAL),
         strays: Vec::new(),
         hashes: 0,
     };

@@ -112,7 +112,7 @@ pub(crate) fn push_int(out: &mut Vec<u8>, value: i64) {
     let mut digits = [b'0'; 20];
     let mut at = digits.len();
     for digit in digits.iter_mut().rev() {
-        *digit = b'0' + u8::try_from(left % 10).unwrap_or(0);
+        *digit = b'0' + (left % 10) as u8;
         left /= 10;
         at -= 1;
         if left == 0 {

@@ -232,10 +232,9 @@ impl Record {
 
     /// The arena from `start` to its end; none beyond 4 GiB, which limits on heads rule out.
     fn span_from(&self, start: usize) -> Option<Span> {
-        let [start, end] = [start, self.arena.len()].map(u32::try_from);
         Some(Span {
-            start: start.ok()?,
-            end: end.ok()?,
+            start: u32::try_from(start).ok()?,
+            end: u32::try_from(self.arena.len()).ok()?,
         })
     }
 

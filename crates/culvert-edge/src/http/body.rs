@@ -459,11 +459,7 @@ impl Source {
                 take_room(&mut taken, room, data.len())?;
                 whole.extend_from_slice(&data);
             }
-            poll_fn(|cx| {
-                self.end(cx);
-                Poll::Ready(())
-            })
-            .await;
+            self.end();
             Ok((whole.freeze(), taken))
         };
         let held = tokio::time::timeout(HELD_WITHIN, reading).await;
@@ -471,10 +467,10 @@ impl Source {
     }
 
     /// The upstream's part is complete.
-    pub(crate) fn end(&mut self, cx: &mut Context<'_>) {
+    pub(crate) fn end(&mut self) {
         match std::mem::replace(self, Self::None) {
-            Self::Http1(lease) => lease.give_back(cx),
-            Self::Encoded(mut encoded) => encoded.end(cx),
+            Self::Http1(lease) => lease.give_back(),
+            Self::Encoded(mut encoded) => encoded.end(),
             _ => {}
         }
     }
@@ -529,13 +525,13 @@ impl Body for ResponseBody {
                     fields::strip_trailers(trailers);
                 }
                 if is_last || this.source.is_ended() {
-                    this.source.end(cx);
+                    this.source.end();
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(error))),
             Poll::Ready(None) => {
-                this.source.end(cx);
+                this.source.end();
                 Poll::Ready(None)
             }
             Poll::Pending => {

@@ -298,8 +298,8 @@ impl Encoded {
     }
 
     /// The body under it is complete.
-    pub(crate) fn end(&mut self, cx: &mut Context<'_>) {
-        self.source.end(cx);
+    pub(crate) fn end(&mut self) {
+        self.source.end();
     }
 
     pub(crate) fn poll(
@@ -335,7 +335,7 @@ impl Encoded {
                 },
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error))),
                 Poll::Ready(None) => {
-                    self.source.end(cx);
+                    self.source.end();
                     let rest = self.encoder.take().map(Encoder::finish).transpose()?;
                     if let Some(rest) = rest.filter(|rest| !rest.is_empty()) {
                         return Poll::Ready(Some(Ok(Frame::data(rest))));

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use http::header::HOST;
 use http::uri::{PathAndQuery, Scheme, Uri};
-use http::{HeaderValue, Method, Request, StatusCode, Version, response};
+use http::{HeaderValue, Method, Request, StatusCode, Version, request, response};
 use http_body::Body;
 use tokio::time::Instant;
 
@@ -32,29 +32,28 @@ pub(crate) async fn over_http1(
     pool: &Arc<Pool>,
     stand_ins: &[Arc<Pool>],
     recording: &mut Recording,
-    mut request: Request<RequestBody>,
+    request: Request<RequestBody>,
 ) -> Result<Answer, Failure> {
     let down = Arc::clone(recording.down());
     let meters = &down.edge.meters;
-    *request.version_mut() = Version::HTTP_11;
-    if request.uri().authority().is_some() {
-        let path = request.uri().path_and_query().cloned();
-        *request.uri_mut() = path
+    let (mut head, mut body) = request.into_parts();
+    if head.uri.authority().is_some() {
+        let path = head.uri.path_and_query().cloned();
+        head.uri = path
             .unwrap_or_else(|| PathAndQuery::from_static("/"))
             .into();
     }
+    let can_be_repeated = body.is_end_stream() && is_idempotent(&head.method);
     if let Some(mut lease) = poll_fn(|cx| Poll::Ready(pool.reuse(cx))).await {
-        let spare = can_be_repeated(&request).then(|| repeatable(&request));
         recording.upstream(true);
         meters.upstream_reused.up();
-        match send(&mut lease, recording, &down, request).await? {
-            Sent::Answered(head) => return Ok(take(head, lease).await),
+        match send(&mut lease, recording, &down, &head, body).await? {
+            Sent::Answered(head) => return Ok(take(head, lease)),
             Sent::Failed(error, _) => return Err(error.into()),
-            Sent::Stale => {
-                request = spare.ok_or(Failure::Closed)?;
-                meters.upstream_retries.up();
-            }
+            Sent::Stale if can_be_repeated => meters.upstream_retries.up(),
+            Sent::Stale => return Err(Failure::Closed),
         }
+        body = RequestBody::empty();
     }
     let is_agents = pool.upstream().agents_endpoint().is_some();
     let mut stand_ins = stand_ins.iter();
@@ -69,25 +68,20 @@ pub(crate) async fn over_http1(
             }
             (Err(failure), _) => return Err(failure),
         };
-        let spare = (next.is_some() && can_be_repeated(&request)).then(|| repeatable(&request));
         recording.upstream(false);
-        match (
-            send(&mut lease, recording, &down, request).await?,
-            spare,
-            next,
-        ) {
-            (Sent::Answered(head), ..) => return Ok(take(head, lease).await),
+        match (send(&mut lease, recording, &down, &head, body).await?, next) {
+            (Sent::Answered(head), _) => return Ok(take(head, lease)),
             // The agent went away with a request that another can serve.
-            (Sent::Failed(_, Heard::Nothing), Some(spare), Some(next)) => {
+            (Sent::Failed(_, Heard::Nothing), Some(next)) if can_be_repeated => {
                 meters.upstream_retries.up();
-                request = spare;
+                body = RequestBody::empty();
                 pool = down.pool(next);
             }
-            (Sent::Failed(error, Heard::Nothing), ..) if is_agents => {
+            (Sent::Failed(error, Heard::Nothing), _) if is_agents => {
                 return Err(Failure::Silent(error));
             }
-            (Sent::Failed(error, _), ..) => return Err(error.into()),
-            (Sent::Stale, ..) => return Err(Failure::Closed),
+            (Sent::Failed(error, _), _) => return Err(error.into()),
+            (Sent::Stale, _) => return Err(Failure::Closed),
         }
     }
 }
@@ -181,7 +175,8 @@ async fn send(
     lease: &mut Lease,
     recording: &mut Recording,
     down: &Downstream,
-    request: Request<RequestBody>,
+    head: &request::Parts,
+    body: RequestBody,
 ) -> Result<Sent, Failure> {
     let limit = down.rules.limits.answer;
     let takes_more = recording.takes_interim();
@@ -196,7 +191,7 @@ async fn send(
         &mut recording.alarm,
         down,
         limit,
-        lease.send(request, inform),
+        lease.send(head, body, inform),
     )
     .await
     .ok_or(Failure::TooSlow)
@@ -222,18 +217,11 @@ async fn within_progress<F: Future>(
 }
 
 /// An HTTP/1 answer, with the connection given back at once if nothing follows the head.
-async fn take(head: response::Parts, lease: Lease) -> Answer {
+fn take(head: response::Parts, lease: Lease) -> Answer {
     if !lease.is_spent() || head.status == StatusCode::SWITCHING_PROTOCOLS {
         return (head, Source::Http1(lease));
     }
-    let mut lease = Some(lease);
-    poll_fn(|cx| {
-        if let Some(lease) = lease.take() {
-            lease.give_back(cx);
-        }
-        Poll::Ready(())
-    })
-    .await;
+    lease.give_back();
     (head, Source::None)
 }
 
@@ -247,19 +235,4 @@ fn is_idempotent(method: &Method) -> bool {
         Method::DELETE,
     ]
     .contains(method)
-}
-
-/// Whether a request may be sent once more, and can be.
-fn can_be_repeated(request: &Request<RequestBody>) -> bool {
-    request.body().is_end_stream() && is_idempotent(request.method())
-}
-
-/// The same request, without a body.
-fn repeatable(request: &Request<RequestBody>) -> Request<RequestBody> {
-    let mut copy = Request::new(RequestBody::empty());
-    *copy.method_mut() = request.method().clone();
-    *copy.uri_mut() = request.uri().clone();
-    *copy.version_mut() = request.version();
-    *copy.headers_mut() = request.headers().clone();
-    copy
 }

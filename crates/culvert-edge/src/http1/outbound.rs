@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, TRANSFER_ENCODING};
-use http::{Method, Request, StatusCode, Version, response};
+use http::{Method, StatusCode, Version, request, response};
 use http_body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncRead, ReadBuf};
 
@@ -91,13 +91,12 @@ impl Outbound {
     }
 
     /// Begins a request. The connection [is free](Self::is_free).
-    pub(crate) fn start(&mut self, request: Request<RequestBody>) {
-        let (parts, body) = request.into_parts();
+    pub(crate) fn start(&mut self, parts: &request::Parts, body: RequestBody) {
         self.is_head = parts.method == Method::HEAD;
         self.answer = Answer::Awaited;
         self.interims = 0;
         let out = self.outbox.front();
-        head::write_request(out, &parts);
+        head::write_request(out, parts);
         let announced = parts.headers.get(CONTENT_LENGTH);
         let announced = announced.and_then(|length| length.to_str().ok()?.parse().ok());
         self.sending = match announced.or(body.size_hint().exact()) {
@@ -215,23 +214,27 @@ impl Outbound {
         }
     }
 
-    /// Whether another request may be sent: the last exchange is complete, and nothing came since. The
-    /// task is woken when something comes.
-    pub(crate) fn is_free(&mut self, cx: &mut Context<'_>) -> bool {
+    /// Whether the last exchange is complete, with nothing behind it, and another may follow.
+    pub(crate) fn is_complete(&self) -> bool {
         self.stays
             && self.failed.is_none()
             && self.is_spent()
             && self.upload.is_none()
             && self.outbox.is_empty()
             && self.inbox.is_empty()
-            && {
-                // What was read last may still be in use: no new room is made for what is not expected.
-                let mut room = [0; 1];
-                let mut buf = ReadBuf::new(&mut room);
-                Pin::new(&mut self.wire)
-                    .poll_read(cx, &mut buf)
-                    .is_pending()
-            }
+    }
+
+    /// Whether another request may be sent: the last exchange is complete, and nothing came since. The
+    /// task is woken when something comes.
+    pub(crate) fn is_free(&mut self, cx: &mut Context<'_>) -> bool {
+        self.is_complete() && {
+            // What was read last may still be in use: no new room is made for what is not expected.
+            let mut room = [0; 1];
+            let mut buf = ReadBuf::new(&mut room);
+            Pin::new(&mut self.wire)
+                .poll_read(cx, &mut buf)
+                .is_pending()
+        }
     }
 
     /// Gives up the memory that only exchanges need.

@@ -18,7 +18,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use futures_util::task::AtomicWaker;
-use http::{Request, response};
+use http::{request, response};
 use http_body::{Frame, SizeHint};
 use hyper::client::conn::http2;
 use hyper_util::rt::TokioIo;
@@ -351,14 +351,15 @@ impl Lease {
     /// Sends a request and waits for the head of its answer. Those before it go to `inform`.
     pub(crate) async fn send(
         &mut self,
-        request: Request<RequestBody>,
+        head: &request::Parts,
+        body: RequestBody,
         mut inform: impl FnMut(response::Parts),
     ) -> Sent {
         let link = &mut *self.link;
         let before = link.received.load(Ordering::Relaxed);
         let was_reused = std::mem::replace(&mut link.has_served, true);
         let connection = &mut link.connection;
-        connection.start(request);
+        connection.start(head, body);
         let head = poll_fn(|cx| connection.poll_head(cx, &mut inform)).await;
         let is_silent = link.received.load(Ordering::Relaxed) == before;
         match head {
@@ -389,9 +390,10 @@ impl Lease {
         self.link.connection.size_hint()
     }
 
-    /// The exchange is complete: keeps the connection if it can serve again.
-    pub(crate) fn give_back(mut self, cx: &mut Context<'_>) {
-        if self.link.may_rest && self.link.connection.is_free(cx) {
+    /// The exchange is complete: keeps the connection if it can serve again. Whether it does is looked
+    /// at when it is to.
+    pub(crate) fn give_back(self) {
+        if self.link.may_rest && self.link.connection.is_complete() {
             self.pool.put(self.link);
         }
     }
