@@ -5,6 +5,7 @@
 //! names no address of a stranger's making without having judged it first.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -37,6 +38,8 @@ const FRESH_FOR: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) struct Documents {
     kept: Cache<String, Kept>,
+    /// Whether no more are to be kept than there are.
+    is_frozen: AtomicBool,
     fetches: Semaphore,
 }
 
@@ -63,31 +66,44 @@ impl Documents {
                 .max_capacity(DOCUMENTS_MAX)
                 .time_to_live(KEPT_FOR)
                 .build(),
+            is_frozen: AtomicBool::new(false),
             fetches: Semaphore::new(FETCHES_MAX),
         }
     }
 
     /// The document at an `https` address. Those who ask for the same at once share a fetch.
     pub(crate) async fn get(&self, dialer: &Dialer, url: &Url) -> Result<Bytes, Arc<NotFetched>> {
-        let fetched = self.kept.try_get_with_by_ref(url.as_str(), async {
-            let fetch = async {
-                let _turn = self.fetches.try_acquire()?;
-                fetch(dialer, url).await
-            };
-            let fetched = match tokio::time::timeout(FETCH_WITHIN, fetch).await {
-                Ok(fetched) => fetched,
-                Err(_) => Err("it takes too long".into()),
-            };
-            let kept = |document| Kept {
-                document,
-                since: Instant::now(),
-            };
-            fetched.map(kept).map_err(|why| NotFetched {
-                host: url.host_str().unwrap_or_default().to_owned(),
-                why: why.to_string(),
-            })
-        });
+        if self.is_frozen.load(Ordering::Relaxed) && !self.kept.contains_key(url.as_str()) {
+            let fetched = self.fetch(dialer, url).await;
+            return fetched.map(|fetched| fetched.document).map_err(Arc::new);
+        }
+        let fetched = self.fetch(dialer, url);
+        let fetched = self.kept.try_get_with_by_ref(url.as_str(), fetched);
         fetched.await.map(|kept| kept.document)
+    }
+
+    /// Says whether no more are to be kept than there are: others are fetched each time.
+    pub(crate) fn freeze(&self, is_frozen: bool) {
+        self.is_frozen.store(is_frozen, Ordering::Relaxed);
+    }
+
+    async fn fetch(&self, dialer: &Dialer, url: &Url) -> Result<Kept, NotFetched> {
+        let fetch = async {
+            let _turn = self.fetches.try_acquire()?;
+            fetch(dialer, url).await
+        };
+        let fetched = match tokio::time::timeout(FETCH_WITHIN, fetch).await {
+            Ok(fetched) => fetched,
+            Err(_) => Err("it takes too long".into()),
+        };
+        let kept = |document| Kept {
+            document,
+            since: Instant::now(),
+        };
+        fetched.map(kept).map_err(|why| NotFetched {
+            host: url.host_str().unwrap_or_default().to_owned(),
+            why: why.to_string(),
+        })
     }
 
     /// Forgets a document, so that it is fetched when it is asked for next; not one that was fetched
@@ -234,8 +250,24 @@ mod tests {
         assert!(get(&dialer, "/nothing").await.is_err());
         assert_eq!(asked.get(), before + 1);
 
+        // What is here stays, but nothing is added.
+        documents.freeze(true);
+        let (before, document) = (asked.get(), get(&dialer, "/a.pem?b").await);
+        assert_eq!((document, asked.get()), (Ok(3), before));
+        documents.kept.invalidate_all();
+        for count in 1..3 {
+            let document = get(&dialer, "/a.pem?b").await;
+            assert_eq!((document, asked.get()), (Ok(3), before + count));
+        }
+        documents.freeze(false);
+        for _ in 0..2 {
+            let document = get(&dialer, "/a.pem?b").await;
+            assert_eq!((document, asked.get()), (Ok(3), before + 3));
+        }
+
+        let before = asked.get();
         let error = get(&dialer.to_public([]), "/else").await.unwrap_err();
         assert!(error.contains("private"), "{error}");
-        assert_eq!(asked.get(), before + 1);
+        assert_eq!(asked.get(), before);
     }
 }

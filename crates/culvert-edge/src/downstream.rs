@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use crate::alarm::Alarm;
-use crate::edge::Shared;
+use crate::edge::{Phase, Shared};
 use crate::http1::Violation;
 use crate::policy::Policy;
 use crate::recording::{self, Unflushed};
@@ -89,6 +89,8 @@ pub(crate) struct Downstream {
     pub(crate) begun: AtomicU64,
     /// HTTP/2 only: header bytes of the requests that are open.
     pub(crate) header_bytes: AtomicUsize,
+    /// Bytes of bodies that its exchanges hold whole.
+    pub(crate) held_bytes: AtomicUsize,
     /// Wakes the task that drives the connection when the edge drains.
     pub(crate) driver: AtomicWaker,
     client_value: OnceLock<HeaderValue>,
@@ -206,6 +208,7 @@ impl Downstream {
             open: AtomicUsize::new(0),
             begun: AtomicU64::new(0),
             header_bytes: AtomicUsize::new(0),
+            held_bytes: AtomicUsize::new(0),
             driver: AtomicWaker::new(),
             client_value: OnceLock::new(),
             addresses: OnceLock::new(),
@@ -490,6 +493,11 @@ impl Downstream {
     /// Whether it is to end.
     pub(crate) fn is_hung_up(&self) -> bool {
         self.is_hung_up.load(Ordering::Acquire)
+    }
+
+    /// Whether it is to end at once: for itself, or with the edge.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.is_hung_up() || self.edge.phase() == Phase::Cut
     }
 
     /// The name it is for; empty before that is known.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use culvert_base::{Clock, Entropy, Fault};
 use culvert_events::Recorder;
 use futures_util::FutureExt;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -26,7 +26,7 @@ use crate::inherited::Inherited;
 use crate::lanes::Lanes;
 use crate::listener::{self, Kind};
 use crate::meters::Meters;
-use crate::overload::{self, Level, Pressure, RunQueue, Shares, Waited, WriteDelay};
+use crate::overload::{self, Decision, Level, Pressure, RunQueue, Shares, Waited, WriteDelay};
 use crate::route::Hosts;
 use crate::settings::{Rules, Settings};
 use crate::snapshot::{Kept, Live, Snapshot};
@@ -92,6 +92,9 @@ pub(crate) struct Shared {
     pub(crate) announcements: Semaphore,
     phase: AtomicU8,
     level: AtomicU8,
+    /// Told of every change of the level.
+    changed: Notify,
+    drops_events: AtomicBool,
     tasks: TaskTracker,
     lanes: Lanes,
     /// Cancelled when accepting ends.
@@ -172,6 +175,8 @@ impl Edge {
             files: ArcSwap::from_pointee(files),
             phase: AtomicU8::new(Phase::Serving as u8),
             level: AtomicU8::new(Level::Calm as u8),
+            changed: Notify::new(),
+            drops_events: AtomicBool::new(false),
             tasks: TaskTracker::new(),
             lanes: Lanes::start(settings.threads)?,
             accepting: CancellationToken::new(),
@@ -272,6 +277,11 @@ impl Edge {
         self.shared.meters.snapshots.up();
     }
 
+    /// Waits while the edge is too tight for new agents, which are to be held meanwhile (reliability 5).
+    pub async fn takes_agents(&self) {
+        self.shared.takes_agents().await;
+    }
+
     /// Serves until `cancel`, then drains: stops accepting, lets what has begun finish within the
     /// drain time, and cuts the rest. When this returns every connection is closed and its events
     /// are offered.
@@ -299,13 +309,12 @@ impl Edge {
                     let writes = shared.write_delay.as_ref().map_or(Duration::ZERO, |tell| tell());
                     let shares = Shares::of_process(limits.memory_bytes.min(half), files)
                         .and_waits((waits, limits.run_queue), (writes, limits.store_write));
-                    shared.press(pressure.observe(shares.largest(), now), shares);
-                }
-                _ = sweep.tick() => {
-                    for pool in self.ports.lock().await.kept.pools() {
-                        pool.sweep();
+                    let decision = pressure.observe(shares, now);
+                    if shared.press(decision, shares) {
+                        self.sweep().await;
                     }
                 }
+                _ = sweep.tick() => self.sweep().await,
             }
         }
         shared.accepting.cancel();
@@ -344,6 +353,16 @@ impl Edge {
     }
 }
 
+impl Edge {
+    /// Closes connections to upstreams that rest for too long, or are too many.
+    async fn sweep(&self) {
+        let level = self.shared.level();
+        for pool in self.ports.lock().await.kept.pools() {
+            pool.sweep(level);
+        }
+    }
+}
+
 impl Shared {
     pub(crate) fn phase(&self) -> Phase {
         match self.phase.load(Ordering::Acquire) {
@@ -369,13 +388,30 @@ impl Shared {
         Level::of(self.level.load(Ordering::Relaxed))
     }
 
+    /// Waits while it is too much for new agents.
+    async fn takes_agents(&self) {
+        let mut is_held = false;
+        loop {
+            // Asked for before the look, so that no change is missed.
+            let changed = self.changed.notified();
+            if self.level() < Level::Tight {
+                return;
+            }
+            if !std::mem::replace(&mut is_held, true) {
+                self.meters.held_agents.up();
+            }
+            changed.await;
+        }
+    }
+
     /// Whether connections end with what they are doing.
     pub(crate) fn is_closing(&self) -> bool {
         self.is_parting() || self.level() >= Level::Tight
     }
 
-    /// Takes note of the level, and tells every connection when it changes.
-    fn press(&self, level: Level, shares: Shares) {
+    /// Takes note of a decision, and tells every connection when the level changes. Whether it does.
+    fn press(&self, decision: Decision, shares: Shares) -> bool {
+        let level = decision.level;
         let pressure = &self.meters.pressure;
         pressure.memory.set(shares.memory);
         pressure.files.set(shares.files);
@@ -390,8 +426,31 @@ impl Shared {
                 "the edge is under other pressure"
             );
             self.meters.overload_level.set(u64::from(level as u8));
+            self.documents.freeze(level >= Level::Busy);
             self.tell();
+            self.changed.notify_waiters();
         }
+        self.drops_events
+            .store(decision.drops_events, Ordering::Relaxed);
+        if decision.ends_one {
+            self.end_largest();
+        }
+        before != level as u8
+    }
+
+    /// Ends the exchange that holds most, with its connection.
+    fn end_largest(&self) {
+        let held = |down: &Arc<Downstream>| down.held_bytes.load(Ordering::Relaxed);
+        let largest = self.open().into_iter().max_by_key(held);
+        if let Some(down) = largest.filter(|down| held(down) > 0) {
+            self.meters.shed_exchanges.up();
+            down.hang_up();
+        }
+    }
+
+    /// Whether events are dropped, for want of room.
+    pub(crate) fn drops_events(&self) -> bool {
+        self.drops_events.load(Ordering::Relaxed)
     }
 
     /// Sees how long a task waits on a lane, or on the runtime that all share if there are none.
@@ -412,15 +471,16 @@ impl Shared {
 
     /// Wakes every connection.
     fn tell(&self) {
-        let open: Vec<_> = lock(&self.census)
-            .open
-            .iter()
-            .flatten()
-            .filter_map(Weak::upgrade)
-            .collect();
-        for down in open {
+        for down in self.open() {
             down.driver.wake();
         }
+    }
+
+    /// The connections that are open.
+    fn open(&self) -> Vec<Arc<Downstream>> {
+        let census = lock(&self.census);
+        let open = census.open.iter().flatten();
+        open.filter_map(Weak::upgrade).collect()
     }
 
     /// Waits until no connection is open.

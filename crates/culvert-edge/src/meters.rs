@@ -77,6 +77,12 @@ pub struct Meters {
     pub shed_idle: Meter,
     /// TLS handshakes that had no turn in time for overload.
     pub shed_handshakes: Meter,
+    /// Agents that waited for overload.
+    pub held_agents: Meter,
+    /// Events dropped for overload.
+    pub shed_events: Meter,
+    /// Exchanges ended for overload, each for what it held.
+    pub shed_exchanges: Meter,
     /// Events without header maps and policy logs for overload.
     pub events_trimmed: Meter,
     /// What is used, in percent of what may be: memory, files, the time tasks wait before they run, the

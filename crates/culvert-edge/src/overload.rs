@@ -27,6 +27,11 @@ const CALM_BELOW: u64 = 10;
 const LOOKS_RECENT: usize = 10;
 /// The highest percentage that a slow store counts for: short of [`Level::Full`].
 const STORE_PERCENT_MAX: u64 = 94;
+/// How long the share is [`Level::Full`] before events are dropped.
+const DROPS_AFTER: Duration = Duration::from_secs(1);
+/// How long the memory is, before the exchange that holds most of it ends, and how long after one the next.
+const ENDS_AFTER: Duration = Duration::from_secs(2);
+const ENDS_EVERY: Duration = Duration::from_secs(1);
 /// How long a TLS handshake waits for its turn at [`Level::Tight`].
 pub(crate) const TURN_WHEN_TIGHT: Duration = Duration::from_secs(1);
 
@@ -35,12 +40,14 @@ pub(crate) const TURN_WHEN_TIGHT: Duration = Duration::from_secs(1);
 pub(crate) enum Level {
     /// Nothing is shed.
     Calm = 0,
-    /// Idle connections are kept for a short time only.
+    /// Idle connections are kept for a short time only, and half as many to upstreams. Nothing new is
+    /// compressed or cached.
     Busy = 1,
     /// Connections are closed when they become idle, events go without header maps and policy logs, TLS
-    /// handshakes wait a moment only.
+    /// handshakes wait a moment only, new agents until the level is left.
     Tight = 2,
-    /// New requests are answered 503, new connections closed.
+    /// New requests are answered 503, new connections closed. After a while at it no events are made, and
+    /// exchanges end, those that hold most first.
     Full = 3,
 }
 
@@ -85,6 +92,21 @@ pub(crate) struct Pressure {
     level: Level,
     /// Since when the share is low enough to leave the level.
     calm_since: Option<Instant>,
+    /// Since when the share, and that of memory alone, is that of [`Level::Full`].
+    full_since: Option<Instant>,
+    memory_full_since: Option<Instant>,
+    /// When an exchange was ended.
+    ended_at: Option<Instant>,
+}
+
+/// What a look at the shares decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Decision {
+    pub(crate) level: Level,
+    /// Whether events are dropped.
+    pub(crate) drops_events: bool,
+    /// Whether an exchange is to end for its memory.
+    pub(crate) ends_one: bool,
 }
 
 impl Default for Pressure {
@@ -92,13 +114,38 @@ impl Default for Pressure {
         Self {
             level: Level::Calm,
             calm_since: None,
+            full_since: None,
+            memory_full_since: None,
+            ended_at: None,
         }
     }
 }
 
 impl Pressure {
-    /// The level after a look that found `percent` used.
-    pub(crate) fn observe(&mut self, percent: u64, now: Instant) -> Level {
+    /// What follows from a look that found this used.
+    pub(crate) fn observe(&mut self, shares: Shares, now: Instant) -> Decision {
+        let level = self.level(shares.largest(), now);
+        let since = |since: &mut Option<Instant>, percent| {
+            let is_full = percent >= Level::Full.entry();
+            *since = is_full.then(|| since.unwrap_or(now));
+            since.map(|since| now.saturating_duration_since(since))
+        };
+        let full = since(&mut self.full_since, shares.largest());
+        let memory_full = since(&mut self.memory_full_since, shares.memory);
+        let was_now = |at: Instant| now.saturating_duration_since(at) < ENDS_EVERY;
+        let ends_one = memory_full.is_some_and(|full| full >= ENDS_AFTER)
+            && !self.ended_at.is_some_and(was_now);
+        if ends_one {
+            self.ended_at = Some(now);
+        }
+        Decision {
+            level,
+            drops_events: full.is_some_and(|full| full >= DROPS_AFTER),
+            ends_one,
+        }
+    }
+
+    fn level(&mut self, percent: u64, now: Instant) -> Level {
         let reached = Level::at(percent);
         if reached > self.level {
             self.level = reached;
@@ -307,7 +354,7 @@ mod tests {
         let start = Instant::now();
         let mut pressure = Pressure::default();
         let mut look =
-            |percent, millis| pressure.observe(percent, start + Duration::from_millis(millis));
+            |percent, millis| pressure.level(percent, start + Duration::from_millis(millis));
         assert_eq!(look(69, 0), Level::Calm);
         assert_eq!(look(70, 100), Level::Busy);
         assert_eq!(look(96, 200), Level::Full);
@@ -323,6 +370,40 @@ mod tests {
         assert_eq!(look(10, 8_100), Level::Busy);
         assert_eq!(look(10, 10_100), Level::Calm);
         assert_eq!(look(10, 60_000), Level::Calm);
+    }
+
+    #[test]
+    fn what_stays_full_sheds_more() {
+        let start = Instant::now();
+        let mut pressure = Pressure::default();
+        let mut look = |memory, files, millis| {
+            let shares = Shares {
+                memory,
+                files,
+                ..Shares::default()
+            };
+            let decision = pressure.observe(shares, start + Duration::from_millis(millis));
+            (decision.drops_events, decision.ends_one)
+        };
+        for (memory, files, millis, sheds) in [
+            (95, 0, 0, (false, false)),
+            (95, 0, 999, (false, false)),
+            (95, 0, 1_000, (true, false)),
+            (95, 0, 1_999, (true, false)),
+            (95, 0, 2_000, (true, true)),
+            // One after another.
+            (95, 0, 2_100, (true, false)),
+            (95, 0, 3_000, (true, true)),
+            // A moment below, and it begins anew.
+            (94, 0, 3_100, (false, false)),
+            (95, 0, 3_200, (false, false)),
+            (95, 0, 5_200, (true, true)),
+            // An exchange that ends gives memory back, and nothing else.
+            (94, 95, 6_200, (true, false)),
+            (94, 95, 9_200, (true, false)),
+        ] {
+            assert_eq!(look(memory, files, millis), sheds, "{millis}");
+        }
     }
 
     #[test]

@@ -431,7 +431,16 @@ fn offer(mut record: Record, received: u64, sent: Sent, payload: Option<u64>, do
         }
     }
     record.complete(down.now());
-    down.edge.recorder.offer(record);
+    hand_over(record, down);
+}
+
+/// Gives a complete record to the recorder, unless there is no room for events.
+fn hand_over(record: Record, down: &Downstream) {
+    if down.edge.drops_events() {
+        down.edge.meters.shed_events.up();
+    } else {
+        down.edge.recorder.offer(record);
+    }
 }
 
 /// A connection that belonged to someone is closed.
@@ -467,7 +476,7 @@ pub(crate) fn connection_closed(
         }
     });
     record.complete(at);
-    down.edge.recorder.offer(record);
+    hand_over(record, down);
 }
 
 /// How many entries are kept; the event keeps fewer if they are long.

@@ -48,8 +48,8 @@ impl Counted {
         probe(&self.tcp);
     }
 
-    /// Closes it without a farewell: what was sent may be lost, and the client sees a reset.
-    pub(crate) fn reset(self) {
+    /// Has it close without a farewell: what was sent may be lost, and the client sees a reset.
+    pub(crate) fn reset(&self) {
         let linger = SockRef::from(&self.tcp).set_linger(Some(Duration::ZERO));
         if let Err(error) = linger {
             tracing::debug!(%error, "a connection is closed in the ordinary way");
@@ -203,6 +203,14 @@ impl Wire {
         match self {
             Self::Plain(socket) => socket.probe(),
             Self::Tls(stream) => stream.get_ref().0.socket.probe(),
+        }
+    }
+
+    /// See [`Counted::reset`].
+    pub(crate) fn reset(&self) {
+        match self {
+            Self::Plain(socket) => socket.reset(),
+            Self::Tls(stream) => stream.get_ref().0.socket.reset(),
         }
     }
 }

@@ -7,16 +7,69 @@ use std::sync::Arc;
 use anyhow::Result;
 use arc_swap::ArcSwap;
 use culvert_base::net::HostName;
-use culvert_edge::{AgentCall, AgentRefused, AgentStream, Dial, Scheme};
+use culvert_base::{BoxFuture, Refusal};
+use culvert_edge::{AgentCall, AgentRefused, AgentStream, Dial, Edge, Scheme};
 use culvert_tunnel::driver::Stream;
 use culvert_tunnel::nodes::Nodes;
-use culvert_tunnel::server::{Bindings, DialError};
-use culvert_tunnel::wire::ProxyHeader;
+use culvert_tunnel::server::{
+    Binding, Bindings, DialError, Gate, Grant, Hello, SessionEnd, Wanted,
+};
+use culvert_tunnel::wire::{LabelledRequest, PatchRequest, ProxyHeader};
 use rustls::ServerConfig;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
 use crate::config::{Invalid, Settings};
+
+/// Where agents are let in, unless the edge has no room for new ones: they wait for that first. One that
+/// comes back to its session is not new.
+pub(crate) struct Waiting {
+    pub(crate) gate: Arc<dyn Gate>,
+    pub(crate) edge: Edge,
+}
+
+impl Gate for Waiting {
+    fn admit(&self, hello: Hello) -> BoxFuture<'_, Result<Grant, Refusal>> {
+        Box::pin(async move {
+            if hello.former.is_none() {
+                self.edge.takes_agents().await;
+            }
+            self.gate.admit(hello).await
+        })
+    }
+
+    fn bind<'a>(
+        &'a self,
+        grant: &'a Grant,
+        want: &'a Wanted,
+    ) -> BoxFuture<'a, Result<Binding, Refusal>> {
+        self.gate.bind(grant, want)
+    }
+
+    fn bind_labels<'a>(
+        &'a self,
+        grant: &'a Grant,
+        want: &'a LabelledRequest,
+    ) -> BoxFuture<'a, Result<String, Refusal>> {
+        self.gate.bind_labels(grant, want)
+    }
+
+    fn patch<'a>(
+        &'a self,
+        grant: &'a Grant,
+        change: &'a PatchRequest,
+    ) -> BoxFuture<'a, Result<(), Refusal>> {
+        self.gate.patch(grant, change)
+    }
+
+    fn unbind<'a>(&'a self, grant: &'a Grant, id: &'a str) -> BoxFuture<'a, ()> {
+        self.gate.unbind(grant, id)
+    }
+
+    fn ended(&self, end: SessionEnd) -> BoxFuture<'_, ()> {
+        self.gate.ended(end)
+    }
+}
 
 /// Streams of one connection above which none is kept for a client that pauses: half of what an agent
 /// stands.

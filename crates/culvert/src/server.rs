@@ -18,7 +18,7 @@ use culvert_edge::{Dial, Edge, Inherited, Snapshot};
 use culvert_ssh::{HostKey, SshIngress};
 use culvert_store::{Queue, Store};
 use culvert_tunnel::nodes::NodeIngress;
-use culvert_tunnel::server::{Bindings, Ingress};
+use culvert_tunnel::server::{Bindings, Gate, Ingress};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -298,11 +298,15 @@ impl Server {
                 let drain = settings.shutdown.drain.0.min(BROUGHT_DRAIN);
                 parts.nodes.running.spawn(ingress.run(stop, drain));
             }
-            let server = culvert_tunnel::server::Server::new(
-                control.clone(),
-                bindings,
-                settings.region.clone(),
-            );
+            let gate: Arc<dyn Gate> = match edge.clone() {
+                Some(edge) => Arc::new(ingress::Waiting {
+                    gate: control.clone(),
+                    edge,
+                }),
+                None => control.clone(),
+            };
+            let server =
+                culvert_tunnel::server::Server::new(gate, bindings, settings.region.clone());
             let addresses = settings.agents.connect_addresses.clone();
             let legs = addresses.len();
             let server = server

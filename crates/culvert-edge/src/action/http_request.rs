@@ -254,7 +254,7 @@ impl HttpRequest {
         }
         let failed = match asked {
             Ok(called) => {
-                x.memory.call_room = called.room;
+                x.memory.call_room = Some(called.room);
                 return Flow::Continue;
             }
             Err(failed) => failed,

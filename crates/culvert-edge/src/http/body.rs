@@ -14,12 +14,13 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
+use crate::downstream::Downstream;
 use crate::http::coding::Encoded;
 use crate::http::fields;
 use crate::http::reply::Problem;
+use crate::http::room::{NoRoom, Room};
 use crate::http::upgrade::Tunnel;
 use crate::http1::{InboundBody, OutboundError, Violation};
 use crate::http2::Receiver;
@@ -73,8 +74,7 @@ pub(crate) enum Upload {
 pub(crate) struct Held {
     bytes: Bytes,
     trailers: Option<HeaderMap>,
-    /// Its share of the memory for such bodies.
-    room: Option<OwnedSemaphorePermit>,
+    room: Option<Room>,
 }
 
 /// Why a body was not read to its end.
@@ -102,20 +102,10 @@ impl NotHeld {
     }
 }
 
-/// Takes room for more bytes.
-fn take_room(
-    taken: &mut Option<OwnedSemaphorePermit>,
-    room: &Arc<Semaphore>,
-    bytes: usize,
-) -> Result<(), NotHeld> {
-    let permits = u32::try_from(bytes).map_err(|_| NotHeld::TooLong)?;
-    let permit = Arc::clone(room).try_acquire_many_owned(permits);
-    let permit = permit.map_err(|_| NotHeld::NoRoom)?;
-    match taken {
-        Some(taken) => taken.merge(permit),
-        none => *none = Some(permit),
+impl From<NoRoom> for NotHeld {
+    fn from(_: NoRoom) -> Self {
+        Self::NoRoom
     }
-    Ok(())
 }
 
 impl Upload {
@@ -173,12 +163,11 @@ impl Upload {
         }))
     }
 
-    /// The whole body, read once and kept until it is sent on. What is read takes `room`, a permit
-    /// for each byte.
+    /// The whole body, read once and kept until it is sent on.
     pub(crate) async fn hold(
         &mut self,
         bytes_max: usize,
-        room: &Arc<Semaphore>,
+        down: &Arc<Downstream>,
         received: impl FnOnce() -> Option<Arc<AtomicU64>>,
     ) -> Result<Bytes, NotHeld> {
         let mut incoming = match std::mem::replace(self, Self::None) {
@@ -203,7 +192,7 @@ impl Upload {
             trailers: None,
             room: None,
         };
-        let reading = held.read(&mut incoming, bytes_max, room, received.as_deref());
+        let reading = held.read(&mut incoming, bytes_max, down, received.as_deref());
         match tokio::time::timeout(HELD_WITHIN, reading).await {
             Ok(read) => read?,
             Err(_) => return Err(NotHeld::TooSlow),
@@ -226,9 +215,10 @@ impl Held {
         &mut self,
         incoming: &mut Upload,
         bytes_max: usize,
-        room: &Arc<Semaphore>,
+        down: &Arc<Downstream>,
         received: Option<&AtomicU64>,
     ) -> Result<(), NotHeld> {
+        let room = self.room.get_or_insert_with(|| Room::new(down));
         let mut whole = BytesMut::new();
         while let Some(frame) = poll_fn(|cx| incoming.poll_frame(cx)).await {
             let frame = frame.map_err(|_| NotHeld::Broken)?;
@@ -242,7 +232,7 @@ impl Held {
             if whole.len() + data.len() > bytes_max {
                 return Err(NotHeld::TooLong);
             }
-            take_room(&mut self.room, room, data.len())?;
+            room.grow(data.len())?;
             if let Some(received) = received {
                 received.fetch_add(data.len() as u64, Ordering::Relaxed);
             }
@@ -362,10 +352,7 @@ pub(crate) enum Source {
     /// The edge itself.
     Edge(Bytes),
     /// The same, with its share of the memory for bodies that are held.
-    Held {
-        bytes: Bytes,
-        _room: Option<OwnedSemaphorePermit>,
-    },
+    Held { bytes: Bytes, _room: Room },
     /// An HTTP/1 upstream, with the connection that carries it.
     Http1(Lease),
     /// An HTTP/2 upstream.
@@ -438,17 +425,17 @@ impl Source {
         }
     }
 
-    /// The whole body, without trailers, and the `room` it takes, a permit for each byte.
+    /// The whole body, without trailers, and the room it takes.
     pub(crate) async fn hold(
         &mut self,
         bytes_max: usize,
-        room: &Arc<Semaphore>,
-    ) -> Result<(Bytes, Option<OwnedSemaphorePermit>), NotHeld> {
+        down: &Arc<Downstream>,
+    ) -> Result<(Bytes, Room), NotHeld> {
         if self.size_hint().lower() > bytes_max as u64 {
             return Err(NotHeld::TooLong);
         }
         let reading = async {
-            let (mut whole, mut taken) = (BytesMut::new(), None);
+            let (mut whole, mut room) = (BytesMut::new(), Room::new(down));
             while let Some(frame) = poll_fn(|cx| self.poll(cx)).await {
                 let Ok(data) = frame.map_err(|_| NotHeld::Broken)?.into_data() else {
                     continue;
@@ -456,11 +443,11 @@ impl Source {
                 if whole.len() + data.len() > bytes_max {
                     return Err(NotHeld::TooLong);
                 }
-                take_room(&mut taken, room, data.len())?;
+                room.grow(data.len())?;
                 whole.extend_from_slice(&data);
             }
             self.end();
-            Ok((whole.freeze(), taken))
+            Ok((whole.freeze(), room))
         };
         let held = tokio::time::timeout(HELD_WITHIN, reading).await;
         held.unwrap_or(Err(NotHeld::TooSlow))

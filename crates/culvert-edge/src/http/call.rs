@@ -6,7 +6,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header::{HOST, HeaderMap};
 use http::{HeaderValue, Method, Uri, request, response};
-use tokio::sync::OwnedSemaphorePermit;
 use url::{Position, Url};
 
 use crate::documents;
@@ -15,6 +14,7 @@ use crate::http::body::{NotHeld, Upload};
 use crate::http::exchange::{Answer, Asked};
 use crate::http::fields::{self, ERROR_CODE};
 use crate::http::governed::{self, Passage};
+use crate::http::room::Room;
 use crate::http::upgrade::Wanted;
 use crate::recording::Recording;
 use crate::snapshot::Member;
@@ -36,8 +36,7 @@ pub(crate) struct Call {
 pub(crate) struct Called {
     pub(crate) head: response::Parts,
     pub(crate) body: Bytes,
-    /// The body's share of the memory for such bodies.
-    pub(crate) room: Option<OwnedSemaphorePermit>,
+    pub(crate) room: Room,
 }
 
 /// Why there is no answer.
@@ -104,7 +103,7 @@ pub(crate) async fn internal(
     let Answer {
         head, mut source, ..
     } = answer.map_err(|_| NotCalled::Closed)?;
-    let held = source.hold(ANSWER_BYTES_MAX, &down.edge.bodies);
+    let held = source.hold(ANSWER_BYTES_MAX, down);
     let (body, room) = held.await?;
     Ok(Called { head, body, room })
 }
@@ -112,9 +111,8 @@ pub(crate) async fn internal(
 /// Asks a host that is none of ours.
 pub(crate) async fn public(down: &Arc<Downstream>, call: Call) -> Result<Called, NotCalled> {
     let dialer = down.edge.public_dialer();
-    let room = Arc::clone(&down.edge.bodies)
-        .try_acquire_many_owned(ANSWER_BYTES_MAX as u32)
-        .map_err(|_| NotCalled::NoRoom)?;
+    let mut room = Room::new(down);
+    room.grow(ANSWER_BYTES_MAX).map_err(|_| NotCalled::NoRoom)?;
     let Call {
         method,
         url,
@@ -131,9 +129,5 @@ pub(crate) async fn public(down: &Arc<Downstream>, call: Call) -> Result<Called,
         NotCalled::Elsewhere
     })?;
     fields::to_client(&mut head.headers);
-    Ok(Called {
-        head,
-        body,
-        room: Some(room),
-    })
+    Ok(Called { head, body, room })
 }

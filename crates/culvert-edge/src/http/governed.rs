@@ -219,12 +219,12 @@ async fn replace_upload(
     if replacements.is_empty() || matches!(passage.body, Upload::None) {
         return Ok(());
     }
-    let room = Arc::clone(&recording.down().edge.bodies);
-    let most = recording.down().rules.limits.body_bytes;
+    let down = &Arc::clone(recording.down());
+    let most = down.rules.limits.body_bytes;
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     let received = || recording.count_received();
     let bytes_max = replace::BODY_BYTES_MAX.min(most);
-    let held = passage.body.hold(bytes_max, &room, received);
+    let held = passage.body.hold(bytes_max, down, received);
     let bytes = held
         .await
         .map_err(|why| why.problem().map_or(Ok(Flow::Broken), Err))?;
@@ -259,7 +259,7 @@ impl Answer {
     async fn replace(
         &mut self,
         replacements: &[replace::Replacement],
-        down: &Downstream,
+        down: &Arc<Downstream>,
     ) -> Result<(), Problem> {
         let is_whole = self.head.status != StatusCode::PARTIAL_CONTENT
             && self.head.status != StatusCode::SWITCHING_PROTOCOLS
@@ -267,7 +267,7 @@ impl Answer {
         if !is_whole || self.source.is_ended() {
             return Ok(());
         }
-        let held = self.source.hold(replace::BODY_BYTES_MAX, &down.edge.bodies);
+        let held = self.source.hold(replace::BODY_BYTES_MAX, down);
         let (bytes, room) = held.await.map_err(|why| match why {
             NotHeld::TooLong => Problem::AnswerTooLong,
             NotHeld::NoRoom => Problem::NoRoom,

@@ -10,6 +10,7 @@ pub(crate) mod forward;
 mod governed;
 pub(crate) mod problem;
 pub(crate) mod reply;
+pub(crate) mod room;
 pub(crate) mod server;
 pub(crate) mod streams;
 pub(crate) mod upgrade;

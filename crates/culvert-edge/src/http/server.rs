@@ -41,7 +41,12 @@ pub(crate) async fn http1(wire: Wire, down: Arc<Downstream>) {
                 let early = client.take_early();
                 return Box::pin(tcp::tunnel(&mut client, &early, *tunnel, &down)).await;
             }
-            After::Cut => return,
+            After::Cut => {
+                if down.is_hung_up() {
+                    client.reset();
+                }
+                return;
+            }
         }
     }
 }
@@ -63,15 +68,15 @@ async fn session(client: &Inbound, down: &Arc<Downstream>) -> After {
     let mut out = Outbox::default();
     loop {
         let next = poll_fn(|cx| {
-            down.driver.register(cx.waker());
             // What already arrived is served before the connection hears of the end.
-            match client.poll_request(cx) {
-                Poll::Ready(next) => Poll::Ready(Some(next)),
-                Poll::Pending => match down.edge.phase() {
-                    Phase::Cut => Poll::Ready(None),
-                    Phase::Draining if client.is_idle() => Poll::Ready(Some(Next::Over)),
-                    Phase::Serving | Phase::Parting | Phase::Draining => Poll::Pending,
-                },
+            if let Poll::Ready(next) = client.poll_request(cx) {
+                return Poll::Ready(Some(next));
+            }
+            down.driver.register(cx.waker());
+            match down.edge.phase() {
+                _ if down.is_cut() => Poll::Ready(None),
+                Phase::Draining if client.is_idle() => Poll::Ready(Some(Next::Over)),
+                _ => Poll::Pending,
             }
         });
         let (head, body) = match next.await {
@@ -102,7 +107,6 @@ async fn answer(
     let request = Request::from_parts(head, body);
     let mut exchange = pin!(exchange::serve(Arc::clone(down), request));
     let answered = poll_fn(|cx| {
-        down.driver.register(cx.waker());
         let answered = exchange.as_mut().poll(cx);
         for interim in down.take_interim() {
             if version == Version::HTTP_11 {
@@ -112,7 +116,8 @@ async fn answer(
         if answered.is_ready() {
             return answered.map(Some);
         }
-        if client.poll_left(cx).is_ready() || down.edge.phase() == Phase::Cut {
+        down.driver.register(cx.waker());
+        if client.poll_left(cx).is_ready() || down.is_cut() {
             return Poll::Ready(None);
         }
         Poll::Pending
@@ -121,7 +126,7 @@ async fn answer(
         Some(Ok(response)) => response.into_parts(),
         // Nobody is there, or nobody is to be answered.
         Some(Err(exchange::Abandoned)) => return After::Close,
-        None if down.edge.phase() == Phase::Cut => return After::Cut,
+        None if down.is_cut() => return After::Cut,
         None => return After::Close,
     };
     let tunnel = body.take_tunnel();
@@ -131,14 +136,17 @@ async fn answer(
     drop(head);
     let mut body = Some(body);
     let sent = poll_fn(|cx| {
-        down.driver.register(cx.waker());
-        let sent = poll_send(cx, client, out, &mut sending, &mut body);
-        match sent {
-            Poll::Pending if down.edge.phase() == Phase::Cut => Poll::Ready(After::Cut),
-            Poll::Pending if client.poll_left(cx).is_ready() => Poll::Ready(After::Close),
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(Ok(())) => Poll::Ready(After::Next),
-            Poll::Ready(Err(Unsent)) => Poll::Ready(After::Close),
+        match poll_send(cx, client, out, &mut sending, &mut body) {
+            Poll::Ready(Ok(())) => return Poll::Ready(After::Next),
+            Poll::Ready(Err(Unsent)) => return Poll::Ready(After::Close),
+            Poll::Pending => down.driver.register(cx.waker()),
+        }
+        if down.is_cut() {
+            Poll::Ready(After::Cut)
+        } else if client.poll_left(cx).is_ready() {
+            Poll::Ready(After::Close)
+        } else {
+            Poll::Pending
         }
     });
     match (sent.await, tunnel) {
@@ -147,9 +155,13 @@ async fn answer(
         (after, _) => return after,
     }
     let goes_on = poll_fn(|cx| {
+        if let Poll::Ready(goes_on) = client.poll_past(cx) {
+            return Poll::Ready(goes_on);
+        }
         down.driver.register(cx.waker());
         match client.poll_past(cx) {
-            Poll::Pending if down.edge.phase() == Phase::Cut => Poll::Ready(false),
+            Poll::Pending if down.is_cut() => Poll::Ready(false),
+            // The body's reader may have let go before it could wake anybody.
             goes_on => goes_on,
         }
     });

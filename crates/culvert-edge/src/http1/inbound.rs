@@ -262,6 +262,11 @@ impl Inbound {
         lock(&self.0).wire.probe();
     }
 
+    /// Has the connection end without a farewell.
+    pub(crate) fn reset(&self) {
+        lock(&self.0).wire.reset();
+    }
+
     /// What the client sent ahead.
     pub(crate) fn take_early(&self) -> Bytes {
         lock(&self.0).inbox.take_all()

@@ -10,12 +10,12 @@ use culvert_cel::{EvalError, Resolver, Slot as Variable, Value, ValueRef};
 use culvert_events::{Settable, Slot, Text};
 use http::header::{ACCEPT, HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Response, Uri, request, response};
-use tokio::sync::OwnedSemaphorePermit;
 
 use crate::downstream::Downstream;
 use crate::http::body::Upload;
 use crate::http::coding::Coding;
 use crate::http::reply::Problem;
+use crate::http::room::Room;
 use crate::policy::replace::Replacement;
 use crate::policy::template::map;
 use crate::policy::variables::{self, Read};
@@ -116,7 +116,7 @@ pub(crate) struct Memory {
     /// Whether the request is made by a policy rather than by a client.
     pub(crate) is_call: bool,
     /// What the result of a call takes of the memory for bodies.
-    pub(crate) call_room: Option<OwnedSemaphorePermit>,
+    pub(crate) call_room: Option<Room>,
     /// Cookies that the answer sets, whatever it is.
     pub(crate) cookies: Vec<HeaderValue>,
     /// Told what the upstream made of the request.
@@ -317,7 +317,7 @@ impl<'x> Exchange<'x> {
         let bytes_max = bytes_max.min(most);
         let recording = &mut self.recording;
         let received = || recording.as_mut()?.count_received();
-        let held = body.hold(bytes_max, &self.down.edge.bodies, received).await;
+        let held = body.hold(bytes_max, self.down, received).await;
         held.map_err(|why| {
             let problem = why.problem();
             problem.map_or(Flow::Broken, |problem| self.refuse(problem))

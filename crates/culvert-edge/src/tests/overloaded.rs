@@ -5,9 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
+use tokio::sync::Barrier;
 
 use super::harness::*;
 use super::policies::governed;
+use super::streams::{connect, frames};
 use crate::{Limits, Scheme, Settings, Snapshot};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: app.example\r\n\r\n";
@@ -195,4 +197,146 @@ pub(super) async fn sheds_when_the_store_is_slow() {
 
 fn trimmed(rig: &Rig) -> u64 {
     rig.edge.meters().events_trimmed.get()
+}
+
+/// An edge whose store is as slow as it is told, in milliseconds, and where nothing else makes a level.
+async fn rig_with_store(millis: &Arc<AtomicU64>) -> Rig {
+    let told = Arc::clone(millis);
+    let delay = move || Duration::from_millis(told.load(Ordering::SeqCst));
+    Rig::with(Settings {
+        write_delay: Some(Arc::new(delay)),
+        limits: Limits {
+            run_queue: Duration::MAX,
+            ..settings().limits
+        },
+        ..settings()
+    })
+    .await
+}
+
+#[tokio::test]
+async fn fewer_connections_to_upstreams_rest_under_pressure() {
+    const CONNECTIONS: usize = 140;
+    let millis = Arc::new(AtomicU64::new(0));
+    let mut rig = rig_with_store(&millis).await;
+    let (open, all) = (
+        Arc::new(AtomicU64::new(0)),
+        Arc::new(Barrier::new(CONNECTIONS)),
+    );
+    let counter = Arc::clone(&open);
+    let origin = origin(&mut rig.tasks, move |mut client| {
+        let (open, all) = (Arc::clone(&counter), Arc::clone(&all));
+        async move {
+            open.fetch_add(1, Ordering::SeqCst);
+            if client.request().await.is_some() {
+                // So that none is used twice.
+                all.wait().await;
+                client.send("HTTP/1.1 204 \r\n\r\n").await;
+                client.rest().await;
+            }
+            open.fetch_sub(1, Ordering::SeqCst);
+        }
+    })
+    .await;
+    rig.edge.publish(http("app.example", origin).build()).await;
+    let mut clients = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let mut client = rig.connect().await;
+        client.send(GET).await;
+        clients.push(client);
+    }
+    for client in &mut clients {
+        assert_eq!(client.answer("GET").await.status, 204);
+    }
+    assert_eq!(open.load(Ordering::SeqCst), CONNECTIONS as u64);
+
+    millis.store(7_000, Ordering::SeqCst);
+    soon("the half of 256", async {
+        while open.load(Ordering::SeqCst) != 128 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(rig.edge.meters().overload_level.get(), 1);
+}
+
+#[tokio::test]
+async fn new_agents_wait_while_it_is_tight() {
+    let millis = Arc::new(AtomicU64::new(0));
+    let rig = rig_with_store(&millis).await;
+    let held = || rig.edge.meters().held_agents.get();
+    soon("an agent", rig.edge.takes_agents()).await;
+    millis.store(7_000, Ordering::SeqCst);
+    level(&rig, 1).await;
+    soon("an agent", rig.edge.takes_agents()).await;
+    assert_eq!(held(), 0);
+
+    millis.store(8_500, Ordering::SeqCst);
+    level(&rig, 2).await;
+    let waiting = rig.edge.takes_agents();
+    tokio::pin!(waiting);
+    assert!(futures_util::poll!(&mut waiting).is_pending());
+    assert_eq!(held(), 1);
+    millis.store(0, Ordering::SeqCst);
+    soon("its turn", waiting).await;
+    assert!(rig.edge.meters().overload_level.get() < 2);
+    assert_eq!(held(), 1);
+}
+
+/// While the memory stays full, events are dropped, and exchanges end: first the one that holds most.
+#[tokio::test]
+async fn what_holds_most_ends_first() {
+    let mut rig = Rig::with(with(u64::MAX)).await;
+    let origin = hello(&mut rig.tasks).await;
+    let (names, key, root) = certificate(&["app.example"]);
+    let policy = "on_http_request: [{expressions: [req.method == 'POST'], actions: [{type: verify-webhook, config: {provider: github, secret: s3cret}}]}]";
+    let governed = |scheme| governed(scheme, &format!("http://{origin}"), policy);
+    let snapshot = Snapshot::builder()
+        .endpoint(governed(Scheme::Http))
+        .endpoint(governed(Scheme::Https))
+        .certificate(names, key);
+    rig.edge.publish(snapshot.build()).await;
+    let shared = rig.edge.shared();
+    let room = shared.bodies.available_permits();
+
+    // Three that send a part of their body: one over HTTP/2, two over HTTP/1, of which one is small.
+    let mut sender = connect(&mut rig, &root).await;
+    let (send, body) = frames();
+    let request = http::Request::post("https://app.example/").body(body);
+    let answer = sender.send_request(request.unwrap());
+    let part = bytes::Bytes::from(vec![b'x'; 16 << 10]);
+    for _ in 0..3 {
+        let frame = hyper::body::Frame::data(part.clone());
+        send.send(frame).await.unwrap();
+    }
+    let head = "POST / HTTP/1.1\r\nHost: app.example\r\nContent-Length: 99999\r\n\r\n";
+    let mut large = rig.connect().await;
+    large.send([head.as_bytes(), &part[..]].concat()).await;
+    let mut small = rig.connect().await;
+    small.send([head.as_bytes(), b"x"].concat()).await;
+    soon("what they send", async {
+        while room - shared.bodies.available_permits() < 4 * part.len() + 1 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+
+    let before = rig.recorder.count();
+    rig.edge.reload(&with(1)).unwrap();
+    let ended = || rig.edge.meters().shed_exchanges.get();
+    assert!(soon("the end of the largest", answer).await.is_err());
+    assert!(ended() >= 1);
+    assert!(large.rest().await.is_empty(), "a reset is no answer");
+    assert!(ended() >= 2);
+    assert!(small.rest().await.is_empty(), "a reset is no answer");
+    assert_eq!(ended(), 3);
+    soon("the end of all events", async {
+        while rig.edge.meters().connections.get() > 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(shared.bodies.available_permits(), room);
+    assert!(rig.edge.meters().shed_events.get() >= 6);
+    assert_eq!(rig.recorder.count(), before);
 }

@@ -29,11 +29,13 @@ use crate::edge::Streams;
 use crate::http::body::RequestBody;
 use crate::http1::{Outbound, OutboundError};
 use crate::lanes;
+use crate::overload::Level;
 use crate::upstream::{DialError, UpWire, Upstream};
 
 const SHARDS: usize = 8;
-/// Idle connections kept in one shard.
+/// Idle connections kept in one shard, and under pressure.
 const IDLE_MAX: usize = 256;
+const IDLE_WHEN_BUSY_MAX: usize = IDLE_MAX / 2;
 /// How long an idle connection is kept.
 const IDLE_FOR: Duration = Duration::from_secs(60);
 /// How long an upstream that took no connection is passed over where another can be asked.
@@ -52,6 +54,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 pub(crate) struct Pool {
     upstream: Upstream,
     idle: [Mutex<Vec<Box<Http1>>>; SHARDS],
+    idle_max: AtomicUsize,
     http2: ArcSwapOption<Http2>,
     /// When a connection could not be made, until one can.
     failed_at: ArcSwapOption<Instant>,
@@ -169,6 +172,7 @@ impl Pool {
         Self {
             upstream,
             idle: std::array::from_fn(|_| Mutex::new(Vec::new())),
+            idle_max: AtomicUsize::new(IDLE_MAX),
             http2: ArcSwapOption::empty(),
             failed_at: ArcSwapOption::empty(),
             connecting: tokio::sync::Mutex::new(()),
@@ -297,8 +301,14 @@ impl Pool {
         Ok(link)
     }
 
-    /// Closes what was idle too long, or was closed by the other side.
-    pub(crate) fn sweep(&self) {
+    /// Closes what was idle too long, was closed by the other side, or is more than is kept at this
+    /// level.
+    pub(crate) fn sweep(&self, level: Level) {
+        let idle_max = match level {
+            Level::Calm => IDLE_MAX,
+            Level::Busy | Level::Tight | Level::Full => IDLE_WHEN_BUSY_MAX,
+        };
+        self.idle_max.store(idle_max, Ordering::Relaxed);
         let mut cx = Context::from_waker(Waker::noop());
         for shard in &self.idle {
             let Ok(mut idle) = shard.try_lock() else {
@@ -308,6 +318,9 @@ impl Pool {
                 link.connection.rest();
                 link.idle_since.elapsed() < IDLE_FOR && link.connection.is_free(&mut cx)
             });
+            // Those that rest longest are in front.
+            let excess = idle.len().saturating_sub(idle_max);
+            idle.drain(..excess);
         }
     }
 
@@ -322,7 +335,7 @@ impl Pool {
         link.idle_since = Instant::now();
         for shard in self.shards() {
             if let Ok(mut idle) = shard.try_lock() {
-                if idle.len() < IDLE_MAX {
+                if idle.len() < self.idle_max.load(Ordering::Relaxed) {
                     idle.push(link);
                 }
                 return;

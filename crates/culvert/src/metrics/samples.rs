@@ -143,11 +143,14 @@ pub(crate) fn edge(edge: &Edge) -> Vec<Sample> {
         ("requests", &m.shed_requests),
         ("idle", &m.shed_idle),
         ("handshakes", &m.shed_handshakes),
+        ("agents", &m.held_agents),
         ("event_fields", &m.events_trimmed),
+        ("events", &m.shed_events),
+        ("exchanges", &m.shed_exchanges),
     ];
     samples.extend(shed.map(|(what, meter)| Sample {
         name: "edge_shed",
-        help: "What was turned away or closed early for overload",
+        help: "What was turned away, held up or ended early for overload",
         label: Some(("what", what.to_owned())),
         counter: true,
         value: meter.get(),
