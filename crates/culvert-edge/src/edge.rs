@@ -476,8 +476,8 @@ impl Shared {
         }
     }
 
-    /// The connections that are open.
-    fn open(&self) -> Vec<Arc<Downstream>> {
+    /// The connections that are open now.
+    pub(crate) fn open(&self) -> Vec<Arc<Downstream>> {
         let census = lock(&self.census);
         let open = census.open.iter().flatten();
         open.filter_map(Weak::upgrade).collect()

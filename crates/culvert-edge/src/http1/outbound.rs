@@ -26,7 +26,7 @@ use crate::upstream::UpWire;
 const HEAD_BYTES_MAX: usize = 96 << 10;
 const FIELDS_MAX: usize = 128;
 /// Most answers before the answer.
-const INTERIM_MAX: u32 = 16;
+const INTERIMS_MAX: u32 = 8;
 /// Bytes asked for at once, at first.
 const READ_BYTES_MIN: usize = 8 << 10;
 
@@ -140,7 +140,7 @@ impl Outbound {
                     && parts.status != StatusCode::SWITCHING_PROTOCOLS
                 {
                     self.interims += 1;
-                    if self.interims > INTERIM_MAX {
+                    if self.interims > INTERIMS_MAX {
                         return Poll::Ready(Err(OutboundError::Malformed("nothing but interims")));
                     }
                     inform(parts);

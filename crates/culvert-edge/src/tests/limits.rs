@@ -696,3 +696,24 @@ async fn heads_of_http2_share_a_connections_allowance() {
         }) => {}
     }
 }
+
+/// Eight answers before the answer pass, nine are none.
+#[tokio::test]
+async fn answers_before_the_answer_are_few() {
+    let mut rig = Rig::start().await;
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        while let Some((head, _)) = client.request().await {
+            let count = head.split(['/', ' ']).nth(2).unwrap().parse().unwrap();
+            let hints = "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n".repeat(count);
+            client
+                .send(format!("{hints}HTTP/1.1 204 No Content\r\n\r\n"))
+                .await;
+        }
+    })
+    .await;
+    rig.edge.publish(http("app.example", origin).build()).await;
+    for (count, status) in [(8, 204), (9, 502)] {
+        let request = format!("GET /{count} HTTP/1.1\r\nHost: app.example\r\n\r\n");
+        assert_eq!(rig.ask(&request).await.status, status, "{count}");
+    }
+}

@@ -5,6 +5,7 @@ pub(crate) mod harness;
 mod agents;
 mod answers;
 mod bodies;
+mod buffers;
 mod calls;
 mod challenges;
 mod drain;

@@ -1,0 +1,121 @@
+//! What the edge keeps of a body whose receiver takes nothing (reliability 4.2): counted where it reads
+//! and where it writes, so that what the system keeps does not matter.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncWrite, AsyncWriteExt, DuplexStream};
+use tokio::sync::mpsc;
+
+use super::harness::*;
+use crate::{
+    AgentCall, AgentRefused, AgentStream, Dial, Endpoint, Protocol, Scheme, Settings, Snapshot,
+    Upstream,
+};
+
+/// Bytes of a body in one direction: 64 KiB that were read, behind 16 KiB that were gathered.
+const KEPT_MAX: u64 = (64 + 16) << 10;
+/// Bytes that the way to the agent keeps.
+const WAY_BYTES: usize = 1 << 10;
+/// When nothing more was taken for so long, nothing more is. Ended too early, the test sees less.
+const STALLED_AFTER: Duration = Duration::from_millis(500);
+
+/// Gives the test the other end of each stream to an agent.
+#[derive(Debug)]
+struct Agents(mpsc::Sender<DuplexStream>);
+
+impl Dial for Agents {
+    fn dial(&self, _: &AgentCall<'_>) -> Result<AgentStream, AgentRefused> {
+        let (near, far) = tokio::io::duplex(WAY_BYTES);
+        self.0.try_send(far).expect("one stream");
+        Ok(AgentStream {
+            io: Box::new(near),
+            may_rest: false,
+        })
+    }
+
+    fn is_online(&self, _: &str) -> bool {
+        true
+    }
+}
+
+/// A client and an agent, and the edge between them.
+async fn between() -> (
+    Rig,
+    Client<tokio::net::TcpStream>,
+    mpsc::Receiver<DuplexStream>,
+) {
+    let (send, streams) = mpsc::channel(1);
+    let rig = Rig::with(Settings {
+        agents: Some(std::sync::Arc::new(Agents(send))),
+        ..settings()
+    })
+    .await;
+    let endpoint = Endpoint {
+        upstream: Some(Upstream::agent("ep_1", Scheme::Http, Protocol::Http1, None)),
+        ..endpoint(Scheme::Http, "app.example", 80, "http://127.0.0.1:1", "")
+    };
+    let snapshot = Snapshot::builder().endpoint(endpoint).build();
+    rig.edge.publish(snapshot).await;
+    let client = rig.connect().await;
+    (rig, client, streams)
+}
+
+/// Writes until nothing more is taken. How many bytes that were.
+async fn fill(stream: &mut (impl AsyncWrite + Unpin)) -> u64 {
+    let part = [b'x'; 8 << 10];
+    let mut taken = 0;
+    while let Ok(wrote) = tokio::time::timeout(STALLED_AFTER, stream.write(&part)).await {
+        taken += wrote.expect("the other end is there") as u64;
+    }
+    taken
+}
+
+/// Bytes read from and written to the client.
+fn bytes(rig: &Rig) -> (u64, u64) {
+    let open = rig.edge.shared().open();
+    open.first().expect("the connection").bytes()
+}
+
+#[tokio::test]
+async fn an_answer_nobody_takes_is_not_read_on() {
+    for framing in [
+        "Content-Length: 1099511627776",
+        "Transfer-Encoding: chunked",
+    ] {
+        let (rig, mut client, mut streams) = between().await;
+        client
+            .send("GET / HTTP/1.1\r\nHost: app.example\r\n\r\n")
+            .await;
+        let mut agent = Client::new(soon("a stream", streams.recv()).await.unwrap());
+        agent.request().await.unwrap();
+        agent
+            .send(format!("HTTP/1.1 200 OK\r\n{framing}\r\n\r\n"))
+            .await;
+        if framing.ends_with("chunked") {
+            agent.send("fffffffff\r\n").await;
+        }
+        let sent = fill(&mut agent.stream).await;
+        let (_, written) = bytes(&rig);
+        let kept = sent.saturating_sub(written);
+        assert!(kept <= KEPT_MAX + WAY_BYTES as u64, "{framing}: {kept}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_nobody_takes_is_not_read_on() {
+    for (framing, begin) in [
+        ("Content-Length: 1099511627776", ""),
+        ("Transfer-Encoding: chunked", "fffffffff\r\n"),
+    ] {
+        let (rig, mut client, mut streams) = between().await;
+        let head = format!("POST / HTTP/1.1\r\nHost: app.example\r\n{framing}\r\n\r\n{begin}");
+        client.send(&head).await;
+        let _agent = soon("a stream", streams.recv()).await.unwrap();
+        fill(&mut client.stream).await;
+        let (read, _) = bytes(&rig);
+        let kept = read - head.len() as u64;
+        assert!(kept <= KEPT_MAX + WAY_BYTES as u64, "{framing}: {kept}");
+        // And yet it took what it could.
+        assert!(kept > WAY_BYTES as u64, "{framing}: {kept}");
+    }
+}
