@@ -123,6 +123,21 @@ fn there<'a>(value: &'a str) -> Option<Read<'a>> {
     Some(Read::There(ValueRef::String(value)))
 }
 
+/// The path, decoded and without dot segments: most are so as they were received.
+fn path<'a>(x: &'a Exchange<'_>) -> Option<Read<'a>> {
+    let received = x.request?.uri.path();
+    if is_plain(received) {
+        return there(received);
+    }
+    owned(functions::unescape_path(x.url()?.path()))
+}
+
+/// Whether a URL's path has nothing to decode, to encode or to resolve.
+fn is_plain(path: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-_.~:@!$&'()*+,;=".contains(&byte);
+    path.starts_with('/') && path.bytes().all(is_plain) && !path.contains("/.")
+}
+
 fn int<'a>(value: impl TryInto<i64>) -> Option<Read<'a>> {
     value
         .try_into()
@@ -298,7 +313,7 @@ fn asked(row: Row<'_>) {
     row("req.url.authority", "string", "Host and port as received.", |x| there(authority(x.request?)));
     row("req.url.host", "string", "Host in lower case, without port.", |x| owned(x.url()?.host_str().unwrap_or_default()));
     row("req.url.port", "int", "Port, where one is written; absent otherwise.", |x| authority(x.request?).rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok()).and_then(int));
-    row("req.url.path", "string", "Path, decoded, without `.` and `..` segments.", |x| owned(functions::unescape_path(x.url()?.path())));
+    row("req.url.path", "string", "Path, decoded, without `.` and `..` segments.", path);
     row("req.url.raw_path", "string", "Path as received.", |x| there(x.request?.uri.path()));
     row("req.url.query", "string", "Query as received; empty without one.", |x| there(x.request?.uri.query().unwrap_or_default()));
     row("req.url.query_params", "map(string, list(string))", "Parameters of the query, decoded.", |x| made(query_parameters(x.request?.uri.query().unwrap_or_default())));
@@ -514,6 +529,24 @@ impl Exchange<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn plain_paths_are_what_a_parser_makes_of_them() {
+        let bytes = (0..0x80).map(|byte| format!("/a{}c/d.e", char::from(byte)));
+        let dots = [
+            "/", "/a/./b", "/a/../b", "/..", "/.a", "/a..", "//", "*", "/é",
+        ];
+        let mut plain = 0;
+        for path in bytes.chain(dots.map(str::to_owned)) {
+            if is_plain(&path) {
+                plain += 1;
+                let parsed = Url::parse(&format!("http://app.example{path}")).unwrap();
+                assert_eq!(functions::unescape_path(parsed.path()), path);
+            }
+        }
+        assert_eq!(plain, 62 + 18 + 3);
+        assert!(!is_plain("/a%62"));
+    }
 
     #[test]
     fn each_path_is_there_once_and_documented() {
