@@ -465,6 +465,34 @@ fn requests_that_are_none_reset_their_stream() {
 }
 
 #[test]
+fn a_field_section_may_count_so_much_and_no_more() {
+    // Names, values and 32 for each field: 175 for the four that say what is asked, 133 for each of these.
+    let value = "x".repeat(100);
+    let (count, rest) = ((LIST_BYTES_MAX - 175) / 133, (LIST_BYTES_MAX - 175) % 133);
+    for (last, is_good) in [(rest - 33, true), (rest - 32, false)] {
+        let last = "x".repeat(last);
+        let mut fields = vec![("x", &value[..]); count];
+        fields.push(("x", &last));
+        let block = section(&fields);
+        let mut talk = Talk::new();
+        let (first, others) = block.split_at(frame::PAYLOAD_BYTES_MAX);
+        talk.hears(&frame(frame::HEADERS, frame::END_STREAM, 1, first))
+            .unwrap();
+        let mut pieces = others.chunks(frame::PAYLOAD_BYTES_MAX).peekable();
+        while let Some(piece) = pieces.next() {
+            let flags = if pieces.peek().is_none() {
+                frame::END_HEADERS
+            } else {
+                0
+            };
+            talk.hears(&frame(frame::CONTINUATION, flags, 1, piece))
+                .unwrap();
+        }
+        assert_eq!(talk.asked.len(), usize::from(is_good));
+    }
+}
+
+#[test]
 fn bodies_that_are_wrong_reset_their_stream() {
     const PROTOCOL: Reason = Reason::PROTOCOL_ERROR;
     let data = |bytes: usize, flags: u8| frame(frame::DATA, flags, 1, &vec![b'x'; bytes]);
