@@ -119,6 +119,15 @@ impl Process {
     }
 }
 
+/// A test that fails leaves nothing behind that would hold what it writes to open.
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended already; either way it is waited for.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn no_acknowledged_change_and_no_audit_event_is_lost() {
     for backend in backends().await {

@@ -53,6 +53,14 @@ impl Tail {
     }
 }
 
+impl Drop for Tail {
+    fn drop(&mut self) {
+        // It may have ended already; either way it is waited for.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tail_prints_what_matches_with_the_wanted_fields() {
     let culvert = Harness::start(&Backend::Sqlite).await;
@@ -93,11 +101,8 @@ async fn a_tail_prints_what_matches_with_the_wanted_fields() {
     culvert.stop().await;
     assert_eq!(tail.child.wait().unwrap().code(), Some(1));
     let mut said = String::new();
-    tail.child
-        .stderr
-        .unwrap()
-        .read_to_string(&mut said)
-        .unwrap();
+    let stderr = tail.child.stderr.take();
+    stderr.unwrap().read_to_string(&mut said).unwrap();
     assert_eq!(said, "culvert: the server ended the stream\n");
 }
 
