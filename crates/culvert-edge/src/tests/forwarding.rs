@@ -247,6 +247,50 @@ async fn clients_of_http2_hear_of_interim_answers_and_are_told_to_go_on() {
     assert_eq!(next(&mut client).await, (DATA, b"abc".to_vec()));
 }
 
+/// The time it is given to end by itself runs out though nothing else happens on the connection.
+#[tokio::test]
+async fn a_request_of_http2_that_was_answered_early_is_ended_in_the_end() {
+    use super::floods::{DATA, END_STREAM, RST_STREAM, SETTINGS, frame, request};
+    let mut rig = Rig::start().await;
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        client.head().await;
+        client
+            .send("HTTP/1.1 413 Content Too Large\r\ncontent-length: 4\r\n\r\nmuch")
+            .await;
+        client.rest().await;
+    })
+    .await;
+    let (names, key, root) = certificate(&["app.example"]);
+    let upstream = format!("http://{origin}");
+    let endpoint = endpoint(Scheme::Https, "app.example", 443, &upstream, "");
+    let snapshot = crate::Snapshot::builder().endpoint(endpoint);
+    rig.edge
+        .publish(snapshot.certificate(names, key).build())
+        .await;
+    let address = rig.edge.https_addr().unwrap();
+    let mut client = Client::new(tls(address, &root, "app.example", "h2").await.unwrap());
+    client.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
+    client.send(frame(SETTINGS, 0, 0, &[])).await;
+    client
+        .send([request(0, 0), frame(DATA, 0, 1, b"some")].concat())
+        .await;
+    let next = async |client: &mut Client<_>, kind: u8| loop {
+        let head = client.take(9).await.expect("a frame");
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let payload = client.take(length as usize).await.unwrap();
+        if head[3] == kind {
+            return (head[4], payload);
+        }
+        assert_ne!(head[3], RST_STREAM, "the answer was not whole");
+    };
+    assert_eq!(
+        next(&mut client, DATA).await,
+        (END_STREAM, b"much".to_vec())
+    );
+    // Nobody wants the rest, which is no error; the client does nothing, and hears of it.
+    assert_eq!(next(&mut client, RST_STREAM).await.1, [0; 4]);
+}
+
 #[tokio::test]
 async fn an_answer_may_come_before_the_request_was_sent() {
     let mut rig = Rig::start().await;

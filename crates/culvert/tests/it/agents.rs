@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,11 +19,12 @@ use ngrok::prelude::*;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::process::{Child, Command};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::events_arrive::subscribe_debug;
-use crate::harness::{Backend, Harness, Receiver, backends, eventually};
+use crate::harness::{Backend, Harness, Receiver, backends, binary, eventually};
 
 /// Fails instead of hanging.
 pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
@@ -207,6 +209,22 @@ pub fn builder_of(folder: &Path, at: SocketAddr, token: &str) -> ngrok::session:
         builder.authtoken(token);
     }
     builder
+}
+
+/// Our own agent as a process, which says its URL on standard output.
+pub fn own_agent(culvert: &Harness, credential: &Value, arguments: &[&str]) -> Child {
+    Command::from(binary())
+        .args(arguments)
+        .args(["--server", &format!("localhost:{}", culvert.agents.port())])
+        .args(["--inspect-addr", "127.0.0.1:0"])
+        .env("CULVERT_DATA_DIR", &culvert.settings.data_dir)
+        .env("CULVERT_AUTHTOKEN", credential["token"].as_str().unwrap())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap()
 }
 
 /// A published agent's session.

@@ -1,14 +1,12 @@
 //! Public URLs have the port at which the world reaches the edge: that of the settings, else the one that
 //! is bound.
 
-use std::process::Stdio;
-
 use http::Method;
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::Command;
 
-use crate::harness::{Backend, Harness, binary, eventually};
+use crate::agents::own_agent;
+use crate::harness::{Backend, Harness, eventually};
 
 /// A policy that says what it knows of its endpoint.
 const TELLS: &str = r#"{"on_http_request": [{"actions": [{"type": "custom-response",
@@ -96,18 +94,7 @@ async fn an_agent_is_told_the_url_that_works() {
     let credential = culvert.create("credentials", json!({})).await;
     let port = culvert.http.port();
     let wanted = format!("http://own.culvert.localhost:{port}");
-    let mut child = Command::from(binary())
-        .args(["http", "9", "--url", &wanted])
-        .args(["--server", &format!("localhost:{}", culvert.agents.port())])
-        .args(["--inspect-addr", "127.0.0.1:0"])
-        .env("CULVERT_DATA_DIR", &culvert.settings.data_dir)
-        .env("CULVERT_AUTHTOKEN", credential["token"].as_str().unwrap())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
+    let mut child = own_agent(&culvert, &credential, &["http", "9", "--url", &wanted]);
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     eventually("its URL is printed", async || {
         lines.next_line().await.unwrap().expect("it runs") == wanted

@@ -14,8 +14,9 @@ use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 
+use crate::agents::own_agent;
 use crate::events_arrive::subscribe_debug;
-use crate::harness::{Backend, Harness, Receiver, binary, eventually};
+use crate::harness::{Backend, Harness, Receiver, eventually};
 
 const HOST: &str = "ssh.culvert.localhost";
 
@@ -165,18 +166,8 @@ async fn our_own_agent_serves_http_at_the_real_server() {
     let credential = culvert.create("credentials", json!({})).await;
     let mut tasks = JoinSet::new();
     let service = service(&mut tasks).await;
-    let mut child = Command::from(binary())
-        .args(["http", &service, "--url", "http://own.culvert.localhost"])
-        .args(["--server", &format!("localhost:{}", culvert.agents.port())])
-        .args(["--inspect-addr", "127.0.0.1:0"])
-        .env("CULVERT_DATA_DIR", &culvert.settings.data_dir)
-        .env("CULVERT_AUTHTOKEN", credential["token"].as_str().unwrap())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
+    let arguments = ["http", &service, "--url", "http://own.culvert.localhost"];
+    let mut child = own_agent(&culvert, &credential, &arguments);
     let url = line(&mut child, "http").await;
     assert_eq!(url, "http://own.culvert.localhost");
     assert_eq!(culvert.get("own.culvert.localhost", "/").await.status, 200);
