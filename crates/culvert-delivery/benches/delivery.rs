@@ -4,11 +4,13 @@
 //! cargo bench -p culvert-delivery --bench delivery -- sink            prints its port, counts until killed
 //! cargo bench -p culvert-delivery --bench delivery -- drive <port> <seconds>
 //! cargo bench -p culvert-delivery --bench delivery -- idle <port> <events>
+//! cargo bench -p culvert-delivery --bench delivery -- steady <port> <port that refuses> <seconds> <events a second>
 //! cargo bench -p culvert-delivery --bench delivery -- drain <port> <events> [<url of NATS>]
 //! ```
 //!
 //! `drive` offers records of about 300 bytes as fast as the destination's queue takes them without a
-//! drop; `idle` one at a time, and tells how long each took; `drain` fills the queue while the sink
+//! drop; `idle` one at a time, and tells how long each took; `steady` at a rate, for two destinations of
+//! which one is away, and tells every minute how much memory is used; `drain` fills the queue while the sink
 //! refuses, and tells how long it takes to empty after that. The sink takes HTTP and plain TCP and
 //! answers a request after its last byte. Reports are lines of JSON.
 #![allow(clippy::print_stdout, reason = "printing is what it is for")]
@@ -62,6 +64,10 @@ fn main() {
             runtime.block_on(drive(port, Duration::from_secs(number(seconds))));
         }
         ["idle", port, events, ..] => runtime.block_on(idle(port, number(events))),
+        ["steady", port, refusing, seconds, rate, ..] => {
+            let lasts = Duration::from_secs(number(seconds));
+            runtime.block_on(steady([port, refusing], lasts, number(rate)));
+        }
         ["drain", port, events, ref nats @ ..] => {
             let nats = nats.iter().find(|word| word.starts_with("nats://"));
             runtime.block_on(drain(port, number(events), nats.copied()));
@@ -167,10 +173,10 @@ async fn serve(mut stream: TcpStream, arrived: &Arrived) -> std::io::Result<()> 
     }
 }
 
-/// A plane whose only destination is the sink.
+/// A plane whose destinations are sinks.
 async fn plane(
     folder: &std::path::Path,
-    port: &str,
+    ports: &[&str],
     change: impl FnOnce(&mut Settings),
 ) -> Arc<Delivery> {
     let url = StoreUrl::Sqlite(folder.join("state.db"));
@@ -198,14 +204,23 @@ async fn plane(
         Arc::new(OsEntropy),
     );
     let net = delivery.net();
-    let config = json!({"url": format!("http://127.0.0.1:{port}/"), "mode": "batch"});
-    let stored = (webhook::TYPE.check)(&config, net.settings(), &OsEntropy)
-        .unwrap()
-        .stored;
-    let whose = Whose {
-        destination: "ed_1",
-        account: ACCOUNT,
-    };
+    let ids: Vec<String> = (1..=ports.len()).map(|n| format!("ed_{n}")).collect();
+    let destinations = ports.iter().zip(&ids).map(|(port, id)| {
+        let config = json!({"url": format!("http://127.0.0.1:{port}/"), "mode": "batch"});
+        let stored = (webhook::TYPE.check)(&config, net.settings(), &OsEntropy)
+            .unwrap()
+            .stored;
+        let whose = Whose {
+            destination: id,
+            account: ACCOUNT,
+        };
+        Destination {
+            id: id.clone(),
+            account: ACCOUNT.to_owned(),
+            revision: 1,
+            target: (webhook::TYPE.open)(&stored, net, whose).unwrap(),
+        }
+    });
     let names = [
         "conn.client_ip",
         "conn.server_name",
@@ -220,14 +235,9 @@ async fn plane(
             kind: &HTTP,
             selection: Selection::parse(&HTTP, &names).unwrap(),
             filter: None,
-            destinations: vec!["ed_1".to_owned()],
+            destinations: ids.clone(),
         }],
-        destinations: vec![Destination {
-            id: "ed_1".to_owned(),
-            account: ACCOUNT.to_owned(),
-            revision: 1,
-            target: (webhook::TYPE.open)(&stored, net, whose).unwrap(),
-        }],
+        destinations: destinations.collect(),
         replays: Vec::new(),
     };
     delivery.publish(table);
@@ -247,7 +257,7 @@ fn record(capture: Capture, account: &Arc<str>) -> Record {
 
 async fn drive(port: &str, lasts: Duration) {
     let folder = tempfile::tempdir().unwrap();
-    let delivery = plane(folder.path(), port, |_| {}).await;
+    let delivery = plane(folder.path(), &[port], |_| {}).await;
     let cancel = CancellationToken::new();
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn(delivery.clone().run(cancel.clone()));
@@ -299,9 +309,68 @@ async fn drive(port: &str, lasts: Duration) {
     );
 }
 
+async fn steady(ports: [&str; 2], lasts: Duration, rate: u64) {
+    let folder = tempfile::tempdir().unwrap();
+    let [_, refusing] = ports;
+    say(refusing, "/away").await;
+    let delivery = plane(folder.path(), &ports, |_| {}).await;
+    let cancel = CancellationToken::new();
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(delivery.clone().run(cancel.clone()));
+    let recorder = delivery.recorder();
+    let account: Arc<str> = ACCOUNT.into();
+    let capture = recorder.capture(&HTTP);
+    let (began, cpu_before) = (Instant::now(), cpu());
+    let (mut offered, mut reported) = (0, 0);
+    while began.elapsed() < lasts {
+        let elapsed = u64::try_from(began.elapsed().as_millis()).unwrap();
+        while offered < elapsed * rate / 1000 {
+            recorder.offer(record(capture, &account));
+            offered += 1;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let minutes = began.elapsed().as_secs() / 60;
+        if minutes > reported {
+            reported = minutes;
+            println!(
+                "{}",
+                json!({"minutes": minutes, "resident_kib": resident_kib(), "offered": offered})
+            );
+        }
+    }
+    let (elapsed, spent, resident) = (began.elapsed(), cpu() - cpu_before, resident_kib());
+    cancel.cancel();
+    tasks.join_all().await;
+    let [up, away] = ["ed_1", "ed_2"].map(|id| delivery.health(id).unwrap());
+    println!(
+        "{}",
+        json!({
+            "seconds": elapsed.as_secs_f64(),
+            "cpu_seconds": spent,
+            "resident_kib": resident,
+            "offered": offered,
+            "delivered": up.sent,
+            "dropped": up.dropped,
+            "away": {"delivered": away.sent, "dropped": away.dropped, "queued": away.queued},
+        })
+    );
+}
+
+/// Memory of this process.
+fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.unwrap()
+        .trim()
+        .trim_end_matches("kB")
+        .trim()
+        .parse()
+        .unwrap()
+}
+
 async fn idle(port: &str, events: u64) {
     let folder = tempfile::tempdir().unwrap();
-    let delivery = plane(folder.path(), port, |_| {}).await;
+    let delivery = plane(folder.path(), &[port], |_| {}).await;
     let cancel = CancellationToken::new();
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn(delivery.clone().run(cancel.clone()));
@@ -340,7 +409,7 @@ async fn drain(port: &str, events: u64, nats: Option<&str>) {
         lease: STREAM_LEASE,
         held: None,
     });
-    let delivery = plane(folder.path(), port, |settings| {
+    let delivery = plane(folder.path(), &[port], |settings| {
         settings.event_log = stream;
         settings.destination_events_max = u64::MAX;
         settings.destination_bytes_max = u64::MAX;

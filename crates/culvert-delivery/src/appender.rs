@@ -1,14 +1,15 @@
 //! What is written down of the batches in memory, in a task of its own.
 //!
-//! Whoever finds that a lane's batches belong into the queue says so and goes on: neither the recorder
-//! nor a worker waits for the disk, so that a destination that is served from memory has nothing to do
-//! with others that fill the queue. Lanes are taken in turn, a little of each at a time. What is taken
-//! stays in memory until it is in the queue, and counts there: of it and of what is behind it, no more
-//! is held than the limits of its destination allow.
+//! Whoever finds that a lane's batches belong into the queue says so and goes on, and what was not sent
+//! in time is found here: neither the recorder nor a worker waits for the disk, so that a destination
+//! that is served from memory has nothing to do with others that fill the queue. Lanes are taken in
+//! turn, a little of each at a time. What is taken stays in memory until it is in the queue, and counts
+//! there: of it and of what is behind it, no more is held than the limits of its destination allow.
 //!
 //! Beside that the counts are written that tell the next life what a crash took (`losses`).
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -29,6 +30,8 @@ use crate::meters::Dropped;
 #[derive(Debug, Default)]
 pub(crate) struct Unwritten {
     lanes: Mutex<VecDeque<(Arc<str>, Arc<Ledger>)>>,
+    /// When to look at which other lane, the soonest first.
+    looks: Mutex<BinaryHeap<Reverse<Look>>>,
     wake: Notify,
     /// Records that the recorder has taken since the start.
     taken: AtomicU64,
@@ -36,12 +39,45 @@ pub(crate) struct Unwritten {
     is_last: AtomicBool,
 }
 
+/// When to look, and at whose lane.
+type Look = (Instant, Arc<str>);
+
 impl Unwritten {
     /// What is on this lane shall be written down.
     pub(crate) fn want(&self, destination: &Arc<str>, ledger: &Arc<Ledger>) {
         if ledger.lane.want() {
-            self.lock().push_back((destination.clone(), ledger.clone()));
+            lock(&self.lanes).push_back((destination.clone(), ledger.clone()));
             self.wake.notify_one();
+        }
+    }
+
+    /// What is on this lane shall be written down once it is time, which may be now.
+    pub(crate) fn keep_time(&self, destination: &Arc<str>, ledger: &Arc<Ledger>) {
+        if ledger.lane.must_be_written(Instant::now()) {
+            self.want(destination, ledger);
+        } else if let Some(at) = ledger.lane.watch() {
+            let mut looks = lock(&self.looks);
+            let is_soonest = looks
+                .peek()
+                .is_none_or(|Reverse((soonest, _))| at < *soonest);
+            looks.push(Reverse((at, destination.clone())));
+            drop(looks);
+            if is_soonest {
+                self.wake.notify_one();
+            }
+        }
+    }
+
+    /// The lane to be looked at by now, or when that will be.
+    fn next_look(&self, now: Instant) -> Result<Arc<str>, Option<Instant>> {
+        let mut looks = lock(&self.looks);
+        match looks.peek() {
+            Some(Reverse((at, _))) if *at > now => Err(Some(*at)),
+            Some(_) => looks
+                .pop()
+                .map(|Reverse((_, destination))| destination)
+                .ok_or(None),
+            None => Err(None),
         }
     }
 
@@ -57,12 +93,10 @@ impl Unwritten {
         self.is_last.store(true, Ordering::SeqCst);
         self.wake.notify_one();
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<(Arc<str>, Arc<Ledger>)>> {
-        self.lanes
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
+fn lock<T>(list: &Mutex<T>) -> MutexGuard<'_, T> {
+    list.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// Writes them down.
@@ -103,6 +137,7 @@ impl Appender {
         let plane = self.plane.clone();
         let flush_after = plane.settings.flush_after;
         loop {
+            let look_at = self.look();
             let taken = self.take();
             if !taken.is_empty() {
                 self.append(taken, &cancel).await;
@@ -120,10 +155,11 @@ impl Appender {
                 self.count().await;
                 continue;
             }
+            let next = is_uncounted.then_some(due).into_iter().chain(look_at).min();
             let timer = async {
-                match is_uncounted {
-                    true => tokio::time::sleep_until(due).await,
-                    false => std::future::pending().await,
+                match next {
+                    Some(next) => tokio::time::sleep_until(next).await,
+                    None => std::future::pending().await,
                 }
             };
             tokio::select! {
@@ -133,6 +169,23 @@ impl Appender {
         }
         self.outlast_sends(&cancel).await;
         self.count().await;
+    }
+
+    /// Finds lanes whose batches have waited long enough. When to look again.
+    fn look(&self) -> Option<Instant> {
+        let unwritten = &self.plane.unwritten;
+        let now = Instant::now();
+        loop {
+            match unwritten.next_look(now) {
+                Ok(destination) => {
+                    if let Some(ledger) = self.plane.ledgers.get(&destination) {
+                        ledger.lane.looked_at();
+                        unwritten.keep_time(&destination, &ledger);
+                    }
+                }
+                Err(at) => return at,
+            }
+        }
     }
 
     /// Writes down what is left, and waits for what is being sent, which is soon: what is not taken is
@@ -161,12 +214,12 @@ impl Appender {
     fn take(&self) -> Vec<Taken> {
         let mut all = Vec::new();
         let mut bytes = 0;
-        let n_lanes = self.plane.unwritten.lock().len();
+        let n_lanes = lock(&self.plane.unwritten.lanes).len();
         for _ in 0..n_lanes {
             if bytes >= APPEND_BYTES {
                 break;
             }
-            let next = self.plane.unwritten.lock().pop_front();
+            let next = lock(&self.plane.unwritten.lanes).pop_front();
             let Some((destination, ledger)) = next else {
                 break;
             };
@@ -236,8 +289,8 @@ impl Appender {
         }
         for one in &taken {
             one.ledger.lane.written();
-            // What came meanwhile follows it.
-            plane.unwritten.want(&one.destination, &one.ledger);
+            // What came meanwhile may follow it.
+            plane.unwritten.keep_time(&one.destination, &one.ledger);
             plane.wakes.wake(&one.destination);
         }
     }

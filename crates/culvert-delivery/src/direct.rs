@@ -2,13 +2,14 @@
 //!
 //! The queue is for destinations that are away or slow. One that takes what it is sent gets its
 //! batches from memory, one at a time, by the same worker that sends what is queued. A batch that is
-//! not settled within [`crate::Settings::direct_for`] is written down, and so is everything behind it:
-//! no event is in memory alone for longer than that and the flush before it, as long as the queue can
-//! be written. What is being sent at that moment is written down as leased, so that no other node sends
-//! it too; everything else is the appender's (`appender`).
+//! not settled within [`crate::Settings::direct_for`] is written down: no event is in memory alone for
+//! longer than that and the flush before it, as long as the queue can be written. What is being sent at
+//! that moment is written down as leased, so that no other node sends it too; everything else is the
+//! appender's (`appender`). When a send fails, everything behind it is written down at once.
 //!
-//! Nothing overtakes what is in the queue or on its way there. Full batches are all that many small
-//! ones become while they wait here.
+//! Nothing overtakes what is in the queue or on its way there: what comes meanwhile waits here, as long
+//! as it may, for the queue to be empty again, so that one slow moment does not send everything after
+//! it by way of the disk. Full batches are all that many small ones become while they wait.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -39,6 +40,16 @@ struct Waiting {
     is_being_written: bool,
     /// The appender was asked to take what is here.
     is_wanted: bool,
+    /// What is put here now belongs into the queue, however soon it might be sent.
+    is_for_queue: bool,
+    /// The appender was told when what is first here must be on its way.
+    is_watched: bool,
+}
+
+impl Waiting {
+    fn is_due(&self, now: Instant) -> bool {
+        self.batches.front().is_some_and(|one| one.until <= now)
+    }
 }
 
 /// One of them.
@@ -108,6 +119,24 @@ impl Lane {
         self.lock().is_being_written = false;
     }
 
+    /// Whether what is first here must be on its way into the queue.
+    pub(crate) fn must_be_written(&self, now: Instant) -> bool {
+        let lane = self.lock();
+        lane.is_due(now) || (lane.is_for_queue && !lane.batches.is_empty())
+    }
+
+    /// When it must, if nobody was told to look then.
+    pub(crate) fn watch(&self) -> Option<Instant> {
+        let mut lane = self.lock();
+        let until = lane.batches.front()?.until;
+        (!std::mem::replace(&mut lane.is_watched, true)).then_some(until)
+    }
+
+    /// Whoever was told to look does so.
+    pub(crate) fn looked_at(&self) {
+        self.lock().is_watched = false;
+    }
+
     /// A worker begins: none before it is at work.
     pub(crate) fn begin(&self) {
         self.lock().is_being_sent = false;
@@ -141,6 +170,12 @@ pub(crate) fn put(plane: &Plane, outlet: &Outlet, batch: OpenBatch, is_stopping:
     let (settings, ledger) = (&plane.settings, &outlet.ledger);
     let events = u64::from(batch.len());
     plane.direct_events.fetch_add(events, Ordering::Relaxed);
+    // What becomes one object of many batches comes together in the queue.
+    let is_direct = settings.sends
+        && !is_stopping
+        && !settings.direct_for.is_zero()
+        && !ledger.is_failing()
+        && outlet.target.gathers().is_none();
     let mut lane = ledger.lane.lock();
     match lane.batches.back_mut() {
         Some(last) if last.batch.has_room_for(&batch, outlet.limits) => last.batch.join(&batch),
@@ -149,18 +184,11 @@ pub(crate) fn put(plane: &Plane, outlet: &Outlet, batch: OpenBatch, is_stopping:
             until: Instant::now() + settings.direct_for,
         }),
     }
-    let is_open = !lane.is_being_written && ledger.has_empty_queue();
+    lane.is_for_queue = !is_direct;
     drop(lane);
-    // What becomes one object of many batches comes together in the queue.
-    let is_direct = is_open
-        && settings.sends
-        && !is_stopping
-        && !settings.direct_for.is_zero()
-        && !ledger.is_failing()
-        && outlet.target.gathers().is_none();
-    match is_direct {
-        true => plane.wakes.wake(&outlet.id),
-        false => plane.unwritten.want(&outlet.id, ledger),
+    plane.unwritten.keep_time(&outlet.id, ledger);
+    if is_direct {
+        plane.wakes.wake(&outlet.id);
     }
 }
 
@@ -188,7 +216,7 @@ impl Worker {
         };
         if one.until <= Instant::now() {
             ledger.lane.sent(Some(one));
-            plane.unwritten.want(&outlet.id, ledger);
+            plane.unwritten.keep_time(&outlet.id, ledger);
             // It wakes this worker when it is done.
             return Ok(Some(Step::Idle(None)));
         }
@@ -211,6 +239,7 @@ impl Worker {
         };
         if let (Verdict::Delivered, None | Some(Err(_))) = (&verdict, &lease) {
             self.succeeded(outlet, plane.clock.now());
+            self.has_moved = true;
             plane.meters.delivered.add(events);
             ledger.sent.add(events);
             ledger.bytes.add(bytes);
@@ -237,8 +266,7 @@ impl Worker {
         }
     }
 
-    /// Appends a batch that is being sent, as leased by this node; the appender does so with everything
-    /// behind it.
+    /// Appends a batch that is being sent, as leased by this node.
     async fn write_down_leased(&self, outlet: &Outlet, batch: &Batch) -> Result<Lease, Fault> {
         let (plane, ledger) = (&self.plane, &outlet.ledger);
         let open = batch.reopened();
@@ -262,7 +290,7 @@ impl Worker {
         plane.direct_events.fetch_sub(events, Ordering::Relaxed);
         plane.meters.queued.add(events);
         ledger.lane.sent(None);
-        plane.unwritten.want(&outlet.id, ledger);
+        plane.unwritten.keep_time(&outlet.id, ledger);
         Ok(lease)
     }
 }

@@ -195,8 +195,8 @@ pub(crate) struct Worker {
     ripe_at: Option<Timestamp>,
     /// The last batch was from memory.
     is_on_lane: bool,
-    /// A batch of the queue was taken, and none failed since.
-    has_moved: bool,
+    /// A batch was taken, and none failed since.
+    pub(crate) has_moved: bool,
     /// So many batches are to be leased alone, because together they were refused.
     one_by_one: u32,
 }
@@ -280,7 +280,9 @@ impl Worker {
                 return Ok(Step::Idle(None));
             }
         }
-        plane.unwritten.want(&outlet.id, ledger);
+        if !is_direct || ledger.is_failing() {
+            plane.unwritten.want(&outlet.id, ledger);
+        }
         if let Some(until) = closed_until
             && !self.circuit.is_open()
         {

@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use culvert_store::BatchClass;
+
 use super::bench::{Bench, Scripted, failure, record, source};
 use crate::fake::until;
 use crate::retry::FailureClass;
@@ -61,6 +63,28 @@ async fn what_is_not_taken_soon_is_queued_and_still_sent_once() {
     bench.delivery.recorder().offer(record(&bench, 6));
     until("a seventh", || bench.meters().delivered.get() == 7).await;
     assert_eq!(bench.meters().queued.get(), 6);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn what_comes_while_the_queue_empties_is_not_queued_behind_it() {
+    let bench = Bench::with(|settings| settings.direct_for = Duration::from_secs(600)).await;
+    let target = Scripted::new(2);
+    target.gate();
+    let before = ["ev_0", "ev_1"];
+    bench.append("ed_1", BatchClass::Traffic, &before).await;
+    bench.publish(vec![source("esb_1", &["ed_1"])], &[("ed_1", &target)]);
+    let running = bench.run();
+    until("the queued batch is being sent", || target.sizes() == [2]).await;
+    for port in 0..5 {
+        bench.delivery.recorder().offer(record(&bench, port));
+    }
+    until("five more wait", || bench.health("ed_1").queued == 7).await;
+    target.open_gate();
+    until("all are taken", || target.taken().len() == 7).await;
+    let of_queue = before.map(|id| format!("{id}:esb_1"));
+    assert_eq!(target.taken()[..2], of_queue, "nothing overtakes it");
+    assert_eq!(bench.meters().queued.get(), 0);
     running.stop().await;
 }
 
