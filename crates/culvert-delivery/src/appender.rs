@@ -21,8 +21,8 @@ use tokio_util::sync::CancellationToken;
 use culvert_store::{BatchClass, NewBatch};
 
 use crate::Plane;
-use crate::direct::Direct;
 use crate::health::Ledger;
+use crate::lane::OnLane;
 use crate::losses::Counts;
 use crate::meters::Dropped;
 
@@ -112,7 +112,7 @@ pub(crate) struct Appender {
 struct Taken {
     destination: Arc<str>,
     ledger: Arc<Ledger>,
-    batches: Vec<Direct>,
+    batches: Vec<OnLane>,
 }
 
 /// Bytes of one append, and of one lane in it; a batch more at most.
@@ -227,7 +227,7 @@ impl Appender {
             if batches.is_empty() {
                 continue;
             }
-            bytes += batches.iter().map(Direct::bytes).sum::<u64>();
+            bytes += batches.iter().map(OnLane::bytes).sum::<u64>();
             all.push(Taken {
                 destination,
                 ledger,
@@ -324,7 +324,7 @@ impl Taken {
     }
 }
 
-fn each(taken: &[Taken]) -> impl Iterator<Item = (&Ledger, &Direct)> {
+fn each(taken: &[Taken]) -> impl Iterator<Item = (&Ledger, &OnLane)> {
     taken
         .iter()
         .flat_map(|taken| taken.batches.iter().map(|one| (&*taken.ledger, one)))

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use culvert_base::Timestamp;
 use culvert_store::Backlog;
 
-use crate::direct::Lane;
+use crate::lane::Lane;
 use crate::meters::{Counter, DroppedCounters};
 use crate::retry::FailureClass;
 use crate::target::Failure;

@@ -15,7 +15,6 @@ mod amqp;
 mod appender;
 pub mod aws;
 pub mod batch;
-mod direct;
 mod dispatcher;
 mod event_log;
 #[cfg(test)]
@@ -24,6 +23,7 @@ pub mod guard;
 mod headers;
 mod health;
 mod kafka;
+mod lane;
 mod losses;
 pub mod meters;
 pub mod net;
@@ -57,7 +57,7 @@ use appender::{Appender, Unwritten};
 use batch::Batch;
 use dispatcher::Dispatcher;
 use event_log::{EventLog, JetStream};
-use health::Ledgers;
+use health::{Ledger, Ledgers};
 use losses::Losses;
 use meters::Dropped;
 use recorder::{Flusher, OfferLimits, Offers, Spare};
@@ -213,6 +213,17 @@ impl Plane {
         let is_full = self.ledgers.queued_bytes() >= self.settings.disk_bytes_max;
         if self.disk_full.swap(is_full, Ordering::Relaxed) != is_full && is_full {
             tracing::error!("the event queue is full: traffic events are dropped until it drains");
+        }
+    }
+
+    /// Counts what is left on the lane of a destination that is gone, or of a server that stops.
+    pub(crate) fn abandon(&self, ledger: &Ledger, why: Dropped) {
+        for one in ledger.lane.empty() {
+            ledger.released(one.events(), one.bytes());
+            self.direct_events
+                .fetch_sub(one.events(), Ordering::Relaxed);
+            ledger.dropped.add(why, one.events());
+            self.meters.dropped.add(why, one.events());
         }
     }
 
@@ -544,7 +555,7 @@ impl Delivery {
             );
         }
         for (_, ledger) in plane.ledgers.each() {
-            direct::abandon(&plane, &ledger, Dropped::Stopped);
+            plane.abandon(&ledger, Dropped::Stopped);
         }
     }
 }

@@ -7,7 +7,7 @@
 //! the lanes of their destinations: each when it is full, and all after 500 events, 512 KiB, or 200 ms,
 //! whichever comes first. It waits for nobody. What is in memory here is what a crash may lose.
 //!
-//! Not here: who reads what (`subscription`), what becomes of batches (`direct`, `appender`), how they
+//! Not here: who reads what (`subscription`), what becomes of batches (`lane`, `appender`), how they
 //! lie in the queue (`batch`).
 
 use std::cell::Cell;
@@ -26,7 +26,6 @@ use culvert_events::{Capture, EventIds, Kind, Record, Recorder, Selection};
 
 use crate::Plane;
 use crate::batch::{Batch, OpenBatch};
-use crate::direct;
 use crate::losses::Note;
 use crate::meters::{Dropped, Meters};
 use crate::retained::{self, OpenPiece};
@@ -451,7 +450,7 @@ impl Flusher {
             let full = std::mem::replace(&mut open.batch, empty());
             self.held_events -= full.len() as usize;
             self.held_bytes -= full.bytes();
-            direct::put(plane, &open.outlet, full, self.is_stopping);
+            hand_on(plane, &open.outlet, full, self.is_stopping);
         }
         open.batch.push(&reader.subscription, &self.scratch);
         self.held_events += 1;
@@ -462,7 +461,7 @@ impl Flusher {
     fn flush(&mut self) {
         for (_, Open { outlet, batch }) in self.open.drain() {
             if !batch.is_empty() {
-                direct::put(&self.plane, &outlet, batch, self.is_stopping);
+                hand_on(&self.plane, &outlet, batch, self.is_stopping);
             }
         }
         if let Some(piece) = self.piece.take() {
@@ -470,6 +469,26 @@ impl Flusher {
         }
         self.held_events = 0;
         self.held_bytes = 0;
+    }
+}
+
+/// Puts a batch onto its destination's lane, for its worker, or for the queue where that is the better
+/// way.
+fn hand_on(plane: &Plane, outlet: &Outlet, batch: OpenBatch, is_stopping: bool) {
+    let (settings, ledger) = (&plane.settings, &outlet.ledger);
+    let events = u64::from(batch.len());
+    plane.direct_events.fetch_add(events, Ordering::Relaxed);
+    // What becomes one object of many batches comes together in the queue.
+    let is_direct = settings.sends
+        && !is_stopping
+        && !settings.direct_for.is_zero()
+        && !ledger.is_failing()
+        && outlet.target.gathers().is_none();
+    let until = Instant::now() + settings.direct_for;
+    ledger.lane.put(batch, outlet.limits, until, !is_direct);
+    plane.unwritten.keep_time(&outlet.id, ledger);
+    if is_direct {
+        plane.wakes.wake(&outlet.id);
     }
 }
 

@@ -7,6 +7,7 @@
 //!
 //! Not here: what is in a batch (`recorder`, `dispatcher`), when to stop trying (`retry`).
 
+mod direct;
 mod drain;
 mod gather;
 
@@ -23,7 +24,6 @@ use culvert_base::{Fault, Timestamp};
 use culvert_store::{BatchClass, Burial, Lease, NewBatch, QueueError};
 
 use crate::batch::{Batch, OpenBatch};
-use crate::direct;
 use crate::meters::Dropped;
 use crate::retry::{Circuit, Failed, FailureClass, Next};
 use crate::subscription::Outlet;
@@ -180,8 +180,8 @@ pub(crate) enum Step {
 
 /// Serves one destination.
 pub(crate) struct Worker {
-    pub(crate) plane: Arc<Plane>,
-    pub(crate) destination: Arc<str>,
+    plane: Arc<Plane>,
+    destination: Arc<str>,
     circuit: Circuit,
     /// Revision of the destination that `circuit` and `gone` speak of.
     revision: Option<i64>,
@@ -196,7 +196,7 @@ pub(crate) struct Worker {
     /// The last batch was from memory.
     is_on_lane: bool,
     /// A batch was taken, and none failed since.
-    pub(crate) has_moved: bool,
+    has_moved: bool,
     /// So many batches are to be leased alone, because together they were refused.
     one_by_one: u32,
 }
@@ -400,7 +400,7 @@ impl Worker {
             .map_or(0, |waiting| waiting.events);
         plane.log.drop_destination(&self.destination).await?;
         if let Some(ledger) = plane.ledgers.get(&self.destination) {
-            direct::abandon(plane, &ledger, Dropped::DestinationDeleted);
+            plane.abandon(&ledger, Dropped::DestinationDeleted);
         }
         plane
             .meters
@@ -409,7 +409,7 @@ impl Worker {
         Ok(Step::Gone)
     }
 
-    pub(crate) async fn send(&self, outlet: &Outlet, batch: &Batch, attempt: u32) -> Verdict {
+    async fn send(&self, outlet: &Outlet, batch: &Batch, attempt: u32) -> Verdict {
         let plane = &self.plane;
         plane.meters.sends.add(1);
         outlet.ledger.batches.add(1);
@@ -438,7 +438,7 @@ impl Worker {
         }
     }
 
-    pub(crate) async fn settle(
+    async fn settle(
         &mut self,
         outlet: &Outlet,
         lease: &Lease,
@@ -488,7 +488,7 @@ impl Worker {
         Ok(Step::Moved)
     }
 
-    pub(crate) fn succeeded(&mut self, outlet: &Outlet, now: Timestamp) {
+    fn succeeded(&mut self, outlet: &Outlet, now: Timestamp) {
         self.circuit.succeeded(now);
         outlet.ledger.succeeded(now);
     }

@@ -1,0 +1,108 @@
+//! Batches of a destination that takes what it is sent, from memory.
+//!
+//! One that is not settled in time is written down as leased while it is being sent, so that no other
+//! node sends it too.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use culvert_base::Fault;
+use culvert_store::{BatchClass, Lease, NewBatch};
+use tokio::time::Instant;
+
+use super::{Step, Worker};
+use crate::batch::Batch;
+use crate::lane::OnLane;
+use crate::subscription::Outlet;
+use crate::target::Verdict;
+
+impl Worker {
+    /// Sends the next batch of the lane, if there is one.
+    pub(super) async fn step_directly(
+        &mut self,
+        outlet: &Arc<Outlet>,
+    ) -> Result<Option<Step>, Fault> {
+        let (plane, ledger) = (self.plane.clone(), &outlet.ledger);
+        let Some(one) = ledger.lane.take_to_send(|| ledger.has_empty_queue()) else {
+            return Ok(None);
+        };
+        if one.until <= Instant::now() {
+            ledger.lane.sent(Some(one));
+            plane.unwritten.keep_time(&outlet.id, ledger);
+            // It wakes this worker when it is done.
+            return Ok(Some(Step::Idle(None)));
+        }
+        let (events, bytes, until) = (one.events(), one.bytes(), one.until);
+        let batch = one
+            .batch
+            .batch(self.destination.clone(), BatchClass::Traffic);
+        plane.may_send(1);
+        let (verdict, lease) = {
+            let mut sending = std::pin::pin!(self.send(outlet, &batch, 1));
+            tokio::select! {
+                biased;
+                verdict = &mut sending => (verdict, None),
+                () = tokio::time::sleep_until(until) => {
+                    let leasing = self.write_down_leased(outlet, &batch);
+                    let (lease, verdict) = tokio::join!(leasing, sending);
+                    (verdict, Some(lease))
+                }
+            }
+        };
+        if let (Verdict::Delivered, None | Some(Err(_))) = (&verdict, &lease) {
+            self.succeeded(outlet, plane.clock.now());
+            self.has_moved = true;
+            plane.meters.delivered.add(events);
+            ledger.sent.add(events);
+            ledger.bytes.add(bytes);
+            ledger.released(events, bytes);
+            plane.direct_events.fetch_sub(events, Ordering::Relaxed);
+            ledger.lane.sent(None);
+            plane.spare.put(batch);
+            return Ok(Some(Step::Moved));
+        }
+        let lease = match lease {
+            Some(lease) => lease,
+            None => self.write_down_leased(outlet, &batch).await,
+        };
+        match lease {
+            Ok(lease) => self.settle(outlet, &lease, &batch, verdict).await.map(Some),
+            Err(fault) => {
+                // It was not taken and cannot be written down: it is sent again.
+                ledger.lane.sent(Some(OnLane {
+                    batch: batch.reopened(),
+                    until: Instant::now() + plane.settings.direct_for,
+                }));
+                Err(fault)
+            }
+        }
+    }
+
+    /// Appends a batch that is being sent, as leased by this node.
+    async fn write_down_leased(&self, outlet: &Outlet, batch: &Batch) -> Result<Lease, Fault> {
+        let (plane, ledger) = (&self.plane, &outlet.ledger);
+        let open = batch.reopened();
+        let (events, bytes) = (u64::from(open.len()), super::bytes_of(batch));
+        let settings = &plane.settings;
+        let lease = plane
+            .log
+            .append_leased(
+                NewBatch {
+                    destination: self.destination.to_string(),
+                    class: BatchClass::Traffic,
+                    count: open.len(),
+                    body: open.finish(),
+                },
+                &settings.node,
+                settings.lease,
+            )
+            .await?;
+        ledger.queued(events, bytes);
+        ledger.released(events, bytes);
+        plane.direct_events.fetch_sub(events, Ordering::Relaxed);
+        plane.meters.queued.add(events);
+        ledger.lane.sent(None);
+        plane.unwritten.keep_time(&outlet.id, ledger);
+        Ok(lease)
+    }
+}
