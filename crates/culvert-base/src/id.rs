@@ -54,18 +54,23 @@ impl Ksuid {
     }
 }
 
-impl fmt::Display for Ksuid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Ksuid {
+    /// Its base62 characters, which are ASCII.
+    pub fn text(&self) -> [u8; BODY_LENGTH] {
         // Repeated division of five big-endian 32-bit words, by 62 to the 5th for five characters at once.
         let mut words = [0u32; 5];
         for (word, bytes) in words.iter_mut().zip(self.0.chunks_exact(4)) {
             *word = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         }
+        let mut words = &mut words[..];
         let mut text = [b'0'; BODY_LENGTH];
         for characters in text.rchunks_mut(5) {
             const DIVISOR: u64 = 62u64.pow(5);
             let mut remainder = 0u64;
-            for word in &mut words {
+            while let [0, rest @ ..] = words {
+                words = rest;
+            }
+            for word in &mut *words {
                 let value = (remainder << 32) | u64::from(*word);
                 *word = u32::try_from(value / DIVISOR).unwrap_or(0);
                 remainder = value % DIVISOR;
@@ -75,7 +80,13 @@ impl fmt::Display for Ksuid {
                 remainder /= 62;
             }
         }
-        f.write_str(std::str::from_utf8(&text).map_err(|_| fmt::Error)?)
+        text
+    }
+}
+
+impl fmt::Display for Ksuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(std::str::from_utf8(&self.text()).map_err(|_| fmt::Error)?)
     }
 }
 

@@ -15,9 +15,8 @@ impl EventId {
 
     /// The id of an event that happened `at`, unlike any other by 16 random bytes.
     pub fn new(at: Timestamp, random: [u8; 16]) -> Self {
-        use std::io::Write;
         let mut text = *b"ev_000000000000000000000000000";
-        write!(&mut text[3..], "{}", Ksuid::new(at, random)).expect("a KSUID has 27 characters");
+        text[3..].copy_from_slice(&Ksuid::new(at, random).text());
         Self(text)
     }
 }
