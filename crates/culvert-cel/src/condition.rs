@@ -8,8 +8,8 @@ use std::cmp::Ordering;
 
 use crate::cost::{Meter, units_of};
 use crate::env::{Resolver, Slot};
-use crate::error::{EvalError, EvalErrorKind, Position};
-use crate::eval::{Comparison, absorb};
+use crate::error::{EvalError, EvalErrorKind, Position, absorb};
+use crate::node::Comparison;
 use crate::pattern::Pattern;
 use crate::value::ValueRef;
 

@@ -10,6 +10,9 @@ pub struct Position {
 }
 
 impl Position {
+    /// For what has no place of its own: the whole expression.
+    pub(crate) const START: Self = Self { line: 1, column: 1 };
+
     /// The position of the byte `offset` of `source`.
     pub(crate) fn of(source: &str, offset: usize) -> Self {
         let mut end = offset.min(source.len());
@@ -150,5 +153,17 @@ impl EvalErrorKind {
     /// Whether `&&`, `||`, `all` and `exists` may pass over it. A spent budget ends the evaluation.
     pub(crate) fn is_absorbable(self) -> bool {
         !matches!(self, Self::CostExceeded | Self::MemoryExceeded)
+    }
+}
+
+/// Keeps the first error, unless the new one must not be passed over.
+pub(crate) fn absorb(
+    outcome: Result<bool, EvalError>,
+    error: EvalError,
+) -> Result<Result<bool, EvalError>, EvalError> {
+    match outcome {
+        _ if !error.kind.is_absorbable() => Err(error),
+        Ok(_) => Ok(Err(error)),
+        Err(first) => Ok(Err(first)),
     }
 }

@@ -8,13 +8,13 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use crate::ast::{FoldKind, Operator};
-use crate::condition::Condition;
 use crate::cost::{Meter, PATTERN_UNITS};
 use crate::env::{Resolver, Slot, Zones};
-use crate::error::{EvalError, EvalErrorKind, Position};
+use crate::error::{EvalError, EvalErrorKind, Position, absorb};
 use crate::extension::{ARGUMENTS_MAX, Extension};
 use crate::functions::Function;
 use crate::limits::Limits;
+use crate::node::{FoldNode, Node};
 use crate::pattern::{Pattern, PatternCache};
 use crate::types::Type;
 use crate::value::{Key, Map, Value, ValueRef};
@@ -39,7 +39,9 @@ impl Predicate {
         match &self.program.root {
             Node::Condition { condition, units } => {
                 let mut meter = Meter::new(&self.program.limits);
-                meter.spend(*units).map_err(|kind| START.failed(kind))?;
+                meter
+                    .spend(*units)
+                    .map_err(|kind| Position::START.failed(kind))?;
                 condition.holds(variables, &mut meter)
             }
             root => Walk::new(&self.program, variables).test(root),
@@ -101,104 +103,6 @@ impl Program {
     /// Units that an evaluation is estimated to cost at most.
     pub fn estimated_cost(&self) -> u64 {
         self.estimated_cost
-    }
-}
-
-/// A step of a compiled expression.
-#[derive(Debug)]
-pub(crate) enum Node {
-    Constant(Value),
-    Slot(Slot, Position),
-    /// A variable of a comprehension, counted from the outermost.
-    Local(usize),
-    /// `has` of a field.
-    HasField(Box<Node>, Arc<str>, Position),
-    Field(Box<Node>, Arc<str>, Position),
-    Index(Box<[Node; 2]>, Position),
-    Not(Box<Node>),
-    Negate(Box<Node>, Position),
-    And(Box<[Node]>),
-    Or(Box<[Node]>),
-    Conditional(Box<[Node; 3]>),
-    Equal {
-        sides: Box<[Node; 2]>,
-        is: bool,
-        at: Position,
-    },
-    Order {
-        sides: Box<[Node; 2]>,
-        comparison: Comparison,
-        at: Position,
-    },
-    Arithmetic {
-        sides: Box<[Node; 2]>,
-        operator: Operator,
-        at: Position,
-    },
-    In(Box<[Node; 2]>, Position),
-    List(Box<[Node]>, Position),
-    Map(Box<[(Node, Node)]>, Position),
-    Call(Function, Box<[Node]>, Position),
-    /// A function of the host, with at most `ARGUMENTS_MAX` arguments.
-    Extension(&'static Extension, Box<[Node]>, Position),
-    Matches {
-        text: Box<Node>,
-        pattern: Box<Pattern>,
-        at: Position,
-    },
-    MatchesComputed(Box<[Node; 2]>, Position),
-    Fold(Box<FoldNode>),
-    /// Fails when it is reached; only without a check beforehand.
-    Fail(EvalErrorKind, Position),
-    /// A part that is a condition on variables alone, and what visiting it costs.
-    Condition {
-        condition: Condition,
-        units: u64,
-    },
-}
-
-#[derive(Debug)]
-pub(crate) struct FoldNode {
-    pub(crate) kind: FoldKind,
-    pub(crate) range: Node,
-    pub(crate) condition: Option<Node>,
-    pub(crate) body: Node,
-    pub(crate) at: Position,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Comparison {
-    Equal,
-    NotEqual,
-    Less,
-    LessEqual,
-    Greater,
-    GreaterEqual,
-}
-
-impl Comparison {
-    /// None for operators that do not compare.
-    pub(crate) fn of(operator: Operator) -> Option<Self> {
-        Some(match operator {
-            Operator::Equal => Self::Equal,
-            Operator::NotEqual => Self::NotEqual,
-            Operator::Less => Self::Less,
-            Operator::LessEqual => Self::LessEqual,
-            Operator::Greater => Self::Greater,
-            Operator::GreaterEqual => Self::GreaterEqual,
-            _ => return None,
-        })
-    }
-
-    /// The comparison that holds when the sides change places.
-    pub(crate) fn swapped(self) -> Self {
-        match self {
-            Self::Less => Self::Greater,
-            Self::LessEqual => Self::GreaterEqual,
-            Self::Greater => Self::Less,
-            Self::GreaterEqual => Self::LessEqual,
-            same => same,
-        }
     }
 }
 
@@ -298,7 +202,7 @@ impl<'a, R: Resolver + ?Sized> Walk<'a, R> {
             Node::Local(index) => {
                 self.step()?;
                 let value = self.locals.get(*index).cloned();
-                value.ok_or(START.failed(EvalErrorKind::UnknownIdentifier))
+                value.ok_or(Position::START.failed(EvalErrorKind::UnknownIdentifier))
             }
             Node::Field(operand, name, at) => {
                 self.step()?;
@@ -378,7 +282,7 @@ impl<'a, R: Resolver + ?Sized> Walk<'a, R> {
     fn test(&mut self, node: &'a Node) -> Result<bool, EvalError> {
         match node {
             Node::Condition { condition, units } => {
-                self.spend(*units, START)?;
+                self.spend(*units, Position::START)?;
                 condition.holds(self.variables, &mut self.meter)
             }
             Node::And(parts) => self.all_of(parts),
@@ -708,7 +612,7 @@ impl<'a, R: Resolver + ?Sized> Walk<'a, R> {
 
     #[inline]
     fn step(&mut self) -> Result<(), EvalError> {
-        self.spend(1, START)
+        self.spend(1, Position::START)
     }
 
     #[inline]
@@ -723,36 +627,6 @@ impl<'a, R: Resolver + ?Sized> Walk<'a, R> {
 
     fn make_list(&mut self, items: usize, at: Position) -> Result<(), EvalError> {
         self.meter.make_list(items).map_err(|kind| at.failed(kind))
-    }
-}
-
-impl Node {
-    fn position(&self) -> Position {
-        match self {
-            Self::Slot(_, at)
-            | Self::Field(_, _, at)
-            | Self::Index(_, at)
-            | Self::Negate(_, at)
-            | Self::Arithmetic { at, .. }
-            | Self::List(_, at)
-            | Self::Map(_, at)
-            | Self::Call(_, _, at)
-            | Self::Extension(_, _, at) => *at,
-            Self::Fold(fold) => fold.at,
-            _ => START,
-        }
-    }
-}
-
-/// Keeps the first error, unless the new one must not be passed over.
-pub(crate) fn absorb(
-    outcome: Result<bool, EvalError>,
-    error: EvalError,
-) -> Result<Result<bool, EvalError>, EvalError> {
-    match outcome {
-        _ if !error.kind.is_absorbable() => Err(error),
-        Ok(_) => Ok(Err(error)),
-        Err(first) => Ok(Err(first)),
     }
 }
 
@@ -913,6 +787,3 @@ fn arithmetic(
         _ => Err(NoSuchOverload),
     }
 }
-
-/// For what has no place of its own: the whole expression.
-const START: Position = Position { line: 1, column: 1 };

@@ -22,6 +22,7 @@ mod extension;
 mod functions;
 mod lex;
 mod limits;
+mod node;
 mod parse;
 mod pattern;
 mod probe;

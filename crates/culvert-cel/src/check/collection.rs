@@ -6,7 +6,7 @@ use super::{Checker, Lowered, constant_of};
 use crate::ast::{Expr, Fold, FoldKind};
 use crate::cost::units_of;
 use crate::error::{Error, ErrorKind, Position};
-use crate::eval::{FoldNode, Node};
+use crate::node::{FoldNode, Node};
 use crate::types::{Type, joined_all};
 use crate::value::{Key, Map, Value};
 

@@ -5,7 +5,7 @@ use crate::ast::{Expr, Operator};
 use crate::condition::{Condition, TextTest};
 use crate::cost::units_of;
 use crate::error::{Error, ErrorKind, Position};
-use crate::eval::{Comparison, Node};
+use crate::node::{Comparison, Node};
 use crate::types::{Type, joined, of_binary};
 use crate::value::Value;
 
