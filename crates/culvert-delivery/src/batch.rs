@@ -1,14 +1,17 @@
 //! The unit of durable delivery: what is in a batch, and how it lies in the queue.
 //!
-//! A batch holds finished envelopes in order, and for each the subscription it is for. Its stored
-//! form starts with the envelopes as lines, so that a target that writes lines hands on one slice
+//! A batch holds finished envelopes in order, and for each the subscription it is for. In its plain
+//! form the envelopes come first, as lines, so that a target that writes lines hands on one slice
 //! without looking at them; an index follows, and its length comes last:
 //!
 //! ```text
 //! lines: { envelope '\n' }*
 //! index: u16 subscriptions, { u16 length, bytes }*, u32 events, { u32 line length, u16 subscription }*
-//! u32 length of the index, u8 version          (all numbers little-endian)
+//! u32 length of the index                      (all numbers little-endian)
 //! ```
+//!
+//! It is stored plain, followed by the byte 1; or, where that is shorter, packed as one block of LZ4,
+//! followed by the plain form's length (u32) and the byte 2.
 //!
 //! Reading believes nothing: every number is checked against what is there. Not here: when a batch
 //! is flushed (`recorder`, `dispatcher`) and what becomes of it (`worker`).
@@ -17,9 +20,17 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use culvert_store::BatchClass;
+use culvert_store::{BatchClass, Body};
 
-const VERSION: u8 = 1;
+/// The last byte of a stored batch.
+const PLAIN: u8 = 1;
+const PACKED: u8 = 2;
+/// No batch of more bytes is packed, and no packed batch is read that says it has more.
+const PLAIN_BYTES_MAX: usize = 16 << 20;
+/// A byte of LZ4 stands for no more bytes than that.
+const PACKED_AT_BEST: usize = 255;
+/// The length of the plain form and the version.
+const PACKED_END: usize = 5;
 
 /// Most events and bytes of lines in one batch. One event always fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,7 +143,21 @@ impl OpenBatch {
     }
 
     /// The stored form.
-    pub fn finish(self) -> Vec<u8> {
+    pub fn finish(self) -> Body {
+        let bytes = u64::try_from(self.body.len()).unwrap_or(u64::MAX);
+        let plain = self.plain();
+        Body {
+            stored: packed(&plain).unwrap_or_else(|| {
+                let mut stored = plain;
+                stored.push(PLAIN);
+                stored
+            }),
+            bytes,
+        }
+    }
+
+    /// The plain form, with room for its version.
+    fn plain(self) -> Vec<u8> {
         let Self {
             mut body,
             entries,
@@ -156,7 +181,6 @@ impl OpenBatch {
         }
         let index_length = u32::try_from(body.len() - index_at).unwrap_or(u32::MAX);
         body.extend_from_slice(&index_length.to_le_bytes());
-        body.push(VERSION);
         body
     }
 
@@ -231,11 +255,13 @@ impl Batch {
         class: BatchClass,
         body: impl Into<Bytes>,
     ) -> Result<Self, Unreadable> {
-        let body = body.into();
-        let (version, rest) = body.split_last().ok_or(Unreadable)?;
-        if *version != VERSION {
-            return Err(Unreadable);
-        }
+        let mut body = body.into();
+        let body = match body.split_last().ok_or(Unreadable)? {
+            (&PLAIN, rest) => body.split_to(rest.len()),
+            (&PACKED, rest) => unpacked(rest)?.into(),
+            _ => return Err(Unreadable),
+        };
+        let rest = &body[..];
         let (rest, index_length) = rest.split_last_chunk::<4>().ok_or(Unreadable)?;
         let index_length =
             usize::try_from(u32::from_le_bytes(*index_length)).map_err(|_| Unreadable)?;
@@ -291,7 +317,7 @@ impl Batch {
     ) -> Result<Self, Unreadable> {
         let mut open = OpenBatch::default();
         open.push(&Arc::from("test"), envelope);
-        Self::read(destination, class, open.finish())
+        Self::read(destination, class, open.finish().stored)
     }
 
     /// The destination it is for.
@@ -383,6 +409,39 @@ pub fn event_id(envelope: &[u8]) -> Option<&str> {
     std::str::from_utf8(&rest[..end]).ok()
 }
 
+/// The stored form of what is shorter when it is packed.
+fn packed(plain: &[u8]) -> Option<Vec<u8>> {
+    let length = u32::try_from(plain.len()).ok()?;
+    if plain.len() > PLAIN_BYTES_MAX {
+        return None;
+    }
+    let mut stored = lz4_flex::block::compress(plain);
+    if stored.len() + PACKED_END > plain.len() {
+        return None;
+    }
+    stored.extend_from_slice(&length.to_le_bytes());
+    stored.push(PACKED);
+    // It waits in memory, if only for its turn to be written.
+    stored.shrink_to_fit();
+    Some(stored)
+}
+
+/// The plain form of what was packed, without its version. Takes no more memory than the plain form of a
+/// batch may have, nor than its length can stand for.
+fn unpacked(rest: &[u8]) -> Result<Vec<u8>, Unreadable> {
+    let (block, length) = rest.split_last_chunk::<4>().ok_or(Unreadable)?;
+    let length = usize::try_from(u32::from_le_bytes(*length)).map_err(|_| Unreadable)?;
+    let at_most = PLAIN_BYTES_MAX.min(block.len().saturating_mul(PACKED_AT_BEST));
+    if length > at_most {
+        return Err(Unreadable);
+    }
+    let mut plain = vec![0; length];
+    match lz4_flex::block::decompress_into(block, &mut plain) {
+        Ok(n) if n == length => Ok(plain),
+        _ => Err(Unreadable),
+    }
+}
+
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -420,11 +479,44 @@ mod tests {
     }
 
     fn read(open: OpenBatch) -> Batch {
-        Batch::read("ed_1".into(), BatchClass::Traffic, open.finish()).unwrap()
+        Batch::read("ed_1".into(), BatchClass::Traffic, open.finish().stored).unwrap()
     }
 
     fn ids(batch: &Batch) -> Vec<String> {
         batch.deliveries().map(|d| d.idempotency_key()).collect()
+    }
+
+    #[test]
+    fn a_batch_is_packed_where_that_is_shorter_and_counts_for_its_lines() {
+        let mut open = OpenBatch::default();
+        for id in 0..100 {
+            open.push(&"esb_1".into(), &envelope(id, 200));
+        }
+        let (lines, plain) = (open.bytes(), open.clone().plain());
+        let body = open.finish();
+        assert_eq!(body.bytes, lines as u64);
+        assert_eq!(body.stored.last(), Some(&PACKED));
+        assert!(5 * body.stored.len() < plain.len(), "{}", body.stored.len());
+        // As the format before stored it.
+        let stored = [&plain[..], &[PLAIN]].concat();
+        let read = |stored| Batch::read("ed_1".into(), BatchClass::Traffic, stored);
+        let (before, now) = (read(stored).unwrap(), read(body.stored).unwrap());
+        assert_eq!(before.lines(), now.lines());
+        assert_eq!(ids(&before), ids(&now));
+        let mut short = OpenBatch::default();
+        short.push(&"e".into(), br#"{"event_id":"0123456789"}"#);
+        assert_eq!(short.finish().stored.last(), Some(&PLAIN));
+    }
+
+    #[test]
+    fn a_packed_batch_takes_no_more_memory_than_it_may_stand_for() {
+        let claims = |length: u32| [&[0x1f, b'x', 1, 0, 0][..], &length.to_le_bytes()].concat();
+        for length in [5 * 255 + 1, (16 << 20) + 1, u32::MAX] {
+            assert_eq!(unpacked(&claims(length)), Err(Unreadable));
+        }
+        // More, or less, than it says.
+        assert_eq!(unpacked(&claims(3)), Err(Unreadable));
+        assert_eq!(unpacked(&claims(1000)), Err(Unreadable));
     }
 
     #[test]
@@ -515,18 +607,34 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(mut body in proptest::collection::vec(any::<u8>(), 0..200)) {
-            body.push(VERSION);
+        fn any_bytes_are_read_or_refused(
+            mut body in proptest::collection::vec(any::<u8>(), 0..200),
+            version in PLAIN..=PACKED,
+        ) {
+            body.push(version);
             Batch::read("ed_1".into(), BatchClass::Audit, body).ok();
         }
 
         #[test]
-        fn a_damaged_batch_is_refused_or_whole(at: prop::sample::Index, to: u8) {
+        fn whatever_was_packed_is_read_or_refused(plain in proptest::collection::vec(0u8..3, 0..2000)) {
+            if let Some(mut stored) = packed(&plain) {
+                stored.pop();
+                prop_assert_eq!(unpacked(&stored), Ok(plain));
+                stored.push(PACKED);
+                Batch::read("ed_1".into(), BatchClass::Audit, stored).ok();
+            }
+        }
+
+        #[test]
+        fn a_damaged_batch_is_refused_or_whole(at: prop::sample::Index, to: u8, is_packed: bool) {
             let mut open = OpenBatch::default();
             for id in 0..5 {
-                open.push(&"esb_1".into(), &envelope(id, id));
+                open.push(&"esb_1".into(), &envelope(id, 100 * id));
             }
-            let mut body = open.finish();
+            let mut body = match is_packed {
+                true => open.finish().stored,
+                false => [open.plain(), vec![PLAIN]].concat(),
+            };
             let at = at.index(body.len());
             body[at] = to;
             if let Ok(batch) = Batch::read("ed_1".into(), BatchClass::Audit, body) {

@@ -220,7 +220,7 @@ pub(crate) fn batch(class: BatchClass, envelopes: &[&str]) -> Batch {
     for envelope in envelopes {
         open.push(&"esb_1".into(), envelope.as_bytes());
     }
-    Batch::read("ed_1".into(), class, open.finish()).unwrap()
+    Batch::read("ed_1".into(), class, open.finish().stored).unwrap()
 }
 
 /// An envelope as recorders make them.

@@ -116,7 +116,7 @@ impl Keeping {
             pieces.push(NewPiece {
                 first_at: piece.first_at,
                 last_at: piece.last_at,
-                body: piece.batch.finish(),
+                body: piece.batch.finish().stored,
             });
         }
         (!pieces.is_empty() || !held.is_last).then_some((pieces, events, bytes))

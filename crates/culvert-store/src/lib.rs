@@ -53,7 +53,7 @@ pub use document::{Document, Head, Key, OnDelete, PageQuery, Ref, Topic};
 pub use node::Node;
 pub use outbox::OutboxRow;
 pub use queue::{
-    Backlog, BatchClass, Burial, CursorMove, DEAD_LETTERS_FOR, DEAD_LETTERS_MAX, DeadBatch,
+    Backlog, BatchClass, Body, Burial, CursorMove, DEAD_LETTERS_FOR, DEAD_LETTERS_MAX, DeadBatch,
     DeadLetter, Gathering, Kept, Lease, NewBatch, NewPiece, Piece, Queue, QueueError, Run,
     WHY_BYTES_MAX,
 };

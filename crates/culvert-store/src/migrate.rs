@@ -42,6 +42,11 @@ pub(crate) const STATE: &[Step] = &[
 pub(crate) const EVENTS: &[Step] = &[
     Step::readable_by_all(1, include_str!("sql/events/0001_start.sql")),
     Step::readable_by_all(2, include_str!("sql/events/0002_traffic.sql")),
+    Step {
+        format: 3,
+        min_reader: 3,
+        sql: include_str!("sql/events/0003_bodies.sql"),
+    },
 ];
 
 /// Applies what is missing of `steps`, which are numbered from 1 without gaps.

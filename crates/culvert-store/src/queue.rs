@@ -59,8 +59,15 @@ pub struct NewBatch {
     pub class: BatchClass,
     /// Events in it.
     pub count: u32,
-    /// Opaque to the queue.
-    pub body: Vec<u8>,
+    pub body: Body,
+}
+
+/// What is in a batch, opaque to the queue.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Body {
+    pub stored: Vec<u8>,
+    /// What it counts for where bytes are counted or limited, however it is stored.
+    pub bytes: u64,
 }
 
 /// How far a reader of the outbox gets with this append.
@@ -317,6 +324,8 @@ impl Queue {
         };
         match self.write(doing, entry).await {
             Ok(Answer::Leases(leases)) => Ok(leases),
+            // Another node was faster.
+            Err(QueueError::Lost) => Ok(Vec::new()),
             Ok(_) => Err(Fault::bare(format!("{doing}: no leases were given"))),
             Err(error) => Err(error.into_fault(doing)),
         }
@@ -343,6 +352,11 @@ impl Queue {
         };
         match self.write(doing, entry).await {
             Ok(Answer::Run(run)) => Ok(run),
+            // Another node was faster. Not now, then.
+            Err(QueueError::Lost) => Ok(Run {
+                leases: Vec::new(),
+                next_at: Some(now),
+            }),
             Ok(_) => Err(Fault::bare(format!("{doing}: no run was given"))),
             Err(error) => Err(error.into_fault(doing)),
         }
@@ -356,8 +370,8 @@ impl Queue {
             return Ok(None);
         };
         let crc: i64 = row.get(0).during(doing)?;
-        let body: Vec<u8> = row.get(1).during(doing)?;
-        Ok((crc == checksum(&body)).then_some(body))
+        let body: Option<Vec<u8>> = row.get(1).during(doing)?;
+        Ok(body.filter(|body| crc == checksum(body)))
     }
 
     /// [`Self::ack`] for several batches, in one transaction. How many leases were still held.
@@ -600,8 +614,8 @@ impl Queue {
             for row in rows {
                 after = row.get(0).during(doing)?;
                 let crc: i64 = row.get(1).during(doing)?;
-                let body: Vec<u8> = row.get(2).during(doing)?;
-                if crc != checksum(&body) {
+                let body: Option<Vec<u8>> = row.get(2).during(doing)?;
+                if body.is_none_or(|body| crc != checksum(&body)) {
                     return Err(Fault::bare(format!("{doing}: batch {after} is damaged")));
                 }
             }
@@ -707,7 +721,7 @@ fn small(row: &Row, index: usize) -> Result<u32, sqlx::Error> {
     u32::try_from(number).map_err(|error| sqlx::Error::Decode(error.into()))
 }
 
-fn checksum(body: &[u8]) -> i64 {
+pub(crate) fn checksum(body: &[u8]) -> i64 {
     i64::from(crc32fast::hash(body))
 }
 

@@ -13,10 +13,30 @@ macro_rules! document {
     };
 }
 
+/// The body of a row of `batch`.
+macro_rules! stored {
+    () => {
+        "(SELECT stored FROM body WHERE body.id = batch.id)"
+    };
+}
+
 /// The right to settle a batch: the fence is the lease's, and it was not settled yet.
 macro_rules! held {
     () => {
         " WHERE id = $1 AND fence = $2 AND lease_until IS NOT NULL"
+    };
+}
+
+macro_rules! lease_listed {
+    ($ids:literal) => {
+        concat!(
+            "UPDATE batch \
+             SET owner = $1, lease_until = $2, fence = fence + 1, attempt = attempt + 1 \
+             WHERE id IN ",
+            $ids,
+            " AND due_at <= $4 AND (lease_until IS NULL OR lease_until <= $4) \
+             RETURNING id, events, crc, attempt, first_at, fence, why"
+        )
     };
 }
 
@@ -195,14 +215,15 @@ pub(crate) mod state {
 
 pub(crate) mod events {
     pub(crate) const APPEND: &str = "INSERT INTO batch (destination, class, place, part, events, \
-         bytes, crc, attempt, first_at, due_at, fence, body) \
-         SELECT $1, $2, COALESCE(MAX(place), 0) + 1, 0, $3, $4, $5, 0, $6, $6, 0, $7 \
-         FROM batch WHERE destination = $1 AND class = $2";
+         bytes, crc, attempt, first_at, due_at, fence) \
+         SELECT $1, $2, COALESCE(MAX(place), 0) + 1, 0, $3, $4, $5, 0, $6, $6, 0 \
+         FROM batch WHERE destination = $1 AND class = $2 RETURNING id";
     /// The same of a batch that is being sent.
     pub(crate) const APPEND_LEASED: &str = "INSERT INTO batch (destination, class, place, part, \
-         events, bytes, crc, attempt, first_at, due_at, fence, body, owner, lease_until) \
-         SELECT $1, $2, COALESCE(MAX(place), 0) + 1, 0, $3, $4, $5, 1, $6, $6, 1, $7, $8, $9 \
+         events, bytes, crc, attempt, first_at, due_at, fence, owner, lease_until) \
+         SELECT $1, $2, COALESCE(MAX(place), 0) + 1, 0, $3, $4, $5, 1, $6, $6, 1, $7, $8 \
          FROM batch WHERE destination = $1 AND class = $2 RETURNING id, fence";
+    pub(crate) const PUT_BODY: &str = "INSERT INTO body (id, stored) VALUES ($1, $2)";
     pub(crate) const CURSOR: &str = "SELECT value FROM cursor WHERE name = $1";
     pub(crate) const CURSORS: &str =
         "SELECT name FROM cursor WHERE name >= $1 AND name < $2 ORDER BY name LIMIT $3";
@@ -214,27 +235,20 @@ pub(crate) mod events {
 
     /// The conditions stand twice: inside they keep the head of the line in front, outside they are
     /// looked at again when another node was faster.
-    pub(crate) const LEASE: &str = "UPDATE batch \
+    pub(crate) const LEASE: &str = concat!(
+        "UPDATE batch \
          SET owner = $1, lease_until = $2, fence = fence + 1, attempt = attempt + 1 \
          WHERE id = (SELECT head.id FROM (SELECT id, due_at FROM batch \
            WHERE destination = $3 AND class = $4 ORDER BY place, part, id LIMIT 1) head \
            WHERE head.due_at <= $5) \
          AND due_at <= $5 AND (lease_until IS NULL OR lease_until <= $5) \
-         RETURNING id, events, crc, attempt, first_at, fence, why, body";
+         RETURNING id, events, crc, attempt, first_at, fence, why, ",
+        stored!()
+    );
     /// A line from its head on.
     pub(crate) const LINE: &str = "SELECT id, bytes, attempt, first_at, due_at, lease_until \
          FROM batch WHERE destination = $1 AND class = $2 ORDER BY place, part, id LIMIT $3";
-    /// One that was found free in its line, unless another node was faster.
-    pub(crate) const LEASE_ONE: &str = "UPDATE batch \
-         SET owner = $1, lease_until = $2, fence = fence + 1, attempt = attempt + 1 \
-         WHERE id = $3 AND due_at <= $4 AND (lease_until IS NULL OR lease_until <= $4) \
-         RETURNING events, attempt, first_at, fence, why";
-    /// The same, with all of it.
-    pub(crate) const LEASE_WHOLE: &str = "UPDATE batch \
-         SET owner = $1, lease_until = $2, fence = fence + 1, attempt = attempt + 1 \
-         WHERE id = $3 AND due_at <= $4 AND (lease_until IS NULL OR lease_until <= $4) \
-         RETURNING id, events, crc, attempt, first_at, fence, why, body";
-    pub(crate) const BODY: &str = concat!("SELECT crc, body FROM batch", held!());
+    pub(crate) const BODY: &str = concat!("SELECT crc, ", stored!(), " FROM batch", held!());
     pub(crate) const ACK: &str = concat!("DELETE FROM batch", held!());
     pub(crate) const RETRY: &str = concat!(
         "UPDATE batch SET owner = NULL, lease_until = NULL, due_at = $3, why = $4",
@@ -248,13 +262,16 @@ pub(crate) mod events {
     pub(crate) const MAKE_ROOM: &str = "UPDATE batch SET part = part + $5 \
          WHERE destination = $1 AND class = $2 AND place = $3 AND part > $4";
     pub(crate) const PUT_PIECE: &str = "INSERT INTO batch (destination, class, place, part, \
-         events, bytes, crc, attempt, first_at, due_at, fence, why, body) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 0, $11, $12)";
+         events, bytes, crc, attempt, first_at, due_at, fence, why) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 0, $11) RETURNING id";
+    /// `$7` in place of a body that is not there.
     pub(crate) const BURY: &str = concat!(
         "INSERT INTO dead_letter (destination, class, events, bytes, crc, attempt, first_at, \
          buried_at, burial_class, burial_code, burial_text, body) \
-         SELECT destination, class, events, bytes, crc, attempt, first_at, $3, $4, $5, $6, body \
-         FROM batch",
+         SELECT destination, class, events, bytes, crc, attempt, first_at, $3, $4, $5, $6, \
+         COALESCE(",
+        stored!(),
+        ", $7) FROM batch",
         held!(),
         " RETURNING id"
     );
@@ -275,10 +292,12 @@ pub(crate) mod events {
          first_at, buried_at, burial_class, burial_code, burial_text, body FROM dead_letter \
          WHERE destination = $1 AND (CAST($2 AS BIGINT) IS NULL OR id < $2) ORDER BY id DESC LIMIT $3";
     pub(crate) const REDRIVE: &str = "INSERT INTO batch (destination, class, place, part, events, \
-         bytes, crc, attempt, first_at, due_at, fence, body) \
+         bytes, crc, attempt, first_at, due_at, fence) \
          SELECT destination, class, (SELECT COALESCE(MAX(b.place), 0) + 1 FROM batch b \
            WHERE b.destination = l.destination AND b.class = l.class), \
-         0, events, bytes, crc, 0, $2, $2, 0, body FROM dead_letter l WHERE id = $1";
+         0, events, bytes, crc, 0, $2, $2, 0 FROM dead_letter l WHERE id = $1 RETURNING id";
+    pub(crate) const REDRIVE_BODY: &str =
+        "INSERT INTO body (id, stored) SELECT $2, body FROM dead_letter WHERE id = $1";
     pub(crate) const UNBURY: &str = "DELETE FROM dead_letter WHERE id = $1";
     pub(crate) const HASTEN: &str =
         "UPDATE batch SET due_at = $2 WHERE destination = $1 AND due_at > $2";
@@ -288,8 +307,11 @@ pub(crate) mod events {
     pub(crate) const PRUNE_OLD: &str = "DELETE FROM dead_letter WHERE buried_at < $1";
     pub(crate) const FIRST_BEYOND: &str =
         "SELECT id FROM dead_letter ORDER BY id DESC LIMIT 1 OFFSET $1";
-    pub(crate) const CHECK_BODIES: &str =
-        "SELECT id, crc, body FROM batch WHERE id > $1 ORDER BY id LIMIT 32";
+    pub(crate) const CHECK_BODIES: &str = concat!(
+        "SELECT id, crc, ",
+        stored!(),
+        " FROM batch WHERE id > $1 ORDER BY id LIMIT 32"
+    );
     pub(crate) const USABLE: &str = "SELECT count(*) FROM cursor";
     pub(crate) const KEEP_TRAFFIC: &str =
         "INSERT INTO traffic (first_at, last_at, bytes, crc, body) VALUES ($1, $2, $3, $4, $5)";
@@ -313,9 +335,8 @@ pub(crate) mod events {
         START_CURSOR,
         MOVE_CURSOR,
         LEASE,
+        PUT_BODY,
         LINE,
-        LEASE_ONE,
-        LEASE_WHOLE,
         BODY,
         ACK,
         RETRY,
@@ -330,6 +351,7 @@ pub(crate) mod events {
         BURIED,
         DEAD_LETTERS,
         REDRIVE,
+        REDRIVE_BODY,
         UNBURY,
         HASTEN,
         DROP_BATCHES,
@@ -419,6 +441,22 @@ pub(crate) const TEXTS_CONTAINING: Pair = Pair {
              WHERE d.id = t.id AND strpos(d.body, $6) > 0))) LIMIT $4",
 };
 
+/// Leases batches by a JSON list of ids: those that were found free in their line, unless another node was
+/// faster.
+pub(crate) const LEASE_LISTED: Pair = Pair {
+    sqlite: lease_listed!("(SELECT value FROM json_each($3))"),
+    postgres: lease_listed!(
+        "(SELECT CAST(jsonb_array_elements_text(CAST($3 AS jsonb)) AS BIGINT))"
+    ),
+};
+
+/// The bodies of batches by a JSON list of ids.
+pub(crate) const BODIES: Pair = Pair {
+    sqlite: "SELECT id, stored FROM body WHERE id IN (SELECT value FROM json_each($1))",
+    postgres: "SELECT id, stored FROM body WHERE id = \
+         ANY (ARRAY(SELECT CAST(jsonb_array_elements_text(CAST($1 AS jsonb)) AS BIGINT)))",
+};
+
 /// 1 once the first migration has run.
 pub(crate) const HAS_META: Pair = Pair {
     sqlite: "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'meta'",
@@ -451,6 +489,8 @@ pub(crate) const PAIRS: &[Pair] = &[
     OUTLAST_KEEPING,
     CLAIM,
     NOW,
+    LEASE_LISTED,
+    BODIES,
     GET_MANY,
     PAGE_CONTAINING,
     INSERT_TEXTS,

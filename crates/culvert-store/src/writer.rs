@@ -34,13 +34,19 @@ pub(crate) trait Book: Send + Sync + 'static {
         connection: &'a mut Connection,
     ) -> BoxFuture<'a, Result<Self::Page, sqlx::Error>>;
 
-    /// Applies one entry, inside a savepoint.
+    /// Applies one entry, inside a savepoint, or alone in its transaction.
     fn write<'a>(
         &'a self,
         connection: &'a mut Connection,
         page: &'a mut Self::Page,
         entry: &'a Self::Entry,
     ) -> BoxFuture<'a, Result<Outcome<Self>, sqlx::Error>>;
+
+    /// Whether all that applying the entry does is one statement that nothing was read for. It needs no
+    /// transaction of several steps when it is alone.
+    fn is_one_statement(&self, _: &Self::Entry) -> bool {
+        false
+    }
 
     /// At the end of a transaction, before it is committed.
     fn close<'a>(
@@ -230,6 +236,14 @@ impl<B: Book> Task<B> {
         connection: &mut Connection,
         entries: &[B::Entry],
     ) -> Result<Vec<Result<B::Answer, B::Refused>>, (&'static str, sqlx::Error)> {
+        if let [entry] = entries
+            && self.book.is_one_statement(entry)
+        {
+            let written = self.statement(connection, entry).await;
+            return written
+                .map(|outcome| vec![outcome])
+                .map_err(|error| ("committing; the outcome is unknown", error));
+        }
         let beginning = |error| ("beginning a transaction; nothing was written", error);
         connection.begin().await.map_err(beginning)?;
         let mut page = self.book.open(connection).await.map_err(beginning)?;
@@ -237,10 +251,12 @@ impl<B: Book> Task<B> {
         let mut has_written = false;
         for entry in entries {
             let before = page;
-            let outcome = self
-                .one(connection, &mut page, entry)
-                .await
-                .map_err(|error| ("writing; nothing was written", error))?;
+            let outcome = match entries {
+                // What is refused is undone with the transaction.
+                [_] => Ok(self.apply(connection, &mut page, entry).await),
+                _ => self.one(connection, &mut page, entry).await,
+            };
+            let outcome = outcome.map_err(|error| ("writing; nothing was written", error))?;
             outcomes.push(match outcome {
                 Outcome::Written(answer) => {
                     has_written = true;
@@ -263,9 +279,7 @@ impl<B: Book> Task<B> {
                 .run(transaction::COMMIT, &[])
                 .await
                 .map_err(committing)?;
-            self.health.committed();
-            self.book.committed(&page);
-            self.committed.notify_one();
+            self.committed(&page);
         } else {
             connection
                 .run(transaction::ROLLBACK, &[])
@@ -273,6 +287,29 @@ impl<B: Book> Task<B> {
                 .map_err(beginning)?;
         }
         Ok(outcomes)
+    }
+
+    /// One entry, which is committed with its only statement.
+    async fn statement(
+        &self,
+        connection: &mut Connection,
+        entry: &B::Entry,
+    ) -> Result<Result<B::Answer, B::Refused>, sqlx::Error> {
+        let mut page = self.book.open(connection).await?;
+        match self.book.write(connection, &mut page, entry).await? {
+            Outcome::Written(answer) => {
+                self.committed(&page);
+                Ok(Ok(answer))
+            }
+            Outcome::Unchanged(answer) => Ok(Ok(answer)),
+            Outcome::Refused(refused) => Ok(Err(refused)),
+        }
+    }
+
+    fn committed(&self, page: &B::Page) {
+        self.health.committed();
+        self.book.committed(page);
+        self.committed.notify_one();
     }
 
     /// One entry in its savepoint.
@@ -283,18 +320,27 @@ impl<B: Book> Task<B> {
         entry: &B::Entry,
     ) -> Result<Outcome<B>, sqlx::Error> {
         connection.run(transaction::SAVEPOINT, &[]).await?;
-        let outcome = match self.book.write(connection, page, entry).await {
-            Ok(outcome) => outcome,
-            Err(error) => {
-                self.health.judge(&error, "writing");
-                Outcome::Refused(Fault::new("writing; nothing was written", error).into())
-            }
-        };
+        let outcome = self.apply(connection, page, entry).await;
         if matches!(outcome, Outcome::Refused(_)) {
             connection.run(transaction::ROLLBACK_TO, &[]).await?;
         }
         connection.run(transaction::RELEASE, &[]).await?;
         Ok(outcome)
+    }
+
+    async fn apply(
+        &self,
+        connection: &mut Connection,
+        page: &mut B::Page,
+        entry: &B::Entry,
+    ) -> Outcome<B> {
+        match self.book.write(connection, page, entry).await {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                self.health.judge(&error, "writing");
+                Outcome::Refused(Fault::new("writing; nothing was written", error).into())
+            }
+        }
     }
 }
 

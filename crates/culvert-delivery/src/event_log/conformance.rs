@@ -193,7 +193,7 @@ pub(super) fn traffic(name: &str) -> NewBatch {
 pub(super) fn batch(destination: &str, class: BatchClass, name: &str, filling: usize) -> NewBatch {
     let mut open = OpenBatch::default();
     for id in [name, "other"] {
-        let filling = "x".repeat(filling);
+        let filling = noise(filling);
         let envelope = format!(r#"{{"event_id":"{id}","object":"{filling}"}}"#);
         open.push(&"esb_1".into(), envelope.as_bytes());
     }
@@ -203,6 +203,20 @@ pub(super) fn batch(destination: &str, class: BatchClass, name: &str, filling: u
         count: open.len(),
         body: open.finish(),
     }
+}
+
+/// Text that does not get shorter when it is packed.
+pub(super) fn noise(length: usize) -> String {
+    let next = |state: &u64| {
+        Some(
+            state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1),
+        )
+    };
+    let states = std::iter::successors(Some(1), next);
+    let digits = states.map(|state: u64| char::from(b'a' + (state >> 60) as u8));
+    digits.take(length).collect()
 }
 
 fn name(body: Vec<u8>) -> String {
@@ -424,7 +438,7 @@ async fn backlog_counts_by_destination_and_goes_with_it(place: &Place) {
         traffic("b"),
         batch("ed_2", BatchClass::Traffic, "c", 9),
     ];
-    let bytes = |batch: &NewBatch| u64::try_from(batch.body.len()).unwrap();
+    let bytes = |batch: &NewBatch| batch.body.bytes;
     let of_first = bytes(&batches[0]) + bytes(&batches[1]);
     place.append(batches.to_vec()).await;
     let backlog = place.log.backlog().await.unwrap();

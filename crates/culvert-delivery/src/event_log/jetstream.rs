@@ -19,13 +19,13 @@ use std::time::Duration;
 
 use culvert_base::{BoxFuture, Clock, Fault, Timestamp};
 use culvert_store::{
-    Backlog, BatchClass, DeadBatch, Gathering, Lease, NewBatch, Queue, QueueError, Run,
+    Backlog, BatchClass, Body, DeadBatch, Gathering, Lease, NewBatch, Queue, QueueError, Run,
 };
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::line::{Facts, Line, body_of, is_of_stream};
+use self::line::{Facts, Line, is_of_stream};
 use self::stream::{Stream, Trouble, Waiting};
 use super::servers::NatsServers;
 use super::{EventLog, Settlement};
@@ -132,7 +132,7 @@ impl JetStream {
         let bytes_max = self.stream.body_bytes_max();
         for (batch, facts) in batches {
             for part in parts(batch, bytes_max) {
-                match part.class == BatchClass::Traffic && part.body.len() <= bytes_max {
+                match part.class == BatchClass::Traffic && part.body.stored.len() <= bytes_max {
                     true => entries.push(facts.entry(part)),
                     false => left.push(part),
                 }
@@ -151,7 +151,10 @@ impl JetStream {
                         destination: entry.destination,
                         class: BatchClass::Traffic,
                         count: entry.events,
-                        body: entry.body.into(),
+                        body: Body {
+                            stored: entry.body.into(),
+                            bytes: entry.bytes,
+                        },
                     });
                 }
             }
@@ -233,7 +236,7 @@ impl JetStream {
                     claimed_until: None,
                     ..facts
                 };
-                let batch = as_new(first, body_of(message));
+                let batch = as_new(first, self.stream.body_of(message));
                 let left = self.store(vec![(batch, again)]).await;
                 if !left.is_empty() {
                     self.queue_all(left).await?;
@@ -264,7 +267,7 @@ impl JetStream {
                         continue;
                     };
                     let dead = DeadBatch {
-                        batch: as_new(lease, body_of(message)),
+                        batch: as_new(lease, self.stream.body_of(message)),
                         attempts: lease.attempt,
                         first_at: lease.first_at,
                         why: why.clone(),
@@ -392,7 +395,7 @@ impl EventLog for JetStream {
         lease_for: Duration,
     ) -> BoxFuture<'a, Result<Lease, Fault>> {
         Box::pin(async move {
-            let fits = batch.body.len() <= self.stream.body_bytes_max();
+            let fits = batch.body.stored.len() <= self.stream.body_bytes_max();
             if batch.class == BatchClass::Traffic && fits {
                 let now = self.clock.now();
                 let facts = Facts {
@@ -529,7 +532,7 @@ impl EventLog for JetStream {
                 return Ok(None);
             }
             let found = self.stream.get(lease.batch.unsigned_abs()).await?;
-            Ok(found.map(body_of))
+            Ok(found.map(|message| message.payload.into()))
         })
     }
 
@@ -640,12 +643,12 @@ fn parts(batch: NewBatch, bytes_max: usize) -> Vec<NewBatch> {
     let mut done = Vec::new();
     let mut left = vec![batch];
     while let Some(batch) = left.pop() {
-        let is_small = batch.body.len() <= bytes_max || batch.count <= 1;
+        let is_small = batch.body.stored.len() <= bytes_max || batch.count <= 1;
         let halves = match is_small {
             true => None,
             false => {
                 let destination = batch.destination.as_str().into();
-                let read = Batch::read(destination, batch.class, batch.body.clone()).ok();
+                let read = Batch::read(destination, batch.class, batch.body.stored.clone()).ok();
                 read.and_then(|read| read.halves())
             }
         };
@@ -662,7 +665,7 @@ fn parts(batch: NewBatch, bytes_max: usize) -> Vec<NewBatch> {
     done
 }
 
-fn as_new(lease: &Lease, body: Vec<u8>) -> NewBatch {
+fn as_new(lease: &Lease, body: Body) -> NewBatch {
     NewBatch {
         destination: lease.destination.clone(),
         class: lease.class,

@@ -17,7 +17,8 @@ use super::on_both_engines;
 use super::place::Place;
 use super::store::{document, event};
 use crate::{
-    BatchClass, Changes, CursorMove, NewBatch, OutboxRow, Queue, QueueError, Store, StoreUrl, Told,
+    BatchClass, Body, Changes, CursorMove, NewBatch, OutboxRow, Queue, QueueError, Store, StoreUrl,
+    Told,
 };
 
 on_both_engines!(nothing_acknowledged_is_lost_by_a_kill);
@@ -203,7 +204,10 @@ async fn child() {
                 destination: "ed_1".to_owned(),
                 class: BatchClass::Audit,
                 count: 1,
-                body: from.to_string().into_bytes(),
+                body: Body {
+                    stored: from.to_string().into_bytes(),
+                    bytes: 1,
+                },
             };
             let to = from + 1;
             let moved = CursorMove {

@@ -7,12 +7,14 @@ use tokio::task::JoinSet;
 
 use super::on_both_engines;
 use super::place::Place;
-use crate::database::Database;
+use crate::database::{Database, Part};
 use crate::dialect::{Access, Arg};
+use crate::migrate;
+use crate::queue::{EVENTS, checksum};
 use crate::statements::{events, transaction};
 use crate::{
-    BatchClass, Burial, CursorMove, DEAD_LETTERS_FOR, Gathering, Kept, Lease, NewBatch, NewPiece,
-    Queue, QueueError, Run, WHY_BYTES_MAX,
+    BatchClass, Body, Burial, CursorMove, DEAD_LETTERS_FOR, Gathering, Kept, Lease, NewBatch,
+    NewPiece, Queue, QueueError, Run, WHY_BYTES_MAX,
 };
 
 on_both_engines!(
@@ -31,6 +33,8 @@ on_both_engines!(
     a_run_is_taken_when_there_is_enough_or_its_first_is_old,
     a_run_is_settled_whole_and_by_its_holder_only,
     several_are_leased_as_far_as_they_are_due_and_fit,
+    batches_of_the_format_before_are_carried_over,
+    a_batch_without_its_body_is_buried,
     traffic_is_kept_found_by_time_and_pruned_by_age_and_size,
     everything_survives_reopening,
 );
@@ -42,7 +46,7 @@ async fn the_end_of_the_traffic_log_waits_for_what_is_not_committed_before_it() 
         return;
     };
     let queue = place.queue().await;
-    let database = Database::open(&place.url, crate::queue::EVENTS, &*place.clock);
+    let database = Database::open(&place.url, EVENTS, &*place.clock);
     let database = database.await.unwrap();
     let mut other_node = database.site.connect(Access::Write).await.unwrap();
     other_node.begin().await.unwrap();
@@ -79,7 +83,10 @@ fn batch(destination: &str, class: BatchClass, body: &str) -> NewBatch {
         destination: destination.to_owned(),
         class,
         count: 2,
-        body: body.as_bytes().to_vec(),
+        body: Body {
+            stored: body.as_bytes().to_vec(),
+            bytes: body.len() as u64,
+        },
     }
 }
 
@@ -609,6 +616,64 @@ async fn several_are_leased_as_far_as_they_are_due_and_fit(place: &Place) {
     assert_eq!(texts(&again), ["5678", "9012", "3"]);
     assert_eq!((again[0].attempt, again[1].attempt), (2, 1));
     assert_eq!(queue.ack_run(&again).await.unwrap(), 3);
+}
+
+/// What was in the queue before bodies had a table of their own is there as it was.
+async fn batches_of_the_format_before_are_carried_over(place: &Place) {
+    let before = Part {
+        steps: &migrate::EVENTS[..2],
+        ..EVENTS
+    };
+    let database = Database::open(&place.url, before, &*place.clock)
+        .await
+        .unwrap();
+    let mut connection = database.site.connect(Access::Write).await.unwrap();
+    for (n, name) in ["a1", "a2", "a3"].into_iter().enumerate() {
+        let insert = "INSERT INTO batch (destination, class, place, part, events, bytes, crc, attempt, \
+             first_at, due_at, fence, body) VALUES ('ed_1', 0, $1, 0, 2, 7, $2, 0, 5, 5, 0, $3)";
+        let arguments = [
+            Arg::Int(n as i64),
+            Arg::Int(checksum(name.as_bytes())),
+            Arg::Blob(name.as_bytes()),
+        ];
+        connection.run(insert, &arguments).await.unwrap();
+    }
+    connection.close().await;
+    database.close().await;
+
+    let queue = place.queue().await;
+    queue.check().await.unwrap();
+    assert_eq!(queue.backlog().await.unwrap()[0].bytes, 21);
+    queue.append(vec![audit("a4")], None).await.unwrap();
+    assert_eq!(drain(place, &queue).await, ["a1", "a2", "a3", "a4"]);
+}
+
+/// A batch whose body is gone is buried like one whose body is damaged, and holds back nothing.
+async fn a_batch_without_its_body_is_buried(place: &Place) {
+    let queue = place.queue().await;
+    let batches = ["a1", "a2", "a3"].map(audit);
+    queue.append(batches.into(), None).await.unwrap();
+    let database = Database::open(&place.url, EVENTS, &*place.clock)
+        .await
+        .unwrap();
+    let mut connection = database.site.connect(Access::Write).await.unwrap();
+    let lose = "DELETE FROM body WHERE id IN (SELECT MIN(id) FROM body)";
+    connection.run(lose, &[]).await.unwrap();
+    let fault = queue.check().await.unwrap_err();
+    assert!(fault.to_string().ends_with("is damaged"), "{fault}");
+    let now = place.clock.now();
+    let one = lease(place, &queue).await.unwrap();
+    assert_eq!(one.body, b"a2");
+    queue.retry(&one, now, "").await.unwrap();
+    connection.run(lose, &[]).await.unwrap();
+    let several = queue.lease_several("ed_1", "node-1", LEASE, now, 99).await;
+    let several: Vec<_> = several.unwrap().into_iter().map(|one| one.body).collect();
+    assert_eq!(several, [b"a3"]);
+    let letters = queue.dead_letters("ed_1", None, 9).await.unwrap();
+    assert!(letters.iter().all(|letter| letter.why.class == "damaged"));
+    assert_eq!(letters.len(), 2);
+    connection.close().await;
+    database.close().await;
 }
 
 async fn traffic_is_kept_found_by_time_and_pruned_by_age_and_size(place: &Place) {

@@ -31,7 +31,12 @@ async fn prepare(place: &Place, part: Part, statements: &[&'static str]) {
         .unwrap();
     let pairs = PAIRS
         .iter()
-        .filter(|pair| part.file.is_none() || !pair.sqlite.contains("document"))
+        .filter(|pair| match part.file {
+            None => !["batch", "FROM body"]
+                .iter()
+                .any(|one| pair.sqlite.contains(one)),
+            Some(_) => !pair.sqlite.contains("document"),
+        })
         .map(|pair| database.site.spell(*pair));
     let mut connection = database.site.connect(Access::Write).await.unwrap();
     for sql in statements.iter().copied().chain(pairs) {
@@ -53,8 +58,8 @@ async fn prepare_typed(
     sql: &'static str,
 ) -> Result<(), sqlx::Error> {
     let types: &[&'static str] = match sql {
-        events::APPEND => &["text", "int8", "int8", "int8", "int8", "int8", "bytea"],
-        events::BURY => &["int8", "int8", "int8", "text", "text", "text"],
+        events::APPEND => &["text", "int8", "int8", "int8", "int8", "int8"],
+        events::BURY => &["int8", "int8", "int8", "text", "text", "text", "bytea"],
         events::REDRIVE => &["int8", "int8"],
         _ => &[],
     };

@@ -3,16 +3,18 @@
 //! A destination has two lines of batches, audit and traffic. Every write here keeps their order:
 //! appending goes to the end, pieces go to the place of what they replace.
 
+use std::collections::HashMap;
+
 use culvert_base::{BoxFuture, Timestamp};
 use tokio::sync::watch;
 
 use super::{
-    BatchClass, Burial, CursorMove, DEAD_LETTERS_FOR, DEAD_LETTERS_MAX, DeadBatch, Gathering,
+    BatchClass, Body, Burial, CursorMove, DEAD_LETTERS_FOR, DEAD_LETTERS_MAX, DeadBatch, Gathering,
     Lease, NewBatch, QueueError, Run, WHY_BYTES_MAX, checksum, cut, small,
 };
 use crate::dialect::{Arg, Connection, Row};
 use crate::queue::traffic::NewPiece;
-use crate::statements::events;
+use crate::statements::{BODIES, LEASE_LISTED, events};
 use crate::writer::{Book, Outcome};
 
 /// Writes to the queue.
@@ -208,15 +210,15 @@ impl Book for Lines {
                         Arg::Text(&dead.batch.destination),
                         Arg::Int(dead.batch.class.number()),
                         Arg::Int(i64::from(dead.batch.count)),
-                        Arg::Int(length(&dead.batch.body)),
-                        Arg::Int(checksum(&dead.batch.body)),
+                        Arg::Int(dead.batch.body.counted()),
+                        Arg::Int(dead.batch.body.checksum()),
                         Arg::Int(i64::from(dead.attempts)),
                         Arg::Int(dead.first_at.unix_nanos()),
                         Arg::Int(at.unix_nanos()),
                         Arg::Text(&dead.why.class),
                         Arg::Text(&dead.why.code),
                         Arg::Text(cut(&dead.why.text, WHY_BYTES_MAX)),
-                        Arg::Blob(&dead.batch.body),
+                        Arg::Blob(&dead.batch.body.stored),
                     ];
                     let row = connection.row(events::PUT_DEAD, &arguments).await?;
                     let row = row.ok_or(sqlx::Error::RowNotFound)?;
@@ -228,9 +230,13 @@ impl Book for Lines {
                 }
                 Entry::Redrive { id, at } => {
                     let (id, at) = (Arg::Int(*id), Arg::Int(at.unix_nanos()));
-                    let n = connection.run(events::REDRIVE, &[id, at]).await?;
+                    let Some(row) = connection.row(events::REDRIVE, &[id, at]).await? else {
+                        return Ok(written(0));
+                    };
+                    let batch = Arg::Int(row.get(0)?);
+                    connection.run(events::REDRIVE_BODY, &[id, batch]).await?;
                     connection.run(events::UNBURY, &[id]).await?;
-                    Ok(written(n))
+                    Ok(written(1))
                 }
                 Entry::DropDestination { destination } => {
                     let of = [Arg::Text(destination)];
@@ -257,6 +263,15 @@ impl Book for Lines {
                 }
             }
         })
+    }
+
+    fn is_one_statement(&self, entry: &Entry) -> bool {
+        let settlement = match entry {
+            Entry::Settle { settlement, .. } => settlement,
+            Entry::SettleRun { held, settlement } if held.len() == 1 => settlement,
+            _ => return false,
+        };
+        matches!(settlement, Settlement::Ack | Settlement::Retry { .. })
     }
 
     fn close<'a>(
@@ -313,22 +328,31 @@ async fn append(
         }
     }
     for batch in batches {
-        connection
-            .run(
-                events::APPEND,
-                &[
-                    Arg::Text(&batch.destination),
-                    Arg::Int(batch.class.number()),
-                    Arg::Int(i64::from(batch.count)),
-                    Arg::Int(length(&batch.body)),
-                    Arg::Int(checksum(&batch.body)),
-                    Arg::Int(at.unix_nanos()),
-                    Arg::Blob(&batch.body),
-                ],
-            )
-            .await?;
+        let arguments = [
+            Arg::Text(&batch.destination),
+            Arg::Int(batch.class.number()),
+            Arg::Int(i64::from(batch.count)),
+            Arg::Int(batch.body.counted()),
+            Arg::Int(batch.body.checksum()),
+            Arg::Int(at.unix_nanos()),
+        ];
+        put(connection, events::APPEND, &arguments, &batch.body).await?;
     }
     Ok(Outcome::Written(Answer::Rows(0)))
+}
+
+/// Inserts a batch and its body. What the first insert returned, with the batch's id in front.
+async fn put(
+    connection: &mut Connection,
+    sql: &'static str,
+    arguments: &[Arg<'_>],
+    body: &Body,
+) -> Result<Row, sqlx::Error> {
+    let row = connection.row(sql, arguments).await?;
+    let row = row.ok_or(sqlx::Error::RowNotFound)?;
+    let of_batch = [Arg::Int(row.get(0)?), Arg::Blob(&body.stored)];
+    connection.run(events::PUT_BODY, &of_batch).await?;
+    Ok(row)
 }
 
 async fn append_leased(
@@ -342,15 +366,13 @@ async fn append_leased(
         Arg::Text(&batch.destination),
         Arg::Int(batch.class.number()),
         Arg::Int(i64::from(batch.count)),
-        Arg::Int(length(&batch.body)),
-        Arg::Int(checksum(&batch.body)),
+        Arg::Int(batch.body.counted()),
+        Arg::Int(batch.body.checksum()),
         Arg::Int(at.unix_nanos()),
-        Arg::Blob(&batch.body),
         Arg::Text(owner),
         Arg::Int(until.unix_nanos()),
     ];
-    let row = connection.row(events::APPEND_LEASED, &arguments).await?;
-    let row = row.ok_or(sqlx::Error::RowNotFound)?;
+    let row = put(connection, events::APPEND_LEASED, &arguments, &batch.body).await?;
     Ok(Outcome::Written(Answer::Lease(Some(Box::new(Lease {
         batch: row.get(0)?,
         destination: batch.destination.clone(),
@@ -386,7 +408,9 @@ async fn lease(
             )
             .await?
         {
-            if let Some(lease) = whole(connection, &row, destination, class, now).await? {
+            let body: Option<Vec<u8>> = row.get(7)?;
+            let body = body.unwrap_or_default();
+            if let Some(lease) = whole(connection, &row, body, (destination, class), now).await? {
                 return Ok(Outcome::Written(Answer::Lease(Some(Box::new(lease)))));
             }
             has_buried = true;
@@ -403,22 +427,12 @@ async fn lease(
 async fn whole(
     connection: &mut Connection,
     row: &Row,
-    destination: &str,
-    class: BatchClass,
+    body: Vec<u8>,
+    (destination, class): (&str, BatchClass),
     now: Timestamp,
 ) -> Result<Option<Lease>, sqlx::Error> {
     let crc: i64 = row.get(2)?;
-    let lease = Lease {
-        batch: row.get(0)?,
-        destination: destination.to_owned(),
-        class,
-        count: small(row, 1)?,
-        attempt: small(row, 3)?,
-        first_at: Timestamp::from_unix_nanos(row.get(4)?),
-        fence: row.get(5)?,
-        why: row.get(6)?,
-        body: row.get(7)?,
-    };
+    let lease = lease_of(row, body, destination, class)?;
     if crc == checksum(&lease.body) {
         return Ok(Some(lease));
     }
@@ -440,6 +454,57 @@ async fn whole(
     Ok(None)
 }
 
+fn lease_of(
+    row: &Row,
+    body: Vec<u8>,
+    destination: &str,
+    class: BatchClass,
+) -> Result<Lease, sqlx::Error> {
+    Ok(Lease {
+        batch: row.get(0)?,
+        destination: destination.to_owned(),
+        class,
+        count: small(row, 1)?,
+        attempt: small(row, 3)?,
+        first_at: Timestamp::from_unix_nanos(row.get(4)?),
+        fence: row.get(5)?,
+        why: row.get(6)?,
+        body,
+    })
+}
+
+/// Leases batches that were found free, from the head of their line on. Their rows in that order; `None` if
+/// another node was faster, which may have the head of what would be left.
+async fn lease_listed(
+    connection: &mut Connection,
+    ids: &[i64],
+    owner: &str,
+    until: Timestamp,
+    now: Timestamp,
+) -> Result<Option<Vec<Row>>, sqlx::Error> {
+    let listed = list(ids);
+    let arguments = [
+        Arg::Text(owner),
+        Arg::Int(until.unix_nanos()),
+        Arg::Text(&listed),
+        Arg::Int(now.unix_nanos()),
+    ];
+    let sql = connection.spell(LEASE_LISTED);
+    let mut by_id = by_id(connection.rows(sql, &arguments).await?)?;
+    Ok(ids.iter().map(|id| by_id.remove(id)).collect())
+}
+
+fn by_id(rows: Vec<Row>) -> Result<HashMap<i64, Row>, sqlx::Error> {
+    let pairs = rows.into_iter().map(|row| Ok((row.get(0)?, row)));
+    pairs.collect()
+}
+
+/// Ids as JSON.
+fn list(ids: &[i64]) -> String {
+    let ids: Vec<String> = ids.iter().map(i64::to_string).collect();
+    format!("[{}]", ids.join(","))
+}
+
 /// Batches that are leased together with their bodies, at most.
 const SEVERAL_MAX: i64 = 128;
 
@@ -457,31 +522,33 @@ async fn lease_several(
             Arg::Int(class.number()),
             Arg::Int(SEVERAL_MAX),
         ];
-        let mut leases = Vec::new();
+        let mut ids = Vec::new();
         let mut bytes = 0u64;
-        let mut has_written = false;
         for row in connection.rows(events::LINE, &line).await? {
             let size = u64::try_from(row.get::<i64>(1)?).unwrap_or(0);
             bytes = bytes.saturating_add(size);
-            if has_written && bytes > bytes_max {
+            // One that is leased or waits for its time holds back what is behind it.
+            if free_at(&row)? > now_at || (!ids.is_empty() && bytes > bytes_max) {
                 break;
             }
-            let arguments = [
-                Arg::Text(owner),
-                Arg::Int(until.unix_nanos()),
-                Arg::Int(row.get(0)?),
-                Arg::Int(now_at),
-            ];
-            // One that is leased or waits for its time holds back what is behind it.
-            let Some(row) = connection.row(events::LEASE_WHOLE, &arguments).await? else {
-                break;
-            };
-            has_written = true;
-            leases.extend(whole(connection, &row, destination, class, now).await?);
+            ids.push(row.get(0)?);
         }
-        if has_written {
-            return Ok(Outcome::Written(Answer::Leases(leases)));
+        if ids.is_empty() {
+            continue;
         }
+        let Some(rows) = lease_listed(connection, &ids, owner, until, now).await? else {
+            return Ok(Outcome::Refused(QueueError::Lost));
+        };
+        let listed = list(&ids);
+        let sql = connection.spell(BODIES);
+        let bodies = connection.rows(sql, &[Arg::Text(&listed)]).await?;
+        let bodies = by_id(bodies)?;
+        let mut leases = Vec::with_capacity(rows.len());
+        for (id, row) in ids.iter().zip(&rows) {
+            let body = bodies.get(id).map_or(Ok(Vec::new()), |row| row.get(1))?;
+            leases.extend(whole(connection, row, body, (destination, class), now).await?);
+        }
+        return Ok(Outcome::Written(Answer::Leases(leases)));
     }
     Ok(Outcome::Unchanged(Answer::Leases(Vec::new())))
 }
@@ -512,10 +579,8 @@ async fn lease_run(
         let mut ripe_at = None;
         let mut is_full = i64::try_from(rows.len()).unwrap_or(i64::MAX) >= RUN_MAX;
         for row in &rows {
-            let (attempt, first_at, due_at): (i64, i64, i64) =
-                (row.get(2)?, row.get(3)?, row.get(4)?);
-            let lease_until: Option<i64> = row.get(5)?;
-            let free_at = due_at.max(lease_until.unwrap_or(i64::MIN));
+            let (attempt, first_at): (i64, i64) = (row.get(2)?, row.get(3)?);
+            let free_at = free_at(row)?;
             if ids.is_empty() {
                 let first_at = Timestamp::from_unix_nanos(first_at);
                 let old_at = first_at.plus(gathering.age_max).unix_nanos();
@@ -541,37 +606,25 @@ async fn lease_run(
             next_at = Some(next_at.map_or(at, |next: i64| next.min(at)));
             continue;
         }
-        let mut leases = Vec::with_capacity(ids.len());
-        for batch in ids {
-            let arguments = [
-                Arg::Text(owner),
-                Arg::Int(until.unix_nanos()),
-                Arg::Int(batch),
-                Arg::Int(now_at),
-            ];
-            let Some(row) = connection.row(events::LEASE_ONE, &arguments).await? else {
-                break;
-            };
-            leases.push(Lease {
-                batch,
-                destination: destination.to_owned(),
-                class,
-                count: small(&row, 0)?,
-                body: Vec::new(),
-                attempt: small(&row, 1)?,
-                first_at: Timestamp::from_unix_nanos(row.get(2)?),
-                fence: row.get(3)?,
-                why: row.get(4)?,
-            });
-        }
-        if !leases.is_empty() {
-            let next_at = None;
-            return Ok(Outcome::Written(Answer::Run(Run { leases, next_at })));
-        }
+        let Some(rows) = lease_listed(connection, &ids, owner, until, now).await? else {
+            return Ok(Outcome::Refused(QueueError::Lost));
+        };
+        let leases = rows
+            .iter()
+            .map(|row| lease_of(row, Vec::new(), destination, class));
+        let leases = leases.collect::<Result<_, _>>()?;
+        let next_at = None;
+        return Ok(Outcome::Written(Answer::Run(Run { leases, next_at })));
     }
     let next_at = next_at.map(Timestamp::from_unix_nanos);
     let leases = Vec::new();
     Ok(Outcome::Unchanged(Answer::Run(Run { leases, next_at })))
+}
+
+/// When a batch of a line may be leased.
+fn free_at(row: &Row) -> Result<i64, sqlx::Error> {
+    let (due_at, lease_until): (i64, Option<i64>) = (row.get(4)?, row.get(5)?);
+    Ok(due_at.max(lease_until.unwrap_or(i64::MIN)))
 }
 
 impl Settlement {
@@ -597,6 +650,7 @@ impl Settlement {
                     Arg::Text(&why.class),
                     Arg::Text(&why.code),
                     Arg::Text(cut(&why.text, WHY_BYTES_MAX)),
+                    Arg::Blob(&[]),
                 ];
                 let Some(row) = connection.row(events::BURY, &arguments).await? else {
                     return Ok(false);
@@ -649,25 +703,20 @@ async fn replace(
         connection.run(events::MAKE_ROOM, &room).await?;
     }
     for (part, piece) in (part..).zip(pieces) {
-        connection
-            .run(
-                events::PUT_PIECE,
-                &[
-                    destination,
-                    class,
-                    place,
-                    Arg::Int(part),
-                    Arg::Int(i64::from(piece.count)),
-                    Arg::Int(length(&piece.body)),
-                    Arg::Int(checksum(&piece.body)),
-                    Arg::Int(attempt),
-                    Arg::Int(first_at),
-                    Arg::Int(at.unix_nanos()),
-                    Arg::MaybeText(why.as_deref()),
-                    Arg::Blob(&piece.body),
-                ],
-            )
-            .await?;
+        let arguments = [
+            destination,
+            class,
+            place,
+            Arg::Int(part),
+            Arg::Int(i64::from(piece.count)),
+            Arg::Int(piece.body.counted()),
+            Arg::Int(piece.body.checksum()),
+            Arg::Int(attempt),
+            Arg::Int(first_at),
+            Arg::Int(at.unix_nanos()),
+            Arg::MaybeText(why.as_deref()),
+        ];
+        put(connection, events::PUT_PIECE, &arguments, &piece.body).await?;
     }
     Ok(true)
 }
@@ -710,4 +759,14 @@ async fn keep_traffic(
 
 fn length(body: &[u8]) -> i64 {
     i64::try_from(body.len()).unwrap_or(i64::MAX)
+}
+
+impl Body {
+    fn counted(&self) -> i64 {
+        i64::try_from(self.bytes).unwrap_or(i64::MAX)
+    }
+
+    fn checksum(&self) -> i64 {
+        checksum(&self.stored)
+    }
 }

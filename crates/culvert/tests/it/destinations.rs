@@ -185,7 +185,7 @@ fn events(first: usize, count: usize) -> Batch {
         );
         open.push(&Arc::from("esb_1"), line.as_bytes());
     }
-    Batch::read("ed_1".into(), BatchClass::Traffic, open.finish()).unwrap()
+    Batch::read("ed_1".into(), BatchClass::Traffic, open.finish().stored).unwrap()
 }
 
 /// Now, as the services' own clock tells it.

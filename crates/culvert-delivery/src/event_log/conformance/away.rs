@@ -219,7 +219,7 @@ async fn a_batch_larger_than_a_message_goes_in_parts() {
     assert_eq!(place.meters.log_fallbacks.get(), 0);
     // One that cannot be parted is in the database.
     let mut open = OpenBatch::default();
-    let envelope = format!(r#"{{"event_id":"one","object":"{}"}}"#, "x".repeat(2 << 20));
+    let envelope = format!(r#"{{"event_id":"one","object":"{}"}}"#, noise(2 << 20));
     open.push(&"esb_1".into(), envelope.as_bytes());
     let one = NewBatch {
         count: 1,

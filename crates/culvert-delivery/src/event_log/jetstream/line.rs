@@ -11,7 +11,6 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use async_nats::HeaderMap;
-use async_nats::jetstream::message::StreamMessage;
 use bytes::Bytes;
 use culvert_base::Timestamp;
 use culvert_store::{BatchClass, Gathering, Lease, NewBatch, Run};
@@ -65,7 +64,7 @@ impl Facts {
     pub(super) fn entry(self, batch: NewBatch) -> Entry {
         let mut hash = Sha256::new();
         hash.update(&batch.destination);
-        hash.update(&batch.body);
+        hash.update(&batch.body.stored);
         let is_again = self.attempts > 0 && self.claimed_until.is_none();
         hash.update([u8::from(is_again)]);
         let id: String = hash.finalize()[..16]
@@ -91,8 +90,9 @@ impl Facts {
         Entry {
             destination: batch.destination,
             events: batch.count,
+            bytes: batch.body.bytes,
             headers,
-            body: batch.body.into(),
+            body: batch.body.stored.into(),
         }
     }
 
@@ -141,7 +141,7 @@ struct Head {
     lease: Option<(i64, Timestamp)>,
     /// When the server last said that it is ours.
     kept_at: Instant,
-    body_bytes: usize,
+    bytes: u64,
     /// Until the first lease; then it is read again, for a line that waits shall cost no memory.
     body: Option<Bytes>,
     /// Delivered; only the server does not know.
@@ -337,7 +337,7 @@ impl Line {
             due_at,
             lease: None,
             kept_at,
-            body_bytes: pulled.body.len(),
+            bytes: pulled.bytes,
             // One that somebody else sends is read when it may be sent, if it is there then.
             body: facts.claimed_until.is_none().then_some(pulled.body),
             is_done: self.settled.contains(&mark),
@@ -388,7 +388,7 @@ impl Line {
             _ => now,
         };
         let mut sizes = vec![(head.mark.0, head.count)];
-        let mut bytes = u64::try_from(head.body_bytes).unwrap_or(u64::MAX);
+        let mut bytes = head.bytes;
         if now < old_at {
             let waiting = stream.waiting(Some(destination)).await?;
             let waiting = waiting.get(destination).copied().unwrap_or_default();
@@ -405,14 +405,14 @@ impl Line {
             let Some(next) = stream.next(destination, after).await? else {
                 break;
             };
-            let size = u64::try_from(next.payload.len()).unwrap_or(u64::MAX);
+            let (events, size) = stream.counts_of(&next.subject);
             let free_at = Facts::read(&next.headers, now).free_at();
             is_full = size.saturating_add(bytes) > gathering.bytes_max;
             if is_full || free_at.is_some_and(|free_at| now < free_at) {
                 break;
             }
             bytes += size;
-            sizes.push((next.sequence, stream.events_of(&next.subject)));
+            sizes.push((next.sequence, events));
         }
         if now < old_at && !is_full && sizes.len() < RUN_MAX {
             return Ok(Run {
@@ -582,9 +582,4 @@ fn remember(settled: &mut VecDeque<Mark>, mark: Mark) {
         settled.pop_front();
     }
     settled.push_back(mark);
-}
-
-/// The body of a stored message.
-pub(super) fn body_of(message: StreamMessage) -> Vec<u8> {
-    message.payload.into()
 }

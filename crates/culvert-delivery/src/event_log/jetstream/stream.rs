@@ -27,6 +27,7 @@ use async_nats::jetstream::{self, ErrorCode};
 use async_nats::{Client, ConnectOptions, Event, HeaderMap, Request};
 use bytes::Bytes;
 use culvert_base::{Fault, Timestamp};
+use culvert_store::Body;
 use futures_util::TryStreamExt;
 use tokio::time::Instant;
 
@@ -88,6 +89,8 @@ pub(super) struct Waiting {
 pub(super) struct Entry {
     pub(super) destination: String,
     pub(super) events: u32,
+    /// Of its lines.
+    pub(super) bytes: u64,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
 }
@@ -105,6 +108,7 @@ pub(super) struct Pulled {
     /// Whether more is behind it.
     pub(super) has_more: bool,
     pub(super) events: u32,
+    pub(super) bytes: u64,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
 }
@@ -234,10 +238,7 @@ impl Stream {
         for entry in entries {
             let subject = format!(
                 "{}.{}.{}.{}",
-                self.name,
-                entry.destination,
-                entry.events,
-                entry.body.len()
+                self.name, entry.destination, entry.events, entry.bytes
             );
             let publishing =
                 context.publish_with_headers(subject, entry.headers.clone(), entry.body.clone());
@@ -305,7 +306,7 @@ impl Stream {
         if message.status.is_some() {
             return Ok(None);
         }
-        let events = self.events_of(&message.subject);
+        let (events, bytes) = self.counts_of(&message.subject);
         let message = jetstream::Message {
             context: jetstream::new(client),
             message,
@@ -328,6 +329,7 @@ impl Stream {
             delivered,
             has_more,
             events,
+            bytes,
             headers: message.headers.clone().unwrap_or_default(),
             body: message.payload.clone(),
         }))
@@ -454,10 +456,19 @@ impl Stream {
         }
     }
 
-    /// How many events are in a message with that subject.
-    pub(super) fn events_of(&self, subject: &str) -> u32 {
-        let events = self.parts_of(subject).map_or(0, |(_, events, _)| events);
-        u32::try_from(events).unwrap_or(u32::MAX)
+    /// How many events are in a message with that subject, and of how many bytes.
+    pub(super) fn counts_of(&self, subject: &str) -> (u32, u64) {
+        let counts = self.parts_of(subject);
+        let (_, events, bytes) = counts.unwrap_or(("", 0, 0));
+        (u32::try_from(events).unwrap_or(u32::MAX), bytes)
+    }
+
+    /// What is in a stored message.
+    pub(super) fn body_of(&self, message: StreamMessage) -> Body {
+        Body {
+            bytes: self.counts_of(&message.subject).1,
+            stored: message.payload.into(),
+        }
     }
 
     fn parts_of<'a>(&self, subject: &'a str) -> Option<(&'a str, u64, u64)> {

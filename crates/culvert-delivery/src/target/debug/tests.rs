@@ -30,7 +30,7 @@ async fn a_callback_gets_each_batch_as_an_array() {
     let mut filling = OpenBatch::default();
     filling.push(&"esb_1".into(), br#"{"event_id":"ev_1"}"#);
     filling.push(&"esb_1".into(), br#"{"event_id":"ev_2"}"#);
-    let batch = Batch::read("ed_1".into(), BatchClass::Audit, filling.finish()).unwrap();
+    let batch = Batch::read("ed_1".into(), BatchClass::Audit, filling.finish().stored).unwrap();
 
     assert_eq!(debug.send(&batch).await, Verdict::Delivered);
     let seen = &fake.seen()[0];

@@ -63,7 +63,7 @@ fn batch(ids: std::ops::Range<usize>, filling: usize) -> Batch {
         );
         open.push(&"esb_1".into(), envelope.as_bytes());
     }
-    Batch::read("ed_1".into(), BatchClass::Traffic, open.finish()).unwrap()
+    Batch::read("ed_1".into(), BatchClass::Traffic, open.finish().stored).unwrap()
 }
 
 fn lines(batch: &Batch) -> String {

@@ -35,7 +35,7 @@ fn batch(envelopes: &[&str]) -> Batch {
     for envelope in envelopes {
         open.push(&"esb_1".into(), envelope.as_bytes());
     }
-    Batch::read("ed_1".into(), BatchClass::Traffic, open.finish()).unwrap()
+    Batch::read("ed_1".into(), BatchClass::Traffic, open.finish().stored).unwrap()
 }
 
 const ONE: &str = r#"{"event_id":"ev_1","object":{}}"#;
