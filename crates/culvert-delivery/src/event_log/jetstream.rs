@@ -306,11 +306,12 @@ impl JetStream {
         }
     }
 
-    /// Looks whether the stream can be used, and says so when that changed.
-    async fn look(&self, was_usable: &mut Option<bool>) {
+    /// Looks whether the stream can be used, and says so when that changed, or why there is no connection.
+    async fn look(&self, seen: &mut Option<(bool, Option<String>)>) {
         let usable = self.stream.usable().await;
         self.meters.log_up.set(u64::from(usable.is_ok()));
-        if *was_usable != Some(usable.is_ok()) {
+        let now = (usable.is_ok(), self.stream.why_unconnected());
+        if seen.as_ref() != Some(&now) {
             match &usable {
                 Ok(()) => tracing::info!("the event log can be used"),
                 Err(trouble) => tracing::error!(
@@ -318,7 +319,7 @@ impl JetStream {
                 ),
             }
         }
-        *was_usable = Some(usable.is_ok());
+        *seen = Some(now);
     }
 }
 
@@ -344,10 +345,10 @@ impl EventLog for JetStream {
 
     fn keep(&self, cancel: CancellationToken) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            let mut was_usable = None;
+            let mut seen = None;
             let every = self.stream.lease / 4;
             while !cancel.is_cancelled() {
-                self.look(&mut was_usable).await;
+                self.look(&mut seen).await;
                 for place in self.places() {
                     let now = self.clock.now();
                     place.line.lock().await.keep(&self.stream, now).await;

@@ -10,7 +10,7 @@ use serde_json::Value;
 pub(crate) struct NatsServer {
     child: Child,
     pub(crate) port: u16,
-    more: Vec<String>,
+    arguments: Vec<String>,
     folder: tempfile::TempDir,
 }
 
@@ -25,23 +25,45 @@ impl NatsServer {
     pub(crate) const PASSWORD: &str = "n4ts-s3cr3t";
 
     /// `None`, told aloud, where there is no `nats-server`.
-    #[expect(clippy::print_stdout, reason = "what is skipped is said")]
     pub(crate) async fn start(more: &[&str]) -> Option<Self> {
+        let login = ["--user", Self::USER, "--pass", Self::PASSWORD];
+        Self::start_with(&[&login, more].concat()).await
+    }
+
+    /// The same with everything but its place.
+    #[expect(clippy::print_stdout, reason = "what is skipped is said")]
+    pub(crate) async fn start_with(arguments: &[&str]) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
-        let more: Vec<String> = more.iter().map(|flag| (*flag).to_owned()).collect();
+        let arguments: Vec<String> = arguments.iter().map(|one| (*one).to_owned()).collect();
         // Port -1: a free one, that the server writes into a file.
-        let Ok(child) = spawn(folder.path(), "-1", &more) else {
+        let Ok(child) = spawn(folder.path(), "-1", &arguments) else {
             println!("skipped: `nats-server` is not here");
             return None;
         };
         let mut server = Self {
             child,
             port: 0,
-            more,
+            arguments,
             folder,
         };
         server.port = server.wait().await;
         Some(server)
+    }
+
+    /// Three of them that are one cluster.
+    pub(crate) async fn start_cluster() -> Option<[Self; 3]> {
+        // They have to know where the others are before any of them runs.
+        let free = [(); 3].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+        let places = free.map(|free| format!("nats://{}", free.local_addr().unwrap()));
+        let routes = places.join(",");
+        let [one, two, three] = ["one", "two", "three"];
+        let server = async |name, at: usize| {
+            let cluster = ["--cluster", &places[at], "--cluster_name", "culvert"];
+            let known = ["--routes", &routes, "--server_name", name];
+            Self::start(&[cluster, known].concat()).await
+        };
+        let (one, two, three) = tokio::join!(server(one, 0), server(two, 1), server(three, 2));
+        Some([one?, two?, three?])
     }
 
     pub(crate) fn url(&self) -> String {
@@ -57,7 +79,7 @@ impl NatsServer {
 
     /// Starts it again where it was, with what it had.
     pub(crate) async fn restart(&mut self) {
-        self.child = spawn(self.folder.path(), &self.port.to_string(), &self.more).unwrap();
+        self.child = spawn(self.folder.path(), &self.port.to_string(), &self.arguments).unwrap();
         self.wait().await;
     }
 
@@ -83,13 +105,12 @@ impl NatsServer {
     }
 }
 
-fn spawn(folder: &Path, port: &str, more: &[String]) -> std::io::Result<Child> {
+fn spawn(folder: &Path, port: &str, arguments: &[String]) -> std::io::Result<Child> {
     let at = |name: &str| folder.join(name).display().to_string();
     Command::new("nats-server")
         .args(["-a", "127.0.0.1", "-p", port, "-js", "-sd", &at("js")])
-        .args(["--user", NatsServer::USER, "--pass", NatsServer::PASSWORD])
         .args(["--ports_file_dir", &folder.display().to_string()])
-        .args(more)
+        .args(arguments)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()

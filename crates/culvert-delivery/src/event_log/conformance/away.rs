@@ -34,6 +34,19 @@ async fn usable(log: &dyn EventLog, wanted: bool) {
     }
 }
 
+/// Waits until the log says why it cannot be used.
+async fn says(log: &dyn EventLog, wanted: &str) {
+    let began = std::time::Instant::now();
+    loop {
+        let why = log.usable().await.unwrap_err().chain();
+        if why.contains(wanted) {
+            return;
+        }
+        assert!(began.elapsed() < Duration::from_secs(30), "{why}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// Acknowledges what may have passed on to another node, which is no fault.
 async fn ack_late(place: &Place, held: &Lease) {
     let acknowledged = place.log.ack(held).await;
@@ -265,44 +278,104 @@ async fn servers_are_verified_and_logged_in_at() {
         ..local_settings()
     };
     let (user, password, port) = (NatsServer::USER, NatsServer::PASSWORD, server.port);
-    for (url, trust, is_usable) in [
+    for (url, trust, trouble) in [
         (
             format!("tls://{user}:{password}@localhost:{port}"),
             &trusting,
-            true,
+            None,
         ),
         // It asks for TLS itself.
         (
             format!("nats://{user}:{password}@localhost:{port}"),
             &trusting,
-            true,
+            None,
         ),
         (
             format!("tls://{user}:{password}@127.0.0.1:{port}"),
             &trusting,
-            false,
+            Some("certificate not valid for name"),
         ),
         (
             format!("tls://{user}:{password}@localhost:{port}"),
             &local_settings(),
-            false,
+            Some("invalid peer certificate"),
         ),
         (
             format!("tls://{user}:wrong@localhost:{port}"),
             &trusting,
-            false,
+            Some("authorization violation"),
         ),
     ] {
         let (_folder, clock, queue) = database().await;
         let meters = Arc::<Meters>::default();
         let log = stream_over(settings(&url), trust.clone(), &queue, &clock, &meters).await;
-        assert_eq!(log.usable().await.is_ok(), is_usable, "{url}");
+        assert_eq!(log.usable().await.is_ok(), trouble.is_none(), "{url}");
+        if let Some(trouble) = trouble {
+            says(&*log, trouble).await;
+        }
         // One stream for all: what it had before it would take for a repetition.
         log.append(vec![traffic(&url)]).await.unwrap();
         let leased = lease(&*log, clock.now()).await.unwrap();
         assert_eq!(text(&leased), url);
         log.ack(&leased).await.unwrap();
-        assert_eq!(meters.log_fallbacks.get() == 0, is_usable, "{url}");
+        assert_eq!(meters.log_fallbacks.get() == 0, trouble.is_none(), "{url}");
+    }
+}
+
+#[tokio::test]
+async fn a_token_lets_in() {
+    let Some(server) = NatsServer::start_with(&["--auth", "t0ken"]).await else {
+        return;
+    };
+    let (_folder, clock, queue) = database().await;
+    for (login, is_let_in) in [("t0ken@", true), ("wr0ng@", false), ("", false)] {
+        let url = format!("nats://{login}127.0.0.1:{}", server.port);
+        let log = stream(&url, &queue, &clock, &Arc::default()).await;
+        assert_eq!(log.usable().await.is_ok(), is_let_in, "{url}");
+        if !is_let_in {
+            says(&*log, "authorization violation").await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_goes_on_without_one_of_its_servers() {
+    let Some(mut servers) = NatsServer::start_cluster().await else {
+        return;
+    };
+    let ports = servers.each_ref().map(|server| server.port);
+    let (user, password, [one, two, three]) = (NatsServer::USER, NatsServer::PASSWORD, ports);
+    let url = format!("nats://{user}:{password}@127.0.0.1:{one},127.0.0.1:{two},127.0.0.1:{three}");
+    let settings = JetStreamSettings {
+        replicas: 3,
+        ..settings(&url)
+    };
+    let (folder, clock, queue) = database().await;
+    let meters = Arc::<Meters>::default();
+    let log = stream_with(settings, &queue, &clock, &meters).await;
+    // Until they have found each other there is nobody who can make a stream.
+    usable(&*log, true).await;
+    let place = Place {
+        log,
+        clock,
+        queue,
+        meters,
+        server: None,
+        _folder: folder,
+    };
+    place.append(vec![traffic("a")]).await;
+    assert_eq!(place.meters.log_fallbacks.get(), 0);
+    for (n, server) in servers.iter_mut().enumerate() {
+        server.kill();
+        let name = format!("b{n}");
+        // Where the stream is without its leader for a moment, the database takes it.
+        place.append(vec![traffic(&name)]).await;
+        let mut came = drain(&place, 1).await;
+        while !came.contains(&name) {
+            came.extend(drain(&place, 1).await);
+        }
+        server.restart().await;
+        usable(&*place.log, true).await;
     }
 }
 

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::future::IntoFuture;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use async_nats::client::RequestErrorKind;
@@ -24,7 +24,7 @@ use async_nats::jetstream::stream::{
     RetentionPolicy, StorageType,
 };
 use async_nats::jetstream::{self, ErrorCode};
-use async_nats::{Client, ConnectOptions, Event, HeaderMap, Request};
+use async_nats::{Client, ClientError, ConnectOptions, Event, HeaderMap, Request};
 use bytes::Bytes;
 use culvert_base::{Fault, Timestamp};
 use culvert_store::Body;
@@ -35,6 +35,7 @@ use super::super::servers::{Login, NatsServers};
 use super::JetStreamSettings;
 use super::held::HeldFile;
 use super::line::NAK;
+use super::lock;
 use crate::net::Net;
 
 /// An answer takes no longer, or the server counts as away.
@@ -121,6 +122,8 @@ pub(super) struct Stream {
     /// A message that is not acknowledged for so long goes to somebody else.
     pub(super) lease: Duration,
     client: OnceLock<Client>,
+    /// Why there is no connection, as far as the last attempts tell.
+    unconnected: Arc<Mutex<Option<String>>>,
     /// Whether it is known that the stream is there.
     is_made: AtomicBool,
     failing_until: Mutex<Option<Instant>>,
@@ -135,6 +138,7 @@ impl Stream {
             replicas: usize::from(settings.replicas),
             lease: settings.lease,
             client: OnceLock::new(),
+            unconnected: Arc::default(),
             is_made: AtomicBool::new(false),
             failing_until: Mutex::new(None),
             held: OnceLock::new(),
@@ -170,6 +174,8 @@ impl Stream {
             }
         };
         let shown = self.servers.shown();
+        let unconnected = self.unconnected.clone();
+        let learned = self.unconnected.clone();
         let mut options = options
             .name("culvert event log")
             .connection_timeout(CONNECT_DEADLINE)
@@ -181,12 +187,25 @@ impl Stream {
                 RECONNECT_STEP.saturating_mul(steps).min(RECONNECT_EVERY)
             })
             .retry_on_initial_connect()
+            // Asked before every attempt; the only place that tells why those before failed.
+            .reconnect_to_server_callback(move |servers, _| {
+                let why = servers.into_iter().find_map(|server| server.last_error);
+                if why.is_some() {
+                    *lock(&learned) = why;
+                }
+                std::future::ready(None)
+            })
             .event_callback(move |event| {
-                let shown = shown.clone();
+                let (shown, unconnected) = (shown.clone(), unconnected.clone());
                 async move {
                     match event {
                         Event::Connected => {
+                            *lock(&unconnected) = None;
                             tracing::info!(servers = shown, "the event log is connected");
+                        }
+                        // Less than the attempt after it will tell.
+                        Event::ClientError(ClientError::Other(why)) => {
+                            lock(&unconnected).get_or_insert(why);
                         }
                         Event::Disconnected | Event::Closed => {
                             tracing::error!(servers = shown, "the event log's connection broke");
@@ -486,15 +505,23 @@ impl Stream {
         format!("{}.{destination}.>", self.name)
     }
 
+    /// Why there is no connection, if that is known.
+    pub(super) fn why_unconnected(&self) -> Option<String> {
+        lock(&self.unconnected).clone()
+    }
+
     fn client(&self) -> Result<Client, Trouble> {
         let away = |why: &str| Err(Trouble::Away(why.to_owned()));
         let Some(client) = self.client.get() else {
             return away("there is no connection yet");
         };
         if client.connection_state() != State::Connected {
-            return away("there is no connection");
+            return match self.why_unconnected() {
+                Some(why) => away(&format!("there is no connection: {why}")),
+                None => away("there is no connection"),
+            };
         }
-        let failing_until = *self.lock();
+        let failing_until = *lock(&self.failing_until);
         if failing_until.is_some_and(|until| Instant::now() < until) {
             return away("it gave no answer a moment ago");
         }
@@ -559,14 +586,8 @@ impl Stream {
 
     /// No answer: nothing is asked for a while, so that nobody waits for the same silence again.
     fn fails(&self, why: String) -> Trouble {
-        *self.lock() = Some(Instant::now() + PAUSE);
+        *lock(&self.failing_until) = Some(Instant::now() + PAUSE);
         Trouble::Away(why)
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
-        self.failing_until
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
