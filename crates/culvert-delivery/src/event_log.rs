@@ -18,6 +18,7 @@ use culvert_base::{BoxFuture, Fault, Timestamp};
 use culvert_store::{Backlog, Burial, Gathering, Lease, NewBatch, Queue, QueueError, Run};
 use tokio_util::sync::CancellationToken;
 
+use crate::batch::BatchLimits;
 use crate::net::Net;
 
 pub(crate) use jetstream::JetStream;
@@ -87,23 +88,17 @@ pub(crate) trait EventLog: Debug + Send + Sync {
         now: Timestamp,
     ) -> BoxFuture<'a, Result<Option<Lease>, Fault>>;
 
-    /// The next batches of a destination with their bodies, of one class: as many as are due, up to so
-    /// many bytes or one batch.
+    /// The next batches of a destination with their bodies, of one class: one, and what is due behind it as
+    /// far as it goes into the same send, or more than that. Of what is sent together the first is settled
+    /// last: where the line belongs to whoever has its first, the others have passed on with it.
     fn lease_several<'a>(
         &'a self,
         destination: &'a str,
         owner: &'a str,
         lease_for: Duration,
         now: Timestamp,
-        bytes_max: u64,
-    ) -> BoxFuture<'a, Result<Vec<Lease>, Fault>> {
-        // One is several, if little.
-        let _ = bytes_max;
-        Box::pin(async move {
-            let lease = self.lease(destination, owner, lease_for, now).await?;
-            Ok(lease.into_iter().collect())
-        })
-    }
+        send: BatchLimits,
+    ) -> BoxFuture<'a, Result<Vec<Lease>, Fault>>;
 
     /// Several batches of one class together, without their bodies, once there are enough of them or
     /// the first is old enough.
@@ -187,6 +182,10 @@ impl dyn EventLog {
     }
 }
 
+/// Bytes of batches that are leased together from the database, where a lease is a synced commit; a worker
+/// holds no more.
+const SEVERAL_BYTES: u64 = 4 << 20;
+
 /// The queue in the database.
 impl EventLog for Queue {
     fn is_in_database(&self) -> bool {
@@ -230,9 +229,9 @@ impl EventLog for Queue {
         owner: &'a str,
         lease_for: Duration,
         now: Timestamp,
-        bytes_max: u64,
+        _: BatchLimits,
     ) -> BoxFuture<'a, Result<Vec<Lease>, Fault>> {
-        Box::pin(self.lease_several(destination, owner, lease_for, now, bytes_max))
+        Box::pin(self.lease_several(destination, owner, lease_for, now, SEVERAL_BYTES))
     }
 
     fn lease_run<'a>(

@@ -12,7 +12,7 @@ use culvert_store::{
 use tokio_util::sync::CancellationToken;
 
 use super::{EventLog, JetStream, JetStreamSettings, NatsServers, Settlement};
-use crate::batch::{Batch, OpenBatch};
+use crate::batch::{Batch, BatchLimits, OpenBatch};
 use crate::fake::local_settings;
 use crate::fake::nats::NatsServer;
 use crate::meters::Meters;
@@ -53,6 +53,7 @@ on_both_logs!(
     backlog_counts_by_destination_and_goes_with_it,
     a_run_is_taken_when_there_is_enough_or_its_first_is_old,
     a_run_is_settled_in_parts,
+    several_come_in_order_and_hold_the_line_until_they_are_settled,
     audit_events_of_the_database_go_first,
 );
 
@@ -420,7 +421,9 @@ async fn a_lease_passes_on_and_its_holder_has_lost(place: &Place) {
         }
         assert!(began.elapsed() < Duration::from_secs(30), "never passed on");
     };
-    assert_eq!((text(&taken).as_str(), taken.attempt), ("a", 2));
+    assert_eq!(text(&taken), "a");
+    // On a busy machine an answer of the server comes too late, and counts.
+    assert!(taken.attempt >= 2, "{}", taken.attempt);
     let now = place.clock.now();
     assert!(is_lost(place.log.retry(&slow, now, "late").await));
     assert!(is_lost(
@@ -467,6 +470,56 @@ async fn audit_events_of_the_database_go_first(place: &Place) {
     assert_eq!(place.drain().await, ["a", "b", "t", "u"]);
     place.queue.append(vec![audit("c")], None).await.unwrap();
     assert_eq!(place.drain().await, ["c"]);
+}
+
+/// Two batches of [`traffic`], and not three.
+const SEND: BatchLimits = BatchLimits {
+    events_max: 5,
+    bytes_max: 1 << 20,
+};
+
+async fn several(place: &Place) -> Vec<Lease> {
+    let now = place.clock.now();
+    let leases = place.log.lease_several("ed_1", "node-1", LEASE, now, SEND);
+    leases.await.unwrap()
+}
+
+async fn several_come_in_order_and_hold_the_line_until_they_are_settled(place: &Place) {
+    let names = ["a", "b", "c", "d"];
+    place.append(names.map(traffic).into()).await;
+    let mut came = Vec::new();
+    loop {
+        let leases = several(place).await;
+        let Some(last) = leases.last() else {
+            break;
+        };
+        assert!(leases.len() >= 2, "as many as one send takes");
+        came.extend(leases.iter().map(text));
+        assert_eq!(several(place).await, []);
+        assert_eq!(place.lease().await, None);
+        // What failed and holds back nothing more goes again with all of them.
+        let now = place.clock.now();
+        let again = |at| Settlement::Retry {
+            at,
+            why: String::new(),
+        };
+        let later = now.plus(Duration::from_secs(5));
+        let rest = std::slice::from_ref(last);
+        assert_eq!(place.log.settle(rest, again(now)).await.unwrap(), 1);
+        let others = &leases[..leases.len() - 1];
+        let settled = place.log.settle(others, again(later)).await.unwrap();
+        assert_eq!(settled, others.len() as u64);
+        assert_eq!(several(place).await, [], "its head waits");
+        place.clock.advance(Duration::from_secs(5));
+        let leases_again = several(place).await;
+        let texts = |leases: &[Lease]| leases.iter().map(text).collect::<Vec<_>>();
+        assert_eq!(texts(&leases_again), texts(&leases));
+        assert_eq!(leases_again[0].attempt, 2);
+        let n = place.log.settle(&leases_again, Settlement::Ack).await;
+        assert_eq!(n.unwrap(), leases.len() as u64);
+    }
+    assert_eq!(came, names);
+    assert_eq!(place.log.backlog().await.unwrap(), []);
 }
 
 /// Two batches of [`filled`], and not three.

@@ -29,7 +29,7 @@ use self::line::{Facts, Line, is_of_stream};
 use self::stream::{Stream, Trouble, Waiting};
 use super::servers::NatsServers;
 use super::{EventLog, Settlement};
-use crate::batch::Batch;
+use crate::batch::{Batch, BatchLimits};
 use crate::meters::Meters;
 use crate::net::Net;
 
@@ -223,6 +223,10 @@ impl JetStream {
         };
         match how {
             Settlement::Ack => {}
+            // It goes again when the head does.
+            Settlement::Retry { .. } if line.is_behind_head(first) => {
+                return Ok(number(leases.len()));
+            }
             Settlement::Retry { at, .. } => {
                 if line.put_off(first, at) || leases.len() > 1 {
                     return Ok(number(leases.len()));
@@ -465,6 +469,47 @@ impl EventLog for JetStream {
                 Err(trouble) => {
                     tracing::debug!(destination.id = destination, %trouble, "no batch can be leased");
                     queued
+                }
+            }
+        })
+    }
+
+    fn lease_several<'a>(
+        &'a self,
+        destination: &'a str,
+        owner: &'a str,
+        lease_for: Duration,
+        now: Timestamp,
+        send: BatchLimits,
+    ) -> BoxFuture<'a, Result<Vec<Lease>, Fault>> {
+        Box::pin(async move {
+            if let Some(seen) = self.may_be_queued(destination) {
+                let several =
+                    EventLog::lease_several(&self.queue, destination, owner, lease_for, now, send);
+                match self.note_fault(several.await) {
+                    Ok(leases) if leases.is_empty() => self.note_empty(destination, seen).await?,
+                    Ok(leases) => return Ok(leases),
+                    Err(fault) => {
+                        tracing::debug!(destination.id = destination, cause = %fault.chain(), "no batches can be leased");
+                    }
+                }
+            }
+            let place = self.place(destination);
+            let mut line = place.line.lock().await;
+            let mut has_more = place.has_more.swap(false, Ordering::AcqRel);
+            let line_of = (destination, owner);
+            let streamed = line
+                .lease_several(&self.stream, line_of, lease_for, now, send, &mut has_more)
+                .await;
+            if has_more {
+                place.more();
+            }
+            match streamed {
+                Ok(leases) => Ok(leases),
+                Err(Trouble::Refused(why)) => Err(Trouble::Refused(why).into()),
+                Err(trouble) => {
+                    tracing::debug!(destination.id = destination, %trouble, "no batches can be leased");
+                    Ok(Vec::new())
                 }
             }
         })

@@ -18,9 +18,6 @@ use crate::retry::FailureClass;
 use crate::subscription::Outlet;
 use crate::target::{Failure, Outcome, Verdict};
 
-/// Bytes that are leased together; a worker holds no more.
-const BYTES_MAX: u64 = 4 << 20;
-
 /// A leased batch.
 type Held = (Lease, Batch);
 
@@ -46,19 +43,28 @@ impl Worker {
         let (node, lease_for) = (&settings.node, settings.lease);
         let leases = plane
             .log
-            .lease_several(&self.destination, node, lease_for, now, BYTES_MAX)
+            .lease_several(&self.destination, node, lease_for, now, outlet.limits)
             .await?;
         if leases.is_empty() {
             return Ok(None);
         }
         let mut waiting = VecDeque::with_capacity(leases.len());
+        let mut damaged = Vec::new();
         for mut lease in leases {
             // Settling needs the lease's numbers only.
             let body = std::mem::take(&mut lease.body);
             match Batch::read(self.destination.clone(), lease.class, body) {
                 Ok(batch) => waiting.push_back((lease, batch)),
-                Err(_) => self.bury(outlet, &lease, 0, &unreadable()).await?,
+                Err(_) => damaged.push(lease),
             }
+        }
+        if !damaged.is_empty() {
+            self.give_back(waiting.iter(), "what was with it is damaged")
+                .await?;
+            for lease in damaged.iter().rev() {
+                self.bury(outlet, lease, 0, &unreadable()).await?;
+            }
+            return Ok(Some(Step::Moved));
         }
         while let Some((held, joined)) = next(&mut waiting, outlet) {
             let attempt = held.first().map_or(1, |(lease, _)| lease.attempt);
@@ -128,6 +134,8 @@ impl Worker {
         held: Vec<Held>,
         outcomes: Vec<Outcome>,
     ) -> Result<Step, Fault> {
+        let first = held.first().map(|(lease, _)| lease.batch);
+        let is_first = |held: &[Held]| held.first().map(|(lease, _)| lease.batch) == first;
         let mut outcomes = outcomes.into_iter();
         let (mut taken, mut untried, mut step) = (Vec::new(), Vec::new(), Step::Moved);
         let mut rest = Vec::new();
@@ -141,14 +149,26 @@ impl Worker {
                 rest.push((lease, batch, own));
             }
         }
-        self.acknowledge_all(outlet, &taken).await?;
-        self.give_back(untried.iter(), "it was not its turn")
-            .await?;
-        for (lease, batch, own) in rest {
+        let why = "it was not its turn";
+        // The first comes last, for the log may go by it.
+        let (ends_with_taken, ends_with_untried) = (is_first(&taken), is_first(&untried));
+        if !ends_with_taken {
+            self.acknowledge_all(outlet, &taken).await?;
+        }
+        if !ends_with_untried {
+            self.give_back(untried.iter(), why).await?;
+        }
+        for (lease, batch, own) in rest.into_iter().rev() {
             let settled = self.settle(outlet, &lease, &batch, Verdict::Partial(own));
             if settled.await? == Step::Failed {
                 step = Step::Failed;
             }
+        }
+        if ends_with_taken {
+            self.acknowledge_all(outlet, &taken).await?;
+        }
+        if ends_with_untried {
+            self.give_back(untried.iter(), why).await?;
         }
         Ok(step)
     }

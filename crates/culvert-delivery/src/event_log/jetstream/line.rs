@@ -19,6 +19,7 @@ use tokio::time::Instant;
 
 use super::held::Slot;
 use super::stream::{Entry, Pulled, Stream, Trouble};
+use crate::batch::BatchLimits;
 
 const FIRST_AT: &str = "Culvert-First";
 const ATTEMPTS: &str = "Culvert-Attempts";
@@ -239,6 +240,60 @@ impl Line {
         }
     }
 
+    /// The head's next lease, if it is due, and with it what is behind it as far as one send takes it.
+    /// All of them are held as long as the head is.
+    pub(super) async fn lease_several(
+        &mut self,
+        stream: &Stream,
+        (destination, owner): (&str, &str),
+        lease_for: Duration,
+        now: Timestamp,
+        send: BatchLimits,
+        has_more: &mut bool,
+    ) -> Result<Vec<Lease>, Trouble> {
+        let line = (destination, owner);
+        let first = self.lease(stream, line, lease_for, now, has_more).await?;
+        let (Some(first), Some(head)) = (first, &self.head) else {
+            return Ok(Vec::new());
+        };
+        let (mut events, mut bytes) = (first.count, head.bytes);
+        let bytes_max = u64::try_from(send.bytes_max).unwrap_or(u64::MAX);
+        let (fence, mut after) = (first.fence, head.mark.0);
+        let mut leases = vec![first];
+        while events < send.events_max && bytes < bytes_max {
+            // What cannot be looked at now comes later.
+            let Ok(Some(next)) = stream.next(destination, after + 1).await else {
+                break;
+            };
+            after = next.sequence;
+            let (count, size) = stream.counts_of(&next.subject);
+            events = events.saturating_add(count);
+            bytes = bytes.saturating_add(size);
+            let facts = Facts::read(&next.headers, now);
+            let is_free = self.is_free(after, facts, now);
+            if events > send.events_max || bytes > bytes_max || !is_free {
+                break;
+            }
+            leases.push(Lease {
+                batch: i64::try_from(after).unwrap_or(i64::MAX),
+                destination: destination.to_owned(),
+                class: BatchClass::Traffic,
+                count,
+                body: next.payload.into(),
+                attempt: facts.attempts.saturating_add(1),
+                first_at: facts.first_at,
+                fence,
+                why: None,
+            });
+        }
+        Ok(leases)
+    }
+
+    /// Whether a message behind the head may go with it.
+    fn is_free(&self, sequence: u64, facts: Facts, now: Timestamp) -> bool {
+        facts.free_at().is_none_or(|at| at <= now) && !self.unwanted.contains(&sequence)
+    }
+
     /// Whether this node has the line's first message, and it is due and not leased.
     async fn take_head(
         &mut self,
@@ -406,9 +461,9 @@ impl Line {
                 break;
             };
             let (events, size) = stream.counts_of(&next.subject);
-            let free_at = Facts::read(&next.headers, now).free_at();
+            let facts = Facts::read(&next.headers, now);
             is_full = size.saturating_add(bytes) > gathering.bytes_max;
-            if is_full || free_at.is_some_and(|free_at| now < free_at) {
+            if is_full || !self.is_free(next.sequence, facts, now) {
                 break;
             }
             bytes += size;
@@ -505,6 +560,13 @@ impl Line {
     fn lose_head(&mut self) {
         let lost = self.head.take();
         self.lost = lost.and_then(|head| Some((head.lease?.0, head.mark)));
+    }
+
+    /// Whether the batch of a lease is held only because the head is.
+    pub(super) fn is_behind_head(&self, lease: &Lease) -> bool {
+        let has_fence = |head: &Head| head.lease.is_some_and(|(fence, _)| fence == lease.fence);
+        let head = self.head.as_ref().filter(|head| has_fence(head));
+        head.is_some_and(|head| head.mark.0 != sequence_of(lease))
     }
 
     /// The head of a lease that is held waits until `at`. False for a batch that is not the head.
