@@ -75,12 +75,18 @@ impl Timestamp {
     }
 
     /// Writes RFC 3339 with exactly `digits` (0 to 9) fractional digits and `Z`.
-    pub fn write_rfc3339(self, out: &mut impl Write, digits: usize) -> fmt::Result {
+    fn write_rfc3339(self, out: &mut impl Write, digits: usize) -> fmt::Result {
+        let (text, length) = self.rfc3339(digits);
+        out.write_str(std::str::from_utf8(&text[..length]).map_err(|_| fmt::Error)?)
+    }
+
+    /// The same as ASCII: the text is the first bytes, so many.
+    pub fn rfc3339(self, digits: usize) -> ([u8; 30], usize) {
         let seconds = self.unix_seconds();
         let nanos = self.0.rem_euclid(1_000_000_000);
         let (year, month, day) = civil(seconds.div_euclid(86_400));
         let of_day = seconds.rem_euclid(86_400);
-        let mut text = *b"0000-00-00T00:00:00.000000000";
+        let mut text = *b"0000-00-00T00:00:00.000000000Z";
         for (place, value) in [
             (0..4, year),
             (5..7, month),
@@ -93,8 +99,8 @@ impl Timestamp {
             put(&mut text[place], u32::try_from(value).unwrap_or(0));
         }
         let end = if digits == 0 { 19 } else { 20 + digits.min(9) };
-        out.write_str(std::str::from_utf8(&text[..end]).map_err(|_| fmt::Error)?)?;
-        out.write_char('Z')
+        text[end] = b'Z';
+        (text, end + 1)
     }
 
     /// RFC 3339 with milliseconds, as in an event's envelope.

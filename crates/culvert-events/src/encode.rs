@@ -131,15 +131,14 @@ fn write_event(
     let (template, parts) = selection.template();
     let mut written = 0;
     for part in parts {
-        out.extend_from_slice(&template[written..part.end]);
-        written = part.end;
-        push_value(
-            record,
-            &record.kind().fields[part.field],
-            record.cell(part.field),
-            out,
-            kept,
-        );
+        let cell = record.cell(part.field);
+        if matches!(cell, Cell::Unset) {
+            continue;
+        }
+        out.extend_from_slice(&template[written..part.unset.start]);
+        written = part.unset.end;
+        let field = &record.kind().fields[part.field];
+        push_value(record, field, cell, out, kept);
     }
     out.extend_from_slice(&template[written..]);
 }
@@ -158,7 +157,8 @@ fn push_head(out: &mut Vec<u8>, id: &str, kind: &str, at: Timestamp, account: &s
 
 fn push_value(record: &Record, field: &FieldDef, cell: Cell, out: &mut Vec<u8>, kept: &Kept) {
     match cell {
-        Cell::Unset => out.extend_from_slice(field.unset.as_bytes()),
+        // The template says it.
+        Cell::Unset => {}
         Cell::Null => out.extend_from_slice(b"null"),
         Cell::Bool(true) => out.extend_from_slice(b"true"),
         Cell::Bool(false) => out.extend_from_slice(b"false"),

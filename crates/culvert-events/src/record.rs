@@ -129,6 +129,26 @@ impl Record {
         }
     }
 
+    /// Sets a text field to these parts, one behind the other.
+    pub fn set_parts(&mut self, slot: Slot<Text>, parts: &[&str]) {
+        if self.wants(slot) {
+            let start = self.arena.len();
+            let mut left = slot.field().bytes_max.unwrap_or(usize::MAX);
+            for part in parts {
+                let kept = cut(part, left);
+                self.arena.extend_from_slice(kept.as_bytes());
+                // Behind what was cut nothing follows.
+                left = if kept.len() < part.len() {
+                    0
+                } else {
+                    left - kept.len()
+                };
+            }
+            let cell = self.span_from(start).map_or(Cell::Unset, Cell::Text);
+            self.put(slot, cell);
+        }
+    }
+
     /// Sets a text field from bytes: UTF-8, else each byte as a character of Latin-1.
     pub fn set_bytes(&mut self, slot: Slot<Text>, value: &[u8]) {
         if self.wants(slot) {

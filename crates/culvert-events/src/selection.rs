@@ -3,6 +3,8 @@
 //! Everything of an event's JSON that does not change from event to event is written once, when the selection is
 //! made: [`crate::encode`] only puts values between the pieces.
 
+use std::ops::Range;
+
 use culvert_base::Refusal;
 
 use crate::capture::Capture;
@@ -18,10 +20,10 @@ pub struct Selection {
     parts: Vec<Part>,
 }
 
-/// A field, after all of the template up to `end`.
-#[derive(Clone, Copy, Debug)]
+/// A field: what the template says of it, which is what it says when nothing set it.
+#[derive(Clone, Debug)]
 pub(crate) struct Part {
-    pub(crate) end: usize,
+    pub(crate) unset: Range<usize>,
     pub(crate) field: usize,
 }
 
@@ -92,8 +94,10 @@ impl Selection {
             }
             template.extend_from_slice(format!("\"{leaf}\":").as_bytes());
             open = parents;
+            let start = template.len();
+            template.extend_from_slice(field.unset.as_bytes());
             parts.push(Part {
-                end: template.len(),
+                unset: start..template.len(),
                 field: index,
             });
         }
@@ -108,8 +112,8 @@ impl Selection {
         }
     }
 
-    /// What is written before the values, and which values: see [`Part`]. What is left of the template after
-    /// the last part ends the event.
+    /// What is written of a record whose selected fields are all unset, behind the account, and where they stand
+    /// in it.
     pub(crate) fn template(&self) -> (&[u8], &[Part]) {
         (&self.template, &self.parts)
     }
@@ -151,7 +155,7 @@ mod tests {
         );
         assert_eq!(
             std::str::from_utf8(&selection.template).unwrap(),
-            r#"","principal":null,"object":{"conn":{"client_ip":},"http":{"request":{"method":}}}}"#
+            r#"","principal":null,"object":{"conn":{"client_ip":""},"http":{"request":{"method":""}}}}"#
         );
     }
 

@@ -108,6 +108,11 @@ fn text_from_bytes_is_utf8_or_latin1_and_cut_between_characters() {
         told(&record, AGENT),
         json!("x".to_owned() + &"é".repeat(511))
     );
+    let (long, tail) = ("x".repeat(1000), "é".repeat(20));
+    record.set_parts(AGENT, &[&long, "", &tail, "y"]);
+    assert_eq!(told(&record, AGENT), json!(long + &"é".repeat(12)));
+    record.set_parts(AGENT, &["a", "b/", "c"]);
+    assert_eq!(told(&record, AGENT), json!("ab/c"));
     record.set_bytes(AGENT, &[0xFF; 600]);
     assert_eq!(told(&record, AGENT), json!("ÿ".repeat(512)));
 }
