@@ -7,9 +7,8 @@ use std::ops::RangeInclusive;
 use culvert_base::{Code, Refusal};
 use culvert_cel::Value;
 use http::header::{
-    AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE,
-    COOKIE, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue, TE,
+    TRAILER,
 };
 
 use crate::downstream::Downstream;
@@ -18,50 +17,66 @@ use crate::policy::{Exchange, Site};
 
 /// Code of an answer the edge made itself. Removed from what upstreams send, so its presence proves
 /// that the edge answered.
-pub(crate) const ERROR_CODE: HeaderName = HeaderName::from_static("ngrok-error-code");
+pub(crate) const ERROR_CODE: HeaderName = HeaderName::from_static(ERROR_CODE_NAME);
+const ERROR_CODE_NAME: &str = "ngrok-error-code";
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-const KEEP_ALIVE: &str = "keep-alive";
-const PROXY_CONNECTION: &str = "proxy-connection";
 
-/// Whether a field belongs to one hop only. The names below that are not constants of the library
-/// are compared as text.
-fn is_of_one_hop(name: &HeaderName) -> bool {
-    *name == CONNECTION
-        || *name == TRANSFER_ENCODING
-        || *name == UPGRADE
-        || *name == TE
-        || *name == PROXY_AUTHENTICATE
-        || *name == PROXY_AUTHORIZATION
-        || name.as_str() == KEEP_ALIVE
-        || name.as_str() == PROXY_CONNECTION
+/// Whether a field belongs to one hop only, or would if there were one: `close` is what `connection` says,
+/// and no field's name.
+fn is_of_one_hop(name: &str) -> bool {
+    matches!(
+        name,
+        "close"
+            | "connection"
+            | "keep-alive"
+            | "proxy-authenticate"
+            | "proxy-authorization"
+            | "proxy-connection"
+            | "te"
+            | "transfer-encoding"
+            | "upgrade"
+    )
 }
 
 /// Whether a field says where a message ends or how it travels: the edge's own to say.
 pub(crate) fn is_framing(name: &HeaderName) -> bool {
-    is_of_one_hop(name) || *name == CONTENT_LENGTH || *name == TRAILER || *name == ERROR_CODE
+    is_of_one_hop(name.as_str())
+        || *name == CONTENT_LENGTH
+        || *name == TRAILER
+        || *name == ERROR_CODE
 }
 
 /// Removes the fields of one hop, those that `connection` names, and those that `also` says.
-fn strip(headers: &mut HeaderMap, also: impl Fn(&HeaderName) -> bool) {
+fn strip(headers: &mut HeaderMap, also: impl Fn(&str) -> bool) {
     let mut stripped: Vec<HeaderName> = Vec::new();
+    let mut has_connection = false;
     for (name, value) in headers.iter() {
         if *name == CONNECTION {
-            let named = value
-                .as_bytes()
-                .split(|&b| b == b',')
-                .map(<[u8]>::trim_ascii);
-            stripped.extend(named.filter_map(|named| HeaderName::from_bytes(named).ok()));
-        }
-        if is_of_one_hop(name) || also(name) {
+            has_connection = true;
+            let value = value.as_bytes();
+            // It nearly always says what goes whether it says so or not.
+            if !value.eq_ignore_ascii_case(b"keep-alive") && !value.eq_ignore_ascii_case(b"close") {
+                let named = value.split(|&b| b == b',').map(<[u8]>::trim_ascii);
+                stripped.extend(named.filter_map(|named| HeaderName::from_bytes(named).ok()));
+            }
+        } else if is_of_one_hop(name.as_str()) || also(name.as_str()) {
             stripped.push(name.clone());
         }
+    }
+    if has_connection {
+        headers.remove(CONNECTION);
     }
     for name in stripped {
         headers.remove(name);
     }
+}
+
+/// Whether a field says who is calling.
+fn says_who_calls(name: &str) -> bool {
+    name == "forwarded" || name == "x-real-ip" || name.starts_with("x-forwarded-")
 }
 
 /// Makes a client's fields those of our own request: strips what is of its hop, and says who calls.
@@ -71,11 +86,7 @@ pub(crate) fn to_upstream(headers: &mut HeaderMap, down: &Downstream, authority:
     let takes_trailers = has_token(headers, &TE, b"trailers");
     let trusted = down.is_trusted;
     strip(headers, |name| {
-        *name == EXPECT
-            || (!trusted
-                && (*name == FORWARDED
-                    || name.as_str() == "x-real-ip"
-                    || name.as_str().starts_with("x-forwarded-")))
+        name == "expect" || (!trusted && says_who_calls(name))
     });
     if let Some(length) = headers.get_mut(CONTENT_LENGTH) {
         plain_number(length);
@@ -83,12 +94,14 @@ pub(crate) fn to_upstream(headers: &mut HeaderMap, down: &Downstream, authority:
     if takes_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
-    let client = match headers.get_all(X_FORWARDED_FOR).iter().next() {
-        Some(_) => joined(headers, &down.client_value()),
-        None => down.client_value(),
-    };
+    // Of others nothing is left.
+    let has = |headers: &HeaderMap, name: HeaderName| trusted && headers.contains_key(name);
+    let mut client = down.client_value();
+    if has(headers, X_FORWARDED_FOR) {
+        client = joined(headers, &client);
+    }
     headers.insert(X_FORWARDED_FOR, client);
-    if !headers.contains_key(X_FORWARDED_PROTO) {
+    if !has(headers, X_FORWARDED_PROTO) {
         let scheme = if down.tls.get().is_some() {
             "https"
         } else {
@@ -96,7 +109,7 @@ pub(crate) fn to_upstream(headers: &mut HeaderMap, down: &Downstream, authority:
         };
         headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(scheme));
     }
-    if !headers.contains_key(X_FORWARDED_HOST) {
+    if !has(headers, X_FORWARDED_HOST) {
         headers.insert(X_FORWARDED_HOST, authority.clone());
     }
     headers.insert(HOST, authority);
@@ -144,7 +157,7 @@ pub(crate) fn join_cookies(headers: &mut HeaderMap) {
 
 /// Makes an upstream's fields those of our own answer.
 pub(crate) fn to_client(headers: &mut HeaderMap) {
-    strip(headers, |name| *name == ERROR_CODE);
+    strip(headers, |name| name == ERROR_CODE_NAME);
 }
 
 /// Whether a list field holds a token, in any case.
@@ -171,23 +184,20 @@ pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
 /// the body is read.
 pub(crate) fn strip_trailers(trailers: &mut HeaderMap) {
     strip(trailers, |name| {
-        [
-            HOST,
-            CONTENT_LENGTH,
-            CONTENT_TYPE,
-            CONTENT_ENCODING,
-            CONTENT_RANGE,
-            AUTHORIZATION,
-            COOKIE,
-            SET_COOKIE,
-            TRAILER,
-            EXPECT,
-            FORWARDED,
-        ]
-        .contains(name)
-            || *name == ERROR_CODE
-            || name.as_str().starts_with("x-forwarded-")
-            || name.as_str() == "x-real-ip"
+        let is_other = matches!(
+            name,
+            "authorization"
+                | "content-encoding"
+                | "content-length"
+                | "content-range"
+                | "content-type"
+                | "cookie"
+                | "expect"
+                | "host"
+                | "set-cookie"
+                | "trailer"
+        );
+        is_other || says_who_calls(name) || name == ERROR_CODE_NAME
     });
 }
 
