@@ -121,14 +121,15 @@ fn answer(bytes: &[u8], step: usize) -> Option<Result<Answer, &'static str>> {
     let mut arrived = arrived.filter_map(|length| bytes.get(..length));
     let head = arrived.find_map(|bytes| end.find(bytes))?;
     let (head, rest) = bytes.split_at_checked(head)?;
-    Some(read_answer(head, rest.chunks(step)))
+    Some(read_answer(head, end.fields(), rest.chunks(step)))
 }
 
 fn read_answer<'a>(
     head: &[u8],
+    lines: usize,
     pieces: impl Iterator<Item = &'a [u8]>,
 ) -> Result<Answer, &'static str> {
-    let head = http1::answer(&bytes::Bytes::copy_from_slice(head), FIELDS_MAX)?;
+    let head = http1::answer(&bytes::Bytes::copy_from_slice(head), lines, FIELDS_MAX)?;
     let mut payload = http1::answers_payload(&head, false)?;
     let mut body = Vec::new();
     for mut piece in pieces {

@@ -23,13 +23,12 @@ use serde_json::{Map, Value};
 use crate::alarm::Alarm;
 use crate::downstream::{Downstream, Turn};
 use crate::http::body::Cap;
-use crate::http1;
 use crate::overload::Level;
 use crate::route::Authority;
 use crate::slots;
 
 /// Header bytes that the open requests of an HTTP/2 connection may hold together.
-const HEADER_BYTES_MAX: usize = 512 << 10;
+pub(crate) const HEADER_BYTES_MAX: usize = 512 << 10;
 
 /// One exchange, and what is captured of it.
 #[derive(Debug)]
@@ -303,9 +302,13 @@ impl Recording {
             );
         }
         if self.is_http1 {
-            self.sent.head = http1::answer_length(status, headers) as u64;
             self.sent.begins = self.down.handed_out();
         }
+    }
+
+    /// Notes of how many bytes the answer's head is, on HTTP/1.
+    pub(crate) fn head(&mut self, bytes: usize) {
+        self.sent.head = bytes as u64;
     }
 
     /// Counts body bytes of the answer.
@@ -529,19 +532,9 @@ fn set_url(
     record.set(slots::http::URL_SCHEME, scheme);
     record.set(slots::http::URL_HOST, &authority.host);
     record.set(slots::http::URL_PATH, path);
-    record.set(slots::http::URL_QUERY, query.unwrap_or_default());
-    if record.wants(slots::http::URL_RAW) {
-        let length =
-            scheme.len() + 4 + authority.text.len() + path.len() + query.map_or(0, str::len);
-        let mut raw = String::with_capacity(length);
-        raw.push_str(scheme);
-        raw.push_str("://");
-        raw.push_str(authority.text);
-        raw.push_str(path);
-        if let Some(query) = query {
-            raw.push('?');
-            raw.push_str(query);
-        }
-        record.set(slots::http::URL_RAW, &raw);
-    }
+    let mark = query.map_or("", |_| "?");
+    let query = query.unwrap_or_default();
+    record.set(slots::http::URL_QUERY, query);
+    let raw = [scheme, "://", authority.text, path, mark, query];
+    record.set_parts(slots::http::URL_RAW, &raw);
 }

@@ -52,6 +52,21 @@ impl<T> Hosts<T> {
     }
 }
 
+/// A character of a host name.
+fn is_host_byte(byte: u8) -> bool {
+    const HOST: [bool; 256] = {
+        let mut table = [false; 256];
+        let mut byte = 0u8;
+        while byte < 128 {
+            table[byte as usize] =
+                byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+            byte += 1;
+        }
+        table
+    };
+    HOST[usize::from(byte)]
+}
+
 /// Which host a request is for.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Authority<'a> {
@@ -103,10 +118,7 @@ impl<'a> Authority<'a> {
         }
         let host = host.strip_suffix('.').unwrap_or(host);
         let is_host = (1..=253).contains(&host.len())
-            && (text.starts_with('[')
-                || host
-                    .bytes()
-                    .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b)));
+            && (text.starts_with('[') || host.bytes().all(is_host_byte));
         if !is_host {
             return Err(NoAuthority::Malformed);
         }

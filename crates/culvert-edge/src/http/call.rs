@@ -84,7 +84,7 @@ pub(crate) async fn internal(
     let target = &call.url[Position::BeforePath..Position::AfterQuery];
     let authority = &call.url[Position::BeforeHost..Position::AfterPort];
     let authority = HeaderValue::from_str(authority).map_err(|_| NotCalled::Unusable)?;
-    let mut parts: request::Parts = http::Request::new(()).into_parts().0;
+    let mut parts: Box<request::Parts> = Box::new(http::Request::new(()).into_parts().0);
     parts.method = call.method;
     parts.uri = target.parse::<Uri>().map_err(|_| NotCalled::Unusable)?;
     parts.headers = call.headers;

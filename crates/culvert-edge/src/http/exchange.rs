@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{
-    ACCEPT, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, EXPECT, HOST, HeaderMap, HeaderValue,
-    TRANSFER_ENCODING,
+    ACCEPT, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, EXPECT, Entry, HOST, HeaderMap,
+    HeaderValue, TRANSFER_ENCODING,
 };
-use http::{Method, Request, Response, StatusCode, Version, request, response};
+use http::{Method, Response, StatusCode, Version, request, response};
 use http_body::Body;
 use hyper_util::rt::TokioIo;
 
@@ -57,10 +57,10 @@ pub(super) struct Answer {
 /// Answers one request.
 pub(crate) async fn serve(
     down: Arc<Downstream>,
-    request: Request<Upload>,
+    parts: Box<request::Parts>,
+    body: Upload,
 ) -> Result<Response<ResponseBody>, Abandoned> {
-    let mut recording = Recording::begin(Arc::clone(&down), request.version());
-    let (parts, body) = request.into_parts();
+    let mut recording = Recording::begin(Arc::clone(&down), parts.version);
     let asked = Asked::of(&parts);
     if asked.version == Version::HTTP_2 && !recording.hold_head(&parts) {
         let problem = Problem::Violation(Violation::FieldsTooLarge);
@@ -100,8 +100,8 @@ pub(crate) async fn serve(
         let sent = match check(&passage.parts, &wanted) {
             Ok(()) => {
                 let member = Arc::clone(&passage.member);
-                let request = outgoing(&mut recording, passage, &wanted, None);
-                forward(&member, &mut recording, request).await?
+                let (parts, body) = outgoing(&mut recording, passage, &wanted, None);
+                forward(&member, &mut recording, parts, body).await?
             }
             Err(problem) => Err(problem),
         };
@@ -131,7 +131,7 @@ pub(super) fn outgoing(
     mut passage: Passage,
     wanted: &Wanted,
     edits: Option<Edits>,
-) -> Request<RequestBody> {
+) -> (Box<request::Parts>, RequestBody) {
     prepare(&mut passage, recording.down(), wanted);
     let Passage {
         mut parts, body, ..
@@ -150,15 +150,15 @@ pub(super) fn outgoing(
         true => (recording.count_received(), recording.cap(), recording.cut()),
         false => (None, None, None),
     };
-    let body = RequestBody::new(body, received, cap).cut(is_cut);
-    Request::from_parts(parts, body)
+    (parts, RequestBody::new(body, received, cap).cut(is_cut))
 }
 
 /// The upstream's answer, or what the client is told of its absence.
 pub(super) async fn forward(
     member: &Member,
     recording: &mut Recording,
-    request: Request<RequestBody>,
+    head: Box<request::Parts>,
+    body: RequestBody,
 ) -> Result<Result<Answer, Problem>, Abandoned> {
     let Some(pool) = &member.pool else {
         return Ok(Err(Problem::Unhandled));
@@ -166,8 +166,8 @@ pub(super) async fn forward(
     let pool = recording.down().pool(pool);
     let stand_ins = &member.stand_ins;
     let forwarded = match pool.upstream().protocol() {
-        Protocol::Http1 => forward::over_http1(&pool, stand_ins, recording, request).await,
-        Protocol::Http2 => forward::over_http2(&pool, stand_ins, recording, request).await,
+        Protocol::Http1 => forward::over_http1(&pool, stand_ins, recording, head, body).await,
+        Protocol::Http2 => forward::over_http2(&pool, stand_ins, recording, head, body).await,
     };
     let down = recording.down();
     match (forwarded, down.broken()) {
@@ -458,8 +458,9 @@ fn send(recording: Recording, answer: Answer, asked: &Asked) -> Response<Respons
         let is_open_ended = !has_none && length.is_none();
         if let (Some(length), false) = (length, has_none) {
             // What an upstream left out because the end of its stream told it.
-            let length = HeaderValue::from(length);
-            head.headers.entry(CONTENT_LENGTH).or_insert(length);
+            if let Entry::Vacant(entry) = head.headers.entry(CONTENT_LENGTH) {
+                entry.insert(HeaderValue::from(length));
+            }
         }
         if asked.version == Version::HTTP_11 && is_open_ended {
             head.headers

@@ -32,11 +32,11 @@ pub(crate) async fn over_http1(
     pool: &Arc<Pool>,
     stand_ins: &[Arc<Pool>],
     recording: &mut Recording,
-    request: Request<RequestBody>,
+    mut head: Box<request::Parts>,
+    mut body: RequestBody,
 ) -> Result<Answer, Failure> {
     let down = Arc::clone(recording.down());
     let meters = &down.edge.meters;
-    let (mut head, mut body) = request.into_parts();
     if head.uri.authority().is_some() {
         let path = head.uri.path_and_query().cloned();
         head.uri = path
@@ -91,9 +91,11 @@ pub(crate) async fn over_http2(
     pool: &Arc<Pool>,
     stand_ins: &[Arc<Pool>],
     recording: &mut Recording,
-    mut request: Request<RequestBody>,
+    head: Box<request::Parts>,
+    body: RequestBody,
 ) -> Result<Answer, Failure> {
     let down = Arc::clone(recording.down());
+    let mut request = Request::from_parts(*head, body);
     *request.version_mut() = Version::HTTP_2;
     let host = request.headers_mut().remove(HOST);
     let host = host.ok_or(Failure::Unacceptable("no target"))?;

@@ -23,7 +23,7 @@ use crate::snapshot::Member;
 pub(super) struct Passage {
     /// Where it is now.
     pub(super) member: Arc<Member>,
-    pub(super) parts: request::Parts,
+    pub(super) parts: Box<request::Parts>,
     pub(super) body: Upload,
     /// The host it is for.
     pub(super) authority: HeaderValue,
@@ -39,7 +39,7 @@ struct Passed {
     policy: Arc<Policy>,
     memory: Memory,
     /// As the policy saw it, if its response phase needs it.
-    received: Option<request::Parts>,
+    received: Option<Box<request::Parts>>,
 }
 
 /// The answer to a request of an endpoint with a policy.
@@ -77,7 +77,7 @@ pub(super) async fn serve(
             Ok(()) => {
                 let endpoint = &member.endpoint;
                 let mut x = Exchange::new(Phase::Request, policy, endpoint, down, &mut memory);
-                x.request = Some(&passage.parts);
+                x.request = Some(&*passage.parts);
                 x.body = Some(&mut passage.body);
                 x.recording = Some(recording);
                 let flow = x.run().await;
@@ -154,8 +154,8 @@ async fn send(
         return Ok(Err(problem));
     }
     let member = Arc::clone(&passage.member);
-    let request = outgoing(recording, passage, wanted, edits);
-    let sent = forward(&member, recording, request).await?;
+    let (parts, body) = outgoing(recording, passage, wanted, edits);
+    let sent = forward(&member, recording, parts, body).await?;
     let verdict = match &sent {
         Ok(answer) => Some(Some(answer.head.status)),
         Err(problem) if problem.is_upstreams() => Some(None),

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use http::header::{CONNECTION, CONTENT_LENGTH, TE, TRANSFER_ENCODING};
-use http::{Method, Request, StatusCode, Version, request, response};
+use http::{Method, StatusCode, Version, request, response};
 use http_body::Body;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
@@ -80,7 +80,7 @@ async fn session(client: &Inbound, down: &Arc<Downstream>) -> After {
             }
         });
         let (head, body) = match next.await {
-            Some(Next::Request(head, body)) => (*head, body),
+            Some(Next::Request(head, body)) => (head, body),
             Some(Next::Rest) => return After::Next,
             Some(Next::Over) => return After::Close,
             None => return After::Cut,
@@ -97,15 +97,14 @@ async fn answer(
     client: &Inbound,
     down: &Arc<Downstream>,
     out: &mut Outbox,
-    head: request::Parts,
+    head: Box<request::Parts>,
     body: Option<InboundBody>,
 ) -> After {
     let version = head.version;
     let with_trailers = fields::has_token(&head.headers, &TE, b"trailers");
     let body = body.map_or(Upload::None, |body| Upload::Http1(Box::new(body)));
     let is_head = head.method == Method::HEAD;
-    let request = Request::from_parts(head, body);
-    let mut exchange = pin!(exchange::serve(Arc::clone(down), request));
+    let mut exchange = pin!(exchange::serve(Arc::clone(down), head, body));
     let answered = poll_fn(|cx| {
         let answered = exchange.as_mut().poll(cx);
         for interim in down.take_interim() {
@@ -132,7 +131,9 @@ async fn answer(
     let tunnel = body.take_tunnel();
     let closes = head.headers.get(CONNECTION).is_some_and(|it| it == "close");
     let mut sending = sending(&head, is_head, with_trailers && version == Version::HTTP_11);
+    let before = out.len();
     http1::write_answer(out.front(), version, &head);
+    body.recorded(|recording| recording.head(out.len() - before));
     drop(head);
     let mut body = Some(body);
     let sent = poll_fn(|cx| {

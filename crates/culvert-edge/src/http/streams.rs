@@ -12,7 +12,6 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use http::Request;
 use http_body::Body;
 use hyper::ext::Protocol;
 use tokio::io::AsyncWriteExt;
@@ -209,8 +208,8 @@ async fn exchange(down: Arc<Downstream>, asked: Asked, receiver: Option<Receiver
         Some(receiver) if !is_stream => (Upload::Http2(receiver), None),
         receiver => (Upload::None, receiver),
     };
-    let request = Request::from_parts(asked.head, upload);
-    let mut exchange = pin!(exchange::serve(Arc::clone(&down), request));
+    let head = Box::new(asked.head);
+    let mut exchange = pin!(exchange::serve(Arc::clone(&down), head, upload));
     let answered = poll_fn(|cx| {
         let answered = exchange.as_mut().poll(cx);
         // Whatever is there now this exchange has brought.

@@ -134,7 +134,7 @@ impl Inbound {
                 is_ended: false,
             }
         });
-        Poll::Ready(Next::Request(Box::new(parts), body))
+        Poll::Ready(Next::Request(parts, body))
     }
 
     /// Whether nothing of a request has come, on a connection that has served.
@@ -285,7 +285,7 @@ impl Conn {
     }
 
     /// The head of the next request, or what there is instead.
-    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<request::Parts, Next>> {
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Box<request::Parts>, Next>> {
         loop {
             if self.framing.refused().is_some() {
                 return Poll::Ready(Err(Next::Over));
@@ -323,7 +323,7 @@ impl Conn {
         }
     }
 
-    fn take_head(&mut self) -> Option<request::Parts> {
+    fn take_head(&mut self) -> Option<Box<request::Parts>> {
         let head = self.inbox.take(std::mem::take(&mut self.fed));
         match head::request(&head, self.framing.lines()) {
             Ok(parts) => {

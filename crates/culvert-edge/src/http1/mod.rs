@@ -11,12 +11,12 @@ pub(crate) mod framing;
 mod head;
 mod inbound;
 mod inbox;
-mod outbound;
+pub(crate) mod outbound;
 mod outbox;
 pub(crate) mod payload;
 
 pub(crate) use framing::{FIELDS_MAX, Framing, Progress, Violation};
-pub(crate) use head::{End, answer, answer_length, write_answer};
+pub(crate) use head::{End, answer, write_answer};
 pub(crate) use inbound::{Inbound, InboundBody, Next};
 pub(crate) use outbound::{Outbound, OutboundError, answers_payload, content_length};
 pub(crate) use outbox::Outbox;

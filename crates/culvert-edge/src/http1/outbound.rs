@@ -23,10 +23,10 @@ use crate::http1::payload::{Payload, Piece, Sending, WrongLength};
 use crate::upstream::UpWire;
 
 /// Most bytes of an answer's head, and most of its lines.
-const HEAD_BYTES_MAX: usize = 96 << 10;
-const FIELDS_MAX: usize = 128;
+pub(crate) const HEAD_BYTES_MAX: usize = 96 << 10;
+pub(crate) const FIELDS_MAX: usize = 128;
 /// Most answers before the answer.
-const INTERIMS_MAX: u32 = 8;
+pub(crate) const INTERIMS_MAX: u32 = 8;
 /// Bytes asked for at once, at first.
 const READ_BYTES_MIN: usize = 8 << 10;
 
@@ -72,6 +72,8 @@ pub(crate) enum OutboundError {
     #[error("{0}")]
     WrongLength(#[from] WrongLength),
 }
+
+const TOO_LONG: OutboundError = OutboundError::Malformed("the head is too long");
 
 impl Outbound {
     pub(crate) fn new(wire: UpWire) -> Self {
@@ -133,9 +135,13 @@ impl Outbound {
         self.poll_upload(cx)?;
         loop {
             if let Some(end) = self.end.find(&self.inbox) {
-                self.end = head::End::default();
+                let lines = std::mem::take(&mut self.end).fields();
+                if end > HEAD_BYTES_MAX {
+                    return Poll::Ready(Err(TOO_LONG));
+                }
                 let head = self.inbox.take(end);
-                let parts = head::answer(&head, FIELDS_MAX).map_err(OutboundError::Malformed)?;
+                let parts = head::answer(&head, lines, FIELDS_MAX);
+                let parts = parts.map_err(OutboundError::Malformed)?;
                 if parts.status.is_informational()
                     && parts.status != StatusCode::SWITCHING_PROTOCOLS
                 {
@@ -153,7 +159,7 @@ impl Outbound {
                 return Poll::Ready(Ok(parts));
             }
             if self.inbox.len() > HEAD_BYTES_MAX {
-                return Poll::Ready(Err(OutboundError::Malformed("the head is too long")));
+                return Poll::Ready(Err(TOO_LONG));
             }
             if ready!(self.inbox.poll_fill(&mut self.wire, cx))? == 0 {
                 return Poll::Ready(Err(match self.failed.take() {
