@@ -7,6 +7,10 @@
 //! too, the first of the two is also kept in a file that is written every few milliseconds and never
 //! synced: it outlives the process, if not the machine. The difference may count records that a filter
 //! would have kept back or that were delivered since.
+//!
+//! It is exact but for what happened between two writes of the file, and between a receiver's answer and
+//! the count of it. The first could go with a count in memory that outlives the process, which takes a
+//! mapped file and with it `unsafe`; the second could not, whoever counts.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
