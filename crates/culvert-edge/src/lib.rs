@@ -10,6 +10,7 @@
 pub mod acme;
 pub mod action;
 mod alarm;
+mod bounds;
 mod documents;
 mod downstream;
 mod edge;
@@ -41,6 +42,7 @@ pub mod webhook;
 #[cfg(test)]
 mod tests;
 
+pub use bounds::sizes;
 pub use edge::Edge;
 pub use http::problem::errors;
 pub use inherited::Inherited;

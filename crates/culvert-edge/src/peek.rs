@@ -19,6 +19,8 @@ pub(crate) enum Peeked {
 
 /// Reads the beginning of a connection.
 pub(crate) fn client_hello(bytes: &[u8]) -> Peeked {
+    // What comes behind that is not looked at, however it arrives.
+    let bytes = bytes.get(..HELLO_BYTES_MAX).unwrap_or(bytes);
     match handshake(bytes) {
         Ok(Some(hello)) => match server_name(&hello) {
             Some(name) => Peeked::Hello(name),

@@ -21,7 +21,7 @@ pub(crate) const TRAILERS_MAX: usize = 32;
 /// Longest chunk extension, in bytes.
 pub(crate) const CHUNK_EXTENSION_BYTES_MAX: usize = 256;
 /// Most hexadecimal digits of a chunk size.
-const CHUNK_DIGITS_MAX: usize = 16;
+pub(crate) const CHUNK_DIGITS_MAX: usize = 16;
 
 /// A body being read.
 #[derive(Debug)]

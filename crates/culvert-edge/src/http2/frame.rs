@@ -7,7 +7,7 @@ pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Bytes of a frame's head.
 pub(super) const HEAD_BYTES: usize = 9;
 /// The longest payload we take: the standard's default.
-pub(super) const PAYLOAD_BYTES_MAX: usize = 16 << 10;
+pub(crate) const PAYLOAD_BYTES_MAX: usize = 16 << 10;
 
 pub(super) const DATA: u8 = 0;
 pub(super) const HEADERS: u8 = 1;

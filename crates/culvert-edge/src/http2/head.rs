@@ -11,7 +11,7 @@ use hyper::ext::Protocol;
 use crate::http2::hpack::{self, Field, Pseudo};
 
 /// What the fields of a section may count together (RFC 9113 6.5.2).
-pub(super) const LIST_BYTES_MAX: usize = 64 << 10;
+pub(crate) const LIST_BYTES_MAX: usize = 64 << 10;
 
 /// The fields of a section while it is read.
 #[derive(Debug, Default)]

@@ -14,11 +14,11 @@ use tokio::time::Instant;
 use crate::http2::frame::{self, Head, Reason};
 
 /// CONTINUATION frames of one field section.
-pub(super) const CONTINUATIONS_MAX: u32 = 8;
+pub(crate) const CONTINUATIONS_MAX: u32 = 8;
 /// Streams reset by the client, or by us for its errors: at once, and a second.
-pub(super) const RESETS: (u32, u32) = (100, 20);
+pub(crate) const RESETS: (u32, u32) = (100, 20);
 /// Frames without progress: at once, and a second.
-pub(super) const IDLE_FRAMES: (u32, u32) = (200, 50);
+pub(crate) const IDLE_FRAMES: (u32, u32) = (200, 50);
 /// DATA bytes, either way, that make up for a frame without progress.
 const PROGRESS_BYTES: u64 = 256;
 

@@ -7,9 +7,9 @@
 //!
 //! Not here: HTTP/2 to upstreams, which a library speaks, and what a request means (`http`).
 
-mod frame;
-mod head;
-mod hpack;
+pub(crate) mod frame;
+pub(crate) mod head;
+pub(crate) mod hpack;
 mod inbound;
 pub(crate) mod ledger;
 pub(crate) mod session;

@@ -27,8 +27,8 @@ use crate::http2::hpack::{self, Decoder};
 use crate::http2::ledger::{Flood, Ledger};
 
 /// What a client may send on a stream, and on the connection, before any of it was taken.
-const STREAM_WINDOW: u32 = 64 << 10;
-const CONNECTION_WINDOW: u32 = 1 << 20;
+pub(crate) const STREAM_WINDOW: u32 = 64 << 10;
+pub(crate) const CONNECTION_WINDOW: u32 = 1 << 20;
 /// Windows before anything else was said (RFC 9113 6.9.2), and the largest.
 const FIRST_WINDOW: u32 = 65_535;
 const WINDOW_MAX: i64 = 0x7FFF_FFFF;

@@ -1,6 +1,6 @@
 //! Every limit of connections, times and HTTP/2: what is at it passes, what is over it gets its
-//! answer or its close. Sizes of HTTP/1 heads, chunks and trailers are in the corpus of
-//! [`malformed`](super::malformed), what a flood may cost in [`floods`](super::floods).
+//! answer or its close. Sizes that no setting moves are in [`bounds`](super::bounds), what a flood may
+//! cost in [`floods`](super::floods).
 
 use std::future::Future;
 use std::pin::Pin;

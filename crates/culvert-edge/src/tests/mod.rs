@@ -5,6 +5,7 @@ pub(crate) mod harness;
 mod agents;
 mod answers;
 mod bodies;
+mod bounds;
 mod buffers;
 mod calls;
 mod challenges;

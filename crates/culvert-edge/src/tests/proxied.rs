@@ -23,7 +23,7 @@ fn binary() -> Vec<u8> {
     bytes
 }
 
-fn behind(from: &str) -> Settings {
+pub(super) fn behind(from: &str) -> Settings {
     Settings {
         proxy_protocol: ProxyProtocol {
             from: vec![from.parse().unwrap()],

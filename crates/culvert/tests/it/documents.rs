@@ -20,6 +20,7 @@ fn generated_documents_are_current() {
             culvert_api::reference::api(culvert_control::operations()),
         ),
         ("docs/reference/edge-errors.md", culvert_edge::errors()),
+        ("docs/reference/sizes.md", culvert_edge::sizes()),
         ("docs/reference/errors.md", culvert_api::reference::errors()),
         ("docs/reference/commands.md", culvert::cli::reference()),
         (

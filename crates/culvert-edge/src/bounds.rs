@@ -1,0 +1,112 @@
+//! The sizes of messages that no setting moves (reliability 4.1, 4.2): one table, for the reference and
+//! for the tests, which send each of them at its bound and one beyond it.
+
+use std::fmt::Write;
+
+use crate::http1::{framing, outbound, payload};
+use crate::http2::{Reason, frame, head, hpack, ledger, session};
+use crate::{peek, proxy, recording};
+
+/// One of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bound {
+    /// What is counted.
+    pub(crate) what: &'static str,
+    /// As many are taken.
+    pub(crate) most: u64,
+    unit: Unit,
+    /// What one more gets.
+    pub(crate) beyond: Beyond,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unit {
+    Bytes,
+    Count,
+}
+
+/// What comes of too much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Beyond {
+    /// An answer with this status.
+    Status(u16),
+    /// The end of its stream.
+    Stream(Reason),
+    /// The end of the HTTP/2 connection.
+    Connection(Reason),
+    /// The end of the connection, without a word.
+    Close,
+}
+
+use Beyond::{Close, Connection, Status, Stream};
+use Unit::{Bytes, Count};
+
+const fn bound(what: &'static str, most: usize, unit: Unit, beyond: Beyond) -> Bound {
+    Bound {
+        what,
+        most: most as u64,
+        unit,
+        beyond,
+    }
+}
+
+/// All of them.
+#[rustfmt::skip]
+pub(crate) static BOUNDS: &[Bound] = &[
+    bound("HTTP/1: request line", framing::REQUEST_LINE_BYTES_MAX, Bytes, Status(414)),
+    bound("HTTP/1: field line", framing::FIELD_LINE_BYTES_MAX, Bytes, Status(431)),
+    bound("HTTP/1: field section", framing::FIELD_SECTION_BYTES_MAX, Bytes, Status(431)),
+    bound("HTTP/1: field lines", framing::FIELDS_MAX, Count, Status(431)),
+    bound("HTTP/1: digits of a chunk's size", payload::CHUNK_DIGITS_MAX, Count, Status(400)),
+    bound("HTTP/1: extension of a chunk", payload::CHUNK_EXTENSION_BYTES_MAX, Bytes, Status(400)),
+    bound("HTTP/1: trailer section", payload::TRAILER_BYTES_MAX, Bytes, Status(400)),
+    bound("HTTP/1: trailer lines", payload::TRAILERS_MAX, Count, Status(400)),
+    bound("HTTP/1: head of an upstream's answer", outbound::HEAD_BYTES_MAX, Bytes, Status(502)),
+    bound("HTTP/1: field lines of an upstream's answer", outbound::FIELDS_MAX, Count, Status(502)),
+    bound("HTTP/1: an upstream's answers before the answer", outbound::INTERIMS_MAX as usize, Count, Status(502)),
+    bound("HTTP/2: payload of a frame", frame::PAYLOAD_BYTES_MAX, Bytes, Connection(Reason::FRAME_SIZE_ERROR)),
+    bound("HTTP/2: field section, decoded, with 32 for each field", head::LIST_BYTES_MAX, Bytes, Stream(Reason::ENHANCE_YOUR_CALM)),
+    bound("HTTP/2: fields remembered", hpack::TABLE_BYTES_MAX, Bytes, Connection(Reason::COMPRESSION_ERROR)),
+    bound("HTTP/2: CONTINUATION frames of a field section", ledger::CONTINUATIONS_MAX as usize, Count, Connection(Reason::ENHANCE_YOUR_CALM)),
+    bound("HTTP/2: unread data of a stream", session::STREAM_WINDOW as usize, Bytes, Stream(Reason::FLOW_CONTROL_ERROR)),
+    bound("HTTP/2: unread data of a connection", session::CONNECTION_WINDOW as usize, Bytes, Connection(Reason::FLOW_CONTROL_ERROR)),
+    bound("HTTP/2: streams reset at once", ledger::RESETS.0 as usize, Count, Connection(Reason::ENHANCE_YOUR_CALM)),
+    bound("HTTP/2: frames without progress at once", ledger::IDLE_FRAMES.0 as usize, Count, Connection(Reason::ENHANCE_YOUR_CALM)),
+    bound("HTTP/2: field sections of the open requests of a connection", recording::HEADER_BYTES_MAX, Bytes, Status(431)),
+    bound("TLS: ClientHello with its records", peek::HELLO_BYTES_MAX, Bytes, Close),
+    bound("PROXY protocol: header", proxy::HEADER_BYTES_MAX, Bytes, Close),
+];
+
+/// `docs/reference/sizes.md`.
+pub fn sizes() -> String {
+    let mut page = INTRODUCTION.to_owned();
+    for bound in BOUNDS {
+        let most = match bound.unit {
+            Bytes if bound.most.is_multiple_of(1 << 20) => format!("{} MiB", bound.most >> 20),
+            Bytes if bound.most.is_multiple_of(1 << 10) => format!("{} KiB", bound.most >> 10),
+            Bytes => format!("{} bytes", bound.most),
+            Count => bound.most.to_string(),
+        };
+        let beyond = match bound.beyond {
+            Status(status) => status.to_string(),
+            Stream(reason) => format!("the stream is reset with error {}", reason.0),
+            Connection(reason) => format!("GOAWAY with error {}", reason.0),
+            Close => "the connection is closed".to_owned(),
+        };
+        // Writing to a string cannot fail.
+        let _ok = writeln!(page, "| {} | {most} | {beyond} |", bound.what);
+    }
+    page
+}
+
+const INTRODUCTION: &str = "# Sizes
+
+Generated from the table that the edge is tested by: each is sent at its bound, which is served, and one more,
+which is not (of what a second gives back, as many more).
+
+These are fixed. What settings move (numbers of connections and streams, times, the length of bodies) is in
+[settings.md](settings.md), and what traffic policies may hold in [traffic-policy.md](traffic-policy.md).
+
+| What | At most | Beyond |
+|---|---|---|
+";
