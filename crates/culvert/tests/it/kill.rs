@@ -27,6 +27,7 @@ pub struct Process {
     pub https: SocketAddr,
     /// Where agents dial, if they may.
     pub agents: Option<SocketAddr>,
+    pub metrics: SocketAddr,
 }
 
 impl Process {
@@ -86,6 +87,7 @@ impl Process {
             http: part("http").parse().unwrap(),
             https: part("https").parse().unwrap(),
             agents: found("agents").map(|address| address.parse().unwrap()),
+            metrics: part("metrics").parse().unwrap(),
         }
     }
 

@@ -34,6 +34,7 @@ mod listed;
 mod login;
 mod move_to_postgres;
 mod nodes;
+mod open_files;
 mod outage;
 mod own_agent;
 mod policy;
