@@ -364,8 +364,9 @@ impl Flusher {
     /// Writes one record for everybody who wants it.
     fn write(&mut self, plane: &Plane, table: &Compiled, record: &Record, tally: &mut Tally) {
         let id = self.ids.next(record.at());
-        plane.tails.record(record, &id, &plane.meters);
-        self.keep(record, &id);
+        let id: &str = &id;
+        plane.tails.record(record, id, &plane.meters);
+        self.keep(record, id);
         for group in table.groups(record.kind(), record.account()) {
             let mut is_written = false;
             for reader in &group.readers {
@@ -387,7 +388,7 @@ impl Flusher {
                 }
                 if !is_written {
                     self.scratch.clear();
-                    let truncated = encode::event(record, &group.selection, &id, &mut self.scratch);
+                    let truncated = encode::event(record, &group.selection, id, &mut self.scratch);
                     count_truncated(&plane.meters, truncated);
                     is_written = true;
                 }

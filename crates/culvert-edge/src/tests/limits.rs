@@ -14,8 +14,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
 use super::floods::{
-    CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, SETTINGS,
-    WINDOW_UPDATE, frame, request, section, stream,
+    DATA, END_STREAM, GOAWAY, RST_STREAM, SETTINGS, WINDOW_UPDATE, frame, request, stream,
 };
 use super::harness::*;
 use super::secure::http2;
@@ -614,52 +613,6 @@ async fn http2_announces_its_limits() {
     }
     let (_, of, payload) = next(&mut client, WINDOW_UPDATE).await;
     assert_eq!((of, code(&payload)), (0, (1 << 20) - 65_535));
-}
-
-#[tokio::test]
-async fn http2_frames_have_a_size() {
-    for (bytes, is_good) in [(16 << 10, true), ((16 << 10) + 1, false)] {
-        let (rig, root) = serving(Limits::default()).await;
-        let mut client = raw(&rig, &root).await;
-        client.send(request(0, 0)).await;
-        client
-            .send(frame(DATA, END_STREAM, stream(0), &vec![0; bytes]))
-            .await;
-        if is_good {
-            next(&mut client, DATA).await;
-        } else {
-            let (_, _, payload) = next(&mut client, GOAWAY).await;
-            assert_eq!(code(&payload[4..]), 6);
-        }
-    }
-}
-
-#[tokio::test]
-async fn field_sections_of_http2_come_in_a_few_pieces() {
-    for (pieces, is_good) in [(8, true), (9, false)] {
-        let (rig, root) = serving(Limits::default()).await;
-        let mut client = raw(&rig, &root).await;
-        client
-            .send(frame(HEADERS, END_STREAM, stream(0), &section()))
-            .await;
-        for piece in 1..=pieces {
-            let flags = if piece == pieces { END_HEADERS } else { 0 };
-            client
-                .send(frame(
-                    CONTINUATION,
-                    flags,
-                    stream(0),
-                    &[0, 1, b'a', 1, b'b'],
-                ))
-                .await;
-        }
-        if is_good {
-            next(&mut client, DATA).await;
-        } else {
-            let (_, _, payload) = next(&mut client, GOAWAY).await;
-            assert_eq!(code(&payload[4..]), 11);
-        }
-    }
 }
 
 #[tokio::test]
