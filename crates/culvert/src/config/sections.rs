@@ -539,7 +539,7 @@ pub struct Events {
     /// (`culvert events replay`), such as `24h`; `0s` keeps none and removes what was kept. The same
     /// on every node.
     pub traffic_retention: Span,
-    /// Bytes of kept traffic events at most; the oldest go first. At least 1 MiB.
+    /// Bytes of kept traffic events, packed as they lie on disk, at most; the oldest go first. At least 1 MiB.
     pub traffic_retention_bytes: u64,
     /// The stream of an `event_log` in NATS, and what its subjects begin with: letters, digits, `-` and
     /// `_`; empty for `culvert_` and a name of the installation. Two installations must not share one.
