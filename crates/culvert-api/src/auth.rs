@@ -42,7 +42,10 @@ pub(crate) async fn caller(
         && let Some(failures) = failures
         && let Err(wait) = failures.count(source, now)
     {
-        return Err(Problem::too_many(whole_seconds(wait)));
+        return Err(Problem::too_many(
+            whole_seconds(wait),
+            "Your address has sent too many invalid API keys. Valid keys still work.",
+        ));
     }
     Err(problem)
 }
@@ -63,7 +66,7 @@ fn credential(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
     let by_a_page = headers.contains_key(ORIGIN)
         || headers
             .get(SEC_FETCH_SITE)
-            .is_some_and(|site| site == "cross-site");
+            .is_some_and(|site| site != "same-origin" && site != "none");
     if is_basic && by_a_page {
         return Err(Refusal::new(
             UNREADABLE,

@@ -1,8 +1,8 @@
 //! Cross-origin rules (contract: management API 1.12).
 //!
-//! Any origin may ask, with credentials by the contract's wording. That is harmless here: the API
-//! reads no cookie and refuses the one scheme a browser sends by itself (see `auth`), so a page has
-//! only what its user handed to it.
+//! Any origin may ask, and sends its key in a header of its own. Credentials that a browser adds by itself are
+//! allowed to pages of the API's own origin alone; the API reads no cookie, and pages cannot use `Basic`
+//! (see `auth`).
 
 use http::header::{
     ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
@@ -38,9 +38,20 @@ pub(crate) fn preflight(headers: &HeaderMap, methods: Option<HeaderValue>) -> Re
     response
 }
 
-/// Lets the page at `origin` read this response.
-pub(crate) fn admit(headers: &mut HeaderMap, origin: HeaderValue) {
+/// Whether a page at `origin` is of the server whose URLs begin with `base`: scheme, host and port are the same.
+pub(crate) fn is_of(origin: &HeaderValue, base: &str) -> bool {
+    let start = base.find("://").map_or(0, |at| at + 3);
+    let rest = base.get(start..).unwrap_or_default();
+    let end = rest.find('/').map_or(base.len(), |at| start + at);
+    let own = base.get(..end).unwrap_or_default();
+    !own.is_empty() && origin.as_bytes().eq_ignore_ascii_case(own.as_bytes())
+}
+
+/// Lets the page at `origin` read this response; with credentials if it is of the API's own origin.
+pub(crate) fn admit(headers: &mut HeaderMap, origin: HeaderValue, is_own: bool) {
     headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-    headers.insert(ACCESS_CONTROL_ALLOW_CREDENTIALS, TRUE);
+    if is_own {
+        headers.insert(ACCESS_CONTROL_ALLOW_CREDENTIALS, TRUE);
+    }
     headers.insert(VARY, VARY_ORIGIN);
 }

@@ -251,9 +251,23 @@ impl Api {
             HeaderValue::try_from(operation_id).expect("an identifier is plain ASCII"),
         );
         if let Some(origin) = parts.headers.get(ORIGIN) {
-            cors::admit(headers, origin.clone());
+            let base = self.base(&parts, ends);
+            cors::admit(headers, origin.clone(), cors::is_of(origin, &base));
         }
         response
+    }
+
+    /// `scheme://host`, the start of every `uri`, as the caller sees it.
+    fn base(&self, parts: &Parts, ends: Ends) -> String {
+        let Settings {
+            base_url,
+            trusted_proxies,
+            ..
+        } = &self.settings;
+        match base_url {
+            Some(base) => base.clone(),
+            None => peer::base(&parts.uri, &parts.headers, ends, trusted_proxies),
+        }
     }
 
     /// Counts a problem. A fault while some part is not usable passes, and clients are told so.
@@ -357,7 +371,10 @@ impl Api {
         };
         rolling
             .count(&caller.account, Instant::now())
-            .map_err(|wait| Problem::too_many(whole_seconds(wait)))
+            .map_err(|wait| {
+                let why = "The account has used up its requests per minute.";
+                Problem::too_many(whole_seconds(wait), why)
+            })
     }
 
     fn full(&self) -> Problem {
@@ -384,15 +401,7 @@ impl Api {
             Some(query) => query::parse(query)?,
             None => Vec::new(),
         };
-        let base = match &self.settings.base_url {
-            Some(base) => base.clone(),
-            None => peer::base(
-                &parts.uri,
-                &parts.headers,
-                ends,
-                &self.settings.trusted_proxies,
-            ),
-        };
+        let base = self.base(parts, ends);
         let call = Call {
             caller,
             path,
@@ -413,7 +422,9 @@ impl Api {
                 ));
             }
         };
-        Ok(match reply {
+        let is_write = operation.method != culvert_control::Method::Get;
+        let is_applied = !is_write || self.control.is_applied(APPLIED_WITHIN).await;
+        let mut response = match reply {
             Reply::Created { body, secret } => json(StatusCode::CREATED, body.into(), secret),
             Reply::Ok(body) => json(StatusCode::OK, body.into(), false),
             Reply::NoContent => {
@@ -421,9 +432,19 @@ impl Api {
                 *response.status_mut() = StatusCode::NO_CONTENT;
                 response
             }
-        })
+        };
+        if !is_applied {
+            response.headers_mut().insert(APPLIED, PENDING);
+        }
+        Ok(response)
     }
 }
+
+/// The answer to a write waits this long for the edge of its process.
+const APPLIED_WITHIN: Duration = Duration::from_secs(1);
+/// Says that the edge of this process does not run on the change yet, but soon will.
+const APPLIED: HeaderName = HeaderName::from_static("culvert-applied");
+const PENDING: HeaderValue = HeaderValue::from_static("pending");
 
 /// One request on its walk.
 struct Arrival<'a> {

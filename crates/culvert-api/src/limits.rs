@@ -10,7 +10,7 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -107,18 +107,59 @@ impl fmt::Debug for Failures {
 #[derive(Debug)]
 pub(crate) struct Turnstile {
     all: Arc<Semaphore>,
-    keys: Mutex<HashMap<String, Arc<Semaphore>>>,
+    keys: Keys,
     per_key: usize,
     waiting: Duration,
 }
 
-impl Turnstile {
-    const KEYS_KEPT: usize = 4096;
+/// Keys of which a request is in flight or waits, each with its places: as many as there are requests at
+/// most, and none is looked for among the others to make room.
+type Keys = Arc<Mutex<HashMap<Arc<str>, Key>>>;
 
+#[derive(Debug)]
+struct Key {
+    places: Arc<Semaphore>,
+    /// Requests in flight and waiting.
+    requests: usize,
+}
+
+/// A request of a key that is counted. The last of its key takes the key with it.
+#[derive(Debug)]
+struct Counted {
+    keys: Keys,
+    key: Arc<str>,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let mut keys = locked(&self.keys);
+        if let Some(key) = keys.get_mut(&self.key) {
+            key.requests = key.requests.saturating_sub(1);
+            if key.requests == 0 {
+                keys.remove(&self.key);
+            }
+        }
+    }
+}
+
+/// The place of a request among those of its key.
+#[derive(Debug)]
+pub(crate) struct KeyPlace {
+    _permit: OwnedSemaphorePermit,
+    _counted: Counted,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl Turnstile {
     pub(crate) fn new(in_all: usize, per_key: usize, waiting: Duration) -> Self {
         Self {
             all: Arc::new(Semaphore::new(in_all)),
-            keys: Mutex::default(),
+            keys: Keys::default(),
             per_key,
             waiting,
         }
@@ -130,26 +171,29 @@ impl Turnstile {
     }
 
     /// Room for one more request of a key.
-    pub(crate) async fn enter_key(&self, key: &str) -> Option<OwnedSemaphorePermit> {
-        let places = self.places(key);
-        self.wait(&places).await
+    pub(crate) async fn enter_key(&self, key: &str) -> Option<KeyPlace> {
+        let (counted, places) = self.count(key);
+        let permit = self.wait(&places).await?;
+        Some(KeyPlace {
+            _permit: permit,
+            _counted: counted,
+        })
     }
 
-    fn places(&self, key: &str) -> Arc<Semaphore> {
-        let mut keys = self
-            .keys
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(places) = keys.get(key) {
-            return Arc::clone(places);
-        }
-        if keys.len() >= Self::KEYS_KEPT {
-            // Permits hold the semaphore, so one without other owners has all its places free.
-            keys.retain(|_, places| Arc::strong_count(places) > 1);
-        }
-        let places = Arc::new(Semaphore::new(self.per_key));
-        keys.insert(key.to_owned(), Arc::clone(&places));
-        places
+    /// Counts a request of a key, whose places these are.
+    fn count(&self, key: &str) -> (Counted, Arc<Semaphore>) {
+        let key: Arc<str> = key.into();
+        let mut keys = locked(&self.keys);
+        let entry = keys.entry(Arc::clone(&key)).or_insert_with(|| Key {
+            places: Arc::new(Semaphore::new(self.per_key)),
+            requests: 0,
+        });
+        entry.requests += 1;
+        let counted = Counted {
+            keys: Arc::clone(&self.keys),
+            key,
+        };
+        (counted, Arc::clone(&entry.places))
     }
 
     async fn wait(&self, places: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
@@ -330,11 +374,14 @@ mod tests {
     async fn a_key_that_fills_its_places_leaves_room_for_others() {
         let turnstile = Turnstile::new(4, 2, Duration::from_secs(1));
         let first = turnstile.enter_key("a").await.unwrap();
-        let _second = turnstile.enter_key("a").await.unwrap();
+        let second = turnstile.enter_key("a").await.unwrap();
         assert!(turnstile.enter_key("a").await.is_none());
         assert!(turnstile.enter_key("b").await.is_some());
+        assert_eq!(turnstile.keys.lock().unwrap().len(), 1);
         drop(first);
         assert!(turnstile.enter_key("a").await.is_some());
+        drop(second);
+        assert!(turnstile.keys.lock().unwrap().is_empty());
 
         let _all = turnstile.all.clone().acquire_many_owned(4).await.unwrap();
         assert!(turnstile.enter().await.is_none());

@@ -159,7 +159,8 @@ fn tail() -> Value {
     json!({
         "operationId": "events_tail",
         "tags": ["events"],
-        "summary": "Follows events as they happen, as server-sent events.",
+        "summary": "Follows events as they happen on all nodes, as server-sent events. Traffic \
+                    of other nodes joins within about a second.",
         "parameters": parameters,
         "responses": {
             "200": {

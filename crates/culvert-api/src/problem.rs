@@ -55,9 +55,9 @@ impl Problem {
         problem
     }
 
-    /// Too many calls (226); the next is taken after so many seconds.
-    pub(crate) fn too_many(retry_after: u64) -> Self {
-        let mut problem = Self::from(Refusal::of(Code::new(226)));
+    /// Too many calls (226): which limit was reached, and the seconds until the next call is accepted.
+    pub(crate) fn too_many(retry_after: u64, why: &'static str) -> Self {
+        let mut problem = Self::from(Refusal::new(Code::new(226), why));
         problem.0.retry_after = Some(retry_after.max(1));
         problem
     }
@@ -77,7 +77,9 @@ impl Problem {
 
     /// The same problem, told as one that passes: what we lean on is away right now.
     pub(crate) fn passing(self) -> Self {
-        let mut problem = Self::unavailable("The server cannot reach its store; try again.");
+        let mut problem = Self::unavailable(
+            "The server cannot use its store; try again. `/readyz` says what is wrong.",
+        );
         problem.0.fault = self.0.fault;
         problem
     }

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::openapi::{openapi, operation_id};
 use crate::problem;
+use crate::route::TAIL_PATH;
 
 /// `docs/reference/api.md`: every operation with what it takes and answers.
 pub fn api(operations: &[Operation]) -> String {
@@ -33,6 +34,7 @@ pub fn api(operations: &[Operation]) -> String {
         }
         describe(&mut page, operation, &document);
     }
+    follow(&mut page, &document);
     types(&mut page, &document);
     page
 }
@@ -54,6 +56,39 @@ pub fn errors() -> String {
         );
     }
     page
+}
+
+/// The one operation whose answer is a stream, which is in no table.
+fn follow(page: &mut String, document: &Value) {
+    let described = document
+        .pointer("/paths")
+        .and_then(|paths| paths.get(TAIL_PATH)?.get("get"));
+    let said = |pointer: &str| {
+        let text = described.and_then(|described| described.pointer(pointer)?.as_str());
+        text.unwrap_or_default().to_owned()
+    };
+    line(
+        page,
+        format_args!(
+            "\n## events\n\n### `GET {TAIL_PATH}`\n\n{}\n\nOperation `{}`.",
+            said("/summary"),
+            said("/operationId")
+        ),
+    );
+    line(page, format_args!("\n| Query | Meaning |\n|---|---|"));
+    for parameter in &crate::tail::PARAMETERS {
+        line(
+            page,
+            format_args!("| `{}` | {} |", parameter.name, cell(parameter.doc)),
+        );
+    }
+    line(
+        page,
+        format_args!(
+            "\nAnswers 200 with `text/event-stream`: {}",
+            said("/responses/200/description")
+        ),
+    );
 }
 
 fn describe(page: &mut String, operation: &Operation, document: &Value) {
@@ -191,7 +226,11 @@ fn kind(schema: &Value) -> String {
     if let Some(names) = schema.get("enum").and_then(Value::as_array) {
         let names: Vec<String> = names
             .iter()
-            .map(|name| format!("`{}`", cell(name.as_str().unwrap_or("null"))))
+            .map(|name| match name.as_str() {
+                Some("") => "empty".to_owned(),
+                Some(name) => format!("`{}`", cell(name)),
+                None => format!("`{name}`"),
+            })
             .collect();
         return names.join(" or ");
     }

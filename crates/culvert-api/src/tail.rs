@@ -1,4 +1,5 @@
-//! The live tail as server-sent events: `GET /events/tail?type=…&filter=…&fields=…`.
+//! The live tail as server-sent events: `GET /events/tail?type=…&filter=…&fields=…`. On several nodes it
+//! shows the events of all of them, whichever is asked.
 //!
 //! One message per event, its data the event's envelope on one line. A reader too slow for the stream
 //! misses events and is sent a message `lost` that says how many. A comment goes out when nothing else

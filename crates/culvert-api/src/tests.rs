@@ -269,6 +269,14 @@ async fn credentials() {
         (
             vec![
                 basic(&format!("{token}:")),
+                "Sec-Fetch-Site: same-site".into(),
+            ],
+            401,
+            Some(201),
+        ),
+        (
+            vec![
+                basic(&format!("{token}:")),
                 "Sec-Fetch-Site: same-origin".into(),
             ],
             200,
@@ -438,12 +446,12 @@ async fn pages_of_other_origins_may_read_answers() {
     for (name, expected) in [
         ("access-control-allow-origin", "https://app.test"),
         ("access-control-allow-headers", "authorization, x-anything"),
-        ("access-control-allow-credentials", "true"),
         ("access-control-max-age", "600"),
         ("vary", "origin"),
     ] {
         assert_eq!(answer.header(name), Some(expected), "{name}");
     }
+    assert_eq!(answer.header("access-control-allow-credentials"), None);
     for (token, path, status) in [
         (Some(harness.token.as_str()), "/api_keys", 200),
         (None, "/api_keys", 401),
@@ -454,10 +462,21 @@ async fn pages_of_other_origins_may_read_answers() {
             .await;
         assert_eq!(answer.status, status);
         assert_eq!(answer.header("access-control-allow-origin"), Some("null"));
-        assert_eq!(
-            answer.header("access-control-allow-credentials"),
-            Some("true")
-        );
+        assert_eq!(answer.header("access-control-allow-credentials"), None);
+    }
+    // Only a page of the API's own origin may have the browser add credentials.
+    for (origin, expected) in [
+        ("http://api.test:8420", Some("true")),
+        ("https://api.test:8420", None),
+        ("http://api.test", None),
+        ("http://evil.test", None),
+        ("http://api.test:8420.evil.test", None),
+    ] {
+        let headers = [&*format!("Origin: {origin}"), "Host: api.test:8420"];
+        let answer = wire.ask("GET", "/nope", None, &headers, NO_BODY).await;
+        assert_eq!(answer.header("access-control-allow-origin"), Some(origin));
+        let credentials = answer.header("access-control-allow-credentials");
+        assert_eq!(credentials, expected, "{origin}");
     }
     let answer = wire.ask("GET", "/nope", None, &[], NO_BODY).await;
     assert_eq!(answer.header("access-control-allow-origin"), None);

@@ -35,15 +35,24 @@ impl Fault {
 
     /// The whole chain, joined by `: `, for one log line.
     pub fn chain(&self) -> String {
-        let mut text = self.doing.clone();
-        let mut next = self.source();
-        while let Some(cause) = next {
-            text.push_str(": ");
-            text.push_str(&cause.to_string());
-            next = cause.source();
-        }
-        text
+        chain(self)
     }
+}
+
+/// An error with its causes, joined by `: `. Libraries that repeat a cause in their own message have it
+/// printed once.
+pub fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let message = cause.to_string();
+        if !text.ends_with(&message) {
+            text.push_str(": ");
+            text.push_str(&message);
+        }
+        next = cause.source();
+    }
+    text
 }
 
 impl fmt::Display for Fault {
@@ -57,5 +66,40 @@ impl Error for Fault {
         self.cause
             .as_deref()
             .map(|cause| cause as &(dyn Error + 'static))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Repeats(Fault);
+
+    impl fmt::Display for Repeats {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "the database answered: {}", self.0)
+        }
+    }
+
+    impl Error for Repeats {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            Some(&self.0)
+        }
+    }
+
+    #[test]
+    fn a_cause_that_a_message_repeats_is_printed_once() {
+        let refused = || Fault::new("connecting to 127.0.0.1:1", "connection refused");
+        let plain = Fault::new("opening the store", refused());
+        assert_eq!(
+            plain.chain(),
+            "opening the store: connecting to 127.0.0.1:1: connection refused"
+        );
+        let repeats = Fault::new("opening the store", Repeats(refused()));
+        assert_eq!(
+            repeats.chain(),
+            "opening the store: the database answered: connecting to 127.0.0.1:1: connection refused"
+        );
     }
 }

@@ -112,6 +112,8 @@ impl std::error::Error for EvalError {}
 pub enum EvalErrorKind {
     /// The resolver has no value for a variable.
     NoValue,
+    /// An object of the host that the expression names does not exist.
+    Missing,
     NoSuchKey,
     NoSuchOverload,
     UnknownIdentifier,
@@ -134,6 +136,7 @@ impl EvalErrorKind {
     pub fn message(self) -> &'static str {
         match self {
             Self::NoValue => "the variable has no value",
+            Self::Missing => "an object that the expression names does not exist",
             Self::NoSuchKey => "no such key",
             Self::NoSuchOverload => "no such overload",
             Self::UnknownIdentifier => "undeclared name",

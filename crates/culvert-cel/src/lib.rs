@@ -12,6 +12,7 @@
 //! Not here: what the variables mean, which of them an event kind has, error codes (the callers), clocks, I/O.
 
 mod ast;
+mod calls;
 mod check;
 mod condition;
 mod cost;
@@ -30,6 +31,7 @@ mod time;
 mod types;
 mod value;
 
+pub use calls::literal_calls;
 pub use cost::Meter;
 pub use env::{Env, Resolver, Slot, Zones};
 pub use error::{Error, ErrorKind, EvalError, EvalErrorKind, Position};

@@ -10,9 +10,9 @@ use culvert_base::net::HostName;
 use serde::{Deserialize, Serialize};
 
 /// Most rules of one list.
-const RULES_MAX: usize = 256;
+pub(crate) const RULES_MAX: usize = 256;
 /// Longest rule, in bytes: a host name of full length with its port fits.
-const RULE_BYTES_MAX: usize = 512;
+pub(crate) const RULE_BYTES_MAX: usize = 512;
 
 /// A list of rules, each of the right form.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]

@@ -99,11 +99,15 @@ pub(crate) fn kind_name(ty: &ResourceType, verb: Verb) -> String {
 
 /// Whether an audit event of this kind exists.
 pub(crate) fn is_kind(name: &str) -> bool {
+    names().any(|kind| kind == name)
+}
+
+/// The name of every kind of audit event.
+pub(crate) fn names() -> impl Iterator<Item = String> {
     let audited = resource::ALL.iter().filter(|ty| ty.silent.is_none());
     audited
         .flat_map(|ty| Verb::ALL.map(|verb| kind_name(ty, verb)))
         .chain(gate::NAMES.map(str::to_owned))
-        .any(|kind| kind == name)
 }
 
 /// Every kind of audit event, with the schema of its object.

@@ -127,17 +127,27 @@ impl Authority {
 
     /// Certificates for the platform domain, the names right below it, and the names right below
     /// the parents of `hosts`. Certificates of parents that are not named any more are forgotten.
+    #[cfg(test)]
     pub(crate) fn certificates<'h>(
         &mut self,
         hosts: impl Iterator<Item = &'h str>,
         now: Timestamp,
         entropy: &dyn Entropy,
     ) -> Result<Vec<Certificate>, Fault> {
+        let parents = hosts.filter_map(|host| host.split_once('.'));
+        let parents = parents.map(|(_, parent)| parent.to_owned());
+        self.certificates_below(parents, now, entropy)
+    }
+
+    /// The same for the names right below these parents.
+    pub(crate) fn certificates_below(
+        &mut self,
+        parents: impl Iterator<Item = String>,
+        now: Timestamp,
+        entropy: &dyn Entropy,
+    ) -> Result<Vec<Certificate>, Fault> {
         let own = self.domain.to_string();
-        let mut parents: BTreeSet<String> = hosts
-            .filter_map(|host| host.split_once('.'))
-            .map(|(_, parent)| parent.to_owned())
-            .collect();
+        let mut parents: BTreeSet<String> = parents.collect();
         parents.insert(own.clone());
         self.made
             .retain(|parent, made| parents.contains(parent) && now < made.renew_at);

@@ -9,12 +9,12 @@
 //!
 //! Not here: limits on failed attempts, and whether `Basic` is taken (the HTTP face).
 
-use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use culvert_base::{Code, Fault, Refusal, Secret};
+use hashlink::LruCache;
 use serde::Deserialize;
 use tokio::sync::watch;
 
@@ -178,7 +178,7 @@ fn has_a_shape(text: &str) -> bool {
 #[derive(Debug)]
 pub(crate) struct Standings {
     revision: watch::Receiver<i64>,
-    known: Mutex<HashMap<String, (i64, Owner, bool)>>,
+    known: Mutex<LruCache<String, (i64, Owner, bool)>>,
 }
 
 /// Owners remembered at most.
@@ -188,7 +188,7 @@ impl Standings {
     pub(crate) fn new(revision: watch::Receiver<i64>) -> Self {
         Self {
             revision,
-            known: Mutex::default(),
+            known: Mutex::new(LruCache::new(STANDINGS_MAX)),
         }
     }
 
@@ -212,15 +212,13 @@ impl Standings {
             Some(document) => stored::read::<Account>(&document)?.suspended,
             None => true,
         };
-        let mut known = self.lock();
-        if known.len() >= STANDINGS_MAX {
-            known.clear();
-        }
-        known.insert(id.to_owned(), (revision, owner.clone(), is_suspended));
+        // The one that was asked for longest ago makes room.
+        self.lock()
+            .insert(id.to_owned(), (revision, owner.clone(), is_suspended));
         Ok(Some((owner, is_suspended)))
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, (i64, Owner, bool)>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, LruCache<String, (i64, Owner, bool)>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

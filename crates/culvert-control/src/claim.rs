@@ -9,9 +9,9 @@ use culvert_base::{Code, Refusal};
 use culvert_store::{Changes, Document, Head, Key, Told};
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
 use crate::cx::Cx;
 use crate::stored::{self, Format};
+use crate::{Error, host};
 
 /// Kind of the documents.
 const KIND: &str = "endpoint_address";
@@ -43,15 +43,34 @@ pub(crate) struct Want<'a> {
     pub(crate) address: String,
     pub(crate) url: &'a str,
     pub(crate) pooling: bool,
+    /// The name whose owner it is: see [`host`].
+    pub(crate) name: String,
+    /// The owner of the endpoint.
+    pub(crate) owner_id: &'a str,
 }
 
-/// The write by which an endpoint takes an address.
+/// The write by which an endpoint takes an address, and its name.
 pub(crate) async fn join(cx: &Cx<'_>, want: Want<'_>) -> Result<Changes, Error> {
+    let named = host::join(cx, want.named()).await?;
+    Ok(named.and(join_address(cx, want).await?))
+}
+
+impl Want<'_> {
+    fn named(&self) -> host::Want<'_> {
+        host::Want {
+            endpoint_id: self.endpoint_id,
+            name: &self.name,
+            owner_id: self.owner_id,
+        }
+    }
+}
+
+async fn join_address(cx: &Cx<'_>, want: Want<'_>) -> Result<Changes, Error> {
     const OTHERS_DO_NOT_POOL: Code = Code::new(18016);
     const NOT_ALONE: Code = Code::new(18017);
     const NOT_COVERED: Code = Code::new(18006);
     let Some(document) = cx.store.find(KIND, KEY, &want.address).await? else {
-        return first(cx, want);
+        return first_there(cx, want);
     };
     if document.head.account != cx.caller.account {
         return Err(Refusal::new(NOT_COVERED, "The url belongs to another account.").into());
@@ -84,9 +103,14 @@ pub(crate) async fn join(cx: &Cx<'_>, want: Want<'_>) -> Result<Changes, Error> 
     Ok(Changes::replace(claim.document(document.head)?, NOTHING))
 }
 
-/// The write by which an endpoint takes an address where nobody can be: a free one of the pool. Nothing
-/// is read, so one that came there meanwhile makes the commit fail, and another address is chosen.
-pub(crate) fn first(cx: &Cx<'_>, want: Want<'_>) -> Result<Changes, Error> {
+/// The write by which an endpoint takes an address where nobody can be: a free one of the pool. Who is
+/// there is not read, so one that came there meanwhile makes the commit fail, and another address is chosen.
+pub(crate) async fn first(cx: &Cx<'_>, want: Want<'_>) -> Result<Changes, Error> {
+    let named = host::join(cx, want.named()).await?;
+    Ok(named.and(first_there(cx, want)?))
+}
+
+fn first_there(cx: &Cx<'_>, want: Want<'_>) -> Result<Changes, Error> {
     let claim = Claim {
         format: Format,
         address: want.address,
@@ -106,12 +130,7 @@ pub(crate) fn first(cx: &Cx<'_>, want: Want<'_>) -> Result<Changes, Error> {
     Ok(Changes::insert(claim.document(head)?, NOTHING))
 }
 
-/// The write by which an endpoint leaves an address.
-pub(crate) async fn leave(cx: &Cx<'_>, endpoint_id: &str, address: &str) -> Result<Changes, Error> {
-    leave_all(cx, &[endpoint_id], address).await
-}
-
-/// The write by which several do so.
+/// The write by which several endpoints leave an address; their name is left by [`host::leave`].
 pub(crate) async fn leave_all(
     cx: &Cx<'_>,
     endpoint_ids: &[&str],

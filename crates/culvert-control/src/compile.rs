@@ -4,10 +4,11 @@
 //!
 //! A pass takes no input and may run at any time; it is woken by commits and by a timer, so a missed
 //! wake costs time and not truth. Commits that come in a storm share passes, and a pass that finds
-//! nothing changed publishes nothing. One broken document is logged and left out; it does not keep
-//! the others from running.
+//! nothing changed publishes nothing. A pass takes time with what changed: the edge gets a change of
+//! its snapshot, and a whole one only at the start, every hour, and when restrictions or nodes change.
+//! One broken document is logged and left out; it does not keep the others from running.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,13 +16,13 @@ use culvert_base::net::HostName;
 use culvert_base::{BoxFuture, Fault};
 use culvert_delivery::{Destination, Source, Table, Target, Whose};
 use culvert_edge::login::{Logins, Revoked, UserKey};
-use culvert_edge::{Scheme, Snapshot};
+use culvert_edge::{Change, Scheme, Snapshot, SnapshotBuilder};
 use culvert_events::{Filter, Selection};
 use culvert_store::Document;
 use culvert_tunnel::nodes::Whereabouts;
 use rustls::sign::CertifiedKey;
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info};
+use tracing::{debug, error, info};
 
 use crate::authority::Authority;
 use crate::gate::runs;
@@ -33,6 +34,9 @@ use crate::resource::event_destination::{self, EventDestination};
 use crate::resource::event_subscription::{self, EventSubscription};
 use crate::resource::reserved_domain::{self, ReservedDomain};
 use crate::resource::tls_certificate::{self, TlsCertificate};
+use crate::resource::{
+    certificate_authority, ip_policy, ip_policy_rule, ip_restriction, vault, vault_secret,
+};
 use crate::restriction::Restrictions;
 use crate::seal::Seal;
 use crate::traffic_policy::Compiled;
@@ -42,12 +46,15 @@ use crate::{Control, Settings, login, replay, stored};
 pub trait EdgePort: std::fmt::Debug + Send + Sync {
     /// Runs on `snapshot` from now on; done when it is live.
     fn publish(&self, snapshot: Snapshot) -> BoxFuture<'_, ()>;
+
+    /// Runs on the snapshot of before with `change` from now on; done when it is live.
+    fn apply(&self, change: Change) -> BoxFuture<'_, ()>;
 }
 
 /// A pass happens at least this often: certificates come of age without a commit.
 const PASS_EVERY: Duration = Duration::from_secs(60);
 /// Two passes are at least this far apart, and ten times as far as a pass takes.
-const PASS_APART: Duration = Duration::from_millis(20);
+const PASS_APART: Duration = Duration::from_millis(1);
 const PASS_APART_MAX: Duration = Duration::from_millis(500);
 
 /// What the last pass read, to know what is new.
@@ -59,11 +66,24 @@ struct Seen {
     runs: Mirror<(String, Option<String>)>,
     domains: Mirror<Document>,
     ingresses: Mirror<Document>,
-    /// Endpoints, reserved domains, agent ingresses and IP restrictions.
-    edge: Vec<(String, i64)>,
+    orders: Mirror<Document>,
+    subscriptions: Mirror<Document>,
+    destinations: Mirror<Document>,
+    replays: Mirror<Document>,
+    /// What the edge does not have yet.
+    due: Due,
+    /// How many endpoints present a certificate for names below each parent.
+    parents: BTreeMap<String, usize>,
+    /// The IP restrictions and the other nodes of the snapshot.
+    restrictions: Option<Arc<Restrictions>>,
+    elsewhere: BTreeMap<String, String>,
+    /// Up to which revision restrictions and policies were read.
+    restrictions_at: Option<i64>,
+    policies_at: Option<i64>,
     /// Uploaded certificates in use, by id; one never changes.
     certificates: HashMap<String, Arc<CertifiedKey>>,
-    delivery: Option<Vec<(String, i64)>>,
+    /// Whether delivery has the table.
+    has_delivery: bool,
     /// Targets that are open, by destination, with the revision they were opened from.
     targets: HashMap<String, (i64, Arc<dyn Target>)>,
     /// Traffic policies in use.
@@ -74,6 +94,31 @@ struct Seen {
     /// When the snapshot was last made, since certificates in it come of age.
     snapshot_at: Option<Instant>,
 }
+
+/// What was read since the edge was last brought up to date. It stays due while a pass fails.
+#[derive(Debug, Default)]
+struct Due {
+    endpoints: BTreeSet<String>,
+    certificates: bool,
+    challenges: bool,
+    /// Where agents are, for streams to other nodes.
+    whereabouts: bool,
+}
+
+/// Kinds that decide which addresses are admitted.
+const RESTRICTION_KINDS: [&str; 3] = [
+    ip_restriction::TYPE.kind,
+    ip_policy::TYPE.kind,
+    ip_policy_rule::TYPE.kind,
+];
+/// Kinds that traffic policies name.
+const POLICY_KINDS: [&str; 5] = [
+    ip_policy::TYPE.kind,
+    ip_policy_rule::TYPE.kind,
+    certificate_authority::TYPE.kind,
+    vault::TYPE.kind,
+    vault_secret::TYPE.kind,
+];
 
 /// An endpoint as the edge runs it.
 #[derive(Debug)]
@@ -92,9 +137,18 @@ impl Seen {
             runs: Mirror::of(runs::KIND),
             domains: Mirror::of(reserved_domain::TYPE.kind),
             ingresses: Mirror::of(agent_ingress::TYPE.kind),
-            edge: Vec::new(),
+            orders: Mirror::of(acme::KIND),
+            subscriptions: Mirror::of(event_subscription::TYPE.kind),
+            destinations: Mirror::of(event_destination::TYPE.kind),
+            replays: Mirror::of(replay::KIND),
+            due: Due::default(),
+            parents: BTreeMap::new(),
+            restrictions: None,
+            elsewhere: BTreeMap::new(),
+            restrictions_at: None,
+            policies_at: None,
             certificates: HashMap::new(),
-            delivery: None,
+            has_delivery: false,
             targets: HashMap::new(),
             policies: Compiled::new(logins),
             ends: Mirror::of(login::KIND),
@@ -130,7 +184,7 @@ impl Control {
     }
 
     async fn pass(&self, authority: &mut Authority, seen: &mut Seen) -> Result<(), Fault> {
-        self.compile_restrictions().await;
+        self.compile_restrictions(seen).await;
         if self.edge.is_some() {
             // First: a session that was ended is not to be let in while other things are compiled.
             self.compile_ends(seen).await?;
@@ -145,12 +199,31 @@ impl Control {
         Ok(())
     }
 
+    /// The latest revision, and whether a document of these kinds was, or may have been, written since.
+    fn is_touched(&self, since: Option<i64>, kinds: &[&str]) -> (i64, bool) {
+        let (until, touched) = self.store.touched(since.unwrap_or(0));
+        let is_touched = match (since, touched) {
+            (Some(_), Some(touched)) => touched.iter().any(|one| kinds.contains(&&*one.kind)),
+            _ => true,
+        };
+        (until, is_touched)
+    }
+
     /// Takes new IP restrictions into force; if they cannot be read, the ones before stay.
-    async fn compile_restrictions(&self) {
+    async fn compile_restrictions(&self, seen: &mut Seen) {
+        let (until, is_due) = self.is_touched(seen.restrictions_at, &RESTRICTION_KINDS);
+        if !is_due {
+            seen.restrictions_at = Some(until);
+            return;
+        }
         let before = self.restrictions.load_full();
         match Restrictions::load(&self.store, &before).await {
-            Ok(None) => {}
-            Ok(Some(restrictions)) => self.restrictions.store(Arc::new(restrictions)),
+            Ok(loaded) => {
+                seen.restrictions_at = Some(until);
+                if let Some(restrictions) = loaded {
+                    self.restrictions.store(Arc::new(restrictions));
+                }
+            }
             Err(fault) => {
                 error!(cause = %fault.chain(), "the IP restrictions of before stay in force");
             }
@@ -181,7 +254,104 @@ impl Control {
         authority: &mut Authority,
         seen: &mut Seen,
     ) -> Result<(), Fault> {
-        let platform = &self.settings.edge_domain;
+        self.read_endpoints(seen).await?;
+        for mirror in [&mut seen.domains, &mut seen.ingresses] {
+            let changes = mirror.refresh(&self.store, |document| document).await?;
+            seen.due.certificates |= !changes.is_empty();
+        }
+        let changes = seen.orders.refresh(&self.store, |document| document);
+        seen.due.challenges |= !changes.await?.is_empty();
+        // Rules of IP policies reach the traffic policies that name them without a new snapshot.
+        let (until, is_due) = self.is_touched(seen.policies_at, &POLICY_KINDS);
+        if is_due {
+            seen.policies_at = None;
+            seen.policies.refresh(&self.store, &self.seal).await?;
+        }
+        seen.policies_at = Some(until);
+        let restrictions = self.restrictions.load_full();
+        let elsewhere = self.elsewhere(seen).await?;
+        let is_fresh = seen
+            .snapshot_at
+            .is_some_and(|at| at.elapsed() < 60 * PASS_EVERY);
+        let has_restrictions = seen
+            .restrictions
+            .as_ref()
+            .is_some_and(|before| before.read == restrictions.read);
+        let is_whole = !(is_fresh && has_restrictions && seen.elsewhere == elsewhere);
+        let due = &seen.due;
+        if !is_whole && due.endpoints.is_empty() && !due.certificates && !due.challenges {
+            return Ok(());
+        }
+        if let Some(nodes) = &self.nodes
+            && (is_whole || due.whereabouts)
+        {
+            let place = |ready: &Ready| {
+                let (id, run) = ready.served.as_ref()?;
+                Some((id.clone(), elsewhere.get(run)?.clone()))
+            };
+            let endpoints = seen.endpoints.made().flatten().filter_map(place).collect();
+            nodes.publish(Whereabouts { endpoints }).await;
+        }
+        let certificates = match is_whole || seen.due.certificates {
+            true => Some(self.certificates_due(authority, seen).await?),
+            false => None,
+        };
+        let own = self.agents.as_ref().map(|agents| agents.run.as_str());
+        // An agent is connected to this run of the server, or to one that can be reached.
+        let is_reached = |ready: &&Ready| match &ready.served {
+            None => true,
+            Some((_, run)) => own == Some(run.as_str()) || elsewhere.contains_key(run),
+        };
+        if is_whole {
+            let mut snapshot = certificates
+                .unwrap_or_else(Snapshot::builder)
+                .logins(Arc::clone(&self.logins));
+            for restriction in &restrictions.endpoints {
+                snapshot = snapshot.restriction(restriction.clone());
+            }
+            for challenge in Self::challenges(seen.orders.made()) {
+                snapshot = snapshot.challenge(challenge);
+            }
+            for ready in seen.endpoints.made().flatten().filter(is_reached) {
+                snapshot = snapshot.endpoint(ready.endpoint.clone());
+            }
+            let snapshot = snapshot.build();
+            info!(
+                endpoints = snapshot.len(),
+                "endpoints are published to the edge"
+            );
+            edge.publish(snapshot).await;
+            seen.snapshot_at = Some(Instant::now());
+        } else {
+            let mut change = Change::default();
+            for id in &seen.due.endpoints {
+                let ready = seen.endpoints.get(id).and_then(Option::as_ref);
+                match ready.filter(is_reached) {
+                    Some(ready) => change.put(ready.endpoint.clone()),
+                    None => change.remove(id.clone()),
+                }
+            }
+            if seen.due.challenges {
+                change.challenges(Self::challenges(seen.orders.made()));
+            }
+            if let Some(certificates) = certificates {
+                change.certificates_of(certificates.build());
+            }
+            debug!(
+                endpoints = change.len(),
+                of = seen.endpoints.len(),
+                "a change is published to the edge"
+            );
+            edge.apply(change).await;
+        }
+        seen.due = Due::default();
+        seen.restrictions = Some(restrictions);
+        seen.elsewhere = elsewhere;
+        Ok(())
+    }
+
+    /// Reads and compiles the endpoints that have changed.
+    async fn read_endpoints(&self, seen: &mut Seen) -> Result<(), Fault> {
         let policies = &mut seen.policies;
         let settings = &self.settings;
         let ready = |document: Document| match ready(&document, settings, &self.seal, policies) {
@@ -191,72 +361,63 @@ impl Control {
                 None
             }
         };
-        seen.endpoints.refresh(&self.store, ready).await?;
-        for mirror in [&mut seen.domains, &mut seen.ingresses] {
-            mirror.refresh(&self.store, |document| document).await?;
-        }
-        // Rules of IP policies reach the traffic policies that name them without a new snapshot.
-        seen.policies.refresh(&self.store, &self.seal).await?;
-        let mut read: Vec<_> = seen.endpoints.revisions().collect();
-        read.extend(seen.domains.revisions());
-        read.extend(seen.ingresses.revisions());
-        let orders = self.store.all(acme::KIND).await?;
-        read.extend(revisions(&orders));
-        let restrictions = self.restrictions.load_full();
-        read.extend(restrictions.read.iter().cloned());
-        let elsewhere = self.elsewhere(seen).await?;
-        read.extend(elsewhere.iter().map(|(run, at)| (format!("{run} {at}"), 0)));
-        let is_fresh = seen
-            .snapshot_at
-            .is_some_and(|at| at.elapsed() < 60 * PASS_EVERY);
-        if is_fresh && read == seen.edge {
-            return Ok(());
-        }
-        let mut snapshot = Snapshot::builder().logins(Arc::clone(&self.logins));
-        for restriction in &restrictions.endpoints {
-            snapshot = snapshot.restriction(restriction.clone());
-        }
-        for challenge in Self::challenges(&orders) {
-            snapshot = snapshot.challenge(challenge);
-        }
-        if let Some(nodes) = &self.nodes {
-            let place = |ready: &Ready| {
-                let (id, run) = ready.served.as_ref()?;
-                Some((id.clone(), elsewhere.get(run)?.clone()))
+        let changes = seen.endpoints.refresh(&self.store, ready).await?;
+        for (id, before) in changes {
+            let now = seen.endpoints.get(&id).and_then(Option::as_ref);
+            let before = before.flatten();
+            if now.is_some_and(|now| now.endpoint.policy.is_some()) {
+                // It may name a policy that was not read yet. Until then it denies every address.
+                seen.policies_at = None;
+            } else {
+                seen.policies.forget(&id);
+            }
+            let parent = |ready: &Ready| {
+                let (_, parent) = ready.certificate_host.as_deref()?.split_once('.')?;
+                Some(parent.to_owned())
             };
-            let endpoints = seen.endpoints.made().flatten().filter_map(place).collect();
-            nodes.publish(Whereabouts { endpoints }).await;
+            if let Some(parent) = now.and_then(parent) {
+                let count = seen.parents.entry(parent).or_default();
+                *count += 1;
+                seen.due.certificates |= *count == 1;
+            }
+            if let Some(parent) = before.as_ref().and_then(parent)
+                && let Some(count) = seen.parents.get_mut(&parent)
+            {
+                *count -= 1;
+                if *count == 0 {
+                    seen.parents.remove(&parent);
+                    seen.due.certificates = true;
+                }
+            }
+            let is_served = |ready: &Ready| ready.served.is_some();
+            seen.due.whereabouts |=
+                now.is_some_and(is_served) || before.is_some_and(|ready| is_served(&ready));
+            seen.due.endpoints.insert(id);
         }
-        let own = self.agents.as_ref().map(|agents| agents.run.as_str());
-        // An agent is connected to this run of the server, or to one that can be reached.
-        let is_reached = |ready: &&Ready| match &ready.served {
-            None => true,
-            Some((_, run)) => own == Some(run.as_str()) || elsewhere.contains_key(run),
-        };
-        for ready in seen.endpoints.made().flatten().filter(is_reached) {
-            snapshot = snapshot.endpoint(ready.endpoint.clone());
-        }
+        Ok(())
+    }
+
+    /// A snapshot with the certificates in use, and nothing else.
+    async fn certificates_due(
+        &self,
+        authority: &mut Authority,
+        seen: &mut Seen,
+    ) -> Result<SnapshotBuilder, Fault> {
+        let platform = &self.settings.edge_domain;
+        let mut snapshot = Snapshot::builder();
         let (custom, mut bare) = self.custom_domains(seen).await;
         for (name, key) in custom {
             snapshot = snapshot.certificate([name], key);
         }
-        let ready = seen.endpoints.made().flatten();
-        let hosts = ready.filter_map(|ready| ready.certificate_host.as_deref());
-        for (mut names, key) in authority.certificates(hosts, self.clock.now(), &*self.entropy)? {
+        let parents = seen.parents.keys().cloned();
+        let now = self.clock.now();
+        for (mut names, key) in authority.certificates_below(parents, now, &*self.entropy)? {
             if names.contains(platform) {
                 names.append(&mut bare);
             }
             snapshot = snapshot.fallback_certificate(names, key);
         }
-        let snapshot = snapshot.build();
-        info!(
-            endpoints = snapshot.len(),
-            "endpoints are published to the edge"
-        );
-        edge.publish(snapshot).await;
-        seen.edge = read;
-        seen.snapshot_at = Some(Instant::now());
-        Ok(())
+        Ok(snapshot)
     }
 
     /// Other runs of servers whose agents this node reaches, and where.
@@ -335,15 +496,24 @@ impl Control {
     }
 
     async fn compile_delivery(&self, seen: &mut Seen) -> Result<(), Fault> {
-        let subscriptions = self.store.all(event_subscription::TYPE.kind).await?;
-        let destinations = self.store.all(event_destination::TYPE.kind).await?;
-        let mut read = revisions(&subscriptions);
-        read.extend(revisions(&destinations));
-        let replays = self.store.all(replay::KIND).await?;
-        read.extend(revisions(&replays));
-        if seen.delivery.as_ref() == Some(&read) {
+        let mut is_due = !seen.has_delivery;
+        for mirror in [
+            &mut seen.subscriptions,
+            &mut seen.destinations,
+            &mut seen.replays,
+        ] {
+            let changes = mirror.refresh(&self.store, |document| document).await?;
+            if !changes.is_empty() {
+                seen.has_delivery = false;
+                is_due = true;
+            }
+        }
+        if !is_due {
             return Ok(());
         }
+        let made = |mirror: &Mirror<Document>| mirror.made().cloned().collect::<Vec<Document>>();
+        let (subscriptions, destinations) = (made(&seen.subscriptions), made(&seen.destinations));
+        let replays = made(&seen.replays);
         seen.targets
             .retain(|id, _| destinations.iter().any(|one| one.head.id == *id));
         let mut table = Table::default();
@@ -371,7 +541,7 @@ impl Control {
             }
         }
         self.delivery.publish(table);
-        seen.delivery = Some(read);
+        seen.has_delivery = true;
         Ok(())
     }
 
@@ -441,11 +611,6 @@ fn ingress(document: &Document) -> Result<Option<(HostName, Option<String>)>, Fa
     let name = HostName::parse(ingress.name())
         .map_err(|error| Fault::new(format!("compiling {}", document.head.id), error))?;
     Ok(Some((name, Some(id.to_owned()))))
-}
-
-fn revisions(documents: &[Document]) -> Vec<(String, i64)> {
-    let of = |document: &Document| (document.head.id.clone(), document.head.revision);
-    documents.iter().map(of).collect()
 }
 
 /// The traffic sources of a subscription. One that does not compile any more, after an upgrade,

@@ -17,7 +17,7 @@ use serde::de::{
     SeqAccess, Unexpected, Visitor,
 };
 use serde::forward_to_deserialize_any;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// Why a body is no input.
 #[derive(Debug)]
@@ -36,19 +36,38 @@ pub(crate) struct Update<T> {
     pub(crate) is_empty: bool,
 }
 
-/// Reads the body of a create. `""`, `0`, `[]`, `{}` and `null` count as not given.
+/// Reads the body of a create. `null` and the empty value of a field's type (`""`, `0`, `[]`, `{}`) count
+/// as not given. An empty value of another type is refused like any other wrong type.
 pub(crate) fn create<T: DeserializeOwned>(body: Option<Value>) -> Result<T, Problem> {
     let mut fields = object(body)?;
     // Unknown names are refused whatever they hold; so they must still be there to be seen.
     let mut dropped = Vec::new();
+    let mut empty = Vec::new();
     fields.retain(|name, value| {
         let given = !is_empty(value);
         if !given {
             dropped.push(name.clone());
+            if !value.is_null() {
+                empty.push((name.clone(), value.take()));
+            }
         }
         given
     });
-    read(fields, &dropped)
+    let input = read(fields, &dropped)?;
+    for (name, value) in empty {
+        let alone = Reader {
+            value: Value::Object(Map::from_iter([(name.clone(), value)])),
+            dropped: &[],
+        };
+        // What else is wrong with an empty value, or missing beside it, is no matter.
+        if let Err(wrong) = T::deserialize(alone)
+            && wrong.path == name
+            && matches!(wrong.what, What::Type(_))
+        {
+            return Err(wrong.problem());
+        }
+    }
+    Ok(input)
 }
 
 /// Reads the body of an update. An absent key and `null` leave a field as it is; `id` is ignored.
@@ -67,9 +86,42 @@ pub(crate) fn update<T: DeserializeOwned>(body: Option<Value>) -> Result<Update<
     Ok(Update { input, is_empty })
 }
 
-/// Completes the schema of a create's body: nothing else is taken, and what is not required may be
-/// `null`.
+/// Completes the schema of a create's body: nothing else is taken at any depth, and a field that is not
+/// required may be `null` or the empty value of its type, which count as not given.
 pub(crate) fn create_schema(schema: &mut Schema) {
+    complete(schema, true);
+}
+
+/// The same for an update, where only `null` counts as not given. It may also repeat the id.
+pub(crate) fn update_schema(schema: &mut Schema) {
+    complete(schema, false);
+    let id = json!({
+        "type": ["string", "null"],
+        "description": "Ignored: the path says which object is changed.",
+    });
+    if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+        properties.insert("id".to_owned(), id);
+    }
+}
+
+/// The pattern of ids with one of `prefixes`, as [`culvert_base::id::split`] takes them apart.
+pub(crate) fn id_pattern(prefixes: &[&str]) -> String {
+    format!("^({})_[A-Za-z0-9]{{1,64}}$", prefixes.join("|"))
+}
+
+/// The pattern of `words`, which are lower-case letters, in any letter case. JSON Schema has no flag for
+/// this.
+pub(crate) fn caseless_pattern(words: &[&str]) -> String {
+    let any_case = |word: &&str| -> String {
+        word.chars()
+            .map(|letter| format!("[{}{letter}]", letter.to_ascii_uppercase()))
+            .collect()
+    };
+    let words: Vec<String> = words.iter().map(any_case).collect();
+    format!("^({})$", words.join("|"))
+}
+
+fn complete(schema: &mut Schema, is_create: bool) {
     let required = schema.get("required").cloned().unwrap_or_default();
     let is_required = |name: &str| {
         let names = required.as_array().map(Vec::as_slice).unwrap_or_default();
@@ -77,31 +129,101 @@ pub(crate) fn create_schema(schema: &mut Schema) {
     };
     if let Some(Value::Object(properties)) = schema.get_mut("properties") {
         for (name, property) in properties {
-            let Value::Object(property) = property else {
-                continue;
-            };
-            // Defaults are told in words; the ones derived from the reader's types would mislead.
-            property.remove("default");
-            if let (false, Some(Value::String(kind))) = (is_required(name), property.get("type"))
-                && kind != "null"
-            {
-                let nullable = serde_json::json!([kind, "null"]);
-                property.insert("type".to_owned(), nullable);
+            close(property);
+            if let (false, Value::Object(property)) = (is_required(name), property) {
+                if is_create {
+                    take_empty(property);
+                }
+                take_null(property);
             }
         }
     }
     schema.insert("additionalProperties".to_owned(), false.into());
 }
 
-/// The same for an update, which may also repeat the id.
-pub(crate) fn update_schema(schema: &mut Schema) {
-    create_schema(schema);
-    let id = serde_json::json!({
-        "type": ["string", "null"],
-        "description": "Ignored: the path says which object is changed.",
-    });
+/// Completes a schema within another one: objects take no other fields, and a value that may be `null` may be so
+/// too where its values are listed. Defaults are told in words; the ones derived from the reader's types
+/// would mislead.
+fn close(schema: &mut Value) {
+    let Value::Object(schema) = schema else {
+        return;
+    };
+    schema.remove("default");
     if let Some(Value::Object(properties)) = schema.get_mut("properties") {
-        properties.insert("id".to_owned(), id);
+        properties.values_mut().for_each(close);
+        schema
+            .entry("additionalProperties")
+            .or_insert_with(|| false.into());
+    }
+    for within in ["items", "additionalProperties"] {
+        if let Some(schema) = schema.get_mut(within) {
+            close(schema);
+        }
+    }
+    for choice in ["anyOf", "oneOf", "allOf"] {
+        if let Some(Value::Array(choices)) = schema.get_mut(choice) {
+            choices.iter_mut().for_each(close);
+        }
+    }
+    if has_type(schema, "null") {
+        list(schema, Value::Null);
+    }
+}
+
+/// Lets a property be `null`.
+fn take_null(property: &mut Map<String, Value>) {
+    if let Some(reference) = property.remove("$ref") {
+        let choices = json!([{ "$ref": reference }, { "type": "null" }]);
+        property.insert("anyOf".to_owned(), choices);
+        return;
+    }
+    match property.get_mut("type") {
+        Some(Value::Array(kinds)) if !kinds.iter().any(|kind| kind == "null") => {
+            kinds.push("null".into());
+        }
+        Some(Value::String(kind)) if *kind != "null" => {
+            let kinds = json!([kind, "null"]);
+            property.insert("type".to_owned(), kinds);
+        }
+        _ => {}
+    }
+    list(property, Value::Null);
+}
+
+/// Lets a property be the empty value of its type.
+fn take_empty(property: &mut Map<String, Value>) {
+    if has_type(property, "string") {
+        property.remove("minLength");
+        if let Some(Value::String(pattern)) = property.get_mut("pattern") {
+            pattern.insert_str(0, "^$|");
+        }
+        list(property, json!(""));
+    }
+    if has_type(property, "integer") {
+        list(property, json!(0));
+        if property.get("minimum").and_then(Value::as_i64) > Some(0) {
+            property.insert("minimum".to_owned(), json!(0));
+        }
+    }
+    if has_type(property, "array") {
+        property.remove("minItems");
+    }
+}
+
+fn has_type(schema: &Map<String, Value>, kind: &str) -> bool {
+    match schema.get("type") {
+        Some(Value::String(one)) => one == kind,
+        Some(Value::Array(kinds)) => kinds.iter().any(|one| one == kind),
+        _ => false,
+    }
+}
+
+/// Adds a value to those that a schema lists, if it lists any.
+fn list(schema: &mut Map<String, Value>, value: Value) {
+    if let Some(Value::Array(values)) = schema.get_mut("enum")
+        && !values.contains(&value)
+    {
+        values.push(value);
     }
 }
 
@@ -146,8 +268,10 @@ enum What {
     /// A field nobody takes; the names that are taken.
     Unknown(&'static [&'static str]),
     Missing,
-    /// What it must be.
+    /// What it must be, where it is of another type.
     Type(String),
+    /// What it must be, where the type is right.
+    Choice(String),
     /// What is not allowed about it.
     Value(String),
 }
@@ -185,7 +309,9 @@ impl Wrong {
                 ),
             ),
             What::Missing => Refusal::new(WRONG, format!("`{path}` is required.")),
-            What::Type(what) => Refusal::new(WRONG, format!("`{path}` must be {what}.")),
+            What::Type(what) | What::Choice(what) => {
+                Refusal::new(WRONG, format!("`{path}` must be {what}."))
+            }
             What::Value(why) => return Problem::Value { field: path, why },
         };
         Problem::Shape(refusal)
@@ -214,11 +340,17 @@ impl de::Error for Wrong {
     }
 
     fn invalid_value(_: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        Self::must_be(&expected.to_string())
+        Self {
+            path: String::new(),
+            what: What::Choice(expected.to_string()),
+        }
     }
 
     fn unknown_variant(_: &str, expected: &'static [&'static str]) -> Self {
-        Self::must_be(&format!("one of {}", expected.join(", ")))
+        Self {
+            path: String::new(),
+            what: What::Choice(format!("one of {}", expected.join(", "))),
+        }
     }
 
     fn missing_field(field: &'static str) -> Self {
@@ -409,7 +541,6 @@ mod tests {
     use culvert_base::Description;
     use proptest::prelude::*;
     use serde::Deserialize;
-    use serde_json::json;
 
     use super::*;
 
@@ -482,10 +613,32 @@ mod tests {
 
     #[test]
     fn empty_values_of_a_create_are_not_given_and_false_is() {
-        let body = json!({"description": [], "items": {}, "size": 0, "active": false});
+        let body = json!({"description": "", "items": [], "size": 0, "active": false});
         let input: Input = create(Some(body)).unwrap();
         assert_eq!(input.active, Some(false));
         assert!(input.items.is_empty() && input.size.is_none() && input.description.is_empty());
+    }
+
+    /// Empty values × types of fields: only the empty value of its own type is not given.
+    #[test]
+    fn empty_values_of_another_type_are_refused() {
+        let fields = [
+            ("description", json!(""), "text"),
+            ("active", json!(false), "true or false"),
+            ("items", json!([]), "a list"),
+            ("size", json!(0), "u32"),
+        ];
+        for (name, own, what) in &fields {
+            for empty in [json!(""), json!(0), json!([]), json!({})] {
+                let body = json!({ *name: empty });
+                if empty == *own {
+                    assert!(create::<Input>(Some(body)).is_ok());
+                } else {
+                    let expected = (215, format!("`{name}` must be {what}."));
+                    assert_eq!(shape(body), expected, "{empty}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -17,6 +17,7 @@ pub mod compile;
 mod cx;
 pub mod error;
 mod gate;
+mod host;
 mod input;
 mod list;
 mod listfilter;
@@ -27,8 +28,10 @@ mod nodes;
 pub mod operation;
 mod owner;
 mod page;
+mod platform;
 mod pool;
 mod reconcile;
+mod relink;
 mod replay;
 mod reseal;
 mod resource;
@@ -54,6 +57,7 @@ use arc_swap::ArcSwap;
 use culvert_base::net::HostName;
 use culvert_base::{Clock, Code, Entropy, Fault, IdMaker, Refusal, Secret};
 use culvert_delivery::{Delivery, TargetSettings};
+use culvert_edge::IpDatabases;
 use culvert_events::catalogue::Catalogue;
 use culvert_store::Store;
 use culvert_tunnel::nodes::Nodes;
@@ -101,10 +105,53 @@ pub struct Settings {
     pub allow_private_upstreams: bool,
     /// Whether traffic policies may call public hosts (`policy.http_request_public`).
     pub allow_public_calls: bool,
+    /// What files of the operator say of addresses (`edge.geo_database` and its like).
+    pub ip_data: IpDatabases,
+    /// Names below the platform domain that the installation itself serves, beside those that are
+    /// always its own (`connect.`, `api.`, `tcp.`).
+    pub own_names: Vec<String>,
     /// What destinations may use and reach (`destinations.*`).
     pub targets: TargetSettings,
     /// Public base of `uri` fields in events of the server itself, without a trailing slash.
     pub base_url: String,
+    /// The version that agents will have to have, if that was announced (`agents.minimum_version`).
+    pub agent_minimum: Option<AgentMinimum>,
+}
+
+/// An announced minimum version of agents. Events of sessions with an older one say so (`deprecated`);
+/// nothing is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentMinimum {
+    /// Numbers with points between them, such as `3.5.0`.
+    pub version: String,
+    /// When older ones will not be let in any more.
+    pub date: String,
+    /// A sentence for the owner of the agent.
+    pub message: String,
+}
+
+impl AgentMinimum {
+    /// Whether `version` is older. One that does not begin with a number is not judged.
+    pub fn is_above(&self, version: &str) -> bool {
+        let (minimum, given) = (numbers(&self.version), numbers(version));
+        if given.is_empty() {
+            return false;
+        }
+        let length = minimum.len().max(given.len());
+        let at = |numbers: &[u64], index| numbers.get(index).copied().unwrap_or(0);
+        (0..length)
+            .map(|index| at(&given, index).cmp(&at(&minimum, index)))
+            .find(|order| order.is_ne())
+            .is_some_and(std::cmp::Ordering::is_lt)
+    }
+}
+
+/// The numbers a version begins with: `v3.19.0-beta` has 3, 19 and 0.
+fn numbers(version: &str) -> Vec<u64> {
+    let version = version.trim().trim_start_matches('v');
+    let end = version.find(|letter: char| !(letter.is_ascii_digit() || letter == '.'));
+    let numbers = version[..end.unwrap_or(version.len())].split('.');
+    numbers.map_while(|number| number.parse().ok()).collect()
 }
 
 /// What control is made of.
@@ -177,6 +224,7 @@ impl Control {
             parts.settings.edge_domain.clone(),
         )
         .await?;
+        relink::relink(&parts.store, &parts.seal).await?;
         let restrictions = Restrictions::load(&parts.store, &Restrictions::default()).await?;
         let run = parts.ids.next(&*parts.clock, &*parts.entropy);
         let agents = parts
@@ -204,6 +252,19 @@ impl Control {
             ca_pem: authority.ca_pem().to_owned(),
             authority: tokio::sync::Mutex::new(authority),
         }))
+    }
+
+    /// Waits until the edge of this process, if it has one, runs on everything that was committed so
+    /// far; `false` if that takes longer than `within`.
+    pub async fn is_applied(&self, within: std::time::Duration) -> bool {
+        if self.edge.is_none() {
+            return true;
+        }
+        let revision = *self.store.watch().borrow();
+        let mut published = self.published.subscribe();
+        let reached = published.wait_for(|published| *published >= revision);
+        let reached = tokio::time::timeout(within, reached).await;
+        matches!(reached, Ok(Ok(_)))
     }
 
     /// Makes what an empty store begins with and answers the first key's token; see

@@ -16,7 +16,7 @@ use crate::listfilter::{ID, ListFilter, Looked, Span};
 use crate::operation::{Call, Reply};
 use crate::page::{Argument, LIMIT_MAX, Takes, Wanted};
 use crate::resource::{self, ResourceType};
-use crate::{Control, Error};
+use crate::{Control, Error, Role};
 
 /// What evaluating the filter of one list may take, where nothing says how many objects it looks at.
 const FILTER_BUDGET: Duration = Duration::from_millis(50);
@@ -105,11 +105,14 @@ pub(crate) async fn list_of(
     let mut span = sieve.span(ty, wanted.before.as_deref());
     let from = span.from.take().map(|body| ty.stored_id_of(body));
     let mut before = span.before.take().map(|body| ty.stored_id_of(body));
-    let source = match &listed.refs_to {
+    // Objects that only their owners see are read by their owner, so that what others have costs
+    // no time and shows in nothing.
+    let own = (ty.is_private && cx.caller.role != Role::Admin).then(|| cx.caller.owner_id.clone());
+    let source = match listed.refs_to.as_ref().or(own.as_ref()) {
         None => Source::find(cx, ty, &mut span).await?,
         Some(_) => Source::All,
     };
-    let refs_to = listed.refs_to.or(span.refers_to);
+    let refs_to = own.or(listed.refs_to).or(span.refers_to);
     let mut n_listed = 0;
     let mut last = String::new();
     let mut next_page = None;
@@ -132,6 +135,9 @@ pub(crate) async fn list_of(
         for document in &documents {
             if from.as_ref().is_some_and(|from| document.head.id < *from) {
                 break 'pages;
+            }
+            if !ty.is_seen_by(cx.caller, document)? {
+                continue;
             }
             let start = body.len();
             if n_listed > 0 {

@@ -449,7 +449,7 @@ impl Parser {
                 self.deeper()?;
                 let (inner, kind) = self.unary()?;
                 self.depth -= 1;
-                if !matches!(kind, Type::Text | Type::List) {
+                if !matches!(kind, Type::Text | Type::Id | Type::List) {
                     return Err(self.unexpected("a text or a list in `size`"));
                 }
                 self.expect(")")?;

@@ -3,9 +3,17 @@
 //!
 //! Not here: who gets the certificates (`reconcile::acme`).
 
+use std::time::Duration;
+
 use culvert_base::{Code, Refusal, Timestamp};
-use schemars::JsonSchema;
+use culvert_store::Changes;
+use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
+
+use crate::operation::{Answer, Call, Method, Reply, Run, Status};
+use crate::resource::{Extra, Made, Resource, ResourceType};
+use crate::service::{self, RUNS_MAX};
+use crate::{Control, Error, stored};
 
 /// The one authority of the contract: what it stands for is the operator's choice.
 const AUTHORITY: &str = "letsencrypt";
@@ -16,8 +24,10 @@ const AUTHORITY: &str = "letsencrypt";
 #[schemars(inline)]
 pub(crate) struct Policy {
     /// `letsencrypt`, which stands for the authority of the installation's configuration.
+    #[schemars(extend("enum" = [AUTHORITY, ""]))]
     authority: Option<String>,
     /// `rsa` (default) or `ecdsa`. A change holds from the next renewal on.
+    #[schemars(extend("enum" = ["rsa", "ecdsa", ""]))]
     private_key_type: Option<String>,
 }
 
@@ -46,7 +56,14 @@ pub(crate) struct Job {
     pub(crate) msg: String,
     pub(crate) started_at: Timestamp,
     pub(crate) retries_at: Option<Timestamp>,
+    /// When the last attempt failed. Not shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) failed_at: Option<Timestamp>,
 }
+
+/// Minimum time between two attempts for one name, also when a user asks for one: authorities count
+/// failures of a name.
+const ATTEMPTS_APART: Duration = Duration::from_secs(10);
 
 /// Why the last attempt failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -86,6 +103,21 @@ impl Management {
         }
     }
 
+    /// Ends the wait after a failed attempt: the next attempt is due now, and the waits after it begin
+    /// with the shortest again. Does nothing while no attempt has failed.
+    pub(crate) fn retry(&mut self, now: Timestamp) {
+        let Some(job) = self.job.as_mut().filter(|job| job.error.is_some()) else {
+            return;
+        };
+        let earliest = job.failed_at.map(|at| at.plus(ATTEMPTS_APART));
+        *job = Job {
+            started_at: job.started_at,
+            retries_at: earliest.filter(|at| *at > now),
+            failed_at: job.failed_at,
+            ..Job::begin(now)
+        };
+    }
+
     pub(crate) fn policy_view(&self) -> PolicyView {
         PolicyView {
             authority: AUTHORITY,
@@ -120,8 +152,70 @@ impl Job {
             msg: "The certificate is being provisioned.".to_owned(),
             started_at: now.whole_seconds(),
             retries_at: None,
+            failed_at: None,
         }
     }
+
+    /// Whether no attempt has failed since it began, or since a retry was asked for.
+    pub(crate) fn has_not_failed(&self) -> bool {
+        self.error.is_none()
+    }
+}
+
+/// A resource whose certificate can be got from an authority.
+pub(crate) trait Managed: Resource {
+    /// Its management, if it has a policy.
+    fn management_mut(&mut self) -> Option<&mut Management>;
+}
+
+/// The operation `retry_certificate_management` of a resource.
+pub(crate) const fn retry_operation<R: Managed>(run: Run) -> Extra {
+    Extra {
+        name: "retry_certificate_management",
+        method: Method::Post,
+        suffix: "/certificate_management_policy/retry",
+        doc: "Tries at once again to get a certificate after a failed attempt, and resets the waits \
+              between attempts. Two attempts are at least ten seconds apart; `retries_at` says when \
+              the next one is due. Does nothing where no attempt has failed.",
+        body: None,
+        answer: Answer {
+            status: Status::Ok,
+            schema: Some(SchemaGenerator::subschema_for::<R::View<'static>>),
+        },
+        query: &[],
+        run,
+    }
+}
+
+/// Runs that operation.
+pub(crate) async fn run_retry<R: Managed>(
+    control: &Control,
+    ty: &'static ResourceType,
+    call: Call,
+) -> Result<Reply, Error> {
+    const NO_POLICY: Code = Code::new(437);
+    let cx = control.cx(&call.caller, &call.base);
+    let _turn = service::turn(&cx, ty, &call).await;
+    for _ in 0..RUNS_MAX {
+        let document = service::named(&cx, ty, &call).await?;
+        let document = document.ok_or_else(Refusal::not_found)?;
+        R::permit(cx.caller)?;
+        let mut stored: R = stored::read(&document)?;
+        let Some(management) = stored.management_mut() else {
+            return Err(Refusal::of(NO_POLICY).into());
+        };
+        management.retry(cx.clock.now());
+        let made = Made {
+            body: stored::write(&stored)?,
+            links: stored.links(&document.head),
+            reveal: None,
+            also: Changes::default(),
+        };
+        if let Some(view) = service::replace(&cx, ty, document.head, made).await? {
+            return Ok(Reply::Ok(view));
+        }
+    }
+    Err(service::overtaken())
 }
 
 /// A policy as it is shown.
@@ -129,8 +223,10 @@ impl Job {
 #[schemars(inline)]
 pub(crate) struct PolicyView {
     /// `letsencrypt`.
+    #[schemars(extend("enum" = [AUTHORITY]))]
     authority: &'static str,
     /// `rsa` or `ecdsa`.
+    #[schemars(extend("enum" = ["rsa", "ecdsa"]))]
     private_key_type: &'static str,
 }
 
@@ -151,6 +247,7 @@ pub(crate) struct StatusView<'a> {
 pub(crate) struct JobView<'a> {
     /// `INTERNAL_ERROR`, which passes by itself, `DNS_ERROR`, which the owner of the domain must mend,
     /// or `null` while the first attempt is under way.
+    #[schemars(extend("enum" = ["INTERNAL_ERROR", "DNS_ERROR", null]))]
     error_code: Option<&'static str>,
     /// The state or the error in words.
     msg: &'a str,

@@ -34,7 +34,9 @@ impl Control {
         mut renew_at: Timestamp,
         cancel: CancellationToken,
     ) {
-        let Some(nodes) = &self.nodes else { return };
+        let Some(nodes) = &self.nodes else {
+            return cancel.cancelled().await;
+        };
         loop {
             tokio::select! {
                 () = tokio::time::sleep(LOOK_EVERY) => {}

@@ -215,6 +215,13 @@ fn of_resource(ty: &'static ResourceType) -> Vec<Operation> {
             ty.run_delete,
         ),
     ];
+    let five = five.map(|operation| match operation.method {
+        Method::Delete => Operation {
+            query: ty.delete_parameters,
+            ..operation
+        },
+        _ => operation,
+    });
     let is_had = |operation: &Operation| match (ty.life, operation.method) {
         (Life::Configured, _) | (_, Method::Get) => true,
         (Life::Recorded, method) => method == Method::Delete,

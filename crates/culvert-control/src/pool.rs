@@ -8,12 +8,13 @@
 
 use std::collections::HashSet;
 
+use culvert_base::Timestamp;
 use culvert_store::{Changes, Document, Head, Key, Told};
 use serde::{Deserialize, Serialize};
 
 use crate::cx::Cx;
 use crate::stored::{self, Format};
-use crate::{Error, Settings};
+use crate::{Error, Settings, host as hosts};
 
 const KIND: &str = "tcp_pool_address";
 const PREFIX: &str = "tcpadr";
@@ -34,6 +35,9 @@ pub(crate) struct Taken {
 struct Lot {
     format: Format<1>,
     is_taken: bool,
+    /// Until when a released address is not given to others.
+    #[serde(default)]
+    kept_until: Option<Timestamp>,
 }
 
 /// The host of every address of the pool.
@@ -43,17 +47,22 @@ pub(crate) fn host(settings: &Settings) -> String {
 
 /// Any address that nobody has; `None` when there is none.
 pub(crate) async fn take(cx: &Cx<'_>) -> Result<Option<Taken>, Error> {
-    let host = host(cx.settings);
+    let (host, now) = (host(cx.settings), cx.clock.now());
     let mut known = HashSet::new();
     let mut released: Option<(u16, Document)> = None;
+    let mut kept: Vec<(u16, Document)> = Vec::new();
     for document in cx.store.all(KIND).await? {
         let Some(port) = port_of(&document, &host) else {
             continue;
         };
         known.insert(port);
         let is_older = |(_, other): &(u16, Document)| document.head.revision < other.head.revision;
-        if !stored::read::<Lot>(&document)?.is_taken && released.as_ref().is_none_or(is_older) {
+        let lot: Lot = stored::read(&document)?;
+        let is_free = !lot.is_taken && lot.kept_until.is_none_or(|until| until <= now);
+        if is_free && released.as_ref().is_none_or(is_older) {
             released = Some((port, document));
+        } else if !lot.is_taken && !is_free {
+            kept.push((port, document));
         }
     }
     let ports = cx.settings.tcp_ports.clone();
@@ -73,7 +82,7 @@ pub(crate) async fn take(cx: &Cx<'_>) -> Result<Option<Taken>, Error> {
                 created_at: id.at(),
                 updated_at: id.at(),
             },
-            body: body(true)?,
+            body: body(true, None)?,
             keys: vec![Key::new(KEY, format!("{host}:{port}"))],
             refs: Vec::new(),
             topics: Vec::new(),
@@ -81,10 +90,21 @@ pub(crate) async fn take(cx: &Cx<'_>) -> Result<Option<Taken>, Error> {
         let taking = Changes::insert(document, NOTHING);
         return Ok(Some(Taken { port, taking }));
     }
-    let Some((port, mut document)) = released.filter(|(port, _)| ports.contains(port)) else {
+    let mut released = released.filter(|(port, _)| ports.contains(port));
+    if released.is_none() {
+        // Before there is none at all, one that is reserved for the caller's own agents.
+        kept.sort_by_key(|(_, document)| document.head.revision);
+        for (port, document) in kept {
+            if ports.contains(&port) && !hosts::is_anothers(cx, &format!("{host}:{port}")).await? {
+                released = Some((port, document));
+                break;
+            }
+        }
+    }
+    let Some((port, mut document)) = released else {
         return Ok(None);
     };
-    document.body = body(true)?;
+    document.body = body(true, None)?;
     let taking = Changes::replace(document, NOTHING);
     Ok(Some(Taken { port, taking }))
 }
@@ -98,16 +118,25 @@ pub(crate) async fn take_again(cx: &Cx<'_>, address: &str) -> Result<Option<Chan
     if stored::read::<Lot>(&document)?.is_taken {
         return Ok(None);
     }
-    document.body = body(true)?;
+    document.body = body(true, None)?;
     Ok(Some(Changes::replace(document, NOTHING)))
 }
 
 /// The write by which `host:port` is free for others.
 pub(crate) async fn release(cx: &Cx<'_>, address: &str) -> Result<Changes, Error> {
+    release_after(cx, address, None).await
+}
+
+/// The same; none but who had it gets it before that time.
+pub(crate) async fn release_after(
+    cx: &Cx<'_>,
+    address: &str,
+    kept_until: Option<Timestamp>,
+) -> Result<Changes, Error> {
     let Some(mut document) = cx.store.find(KIND, KEY, address).await? else {
         return Ok(Changes::default());
     };
-    document.body = body(false)?;
+    document.body = body(false, kept_until)?;
     Ok(Changes::replace(document, NOTHING))
 }
 
@@ -116,10 +145,11 @@ fn port_of(document: &Document, host: &str) -> Option<u16> {
     address.strip_prefix(':')?.parse().ok()
 }
 
-fn body(is_taken: bool) -> Result<String, Error> {
+fn body(is_taken: bool, kept_until: Option<Timestamp>) -> Result<String, Error> {
     let lot = Lot {
         format: Format,
         is_taken,
+        kept_until,
     };
     Ok(stored::write(&lot)?)
 }

@@ -75,6 +75,7 @@ struct Input {
     to: String,
     /// Kinds of events, of traffic only where the server keeps them. Those that the destination's
     /// subscriptions want when empty.
+    #[schemars(extend("items" = {"type": "string", "enum": event_subscription::event_types()}))]
     event_types: Vec<String>,
 }
 
@@ -93,6 +94,7 @@ struct View<'a> {
     to: Option<&'a str>,
     event_types: &'a [String],
     /// `running`, or `done` when every event is in the destination's queue or delivered.
+    #[schemars(extend("enum" = ["running", "done"]))]
     state: &'static str,
     /// How much of the range is looked through, in percent.
     percent: u8,

@@ -17,6 +17,7 @@ use culvert_base::{Code, Fault, IpSet, Refusal};
 use culvert_edge::Restriction;
 use culvert_store::{Document, Store};
 
+use crate::resource::ip_policy;
 use crate::resource::ip_policy_rule::{self, IpPolicyRule};
 use crate::resource::ip_restriction::{self, IpRestriction, Place};
 use crate::{Caller, Control, stored};
@@ -24,7 +25,7 @@ use crate::{Caller, Control, stored};
 /// The restrictions in force.
 #[derive(Debug, Default)]
 pub(crate) struct Restrictions {
-    /// What they were made from, to know what is new.
+    /// What they were made from, to know what is new. A policy that is gone has the revision 0.
     pub(crate) read: Vec<(String, i64)>,
     /// Of the management API, by account.
     api: HashMap<String, Restriction>,
@@ -39,7 +40,7 @@ impl Restrictions {
     pub(crate) async fn load(store: &Store, before: &Self) -> Result<Option<Self>, Fault> {
         let mut loaded = Self::default();
         // A policy that two restrictions name is read once.
-        let mut rules: HashMap<String, Vec<Document>> = HashMap::new();
+        let mut rules: HashMap<String, Option<Vec<Document>>> = HashMap::new();
         let mut guards = Vec::new();
         for document in store.all(ip_restriction::TYPE.kind).await? {
             let restriction: IpRestriction = stored::read(&document)?;
@@ -50,8 +51,15 @@ impl Restrictions {
             for id in &restriction.ip_policy_ids {
                 if !rules.contains_key(id) {
                     let account = &document.head.account;
-                    let of_it = ip_policy_rule::of_policy(store, account, id).await?;
-                    of_it.iter().for_each(|rule| loaded.note(rule));
+                    let policy = store.get(ip_policy::TYPE.kind, id).await?;
+                    let of_it = match policy.filter(|policy| policy.head.account == *account) {
+                        Some(_) => Some(ip_policy_rule::of_policy(store, account, id).await?),
+                        None => None,
+                    };
+                    match &of_it {
+                        Some(of_it) => of_it.iter().for_each(|rule| loaded.note(rule)),
+                        None => loaded.read.push((id.clone(), 0)),
+                    }
                     rules.insert(id.clone(), of_it);
                 }
             }
@@ -62,11 +70,22 @@ impl Restrictions {
         }
         for (head, restriction) in guards {
             let mut prefixes = Vec::new();
+            let mut is_whole = true;
             for id in &restriction.ip_policy_ids {
-                for document in rules.get(id).into_iter().flatten() {
+                let of_it = rules.get(id).and_then(Option::as_deref);
+                is_whole &= of_it.is_some();
+                for document in of_it.unwrap_or_default() {
                     let rule: IpPolicyRule = stored::read(document)?;
                     prefixes.push(rule.compile(&document.head)?);
                 }
+            }
+            if !is_whole {
+                // What the policy denied is not known any more.
+                prefixes.clear();
+                tracing::error!(
+                    restriction.id = head.id,
+                    "an IP policy of an IP restriction is gone: it admits no address"
+                );
             }
             let guard = Restriction {
                 id: head.id,

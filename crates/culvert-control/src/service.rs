@@ -16,7 +16,7 @@ use crate::audit::{self, Verb};
 use crate::cx::Cx;
 use crate::operation::{Call, Reply};
 use crate::resource::{Made, ResourceType, Reveal};
-use crate::{Control, Error};
+use crate::{Control, Error, traffic_policy};
 
 /// Runs of a write that others keep overtaking.
 pub(crate) const RUNS_MAX: usize = 6;
@@ -124,9 +124,13 @@ pub(crate) async fn delete(
             .await?
             .ok_or_else(Refusal::not_found)?;
         (ty.permit)(cx.caller)?;
+        let checked = (ty.check_removal)(&cx, &document, &call.query).await?;
         let before = (ty.before_removal)(&cx, &document).await?;
         let after = (ty.after_removal)(&cx, &document).await?;
-        let changes = before.and(removal(&cx, ty, document)?).and(after);
+        let changes = checked
+            .and(before)
+            .and(removal(&cx, ty, document)?)
+            .and(after);
         if commit(&cx, ty, changes).await? {
             return Ok(Reply::NoContent);
         }
@@ -191,6 +195,8 @@ async fn commit(cx: &Cx<'_>, ty: &ResourceType, changes: Changes) -> Result<bool
             // A document beside the resource came up meanwhile: look again.
             _ => Ok(false),
         },
+        // Something that a policy names went meanwhile: look again, and say it as the policy's fault.
+        Err(CommitError::Missing { field, .. }) if field == traffic_policy::REFERENCE => Ok(false),
         Err(CommitError::Missing { field, to }) => Err(Refusal::new(
             ty.unknown.unwrap_or(WRONG),
             format!("`{field}` names `{to}`, which does not exist."),
@@ -223,14 +229,17 @@ pub(crate) async fn turn<'a>(
     cx.turns.of(&id).await
 }
 
-/// The document the first path parameter names, if it is the caller's.
+/// The document the first path parameter names, if the caller may see it.
 pub(crate) async fn named(
     cx: &Cx<'_>,
     ty: &ResourceType,
     call: &Call,
 ) -> Result<Option<Document>, Fault> {
     match call.path.first().and_then(|shown| ty.stored_id(shown)) {
-        Some(id) => cx.own(ty.kind, &id).await,
+        Some(id) => match cx.own(ty.kind, &id).await? {
+            Some(document) if ty.is_seen_by(cx.caller, &document)? => Ok(Some(document)),
+            _ => Ok(None),
+        },
         None => Ok(None),
     }
 }

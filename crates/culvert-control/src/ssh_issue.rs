@@ -9,22 +9,22 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use culvert_base::{Code, Refusal, Timestamp};
+use culvert_base::{Code, Fault, Refusal, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::cx::Cx;
-use crate::resource::ssh_certificate_authority;
-use crate::ssh::{Algorithm, BadKey, Certificate, PublicKey, Role};
+use crate::resource::{ssh_certificate_authority, ssh_public_key};
+use crate::ssh::{Algorithm, BadKey, Certificate, PublicKey, Role, SigningKey};
 
 /// Most principals of one certificate; OpenSSH reads no more.
-const PRINCIPALS_MAX: usize = 256;
+pub(crate) const PRINCIPALS_MAX: usize = 256;
 /// Most critical options, and most extensions.
-const OPTIONS_MAX: usize = 64;
+pub(crate) const OPTIONS_MAX: usize = 64;
 /// Longest principal and name of an option, in bytes.
-const NAME_BYTES_MAX: usize = 255;
+pub(crate) const NAME_BYTES_MAX: usize = 255;
 /// Longest value of an option, in bytes.
-const VALUE_BYTES_MAX: usize = 4096;
+pub(crate) const VALUE_BYTES_MAX: usize = 4096;
 
 /// Refusals that have no code of their own.
 const WRONG: Code = Code::new(215);
@@ -100,6 +100,9 @@ pub(crate) async fn issue(cx: &Cx<'_>, asked: Asked<'_>) -> Result<Issued, Error
     }
     let authority_id = asked.ssh_certificate_authority_id;
     let authority = ssh_certificate_authority::named(cx, &authority_id, asked.unknown).await?;
+    if asked.role == Role::User {
+        check_login(cx, &authority).await?;
+    }
     let certificate = Certificate {
         role: asked.role,
         key_id: asked.id,
@@ -120,6 +123,27 @@ pub(crate) async fn issue(cx: &Cx<'_>, asked: Asked<'_>) -> Result<Issued, Error
         valid_until,
         certificate,
     })
+}
+
+/// Refuses a certificate with which its holder would log in as another owner (630): the authority is
+/// registered as an SSH public key of that owner. Admins may issue it.
+async fn check_login(cx: &Cx<'_>, authority: &SigningKey) -> Result<(), Error> {
+    const ANOTHERS: Code = Code::new(630);
+    if cx.caller.role == crate::Role::Admin {
+        return Ok(());
+    }
+    let line = authority.public_line();
+    let key = PublicKey::parse(&line)
+        .map_err(|bad| Fault::bare(format!("reading the key of an authority: {bad}")))?;
+    let Some(registered) = ssh_public_key::find(cx.store, &key.fingerprint, true).await? else {
+        return Ok(());
+    };
+    if ssh_public_key::owner_of(&registered)? == cx.caller.owner_id {
+        return Ok(());
+    }
+    let why = "Agents log in as another owner with certificates of this authority; only that owner \
+               and admins may issue them.";
+    Err(Refusal::new(ANOTHERS, why).into())
 }
 
 fn time(field: &str, text: &str) -> Result<Timestamp, Refusal> {

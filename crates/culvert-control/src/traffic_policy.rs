@@ -6,11 +6,11 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use culvert_base::Fault;
 use culvert_base::net::HostName;
+use culvert_base::{Code, Fault, Refusal, id};
 use culvert_edge::login::Logins;
 use culvert_edge::{Authorities, IpPolicy, Policy, Reference, Resources, Scheme, Secrets, Source};
-use culvert_store::{Document, Head, Store};
+use culvert_store::{Document, Head, OnDelete, Ref, Store};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -40,7 +40,14 @@ pub(crate) struct StoredPolicy {
     /// The whole text, if secrets are missing in what is shown.
     #[serde(default)]
     sealed: Option<String>,
+    /// Ids of the objects that it names, each once: IP policies, certificate authorities and
+    /// secrets. None of them can be deleted meanwhile.
+    #[serde(default)]
+    names: Vec<String>,
 }
+
+/// The field that holds references of policies.
+pub(crate) const REFERENCE: &str = "traffic_policy";
 
 /// What a caller sends: text, or an object that is kept as JSON text.
 #[derive(Debug, Default)]
@@ -100,6 +107,7 @@ impl StoredPolicy {
             logins: Some(Arc::clone(cx.logins)),
             host: HostName::parse(host).ok(),
             allows_public_calls: cx.settings.allow_public_calls,
+            ip_data: Some(cx.settings.ip_data.now()),
             ..Resources::default()
         };
         if let Some(host) = &resources.host
@@ -107,30 +115,63 @@ impl StoredPolicy {
         {
             resources.own_domains = Some(own_domains(cx, host).await?);
         }
-        for reference in source.references() {
-            let Reference { prefix, id } = reference;
-            if prefix == IP_POLICY && cx.own(ip_policy::TYPE.kind, &id).await?.is_some() {
-                resources.ip_policies.insert(id, Arc::default());
-            } else if prefix == AUTHORITY
-                && cx
-                    .own(certificate_authority::TYPE.kind, &id)
-                    .await?
-                    .is_some()
-            {
-                resources.authorities.insert(id, Arc::default());
+        let named = Named::by(cx.store, &cx.caller.account, &source).await?;
+        for id in &named.ids {
+            if is_id_of(id, IP_POLICY) {
+                resources.ip_policies.insert(id.clone(), Arc::default());
+            } else if is_id_of(id, AUTHORITY) {
+                resources.authorities.insert(id.clone(), Arc::default());
             }
         }
         source.compile(scheme, has_upstream, &resources)?;
+        if let Some((vault, name)) = named.missing_secret {
+            const NO_SECRET: Code = Code::new(2204);
+            let cut = |text: &str| text.chars().take(64).collect::<String>();
+            let (vault, name) = (cut(&vault), cut(&name));
+            return Err(Refusal::new(
+                NO_SECRET,
+                format!(
+                    "The traffic policy is not valid: the vault `{vault}` has no secret `{name}`."
+                ),
+            )
+            .into());
+        }
+        let names = named.ids;
         Ok(match source.redacted() {
             None => Self {
                 shown: text.to_owned(),
                 sealed: None,
+                names,
             },
             Some(shown) => Self {
                 shown,
                 sealed: Some(cx.seal.seal(cx.entropy, id, source.text())?),
+                names,
             },
         })
+    }
+
+    /// What the store enforces: nothing that it names can be deleted.
+    pub(crate) fn refs(&self) -> impl Iterator<Item = Ref> {
+        let names = self.names.iter();
+        names.map(|id| Ref::new(REFERENCE, id, OnDelete::Block))
+    }
+
+    /// Writes down what it names, for one that was stored before that was done. Whether something
+    /// was missing.
+    pub(crate) async fn note_names(
+        &mut self,
+        store: &Store,
+        seal: &Seal,
+        head: &Head,
+    ) -> Result<bool, Fault> {
+        let doing = || format!("reading the policy of {}", head.id);
+        let text = self.text(seal, &head.id)?;
+        let source = Source::read(&text).map_err(|error| Fault::new(doing(), error))?;
+        let named = Named::by(store, &head.account, &source).await?;
+        let is_new = named.ids != self.names;
+        self.names = named.ids;
+        Ok(is_new)
     }
 
     /// Whether this is its whole text.
@@ -145,6 +186,45 @@ impl StoredPolicy {
             Some(sealed) => Ok(seal.open(id, sealed)?.reveal().to_owned().into()),
         }
     }
+}
+
+/// The objects of an account that a policy names.
+struct Named {
+    ids: Vec<String>,
+    /// The first secret that does not exist: vault and name.
+    missing_secret: Option<(String, String)>,
+}
+
+impl Named {
+    async fn by(store: &Store, account: &str, source: &Source) -> Result<Self, Fault> {
+        let mut named = Self {
+            ids: Vec::new(),
+            missing_secret: None,
+        };
+        for Reference { prefix, id } in source.references() {
+            let kind = match prefix {
+                IP_POLICY => ip_policy::TYPE.kind,
+                AUTHORITY => certificate_authority::TYPE.kind,
+                _ => continue,
+            };
+            let found = store.get(kind, &id).await?;
+            if found.is_some_and(|document| document.head.account == account) {
+                named.ids.push(id);
+            }
+        }
+        for (vault, name) in source.secrets() {
+            match vault_secret::find(store, account, &vault, &name).await? {
+                Some(secret) => named.ids.push(secret.head.id),
+                None => named.missing_secret = named.missing_secret.or(Some((vault, name))),
+            }
+        }
+        Ok(named)
+    }
+}
+
+/// Whether an id has this prefix.
+fn is_id_of(id: &str, prefix: &str) -> bool {
+    id::split(id).is_some_and(|(found, _)| found == prefix)
 }
 
 /// The endpoint that a policy is for.
@@ -223,6 +303,8 @@ struct Key {
 #[derive(Debug, Default)]
 struct Live {
     account: String,
+    /// Whether it was there when it was looked for last.
+    is_there: bool,
     /// Its rules, to know what is new.
     read: Vec<(String, i64)>,
     cell: Arc<IpPolicy>,
@@ -240,7 +322,7 @@ impl Compiled {
         }
     }
 
-    /// The policy of an endpoint. IP policies that it names first admit nobody, until the next
+    /// The policy of an endpoint. IP policies that it names first deny everybody, until the next
     /// [`Self::refresh`].
     pub(crate) fn policy(
         &mut self,
@@ -300,12 +382,15 @@ impl Compiled {
         Ok(compiled)
     }
 
+    /// Forgets the policy of an endpoint that has none any more.
+    pub(crate) fn forget(&mut self, endpoint_id: &str) {
+        self.policies.remove(endpoint_id);
+    }
+
     /// Takes the rules of IP policies, the authorities and the secrets in use into force, and forgets
     /// what is not in use any more.
     pub(crate) async fn refresh(&mut self, store: &Store, seal: &Seal) -> Result<(), Fault> {
         // Of what is forgotten, the one handle left is this one.
-        self.policies
-            .retain(|_, (_, policy)| Arc::strong_count(policy) > 1);
         self.ip_policies
             .retain(|_, live| Arc::strong_count(&live.cell) > 1);
         self.authorities
@@ -335,6 +420,12 @@ impl LiveAuthority {
         let found = found.filter(|document| document.head.account == self.account);
         if found.is_some() == self.is_there {
             return Ok(());
+        }
+        if found.is_none() {
+            error!(
+                authority = id,
+                "a certificate authority that a traffic policy names is gone: handshakes are refused"
+            );
         }
         self.is_there = found.is_some();
         let certificate = match found {
@@ -378,13 +469,27 @@ impl LiveSecrets {
 }
 
 impl Live {
+    /// A policy that is gone denies every address; its rules may go one after the other.
     async fn refresh(&mut self, store: &Store, id: &str) -> Result<(), Fault> {
+        let policy = store.get(ip_policy::TYPE.kind, id).await?;
+        if policy.is_none_or(|document| document.head.account != self.account) {
+            if self.is_there {
+                error!(
+                    ip_policy = id,
+                    "an IP policy that a traffic policy names is gone: every address is denied"
+                );
+            }
+            self.is_there = false;
+            self.read.clear();
+            self.cell.vanish();
+            return Ok(());
+        }
         let documents = ip_policy_rule::of_policy(store, &self.account, id).await?;
         let read: Vec<(String, i64)> = documents
             .iter()
             .map(|document| (document.head.id.clone(), document.head.revision))
             .collect();
-        if read == self.read {
+        if self.is_there && read == self.read {
             return Ok(());
         }
         let mut rules = Vec::with_capacity(documents.len());
@@ -393,6 +498,7 @@ impl Live {
             rules.push(rule.compile(&document.head)?);
         }
         self.cell.replace(rules);
+        self.is_there = true;
         self.read = read;
         Ok(())
     }

@@ -2,9 +2,10 @@
 //! again. Nothing of it changes an object.
 
 use culvert_base::{Code, Fault, Refusal, Timestamp};
-use culvert_delivery::Health;
 use culvert_delivery::batch::Batch;
-use culvert_store::{BatchClass, DeadLetter};
+use culvert_delivery::target::Failure;
+use culvert_delivery::{ClusterHealth, NodeHealth};
+use culvert_store::DeadLetter;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -37,7 +38,7 @@ pub(crate) const OPERATIONS: [Extra; 4] = [
         name: "get_health",
         method: Method::Get,
         suffix: "/health",
-        doc: "Shows how an event destination is doing, as far as the node that answers knows.",
+        doc: "Shows how an event destination is doing, as all nodes see it.",
         body: None,
         answer: ok(SchemaGenerator::subschema_for::<HealthView<'static>>),
         query: &[],
@@ -100,11 +101,14 @@ struct Tested {
     error: Option<String>,
 }
 
-/// How a destination is doing. Counters begin anew with each start of the node.
+/// How a destination is doing, as all nodes see it. Counters are sums over the nodes, and start at zero when
+/// a node starts; other nodes' part is at most a second old.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "EventDestinationHealth")]
 struct HealthView<'a> {
-    /// `ok`, `retrying`, or `unhealthy` when somebody must act or twenty sends in a row failed.
+    /// `ok`, `retrying`, or `unhealthy` when the operator must act or twenty sends in a row failed; that of
+    /// the node that sent last.
+    #[schemars(extend("enum" = ["ok", "retrying", "unhealthy"]))]
     state: &'a str,
     #[schemars(with = "Option<String>")]
     last_success_at: Option<Timestamp>,
@@ -125,6 +129,30 @@ struct HealthView<'a> {
     batches: u64,
     /// Failed sends by class.
     failures: std::collections::BTreeMap<&'a str, u64>,
+    /// What each node saw itself.
+    nodes: Vec<NodeView<'a>>,
+}
+
+/// What one node saw of a destination.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "EventDestinationNodeHealth")]
+struct NodeView<'a> {
+    /// Name of the node.
+    node: &'a str,
+    /// `ok`, `retrying` or `unhealthy`.
+    #[schemars(extend("enum" = ["ok", "retrying", "unhealthy"]))]
+    state: &'a str,
+    #[schemars(with = "Option<String>")]
+    last_success_at: Option<Timestamp>,
+    #[schemars(with = "Option<String>")]
+    last_error_at: Option<Timestamp>,
+    last_error: Option<Why<'a>>,
+    /// Events in its memory.
+    held: u64,
+    /// Events lost.
+    dropped: u64,
+    /// Events delivered.
+    sent: u64,
 }
 
 /// Why something was not taken.
@@ -137,6 +165,16 @@ struct Why<'a> {
     code: &'a str,
     /// A sentence.
     text: &'a str,
+}
+
+impl<'a> Why<'a> {
+    fn of(failure: &'a Failure) -> Self {
+        Self {
+            class: failure.class.name(),
+            code: &failure.code,
+            text: &failure.text,
+        }
+    }
 }
 
 /// One page of dead letters.
@@ -154,6 +192,7 @@ struct Letters {
 struct Letter {
     id: String,
     /// `audit` or `traffic`.
+    #[schemars(extend("enum" = ["audit", "traffic"]))]
     class: &'static str,
     /// Sends before it was given up.
     attempts: u32,
@@ -185,6 +224,7 @@ struct Reason {
 #[schemars(rename = "EventRedrive", transform = input::create_schema)]
 struct Redrive {
     /// Ids of dead letters; the newest 1000 when empty.
+    #[schemars(extend("maxItems" = REDRIVEN_MAX, "items" = {"type": "string", "pattern": "^[+]?[0-9]+$"}))]
     ids: Vec<String>,
 }
 
@@ -218,17 +258,12 @@ fn run_test(control: &Control, call: Call) -> Running<'_> {
 fn run_health(control: &Control, call: Call) -> Running<'_> {
     Box::pin(async move {
         let id = named(control, &call).await?;
-        let health = control.delivery.health(&id).unwrap_or_else(Health::unknown);
-        let last_error = health.last_error.as_ref();
+        let ClusterHealth { health, nodes } = control.delivery.cluster_health(&id).await?;
         Ok(Reply::Ok(stored::write(&HealthView {
             state: health.state.name(),
             last_success_at: health.last_success_at,
             last_error_at: health.last_error_at,
-            last_error: last_error.map(|failure| Why {
-                class: failure.class.name(),
-                code: &failure.code,
-                text: &failure.text,
-            }),
+            last_error: health.last_error.as_ref().map(Why::of),
             queued: health.queued,
             dropped: health.dropped,
             dead_lettered: health.dead_lettered,
@@ -236,6 +271,19 @@ fn run_health(control: &Control, call: Call) -> Running<'_> {
             bytes: health.bytes,
             batches: health.batches,
             failures: health.failures.iter().copied().collect(),
+            nodes: nodes
+                .iter()
+                .map(|NodeHealth { node, health }| NodeView {
+                    node,
+                    state: health.state.name(),
+                    last_success_at: health.last_success_at,
+                    last_error_at: health.last_error_at,
+                    last_error: health.last_error.as_ref().map(Why::of),
+                    held: health.queued,
+                    dropped: health.dropped,
+                    sent: health.sent,
+                })
+                .collect(),
         })?))
     })
 }
@@ -318,10 +366,7 @@ fn shown(letter: DeadLetter) -> Result<Letter, Fault> {
     };
     Ok(Letter {
         id: letter.id.to_string(),
-        class: match class {
-            BatchClass::Audit => "audit",
-            BatchClass::Traffic => "traffic",
-        },
+        class: class.name(),
         attempts: letter.attempts,
         first_at: letter.first_at,
         buried_at: letter.buried_at,

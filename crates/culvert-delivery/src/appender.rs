@@ -244,12 +244,13 @@ impl Appender {
         let mut n_events = 0;
         // A worker may be done with them before the append returns.
         for (ledger, one) in each(&taken) {
-            ledger.queued(one.events(), one.bytes());
+            ledger.queued(BatchClass::Traffic, one.events(), one.bytes());
             ledger.released(one.events(), one.bytes());
             n_events += one.events();
         }
         plane.direct_events.fetch_sub(n_events, Ordering::Relaxed);
         let mut pause = Duration::from_millis(50);
+        let mut is_faulted = false;
         let is_appended = loop {
             let batches = taken.iter().flat_map(Taken::stored).collect();
             let appended = match plane.log.is_in_database() {
@@ -266,7 +267,9 @@ impl Appender {
             };
             let Err(error) = appended else { break true };
             meters.flush_errors.add(1);
-            tracing::error!(cause = %crate::chain(&error), "traffic events cannot be queued");
+            if !std::mem::replace(&mut is_faulted, true) {
+                tracing::error!(cause = %crate::chain(&error), "traffic events cannot be queued");
+            }
             if cancel.is_cancelled() {
                 break false;
             }
@@ -277,12 +280,15 @@ impl Appender {
             }
             pause = (pause * 2).min(Duration::from_secs(1));
         };
+        if is_appended && is_faulted {
+            tracing::info!("traffic events are queued again");
+        }
         if is_appended {
             meters.flushes.add(1);
             meters.queued.add(n_events);
         } else {
             for (ledger, one) in each(&taken) {
-                ledger.left(one.events(), one.bytes());
+                ledger.left(BatchClass::Traffic, one.events(), one.bytes());
                 ledger.dropped.add(Dropped::Stopped, one.events());
                 meters.dropped.add(Dropped::Stopped, one.events());
             }

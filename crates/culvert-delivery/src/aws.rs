@@ -32,7 +32,7 @@ use url::Url;
 
 use culvert_base::{BoxFuture, Refusal, Timestamp};
 
-use crate::net::{ANSWER_BYTES_MAX, Answer, Http, Net, Order, parse_date};
+use crate::net::{ANSWER_BYTES_MAX, Answer, EMPTY_BODY_FOR, Http, Net, Order, Success, parse_date};
 use crate::retry::FailureClass;
 use crate::target::{Failure, Whose};
 use arn::Arn;
@@ -378,6 +378,11 @@ fn signed(
         }),
         deadline: call.deadline,
         answer_bytes_max: call.answer_bytes_max,
+        // An object is stored once the head says so; other bodies speak of each record.
+        success: match call.method {
+            Method::PUT => Success::Head(EMPTY_BODY_FOR),
+            _ => Success::Whole,
+        },
     })
 }
 

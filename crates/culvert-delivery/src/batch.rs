@@ -400,6 +400,14 @@ impl Batch {
             self.only(|index| index >= middle)?,
         ])
     }
+
+    /// The first event alone and all others, in order; `None` when there is one event or none.
+    pub fn first_and_rest(&self) -> Option<[OpenBatch; 2]> {
+        Some([
+            self.only(|index| index == 0)?,
+            self.only(|index| index > 0)?,
+        ])
+    }
 }
 
 /// The id in an envelope: it is the first key, by contract (events 1).

@@ -47,12 +47,19 @@ impl Dispatcher {
     pub(crate) async fn run(mut self, cancel: CancellationToken) {
         let mut commits = self.plane.store.watch();
         let mut watching = true;
+        let mut is_faulted = false;
         while !cancel.is_cancelled() {
-            let pause = match self.pass().await {
+            let passed = self.pass().await;
+            if passed.is_ok() && std::mem::take(&mut is_faulted) {
+                tracing::info!("audit events are dispatched again");
+            }
+            let pause = match passed {
                 Ok(true) => continue,
                 Ok(false) => TIMER,
                 Err(fault) => {
-                    tracing::error!(cause = %fault.chain(), "audit events cannot be dispatched");
+                    if !std::mem::replace(&mut is_faulted, true) {
+                        tracing::error!(cause = %fault.chain(), "audit events cannot be dispatched");
+                    }
                     AFTER_FAULT
                 }
             };
@@ -189,9 +196,10 @@ impl Copies {
     /// Puts them in line and moves the cursor, in one transaction. False, and nothing is in line, if
     /// the cursor stands elsewhere.
     pub(crate) async fn append(self, plane: &Plane, cursor: CursorMove) -> Result<bool, Fault> {
-        let mut sizes: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+        let mut sizes: BTreeMap<(String, BatchClass), (u64, u64)> = BTreeMap::new();
         for (batch, bytes) in &self.0 {
-            let size = sizes.entry(batch.destination.clone()).or_default();
+            let line = (batch.destination.clone(), batch.class);
+            let size = sizes.entry(line).or_default();
             size.0 += u64::from(batch.count);
             size.1 += u64::try_from(*bytes).unwrap_or(u64::MAX);
         }
@@ -201,10 +209,11 @@ impl Copies {
             Err(QueueError::Lost) => return Ok(false),
             Err(QueueError::Fault(fault)) => return Err(fault),
         }
-        for (destination, (events, bytes)) in sizes {
+        for ((destination, class), (events, bytes)) in sizes {
             plane.meters.offered.add(events);
             plane.meters.queued.add(events);
-            plane.ledgers.of(&destination).queued(events, bytes);
+            let ledger = plane.ledgers.of(&destination);
+            ledger.queued(class, events, bytes);
             plane.wakes.wake(&destination);
         }
         Ok(true)

@@ -52,8 +52,8 @@ pub(crate) trait EventLog: Debug + Send + Sync {
     }
 
     /// Keeps leases and connections alive until cancelled.
-    fn keep(&self, _: CancellationToken) -> BoxFuture<'_, ()> {
-        Box::pin(std::future::ready(()))
+    fn keep(&self, cancel: CancellationToken) -> BoxFuture<'_, ()> {
+        Box::pin(async move { cancel.cancelled().await })
     }
 
     /// Gives back what this node has, when nobody leases any more.

@@ -28,8 +28,10 @@ pub(crate) enum Reply {
     Status(u16, Vec<String>, String),
     /// The connection is closed without an answer.
     Close,
-    /// The answer's body breaks off.
-    Torn,
+    /// The body of an answer with that status breaks off.
+    Torn(u16),
+    /// The body of an answer with that status comes a byte at a time, and does not end.
+    Drips(u16),
     /// No answer ever comes.
     Hang,
 }
@@ -148,9 +150,17 @@ async fn serve(mut stream: TcpStream, shared: Arc<Shared>) {
         let text = match reply {
             Reply::Close => return,
             Reply::Hang => std::future::pending().await,
-            Reply::Torn => {
-                let torn = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf";
-                stream.write_all(torn).await.ok();
+            Reply::Torn(status) => {
+                let torn = format!("HTTP/1.1 {status} X\r\ncontent-length: 100\r\n\r\nhalf");
+                stream.write_all(torn.as_bytes()).await.ok();
+                return;
+            }
+            Reply::Drips(status) => {
+                let head = format!("HTTP/1.1 {status} X\r\ncontent-length: 100000\r\n\r\n");
+                stream.write_all(head.as_bytes()).await.ok();
+                while stream.write_all(b"x").await.is_ok() {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
                 return;
             }
             Reply::Status(status, headers, body) => {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use culvert_base::Timestamp;
-use culvert_store::Backlog;
+use culvert_store::{Backlog, BatchClass};
 
 use crate::lane::Lane;
 use crate::meters::{Counter, DroppedCounters};
@@ -61,15 +61,43 @@ pub struct Health {
     pub failures: Vec<(&'static str, u64)>,
 }
 
+/// Events and their bytes.
+#[derive(Debug, Default)]
+struct Amount {
+    events: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Amount {
+    fn add(&self, events: u64, bytes: u64) {
+        self.events.fetch_add(events, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn take(&self, events: u64, bytes: u64) {
+        take_from(&self.events, events);
+        take_from(&self.bytes, bytes);
+    }
+
+    fn set(&self, events: u64, bytes: u64) {
+        self.events.store(events, Ordering::SeqCst);
+        self.bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> (u64, u64) {
+        let events = self.events.load(Ordering::SeqCst);
+        (events, self.bytes.load(Ordering::Relaxed))
+    }
+}
+
 /// What is counted and known of one destination.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    /// Events and bytes waiting in the queue, as far as this node knows.
-    pub(crate) queued_events: AtomicU64,
-    pub(crate) queued_bytes: AtomicU64,
+    /// Waiting in the queue, as far as this node knows. Each class has its own room.
+    audit: Amount,
+    traffic: Amount,
     /// Those that are in memory: with the recorder or on the lane.
-    held_events: AtomicU64,
-    held_bytes: AtomicU64,
+    held: Amount,
     pub(crate) lane: Lane,
     shared: Arc<Shared>,
     /// The look at the queue before which something last went there.
@@ -100,6 +128,18 @@ struct Last {
     in_a_row: u32,
 }
 
+impl Last {
+    fn state(&self) -> State {
+        let error = self.error.as_ref();
+        let needs_a_hand = error.is_some_and(|error| error.class.needs_a_hand());
+        match self.in_a_row {
+            0 => State::Ok,
+            n if needs_a_hand || n >= crate::retry::CIRCUIT_FAILURES => State::Unhealthy,
+            _ => State::Retrying,
+        }
+    }
+}
+
 /// Never below zero.
 fn take_from(gauge: &AtomicU64, n: u64) {
     // The update cannot fail, since it always gives a number.
@@ -118,76 +158,103 @@ impl Health {
 }
 
 impl Ledger {
-    pub(crate) fn queued(&self, events: u64, bytes: u64) {
+    pub(crate) fn queued(&self, class: BatchClass, events: u64, bytes: u64) {
         let look = self.shared.looks.load(Ordering::SeqCst);
         self.queued_at.store(look, Ordering::SeqCst);
-        self.queued_events.fetch_add(events, Ordering::Relaxed);
-        self.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.of(class).add(events, bytes);
     }
 
-    pub(crate) fn left(&self, events: u64, bytes: u64) {
+    pub(crate) fn left(&self, class: BatchClass, events: u64, bytes: u64) {
         // Another node may have settled what it never saw appended.
-        take_from(&self.queued_events, events);
-        take_from(&self.queued_bytes, bytes);
+        self.of(class).take(events, bytes);
+    }
+
+    fn of(&self, class: BatchClass) -> &Amount {
+        match class {
+            BatchClass::Audit => &self.audit,
+            BatchClass::Traffic => &self.traffic,
+        }
+    }
+
+    /// Events of a class that wait in the queue.
+    pub(crate) fn queued_events(&self, class: BatchClass) -> u64 {
+        self.of(class).get().0
     }
 
     /// So many events are in memory.
     pub(crate) fn held(&self, events: u64, bytes: u64) {
-        self.held_events.fetch_add(events, Ordering::Relaxed);
-        self.held_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.held.add(events, bytes);
         self.shared.held_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// These are not in memory any more, or on their way into the queue.
     pub(crate) fn released(&self, events: u64, bytes: u64) {
-        take_from(&self.held_events, events);
-        take_from(&self.held_bytes, bytes);
+        self.held.take(events, bytes);
         take_from(&self.shared.held_bytes, bytes);
+    }
+
+    /// Events in memory.
+    pub(crate) fn held_events(&self) -> u64 {
+        self.held.get().0
     }
 
     /// Bytes in memory: of this destination, and of all.
     pub(crate) fn held_bytes(&self) -> (u64, u64) {
         (
-            self.held_bytes.load(Ordering::Relaxed),
+            self.held.get().1,
             self.shared.held_bytes.load(Ordering::Relaxed),
         )
     }
 
     /// Whether nothing that is known of waits in the queue.
     pub(crate) fn has_empty_queue(&self) -> bool {
-        self.queued_events.load(Ordering::SeqCst) == 0
+        self.audit.get().0 == 0 && self.traffic.get().0 == 0
     }
 
     /// Events and bytes that wait, wherever they are.
     pub(crate) fn waiting(&self) -> (u64, u64) {
-        let sum = |queued: &AtomicU64, held: &AtomicU64| {
-            let queued = queued.load(Ordering::Relaxed);
-            queued.saturating_add(held.load(Ordering::Relaxed))
-        };
+        let (events, bytes) = self.audit.get();
+        let (traffic_events, traffic_bytes) = self.waiting_traffic();
         (
-            sum(&self.queued_events, &self.held_events),
-            sum(&self.queued_bytes, &self.held_bytes),
+            events.saturating_add(traffic_events),
+            bytes.saturating_add(traffic_bytes),
         )
     }
 
-    pub(crate) fn succeeded(&self, at: Timestamp) {
-        let mut last = self.last();
-        last.success_at = Some(at);
-        last.in_a_row = 0;
+    /// Traffic events and their bytes that wait, wherever they are: what counts against the room that
+    /// traffic has.
+    pub(crate) fn waiting_traffic(&self) -> (u64, u64) {
+        let (queued_events, queued_bytes) = self.traffic.get();
+        let (held_events, held_bytes) = self.held.get();
+        (
+            queued_events.saturating_add(held_events),
+            queued_bytes.saturating_add(held_bytes),
+        )
     }
 
-    /// Notes a failed send. How many there were in a row.
-    pub(crate) fn failed(&self, failure: &Failure, at: Timestamp) -> u32 {
+    /// Notes that a send was taken. The state before, if this changed it.
+    pub(crate) fn succeeded(&self, at: Timestamp) -> Option<State> {
+        let mut last = self.last();
+        let before = last.state();
+        last.success_at = Some(at);
+        last.in_a_row = 0;
+        (before != State::Ok).then_some(before)
+    }
+
+    /// Notes a failed send. The new state, if this changed it.
+    pub(crate) fn failed(&self, failure: &Failure, at: Timestamp) -> Option<State> {
         for (class, counter) in FailureClass::ALL.iter().zip(&self.failures) {
             if *class == failure.class {
                 counter.add(1);
             }
         }
         let mut last = self.last();
+        let before = last.state();
         last.error_at = Some(at);
         last.error = Some(failure.clone());
         last.in_a_row = last.in_a_row.saturating_add(1);
-        last.in_a_row
+        let after = last.state();
+        (before != after).then_some(after)
     }
 
     pub(crate) fn is_failing(&self) -> bool {
@@ -196,17 +263,8 @@ impl Ledger {
 
     pub(crate) fn health(&self) -> Health {
         let last = self.last();
-        let needs_a_hand = last
-            .error
-            .as_ref()
-            .is_some_and(|error| error.class.needs_a_hand());
-        let state = match last.in_a_row {
-            0 => State::Ok,
-            n if needs_a_hand || n >= crate::retry::CIRCUIT_FAILURES => State::Unhealthy,
-            _ => State::Retrying,
-        };
         Health {
-            state,
+            state: last.state(),
             last_success_at: last.success_at,
             last_error_at: last.error_at,
             last_error: last.error.clone(),
@@ -316,11 +374,20 @@ impl Ledgers {
             if ledger.queued_at.load(Ordering::SeqCst) >= look || ledger.lane.is_being_written() {
                 continue;
             }
-            let [events, bytes, buried] = said.get(&**destination).map_or([0; 3], |waiting| {
-                [waiting.events, waiting.bytes, waiting.buried]
-            });
-            ledger.queued_events.store(events, Ordering::SeqCst);
-            ledger.queued_bytes.store(bytes, Ordering::Relaxed);
+            let [events, bytes, traffic_events, traffic_bytes, buried] =
+                said.get(&**destination).map_or([0; 5], |waiting| {
+                    [
+                        waiting.events,
+                        waiting.bytes,
+                        waiting.traffic_events,
+                        waiting.traffic_bytes,
+                        waiting.buried,
+                    ]
+                });
+            let audit_events = events.saturating_sub(traffic_events);
+            let audit_bytes = bytes.saturating_sub(traffic_bytes);
+            ledger.audit.set(audit_events, audit_bytes);
+            ledger.traffic.set(traffic_events, traffic_bytes);
             ledger.buried.store(buried, Ordering::Relaxed);
         }
     }
@@ -359,10 +426,13 @@ mod tests {
     #[test]
     fn what_left_is_never_less_than_nothing() {
         let ledger = Ledger::default();
-        ledger.queued(3, 30);
-        ledger.left(5, 10);
+        for class in [BatchClass::Audit, BatchClass::Traffic] {
+            ledger.queued(class, 3, 30);
+            ledger.left(class, 5, 10);
+        }
         assert_eq!(ledger.health().queued, 0);
-        assert_eq!(ledger.queued_bytes.load(Ordering::Relaxed), 20);
+        assert_eq!(ledger.waiting(), (0, 40));
+        assert_eq!(ledger.waiting_traffic(), (0, 20));
     }
 
     #[test]
@@ -375,7 +445,7 @@ mod tests {
         assert_eq!(ledger.health().queued, 2);
         // It gets there while somebody looks.
         let look = ledgers.look();
-        ledger.queued(2, 20);
+        ledger.queued(BatchClass::Traffic, 2, 20);
         ledger.released(2, 20);
         ledgers.refresh(look, &[]);
         assert_eq!(ledger.waiting(), (2, 20));

@@ -15,6 +15,7 @@ mod amqp;
 mod appender;
 pub mod aws;
 pub mod batch;
+mod cluster;
 mod dispatcher;
 mod event_log;
 #[cfg(test)]
@@ -49,7 +50,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use culvert_base::{Clock, Entropy, Fault, Refusal, Timestamp};
+use culvert_base::{Clock, Entropy, Fault, Refusal, Supervisor, Timestamp};
 use culvert_events::{EventIds, Recorder, encode};
 use culvert_store::{BatchClass, Bound, DeadLetter, Queue, Range, Store};
 
@@ -69,6 +70,7 @@ use tail::Tails;
 use target::{Outcome, Verdict};
 use worker::Wakes;
 
+pub use cluster::{ClusterHealth, NodeHealth};
 pub use event_log::{JetStreamSettings, NatsServers, STREAM_LEASE};
 pub use health::{Health, State};
 pub use meters::Meters;
@@ -90,6 +92,9 @@ pub struct Settings {
     /// File of this node in which it notes how many records it was offered, for the life after it to
     /// tell what a crash took; without one, what was offered since the last commit goes uncounted.
     pub counts: Option<PathBuf>,
+    /// Whether other nodes use the same database: they tell each other how destinations are doing, and
+    /// live tails see the traffic of all.
+    pub is_shared: bool,
     /// Whether this node sends; one that does not still records and copies, for nodes that do.
     pub sends: bool,
     /// Where traffic batches wait; in the queue where there is none.
@@ -109,9 +114,10 @@ pub struct Settings {
     /// A batch that was not taken for so long is put into the queue, if it did not go there at once;
     /// zero: all go there.
     pub direct_for: Duration,
-    /// Events waiting for one destination, at most; further traffic events are dropped and counted.
+    /// Traffic events waiting for one destination, at most; further ones are dropped and counted. Audit
+    /// events have room of their own.
     pub destination_events_max: u64,
-    /// Bytes waiting for one destination, at most.
+    /// Bytes of traffic events waiting for one destination, at most.
     pub destination_bytes_max: u64,
     /// Bytes waiting for all destinations, at most, for traffic events.
     pub disk_bytes_max: u64,
@@ -134,6 +140,8 @@ pub struct Settings {
     pub drain: Duration,
     /// When to try again and when to stop.
     pub schedule: retry::Schedule,
+    /// Where long-lived tasks report their end.
+    pub supervisor: Supervisor,
 }
 
 impl Default for Settings {
@@ -141,6 +149,7 @@ impl Default for Settings {
         Self {
             node: "culvert".to_owned(),
             counts: None,
+            is_shared: false,
             sends: true,
             event_log: None,
             targets: TargetSettings::default(),
@@ -162,6 +171,7 @@ impl Default for Settings {
             traffic_retention_bytes: 1 << 30,
             drain: Duration::from_secs(10),
             schedule: retry::Schedule::default(),
+            supervisor: Supervisor::default(),
         }
     }
 }
@@ -363,7 +373,15 @@ impl Delivery {
         self.plane.log.usable().await
     }
 
-    /// How a destination is doing; `None` when it is not known here.
+    /// How a destination is doing, as all nodes see it.
+    ///
+    /// # Errors
+    /// A queue that fails.
+    pub async fn cluster_health(&self, destination: &str) -> Result<ClusterHealth, Fault> {
+        cluster::health(&self.plane, destination).await
+    }
+
+    /// How a destination is doing as this node sees it; `None` when it is not known here.
     pub fn health(&self, destination: &str) -> Option<Health> {
         Some(self.plane.ledgers.get(destination)?.health())
     }
@@ -385,6 +403,12 @@ impl Delivery {
     ) -> Result<Vec<DeadLetter>, Fault> {
         let queue = &self.plane.queue;
         queue.dead_letters(destination, before, limit).await
+    }
+
+    /// Events of dead letters that this process removed to make room for newer ones of the same destination
+    /// and class.
+    pub fn forgotten(&self, class: BatchClass) -> u64 {
+        self.plane.queue.forgotten(class)
     }
 
     /// Puts dead letters of a destination back at the end of its line, in the order of `ids`; how many
@@ -528,18 +552,35 @@ impl Delivery {
         let mut makers = JoinSet::new();
         let (counts, note) =
             losses.map_or((None, None), |losses| (Some(losses.counts), losses.note));
-        makers.spawn(Flusher::new(plane.clone(), note).run(cancel.clone()));
-        makers.spawn(Appender::new(plane.clone(), counts).run(cancel.clone()));
-        makers.spawn(retained::run(plane.clone(), cancel.clone()));
-        makers.spawn(Dispatcher::new(plane.clone()).run(cancel.clone()));
-        makers.spawn(Replayer::new(plane.clone()).run(cancel.clone()));
-        makers.spawn(retention::run(plane.clone(), cancel.clone()));
+        let supervisor = &plane.settings.supervisor;
+        let stopping = |token: &CancellationToken| {
+            let token = token.clone();
+            move || token.is_cancelled()
+        };
+        let flusher = Flusher::new(plane.clone(), note).run(cancel.clone());
+        makers.spawn(supervisor.supervise("delivery.flusher", stopping(&cancel), flusher));
+        let appender = Appender::new(plane.clone(), counts).run(cancel.clone());
+        makers.spawn(supervisor.supervise("delivery.appender", stopping(&cancel), appender));
+        let retained = retained::run(plane.clone(), cancel.clone());
+        makers.spawn(supervisor.supervise("delivery.traffic_log", stopping(&cancel), retained));
+        let dispatcher = Dispatcher::new(plane.clone()).run(cancel.clone());
+        makers.spawn(supervisor.supervise("delivery.dispatcher", stopping(&cancel), dispatcher));
+        let replayer = Replayer::new(plane.clone()).run(cancel.clone());
+        makers.spawn(supervisor.supervise("delivery.replayer", stopping(&cancel), replayer));
+        let retention = retention::run(plane.clone(), cancel.clone());
+        makers.spawn(supervisor.supervise("delivery.retention", stopping(&cancel), retention));
+        if plane.settings.is_shared {
+            let cluster = cluster::run(plane.clone(), cancel.clone());
+            makers.spawn(supervisor.supervise("delivery.cluster", stopping(&cancel), cluster));
+        }
         let stop_keeping = CancellationToken::new();
         let mut keeper = JoinSet::new();
         let (log, stop) = (plane.log.clone(), stop_keeping.clone());
-        keeper.spawn(async move { log.keep(stop).await });
+        let keeping = async move { log.keep(stop).await };
+        keeper.spawn(supervisor.supervise("delivery.event_log", stopping(&stop_keeping), keeping));
         let mut workers = JoinSet::new();
-        workers.spawn(worker::supervise(plane.clone(), stop_workers.clone()));
+        let working = worker::supervise(plane.clone(), stop_workers.clone());
+        workers.spawn(supervisor.supervise("delivery.workers", stopping(&stop_workers), working));
         cancel.cancelled().await;
         let drained = tokio::time::timeout(plane.settings.drain, async {
             while makers.join_next().await.is_some() {}

@@ -23,15 +23,17 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Uri, header};
+use http::{HeaderMap, Method, Request, Response, Uri, header};
 use http_body_util::channel::Channel;
 use http_body_util::{BodyExt, Either, Full};
+use hyper::body::Incoming;
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 use url::Url;
 
 use culvert_base::{BoxFuture, Clock, Entropy, Fault, Timestamp};
@@ -439,10 +441,26 @@ pub(crate) struct Order {
     pub(crate) deadline: Duration,
     /// Bytes of the answer's body that are read.
     pub(crate) answer_bytes_max: usize,
+    pub(crate) success: Success,
 }
 
+/// What makes a success of an answer with a status of 200 to 299.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Success {
+    /// Its head. The body is read for so long, for the connection to be used again and for what it may
+    /// say besides; one that is slower or breaks off changes nothing.
+    Head(Duration),
+    /// The whole of it: the body says what became of each event.
+    Whole,
+}
+
+/// A body that says nothing is waited for so long.
+pub(crate) const EMPTY_BODY_FOR: Duration = Duration::from_millis(50);
+/// The body of a refusal is waited for so long: its head says enough.
+const REFUSAL_BODY_FOR: Duration = Duration::from_secs(2);
+
 impl Order {
-    /// A POST whose answer says little.
+    /// A POST whose answer is short.
     pub(crate) fn post(url: Url, headers: HeaderMap, body: Bytes, deadline: Duration) -> Self {
         Self {
             method: Method::POST,
@@ -451,12 +469,26 @@ impl Order {
             body: Either::Left(Full::new(body)),
             deadline,
             answer_bytes_max: ANSWER_BYTES_MAX,
+            success: Success::Whole,
+        }
+    }
+
+    /// The head of the answer makes a success.
+    pub(crate) fn succeeds_by_head(self) -> Self {
+        self.succeeds_by_head_within(EMPTY_BODY_FOR)
+    }
+
+    /// The same, with a body that is worth reading if it comes in that time.
+    pub(crate) fn succeeds_by_head_within(self, body_for: Duration) -> Self {
+        Self {
+            success: Success::Head(body_for),
+            ..self
         }
     }
 }
 
 impl Http {
-    /// Sends `body` and reads the answer, all before `deadline` from now.
+    /// Sends `body` and reads the answer, all before `deadline` from now. The head of the answer decides.
     pub async fn post(
         &self,
         to: &Place,
@@ -464,24 +496,54 @@ impl Http {
         body: Bytes,
         deadline: Duration,
     ) -> Result<Answer, Failure> {
-        self.send(Order::post(to.url.clone(), headers, body, deadline))
-            .await
+        let order = Order::post(to.url.clone(), headers, body, deadline);
+        self.send(order.succeeds_by_head()).await
     }
 
     /// The same with another method, a body in pieces, or a longer answer.
     pub(crate) async fn send(&self, order: Order) -> Result<Answer, Failure> {
         let deadline = order.deadline;
-        match tokio::time::timeout(deadline, self.exchange(order)).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(Failure::new(
+        let until = Instant::now() + deadline;
+        let late = |_| {
+            Failure::new(
                 FailureClass::Unknown,
                 "timeout",
                 format!("no answer within {} s", deadline.as_secs()),
-            )),
+            )
+        };
+        let (success, answer_bytes_max) = (order.success, order.answer_bytes_max);
+        let head = tokio::time::timeout_at(until, self.exchange(order)).await;
+        let (head, mut body) = head.map_err(late)??.into_parts();
+        let is_success = head.status.is_success();
+        let body_until = match (is_success, success) {
+            (true, Success::Whole) => until,
+            (true, Success::Head(body_for)) => until.min(Instant::now() + body_for),
+            (false, _) => until.min(Instant::now() + REFUSAL_BODY_FOR),
+        };
+        let mut text = Vec::new();
+        let mut trailers = HeaderMap::new();
+        let reading = read(&mut body, answer_bytes_max, &mut text, &mut trailers);
+        let outcome = tokio::time::timeout_at(body_until, reading).await;
+        if is_success && success == Success::Whole {
+            outcome.map_err(late)??;
         }
+        let retry_after = head
+            .headers
+            .get(header::RETRY_AFTER)
+            .and_then(|value| value.to_str().ok())
+            .and_then(|value| parse_retry_after(value, self.guarded.0.now()));
+        Ok(Answer {
+            status: head.status.as_u16(),
+            headers: head.headers,
+            trailers,
+            retry_after,
+            text: String::from_utf8_lossy(&text).into_owned(),
+            body: text.into(),
+        })
     }
 
-    async fn exchange(&self, order: Order) -> Result<Answer, Failure> {
+    /// Sends the request. The answer with its head.
+    async fn exchange(&self, order: Order) -> Result<Response<Incoming>, Failure> {
         let uri: Uri = order.url.as_str().parse().map_err(|_| {
             Failure::new(
                 FailureClass::Config,
@@ -489,7 +551,6 @@ impl Http {
                 "the URL cannot be sent as it is",
             )
         })?;
-        let answer_bytes_max = order.answer_bytes_max;
         let mut request = Request::new(order.body);
         *request.method_mut() = order.method;
         *request.uri_mut() = uri;
@@ -518,46 +579,35 @@ impl Http {
                 .request(request)
                 .await
         };
-        let answer = answer.map_err(|error| {
+        answer.map_err(|error| {
             let connecting = error.is_connect();
             blame(&error, connecting)
-        })?;
-        let retry_after = answer
-            .headers()
-            .get(header::RETRY_AFTER)
-            .and_then(|value| value.to_str().ok())
-            .and_then(|value| parse_retry_after(value, self.guarded.0.now()));
-        let status = answer.status().as_u16();
-        let (head, mut body) = answer.into_parts();
-        let mut text = Vec::new();
-        let mut trailers = HeaderMap::new();
-        while text.len() < answer_bytes_max {
-            match body.frame().await {
-                Some(Ok(frame)) => {
-                    match frame.into_data().map_err(hyper::body::Frame::into_trailers) {
-                        Ok(data) => {
-                            let room = answer_bytes_max - text.len();
-                            text.extend_from_slice(&data[..data.len().min(room)]);
-                        }
-                        Err(Ok(end)) => trailers = end,
-                        Err(Err(_)) => {}
-                    }
-                }
-                // The head of a refusal says enough; a success that breaks off may be none.
-                Some(Err(_)) if !(200..300).contains(&status) => break,
-                Some(Err(error)) => return Err(blame(&error, false)),
-                None => break,
-            }
-        }
-        Ok(Answer {
-            status,
-            headers: head.headers,
-            trailers,
-            retry_after,
-            text: String::from_utf8_lossy(&text).into_owned(),
-            body: text.into(),
         })
     }
+}
+
+/// Reads what comes of a body, up to so many bytes.
+async fn read(
+    body: &mut Incoming,
+    bytes_max: usize,
+    text: &mut Vec<u8>,
+    trailers: &mut HeaderMap,
+) -> Result<(), Failure> {
+    while text.len() < bytes_max {
+        match body.frame().await {
+            Some(Ok(frame)) => match frame.into_data().map_err(hyper::body::Frame::into_trailers) {
+                Ok(data) => {
+                    let room = bytes_max - text.len();
+                    text.extend_from_slice(&data[..data.len().min(room)]);
+                }
+                Err(Ok(end)) => *trailers = end,
+                Err(Err(_)) => {}
+            },
+            Some(Err(error)) => return Err(blame(&error, false)),
+            None => break,
+        }
+    }
+    Ok(())
 }
 
 fn pool<C>(connector: C, is_http2: bool) -> Client<C, Body>

@@ -421,7 +421,7 @@ impl Flusher {
         let settings = &plane.settings;
         let length = self.scratch.len();
         let size = u64::try_from(length + 1).unwrap_or(u64::MAX);
-        let (events, bytes) = outlet.ledger.waiting();
+        let (events, bytes) = outlet.ledger.waiting_traffic();
         if outlet.is_full(
             settings,
             events.saturating_add(1),

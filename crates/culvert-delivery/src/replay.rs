@@ -7,7 +7,6 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -207,7 +206,7 @@ impl Replayer {
         if position >= range.last {
             return Ok(Step::Done);
         }
-        if self.has_enough(replay) {
+        if self.has_enough(replay, BatchClass::Traffic) {
             return Ok(Step::Waits);
         }
         let queue = &plane.queue;
@@ -248,11 +247,10 @@ impl Replayer {
         Ok(Step::Moved)
     }
 
-    /// Whether the destination has enough to do.
-    fn has_enough(&self, replay: &Replay) -> bool {
+    /// Whether the destination has enough to do of that class.
+    fn has_enough(&self, replay: &Replay, class: BatchClass) -> bool {
         let ledger = self.plane.ledgers.of(&replay.destination);
-        let n_waiting = ledger.queued_events.load(Ordering::Relaxed);
-        n_waiting >= WAITING_MAX
+        ledger.queued_events(class) >= WAITING_MAX
     }
 
     async fn step_in_audit(&self, replay: &Replay) -> Result<Step, Fault> {
@@ -263,7 +261,7 @@ impl Replayer {
         if position >= replay.range.last {
             return Ok(Step::Done);
         }
-        if self.has_enough(replay) {
+        if self.has_enough(replay, BatchClass::Audit) {
             return Ok(Step::Waits);
         }
         let log = plane.store.audit_log();

@@ -98,7 +98,7 @@ pub(crate) struct Outlet {
 }
 
 impl Outlet {
-    /// Whether so many events and bytes are as much as may wait for it. What it gathers into objects
+    /// Whether so many traffic events and bytes are as much as may wait for it, beside its audit events. What it gathers into objects
     /// does not count: one that is on its way, and one that comes together.
     pub(crate) fn is_full(&self, settings: &Settings, events: u64, bytes: u64) -> bool {
         match self.target.gathers() {

@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use arc_swap::ArcSwap;
+use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-use culvert_base::{Class, Code, Event, Refusal};
+use culvert_base::{Class, Code, Event, Ksuid, Refusal};
 use culvert_events::{Capture, Filter, Kind, Record, Selection, encode, kinds};
 
 use crate::Plane;
@@ -23,7 +24,7 @@ pub const TAIL_LINES_MAX: usize = 1024;
 pub const TAIL_BYTES_MAX: usize = 4 << 20;
 
 /// What to follow.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct TailSpec {
     /// Only events of this account.
     pub account: String,
@@ -75,7 +76,13 @@ impl Drop for Tail {
 
 /// Opens a tail, unless too many are open.
 pub(crate) fn open(plane: &Arc<Plane>, spec: TailSpec) -> Result<Tail, Refusal> {
-    let follower = Arc::new(compile(spec)?);
+    let text = serde_json::to_string(&spec);
+    let mut follower = compile(spec)?;
+    if let (true, false, Ok(text)) = (plane.settings.is_shared, follower.traffic.is_empty(), text) {
+        let id = Ksuid::new(plane.clock.now(), plane.entropy.bytes());
+        follower.shared = Some((format!("tail_{id}"), text));
+    }
+    let follower = Arc::new(follower);
     plane.tails.open(&follower, plane.settings.tails_max)?;
     plane.recapture();
     Ok(Tail {
@@ -86,12 +93,16 @@ pub(crate) fn open(plane: &Arc<Plane>, spec: TailSpec) -> Result<Tail, Refusal> 
 
 /// One open tail.
 #[derive(Debug)]
-struct Follower {
+pub(crate) struct Follower {
     account: String,
     traffic: Vec<(&'static Kind, Selection, Option<Filter>)>,
     audit: Audit,
     waiting: Mutex<Waiting>,
     arrived: Notify,
+    /// Id and description for other nodes, where those have traffic for it.
+    shared: Option<(String, String)>,
+    /// It is open on another node, which reads what is kept here.
+    is_for_another_node: bool,
 }
 
 #[derive(Debug)]
@@ -109,7 +120,27 @@ struct Waiting {
 }
 
 impl Follower {
-    fn take(&self) -> Option<Tailed> {
+    /// The traffic of this node for a tail that is open on another.
+    pub(crate) fn for_another_node(spec: TailSpec) -> Result<Arc<Self>, Refusal> {
+        Ok(Arc::new(Self {
+            // Every node has all of them.
+            audit: Audit::None,
+            is_for_another_node: true,
+            ..compile(spec)?
+        }))
+    }
+
+    /// So many events were missed elsewhere.
+    pub(crate) fn miss(&self, lost: u64) {
+        if lost > 0 {
+            let mut waiting = self.waiting();
+            waiting.lost = waiting.lost.saturating_add(lost);
+            drop(waiting);
+            self.arrived.notify_one();
+        }
+    }
+
+    pub(crate) fn take(&self) -> Option<Tailed> {
         let mut waiting = self.waiting();
         // Everything waiting is older than what was lost while it waited.
         if let Some(line) = waiting.lines.pop_front() {
@@ -123,7 +154,7 @@ impl Follower {
     }
 
     /// Whether the line was kept for the reader.
-    fn put(&self, line: String) -> bool {
+    pub(crate) fn put(&self, line: String) -> bool {
         let mut waiting = self.waiting();
         let fits = waiting.lines.len() < TAIL_LINES_MAX
             && waiting.bytes.saturating_add(line.len()) <= TAIL_BYTES_MAX
@@ -155,6 +186,7 @@ pub(crate) struct Tails {
     writing: Mutex<()>,
     n_audit: AtomicUsize,
     changed: Notify,
+    opened: Notify,
 }
 
 const UNKNOWN_KIND: Code = Code::new(238);
@@ -168,7 +200,8 @@ impl Tails {
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
         let mut followers = Vec::clone(&self.followers.load());
-        if followers.len() >= tails_max {
+        let own = followers.iter().filter(|open| !open.is_for_another_node);
+        if own.count() >= tails_max {
             return Err(Refusal::uncoded(
                 Class::TooMany,
                 format!(
@@ -179,10 +212,40 @@ impl Tails {
         followers.push(follower.clone());
         self.publish(followers);
         drop(writing);
+        if follower.shared.is_some() {
+            self.opened.notify_one();
+        }
         Ok(())
     }
 
-    fn close(&self, follower: &Arc<Follower>) {
+    /// The same for a tail of another node, which counts there.
+    pub(crate) fn open_for_another_node(&self, follower: &Arc<Follower>) {
+        let writing = self
+            .writing
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut followers = Vec::clone(&self.followers.load());
+        followers.push(follower.clone());
+        self.publish(followers);
+        drop(writing);
+    }
+
+    /// Completes after a tail was opened that other nodes have traffic for.
+    pub(crate) async fn opened(&self) {
+        self.opened.notified().await;
+    }
+
+    /// The open tails that other nodes have traffic for: ids and descriptions.
+    pub(crate) fn shared(&self) -> Vec<(String, String, Arc<Follower>)> {
+        let followers = self.followers.load();
+        let shared = followers.iter().filter_map(|follower| {
+            let (id, spec) = follower.shared.clone()?;
+            Some((id, spec, follower.clone()))
+        });
+        shared.collect()
+    }
+
+    pub(crate) fn close(&self, follower: &Arc<Follower>) {
         let writing = self
             .writing
             .lock()
@@ -321,5 +384,7 @@ fn compile(spec: TailSpec) -> Result<Follower, Refusal> {
         audit,
         waiting: Mutex::default(),
         arrived: Notify::new(),
+        shared: None,
+        is_for_another_node: false,
     })
 }

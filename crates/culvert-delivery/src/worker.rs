@@ -10,6 +10,7 @@
 mod direct;
 mod drain;
 mod gather;
+mod refused;
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -23,7 +24,9 @@ use tokio_util::sync::CancellationToken;
 use culvert_base::{Fault, Timestamp};
 use culvert_store::{BatchClass, Burial, Lease, NewBatch, QueueError};
 
+use self::refused::{Cut, Halving, Refusing};
 use crate::batch::{Batch, OpenBatch};
+use crate::health::State;
 use crate::meters::Dropped;
 use crate::retry::{Circuit, Failed, FailureClass, Next};
 use crate::subscription::Outlet;
@@ -199,6 +202,9 @@ pub(crate) struct Worker {
     has_moved: bool,
     /// So many batches are to be leased alone, because together they were refused.
     one_by_one: u32,
+    /// The refused batch whose parts are being sent.
+    halving: Option<Halving>,
+    refusing: Refusing,
 }
 
 impl Worker {
@@ -215,6 +221,8 @@ impl Worker {
             is_on_lane: false,
             has_moved: false,
             one_by_one: 0,
+            halving: None,
+            refusing: Refusing::default(),
         }
     }
 
@@ -222,8 +230,12 @@ impl Worker {
     /// taken, for the queue to be as empty as it can be.
     async fn run(mut self, wake: Arc<Notify>, cancel: CancellationToken) -> Arc<str> {
         self.plane.ledgers.of(&self.destination).lane.begin();
+        let mut is_faulted = false;
         loop {
             let step = self.step().await;
+            if step.is_ok() && std::mem::take(&mut is_faulted) {
+                tracing::info!(destination.id = %self.destination, "batches can be read and settled again");
+            }
             let until = match step {
                 Ok(Step::Gone) => return self.destination,
                 Ok(Step::Moved) => continue,
@@ -231,8 +243,11 @@ impl Worker {
                 Ok(Step::Failed) => continue,
                 Ok(Step::Idle(until)) => until.map(|until| until.since(self.plane.clock.now())),
                 Err(fault) => {
-                    tracing::error!(destination.id = %self.destination, cause = %fault.chain(),
-                        "batches cannot be read or settled");
+                    // Once, not at every attempt.
+                    if !std::mem::replace(&mut is_faulted, true) {
+                        tracing::error!(destination.id = %self.destination, cause = %fault.chain(),
+                            "batches cannot be read or settled");
+                    }
                     Some(AFTER_FAULT)
                 }
             };
@@ -266,6 +281,7 @@ impl Worker {
             self.circuit.reset();
             self.gone = None;
             self.ripe_at = None;
+            self.halving = None;
         }
         let closed_until = self.circuit.closed_until(now);
         let ledger = &outlet.ledger;
@@ -327,11 +343,7 @@ impl Worker {
             self.bury(&outlet, &lease, 0, &failure).await?;
             return Ok(Step::Moved);
         };
-        if batch.len() == 1
-            && !self.condemned.is_empty()
-            && let Some(only) = batch.deliveries().next()
-            && let Some(failure) = self.condemned.remove(&only.idempotency_key())
-        {
+        if let Some(failure) = self.condemned_whole(&batch) {
             self.bury(&outlet, &lease, bytes_of(&batch), &failure)
                 .await?;
             return Ok(Step::Moved);
@@ -450,20 +462,11 @@ impl Worker {
             Verdict::Partial(outcomes) => self.part(outlet, lease, batch, outcomes).await,
             Verdict::Failed(failure) => {
                 let now = self.plane.clock.now();
-                outlet.ledger.failed(&failure, now);
+                self.failed_with(outlet, &failure, now);
                 match failure.class {
-                    FailureClass::Split | FailureClass::Permanent => match batch.halves() {
-                        Some(halves) => {
-                            let halves = halves.map(|half| self.piece(lease, half)).into();
-                            let replaced = self.plane.log.replace(lease, halves, now).await;
-                            self.settled(replaced)?;
-                            Ok(Step::Moved)
-                        }
-                        None => {
-                            self.bury(outlet, lease, bytes_of(batch), &failure).await?;
-                            Ok(Step::Moved)
-                        }
-                    },
+                    FailureClass::Split | FailureClass::Permanent => {
+                        self.refused(outlet, lease, batch, &failure, now).await
+                    }
                     FailureClass::Gone => {
                         self.gone = Some(failure.clone());
                         self.put_off(outlet, lease, batch, &failure).await
@@ -472,6 +475,77 @@ impl Worker {
                 }
             }
         }
+    }
+
+    /// A batch was refused for good as a whole: its parts go alone, until it is known which are at fault.
+    async fn refused(
+        &mut self,
+        outlet: &Outlet,
+        lease: &Lease,
+        batch: &Batch,
+        failure: &Failure,
+        now: Timestamp,
+    ) -> Result<Step, Fault> {
+        let events = batch.len();
+        let is_part = |halving: &&mut Halving| halving.has(lease, events);
+        let mut halving = self.halving.as_mut().filter(is_part);
+        let cut = match (&mut halving, events) {
+            (Some(halving), 1) => {
+                halving.refused(failure);
+                Cut::Whole
+            }
+            // What is too large says nothing of what is smaller.
+            (Some(halving), _) if failure.class == FailureClass::Permanent => halving.cut(failure),
+            (_, 1) => Cut::Whole,
+            _ => Cut::Halves,
+        };
+        let parts = match cut {
+            Cut::Halves => batch.halves(),
+            Cut::FirstAlone => batch.first_and_rest(),
+            Cut::Whole => None,
+        };
+        let Some(parts) = parts else {
+            self.bury(outlet, lease, bytes_of(batch), failure).await?;
+            self.halving_settled(lease, events, false);
+            return Ok(Step::Moved);
+        };
+        if halving.is_none() && failure.class == FailureClass::Permanent {
+            self.halving = Some(Halving::of(lease, failure, events));
+        }
+        let parts = parts.map(|part| self.piece(lease, part)).into();
+        let replaced = self.plane.log.replace(lease, parts, now).await;
+        self.settled(replaced)?;
+        Ok(Step::Moved)
+    }
+
+    /// The fate of so many events is settled, which may be a part of what is being halved.
+    fn halving_settled(&mut self, lease: &Lease, events: usize, is_taken: bool) {
+        let is_part = |halving: &&mut Halving| halving.has(lease, events);
+        let Some(halving) = self.halving.as_mut().filter(is_part) else {
+            return;
+        };
+        if is_taken {
+            halving.taken();
+        }
+        if halving.settled(events) {
+            self.halving = None;
+        }
+    }
+
+    /// Why every event of a batch was refused for good before, if so.
+    fn condemned_whole(&mut self, batch: &Batch) -> Option<Failure> {
+        if self.condemned.is_empty() {
+            return None;
+        }
+        let mut keys = batch.deliveries().map(|one| one.idempotency_key());
+        if !keys.all(|key| self.condemned.contains_key(&key)) {
+            return None;
+        }
+        let mut why = None;
+        for delivery in batch.deliveries() {
+            why = self.condemned.remove(&delivery.idempotency_key()).or(why);
+        }
+        why
     }
 
     async fn acknowledge(
@@ -483,14 +557,41 @@ impl Worker {
         self.succeeded(outlet, self.plane.clock.now());
         self.has_moved = true;
         if self.settled(self.plane.log.ack(lease).await)? {
-            self.delivered(outlet, u64::from(lease.count), bytes_of(batch));
+            self.delivered(outlet, lease.class, u64::from(lease.count), bytes_of(batch));
         }
+        self.halving_settled(lease, batch.len(), true);
         Ok(Step::Moved)
     }
 
     fn succeeded(&mut self, outlet: &Outlet, now: Timestamp) {
         self.circuit.succeeded(now);
-        outlet.ledger.succeeded(now);
+        self.recovered(outlet, now);
+    }
+
+    /// A send was taken as a whole.
+    fn recovered(&mut self, outlet: &Outlet, now: Timestamp) {
+        let id = &self.destination;
+        if outlet.ledger.succeeded(now) == Some(State::Unhealthy) {
+            tracing::info!(destination.id = %id, "destination {id} takes events again");
+        }
+        if let Some(events) = self.refusing.calm(now) {
+            tracing::info!(destination.id = %id, events,
+                "destination {id} refuses nothing more; {events} events became dead letters before");
+        }
+    }
+
+    /// Notes a failed send, and logs it where it changes the destination's state.
+    fn failed_with(&self, outlet: &Outlet, failure: &Failure, now: Timestamp) {
+        let id = &self.destination;
+        match outlet.ledger.failed(failure, now) {
+            Some(State::Unhealthy) => {
+                tracing::warn!(destination.id = %id, cause = %failure, "destination {id} is unhealthy");
+            }
+            Some(State::Retrying) => {
+                tracing::debug!(destination.id = %id, cause = %failure, "a send to {id} failed and is repeated");
+            }
+            Some(State::Ok) | None => {}
+        }
     }
 
     /// Some events were taken: the rest stays, those refused for good on their own.
@@ -502,9 +603,14 @@ impl Worker {
         outcomes: Vec<Outcome>,
     ) -> Result<Step, Fault> {
         let now = self.plane.clock.now();
+        // The destination says of each event what became of it.
+        self.halving = None;
         let mut pieces = Vec::new();
+        // Those refused for good, by reason.
+        let mut refused: Vec<((FailureClass, String), OpenBatch)> = Vec::new();
         let mut holding_back = None;
         let mut noted = Vec::new();
+        let mut only_reason = None;
         let mut bytes_taken = 0;
         let mut n_taken = 0u64;
         for (delivery, outcome) in batch.deliveries().zip(&outcomes) {
@@ -518,7 +624,7 @@ impl Worker {
                     // One send fails once for each reason, however many events it was.
                     if !noted.contains(&failure.class) {
                         noted.push(failure.class);
-                        outlet.ledger.failed(failure, now);
+                        self.failed_with(outlet, failure, now);
                     }
                     if !is_final(failure) {
                         holding_back.get_or_insert_with(|| failure.clone());
@@ -532,13 +638,21 @@ impl Worker {
                         }
                         self.condemned
                             .insert(delivery.idempotency_key(), failure.clone());
-                        let mut alone = OpenBatch::default();
-                        alone.push(delivery.subscription, delivery.envelope);
-                        pieces.push(self.piece(lease, alone));
+                        only_reason.get_or_insert_with(|| failure.clone());
+                        let reason = (failure.class, failure.code.clone());
+                        let at = refused.iter().position(|(known, _)| *known == reason);
+                        let at = at.unwrap_or_else(|| {
+                            refused.push((reason, OpenBatch::default()));
+                            refused.len() - 1
+                        });
+                        refused[at].1.push(delivery.subscription, delivery.envelope);
                     }
                 }
             }
         }
+        // One dead letter for each reason, not for each event.
+        let n_reasons = refused.len();
+        pieces.extend(refused.into_iter().map(|(_, open)| self.piece(lease, open)));
         let rest = batch.only(|index| match outcomes.get(index) {
             Some(Outcome::Failed(failure)) => !is_final(failure),
             Some(Outcome::NotTried) => true,
@@ -551,11 +665,17 @@ impl Worker {
             });
             return self.put_off(outlet, lease, batch, &failure).await;
         }
+        if let (Some(failure), 1, None, 0) = (&only_reason, n_reasons, &rest, n_taken) {
+            // All of it, each on its own evidence.
+            self.condemned_whole(batch);
+            self.bury(outlet, lease, bytes_of(batch), failure).await?;
+            return Ok(Step::Moved);
+        }
         pieces.extend(rest.map(|rest| self.piece(lease, rest)));
         if n_taken > 0 {
             self.circuit.succeeded(now);
             if holding_back.is_none() {
-                outlet.ledger.succeeded(now);
+                self.recovered(outlet, now);
             }
         }
         let at = match &holding_back {
@@ -570,7 +690,7 @@ impl Worker {
             return self.acknowledge(outlet, lease, batch).await;
         }
         if self.settled(self.plane.log.replace(lease, pieces, at).await)? {
-            self.delivered(outlet, n_taken, bytes_taken);
+            self.delivered(outlet, lease.class, n_taken, bytes_taken);
         }
         if holding_back.is_some() {
             return Ok(Step::Failed);
@@ -595,6 +715,7 @@ impl Worker {
                 self.settled(self.plane.log.retry(lease, at, &why).await)?;
             }
             Next::GiveUp => {
+                self.halving = None;
                 self.circuit.failed(now);
                 self.bury(outlet, lease, bytes_of(batch), failure).await?;
             }
@@ -630,7 +751,7 @@ impl Worker {
     }
 
     async fn bury(
-        &self,
+        &mut self,
         outlet: &Outlet,
         lease: &Lease,
         bytes: u64,
@@ -643,20 +764,28 @@ impl Worker {
         };
         if self.settled(self.plane.log.bury(lease, burial).await)? {
             let events = u64::from(lease.count);
-            tracing::warn!(destination.id = %self.destination, events, cause = %failure,
-                "destination {} refused a batch for good; it is kept as a dead letter", self.destination);
-            self.plane.meters.dead_lettered.add(events);
+            self.buried(outlet, failure, events);
             outlet.ledger.buried.fetch_add(1, Ordering::Relaxed);
-            outlet.ledger.left(events, bytes);
+            outlet.ledger.left(lease.class, events, bytes);
         }
         Ok(())
     }
 
-    fn delivered(&self, outlet: &Outlet, events: u64, bytes: u64) {
+    /// Counts events that became dead letters.
+    fn buried(&mut self, outlet: &Outlet, failure: &Failure, events: u64) {
+        let id = &outlet.id;
+        if self.refusing.count(failure, events, self.plane.clock.now()) {
+            tracing::warn!(destination.id = %id, events, cause = %failure,
+                "events for destination {id} become dead letters; further ones with this cause are counted, not logged");
+        }
+        self.plane.meters.dead_lettered.add(events);
+    }
+
+    fn delivered(&self, outlet: &Outlet, class: BatchClass, events: u64, bytes: u64) {
         self.plane.meters.delivered.add(events);
         outlet.ledger.sent.add(events);
         outlet.ledger.bytes.add(bytes);
-        outlet.ledger.left(events, bytes);
+        outlet.ledger.left(class, events, bytes);
     }
 
     fn piece(&self, lease: &Lease, batch: OpenBatch) -> NewBatch {

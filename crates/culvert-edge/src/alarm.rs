@@ -4,7 +4,7 @@
 //! the deadline again when it fires. Only one that moves earlier touches the runtime's timer wheel.
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::Context;
 
 use tokio::time::{Instant, Sleep};
 
@@ -35,20 +35,5 @@ impl Alarm {
             sleep.as_mut().reset(deadline);
         }
         false
-    }
-
-    /// Waits for `future` until `deadline`; `None` when it is not ready by then.
-    pub(crate) async fn within<F: Future>(
-        &mut self,
-        deadline: Instant,
-        future: F,
-    ) -> Option<F::Output> {
-        let mut future = std::pin::pin!(future);
-        std::future::poll_fn(|cx| match future.as_mut().poll(cx) {
-            Poll::Ready(output) => Poll::Ready(Some(output)),
-            Poll::Pending if self.is_due(cx, deadline) => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        })
-        .await
     }
 }

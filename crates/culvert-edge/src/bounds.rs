@@ -3,9 +3,9 @@
 
 use std::fmt::Write;
 
-use crate::http1::{framing, outbound, payload};
+use crate::http1::{FIELDS_MAX, framing, outbound, payload};
 use crate::http2::{Reason, frame, head, hpack, ledger, session};
-use crate::{peek, proxy, recording};
+use crate::{peek, proxy, recording, target};
 
 /// One of them.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +56,7 @@ pub(crate) static BOUNDS: &[Bound] = &[
     bound("HTTP/1: request line", framing::REQUEST_LINE_BYTES_MAX, Bytes, Status(414)),
     bound("HTTP/1: field line", framing::FIELD_LINE_BYTES_MAX, Bytes, Status(431)),
     bound("HTTP/1: field section", framing::FIELD_SECTION_BYTES_MAX, Bytes, Status(431)),
-    bound("HTTP/1: field lines", framing::FIELDS_MAX, Count, Status(431)),
+    bound("HTTP/1: field lines", FIELDS_MAX, Count, Status(431)),
     bound("HTTP/1: digits of a chunk's size", payload::CHUNK_DIGITS_MAX, Count, Status(400)),
     bound("HTTP/1: extension of a chunk", payload::CHUNK_EXTENSION_BYTES_MAX, Bytes, Status(400)),
     bound("HTTP/1: trailer section", payload::TRAILER_BYTES_MAX, Bytes, Status(400)),
@@ -66,6 +66,9 @@ pub(crate) static BOUNDS: &[Bound] = &[
     bound("HTTP/1: an upstream's answers before the answer", outbound::INTERIMS_MAX as usize, Count, Status(502)),
     bound("HTTP/2: payload of a frame", frame::PAYLOAD_BYTES_MAX, Bytes, Connection(Reason::FRAME_SIZE_ERROR)),
     bound("HTTP/2: field section, decoded, with 32 for each field", head::LIST_BYTES_MAX, Bytes, Stream(Reason::ENHANCE_YOUR_CALM)),
+    bound("HTTP/2: fields with the authority, all cookies as one", FIELDS_MAX, Count, Status(431)),
+    bound("HTTP/2: path with its query", target::TARGET_BYTES_MAX, Bytes, Status(414)),
+    bound("HTTP/2: trailer fields", payload::TRAILERS_MAX, Count, Stream(Reason::PROTOCOL_ERROR)),
     bound("HTTP/2: fields remembered", hpack::TABLE_BYTES_MAX, Bytes, Connection(Reason::COMPRESSION_ERROR)),
     bound("HTTP/2: CONTINUATION frames of a field section", ledger::CONTINUATIONS_MAX as usize, Count, Connection(Reason::ENHANCE_YOUR_CALM)),
     bound("HTTP/2: unread data of a stream", session::STREAM_WINDOW as usize, Bytes, Stream(Reason::FLOW_CONTROL_ERROR)),

@@ -7,6 +7,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use culvert_base::Timestamp;
 use culvert_base::net::plain_address;
@@ -65,6 +66,9 @@ pub(crate) struct Downstream {
     pub(crate) is_trusted: bool,
     started_at: Timestamp,
     started: Instant,
+    /// The name that the client asked for in its ClientHello (RFC 6066 section 3), in lower case. Set before any
+    /// rule of a policy runs; empty without TLS or without a name.
+    sni: OnceLock<String>,
     /// What the TLS handshake settled; empty in clear.
     pub(crate) tls: OnceLock<Tls>,
     attribution: OnceLock<Attribution>,
@@ -97,6 +101,17 @@ pub(crate) struct Downstream {
     addresses: OnceLock<(String, String)>,
     /// HTTP/1 only: why the body of the open request broke off.
     broken: OnceLock<Broken>,
+    /// HTTP/2: the longest that an endpoint's answer waits for the client to take it, in milliseconds.
+    write_ms: AtomicU64,
+    /// Since when no request is open and none begins, in milliseconds from its start and one; 0 while that
+    /// is not so, and before the first.
+    idle_since: AtomicU64,
+    /// Whether its socket closes without a farewell.
+    is_reset: AtomicBool,
+    /// Whether it is to close for want of room, if it is still idle.
+    is_shed: AtomicBool,
+    /// HTTP/2: streams that were reset because the client did not read them.
+    pub(crate) slow_streams: AtomicUsize,
     /// Whether an IP restriction closed it.
     is_blocked: AtomicBool,
     /// Whether a policy closes it.
@@ -113,8 +128,6 @@ pub(crate) struct Downstream {
 /// What the TLS handshake settled.
 #[derive(Debug)]
 pub(crate) struct Tls {
-    /// SNI, lower case.
-    pub(crate) server_name: String,
     /// Endpoints of that name, if there are any.
     pub(crate) group: Option<Arc<Group>>,
     /// What was presented: one per certificate, and per terms of a policy.
@@ -193,6 +206,7 @@ impl Downstream {
             server,
             rules,
             is_trusted,
+            sni: OnceLock::new(),
             tls: OnceLock::new(),
             attribution: OnceLock::new(),
             bytes_in: AtomicU64::new(0),
@@ -213,6 +227,11 @@ impl Downstream {
             client_value: OnceLock::new(),
             addresses: OnceLock::new(),
             broken: OnceLock::new(),
+            write_ms: AtomicU64::new(0),
+            idle_since: AtomicU64::new(0),
+            is_reset: AtomicBool::new(false),
+            is_shed: AtomicBool::new(false),
+            slow_streams: AtomicUsize::new(0),
             is_blocked: AtomicBool::new(false),
             is_hung_up: AtomicBool::new(false),
             to_agents: Mutex::new(Vec::new()),
@@ -222,16 +241,25 @@ impl Downstream {
         }
     }
 
-    /// A new connection to an upstream.
-    pub(crate) async fn dial(&self, to: &Upstream) -> Result<UpWire, DialError> {
+    /// A new connection to an upstream, within `limit`. With `in_turn`, waits where agents have no room.
+    pub(crate) async fn dial(
+        &self,
+        to: &Upstream,
+        limit: Duration,
+        in_turn: bool,
+    ) -> Result<UpWire, DialError> {
         let meters = &self.edge.meters;
         meters.upstream_connects.up();
         let dialled = match (to.agents_endpoint(), &self.edge.agents) {
-            (None, _) => self.edge.dialer.load_full().dial(to).await,
+            (None, _) => {
+                let dialer = self.edge.dialer.load_full();
+                dialer.dial_within(limit, to).await
+            }
             (Some(_), None) => Err(DialError::Agent(AgentRefused::Away)),
             (Some(_), Some(agents)) => {
                 let ends = (self.client, self.server);
-                UpWire::to_agent(&**agents, to, ends, self.tls.get().is_some()).await
+                let is_tls_ended = self.tls.get().is_some();
+                UpWire::to_agent(&**agents, to, ends, is_tls_ended, in_turn).await
             }
         };
         if dialled.is_err() {
@@ -240,10 +268,10 @@ impl Downstream {
         dialled
     }
 
-    /// The pool for this client's requests: its own where an agent is behind, else the one that is
-    /// shared.
+    /// The pool for this client's requests: its own where an agent is told of each client, else the one
+    /// that is shared.
     pub(crate) fn pool(&self, shared: &Arc<Pool>) -> Arc<Pool> {
-        if shared.upstream().agents_endpoint().is_none() {
+        if !shared.upstream().keeps_clients_apart() {
             return Arc::clone(shared);
         }
         let mut pools = lock(&self.to_agents);
@@ -484,6 +512,63 @@ impl Downstream {
         }
     }
 
+    /// Notes an endpoint's limit for a client that takes nothing.
+    pub(crate) fn allow_write(&self, limit: Duration) {
+        let millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        self.write_ms.fetch_max(millis, Ordering::Relaxed);
+    }
+
+    /// The longest that its client may take nothing, whatever the exchange.
+    pub(crate) fn write_max(&self) -> Duration {
+        let noted = Duration::from_millis(self.write_ms.load(Ordering::Relaxed));
+        self.rules.limits.write_stall.max(noted)
+    }
+
+    /// The client is too slow to take what waits for it. What the system still has for it is not sent: that
+    /// would go on for as long.
+    pub(crate) fn too_slow(&self) {
+        self.edge.meters.slow_readers.up();
+        self.is_reset.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether its socket closes without a farewell.
+    pub(crate) fn is_reset(&self) -> bool {
+        self.is_reset.load(Ordering::Relaxed)
+    }
+
+    /// Nothing is asked of it any more.
+    pub(crate) fn idles(&self) {
+        if self.idle_since.load(Ordering::Relaxed) == 0 {
+            let millis = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+            self.idle_since
+                .store(millis.saturating_add(1), Ordering::Relaxed);
+        }
+    }
+
+    /// Something is asked of it.
+    pub(crate) fn works(&self) {
+        if self.idle_since.swap(0, Ordering::Relaxed) != 0 {
+            self.is_shed.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Since when it is idle, if it is.
+    pub(crate) fn idle_since(&self) -> Option<Instant> {
+        let millis = self.idle_since.load(Ordering::Relaxed).checked_sub(1)?;
+        Some(self.started + Duration::from_millis(millis))
+    }
+
+    /// Has it close, if it is still idle when it hears of it.
+    pub(crate) fn shed(&self) {
+        self.is_shed.store(true, Ordering::Relaxed);
+        self.driver.wake();
+    }
+
+    /// Whether it is to close if it is idle.
+    pub(crate) fn is_shed(&self) -> bool {
+        self.is_shed.load(Ordering::Relaxed)
+    }
+
     /// Ends the connection with all that is open on it.
     pub(crate) fn hang_up(&self) {
         self.is_hung_up.store(true, Ordering::Release);
@@ -500,11 +585,14 @@ impl Downstream {
         self.is_hung_up() || self.edge.phase() == Phase::Cut
     }
 
-    /// The name it is for; empty before that is known.
-    pub(crate) fn server_name(&self) -> &str {
-        self.attribution
-            .get()
-            .map_or("", |attribution| &attribution.server_name)
+    /// Notes the name that the ClientHello asks for. The first one counts.
+    pub(crate) fn set_sni(&self, name: String) -> &str {
+        self.sni.get_or_init(|| name)
+    }
+
+    /// The name that the ClientHello asks for; empty without TLS or without a name.
+    pub(crate) fn sni(&self) -> &str {
+        self.sni.get().map_or("", String::as_str)
     }
 
     /// The address block connections are counted by: the address itself, or the /64 of IPv6.
@@ -522,7 +610,7 @@ impl Drop for Downstream {
         {
             let ended_at = match *self.closed_after.get_mut() {
                 0 => self.now(),
-                nanos => self.started_at.plus(std::time::Duration::from_nanos(nanos)),
+                nanos => self.started_at.plus(Duration::from_nanos(nanos)),
             };
             recording::connection_closed(self, account, server_name, ended_at);
         }

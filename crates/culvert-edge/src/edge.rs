@@ -1,16 +1,16 @@
 //! The edge as a whole: its listeners, what all connections share, and its life from bind to drain.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use culvert_base::net::plain_address;
-use culvert_base::{Clock, Entropy, Fault};
+use culvert_base::{Clock, Entropy, Fault, Supervisor};
 use culvert_events::Recorder;
 use futures_util::FutureExt;
 use tokio::net::{TcpListener, TcpStream};
@@ -23,13 +23,16 @@ use crate::documents::Documents;
 use crate::downstream::{Downstream, lock};
 use crate::http::coding::ENCODERS_KIB_MAX;
 use crate::inherited::Inherited;
+use crate::ipdata::{IpDatabases, IpFields};
 use crate::lanes::Lanes;
 use crate::listener::{self, Kind};
 use crate::meters::Meters;
-use crate::overload::{self, Decision, Level, Pressure, RunQueue, Shares, Waited, WriteDelay};
+use crate::overload::{
+    self, Decision, Demand, Idle, Level, Pressure, RunQueue, Shares, Waited, WriteDelay,
+};
 use crate::route::Hosts;
 use crate::settings::{Rules, Settings};
-use crate::snapshot::{Kept, Live, Snapshot};
+use crate::snapshot::{Change, Kept, Live, Snapshot};
 use crate::tls::Presented;
 use crate::upstream::{Dial, Dialer};
 
@@ -59,6 +62,8 @@ struct Ports {
     tcp_bind_ip: IpAddr,
     inherited: Inherited,
     open: HashMap<u16, CancellationToken>,
+    /// Those that could not be listened on; each change tries again.
+    failed: BTreeSet<u16>,
 }
 
 /// What all connections of an edge share.
@@ -81,6 +86,10 @@ pub(crate) struct Shared {
     pub(crate) encoders: Arc<Semaphore>,
     /// What was fetched for policies.
     pub(crate) documents: Documents,
+    /// What the operator's files say of addresses.
+    pub(crate) ip_data: IpDatabases,
+    /// The region of this node.
+    pub(crate) region: String,
     /// Certificates of the operator's files.
     files: ArcSwap<Hosts<Arc<Presented>>>,
     /// Requests that policies make on their own account.
@@ -95,7 +104,10 @@ pub(crate) struct Shared {
     /// Told of every change of the level.
     changed: Notify,
     drops_events: AtomicBool,
+    /// What [`Self::tell_missing_data`] said last.
+    missing_data: AtomicU64,
     tasks: TaskTracker,
+    supervisor: Supervisor,
     lanes: Lanes,
     /// Cancelled when accepting ends.
     pub(crate) accepting: CancellationToken,
@@ -137,12 +149,12 @@ impl Edge {
         let mut listeners = Vec::new();
         let mut bound = [None, None];
         let wanted = [
-            (settings.http_addr, Kind::Http),
-            (settings.https_addr, Kind::Tls),
+            ("edge.http_addr", settings.http_addr, Kind::Http),
+            ("edge.https_addr", settings.https_addr, Kind::Tls),
         ];
-        for ((address, kind), bound) in wanted.into_iter().zip(&mut bound) {
+        for ((setting, address, kind), bound) in wanted.into_iter().zip(&mut bound) {
             let Some(address) = address else { continue };
-            let doing = || format!("listening on {address}");
+            let doing = || format!("listening on {address} (setting `{setting}`)");
             let listener = listener::bind(address, &settings.inherited)
                 .map_err(|error| Fault::new(doing(), error))?;
             *bound = Some(
@@ -172,12 +184,16 @@ impl Edge {
             dialer: ArcSwap::from_pointee(dialer),
             write_delay: settings.write_delay,
             agents: settings.agents,
+            ip_data: settings.ip_data,
+            region: settings.region,
+            missing_data: AtomicU64::new(0),
             files: ArcSwap::from_pointee(files),
             phase: AtomicU8::new(Phase::Serving as u8),
             level: AtomicU8::new(Level::Calm as u8),
             changed: Notify::new(),
             drops_events: AtomicBool::new(false),
             tasks: TaskTracker::new(),
+            supervisor: settings.supervisor,
             lanes: Lanes::start(settings.threads)?,
             accepting: CancellationToken::new(),
             census: Mutex::default(),
@@ -189,6 +205,7 @@ impl Edge {
                 tcp_bind_ip: settings.tcp_bind_ip,
                 inherited: settings.inherited,
                 open: HashMap::new(),
+                failed: BTreeSet::new(),
             })),
             listeners: Arc::new(Mutex::new(listeners)),
             http_addr,
@@ -231,6 +248,16 @@ impl Edge {
         Ok(())
     }
 
+    /// The data of the operator that policies in use read and no file has. Their endpoints refuse traffic.
+    pub fn missing_data(&self) -> IpFields {
+        self.shared.missing_data(&self.shared.live.load()).0
+    }
+
+    /// Logs the endpoints whose policies read data that no file has, after the data has changed.
+    pub fn tell_missing_data(&self) {
+        self.shared.tell_missing_data(&self.shared.live.load());
+    }
+
     /// Takes a snapshot into use: when this returns, new requests and connections see it, ports of
     /// new TCP endpoints accept and those of removed ones do not. What is under way goes on with
     /// what it began with.
@@ -247,34 +274,67 @@ impl Edge {
             }
         };
         ports.open.retain(|port, stop| {
-            let stays = live.tcp.contains_key(port);
+            let stays = live.tcp.get(port).is_some();
             if !stays {
                 stop.cancel();
             }
             stays
         });
         let wanted: Vec<u16> = live.tcp.keys().copied().collect();
+        ports.failed.clear();
+        self.shared.tell_missing_data(&live);
         self.shared.live.store(live);
         for port in wanted {
-            if ports.open.contains_key(&port) {
-                continue;
+            self.open_port(&mut ports, port);
+        }
+        self.shared.meters.snapshots.up();
+    }
+
+    /// Takes a change of the snapshot into use, as [`Edge::publish`] does with a whole one. Takes time
+    /// with the change and not with the snapshot.
+    pub async fn apply(&self, change: Change) {
+        let mut ports = self.ports.lock().await;
+        let ids: Vec<String> = change.ids().cloned().collect();
+        let mut touched = ports.kept.ports_of(ids.iter());
+        let live = match ports.kept.apply(&self.shared.live.load(), change) {
+            Ok(live) => Arc::new(live),
+            Err(error) => {
+                tracing::error!(%error, "a change cannot be used; the edge keeps its snapshot");
+                return;
             }
-            let address = SocketAddr::new(ports.tcp_bind_ip, port);
-            match listener::bind(address, &ports.inherited) {
-                Ok(listener) => {
-                    let stop = self.shared.accepting.child_token();
-                    ports.open.insert(port, stop.clone());
-                    let shared = Arc::clone(&self.shared);
-                    self.shared
-                        .track(listener::accept(shared, listener, Kind::Tcp(port), stop));
-                }
-                Err(error) => {
-                    self.shared.meters.ports_failed.up();
-                    tracing::warn!(%error, port, "a TCP endpoint's port cannot be listened on");
-                }
+        };
+        touched.extend(ports.kept.ports_of(ids.iter()));
+        touched.extend(std::mem::take(&mut ports.failed));
+        self.shared.tell_missing_data(&live);
+        self.shared.live.store(Arc::clone(&live));
+        for port in touched {
+            if live.tcp.get(&port).is_some() {
+                self.open_port(&mut ports, port);
+            } else if let Some(stop) = ports.open.remove(&port) {
+                stop.cancel();
             }
         }
         self.shared.meters.snapshots.up();
+    }
+
+    /// Accepts at the port of a TCP endpoint, if that is not done already.
+    fn open_port(&self, ports: &mut Ports, port: u16) {
+        if ports.open.contains_key(&port) {
+            return;
+        }
+        let address = SocketAddr::new(ports.tcp_bind_ip, port);
+        match listener::bind(address, &ports.inherited) {
+            Ok(listener) => {
+                let stop = self.shared.accepting.child_token();
+                ports.open.insert(port, stop.clone());
+                self.shared.listen(listener, Kind::Tcp(port), stop);
+            }
+            Err(error) => {
+                ports.failed.insert(port);
+                self.shared.meters.ports_failed.up();
+                tracing::warn!(%error, port, "a TCP endpoint's port cannot be listened on");
+            }
+        }
     }
 
     /// Waits while the edge is too tight for new agents, which are to be held meanwhile (reliability 5).
@@ -290,7 +350,7 @@ impl Edge {
         let listeners = std::mem::take(&mut *lock(&self.listeners));
         for (listener, kind) in listeners {
             let stop = shared.accepting.child_token();
-            shared.track(listener::accept(Arc::clone(shared), listener, kind, stop));
+            shared.listen(listener, kind, stop);
         }
         let mut sweep = tokio::time::interval(SWEEP_EVERY);
         let mut look = tokio::time::interval(overload::LOOK_EVERY);
@@ -313,6 +373,7 @@ impl Edge {
                     if shared.press(decision, shares) {
                         self.sweep().await;
                     }
+                    shared.shed_idle(shares.memory, files);
                 }
                 _ = sweep.tick() => self.sweep().await,
             }
@@ -378,6 +439,40 @@ impl Shared {
         self.dialer.load().to_public(self.own.iter().copied())
     }
 
+    /// Data that policies read and no file has, how many endpoints need it, and the id of one.
+    fn missing_data<'l>(&self, live: &'l Live) -> (IpFields, u32, &'l str) {
+        let data = self.ip_data.now();
+        let (mut all, mut count, mut first) = (IpFields::default(), 0, "");
+        for (id, fields) in live.data_readers.iter() {
+            let missing = data.missing(*fields);
+            if !missing.is_empty() {
+                all = all.and(missing);
+                count += 1;
+                first = if first.is_empty() { id } else { first };
+            }
+        }
+        (all, count, first)
+    }
+
+    /// Logs what is missing, if that is not what it was.
+    fn tell_missing_data(&self, live: &Live) {
+        let (missing, endpoints, first) = self.missing_data(live);
+        let said = u64::from(missing.bits()) << 32 | u64::from(endpoints);
+        if self.missing_data.swap(said, Ordering::Relaxed) == said {
+            return;
+        }
+        if missing.is_empty() {
+            tracing::info!("all data that traffic policies read is loaded");
+            return;
+        }
+        tracing::error!(
+            endpoints,
+            endpoint.id = first,
+            settings = missing.settings().join(", "),
+            "endpoints refuse traffic: their traffic policies read data that is not loaded"
+        );
+    }
+
     /// Whether the edge is on its way to its end.
     pub(crate) fn is_parting(&self) -> bool {
         self.phase() != Phase::Serving
@@ -406,7 +501,7 @@ impl Shared {
 
     /// Whether connections end with what they are doing.
     pub(crate) fn is_closing(&self) -> bool {
-        self.is_parting() || self.level() >= Level::Tight
+        self.is_parting() || self.level() == Level::Full
     }
 
     /// Takes note of a decision, and tells every connection when the level changes. Whether it does.
@@ -436,6 +531,39 @@ impl Shared {
             self.end_largest();
         }
         before != level as u8
+    }
+
+    /// Has idle connections close, as many as it takes.
+    fn shed_idle(&self, memory: u64, files_max: u64) {
+        let connections_max = self.rules.load().limits.connections;
+        let open = usize::try_from(self.meters.connections.get()).unwrap_or(usize::MAX);
+        let demand = Demand {
+            files: (overload::open_files().unwrap_or_default(), files_max),
+            memory,
+            is_tight: self.level() >= Level::Tight,
+            connections: (open, connections_max),
+        };
+        let excess = demand.excess();
+        if excess == 0 {
+            return;
+        }
+        let (mut idle, mut downs, mut closing) = (Vec::new(), Vec::new(), 0);
+        for down in self.open() {
+            if down.is_shed() {
+                closing += 1;
+            } else if let Some(since) = down.idle_since() {
+                let source = down.source();
+                idle.push(Idle { source, since });
+                downs.push(down);
+            }
+        }
+        let held = lock(&self.census).by_source.clone();
+        for at in overload::victims(&idle, &held, excess.saturating_sub(closing)) {
+            if let Some(down) = downs.get(at) {
+                self.meters.shed_idle.up();
+                down.shed();
+            }
+        }
     }
 
     /// Ends the exchange that holds most, with its connection.
@@ -500,6 +628,18 @@ impl Shared {
             .or_else(|| files.find(name))
             .or_else(|| live.fallback.find(name))
             .map(Arc::clone)
+    }
+
+    /// Accepts connections until `stop`.
+    fn listen(self: &Arc<Self>, listener: TcpListener, kind: Kind, stop: CancellationToken) {
+        let name = match kind {
+            Kind::Http => "edge.http",
+            Kind::Tls => "edge.https",
+            Kind::Tcp(_) => "edge.tcp",
+        };
+        let accepting = listener::accept(Arc::clone(self), listener, kind, stop.clone());
+        let is_stopping = move || stop.is_cancelled();
+        self.track(self.supervisor.supervise(name, is_stopping, accepting));
     }
 
     /// Runs a task of the edge.

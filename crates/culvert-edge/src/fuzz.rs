@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use crate::http1::{self, FIELDS_MAX, Framing, Progress};
+use crate::http2::Reason;
 use crate::http2::session::{End, Session, Step};
 use crate::peek;
 use crate::policy::template::{map, texts};
@@ -171,7 +172,17 @@ fn conversation<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<String>, Opt
             match session.step(&mut inbox, now) {
                 Ok(Step::More) => break,
                 Ok(Step::Done) => {}
-                Ok(Step::Asked(it)) => asked.push(format!("{it:?}")),
+                Ok(Step::Asked(it)) => {
+                    // Some are answered, and some reset, so that streams come into every state.
+                    let id = it.stream;
+                    let head = http::Response::new(()).into_parts().0;
+                    match id % 8 {
+                        1 => session.send_head(id, &head, true),
+                        3 => session.close(id, Reason::INTERNAL_ERROR, now),
+                        _ => {}
+                    }
+                    asked.push(format!("{it:?}"));
+                }
                 Err(end) => return (asked, Some(end), session.unsent()),
             }
         }
@@ -357,6 +368,17 @@ mod tests {
         }
     }
 
+    /// Payloads that frames have, and any.
+    fn payload() -> impl Strategy<Value = Vec<u8>> {
+        prop_oneof![
+            Just(b"\x82\x87\x84\x01\x01a".to_vec()),
+            Just(vec![0, 0, 0, 1]),
+            Just(vec![0; 8]),
+            Just(vec![]),
+            proptest::collection::vec(any::<u8>(), 0..20),
+        ]
+    }
+
     proptest! {
         #[test]
         fn changed_answers_hold(which in 0..ANSWERS.len(), at in 0..70_usize, cut in 0..6_usize, put in "[ -~\r\n]{0,6}") {
@@ -375,12 +397,12 @@ mod tests {
         }
 
         #[test]
-        fn any_frames_hold(frames in proptest::collection::vec((0..10_u8, 0..3_u8, proptest::collection::vec(any::<u8>(), 0..20)), 0..40)) {
+        fn any_frames_hold(frames in proptest::collection::vec((0..11_u8, any::<u8>(), 0..14_u8, payload()), 0..40)) {
             let bytes: Vec<u8> = frames
                 .iter()
-                .flat_map(|(kind, stream, payload)| {
+                .flat_map(|(kind, flags, stream, payload)| {
                     let length = u8::try_from(payload.len()).unwrap();
-                    [&[0, 0, length, *kind, 4, 0, 0, 0, *stream][..], payload].concat()
+                    [&[0, 0, length, *kind, *flags, 0, 0, 0, *stream][..], payload].concat()
                 })
                 .collect();
             super::http2_frames(&bytes);

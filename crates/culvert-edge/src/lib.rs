@@ -19,6 +19,7 @@ mod http;
 mod http1;
 mod http2;
 mod inherited;
+mod ipdata;
 mod jws;
 mod lanes;
 mod listener;
@@ -32,8 +33,11 @@ mod recording;
 mod route;
 mod settings;
 mod slots;
+mod slow_reader;
 mod snapshot;
 mod socket;
+mod table;
+mod target;
 mod tcp;
 mod tls;
 mod upstream;
@@ -46,15 +50,16 @@ pub use bounds::sizes;
 pub use edge::Edge;
 pub use http::problem::errors;
 pub use inherited::Inherited;
+pub use ipdata::{IpData, IpDataFiles, IpDatabases, IpField, IpFields, Scalar};
 pub use meters::{Meter, Meters, Pressure};
 pub use overload::WriteDelay;
 pub use policy::{
     IpPolicy, Phase, Policy, REDACTED, Reference, Resources, Secrets, Source, read_yaml, reference,
 };
-pub use settings::{Limits, ProxyProtocol, Settings};
-pub use snapshot::{Endpoint, Restriction, Scheme, Snapshot, SnapshotBuilder};
+pub use settings::{Limits, ProxyProtocol, Settings, Timeouts};
+pub use snapshot::{Change, Endpoint, Restriction, Scheme, Snapshot, SnapshotBuilder};
 pub use tls::read_certificate;
 pub use tls::terms::Authorities;
 pub use upstream::{
-    AgentCall, AgentIo, AgentRefused, AgentStream, Dial, Protocol, ProxyVersion, Upstream,
+    AgentCall, AgentIo, AgentRefused, Clients, Dial, Protocol, ProxyVersion, Upstream,
 };

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use culvert_base::net::plain_address;
 use rustls::ServerConfig;
+use rustls::server::danger::ClientCertVerifier;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -21,7 +22,7 @@ use crate::peek::{self, Peeked};
 use crate::policy::connect::{self, Entry};
 use crate::proxy::{self, Ends, Header};
 use crate::snapshot::Group;
-use crate::socket::{Counted, Replay, Wire};
+use crate::socket::{self, Counted, Replay, Wire};
 use crate::tcp;
 use crate::tls::terms::Terms;
 use crate::tls::{self, Alpn};
@@ -141,6 +142,8 @@ fn serve(edge: &Arc<Shared>, tcp: TcpStream, ends: Ends, kind: Kind) {
     if tcp.set_nodelay(true).is_err() {
         return;
     }
+    socket::probe(&tcp);
+    socket::keep_little(&tcp);
     let socket = Counted::new(tcp, Arc::clone(&down));
     match kind {
         Kind::Http => edge.track(server::http1(Wire::Plain(socket), down)),
@@ -166,26 +169,27 @@ async fn raw(socket: Counted, down: Arc<Downstream>, port: u16) {
 /// Passes a connection of a TCP or TLS endpoint on, from endpoint to endpoint as their policies say, and
 /// in clear if one of them ends its TLS. `ahead` was read from it already.
 async fn pass(socket: Counted, ahead: Vec<u8>, name: &str, group: &Group, down: &Arc<Downstream>) {
-    socket.probe();
     let mut member = Arc::clone(group.pick(&down.edge));
+    let mut timeouts = member.endpoint.timeouts;
     let mut terms: Option<Arc<Terms>> = None;
     let mut hops = 0;
     loop {
-        match connect::enter(down, &member.endpoint, hops).await {
-            Entry::In(last) => {
-                terms = last.or(terms);
+        match connect::enter(down, &member.endpoint, hops, terms).await {
+            Entry::In(all) => {
+                terms = all;
                 break;
             }
-            Entry::Forward(next, last) => {
-                terms = last.or(terms);
+            Entry::Forward(next, so_far) => {
+                terms = so_far;
                 member = next;
+                timeouts = member.endpoint.timeouts.or(timeouts);
             }
             Entry::Out => return socket.reset(),
         }
         hops += 1;
     }
     let Some(terms) = terms else {
-        return tcp::endpoint(socket, &ahead, &member, down).await;
+        return tcp::endpoint(socket, &ahead, &member, timeouts, down).await;
     };
     let own = down.edge.certificate(&down.edge.live.load(), name);
     let presented = terms.present(own.as_ref().map(|own| &own.key), Alpn::None);
@@ -195,17 +199,22 @@ async fn pass(socket: Counted, ahead: Vec<u8>, name: &str, group: &Group, down: 
     };
     let deadline = tokio::time::Instant::now() + down.rules.limits.handshake;
     let config = Arc::clone(&presented.config);
-    let handshake = shake(config, Replay::new(ahead, socket), down);
+    let clients = presented.clients.as_ref();
+    let handshake = shake(config, clients, Replay::new(ahead, socket), down);
     match tokio::time::timeout_at(deadline, handshake).await {
-        Ok(Some(stream)) => tcp::endpoint(stream, &[], &member, down).await,
+        Ok(Some(stream)) => tcp::endpoint(stream, &[], &member, timeouts, down).await,
         _ => down.edge.meters.handshakes_failed.up(),
     }
 }
 
 /// Ends a client's TLS. Handshakes are the dearest thing a stranger can ask for; only so many run at
 /// once.
+///
+/// A session that is resumed carries the certificate that the client showed when it began. `clients` verifies
+/// it again, because it may have expired since (RFC 8446 section 4.6.1).
 async fn shake(
     config: Arc<ServerConfig>,
+    clients: Option<&Arc<dyn ClientCertVerifier>>,
     socket: Replay,
     down: &Arc<Downstream>,
 ) -> Option<TlsStream<Replay>> {
@@ -218,7 +227,11 @@ async fn shake(
         down.edge.meters.shed_handshakes.up();
         return None;
     };
-    TlsAcceptor::from(config).accept(socket).await.ok()
+    let stream = TlsAcceptor::from(config).accept(socket).await.ok()?;
+    let (_, session) = stream.get_ref();
+    let is_trusted =
+        clients.is_none_or(|clients| tls::is_still_trusted(session, clients, down.now()));
+    is_trusted.then_some(stream)
 }
 
 /// A connection that must begin with TLS.
@@ -230,10 +243,10 @@ async fn secure(mut socket: Counted, down: Arc<Downstream>) {
         meters.handshakes_failed.up();
         return;
     };
-    let name = name.unwrap_or_default();
+    let name = down.set_sni(name.unwrap_or_default());
     let live = down.edge.live.load_full();
-    if let Some(config) = live.answers.handshake(&name, &ahead) {
-        let handshake = shake(config, Replay::new(ahead, socket), &down);
+    if let Some(config) = live.answers.handshake(name, &ahead) {
+        let handshake = shake(config, None, Replay::new(ahead, socket), &down);
         if let Ok(Some(mut stream)) = tokio::time::timeout_at(deadline, handshake).await {
             meters.challenges_answered.up();
             // The authority has seen what it came for.
@@ -241,18 +254,18 @@ async fn secure(mut socket: Counted, down: Arc<Downstream>) {
         }
         return;
     }
-    if let Some(group) = live.tls.find(&name) {
-        down.attribute(group.account(), &name);
+    if let Some(group) = live.tls.find(name) {
+        down.attribute(group.account(), name);
         if !group.admits(down.client.ip()) {
             down.block();
             return;
         }
-        Box::pin(pass(socket, ahead, &name, group, &down)).await;
+        Box::pin(pass(socket, ahead, name, group, &down)).await;
         return;
     }
     drop(live);
     // What lasts a moment or is rare is boxed, so that an idle connection is not as large as it.
-    let Some(stream) = Box::pin(terminate(socket, ahead, name, &down, deadline)).await else {
+    let Some(stream) = Box::pin(terminate(socket, ahead, &down, deadline)).await else {
         return;
     };
     let (_, session) = stream.get_ref();
@@ -272,22 +285,22 @@ async fn secure(mut socket: Counted, down: Arc<Downstream>) {
 async fn terminate(
     mut socket: Counted,
     ahead: Vec<u8>,
-    name: String,
     down: &Arc<Downstream>,
     deadline: tokio::time::Instant,
 ) -> Option<TlsStream<Replay>> {
     let meters = &down.edge.meters;
+    let name = down.sni();
     let (own, group) = {
         let live = down.edge.live.load();
-        let group: Option<Arc<Group>> = live.https.find(&name).map(Arc::clone);
-        (down.edge.certificate(&live, &name), group)
+        let group: Option<Arc<Group>> = live.https.find(name).map(Arc::clone);
+        (down.edge.certificate(&live, name), group)
     };
     let mut terms = None;
     // A policy may have a certificate where there is no other.
     if let Some(group) = &group
         && (own.is_some() || group.has_terms())
     {
-        down.attribute(group.account(), &name);
+        down.attribute(group.account(), name);
         match connect::first(down, &group.first().endpoint).await {
             Entry::In(wanted) => terms = wanted,
             Entry::Forward(..) | Entry::Out => {
@@ -311,14 +324,14 @@ async fn terminate(
         return None;
     };
     down.tls.get_or_init(|| Tls {
-        server_name: name,
         group,
         presented: Arc::clone(&presented),
         terms,
         agreed: OnceLock::new(),
     });
     let config = Arc::clone(&presented.config);
-    let handshake = shake(config, Replay::new(ahead, socket), down);
+    let clients = presented.clients.as_ref();
+    let handshake = shake(config, clients, Replay::new(ahead, socket), down);
     match tokio::time::timeout_at(deadline, handshake).await {
         Ok(Some(stream)) => Some(stream),
         _ => {

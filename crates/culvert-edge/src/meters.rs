@@ -75,6 +75,8 @@ pub struct Meters {
     pub shed_requests: Meter,
     /// Idle connections closed early for overload.
     pub shed_idle: Meter,
+    /// Connections and streams cut because the client took too little of what waited for it.
+    pub slow_readers: Meter,
     /// TLS handshakes that had no turn in time for overload.
     pub shed_handshakes: Meter,
     /// Agents that waited for overload.

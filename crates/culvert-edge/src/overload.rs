@@ -7,8 +7,10 @@
 //! A level is entered the moment a share is reached, and left one at a time, when the share was ten
 //! points lower for two seconds.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,8 +19,6 @@ use tokio::time::Instant;
 
 /// How often the shares are looked at.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Idle time of a connection at [`Level::Busy`].
-pub(crate) const IDLE_WHEN_BUSY: Duration = Duration::from_secs(5);
 /// How long the share must be lower before a level is left.
 const CALM_FOR: Duration = Duration::from_secs(2);
 /// Points below its entry at which a level may be left.
@@ -40,11 +40,11 @@ pub(crate) const TURN_WHEN_TIGHT: Duration = Duration::from_secs(1);
 pub(crate) enum Level {
     /// Nothing is shed.
     Calm = 0,
-    /// Idle connections are kept for a short time only, and half as many to upstreams. Nothing new is
-    /// compressed or cached.
+    /// Half as many idle connections to upstreams are kept. Nothing new is compressed or cached.
     Busy = 1,
-    /// Connections are closed when they become idle, events go without header maps and policy logs, TLS
-    /// handshakes wait a moment only, new agents until the level is left.
+    /// Idle connections are closed, as many as it takes: the oldest of the greediest source first. Events
+    /// go without header maps and policy logs, TLS handshakes wait a moment only, new agents until the
+    /// level is left.
     Tight = 2,
     /// New requests are answered 503, new connections closed. After a while at it no events are made, and
     /// exchanges end, those that hold most first.
@@ -232,6 +232,87 @@ fn percent(used: u128, of: u128) -> u64 {
     u64::try_from(used.saturating_mul(100) / of.max(1)).unwrap_or(u64::MAX)
 }
 
+/// A connection that is idle.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Idle {
+    pub(crate) source: IpAddr,
+    pub(crate) since: Instant,
+}
+
+/// How many idle connections are to be closed for want of room.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Demand {
+    /// Files open, and how many there may be.
+    pub(crate) files: (u64, u64),
+    /// Percent of the memory in use.
+    pub(crate) memory: u64,
+    /// Whether [`Level::Tight`] was reached and is not left: then there is less that may stay.
+    pub(crate) is_tight: bool,
+    /// Connections open, and how many there may be.
+    pub(crate) connections: (usize, usize),
+}
+
+impl Demand {
+    /// As many as bring the files back to where the level is left; of a table that is nearly full, as
+    /// many as leave room for new ones; for want of memory, some and then a look at what that gave.
+    pub(crate) fn excess(self) -> usize {
+        let (open, most) = self.files;
+        let (entry, left) = (Level::Tight.entry(), Level::Tight.entry() - CALM_BELOW);
+        let from = if self.is_tight { left + 1 } else { entry };
+        let files = if percent(open.into(), most.into()) < from {
+            0
+        } else {
+            open.saturating_sub(most / 100 * left)
+        };
+        let (open, most) = self.connections;
+        let connections = if open < most - most / 32 {
+            0
+        } else {
+            open.saturating_sub(most - most / 16)
+        };
+        let memory = if self.memory < entry {
+            0
+        } else {
+            (open / 100).max(16)
+        };
+        usize::try_from(files)
+            .unwrap_or(usize::MAX)
+            .max(connections)
+            .max(memory)
+    }
+}
+
+/// Which of the idle connections are closed when `count` of them have to be: always the one that is idle
+/// longest of the source that holds most connections by then. `held` says how many each source holds.
+pub(crate) fn victims(idle: &[Idle], held: &HashMap<IpAddr, usize>, count: usize) -> Vec<usize> {
+    let mut by_source: HashMap<IpAddr, Vec<usize>> = HashMap::new();
+    for (at, one) in idle.iter().enumerate() {
+        by_source.entry(one.source).or_default().push(at);
+    }
+    let since = |at: &usize| idle.get(*at).map(|one| one.since);
+    let oldest = |own: &[usize]| Reverse(own.last().and_then(since));
+    let mut greediest = BinaryHeap::new();
+    for (source, own) in &mut by_source {
+        // The oldest last.
+        own.sort_by_key(|at| Reverse(since(at)));
+        let holds = held.get(source).copied().unwrap_or_default();
+        greediest.push((holds.max(own.len()), oldest(own), *source));
+    }
+    let mut chosen = Vec::new();
+    while chosen.len() < count
+        && let Some((holds, _, source)) = greediest.pop()
+    {
+        let Some(own) = by_source.get_mut(&source) else {
+            continue;
+        };
+        chosen.extend(own.pop());
+        if !own.is_empty() {
+            greediest.push((holds - 1, oldest(own), source));
+        }
+    }
+    chosen
+}
+
 /// How long tasks wait before they run, on the thread where they wait longest: the least of the last
 /// second, so that only a queue that stands counts.
 #[derive(Debug)]
@@ -330,7 +411,7 @@ pub(crate) fn memory_max() -> u64 {
 }
 
 /// Files that are open, where the system counts them.
-fn open_files() -> Option<u64> {
+pub(crate) fn open_files() -> Option<u64> {
     Some(std::fs::metadata("/proc/self/fd").ok()?.len())
 }
 
@@ -404,6 +485,71 @@ mod tests {
         ] {
             assert_eq!(look(memory, files, millis), sheds, "{millis}");
         }
+    }
+
+    #[test]
+    fn the_oldest_of_the_greediest_source_go_first_and_no_more_than_must() {
+        let start = Instant::now();
+        let (greedy, modest, lone) = (
+            IpAddr::from([192, 0, 2, 1]),
+            IpAddr::from([192, 0, 2, 2]),
+            IpAddr::from([192, 0, 2, 3]),
+        );
+        let idle = |source, age: u64| Idle {
+            source,
+            since: start + Duration::from_secs(100 - age),
+        };
+        // The oldest of all is the only one of its source.
+        let mut all = vec![idle(lone, 99), idle(modest, 50), idle(modest, 60)];
+        all.extend((0..5).map(|age| idle(greedy, age)));
+        let held = HashMap::from([(greedy, 7), (modest, 2), (lone, 1)]);
+        assert_eq!(victims(&all, &held, 0), [0; 0]);
+        assert_eq!(victims(&all, &held, 3), [7, 6, 5]);
+        // Two that are at work stay with the greedy one, so that both hold two in the end.
+        assert_eq!(victims(&all, &held, 5), [7, 6, 5, 4, 3]);
+        let all_of_them = victims(&all, &held, 100);
+        assert_eq!(all_of_them.len(), all.len());
+        // Of two that hold as much, the one with the older connection.
+        assert_eq!(all_of_them[5..], [2, 0, 1]);
+    }
+
+    #[test]
+    fn as_many_are_closed_as_it_takes() {
+        let files = |open| Demand {
+            files: (open, 16_000),
+            memory: 0,
+            is_tight: false,
+            connections: (0, 16_384),
+        };
+        assert_eq!(files(12_000).excess(), 0);
+        assert_eq!(files(13_599).excess(), 0);
+        assert_eq!(files(13_600).excess(), 1_600);
+        assert_eq!(files(15_000).excess(), 3_000);
+        let is_tight = |open| Demand {
+            is_tight: true,
+            ..files(open)
+        };
+        assert_eq!(is_tight(12_159).excess(), 0);
+        assert_eq!(is_tight(12_160).excess(), 160);
+        let connections = |open, most| Demand {
+            files: (0, u64::MAX),
+            memory: 0,
+            is_tight: false,
+            connections: (open, most),
+        };
+        assert_eq!(connections(15_871, 16_384).excess(), 0);
+        assert_eq!(connections(15_872, 16_384).excess(), 512);
+        assert_eq!(connections(16_384, 16_384).excess(), 1_024);
+        assert_eq!(connections(2, 2).excess(), 0);
+        assert_eq!(connections(0, 0).excess(), 0);
+        let memory = |memory| Demand {
+            files: (0, u64::MAX),
+            memory,
+            is_tight: false,
+            connections: (10_000, 16_384),
+        };
+        assert_eq!(memory(84).excess(), 0);
+        assert_eq!(memory(85).excess(), 100);
     }
 
     #[test]

@@ -11,10 +11,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use culvert_base::Timestamp;
 use culvert_events::{
-    Cookies, HTTP_REQUEST_COMPLETE, Record, Settable, Slot, TCP_CONNECTION_CLOSED, Text,
+    Cookies, HTTP_REQUEST_COMPLETE, HeaderRules, Record, Settable, Slot, TCP_CONNECTION_CLOSED,
+    Text,
 };
 use http::header::{HOST, HeaderMap, USER_AGENT};
 use http::{Method, StatusCode, Version, request};
@@ -23,9 +25,12 @@ use serde_json::{Map, Value};
 use crate::alarm::Alarm;
 use crate::downstream::{Downstream, Turn};
 use crate::http::body::Cap;
+use crate::http::upload::UploadPace;
 use crate::overload::Level;
 use crate::route::Authority;
+use crate::settings::Timeouts;
 use crate::slots;
+use crate::target::Received;
 
 /// Header bytes that the open requests of an HTTP/2 connection may hold together.
 pub(crate) const HEADER_BYTES_MAX: usize = 512 << 10;
@@ -55,6 +60,10 @@ pub(crate) struct Recording {
     header_bytes: usize,
     /// Whether the whole answer was handed to the protocol.
     is_answered: bool,
+    /// Times of the endpoints it went through.
+    timeouts: Timeouts,
+    /// How the request's body comes, if it has one.
+    upload: Option<Arc<UploadPace>>,
     pub(crate) alarm: Alarm,
 }
 
@@ -110,6 +119,8 @@ impl Recording {
             is_cut: None,
             header_bytes: 0,
             is_answered: false,
+            timeouts: Timeouts::default(),
+            upload: None,
             alarm: down.borrow_alarm(),
             down,
         }
@@ -120,6 +131,66 @@ impl Recording {
         &self.down
     }
 
+    /// Holds it to the times of an endpoint, and to those of the endpoints before where that has none.
+    pub(crate) fn reached(&mut self, timeouts: Timeouts) {
+        self.timeouts = timeouts.or(self.timeouts);
+        if let (Some(write), false) = (timeouts.write, self.is_http1) {
+            self.down.allow_write(write);
+        }
+    }
+
+    /// Times of the endpoints it went through.
+    pub(crate) fn timeouts(&self) -> Timeouts {
+        self.timeouts
+    }
+
+    /// How long connecting to the upstream may take.
+    pub(crate) fn connect_limit(&self) -> Duration {
+        let limits = &self.down.rules.limits;
+        self.timeouts.connect.unwrap_or(limits.connect)
+    }
+
+    /// How long the head of an answer may be in coming.
+    pub(crate) fn first_byte_limit(&self) -> Duration {
+        // A server of gRPC may say nothing before it has a message.
+        let is_grpc = self.upload.as_ref().is_some_and(|upload| upload.is_grpc());
+        match self.timeouts.first_byte {
+            Some(first_byte) => first_byte,
+            None if is_grpc => self.idle_limit(),
+            None => self.down.rules.limits.answer,
+        }
+    }
+
+    /// How long nothing may move either way.
+    pub(crate) fn idle_limit(&self) -> Duration {
+        let limits = &self.down.rules.limits;
+        self.timeouts.idle.unwrap_or(limits.tunnel_idle)
+    }
+
+    /// The longest that the client may take nothing of what waits for it.
+    pub(crate) fn write_limit(&self) -> Duration {
+        let limits = &self.down.rules.limits;
+        self.timeouts.write.unwrap_or(limits.write_stall)
+    }
+
+    /// How long the client may send nothing of a body that it owes.
+    pub(crate) fn request_limit(&self) -> Duration {
+        let limits = &self.down.rules.limits;
+        self.timeouts.request.unwrap_or(limits.body_stall)
+    }
+
+    /// Watches how the client sends the request's body.
+    pub(crate) fn watch_upload(&mut self, is_grpc: bool) -> Arc<UploadPace> {
+        let pace = Arc::new(UploadPace::new(is_grpc));
+        self.upload = Some(Arc::clone(&pace));
+        pace
+    }
+
+    /// How the client sends the request's body, if it has one.
+    pub(crate) fn upload(&self) -> Option<&UploadPace> {
+        self.upload.as_deref()
+    }
+
     /// Notes whose exchange it is and what is asked. Until then it makes no event.
     pub(crate) fn resolved(
         &mut self,
@@ -128,7 +199,10 @@ impl Recording {
         authority: &Authority<'_>,
     ) {
         let tls = self.down.tls.get();
-        let server_name = tls.map_or(authority.host.as_ref(), |tls| tls.server_name.as_str());
+        let server_name = match tls {
+            Some(_) => self.down.sni(),
+            None => authority.host.as_ref(),
+        };
         self.down.attribute(account, server_name);
 
         let capture = self.down.edge.recorder.capture(&HTTP_REQUEST_COMPLETE);
@@ -152,7 +226,8 @@ impl Recording {
         }
         let scheme = if tls.is_some() { "https" } else { "http" };
         set_method(&mut record, &parts.method);
-        set_url(&mut record, parts, scheme, authority);
+        let rules = &self.down.rules.header_rules;
+        set_url(&mut record, parts, scheme, authority, rules);
         if let Some(agent) = parts.headers.get(USER_AGENT) {
             record.set_bytes(slots::http::USER_AGENT, agent.as_bytes());
         }
@@ -527,14 +602,21 @@ fn set_url(
     parts: &request::Parts,
     scheme: &'static str,
     authority: &Authority<'_>,
+    rules: &HeaderRules,
 ) {
-    let (path, query) = (parts.uri.path(), parts.uri.query());
+    // Events tell what came, which may be another spelling of what is sent.
+    let path = match parts.extensions.get::<Received>().map(Received::path) {
+        Some("") => "/",
+        Some(path) => path,
+        None => parts.uri.path(),
+    };
+    let query = parts.uri.query();
     record.set(slots::http::URL_SCHEME, scheme);
     record.set(slots::http::URL_HOST, &authority.host);
     record.set(slots::http::URL_PATH, path);
     let mark = query.map_or("", |_| "?");
-    let query = query.unwrap_or_default();
-    record.set(slots::http::URL_QUERY, query);
-    let raw = [scheme, "://", authority.text, path, mark, query];
+    let query = rules.query(query.unwrap_or_default());
+    record.set(slots::http::URL_QUERY, &query);
+    let raw = [scheme, "://", authority.text, path, mark, &query];
     record.set_parts(slots::http::URL_RAW, &raw);
 }

@@ -1,36 +1,52 @@
 //! From a name to what is there: host tables, and the authority of a request.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::sync::Arc;
 
 use culvert_base::net::HostName;
 use http::Uri;
 use http::header::HeaderValue;
 
+use crate::table::Table;
+
 /// A table of hosts, some of them wildcards. A name is found exactly, else under the longest
 /// wildcard above it, however far above.
-#[derive(Debug)]
+///
+/// A clone is cheap and shares what it has in common.
+#[derive(Clone, Debug)]
 pub(crate) struct Hosts<T> {
-    exact: HashMap<String, T>,
+    exact: Table<Arc<str>, T>,
     /// By the part after `*.`.
-    wild: HashMap<String, T>,
+    wild: Table<Arc<str>, T>,
 }
 
 impl<T> Default for Hosts<T> {
     fn default() -> Self {
         Self {
-            exact: HashMap::new(),
-            wild: HashMap::new(),
+            exact: Table::default(),
+            wild: Table::default(),
         }
     }
 }
 
-impl<T> Hosts<T> {
+impl<T: Clone> Hosts<T> {
     pub(crate) fn insert(&mut self, host: &HostName, value: T) {
         match host.strip_prefix("*.") {
-            Some(base) => self.wild.insert(base.to_owned(), value),
-            None => self.exact.insert(host.to_string(), value),
-        };
+            Some(base) => self.wild.insert(base.into(), value),
+            None => self.exact.insert((**host).into(), value),
+        }
+    }
+
+    pub(crate) fn remove(&mut self, host: &HostName) {
+        match host.strip_prefix("*.") {
+            Some(base) => self.wild.remove(base),
+            None => self.exact.remove(&**host),
+        }
+    }
+
+    /// Whether it has no host.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.exact.is_empty() && self.wild.is_empty()
     }
 
     /// What is at `name`, which is lower case and has no trailing dot.

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_base::net::HostName;
-use culvert_base::{Entropy, Fault, OsEntropy};
+use culvert_base::{Entropy, Fault, OsEntropy, Supervisor};
 use culvert_events::HeaderRules;
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::CertificateDer;
 
 use crate::inherited::Inherited;
+use crate::ipdata::IpDatabases;
 use crate::listener::Kind;
 use crate::overload::WriteDelay;
 use crate::route::Hosts;
@@ -45,6 +46,10 @@ pub struct Settings {
     pub write_delay: Option<WriteDelay>,
     /// Who opens streams to agents. Without one, endpoints of agents are offline.
     pub agents: Option<Arc<dyn Dial>>,
+    /// What files of the operator say of addresses.
+    pub ip_data: IpDatabases,
+    /// The region of this node, for traffic policies.
+    pub region: String,
     /// Where traffic policies get their randomness.
     pub entropy: Arc<dyn Entropy>,
     /// Whether a rule of a traffic policy that cannot be decided, because an expression fails,
@@ -52,13 +57,19 @@ pub struct Settings {
     pub refuses_undecided: bool,
     /// Whether traffic policies may call public hosts, rather than internal endpoints alone.
     pub allows_public_calls: bool,
-    /// Header values that events do not tell.
+    /// Header and query values that events do not tell.
     pub header_rules: HeaderRules,
+    /// Whether header fields of clients whose names have an underscore are passed on.
+    pub underscore_headers: bool,
+    /// Whether plain HTTP for a host that only an https endpoint has is redirected there.
+    pub redirect_http: bool,
     /// Threads that serve connections, each its own; none serves them on the runtime that the edge is
     /// started on.
     pub threads: usize,
     /// Times and counts.
     pub limits: Limits,
+    /// Where long-lived tasks report their end.
+    pub supervisor: Supervisor,
 }
 
 impl fmt::Debug for Settings {
@@ -87,12 +98,17 @@ impl Default for Settings {
             certificates: Vec::new(),
             write_delay: None,
             agents: None,
+            ip_data: IpDatabases::default(),
+            region: String::new(),
             entropy: Arc::new(OsEntropy),
             refuses_undecided: false,
             allows_public_calls: false,
             header_rules: HeaderRules::default(),
+            underscore_headers: false,
+            redirect_http: true,
             threads: 0,
             limits: Limits::default(),
+            supervisor: Supervisor::default(),
         }
     }
 }
@@ -116,6 +132,8 @@ pub struct ProxyProtocol {
 pub(crate) struct Rules {
     pub(crate) limits: Limits,
     pub(crate) header_rules: HeaderRules,
+    pub(crate) underscore_headers: bool,
+    pub(crate) redirect_http: bool,
     pub(crate) refuses_undecided: bool,
     pub(crate) allows_public_calls: bool,
     trusted_proxies: Vec<ipnet::IpNet>,
@@ -148,6 +166,8 @@ impl Settings {
         Rules {
             limits: self.limits.clone(),
             header_rules: self.header_rules.clone(),
+            underscore_headers: self.underscore_headers,
+            redirect_http: self.redirect_http,
             refuses_undecided: self.refuses_undecided,
             allows_public_calls: self.allows_public_calls,
             trusted_proxies: self.trusted_proxies.clone(),
@@ -174,6 +194,36 @@ impl Settings {
             }
         }
         Ok(files)
+    }
+}
+
+/// Times that an endpoint has of its own. What is `None` is as the settings say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timeouts {
+    /// To connect to the upstream, TLS and all. Agents are always connected.
+    pub connect: Option<Duration>,
+    /// From a whole request to the head of its answer. Calls of gRPC, whose servers may send the head
+    /// with the first message, are held to `idle` unless the endpoint sets this.
+    pub first_byte: Option<Duration>,
+    /// Without a byte either way while an answer is on its way, or through a tunnel.
+    pub idle: Option<Duration>,
+    /// The longest that the client may take nothing of what waits for it.
+    pub write: Option<Duration>,
+    /// Without a byte of the request's body, until its answer begins. Calls of gRPC, whose clients
+    /// pause as they like, are held to `idle`.
+    pub request: Option<Duration>,
+}
+
+impl Timeouts {
+    /// These, and what they leave open as `others` have it.
+    pub(crate) fn or(self, others: Self) -> Self {
+        Self {
+            connect: self.connect.or(others.connect),
+            first_byte: self.first_byte.or(others.first_byte),
+            idle: self.idle.or(others.idle),
+            write: self.write.or(others.write),
+            request: self.request.or(others.request),
+        }
     }
 }
 
@@ -208,18 +258,20 @@ pub struct Limits {
     pub rest: Duration,
     /// Between requests on HTTP/2.
     pub http2_idle: Duration,
-    /// Without progress of a body, either way.
+    /// Without a byte of a request's body that the client owes.
     pub body_stall: Duration,
     /// Over how much waiting for a request's body its rate is judged, which may not be under 256
     /// bytes a second.
     pub body_rate_over: Duration,
-    /// Without the client taking what is written.
+    /// The longest that a client may take nothing of what waits for it. Less for one that has taken
+    /// little so far, and a client that goes on taking less than 256 bytes a second is cut before.
     pub write_stall: Duration,
     /// To connect to an upstream, TLS and all.
     pub connect: Duration,
     /// From a whole request to the head of its answer.
     pub answer: Duration,
-    /// Without a byte through a tunnel: TCP, TLS passed through, WebSocket.
+    /// Without a byte either way while an answer is on its way, or through a tunnel: TCP, TLS passed
+    /// through, WebSocket.
     pub tunnel_idle: Duration,
     /// Streams open at once on an HTTP/2 connection.
     pub http2_streams: u32,
@@ -251,13 +303,13 @@ impl Default for Limits {
             http2_idle: seconds(120),
             body_stall: seconds(30),
             body_rate_over: seconds(10),
-            write_stall: seconds(30),
+            write_stall: seconds(300),
             connect: seconds(5),
-            answer: seconds(60),
-            tunnel_idle: seconds(3600),
+            answer: seconds(300),
+            tunnel_idle: seconds(24 * 3600),
             http2_streams: 100,
             parting: seconds(1),
-            http2_requests: 10_000,
+            http2_requests: 100_000,
             drain: seconds(30),
         }
     }

@@ -11,16 +11,35 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::downstream::Downstream;
+use crate::slow_reader::UNSENT_BYTES;
 
-/// When nothing has moved for so long, the system looks whether the other side is still there.
+/// When nothing has moved for so long, the system asks whether the other side is still there: so many
+/// times, at such intervals. A side that is gone without a word is known to be after two minutes, and
+/// silence needs no other limit.
 const PROBE_AFTER: Duration = Duration::from_secs(60);
+const PROBE_EVERY: Duration = Duration::from_secs(15);
+const PROBES: u32 = 4;
 
-/// Has the system look, for a connection that may be silent for long.
+/// Has the system ask, for a connection that may be silent for long.
 pub(crate) fn probe(tcp: &TcpStream) {
-    let probes = TcpKeepalive::new().with_time(PROBE_AFTER);
+    let probes = TcpKeepalive::new()
+        .with_time(PROBE_AFTER)
+        .with_interval(PROBE_EVERY)
+        .with_retries(PROBES);
     if let Err(error) = SockRef::from(tcp).set_tcp_keepalive(&probes) {
         tracing::debug!(%error, "a silent connection is not probed");
     }
+}
+
+/// Has the system keep little of what is written to a client and not sent, so that it shows how fast
+/// the client takes it (`TCP_NOTSENT_LOWAT`).
+pub(crate) fn keep_little(tcp: &TcpStream) {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = SockRef::from(tcp).set_tcp_notsent_lowat(UNSENT_BYTES) {
+        tracing::debug!(%error, "a client's socket keeps as much as the system likes");
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (tcp, UNSENT_BYTES);
 }
 
 /// A client's TCP socket. Counts the bytes that pass, and notes the moment it is dropped, whoever
@@ -43,11 +62,6 @@ impl Counted {
         }
     }
 
-    /// See [`probe`].
-    pub(crate) fn probe(&self) {
-        probe(&self.tcp);
-    }
-
     /// Has it close without a farewell: what was sent may be lost, and the client sees a reset.
     pub(crate) fn reset(&self) {
         let linger = SockRef::from(&self.tcp).set_linger(Some(Duration::ZERO));
@@ -67,6 +81,9 @@ impl Counted {
 
 impl Drop for Counted {
     fn drop(&mut self) {
+        if self.down.is_reset() {
+            self.reset();
+        }
         self.down.closed();
     }
 }
@@ -198,14 +215,6 @@ pub(crate) enum Wire {
 }
 
 impl Wire {
-    /// See [`probe`].
-    pub(crate) fn probe(&self) {
-        match self {
-            Self::Plain(socket) => socket.probe(),
-            Self::Tls(stream) => stream.get_ref().0.socket.probe(),
-        }
-    }
-
     /// See [`Counted::reset`].
     pub(crate) fn reset(&self) {
         match self {
@@ -289,5 +298,10 @@ mod tests {
         probe(&tcp);
         assert!(socket.keepalive().unwrap());
         assert_eq!(socket.tcp_keepalive_time().unwrap(), PROBE_AFTER);
+        assert_eq!(socket.tcp_keepalive_interval().unwrap(), PROBE_EVERY);
+        assert_eq!(socket.tcp_keepalive_retries().unwrap(), PROBES);
+        keep_little(&tcp);
+        #[cfg(target_os = "linux")]
+        assert_eq!(socket.tcp_notsent_lowat().unwrap(), UNSENT_BYTES);
     }
 }

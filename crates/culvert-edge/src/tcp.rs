@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -17,7 +17,14 @@ use crate::edge::Phase;
 use crate::http::upgrade::Tunnel;
 use crate::http1::Inbound;
 use crate::http2::Tunnelled;
+use crate::settings::Timeouts;
+use crate::slow_reader::SlowReader;
 use crate::snapshot::Member;
+use crate::upstream::{DialError, UpWire};
+
+/// How long nothing may move when one end has said all it has to say: whether it is still there to hear
+/// the other is not known.
+const HALF_CLOSED_MAX: Duration = Duration::from_secs(3600);
 
 /// Serves a connection to a TCP or TLS endpoint: `ahead` was read from it already. Where the endpoint
 /// shares its address with others, they are tried when its upstream takes no connection.
@@ -25,24 +32,44 @@ pub(crate) async fn endpoint<S>(
     mut socket: S,
     ahead: &[u8],
     member: &Member,
+    timeouts: Timeouts,
     down: &Arc<Downstream>,
 ) where
     S: AsyncRead + AsyncWrite + Unpin,
 {
+    let limit = timeouts.connect.unwrap_or(down.rules.limits.connect);
+    let Some(mut wire) = connected(member, limit, down).await else {
+        return;
+    };
+    if wire.write_all(ahead).await.is_ok() {
+        relay(&mut socket, &mut wire, timeouts, down).await;
+    }
+}
+
+/// A connection to the first upstream that takes one. Where all that could are busy, waits for the
+/// first of those.
+async fn connected(member: &Member, limit: Duration, down: &Arc<Downstream>) -> Option<UpWire> {
+    let unreached = |error: &DialError| {
+        tracing::debug!(endpoint.id = %member.endpoint.id, %error, "an upstream cannot be reached");
+    };
+    member.wait_for_agent(&down.edge).await;
+    let mut busy = None;
     for pool in member.pool.iter().chain(&member.stand_ins) {
-        match pool.dial(down).await {
-            Ok(mut wire) => {
-                wire.probe();
-                if wire.write_all(ahead).await.is_ok() {
-                    relay(&mut socket, &mut wire, down).await;
-                }
-                return;
-            }
+        match pool.dial(down, limit).await {
+            Ok(wire) => return Some(wire),
             Err(error) => {
-                tracing::debug!(endpoint.id = %member.endpoint.id, %error, "an upstream cannot be reached");
+                unreached(&error);
+                if error.is_busy() {
+                    busy.get_or_insert(pool);
+                }
             }
         }
     }
+    busy?
+        .dial_in_turn(down, limit)
+        .await
+        .inspect_err(unreached)
+        .ok()
 }
 
 /// Passes bytes of an upgraded connection: `early` came from the client ahead of the 101.
@@ -57,15 +84,14 @@ pub(crate) async fn tunnel(
         early: late,
         recording,
     } = tunnel;
-    client.probe();
-    upstream.probe();
+    let timeouts = recording.timeouts();
     let begun: io::Result<()> = async {
         client.write_all(&late).await?;
         upstream.write_all(early).await
     }
     .await;
     if begun.is_ok() {
-        relay(client, &mut upstream, down).await;
+        relay(client, &mut upstream, timeouts, down).await;
     }
     recording.tunnel_closed();
 }
@@ -77,8 +103,7 @@ pub(crate) async fn stream(mut client: Tunnelled, tunnel: Tunnel) {
         early,
         recording,
     } = tunnel;
-    upstream.probe();
-    let idle = recording.down().rules.limits.tunnel_idle;
+    let (idle, write) = (recording.idle_limit(), recording.write_limit());
     let mut upstream = Moving {
         io: upstream,
         moved: Arc::default(),
@@ -86,18 +111,21 @@ pub(crate) async fn stream(mut client: Tunnelled, tunnel: Tunnel) {
     let moved = Arc::clone(&upstream.moved);
     if client.write_all(&early).await.is_ok() {
         let moved = || moved.load(Ordering::Relaxed);
-        pass(&mut client, &mut upstream, idle, moved, |_| false).await;
+        let limits = (idle, write);
+        pass(&mut client, &mut upstream, None, limits, moved, |_| false).await;
     }
     recording.tunnel_closed();
 }
 
 /// Passes bytes of a whole connection, until the edge cuts at the latest.
-async fn relay<A, B>(client: &mut A, upstream: &mut B, down: &Arc<Downstream>)
+async fn relay<A, B>(client: &mut A, upstream: &mut B, timeouts: Timeouts, down: &Arc<Downstream>)
 where
     A: AsyncRead + AsyncWrite + Unpin,
     B: AsyncRead + AsyncWrite + Unpin,
 {
-    let idle = down.rules.limits.tunnel_idle;
+    let limits = &down.rules.limits;
+    let idle = timeouts.idle.unwrap_or(limits.tunnel_idle);
+    let write = timeouts.write.unwrap_or(limits.write_stall);
     let moved = || {
         let (bytes_in, bytes_out) = down.bytes();
         bytes_in.wrapping_add(bytes_out)
@@ -106,15 +134,16 @@ where
         down.driver.register(waker);
         down.edge.phase() == Phase::Cut
     };
-    pass(client, upstream, idle, moved, is_cut).await;
+    pass(client, upstream, Some(down), (idle, write), moved, is_cut).await;
 }
 
-/// Passes bytes until both directions are closed, one breaks, nothing moved for the idle time, or it
-/// is cut.
+/// Passes bytes until both directions are closed, one breaks, nothing moved for the idle time, the client
+/// is too slow to take what waits for it, or it is cut.
 async fn pass<A, B>(
     client: &mut A,
     upstream: &mut B,
-    idle: Duration,
+    down: Option<&Arc<Downstream>>,
+    (idle, write): (Duration, Duration),
     moved: impl Fn() -> u64,
     mut is_cut: impl FnMut(&Waker) -> bool,
 ) where
@@ -124,7 +153,17 @@ async fn pass<A, B>(
     let mut alarm = Alarm::default();
     let mut seen = moved();
     let mut since = Instant::now();
-    let mut copy = pin!(copy_bidirectional(client, upstream));
+    let mut client = Judged {
+        io: client,
+        down,
+        taken: 0,
+        reader: SlowReader::default(),
+        write,
+        alarm: Alarm::default(),
+        is_half: Arc::default(),
+    };
+    let is_half = Arc::clone(&client.is_half);
+    let mut copy = pin!(copy_bidirectional(&mut client, upstream));
     poll_fn(|cx| {
         if is_cut(cx.waker()) || copy.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());
@@ -134,6 +173,11 @@ async fn pass<A, B>(
             seen = bytes;
             since = Instant::now();
         }
+        let idle = if is_half.load(Ordering::Relaxed) {
+            idle.min(HALF_CLOSED_MAX)
+        } else {
+            idle
+        };
         if alarm.is_due(cx, since + idle) {
             Poll::Ready(())
         } else {
@@ -141,6 +185,87 @@ async fn pass<A, B>(
         }
     })
     .await;
+}
+
+/// A client's end, which must take what waits for it.
+struct Judged<'a, T> {
+    io: &'a mut T,
+    /// Its connection, if it is all of it.
+    down: Option<&'a Arc<Downstream>>,
+    taken: u64,
+    reader: SlowReader,
+    write: Duration,
+    alarm: Alarm,
+    /// Whether one of the two ends has nothing more to say.
+    is_half: Arc<AtomicBool>,
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Judged<'_, T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let result = Pin::new(&mut *self.io).poll_read(cx, buf);
+        if result.is_ready() && buf.filled().len() == before {
+            self.is_half.store(true, Ordering::Relaxed);
+        }
+        result
+    }
+}
+
+impl<T: AsyncWrite + Unpin> Judged<'_, T> {
+    /// What is to be done about bytes that wait.
+    fn waits<R>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<R>> {
+        let waits = self.reader.waits(self.taken, self.write, Instant::now());
+        match waits {
+            Ok(deadline) if !self.alarm.is_due(cx, deadline) => Poll::Pending,
+            _ => {
+                if let Some(down) = self.down {
+                    down.too_slow();
+                }
+                Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+            }
+        }
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Judged<'_, T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match Pin::new(&mut *self.io).poll_write(cx, bytes) {
+            Poll::Ready(Ok(bytes)) => {
+                self.taken = self.taken.saturating_add(bytes as u64);
+                Poll::Ready(Ok(bytes))
+            }
+            Poll::Pending => self.waits(cx),
+            failed => failed,
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match Pin::new(&mut *self.io).poll_flush(cx) {
+            // It is flushed when there is nothing more to be written.
+            Poll::Ready(Ok(())) => {
+                let (taken, write) = (self.taken, self.write);
+                if self.reader.is_waiting() {
+                    self.reader.caught_up(taken, write, Instant::now());
+                }
+                Poll::Ready(Ok(()))
+            }
+            Poll::Pending => self.waits(cx),
+            failed => failed,
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.is_half.store(true, Ordering::Relaxed);
+        Pin::new(&mut *self.io).poll_shutdown(cx)
+    }
 }
 
 /// An upstream's end, with a count of the bytes that pass.

@@ -1,11 +1,13 @@
 //! Header lines become one JSON object (contract: events 9.2): names capitalised, values trimmed, decoded and in
-//! ASCII lower case, credentials redacted, 32 KiB at most.
+//! ASCII lower case, credentials redacted (also those in the queries of URLs), 32 KiB at most.
 //!
 //! Written in one pass as finished JSON. Values of a name that comes again after others are set aside and put in
 //! place at the end, so lines cost the same in any order.
 //!
 //! Not here: which lines there are. Whoever carries the traffic leaves out pseudo-headers and trailers, and puts
 //! a `host` line first for an HTTP/2 request that has only `:authority`.
+
+use std::borrow::Cow;
 
 use crate::json::{self, HIGH, ONES};
 
@@ -18,56 +20,196 @@ const KEYS_USUAL: usize = 12;
 const REDACTED: &[u8] = b"[redacted]";
 const COOKIE: &[u8] = b"Cookie";
 
-/// Which header values are not told.
+/// Which values of headers and queries events show as `[redacted]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderRules {
-    /// Names as they are written.
-    redacted: Vec<Vec<u8>>,
-    /// A bit for the hash of each; most names are let through by it.
+    redacted: Names,
+    /// Headers whose values are URLs.
+    urls: Names,
+    /// Query parameters: lower case, without `-` and `_`.
+    parameters: Vec<Vec<u8>>,
+}
+
+/// Names as they are written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Names {
+    names: Vec<Vec<u8>>,
+    /// A bit for the hash of each; most other names are let through by it.
     hashes: u64,
 }
 
+impl Names {
+    fn of<'n>(names: impl IntoIterator<Item = &'n str>) -> Self {
+        let mut all = Self::default();
+        for name in names {
+            let mut key = Vec::new();
+            let (hash, _) = push_name(&mut key, name.trim().as_bytes());
+            all.hashes |= bit(hash);
+            all.names.push(key);
+        }
+        all
+    }
+
+    fn has(&self, hash: u64, key: &[u8]) -> bool {
+        self.hashes & bit(hash) != 0 && self.names.iter().any(|name| name == key)
+    }
+}
+
+/// How the values of a name are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shown {
+    Whole,
+    Redacted,
+    /// A URL, perhaps with redacted parameters.
+    Url,
+}
+
 impl HeaderRules {
-    /// Names whose values are credentials.
-    pub const REDACTED: [&'static str; 5] = [
+    /// Headers whose values are credentials.
+    pub const REDACTED: [&'static str; 16] = [
         "Authorization",
         "Proxy-Authorization",
         "Cookie",
         "Set-Cookie",
         "X-Api-Key",
+        "Api-Key",
+        "X-Auth-Token",
+        "X-Access-Token",
+        "X-Csrf-Token",
+        "X-Xsrf-Token",
+        "X-Amz-Security-Token",
+        "X-Goog-Api-Key",
+        "X-Gitlab-Token",
+        "X-Vault-Token",
+        "Private-Token",
+        "Apikey",
     ];
 
-    /// From the setting `events.redact_headers`: these names (any case) besides [`HeaderRules::REDACTED`]; an
-    /// empty list redacts nothing.
-    pub fn redacting<S: AsRef<str>>(names: &[S]) -> Self {
-        let mut rules = Self {
-            redacted: Vec::new(),
-            hashes: 0,
+    /// Query parameters whose values are credentials. Case, `-` and `_` make no difference.
+    pub const PARAMETERS: [&'static str; 20] = [
+        "access_token",
+        "api_key",
+        "assertion",
+        "auth_token",
+        "bearer_token",
+        "client_secret",
+        "csrf_token",
+        "id_token",
+        "jwt",
+        "passwd",
+        "password",
+        "refresh_token",
+        "secret",
+        "session_token",
+        "sig",
+        "signature",
+        "token",
+        "x-amz-security-token",
+        "x-amz-signature",
+        "x-goog-signature",
+    ];
+
+    /// Headers whose values are URLs.
+    const URLS: [&'static str; 3] = ["Referer", "Location", "Content-Location"];
+
+    /// From the settings `events.redact_headers` and `events.redact_query`: these names (any case) besides
+    /// [`HeaderRules::REDACTED`] and [`HeaderRules::PARAMETERS`]; an empty list redacts nothing of its kind.
+    pub fn redacting<S: AsRef<str>>(headers: &[S], parameters: &[S]) -> Self {
+        let of = |own: &'static [&'static str], more: &[S]| -> Vec<String> {
+            let more = more.iter().map(|name| name.as_ref().to_owned());
+            let own = own.iter().map(|name| (*name).to_owned());
+            if more.len() == 0 {
+                Vec::new()
+            } else {
+                own.chain(more).collect()
+            }
         };
-        if names.is_empty() {
-            return rules;
+        let headers = of(&Self::REDACTED, headers);
+        let mut parameters: Vec<Vec<u8>> = of(&Self::PARAMETERS, parameters)
+            .iter()
+            .map(|name| plain_name(name.trim().as_bytes()).collect())
+            .collect();
+        parameters.sort_unstable();
+        parameters.dedup();
+        Self {
+            redacted: Names::of(headers.iter().map(String::as_str)),
+            urls: match parameters.is_empty() {
+                true => Names::default(),
+                false => Names::of(Self::URLS),
+            },
+            parameters,
         }
-        for name in Self::REDACTED
-            .into_iter()
-            .chain(names.iter().map(AsRef::as_ref))
-        {
-            let mut key = Vec::new();
-            let (hash, _) = push_name(&mut key, name.trim().as_bytes());
-            rules.hashes |= bit(hash);
-            rules.redacted.push(key);
-        }
-        rules
     }
 
-    fn redacts(&self, hash: u64, key: &[u8]) -> bool {
-        self.hashes & bit(hash) != 0 && self.redacted.iter().any(|name| name == key)
+    fn shown(&self, hash: u64, key: &[u8]) -> Shown {
+        if self.redacted.has(hash, key) {
+            Shown::Redacted
+        } else if self.urls.has(hash, key) {
+            Shown::Url
+        } else {
+            Shown::Whole
+        }
+    }
+
+    /// A query with `[redacted]` for the values of secret parameters.
+    pub fn query<'q>(&self, query: &'q str) -> Cow<'q, str> {
+        match self.redact_parameters(query.as_bytes()) {
+            Cow::Borrowed(_) => query.into(),
+            // Cut at ASCII characters alone.
+            Cow::Owned(shown) => String::from_utf8_lossy(&shown).into_owned().into(),
+        }
+    }
+
+    /// The same of a URL, its fragment included.
+    fn url<'u>(&self, url: &'u [u8]) -> Cow<'u, [u8]> {
+        let at = url.iter().position(|byte| b"?#".contains(byte));
+        let (before, parameters) = url.split_at(at.unwrap_or(url.len()));
+        match self.redact_parameters(parameters) {
+            Cow::Borrowed(_) => url.into(),
+            Cow::Owned(shown) => [before, &shown].concat().into(),
+        }
+    }
+
+    fn redact_parameters<'q>(&self, query: &'q [u8]) -> Cow<'q, [u8]> {
+        let (mut out, mut copied, mut start) = (Vec::new(), 0, 0);
+        while start < query.len() && !self.parameters.is_empty() {
+            let rest = &query[start..];
+            let length = rest.iter().position(|byte| b"&;?#".contains(byte));
+            let parameter = &rest[..length.unwrap_or(rest.len())];
+            let end = start + parameter.len();
+            if let Some(name) = parameter.iter().position(|byte| *byte == b'=')
+                && name + 1 < parameter.len()
+                && self.is_secret(&parameter[..name])
+            {
+                out.extend_from_slice(&query[copied..=start + name]);
+                out.extend_from_slice(REDACTED);
+                copied = end;
+            }
+            start = end + 1;
+        }
+        if out.is_empty() {
+            return query.into();
+        }
+        out.extend_from_slice(&query[copied..]);
+        out.into()
+    }
+
+    fn is_secret(&self, name: &[u8]) -> bool {
+        let is_one = |secret: &Vec<u8>| plain_name(name).eq(secret.iter().copied());
+        self.parameters.iter().any(is_one)
     }
 }
 
-/// Redacts [`HeaderRules::REDACTED`].
+/// The name of a parameter in lower case, without `-` and `_`.
+fn plain_name(name: &[u8]) -> impl Iterator<Item = u8> {
+    let letters = name.iter().filter(|byte| !b"-_".contains(byte));
+    letters.map(u8::to_ascii_lowercase)
+}
+
+/// Redacts [`HeaderRules::REDACTED`] and [`HeaderRules::PARAMETERS`].
 impl Default for HeaderRules {
     fn default() -> Self {
-        Self::redacting(&Self::REDACTED)
+        Self::redacting(&["authorization"], &["token"])
     }
 }
 
@@ -118,7 +260,7 @@ struct Key {
     end: usize,
     /// Further values that stand elsewhere: indices of the first and the last.
     strays: Option<(usize, usize)>,
-    redacted: bool,
+    shown: Shown,
     /// What it counts against the cap.
     bytes: usize,
 }
@@ -146,12 +288,12 @@ impl MapWriter<'_> {
             && let Some(index) = self.find(hash, start)
         {
             self.out.truncate(before);
-            self.push_again(index, value, cookies);
+            self.push_again(index, value, rules, cookies);
             return;
         }
-        let redacted = rules.redacts(hash, &self.out[start..end]);
+        let shown = rules.shown(hash, &self.out[start..end]);
         self.out.extend_from_slice(b"\":[\"");
-        let bytes = name_bytes + self.push_value(value, redacted);
+        let bytes = name_bytes + self.push_value(value, shown, rules);
         self.out.push(b'"');
         self.hashes |= bit(hash);
         let end_of_values = self.out.len();
@@ -160,7 +302,7 @@ impl MapWriter<'_> {
             name: (start, end),
             end: end_of_values,
             strays: None,
-            redacted,
+            shown,
             bytes,
         });
     }
@@ -174,11 +316,11 @@ impl MapWriter<'_> {
     }
 
     /// Adds a value to a name that was seen before.
-    fn push_again(&mut self, index: usize, value: &[u8], cookies: Cookies) {
+    fn push_again(&mut self, index: usize, value: &[u8], rules: &HeaderRules, cookies: Cookies) {
         let key = &self.keys[index];
-        let redacted = key.redacted;
+        let shown = key.shown;
         let joined = cookies == Cookies::Joined && self.out[key.name.0..key.name.1] == *COOKIE;
-        if joined && redacted {
+        if joined && shown == Shown::Redacted {
             return;
         }
         let last = key.strays.map(|(_, last)| last);
@@ -198,7 +340,7 @@ impl MapWriter<'_> {
         let start = self.out.len();
         self.out
             .extend_from_slice(if joined { b"; " } else { b",\"" });
-        let bytes = self.push_value(value, redacted) + if joined { 2 } else { 0 };
+        let bytes = self.push_value(value, shown, rules) + if joined { 2 } else { 0 };
         self.out.push(b'"');
         let end = self.out.len();
         self.keys[index].bytes += bytes;
@@ -222,12 +364,14 @@ impl MapWriter<'_> {
     }
 
     /// Writes a value without quotes; what it counts against the cap.
-    fn push_value(&mut self, value: &[u8], redacted: bool) -> usize {
-        if redacted {
-            self.out.extend_from_slice(REDACTED);
-            REDACTED.len()
-        } else {
-            push_lower_case(self.out, trim(value))
+    fn push_value(&mut self, value: &[u8], shown: Shown, rules: &HeaderRules) -> usize {
+        match shown {
+            Shown::Redacted => {
+                self.out.extend_from_slice(REDACTED);
+                REDACTED.len()
+            }
+            Shown::Url => push_lower_case(self.out, &rules.url(trim(value))),
+            Shown::Whole => push_lower_case(self.out, trim(value)),
         }
     }
 

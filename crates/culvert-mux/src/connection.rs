@@ -1,7 +1,7 @@
 //! All streams of one connection, and what the two sides owe each other.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
 
@@ -68,6 +68,13 @@ pub struct Connection {
     retired: Retired,
     /// When the streams this side reset lately stop counting as open.
     cooling: VecDeque<Instant>,
+    /// The same for those whose last frame was this side's FIN.
+    settling: VecDeque<Instant>,
+    /// Streams that wait for the peer's FIN, and until when, the oldest first. Some may be gone.
+    lingering: VecDeque<(Instant, StreamId)>,
+    /// Streams that their users keep for later use, in the order they came.
+    resting: BTreeMap<u64, StreamId>,
+    rests: u64,
 
     decoder: Decoder,
     /// Where the payload that is arriving goes.
@@ -75,6 +82,10 @@ pub struct Connection {
     unknown_frames: u32,
     /// Received and not read, all streams.
     held: usize,
+    /// When the streams are looked through for those that hold too much, while too much is held.
+    relieve_at: Option<Instant>,
+    /// Streams reset for that so far.
+    cut: u64,
 
     /// Written and not yet in a frame, all streams.
     queued: usize,
@@ -108,6 +119,11 @@ struct Reset {
 
 /// The smallest window a stream is squeezed to while much is held.
 const SQUEEZED_WINDOW_BYTES: u32 = 16 << 10;
+/// How often the streams are looked through while too much is held. A look visits each stream.
+const RELIEVE_EVERY: Duration = Duration::from_millis(100);
+/// At the limit of a burst, a stream whose bytes wait for less time is not reset: its reader may not
+/// have had its turn yet.
+const FRESH: Duration = Duration::from_millis(100);
 
 impl Connection {
     /// A connection of which nothing was sent or received yet.
@@ -123,10 +139,16 @@ impl Connection {
             last_accepted: 0,
             retired: Retired::default(),
             cooling: VecDeque::new(),
+            settling: VecDeque::new(),
+            lingering: VecDeque::new(),
+            resting: BTreeMap::new(),
+            rests: 0,
             decoder: Decoder::default(),
             current: None,
             unknown_frames: 0,
             held: 0,
+            relieve_at: None,
+            cut: 0,
             queued: 0,
             round: VecDeque::new(),
             waiting: VecDeque::new(),
@@ -156,6 +178,11 @@ impl Connection {
         self.held
     }
 
+    /// Streams that were reset because their readers left too much unread.
+    pub fn cut_streams(&self) -> u64 {
+        self.cut
+    }
+
     /// The next thing to tell somebody.
     pub fn next_event(&mut self) -> Option<Event> {
         self.events.pop_front()
@@ -164,11 +191,11 @@ impl Connection {
     // What arrives.
 
     /// Whether more input should be given. It should not while the peer leaves too many answers
-    /// unread or its data finds no readers; reads, [`Connection::transmit`] and
-    /// [`Connection::expire`] change that.
+    /// unread, nor for a moment when more arrived at once than may be held and all of it is new.
+    /// Reads, [`Connection::transmit`] and [`Connection::expire`] change that.
     pub fn wants_input(&self) -> bool {
         self.ending.is_none()
-            && self.held < self.limits.held_bytes_max
+            && self.held < self.limits.burst_bytes_max
             && self.resets.len() < self.limits.answers_max
     }
 
@@ -319,11 +346,8 @@ impl Connection {
         stream.receive_window.arrived(bytes.len());
         // What nobody will read is dropped, and the credit for it is never returned.
         if !stream.released {
-            if stream.unread.is_empty() {
-                stream.read_at = now;
-            }
             self.held += bytes.len();
-            stream.unread.push(bytes);
+            stream.keep(bytes, now);
             if std::mem::take(&mut stream.reader_waits) {
                 self.events.push_back(Event::Readable(current.id));
             }
@@ -333,6 +357,7 @@ impl Connection {
             self.end_frame();
         }
         self.credit(id);
+        self.watch_held(now);
     }
 
     /// The current frame is complete.
@@ -377,8 +402,11 @@ impl Connection {
         let stays_whole =
             stream.receiving == Receiving::Finished && code == ErrorCode::STREAM_CLOSED;
         if !stays_whole && !matches!(stream.receiving, Receiving::Broken(_)) {
+            // Behind a FIN all data has arrived. The reader takes it and then learns that the stream broke.
+            if stream.receiving != Receiving::Finished {
+                self.held -= stream.unread.clear();
+            }
             stream.receiving = Receiving::Broken(why);
-            self.held -= stream.unread.clear();
         }
         stream.increment = 0;
         if std::mem::take(&mut stream.reader_waits) {
@@ -390,7 +418,7 @@ impl Connection {
         if let Some(at) = self.accepted.iter().position(|waiting| *waiting == id) {
             // Nobody has seen it, nobody needs to.
             self.accepted.remove(at);
-            self.streams.remove(&id);
+            self.remove(id);
             return;
         }
         self.remove_if_done(id);
@@ -437,41 +465,99 @@ impl Connection {
 
     /// When [`Connection::expire`] should be called at the latest, if ever.
     pub fn deadline(&self) -> Option<Instant> {
-        if self.ending.is_some() || self.held < self.limits.held_bytes_max {
+        if self.ending.is_some() {
             return None;
         }
-        self.longest_unread()
-            .map(|(_, since)| since + self.limits.unread_after)
+        let lingering = self.lingering.front().map(|(until, _)| *until);
+        self.relieve_at.into_iter().chain(lingering).min()
     }
 
-    /// Resets the streams that have stopped all others for too long.
+    /// Resets the streams that hold too much for too long, and those whose peer does not finish.
     pub fn expire(&mut self, now: Instant) {
-        while self.held >= self.limits.held_bytes_max && self.ending.is_none() {
-            match self.longest_unread() {
-                Some((id, since)) if since + self.limits.unread_after <= now => {
-                    self.reset(id, ErrorCode::ENHANCE_YOUR_CALM, now);
-                }
-                _ => return,
+        if self.relieve_at.is_some_and(|at| at <= now) {
+            self.relieve_at = None;
+            self.relieve(now);
+        }
+        while self.ending.is_none()
+            && let Some((until, id)) = self.lingering.front().copied()
+            && until <= now
+        {
+            self.lingering.pop_front();
+            if self.streams.get(&id).is_some_and(|stream| stream.lingers) {
+                self.reset(id, ErrorCode::STREAM_CANCELLED, now);
+                self.remove(id);
             }
         }
     }
 
-    fn longest_unread(&self) -> Option<(StreamId, Instant)> {
-        self.streams
-            .iter()
-            .filter(|(_, stream)| !stream.unread.is_empty())
-            .map(|(id, stream)| (*id, stream.read_at))
-            .min_by_key(|(_, read_at)| *read_at)
+    /// Notes that too much is held, and acts at once where nothing more could be taken.
+    fn watch_held(&mut self, now: Instant) {
+        if self.held < self.limits.held_bytes_max || self.ending.is_some() {
+            return;
+        }
+        match self.relieve_at {
+            None if self.held >= self.limits.burst_bytes_max => self.relieve(now),
+            None => self.relieve_at = Some(now + RELIEVE_EVERY),
+            Some(_) => {}
+        }
+    }
+
+    /// Resets the streams that hold most for longest until a quarter of the limit is free. One look
+    /// at all streams frees that much or is not repeated for a while, so a stranger with many
+    /// streams cannot make it happen more often.
+    fn relieve(&mut self, now: Instant) {
+        let is_full = self.held >= self.limits.burst_bytes_max;
+        let patience = if is_full {
+            FRESH.min(self.limits.unread_after)
+        } else {
+            self.limits.unread_after
+        };
+        if self.held >= self.limits.held_bytes_max {
+            let mut holding: Vec<(u128, StreamId)> = self
+                .streams
+                .iter()
+                .filter(|(_, stream)| !stream.unread.is_empty())
+                .filter_map(|(id, stream)| {
+                    let waits = now.saturating_duration_since(stream.since);
+                    let weight = stream.unread.len() as u128 * waits.as_micros();
+                    (waits >= patience).then_some((weight, *id))
+                })
+                .collect();
+            holding.sort_unstable();
+            let enough = self.limits.held_bytes_max - self.limits.held_bytes_max / 4;
+            while self.held > enough
+                && let Some((_, id)) = holding.pop()
+            {
+                self.cut += 1;
+                self.reset(id, ErrorCode::ENHANCE_YOUR_CALM, now);
+            }
+        }
+        if self.held >= self.limits.held_bytes_max {
+            self.relieve_at = Some(now + RELIEVE_EVERY);
+        }
     }
 
     // Streams.
 
     /// Whether [`Connection::open`] would find room.
     pub fn has_room(&mut self, now: Instant) -> bool {
+        self.room(now) > 0
+    }
+
+    /// How many streams [`Connection::open`] would find room for.
+    pub fn room(&mut self, now: Instant) -> usize {
         self.cool_down(now);
-        self.ending.is_none()
-            && self.resets.len() < self.limits.answers_max
-            && self.streams.len() + self.cooling.len() < self.limits.streams_max
+        if self.ending.is_some() || self.resets.len() >= self.limits.answers_max {
+            return 0;
+        }
+        let used = self.streams.len() + self.cooling.len() + self.settling.len();
+        self.limits.streams_max.saturating_sub(used)
+    }
+
+    /// When [`Connection::room`] may grow although nothing arrives, if ever.
+    pub fn room_grows_at(&self) -> Option<Instant> {
+        let first = [self.cooling.front(), self.settling.front()];
+        first.into_iter().flatten().min().copied()
     }
 
     /// Opens a stream. `first` travels in the frame that opens it, all of it, as agents expect of
@@ -484,6 +570,8 @@ impl Connection {
             return Err(OpenRefused::TooLong);
         }
         if !self.has_room(now) {
+            // The stream that rests longest makes room as soon as the peer has finished it too.
+            self.take_back(now);
             return Err(OpenRefused::Full);
         }
         let id = StreamId::new(self.next_id).ok_or(OpenRefused::Exhausted)?;
@@ -510,7 +598,7 @@ impl Connection {
         let Some(bytes) = stream.unread.pop(max) else {
             return nothing_to_read(stream, self.ending.is_some());
         };
-        stream.read_at = now;
+        stream.taken(bytes.len(), now);
         self.held -= bytes.len();
         self.credit(id);
         Ok(Read::Data(bytes))
@@ -532,7 +620,7 @@ impl Connection {
                 _ => None,
             });
         }
-        stream.read_at = now;
+        stream.taken(copied, now);
         self.held -= copied;
         self.credit(id);
         Ok(Some(copied))
@@ -654,28 +742,108 @@ impl Connection {
         if at_peer {
             self.retired.insert(id);
             self.cool_down(now);
-            self.cooling.push_back(now + self.limits.cooling);
+            if !self.limits.cooling.is_zero() {
+                self.cooling.push_back(now + self.limits.cooling);
+            }
         }
         self.remove_if_done(id);
     }
 
     /// Forgets the streams that have cooled.
     fn cool_down(&mut self, now: Instant) {
-        while self.cooling.front().is_some_and(|until| *until <= now) {
-            self.cooling.pop_front();
+        for places in [&mut self.cooling, &mut self.settling] {
+            while places.front().is_some_and(|until| *until <= now) {
+                places.pop_front();
+            }
         }
+    }
+
+    /// The user of a stream keeps it for later: nothing is on its way in either direction. When
+    /// streams run short, the one that rests longest is ended. `false` if it cannot serve again.
+    pub fn rest(&mut self, id: StreamId) -> bool {
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return false;
+        };
+        let serves = stream.sending == Sending::Open
+            && stream.receiving == Receiving::Open
+            && stream.unread.is_empty();
+        if serves && stream.rests.is_none() && self.ending.is_none() {
+            self.rests += 1;
+            stream.rests = Some(self.rests);
+            self.resting.insert(self.rests, id);
+        }
+        serves
+    }
+
+    /// The user of a stream that rests wants it back. `false` if it was ended meanwhile.
+    pub fn resume(&mut self, id: StreamId) -> bool {
+        self.rouse(id);
+        self.ending.is_none()
+            && self.streams.get(&id).is_some_and(|stream| {
+                stream.sending == Sending::Open && stream.receiving == Receiving::Open
+            })
+    }
+
+    fn rouse(&mut self, id: StreamId) -> bool {
+        let place = self
+            .streams
+            .get_mut(&id)
+            .and_then(|stream| stream.rests.take());
+        place.is_some_and(|place| self.resting.remove(&place).is_some())
+    }
+
+    /// Ends the stream that rests longest. `false` if none does.
+    pub fn take_back(&mut self, now: Instant) -> bool {
+        match self.resting.pop_first() {
+            Some((_, id)) => {
+                self.end_in_order(id, now);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The user of a stream lets go of it when both directions have said all they had to say, as
+    /// after an answered request. It is free when the peer has finished it too, without the time that
+    /// a reset costs.
+    pub fn end_in_order(&mut self, id: StreamId, now: Instant) {
+        self.rouse(id);
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        if stream.syn || !matches!(stream.sending, Sending::Open | Sending::Finishing) {
+            return self.release(id, now);
+        }
+        if stream.receiving == Receiving::Open {
+            stream.lingers = true;
+            while let Some((_, first)) = self.lingering.front()
+                && !self.streams.contains_key(first)
+            {
+                self.lingering.pop_front();
+            }
+            self.lingering.push_back((now + self.limits.linger, id));
+        }
+        // Nothing is told of it if the connection has ended.
+        self.finish(id).ok();
+        self.release(id, now);
     }
 
     /// The user of a stream lets go of it. What was written before [`Connection::finish`] is still
     /// sent; if the peer has not finished by then, or this side has not, the stream is reset.
+    /// One that rests is [ended in order](Connection::end_in_order).
     pub fn release(&mut self, id: StreamId, now: Instant) {
+        if self.rouse(id) {
+            return self.end_in_order(id, now);
+        }
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
         };
         stream.released = true;
         stream.reader_waits = false;
         stream.writer_waits = false;
-        if stream.sending == Sending::Finishing && self.ending.is_none() {
+        let waits = stream.sending == Sending::Finishing
+            || stream.lingers && stream.receiving == Receiving::Open;
+        if waits && self.ending.is_none() {
             self.held -= stream.unread.clear();
             return;
         }
@@ -696,6 +864,9 @@ impl Connection {
 
     fn remove(&mut self, id: StreamId) {
         if let Some(mut stream) = self.streams.remove(&id) {
+            if let Some(place) = stream.rests {
+                self.resting.remove(&place);
+            }
             self.held -= stream.unread.clear();
             self.queued -= stream.queue.clear();
         }
@@ -799,11 +970,15 @@ impl Connection {
         self.queued -= length;
         if fin {
             stream.sending = Sending::Finished;
+            if stream.receiving == Receiving::Finished && !self.limits.settling.is_zero() {
+                self.settling.push_back(now + self.limits.settling);
+            }
         }
         if stream.has_output() {
             stream.scheduled = true;
             self.round.push_back(id);
-        } else if fin && stream.released {
+        } else if fin && stream.released && !(stream.lingers && stream.receiving == Receiving::Open)
+        {
             if stream.receiving == Receiving::Open {
                 self.reset(id, ErrorCode::STREAM_CANCELLED, now);
             }
@@ -843,6 +1018,10 @@ impl Connection {
         self.credits.clear();
         self.resets.clear();
         self.cooling.clear();
+        self.settling.clear();
+        self.lingering.clear();
+        self.resting.clear();
+        self.relieve_at = None;
         self.current = None;
         while let Some(id) = self.accepted.pop_front() {
             self.remove(id);
@@ -850,6 +1029,7 @@ impl Connection {
         for (id, stream) in &mut self.streams {
             self.queued -= stream.queue.clear();
             stream.scheduled = false;
+            stream.rests = None;
             if std::mem::take(&mut stream.reader_waits) {
                 self.events.push_back(Event::Readable(*id));
             }
@@ -889,6 +1069,21 @@ impl Connection {
             assert!(
                 stream.unread.len() <= self.limits.window_bytes_max.max(WINDOW_BYTES) as usize,
                 "{id:?} holds more than its window"
+            );
+        }
+        for (place, id) in &self.resting {
+            let rests = self.streams.get(id).and_then(|stream| stream.rests);
+            assert_eq!(rests, Some(*place), "{id:?} rests nowhere");
+        }
+        for id in self
+            .streams
+            .iter()
+            .filter(|(_, it)| it.lingers)
+            .map(|(id, _)| id)
+        {
+            assert!(
+                self.lingering.iter().any(|(_, other)| other == id),
+                "{id:?} lingers for ever"
             );
         }
         assert_eq!(held, self.held, "held bytes are miscounted");

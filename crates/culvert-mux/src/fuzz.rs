@@ -23,6 +23,7 @@ pub fn any_peer(bytes: &[u8]) {
         stream_queue_bytes_max: 500,
         queue_bytes_max: 1000,
         held_bytes_max: 2000,
+        burst_bytes_max: 4000,
         answers_max: 10,
         ..Limits::default()
     };
@@ -76,7 +77,7 @@ struct User {
 impl User {
     fn act(&mut self, what: u8, much: usize) {
         let stream = self.streams.get(much % self.streams.len().max(1)).copied();
-        match (what % 9, stream) {
+        match (what % 12, stream) {
             (0, _) => {
                 let first = Bytes::from(vec![what; much]);
                 self.streams.extend(self.here.open(first, self.now));
@@ -106,6 +107,16 @@ impl User {
                 self.streams.retain(|other| *other != id);
                 self.here.release(id, self.now);
             }
+            (9, Some(id)) => drop(self.here.rest(id)),
+            (10, Some(id)) => {
+                // Whatever it says, the stream is used as if it said yes.
+                self.here.resume(id);
+            }
+            (11, Some(id)) if much.is_multiple_of(2) => {
+                self.streams.retain(|other| *other != id);
+                self.here.end_in_order(id, self.now);
+            }
+            (11, _) => drop(self.here.take_back(self.now)),
             (8, _) => {
                 self.now += Duration::from_millis(much as u64 * 50);
                 self.here.expire(self.now);
@@ -129,6 +140,12 @@ impl User {
             self.here.check();
         }
         while self.here.has_output() {
+            self.transmit(1 << 20);
+            self.here.check();
+        }
+        // Those that wait for the peer to finish do not wait for ever.
+        while let Some(at) = self.here.deadline() {
+            self.here.expire(at);
             self.transmit(1 << 20);
             self.here.check();
         }

@@ -31,7 +31,7 @@ pub use code::{Ending, ErrorCode, Violation};
 pub use codec::{Decoder, Piece};
 pub use connection::{Connection, Event, OpenRefused};
 pub use frame::{Frame, HEAD_BYTES, PAYLOAD_BYTES_MAX, Side, StreamId};
-pub use limits::Limits;
+pub use limits::{Limits, OURS_STREAMS_MAX};
 pub use outbox::Outbox;
 pub use stream::{Broken, Read};
 pub use window::WINDOW_BYTES;

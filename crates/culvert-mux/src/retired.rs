@@ -1,7 +1,7 @@
 //! The streams this side reset last. Their peer did not know yet when it sent what now arrives for
 //! them, so that is dropped without an answer.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::StreamId;
 
@@ -11,31 +11,34 @@ const REMEMBERED_MAX: usize = 512;
 
 #[derive(Debug, Default)]
 pub(crate) struct Retired {
-    order: VecDeque<StreamId>,
-    known: BTreeSet<StreamId>,
+    /// With the turn of each. What was removed stays here until it is the oldest.
+    order: VecDeque<(StreamId, u64)>,
+    known: BTreeMap<StreamId, u64>,
+    turn: u64,
 }
 
 impl Retired {
     pub(crate) fn insert(&mut self, id: StreamId) {
-        if !self.known.insert(id) {
+        if self.known.contains_key(&id) {
             return;
         }
-        self.order.push_back(id);
+        self.turn += 1;
+        self.known.insert(id, self.turn);
+        self.order.push_back((id, self.turn));
         if self.order.len() > REMEMBERED_MAX
-            && let Some(oldest) = self.order.pop_front()
+            && let Some((oldest, turn)) = self.order.pop_front()
+            && self.known.get(&oldest) == Some(&turn)
         {
             self.known.remove(&oldest);
         }
     }
 
     pub(crate) fn contains(&self, id: StreamId) -> bool {
-        self.known.contains(&id)
+        self.known.contains_key(&id)
     }
 
     /// The id is in use again, which the protocol does not forbid.
     pub(crate) fn remove(&mut self, id: StreamId) {
-        if self.known.remove(&id) {
-            self.order.retain(|other| *other != id);
-        }
+        self.known.remove(&id);
     }
 }

@@ -87,8 +87,12 @@ pub(crate) struct Stream {
     pub(crate) receive_window: ReceiveWindow,
     /// Received, not yet read.
     pub(crate) unread: Chunks,
-    /// When the reader last took something, or had taken everything.
-    pub(crate) read_at: Instant,
+    /// No unread byte arrived before this moment.
+    pub(crate) since: Instant,
+    /// When the last of the next `mark_bytes` unread bytes had arrived.
+    pub(crate) mark_at: Instant,
+    /// Unread bytes up to the mark; behind it, bytes arrived after `mark_at`.
+    pub(crate) mark_bytes: usize,
     /// A reader was told to wait.
     pub(crate) reader_waits: bool,
     /// Credit to be sent; the stream is in the connection's list when it is not zero.
@@ -96,6 +100,10 @@ pub(crate) struct Stream {
 
     /// Its user has let go of it; it stays until what was written is out.
     pub(crate) released: bool,
+    /// Released in good order: it also stays until the peer has finished.
+    pub(crate) lingers: bool,
+    /// Its place among the streams at rest.
+    pub(crate) rests: Option<u64>,
 }
 
 impl Stream {
@@ -111,10 +119,33 @@ impl Stream {
             receiving: Receiving::Open,
             receive_window: ReceiveWindow::new(),
             unread: Chunks::default(),
-            read_at: now,
+            since: now,
+            mark_at: now,
+            mark_bytes: 0,
             reader_waits: false,
             increment: 0,
             released: false,
+            lingers: false,
+            rests: None,
+        }
+    }
+
+    /// Keeps bytes that arrived for the reader.
+    pub(crate) fn keep(&mut self, bytes: Bytes, now: Instant) {
+        if self.unread.is_empty() {
+            (self.since, self.mark_at) = (now, now);
+            self.mark_bytes = bytes.len();
+        }
+        self.unread.push(bytes);
+    }
+
+    /// The reader took `length` bytes.
+    pub(crate) fn taken(&mut self, length: usize, now: Instant) {
+        self.mark_bytes = self.mark_bytes.saturating_sub(length);
+        if self.mark_bytes == 0 {
+            self.since = self.mark_at;
+            self.mark_at = now;
+            self.mark_bytes = self.unread.len();
         }
     }
 

@@ -53,6 +53,7 @@ fn run_seeds(seeds: impl Iterator<Item = u64>) -> Totals {
     assert!(totals.refused > 10, "{totals:?}");
     assert!(totals.waits > 1000, "{totals:?}");
     assert!(totals.cuts > 10, "{totals:?}");
+    assert!(totals.taken_back > 100, "{totals:?}");
     assert!(totals.bytes > 10 << 20, "{totals:?}");
     totals
 }
@@ -65,6 +66,7 @@ struct Totals {
     refused: u64,
     waits: u64,
     cuts: u64,
+    taken_back: u64,
 }
 
 impl Totals {
@@ -75,6 +77,7 @@ impl Totals {
         self.refused += other.refused;
         self.waits += other.waits;
         self.cuts += other.cuts;
+        self.taken_back += other.taken_back;
     }
 }
 
@@ -190,6 +193,7 @@ impl Simulation {
         };
         if random.one_in(3) {
             limits.held_bytes_max = 20_000 + random.below(500_000);
+            limits.burst_bytes_max = limits.held_bytes_max * (1 + random.below(3));
         }
         if random.one_in(4) {
             limits.window_bytes_max = 1 << 20;
@@ -354,6 +358,8 @@ impl Simulation {
         let max = 1 + self.random.below(40_000);
         let much = self.random.below(30_000);
         let copy = self.random.one_in(2);
+        let (rests, resumes) = (self.random.one_in(30), self.random.one_in(2));
+        let in_order = self.random.one_in(2);
         let now = self.now;
         let end = &mut self.ends[at];
         let talk = end.talks.get_mut(&id).unwrap();
@@ -361,6 +367,16 @@ impl Simulation {
             talk.broken = true;
             self.totals.resets += 1;
             end.mux.reset(id, ErrorCode::STREAM_CANCELLED, now);
+        } else if rests && !talk.finished && end.mux.rest(id) {
+            if resumes {
+                assert!(end.mux.resume(id), "{id:?} rested and is gone");
+                return;
+            }
+            // The other end sees a clean end of what was sent; this one hears no more of it.
+            assert!(end.mux.take_back(now));
+            assert!(!end.mux.resume(id));
+            self.totals.taken_back += 1;
+            (talk.finished, talk.broken) = (true, true);
         } else {
             if !lazy {
                 read(end.side, &mut end.mux, talk, id, max, copy, now);
@@ -368,7 +384,11 @@ impl Simulation {
             write(end.side, &mut end.mux, talk, id, much, copy);
         }
         if talk.broken || (talk.ended && talk.finished) {
-            end.mux.release(id, now);
+            if in_order && !talk.broken {
+                end.mux.end_in_order(id, now);
+            } else {
+                end.mux.release(id, now);
+            }
             let talk = end.talks.remove(&id).unwrap();
             end.gone.insert(id, talk);
         }

@@ -61,26 +61,41 @@ impl SshIngress {
         }
     }
 
-    /// Serves clients until told to stop; then their connections are closed and their sessions ended.
+    /// Serves clients until told to stop; then their connections are closed and their sessions ended. The
+    /// listener is closed before that when the server closes ([`Server::closing`]).
     pub async fn run(self, stop: CancellationToken) {
-        let meters = self.server.meters();
+        let Self {
+            listener,
+            config,
+            server,
+            room,
+        } = self;
+        let accepting = stop.child_token();
+        let closing = async {
+            tokio::select! {
+                () = server.closing().cancelled() => accepting.cancel(),
+                () = accepting.cancelled() => {}
+            }
+        };
         let serving = accept(
-            &self.listener,
-            self.room,
-            Some(meters),
-            &stop,
+            &listener,
+            room,
+            Some(server.meters()),
+            &accepting,
             |socket, peer, stranger| {
-                let (config, server) = (Arc::clone(&self.config), Arc::clone(&self.server));
+                let (config, server) = (Arc::clone(&config), Arc::clone(&server));
                 serve(socket, peer, config, server, stranger, stop.clone())
             },
         );
-        let mut served = serving.await;
+        let (mut served, ()) = tokio::join!(serving, closing);
+        drop(listener);
         while served.join_next().await.is_some() {}
     }
 }
 
-/// Only what has no known weakness; that one exchange of keys withstands no quantum computer is for
-/// the sake of clients older than OpenSSH 9.9.
+/// Algorithms without a known weakness. Curve25519 alone resists no quantum computer; clients older than
+/// OpenSSH 9.9 have nothing better. ChaCha20-Poly1305 is for clients such as Dropbear, which know no
+/// encrypt-then-MAC and no AES-GCM; strict key exchange closes its weakness (CVE-2023-48795).
 fn config(key: &HostKey) -> Config {
     let key = key.private().clone();
     Config {
@@ -100,6 +115,7 @@ fn config(key: &HostKey) -> Config {
             cipher: Cow::Borrowed(&[
                 cipher::AES_256_GCM,
                 cipher::AES_128_GCM,
+                cipher::CHACHA20_POLY1305,
                 cipher::AES_256_CTR,
                 cipher::AES_128_CTR,
             ]),
@@ -164,6 +180,7 @@ async fn serve(
             Ok(Ok(running)) => running,
             Ok(Err(_)) | Err(_) => return,
         },
+        () = stranger.displaced() => return,
         () = stop.cancelled() => return,
     };
     let handle = running.handle();
@@ -230,6 +247,15 @@ async fn serve(
                 }
             },
             Some(_) = carried.join_next() => {}
+            () = async {
+                match &stranger {
+                    Some(stranger) => stranger.displaced().await,
+                    None => std::future::pending().await,
+                }
+            } => {
+                cut.cancel();
+                break EndReason::Closed;
+            }
             () = tokio::time::sleep_until(deadline) => {
                 if let Some(refusal) = refused.filter(|_| !is_over) {
                     goodbye(&handle, one_line(&refusal)).await;

@@ -209,11 +209,18 @@ impl Visit {
             "" => String::new(),
             plan => format!(" (Plan: {plan})"),
         };
+        // The reply to a request for any port came before the port was known.
+        let port = match binding.url.strip_prefix("tcp://") {
+            Some(address) if forward.port == 0 => address.rsplit(':').next().unwrap_or_default(),
+            _ => "",
+        };
+        let port = port.to_owned();
         let mut text = String::from("\nculvert (via SSH) (Ctrl+C to quit)\n\n");
         for (what, value) in [
             ("Account", format!("{}{plan}", grant.account_name)),
             ("Region", self.server.region().to_owned()),
             ("Forwarding", binding.url),
+            ("Port", port),
         ] {
             if !value.is_empty() {
                 text.push_str(&format!("{what:<12}{value}\n"));

@@ -296,6 +296,57 @@ async fn expect_echo(stream: Stream, length: usize) {
     assert!(back == sent, "{} of {length} bytes came back", back.len());
 }
 
+/// Dropbear, the client of routers and small systems, has neither AES-GCM nor encrypt-then-MAC.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropbear_brings_a_service_online() {
+    let Some(mut stage) = start().await else {
+        return;
+    };
+    let key = stage.path("known.dropbear");
+    let converted = std::process::Command::new("dropbearconvert")
+        .args(["openssh", "dropbear"])
+        .args([&stage.path("known"), &key])
+        .output();
+    if !converted.is_ok_and(|done| done.status.success()) {
+        println!("skipped: the Dropbear client is not installed");
+        return;
+    }
+    let mut child = tokio::process::Command::new("dbclient")
+        .env("HOME", stage.folder.path())
+        .arg("-y")
+        .arg("-i")
+        .arg(&key)
+        .args(["-p", &stage.address.port().to_string()])
+        .args(["-R", &format!("443:{}", stage.service)])
+        .args(["v2@127.0.0.1", "http"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    loop {
+        match soon(lines.next_line()).await.unwrap() {
+            Some(line) if line.starts_with("Forwarding") => break,
+            Some(_) => {}
+            None => {
+                let mut error = String::new();
+                let mut stderr = child.stderr.take().unwrap();
+                stderr.read_to_string(&mut error).await.unwrap();
+                panic!("it ended: {error}");
+            }
+        }
+    }
+    let seen = stage.until(|seen| seen.wanted.len() == 1).await;
+    assert!(
+        seen.agents[0].starts_with("SSH-2.0-dropbear"),
+        "{:?}",
+        seen.agents
+    );
+    expect_echo(stage.dial("ep_random.test"), 300_000).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stock_client_brings_a_service_online() {
     let Some(mut stage) = start().await else {

@@ -177,7 +177,7 @@ impl AuditLog {
     pub async fn open(url: &StoreUrl) -> Result<Self, Fault> {
         let doing = "opening the audit log";
         let site = match url {
-            StoreUrl::Sqlite(path) => Site::Sqlite(sqlite::File { path: path.clone() }),
+            StoreUrl::Sqlite(path) => Site::Sqlite(sqlite::File::at(path)),
             StoreUrl::Postgres(url) => {
                 Site::Postgres(postgres::Schema::at(url, crate::STATE.schema)?)
             }

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use crate::chain::Link;
 use crate::dialect::{Arg, Connection};
 use crate::document::{Document, Head, Key, OnDelete};
+use crate::feed::{Feed, Touched};
 use crate::statements::{meta, state};
 use crate::texts::{self, Standing, Texts};
 use crate::writer::{Book, Outcome};
@@ -105,6 +106,8 @@ pub(crate) struct Journal {
     pub(crate) texts: Texts,
     /// What stands for it in the ledger.
     pub(crate) mark: String,
+    /// What its commits touched.
+    pub(crate) feed: Feed,
 }
 
 /// One write to the state.
@@ -162,6 +165,7 @@ impl Book for Journal {
         connection: &'a mut Connection,
     ) -> BoxFuture<'a, Result<Page, sqlx::Error>> {
         Box::pin(async move {
+            self.feed.begin();
             let row = connection
                 .row(state::LOCK, &[])
                 .await?
@@ -192,11 +196,13 @@ impl Book for Journal {
                     let has_all_texts = page.texts.is_whole(page.revision);
                     page.revision += 1;
                     match changes.apply(connection, page, &self.texts).await {
-                        Ok(()) if has_all_texts => {
-                            page.texts.up_to = page.revision;
+                        Ok(()) => {
+                            if has_all_texts {
+                                page.texts.up_to = page.revision;
+                            }
+                            self.feed.note(page.revision, changes);
                             Ok(Outcome::Written(Answer::Revision(page.revision)))
                         }
-                        Ok(()) => Ok(Outcome::Written(Answer::Revision(page.revision))),
                         Err(Failure::Refused(refused)) => Ok(Outcome::Refused(refused)),
                         Err(Failure::Database(error)) => Err(error),
                     }
@@ -260,6 +266,7 @@ impl Book for Journal {
     }
 
     fn committed(&self, page: &Page) {
+        self.feed.commit();
         announce(&self.revision, page.revision);
     }
 }
@@ -294,6 +301,21 @@ impl From<CommitError> for Failure {
 }
 
 impl Changes {
+    /// The documents it writes or removes.
+    pub(crate) fn touched(&self) -> impl Iterator<Item = Touched> {
+        self.steps.iter().filter_map(|step| {
+            let head = match step {
+                Step::Insert(document, _) | Step::Replace(document, _) => &document.head,
+                Step::Remove(head, _) => head,
+                Step::Tell(_) => return None,
+            };
+            Some(Touched {
+                kind: head.kind.clone(),
+                id: head.id.clone(),
+            })
+        })
+    }
+
     async fn apply(
         &self,
         connection: &mut Connection,

@@ -4,6 +4,7 @@
 //! database of its own and drops it. Where there is none its half says `skipped`.
 
 mod audit;
+mod full;
 mod kill;
 mod migration;
 mod node;

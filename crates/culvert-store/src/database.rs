@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use culvert_base::{Clock, Fault};
+use culvert_base::{Clock, Fault, Supervisor};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use crate::StoreUrl;
 use crate::dialect::{Access, Arg, Site, While};
-use crate::health::Health;
+use crate::health::{self, Health};
 use crate::migrate::{self, Step};
 use crate::pool::Pool;
 use crate::statements::meta;
@@ -35,6 +35,8 @@ pub(crate) struct Database {
     health: Arc<Health>,
     closing: watch::Sender<bool>,
     tasks: Mutex<JoinSet<()>>,
+    supervisor: Supervisor,
+    is_queue: bool,
 }
 
 impl Database {
@@ -52,10 +54,20 @@ impl Database {
                 part.postgres_readers,
             ),
         };
-        let mut connection = site
-            .connect(Access::Write)
-            .await
-            .during("opening the database")?;
+        let opening = "opening the database";
+        let (mut connection, health) = match (site.connect(Access::Write).await, &site) {
+            (Ok(connection), _) => (connection, Health::good()),
+            (Err(error), Site::Sqlite(file))
+                if health::has_no_room(&error) && file.is_on_full_disk() =>
+            {
+                file.set_read_only()?;
+                tracing::error!(file = %file.path.display(), %error,
+                    "the disk is full: the database is read and nothing is written until the next start");
+                let connection = site.connect(Access::Read).await.during(opening)?;
+                (connection, Health::read_only())
+            }
+            (Err(error), _) => return Err(error).during(opening),
+        };
         let sound = match &site {
             Site::Sqlite(file) => sqlite::problems(&mut connection, sqlite::Check::Quick)
                 .await
@@ -65,13 +77,18 @@ impl Database {
         };
         connection.close().await;
         sound?;
-        migrate::migrate(&site, part.steps, clock).await?;
+        match health.is_read_only() {
+            true => migrate::check(&site, part.steps, clock).await?,
+            false => migrate::migrate(&site, part.steps, clock).await?,
+        }
         Ok(Self {
             pool: Arc::new(Pool::new(site.clone(), n_readers)),
             site,
-            health: Arc::new(Health::good()),
+            health: Arc::new(health),
             closing: watch::Sender::new(false),
             tasks: Mutex::new(JoinSet::new()),
+            supervisor: Supervisor::default(),
+            is_queue: part.file.is_some(),
         })
     }
 
@@ -100,23 +117,33 @@ impl Database {
             self.closing(),
         );
         let guard = Guard(Arc::clone(&self.health));
-        self.start(async move {
+        let (writing, checkpointing) = match self.is_queue {
+            true => ("queue.writer", "queue.checkpoint"),
+            false => ("store.writer", "store.checkpoint"),
+        };
+        self.start(writing, async move {
             let _guard = guard;
             task.await;
         });
-        if let Site::Sqlite(file) = &self.site {
-            self.start(sqlite::checkpoint(
-                file.clone(),
-                committed,
-                Arc::clone(&self.health),
-                self.closing(),
-            ));
+        if let Site::Sqlite(file) = &self.site
+            && !file.is_read_only()
+        {
+            let (file, health) = (file.clone(), Arc::clone(&self.health));
+            let task = sqlite::checkpoint(file, committed, health, self.closing());
+            self.start(checkpointing, task);
         }
         writer
     }
 
     /// Starts a task that ends by itself when `closing` says so.
-    pub(crate) fn start(&self, task: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn start(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let closing = self.closing();
+        let is_stopping = move || *closing.borrow();
+        let task = self.supervisor.supervise(name, is_stopping, task);
         self.tasks
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -125,6 +152,11 @@ impl Database {
 
     pub(crate) fn closing(&self) -> watch::Receiver<bool> {
         self.closing.subscribe()
+    }
+
+    /// The tasks of the database.
+    pub(crate) fn supervisor(&self) -> &Supervisor {
+        &self.supervisor
     }
 
     pub(crate) fn health(&self) -> &Health {

@@ -16,6 +16,7 @@ use tokio::sync::watch;
 pub(crate) struct Health {
     broken: watch::Sender<Option<String>>,
     is_full: AtomicBool,
+    is_read_only: AtomicBool,
 }
 
 impl Health {
@@ -23,7 +24,19 @@ impl Health {
         Self {
             broken: watch::Sender::new(None),
             is_full: AtomicBool::new(false),
+            is_read_only: AtomicBool::new(false),
         }
+    }
+
+    /// Of a database that was opened on a full disk.
+    pub(crate) fn read_only() -> Self {
+        let health = Self::good();
+        health.is_read_only.store(true, Ordering::Relaxed);
+        health
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.is_read_only.load(Ordering::Relaxed)
     }
 
     /// Marks the database broken if this error says so.
@@ -43,9 +56,21 @@ impl Health {
     /// Whether writes may be expected to succeed.
     pub(crate) fn check_writes(&self) -> Result<(), Fault> {
         self.check()?;
+        self.check_room()?;
         match self.is_full.load(Ordering::Relaxed) {
             false => Ok(()),
             true => Err(Fault::bare("writing to the database: the disk is full")),
+        }
+    }
+
+    /// Whether there was room at the start.
+    pub(crate) fn check_room(&self) -> Result<(), Fault> {
+        match self.is_read_only() {
+            false => Ok(()),
+            true => Err(Fault::bare(
+                "writing to the database: the disk was full at the start, and nothing is written; free \
+                 room and start again",
+            )),
         }
     }
 
@@ -100,6 +125,14 @@ fn is_fatal(error: &sqlx::Error) -> bool {
 fn is_full(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(DatabaseError::code);
     sqlite_code(error) == Some(13) || code.as_deref() == Some("53100")
+}
+
+/// Whether a file could not be opened because the disk has no room for what must be beside it.
+pub(crate) fn has_no_room(error: &sqlx::Error) -> bool {
+    // SQLITE_IOERR_WRITE, _TRUNCATE, _SHMOPEN, _SHMSIZE, _SHMMAP; SQLITE_CANTOPEN.
+    const BESIDE: [&str; 6] = ["778", "1546", "4618", "4874", "5386", "14"];
+    let code = error.as_database_error().and_then(DatabaseError::code);
+    is_full(error) || code.is_some_and(|code| BESIDE.contains(&&*code))
 }
 
 /// The primary code, which is the low byte.

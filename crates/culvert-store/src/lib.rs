@@ -12,7 +12,9 @@ mod conformance;
 mod database;
 mod dialect;
 mod document;
+mod feed;
 mod health;
+mod heartbeat;
 mod lookup;
 mod migrate;
 mod node;
@@ -33,12 +35,13 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use culvert_base::{Clock, Fault};
+use culvert_base::{Clock, Fault, Supervisor};
 use tokio::sync::watch;
 
 use crate::changes::{Answer, Entry, Journal};
 use crate::database::{Database, Part};
 use crate::dialect::{Arg, While};
+use crate::feed::Feed;
 use crate::lookup::Lookup;
 use crate::pool::Pool;
 use crate::statements::{PAGE_CONTAINING, meta, state};
@@ -50,12 +53,14 @@ pub use audit::{
 pub use chain::{Hash, Link, NotAHash};
 pub use changes::{Changes, CommitError, Told};
 pub use document::{Document, Head, Key, OnDelete, PageQuery, Ref, Topic};
+pub use feed::Touched;
+pub use heartbeat::Heartbeat;
 pub use node::Node;
 pub use outbox::OutboxRow;
 pub use queue::{
-    Backlog, BatchClass, Body, Burial, CursorMove, DEAD_LETTERS_FOR, DEAD_LETTERS_MAX, DeadBatch,
-    DeadLetter, Gathering, Kept, Lease, NewBatch, NewPiece, Piece, Queue, QueueError, Run,
-    WHY_BYTES_MAX,
+    Backlog, BatchClass, Body, Burial, CursorMove, DEAD_LETTERS_BYTES_MAX, DEAD_LETTERS_FOR,
+    DEAD_LETTERS_MAX, DeadBatch, DeadLetter, Gathering, Kept, Lease, NewBatch, NewPiece, OpenTail,
+    Piece, Queue, QueueError, Run, TailPiece, WHY_BYTES_MAX,
 };
 pub use texts::{Like, TextField, TextQuery, Texts};
 pub use transfer::{Moved, Transfer, TransferError, undo_transfer};
@@ -131,13 +136,14 @@ impl Store {
         let (revision, _) = texts::ledger(&database.pool, &mark).await?;
         let journal = Arc::new(Journal {
             revision: watch::Sender::new(revision),
+            feed: Feed::default(),
             texts,
             mark,
         });
         let writer = Arc::new(database.start_writer(Arc::clone(&journal)));
         let (lookup, tasks) = Lookup::new(&database.site, &database.closing());
         for task in tasks {
-            database.start(task);
+            database.start("store.lookup", task);
         }
         let pool = Arc::clone(&database.pool);
         let ledger = texts::watch_ledger(
@@ -154,9 +160,11 @@ impl Store {
                 journal,
             }),
         };
-        store.chain().await?;
-        store.claim_texts().await?;
-        store.shared.database.start(ledger);
+        if !store.is_read_only() {
+            store.chain().await?;
+            store.claim_texts().await?;
+        }
+        store.shared.database.start("store.ledger", ledger);
         Ok(store)
     }
 
@@ -229,6 +237,14 @@ impl Store {
     pub async fn changed(&self, kind: &str, after: i64) -> Result<Vec<Document>, Fault> {
         let arguments = [Arg::Text(kind), Arg::Int(after)];
         self.documents(state::CHANGED, &arguments).await
+    }
+
+    /// The latest revision known here, and what the commits after `since` up to it touched. `None` for
+    /// the documents if that takes a look at the database, as after a commit of another node.
+    pub fn touched(&self, since: i64) -> (i64, Option<Vec<Touched>>) {
+        let journal = &self.shared.journal;
+        let until = *journal.revision.borrow();
+        (until, journal.feed.between(since, until))
     }
 
     /// How many documents of a kind there are.
@@ -370,6 +386,11 @@ impl Store {
         Ok(())
     }
 
+    /// Whether the disk was full at the start: then everything can be read and nothing is written.
+    pub fn is_read_only(&self) -> bool {
+        self.shared.database.health().is_read_only()
+    }
+
     /// Whether the store can be used right now, for readiness.
     pub async fn usable(&self) -> Result<(), Fault> {
         self.shared.database.health().check_writes()?;
@@ -380,6 +401,11 @@ impl Store {
     /// process must exit with 70; nothing is committed any more.
     pub async fn broken(&self) -> Fault {
         self.shared.database.health().broken().await
+    }
+
+    /// The long-lived tasks of the store.
+    pub fn supervisor(&self) -> &Supervisor {
+        self.shared.database.supervisor()
     }
 
     /// How long a write takes now.

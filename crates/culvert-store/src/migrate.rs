@@ -47,6 +47,12 @@ pub(crate) const EVENTS: &[Step] = &[
         min_reader: 3,
         sql: include_str!("sql/events/0003_bodies.sql"),
     },
+    // A program of format 3 buries without counting; what it leaves is counted at the next pruning.
+    Step {
+        format: 4,
+        min_reader: 3,
+        sql: include_str!("sql/events/0004_lines_and_nodes.sql"),
+    },
 ];
 
 /// Applies what is missing of `steps`, which are numbered from 1 without gaps.
@@ -59,6 +65,26 @@ pub(crate) async fn migrate(site: &Site, steps: &[Step], clock: &dyn Clock) -> R
     // Closing gives back the lock and undoes what was not committed.
     connection.close().await;
     migrated
+}
+
+/// Refuses a database that [`migrate`] would change, without writing.
+pub(crate) async fn check(site: &Site, steps: &[Step], clock: &dyn Clock) -> Result<(), Fault> {
+    let mut connection = site
+        .connect(Access::Read)
+        .await
+        .during("opening the database")?;
+    let migration = Migration { site, steps, clock };
+    let found = migration.found(&mut connection).await;
+    connection.close().await;
+    let found = found?;
+    migration.admit(found)?;
+    let ours = steps.iter().map(|step| step.format).max().unwrap_or(0);
+    match found {
+        Some(found) if found.format >= ours => Ok(()),
+        _ => Err(Fault::bare(
+            "opening the database: it needs a migration, and the disk is full; free room and start again",
+        )),
+    }
 }
 
 struct Migration<'a> {

@@ -70,7 +70,9 @@ impl Store {
             connection: Some(connection),
         };
         let closing = self.shared.database.closing();
-        self.shared.database.start(keeper.run(closing));
+        self.shared
+            .database
+            .start("store.node_name", keeper.run(closing));
         Ok(Node { name, clock })
     }
 }

@@ -11,17 +11,20 @@
 //! Not here: what is in a batch (`delivery`), when to try again and when to give up.
 
 mod lines;
+mod nodes;
 mod traffic;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use culvert_base::{Clock, Fault, Timestamp};
+use culvert_base::{Clock, Fault, Supervisor, Timestamp};
 use tokio::sync::watch;
 
 use self::lines::{Answer, Entry, Lines, Settlement};
+pub use self::nodes::{OpenTail, TailPiece};
 pub use self::traffic::{Kept, NewPiece, Piece};
 use crate::StoreUrl;
 use crate::database::{Database, Part};
@@ -157,6 +160,9 @@ pub struct Backlog {
     pub batches: u64,
     pub events: u64,
     pub bytes: u64,
+    /// How much of that is traffic.
+    pub traffic_events: u64,
+    pub traffic_bytes: u64,
     /// When the oldest was appended; `None` when only dead letters are left.
     pub oldest: Option<Timestamp>,
     /// Dead letters kept.
@@ -173,11 +179,27 @@ pub enum QueueError {
     Fault(#[from] Fault),
 }
 
-/// Dead letters kept, in number and time.
+/// Dead letters kept of each destination and class, in number, bytes and time. One that is one too many
+/// displaces the oldest of its own destination and class.
 pub const DEAD_LETTERS_MAX: i64 = 10_000;
+pub const DEAD_LETTERS_BYTES_MAX: i64 = 64 << 20;
 pub const DEAD_LETTERS_FOR: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// Bytes kept of the text that says why a batch was put back or buried.
 pub const WHY_BYTES_MAX: usize = 500;
+
+/// How many dead letters of a destination and class are kept, and how many bytes of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DeadLetterBounds {
+    pub(crate) letters: i64,
+    pub(crate) bytes: i64,
+}
+
+impl DeadLetterBounds {
+    pub(crate) const DEFAULT: Self = Self {
+        letters: DEAD_LETTERS_MAX,
+        bytes: DEAD_LETTERS_BYTES_MAX,
+    };
+}
 
 pub(crate) const EVENTS: Part = Part {
     file: Some("events.db"),
@@ -190,9 +212,19 @@ impl Queue {
     /// Opens the queue that belongs to the store at `url`: the file `events.db` beside the state
     /// file, or the schema `culvert_events`. Starts its tasks on the current runtime.
     pub async fn open(url: &StoreUrl, clock: Arc<dyn Clock>) -> Result<Self, Fault> {
+        Self::open_within(url, clock, DeadLetterBounds::DEFAULT).await
+    }
+
+    pub(crate) async fn open_within(
+        url: &StoreUrl,
+        clock: Arc<dyn Clock>,
+        dead_letters: DeadLetterBounds,
+    ) -> Result<Self, Fault> {
         let database = Database::open(url, EVENTS, clock.as_ref()).await?;
         let lines = Arc::new(Lines {
             appended: watch::Sender::new(0),
+            dead_letters,
+            forgotten: Default::default(),
         });
         let writer = database.start_writer(Arc::clone(&lines));
         Ok(Self {
@@ -491,30 +523,28 @@ impl Queue {
         let doing = "counting what waits";
         let mut found = BTreeMap::new();
         for row in self.pool().rows(doing, events::BACKLOG, &[]).await? {
-            let backlog = Backlog {
-                destination: row.get(0).during(doing)?,
-                batches: unsigned(&row, 1).during(doing)?,
-                events: unsigned(&row, 2).during(doing)?,
-                bytes: unsigned(&row, 3).during(doing)?,
-                oldest: Some(Timestamp::from_unix_nanos(row.get(4).during(doing)?)),
-                buried: 0,
-            };
-            found.insert(backlog.destination.clone(), backlog);
+            let destination: String = row.get(0).during(doing)?;
+            let number = |index| unsigned(&row, index).during(doing);
+            let (events, bytes) = (number(3)?, number(4)?);
+            let line: &mut Backlog = found
+                .entry(destination.clone())
+                .or_insert_with(|| Backlog::empty(destination));
+            line.batches += number(2)?;
+            line.events += events;
+            line.bytes += bytes;
+            if BatchClass::of(row.get(1).during(doing)?).during(doing)? == BatchClass::Traffic {
+                line.traffic_events += events;
+                line.traffic_bytes += bytes;
+            }
+            let first_at = Timestamp::from_unix_nanos(row.get(5).during(doing)?);
+            line.oldest = Some(line.oldest.map_or(first_at, |oldest| oldest.min(first_at)));
         }
         for row in self.pool().rows(doing, events::BURIED, &[]).await? {
             let destination: String = row.get(0).during(doing)?;
-            let n_buried = unsigned(&row, 1).during(doing)?;
-            found
+            let line = found
                 .entry(destination.clone())
-                .or_insert(Backlog {
-                    destination,
-                    batches: 0,
-                    events: 0,
-                    bytes: 0,
-                    oldest: None,
-                    buried: 0,
-                })
-                .buried = n_buried;
+                .or_insert_with(|| Backlog::empty(destination));
+            line.buried = unsigned(&row, 1).during(doing)?;
         }
         Ok(found.into_values().collect())
     }
@@ -569,11 +599,21 @@ impl Queue {
         .await
     }
 
-    /// Removes dead letters beyond [`DEAD_LETTERS_MAX`] or older than [`DEAD_LETTERS_FOR`]; how many
-    /// that were.
+    /// Removes dead letters older than [`DEAD_LETTERS_FOR`], and counts those that are kept; what went
+    /// beyond the bounds without being counted goes too. How many dead letters were too old.
     pub async fn prune(&self, now: Timestamp) -> Result<u64, Fault> {
         self.count("pruning dead letters", Entry::Prune { now })
             .await
+    }
+
+    /// Events of dead letters that this process removed to make room for newer ones of the same
+    /// destination and class.
+    pub fn forgotten(&self, class: BatchClass) -> u64 {
+        match class {
+            BatchClass::Audit => &self.shared.lines.forgotten[0],
+            BatchClass::Traffic => &self.shared.lines.forgotten[1],
+        }
+        .load(Ordering::Relaxed)
     }
 
     /// Whether the queue can be used right now, for readiness.
@@ -589,6 +629,11 @@ impl Queue {
     /// process must exit with 70; nothing is written any more.
     pub async fn broken(&self) -> Fault {
         self.shared.database.health().broken().await
+    }
+
+    /// The long-lived tasks of the queue.
+    pub fn supervisor(&self) -> &Supervisor {
+        self.shared.database.supervisor()
     }
 
     /// A consistent copy of the queue's file, made while in use. SQLite only. Copy the queue before
@@ -673,6 +718,14 @@ impl QueueError {
 }
 
 impl BatchClass {
+    /// `audit` or `traffic`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Audit => "audit",
+            Self::Traffic => "traffic",
+        }
+    }
+
     pub(crate) fn number(self) -> i64 {
         match self {
             Self::Audit => 0,
@@ -687,6 +740,22 @@ impl BatchClass {
             _ => Err(sqlx::Error::Decode(
                 format!("there is no batch class {number}").into(),
             )),
+        }
+    }
+}
+
+impl Backlog {
+    /// Of a destination for which nothing waits.
+    pub fn empty(destination: String) -> Self {
+        Self {
+            destination,
+            batches: 0,
+            events: 0,
+            bytes: 0,
+            traffic_events: 0,
+            traffic_bytes: 0,
+            oldest: None,
+            buried: 0,
         }
     }
 }

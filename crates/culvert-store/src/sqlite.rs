@@ -4,10 +4,11 @@
 //! connection, so that no commit waits for it in ordinary times.
 
 use std::fs::{DirBuilder, OpenOptions, Permissions};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use culvert_base::Fault;
@@ -25,6 +26,8 @@ use crate::health::Health;
 #[derive(Clone, Debug)]
 pub(crate) struct File {
     pub(crate) path: PathBuf,
+    /// Read without any other file beside it, because there is no room for one.
+    is_read_only: Arc<AtomicBool>,
 }
 
 impl File {
@@ -67,12 +70,71 @@ impl File {
                     .map_err(|error| Fault::new(doing(), error))?;
             }
         }
-        Ok(Self {
+        Ok(Self::at(path))
+    }
+
+    /// A file that is there.
+    pub(crate) fn at(path: &Path) -> Self {
+        Self {
             path: path.to_owned(),
+            is_read_only: Arc::default(),
+        }
+    }
+
+    /// Reads the file as it is from now on, without a write-ahead log or its index beside it: for a disk
+    /// that has no room for those. Refused where a log has commits that the file lacks.
+    pub(crate) fn set_read_only(&self) -> Result<(), Fault> {
+        let log = beside(&self.path, "-wal");
+        if std::fs::metadata(&log).is_ok_and(|log| log.len() > 0) {
+            return Err(Fault::bare(format!(
+                "opening the database: the disk is full, and `{}` has changes that cannot be read without \
+                 room for its index; free 1 MiB and start again",
+                log.display()
+            )));
+        }
+        self.is_read_only.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether a little more cannot be written beside the file.
+    pub(crate) fn is_on_full_disk(&self) -> bool {
+        let probe = beside(&self.path, ".probe");
+        let written = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&probe)
+            .and_then(|mut file| file.write_all(&[0; PROBE_BYTES]));
+        // It was of no other use.
+        drop(std::fs::remove_file(&probe));
+        written.is_err_and(|error| {
+            matches!(
+                error.kind(),
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+            )
         })
     }
 
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.is_read_only.load(Ordering::Relaxed)
+    }
+
     pub(crate) async fn connect(&self, access: Access) -> Result<SqliteConnection, sqlx::Error> {
+        if self.is_read_only() {
+            if access == Access::Write {
+                return Err(io::Error::from(io::ErrorKind::StorageFull).into());
+            }
+            let options = SqliteConnectOptions::new()
+                .filename(&self.path)
+                .read_only(true)
+                .immutable(true)
+                .row_buffer_size(ROW_BUFFER)
+                .pragma("trusted_schema", "OFF")
+                .pragma("temp_store", "MEMORY")
+                .disable_statement_logging();
+            return connect(&options).await;
+        }
         let mut options = self.options();
         if access == Access::Read {
             options = options.pragma("query_only", "ON");
@@ -165,17 +227,31 @@ pub(crate) async fn checkpoint(
     mut closing: watch::Receiver<bool>,
 ) {
     let mut connection = None;
-    let mut restart_after = Instant::now();
+    let mut truncate_after = Instant::now();
+    let mut is_long = false;
     loop {
+        // What is too long is cut even when nothing more is committed.
+        let again = async {
+            match is_long {
+                true => tokio::time::sleep(TRUNCATE_EVERY).await,
+                false => std::future::pending().await,
+            }
+        };
         tokio::select! {
             () = committed.notified() => {}
+            () = again => {}
             _ = closing.wait_for(|closing| *closing) => break,
         }
         tokio::select! {
             () = tokio::time::sleep(CHECKPOINT_AFTER) => {}
             _ = closing.wait_for(|closing| *closing) => break,
         }
-        if let Err(error) = checkpoint_once(&file, &mut connection, &mut restart_after).await {
+        is_long = true;
+        let done = checkpoint_once(&file, &mut connection, &mut truncate_after).await;
+        if done.is_ok() {
+            is_long = file.log_bytes() > WAL_BYTES_MAX;
+        }
+        if let Err(error) = done {
             health.judge(&error, "copying the write-ahead log into the database");
             tracing::warn!(%error, file = %file.path.display(), "a checkpoint failed");
             connection = None;
@@ -189,30 +265,37 @@ pub(crate) async fn checkpoint(
 async fn checkpoint_once(
     file: &File,
     connection: &mut Option<Connection>,
-    restart_after: &mut Instant,
+    truncate_after: &mut Instant,
 ) -> Result<(), sqlx::Error> {
     let connection = match connection {
         Some(connection) => connection,
         None => {
             let opened = connection.insert(Connection::Sqlite(file.connect(Access::Write).await?));
-            opened.rows(RESTART_AT_MOST, &[]).await?;
+            opened.rows(TRUNCATE_AT_MOST, &[]).await?;
             opened
         }
     };
-    let row = connection
-        .row("PRAGMA wal_checkpoint(PASSIVE)", &[])
+    connection
+        .rows("PRAGMA wal_checkpoint(PASSIVE)", &[])
         .await?;
-    let frames: i64 = row.map_or(Ok(0), |row| row.get(1))?;
-    if frames > WAL_FRAMES_MAX && Instant::now() >= *restart_after {
-        // Under steady load the log never comes to rest and would grow for ever: make writers wait
-        // for the little that is left, so that it starts over. Where a long reader (a backup) is in
-        // the way, writers must not wait for that too, so it is tried rarely and briefly.
+    if file.log_bytes() > WAL_BYTES_MAX && Instant::now() >= *truncate_after {
+        // Under steady load the log never comes to rest and would grow for ever, and a file that has grown
+        // keeps its size: make writers wait for the little that is left, so that it starts over empty.
+        // Where a long reader (a backup) is in the way, writers must not wait for that too, so it is
+        // tried rarely and briefly.
         connection
-            .rows("PRAGMA wal_checkpoint(RESTART)", &[])
+            .rows("PRAGMA wal_checkpoint(TRUNCATE)", &[])
             .await?;
-        *restart_after = Instant::now() + RESTART_EVERY;
+        *truncate_after = Instant::now() + TRUNCATE_EVERY;
     }
     Ok(())
+}
+
+impl File {
+    /// Bytes of the write-ahead log.
+    fn log_bytes(&self) -> u64 {
+        std::fs::metadata(beside(&self.path, "-wal")).map_or(0, |log| log.len())
+    }
 }
 
 /// What SQLite finds wrong with the file; empty if nothing.
@@ -281,8 +364,10 @@ const ROW_BUFFER: usize = 128;
 /// Commits within this time are copied back together.
 const CHECKPOINT_AFTER: Duration = Duration::from_millis(100);
 /// How long, in milliseconds, the checkpointer keeps writers waiting for others.
-const RESTART_AT_MOST: &str = "PRAGMA busy_timeout = 50";
-const RESTART_EVERY: Duration = Duration::from_secs(2);
-/// 64 MiB in pages of 4 KiB.
-const WAL_FRAMES_MAX: i64 = 16_384;
+const TRUNCATE_AT_MOST: &str = "PRAGMA busy_timeout = 50";
+const TRUNCATE_EVERY: Duration = Duration::from_secs(2);
+/// A longer write-ahead log is cut off once it is copied back.
+pub(crate) const WAL_BYTES_MAX: u64 = 16 << 20;
+/// The index of a write-ahead log, and a page.
+const PROBE_BYTES: usize = 36 << 10;
 const BACKUPS_KEPT: i64 = 2;

@@ -112,6 +112,8 @@ pub(crate) mod state {
         "SELECT links, body FROM document WHERE id = $1 AND kind = $2 AND revision = $3";
     pub(crate) const REPLACE: &str = "UPDATE document \
          SET revision = $3, updated_at = $4, links = $5, body = $6 WHERE id = $1 AND kind = $2";
+    pub(crate) const TOUCH: &str =
+        "UPDATE document SET updated_at = $3 WHERE kind = $1 AND id = $2";
     pub(crate) const REMOVE: &str =
         "DELETE FROM document WHERE id = $1 AND kind = $2 AND revision = $3";
     pub(crate) const INSERT_KEY: &str = "INSERT INTO document_key (kind, name, value, id) \
@@ -273,7 +275,7 @@ pub(crate) mod events {
         stored!(),
         ", $7) FROM batch",
         held!(),
-        " RETURNING id"
+        " RETURNING id, destination, class, bytes"
     );
     pub(crate) const PUT_DEAD: &str = "INSERT INTO dead_letter (destination, class, events, bytes, \
          crc, attempt, first_at, buried_at, burial_class, burial_code, burial_text, body) \
@@ -284,10 +286,56 @@ pub(crate) mod events {
            FROM batch WHERE destination = $1 AND class = 0 ORDER BY place, part, id LIMIT 1) audit \
          UNION ALL SELECT due_at, lease_until FROM (SELECT due_at, lease_until \
            FROM batch WHERE destination = $1 AND class = 1 ORDER BY place, part, id LIMIT 1) traffic";
-    pub(crate) const BACKLOG: &str = "SELECT destination, count(*), CAST(sum(events) AS BIGINT), \
-         CAST(sum(bytes) AS BIGINT), min(first_at) FROM batch GROUP BY destination";
-    pub(crate) const BURIED: &str =
-        "SELECT destination, count(*) FROM dead_letter GROUP BY destination";
+    pub(crate) const BACKLOG: &str = "SELECT destination, class, count(*), \
+         CAST(sum(events) AS BIGINT), CAST(sum(bytes) AS BIGINT), min(first_at) \
+         FROM batch GROUP BY destination, class";
+    pub(crate) const BURIED: &str = "SELECT destination, CAST(sum(letters) AS BIGINT) \
+         FROM dead_line WHERE letters > 0 GROUP BY destination";
+    /// One more dead letter in its line.
+    pub(crate) const DEAD_LINE_GROWS: &str = "INSERT INTO dead_line \
+         (destination, class, letters, bytes, forgotten) VALUES ($1, $2, 1, $3, 0) \
+         ON CONFLICT (destination, class) DO UPDATE SET letters = dead_line.letters + 1, \
+         bytes = dead_line.bytes + excluded.bytes RETURNING letters, bytes, forgotten";
+    /// One less, and `$4` events of it forgotten.
+    pub(crate) const DEAD_LINE_SHRINKS: &str = "UPDATE dead_line SET letters = letters - 1, \
+         bytes = bytes - $3, forgotten = forgotten + $4 WHERE destination = $1 AND class = $2";
+    pub(crate) const OLDEST_DEAD: &str = "SELECT id, bytes, events FROM dead_letter \
+         WHERE destination = $1 AND class = $2 ORDER BY id LIMIT 1";
+    pub(crate) const DEAD_LINES: &str =
+        "SELECT destination, class, letters, bytes, forgotten FROM dead_line";
+    /// Lines as they are, whatever was buried without being counted.
+    pub(crate) const RECOUNT_DEAD: &str = "INSERT INTO dead_line \
+         (destination, class, letters, bytes, forgotten) \
+         SELECT destination, class, count(*), CAST(sum(bytes) AS BIGINT), 0 FROM dead_letter \
+         WHERE true GROUP BY destination, class ORDER BY destination, class \
+         ON CONFLICT (destination, class) DO UPDATE \
+         SET letters = excluded.letters, bytes = excluded.bytes";
+    pub(crate) const DROP_EMPTY_DEAD_LINES: &str = "DELETE FROM dead_line WHERE NOT EXISTS \
+         (SELECT 1 FROM dead_letter l WHERE l.destination = dead_line.destination \
+         AND l.class = dead_line.class)";
+    pub(crate) const NOTE_HEALTH: &str = "INSERT INTO destination_health \
+         (destination, node, noted_at, body) VALUES ($1, $2, $3, $4) \
+         ON CONFLICT (destination, node) DO UPDATE \
+         SET noted_at = excluded.noted_at, body = excluded.body";
+    pub(crate) const HEALTHS: &str =
+        "SELECT node, body FROM destination_health WHERE destination = $1 ORDER BY node LIMIT 1000";
+    pub(crate) const DROP_HEALTHS: &str = "DELETE FROM destination_health WHERE destination = $1";
+    pub(crate) const PRUNE_HEALTHS: &str = "DELETE FROM destination_health WHERE noted_at < $1";
+    pub(crate) const OPEN_TAIL: &str = "INSERT INTO tail (id, node, spec, open_until) \
+         VALUES ($1, $2, $3, $4) ON CONFLICT (id) DO UPDATE SET open_until = excluded.open_until";
+    pub(crate) const TAILS: &str = "SELECT id, spec FROM tail \
+         WHERE node <> $1 AND open_until > $2 ORDER BY id LIMIT $3";
+    pub(crate) const CLOSE_TAIL: &str = "DELETE FROM tail WHERE id = $1";
+    pub(crate) const DROP_TAIL_LINES: &str = "DELETE FROM tail_line WHERE tail = $1 AND id <= $2";
+    /// While the tail is open and its node keeps up.
+    pub(crate) const TELL_TAIL: &str = "INSERT INTO tail_line (tail, body) SELECT id, $2 FROM tail \
+         WHERE id = $1 AND (SELECT count(*) FROM tail_line WHERE tail = $1) < $3";
+    pub(crate) const TAIL_LINES: &str =
+        "SELECT id, body FROM tail_line WHERE tail = $1 AND id > $2 ORDER BY id LIMIT $3";
+    pub(crate) const PRUNE_TAILS: &str = "DELETE FROM tail WHERE open_until < $1";
+    pub(crate) const PRUNE_TAIL_LINES: &str =
+        "DELETE FROM tail_line WHERE NOT EXISTS (SELECT 1 FROM tail t WHERE t.id = tail_line.tail)";
+    pub(crate) const DROP_DEAD_LINES: &str = "DELETE FROM dead_line WHERE destination = $1";
     pub(crate) const DEAD_LETTERS: &str = "SELECT id, destination, class, events, attempt, \
          first_at, buried_at, burial_class, burial_code, burial_text, body FROM dead_letter \
          WHERE destination = $1 AND (CAST($2 AS BIGINT) IS NULL OR id < $2) ORDER BY id DESC LIMIT $3";
@@ -298,15 +346,13 @@ pub(crate) mod events {
          0, events, bytes, crc, 0, $2, $2, 0 FROM dead_letter l WHERE id = $1 RETURNING id";
     pub(crate) const REDRIVE_BODY: &str =
         "INSERT INTO body (id, stored) SELECT $2, body FROM dead_letter WHERE id = $1";
-    pub(crate) const UNBURY: &str = "DELETE FROM dead_letter WHERE id = $1";
+    pub(crate) const UNBURY: &str = "DELETE FROM dead_letter WHERE id = $1 \
+         RETURNING destination, class, bytes";
     pub(crate) const HASTEN: &str =
         "UPDATE batch SET due_at = $2 WHERE destination = $1 AND due_at > $2";
     pub(crate) const DROP_BATCHES: &str = "DELETE FROM batch WHERE destination = $1";
     pub(crate) const DROP_DEAD_LETTERS: &str = "DELETE FROM dead_letter WHERE destination = $1";
-    pub(crate) const PRUNE_UP_TO: &str = "DELETE FROM dead_letter WHERE id <= $1";
     pub(crate) const PRUNE_OLD: &str = "DELETE FROM dead_letter WHERE buried_at < $1";
-    pub(crate) const FIRST_BEYOND: &str =
-        "SELECT id FROM dead_letter ORDER BY id DESC LIMIT 1 OFFSET $1";
     pub(crate) const CHECK_BODIES: &str = concat!(
         "SELECT id, crc, ",
         stored!(),
@@ -356,9 +402,26 @@ pub(crate) mod events {
         HASTEN,
         DROP_BATCHES,
         DROP_DEAD_LETTERS,
-        PRUNE_UP_TO,
+        NOTE_HEALTH,
+        HEALTHS,
+        DROP_HEALTHS,
+        PRUNE_HEALTHS,
+        OPEN_TAIL,
+        TAILS,
+        CLOSE_TAIL,
+        DROP_TAIL_LINES,
+        TELL_TAIL,
+        TAIL_LINES,
+        PRUNE_TAILS,
+        PRUNE_TAIL_LINES,
+        DROP_DEAD_LINES,
+        DEAD_LINE_GROWS,
+        DEAD_LINE_SHRINKS,
+        OLDEST_DEAD,
+        DEAD_LINES,
+        RECOUNT_DEAD,
+        DROP_EMPTY_DEAD_LINES,
         PRUNE_OLD,
-        FIRST_BEYOND,
         CHECK_BODIES,
         USABLE,
         KEEP_TRAFFIC,

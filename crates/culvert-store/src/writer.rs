@@ -123,6 +123,7 @@ impl<B: Book> Writer<B> {
         entry: B::Entry,
     ) -> Result<B::Answer, B::Refused> {
         self.health.check()?;
+        self.health.check_room()?;
         let write = async {
             let (answer, outcome) = oneshot::channel();
             if self.entries.send(Waiting { entry, answer }).await.is_err() {

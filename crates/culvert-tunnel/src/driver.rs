@@ -8,7 +8,7 @@
 //! both did it would wait for each other.
 //!
 //! Back-pressure runs through: a slow reader of a stream withholds its credit, a full socket stops
-//! the writers of its streams. A peer that takes nothing for [`STALL`] is given up.
+//! the writers of its streams. Who wants a stream where there is no room can [queue](Session::queue). A peer that takes nothing for [`STALL`] is given up.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,6 +24,8 @@ use culvert_mux::{
     Broken, Connection, Ending, ErrorCode, Event, Limits, OpenRefused, Outbox, Read, Side, StreamId,
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
+use tokio::sync::futures::OwnedNotified;
 use tokio::time::Sleep;
 
 /// A peer that takes none of what waits for it for so long is gone.
@@ -59,6 +61,9 @@ where
             driver: None,
             reading: true,
             failure: None,
+            room: Arc::default(),
+            queued: 0,
+            granted: 0,
         }),
     });
     let driver = Driver {
@@ -69,6 +74,7 @@ where
         wants_flush: false,
         had_much: false,
         lets_others: false,
+        has_ended: false,
         stall: STALL,
     };
     (Session { shared }, driver)
@@ -101,6 +107,50 @@ impl Session {
             shared: Arc::clone(&self.shared),
             id,
         })
+    }
+
+    /// The same, unless somebody waits for a stream of this connection: then it is full.
+    pub fn open_behind(&self, first: Bytes) -> Result<Stream, OpenRefused> {
+        let mut state = self.shared.lock();
+        if state.queued > 0 && state.mux.ending().is_none() {
+            // One that rests makes room for somebody in the queue.
+            if !state.mux.has_room(Instant::now()) {
+                state.mux.take_back(Instant::now());
+            }
+            state.release_and_wake_driver();
+            return Err(OpenRefused::Full);
+        }
+        drop(state);
+        let opened = self.open(first);
+        if matches!(opened, Err(OpenRefused::Full)) {
+            // A stream that rested may have been ended for it.
+            self.shared.lock().release_and_wake_driver();
+        }
+        opened
+    }
+
+    /// A place in the queue of those that wait for a stream. It is ready when there may be room, or
+    /// when the connection has ended. It is held until [`Session::open`] has returned, or the stream
+    /// is another's.
+    pub fn queue(&self) -> Queued {
+        let mut state = self.shared.lock();
+        let mut notified = Box::pin(Arc::clone(&state.room).notified_owned());
+        notified.as_mut().enable();
+        state.queued += 1;
+        state.grant();
+        let driver = state.driver.take();
+        drop(state);
+        wake(driver.into_iter().collect());
+        Queued {
+            shared: Arc::clone(&self.shared),
+            notified,
+            is_granted: false,
+        }
+    }
+
+    /// Streams that were reset because their readers left too much unread.
+    pub fn cut_streams(&self) -> u64 {
+        self.shared.lock().mux.cut_streams()
     }
 
     /// Whether [`Session::open`] would find room.
@@ -182,6 +232,45 @@ impl Session {
     }
 }
 
+/// See [`Session::queue`].
+pub struct Queued {
+    shared: Arc<Shared>,
+    notified: Pin<Box<OwnedNotified>>,
+    is_granted: bool,
+}
+
+impl fmt::Debug for Queued {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queued").finish_non_exhaustive()
+    }
+}
+
+impl Future for Queued {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if !self.is_granted {
+            ready!(self.notified.as_mut().poll(cx));
+            self.is_granted = true;
+        }
+        Poll::Ready(())
+    }
+}
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.queued -= 1;
+        if self.is_granted {
+            state.granted = state.granted.saturating_sub(1);
+        }
+        if state.queued == 0 {
+            state.granted = 0;
+        }
+        state.grant();
+    }
+}
+
 struct Shared {
     state: Mutex<State>,
 }
@@ -207,6 +296,12 @@ struct State {
     reading: bool,
     /// How the socket failed, if it did.
     failure: Option<String>,
+    /// Wakes those that wait for a stream, one for each that there is room for.
+    room: Arc<Notify>,
+    /// How many wait.
+    queued: usize,
+    /// Of them, those that were woken and have not opened a stream yet.
+    granted: usize,
 }
 
 #[derive(Default)]
@@ -236,8 +331,21 @@ impl State {
                 Event::Ended => {
                     wakers.extend(self.acceptor.take());
                     wakers.append(&mut self.watchers);
+                    self.room.notify_waiters();
                 }
             }
+        }
+    }
+
+    /// Wakes as many of those that wait for a stream as there is room for.
+    fn grant(&mut self) {
+        if self.queued <= self.granted {
+            return;
+        }
+        let room = self.mux.room(Instant::now());
+        while self.granted < room.min(self.queued) {
+            self.granted += 1;
+            self.room.notify_one();
         }
     }
 
@@ -284,6 +392,8 @@ pub struct Driver<S> {
     had_much: bool,
     /// Other tasks were let ahead of the next write.
     lets_others: bool,
+    /// The peer ended the connection in good order: over TLS, with `close_notify`.
+    has_ended: bool,
     stall: Duration,
 }
 
@@ -382,7 +492,11 @@ where
             }
             state.reading = state.mux.wants_input();
             let (reading, ended) = (state.reading, state.mux.ending().is_some());
-            let unread = state.mux.deadline();
+            let mut due = state.mux.deadline();
+            if state.queued > state.granted {
+                state.grant();
+                due = due.into_iter().chain(state.mux.room_grows_at()).min();
+            }
             state.driver = Some(cx.waker().clone());
             let wakers = state.told();
             drop(state);
@@ -398,9 +512,7 @@ where
                 Poll::Pending
             };
             if let (Poll::Ready(Err(error)), _) | (_, Poll::Ready(Err(error))) = (&written, &read) {
-                // A socket that is closed without a word is closed all the same.
-                let is_end = error.kind() == io::ErrorKind::UnexpectedEof;
-                self.lose((!is_end).then(|| error.to_string()));
+                self.lose((!self.has_ended).then(|| why_lost(error)));
                 return Poll::Ready(());
             }
             if written.is_ready() || !self.out.has_remaining() {
@@ -416,7 +528,7 @@ where
             if written.is_ready() || read.is_ready() {
                 continue;
             }
-            timer.set(stalled.into_iter().chain(unread).min());
+            timer.set(stalled.into_iter().chain(due).min());
             if !timer.is_due(cx) {
                 return Poll::Pending;
             }
@@ -498,6 +610,7 @@ where
         };
         self.had_much = read == room;
         if read == 0 {
+            self.has_ended = true;
             return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
         }
         let mut state = self.shared.lock();
@@ -599,6 +712,32 @@ impl Stream {
         }
     }
 
+    /// Keeps the stream for later: nothing is on its way in either direction. It may be ended
+    /// meanwhile, if streams run short. `false` if it cannot serve again.
+    pub fn rest(&mut self) -> bool {
+        let mut state = self.shared.lock();
+        let is_wanted = state.queued > state.granted;
+        let rests = !is_wanted && state.mux.rest(self.id);
+        if !rests {
+            state.mux.end_in_order(self.id, Instant::now());
+        }
+        state.release_and_wake_driver();
+        rests
+    }
+
+    /// Takes the stream into use again. `false` if it was ended meanwhile.
+    pub fn resume(&mut self) -> bool {
+        self.shared.lock().mux.resume(self.id)
+    }
+
+    /// Ends the stream behind a conversation that is complete in both directions. The peer is given
+    /// time to finish it too, so that it costs less than a reset.
+    pub fn end_in_order(&mut self) {
+        let mut state = self.shared.lock();
+        state.mux.end_in_order(self.id, Instant::now());
+        state.release_and_wake_driver();
+    }
+
     /// Breaks the stream off and tells the peer why.
     pub fn reset(&mut self, code: ErrorCode) {
         let mut state = self.shared.lock();
@@ -675,6 +814,8 @@ impl Drop for Stream {
         let mut state = self.shared.lock();
         state.streams.remove(&self.id);
         state.mux.release(self.id, Instant::now());
+        // Towards an end of ours there is room at once.
+        state.grant();
         state.release_and_wake_driver();
     }
 }
@@ -686,4 +827,24 @@ fn error(broken: Broken) -> io::Error {
         Broken::Finished => io::ErrorKind::BrokenPipe,
     };
     io::Error::new(kind, broken)
+}
+
+/// How a socket failed. An end of TCP without the end of TLS is told by its kind alone, for the text
+/// of the library is about itself.
+fn why_lost(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => "the connection ended without close_notify".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// Whether the peer refused a stream: it used nothing of it (codes 5 and 9).
+pub fn is_refused(error: &io::Error) -> bool {
+    let broken = error.get_ref().and_then(|inner| inner.downcast_ref());
+    matches!(
+        broken,
+        Some(Broken::ByPeer(
+            ErrorCode::STREAM_REFUSED | ErrorCode::ACCEPT_QUEUE_FULL
+        ))
+    )
 }

@@ -16,12 +16,12 @@ mod errand;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use culvert_mux::{Limits, OpenRefused, Side};
+use culvert_mux::{ErrorCode, Limits, Side};
 use rustls::client::ResolvesClientCert;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
@@ -40,7 +40,9 @@ pub use errand::{Errand, Errands};
 
 use crate::client::{header, relay};
 use crate::driver::{self, Session, Stream};
-use crate::server::{Bindings, DialError, Meter, Room, Stranger, accept, call, decline};
+use crate::server::{
+    Bindings, DialError, Meter, Room, Stranger, accept, call, decline, open_first, open_in_turn,
+};
 use crate::wire::{ProxyHeader, StreamType};
 
 /// The name in the certificate of every node.
@@ -55,6 +57,10 @@ const RETRY_AFTER: Duration = Duration::from_millis(100);
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(2);
 /// How long a new table waits for nodes it names for the first time.
 const REACHED_WITHIN: Duration = Duration::from_secs(1);
+/// What is on its way to a node may take so long to end when the node has no more agents.
+const FINISHED_WITHIN: Duration = Duration::from_secs(30);
+/// An agent whose node was lost is waited for this long.
+const RETURNS_WITHIN: Duration = Duration::from_secs(2);
 /// For other nodes; all of them may be behind one address.
 const ROOM: Room = Room {
     connections: 1_024,
@@ -67,14 +73,12 @@ const SILENT_AFTER: Duration = Duration::from_secs(5);
 /// Nodes trust each other with more than they trust agents.
 fn limits() -> Limits {
     Limits {
-        streams_max: 4_096,
-        accept_max: 1_024,
         queue_bytes_max: 8 << 20,
         held_bytes_max: 64 << 20,
+        burst_bytes_max: 128 << 20,
         window_bytes_max: 1 << 20,
         answers_max: 16_384,
-        fin_before_rst: false,
-        ..Limits::default()
+        ..Limits::for_ours()
     }
 }
 
@@ -141,6 +145,8 @@ pub struct Nodes {
     table: RwLock<HashMap<String, Arc<Peer>>>,
     /// Moves when peers come.
     changed: watch::Sender<u64>,
+    /// Whether any was lost a moment ago, to be asked by every request.
+    has_lost: AtomicBool,
     meters: NodeMeters,
 }
 
@@ -158,6 +164,8 @@ struct Peer {
     legs: Mutex<[Option<Session>; LEGS]>,
     turn: AtomicUsize,
     is_reached: watch::Sender<bool>,
+    /// When its last connection was lost.
+    lost_at: Mutex<Option<Instant>>,
     /// Cancelled when it is one no more.
     gone: CancellationToken,
 }
@@ -169,17 +177,30 @@ impl Peer {
             legs: Mutex::default(),
             turn: AtomicUsize::new(0),
             is_reached: watch::Sender::new(false),
+            lost_at: Mutex::default(),
             gone: CancellationToken::new(),
         }
     }
 
-    fn set(&self, leg: usize, session: Option<Session>) {
+    /// Whether its last connection was lost less than two seconds ago.
+    fn is_just_lost(&self) -> bool {
+        let lost_at = *self.lost_at.lock().unwrap_or_else(PoisonError::into_inner);
+        !*self.is_reached.borrow() && lost_at.is_some_and(|at| at.elapsed() < RETURNS_WITHIN)
+    }
+
+    /// Notes a connection or its end. Whether the last one was lost.
+    fn set(&self, leg: usize, session: Option<Session>) -> bool {
         let mut legs = self.legs.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(place) = legs.get_mut(leg) {
             *place = session;
         }
-        self.is_reached
-            .send_replace(legs.iter().any(Option::is_some));
+        let is_reached = legs.iter().any(Option::is_some);
+        let was_reached = self.is_reached.send_replace(is_reached);
+        let is_lost = was_reached && !is_reached;
+        if is_lost {
+            *self.lost_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        }
+        is_lost
     }
 
     /// The connections that stand, beginning with the one whose turn it is.
@@ -223,6 +244,7 @@ impl Nodes {
             peers: Mutex::default(),
             table: RwLock::default(),
             changed: watch::Sender::new(0),
+            has_lost: AtomicBool::new(false),
             meters: NodeMeters::default(),
         })
     }
@@ -293,25 +315,54 @@ impl Nodes {
     /// No other node has an agent for the endpoint, or it cannot be reached now.
     pub fn dial(&self, header: &ProxyHeader) -> Result<Stream, DialError> {
         let peer = self.peer_of(&header.id).ok_or(DialError::Away)?;
-        let mut failed = DialError::Away;
-        for session in peer.sessions() {
-            match session.open(header.encode()) {
-                Ok(stream) => {
-                    self.meters.carried.up();
-                    return Ok(stream);
-                }
-                Err(OpenRefused::Full | OpenRefused::TooLong) => failed = DialError::Busy,
-                Err(OpenRefused::Ended | OpenRefused::Exhausted) => {}
-            }
+        self.carried(open_first(
+            peer.sessions(),
+            || header.encode(),
+            Session::open_behind,
+        ))
+    }
+
+    /// The same. Where the connections to the node carry all they can, waits until one has room, for
+    /// [`PATIENCE`](crate::server::PATIENCE) at most.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Nodes::dial`].
+    pub async fn dial_in_turn(&self, header: &ProxyHeader) -> Result<Stream, DialError> {
+        match self.dial(header) {
+            Err(DialError::Busy) => {}
+            opened => return opened,
         }
-        self.meters.failed.up();
-        Err(failed)
+        let peer = self.peer_of(&header.id).ok_or(DialError::Away)?;
+        self.carried(open_in_turn(|| peer.sessions().collect(), || header.encode()).await)
+    }
+
+    fn carried(&self, opened: Result<Stream, DialError>) -> Result<Stream, DialError> {
+        match &opened {
+            Ok(_) => self.meters.carried.up(),
+            Err(_) => self.meters.failed.up(),
+        }
+        opened
     }
 
     /// Whether another node has an agent for the endpoint, and can be reached.
     pub fn is_online(&self, endpoint: &str) -> bool {
         self.peer_of(endpoint)
             .is_some_and(|peer| *peer.is_reached.borrow())
+    }
+
+    /// Whether the node that has the agent of the endpoint was lost less than two seconds ago: the agent may
+    /// be about to connect to another.
+    pub fn has_just_lost(&self, endpoint: &str) -> bool {
+        if !self.has_lost.load(Ordering::Relaxed) {
+            return false;
+        }
+        let any_is_lost = self.lock().values().any(|peer| peer.is_just_lost());
+        self.has_lost.store(any_is_lost, Ordering::Relaxed);
+        any_is_lost
+            && self
+                .peer_of(endpoint)
+                .is_some_and(|peer| peer.is_just_lost())
     }
 
     /// Keeps the connections to the other nodes until told to stop.
@@ -336,7 +387,11 @@ impl Nodes {
             running.retain(|_, peer| !peer.gone.is_cancelled());
             tokio::select! {
                 _ = changed.changed() => {}
-                Some(_) = legs.join_next() => {}
+                Some(ended) = legs.join_next() => if let Err(error) = ended {
+                    // The end of this task makes the process restart, with all connections.
+                    tracing::error!(%error, "keeping the connections to other nodes failed");
+                    return;
+                },
                 () = stop.cancelled() => break,
             }
         }
@@ -348,19 +403,24 @@ impl Nodes {
         let over = async {
             tokio::select! {
                 () = stop.cancelled() => {}
-                () = peer.gone.cancelled() => {}
+                () = async {
+                    peer.gone.cancelled().await;
+                    tokio::time::sleep(FINISHED_WITHIN).await;
+                } => {}
             }
         };
         let keeping = async {
             let mut pause = RETRY_AFTER;
-            loop {
+            while !peer.gone.is_cancelled() {
                 let connected = tokio::time::timeout(CONNECT_TIME, self.connect(&peer.address));
                 match connected.await {
                     Ok(Ok((session, driver))) => {
                         pause = RETRY_AFTER;
                         peer.set(leg, Some(session));
                         let ending = driver.run().await;
-                        peer.set(leg, None);
+                        if peer.set(leg, None) {
+                            self.has_lost.store(true, Ordering::Relaxed);
+                        }
                         tracing::debug!(
                             node = peer.address,
                             ?ending,
@@ -488,6 +548,12 @@ impl Guest {
             let acceptor = TlsAcceptor::from(Arc::clone(&self.nodes.server));
             acceptor.accept(socket).await
         };
+        let greeting = async {
+            tokio::select! {
+                greeted = greeting => greeted,
+                () = stranger.displaced() => Err(io::ErrorKind::ConnectionAborted.into()),
+            }
+        };
         let socket = match tokio::time::timeout(CONNECT_TIME, greeting).await {
             Ok(Ok(socket)) => socket,
             Ok(Err(error)) => {
@@ -518,9 +584,11 @@ async fn hand_over(mut stream: Stream, agents: Here) {
     let Some(header) = header(&mut stream).await else {
         return;
     };
-    match agents.bindings.dial(&header) {
+    match agents.bindings.dial_soon(&header).await {
         // Who broke off knows it.
         Ok(agent) => drop(relay(stream, Bytes::new(), agent, None, None).await),
-        Err(_) => decline(stream).await,
+        Err(DialError::Away) => decline(stream).await,
+        // The node that brought it may know another agent.
+        Err(DialError::Busy) => stream.reset(ErrorCode::STREAM_REFUSED),
     }
 }

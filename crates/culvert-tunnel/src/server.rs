@@ -19,7 +19,8 @@ mod pace;
 mod session;
 
 pub use accept::{Room, Stranger, accept};
-pub use bindings::{Bindings, DialError};
+pub use bindings::{Bindings, DialError, PATIENCE};
+pub(crate) use bindings::{open_first, open_in_turn};
 pub use command::{Command, CommandError};
 pub use gate::{
     About, Binding, EndReason, Former, Gate, Grant, Hello, Proof, SessionEnd, Transport, Wanted,

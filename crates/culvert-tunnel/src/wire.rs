@@ -178,6 +178,10 @@ impl Outcome {
 /// The only version of the protocol that is spoken here.
 pub const VERSION: &str = "3";
 
+/// The client of a stream that carries the requests of many. Agents of both families read it as an
+/// address (contract: agent protocol 6), and it is nobody's.
+pub const MANY_CLIENTS: &str = "0.0.0.0:0";
+
 /// What the agent of this crate begins its name with.
 pub(crate) const OWN_AGENT: &str = "culvert/";
 
@@ -254,6 +258,16 @@ pub struct AuthExtra {
     /// Which of a session's connections this is.
     #[serde(rename(serialize = "LegNumber", deserialize = "legnumber"))]
     pub leg: u32,
+    /// How many streams the agent takes at once, and that it frees each as soon as it reads its end.
+    /// A field of our own: published agents do not send it, and a server that does not know it
+    /// ignores it. Zero for an agent that says nothing, which gets no more than the published ones.
+    #[serde(rename(serialize = "StreamsMax", deserialize = "streamsmax"))]
+    #[serde(skip_serializing_if = "is_zero")]
+    pub streams_max: u32,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// What the server answers.

@@ -259,7 +259,7 @@ async fn a_peer_that_takes_nothing_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_reader_that_stops_the_others_loses_its_stream_and_only_that() {
+async fn a_reader_that_stalls_loses_its_stream_and_stops_no_other() {
     let mut tasks = JoinSet::new();
     let limits = Limits {
         held_bytes_max: 100_000,
@@ -276,15 +276,95 @@ async fn a_reader_that_stops_the_others_loses_its_stream_and_only_that() {
         std::future::pending::<()>().await;
     });
     tasks.spawn(echo_all(agent.clone()));
-    soon(expect_echo(server.open(Bytes::new()).unwrap(), 3)).await;
-    let mut byte = [0; 1];
-    let error = loop {
-        match soon(unread.read(&mut byte)).await {
-            Ok(_) => {}
-            Err(error) => break error,
+    let cut = async {
+        while server.cut_streams() == 0 {
+            expect_echo(server.open(Bytes::new()).unwrap(), 3).await;
         }
     };
+    soon(cut).await;
+    let error = soon(unread.read(&mut [0; 1])).await.unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionAborted);
+}
+
+#[tokio::test]
+async fn those_who_wait_for_a_stream_have_their_turn_one_after_the_other() {
+    let mut tasks = JoinSet::new();
+    let limits = Limits {
+        streams_max: 4,
+        ..Limits::for_ours()
+    };
+    let (agent, server) = pair(&mut tasks, Limits::for_ours(), limits);
+    tasks.spawn(async move {
+        let mut echoes = JoinSet::new();
+        while let Some(stream) = agent.accept().await {
+            // Some are broken off.
+            echoes.spawn(async {
+                let (mut reader, mut writer) = split(stream);
+                drop(tokio::io::copy(&mut reader, &mut writer).await);
+                drop(writer.shutdown().await);
+            });
+        }
+    });
+    let (turns, mut taken) = tokio::sync::mpsc::channel(200);
+    let mut clients = JoinSet::new();
+    for nth in 0..200 {
+        let (server, turns) = (server.clone(), turns.clone());
+        clients.spawn(async move {
+            let mut stream = loop {
+                match server.open_behind(Bytes::new()) {
+                    Ok(stream) => break stream,
+                    Err(OpenRefused::Full) => {}
+                    Err(other) => panic!("{other}"),
+                }
+                let mut turn = server.queue();
+                (&mut turn).await;
+                if let Ok(stream) = server.open(Bytes::new()) {
+                    break stream;
+                }
+            };
+            turns.send(nth).await.unwrap();
+            stream.write_all(b"hello").await.unwrap();
+            stream.read_exact(&mut [0; 5]).await.unwrap();
+            // As a request that was answered leaves it.
+            match nth % 3 {
+                0 => stream.end_in_order(),
+                1 => drop(stream.rest()),
+                _ => {}
+            }
+        });
+        // They come one after the other.
+        tokio::task::yield_now().await;
+    }
+    drop(turns);
+    let all = async {
+        while let Some(served) = clients.join_next().await {
+            served.unwrap();
+        }
+    };
+    soon(all).await;
+    let mut order = Vec::new();
+    while let Some(nth) = taken.recv().await {
+        order.push(nth);
+    }
+    assert_eq!(order.len(), 200);
+    let late = order.iter().enumerate();
+    let late = late.filter(|(at, nth)| at.abs_diff(**nth) > 8).count();
+    assert_eq!(late, 0, "{order:?}");
+}
+
+#[tokio::test]
+async fn who_waits_for_a_stream_hears_that_the_connection_ended() {
+    let mut tasks = JoinSet::new();
+    let limits = Limits {
+        streams_max: 1,
+        ..Limits::default()
+    };
+    let (_agent, server) = pair(&mut tasks, Limits::default(), limits);
+    let _only = server.open(Bytes::new()).unwrap();
+    let waiting = server.queue();
+    server.hang_up();
+    soon(waiting).await;
+    assert_eq!(server.open(Bytes::new()).unwrap_err(), OpenRefused::Ended);
 }
 
 #[tokio::test]

@@ -58,7 +58,7 @@ impl Joined {
 }
 
 /// The bound address; where that is any address of this machine, the one the database is reached from.
-fn advertised(bound: SocketAddr, database_url: &str) -> SocketAddr {
+pub(crate) fn advertised(bound: SocketAddr, database_url: &str) -> SocketAddr {
     if !bound.ip().is_unspecified() {
         return bound;
     }

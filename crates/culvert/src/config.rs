@@ -124,6 +124,7 @@ impl Settings {
         self.bootstrap.check()?;
         self.acme.check()?;
         self.agents.check()?;
+        self.edge.timeouts.check()?;
         self.limits.check()?;
         self.nodes.check()?;
         self.oauth.logins()?;
@@ -212,6 +213,15 @@ impl Settings {
             Err(wrong())
         } else {
             Ok((first, last))
+        }
+    }
+
+    /// Public base of `uri` fields in events, without a trailing slash: where none is configured, the
+    /// address of the API.
+    pub fn base_url(&self) -> String {
+        match self.api.base_url.trim_end_matches('/') {
+            "" => format!("http://{}", self.api.addr),
+            base_url => base_url.to_owned(),
         }
     }
 

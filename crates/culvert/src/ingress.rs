@@ -1,23 +1,27 @@
 //! Agents in this process: the listener they dial, what they are shown there, and the edge's way to
 //! their services.
 
+use std::io;
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use anyhow::Result;
 use arc_swap::ArcSwap;
 use culvert_base::net::HostName;
 use culvert_base::{BoxFuture, Refusal};
-use culvert_edge::{AgentCall, AgentRefused, AgentStream, Dial, Edge, Scheme};
-use culvert_tunnel::driver::Stream;
+use culvert_edge::{AgentCall, AgentIo, AgentRefused, Dial, Edge, Scheme};
+use culvert_tunnel::driver::{self, Stream};
 use culvert_tunnel::nodes::Nodes;
 use culvert_tunnel::server::{
     Binding, Bindings, DialError, Gate, Grant, Hello, SessionEnd, Wanted,
 };
-use culvert_tunnel::wire::{LabelledRequest, PatchRequest, ProxyHeader};
+use culvert_tunnel::wire::{self, LabelledRequest, PatchRequest, ProxyHeader};
 use rustls::ServerConfig;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::config::{Invalid, Settings};
 
@@ -71,10 +75,6 @@ impl Gate for Waiting {
     }
 }
 
-/// Streams of one connection above which none is kept for a client that pauses: half of what an agent
-/// stands.
-const STREAMS_TO_REST: usize = 240;
-
 /// The edge's way to agents: those of this process first, then those of other nodes.
 #[derive(Debug)]
 pub(crate) struct ToAgents {
@@ -82,41 +82,156 @@ pub(crate) struct ToAgents {
     pub(crate) elsewhere: Option<Arc<Nodes>>,
 }
 
-impl ToAgents {
-    fn open(&self, header: &ProxyHeader) -> Result<Stream, DialError> {
-        let here = match &self.here {
-            Some(bindings) => bindings.dial(header),
-            None => Err(DialError::Away),
-        };
-        match (here, &self.elsewhere) {
-            (Err(DialError::Away), Some(nodes)) => nodes.dial(header),
-            (here, _) => here,
+/// A stream of the tunnel as the edge sees it.
+#[derive(Debug)]
+struct Carried {
+    stream: Stream,
+    /// The agents of this process and the endpoint; `None` if the agent is another node's.
+    here: Option<(Arc<Bindings>, String)>,
+}
+
+impl AgentIo for Carried {
+    /// A stream through another node never rests: the node below cannot take it back for its own
+    /// clients, and an endpoint that goes offline there is not known here at once.
+    fn rest(&mut self) -> bool {
+        if self.here.is_none() {
+            self.stream.end_in_order();
+            return false;
         }
+        self.stream.rest()
+    }
+
+    /// Nothing is sent to an agent that gave the endpoint up, or had it taken away.
+    fn resume(&mut self) -> bool {
+        let is_served = |(bindings, id): &(Arc<Bindings>, String)| bindings.count(id) > 0;
+        self.here.as_ref().is_some_and(is_served) && self.stream.resume()
+    }
+
+    fn end(&mut self) {
+        self.stream.end_in_order();
+    }
+}
+
+/// An error as the edge knows it: a stream that was refused was busy.
+fn told(error: io::Error) -> io::Error {
+    match driver::is_refused(&error) {
+        true => io::Error::new(error.kind(), AgentRefused::Busy),
+        false => error,
+    }
+}
+
+impl AsyncRead for Carried {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf).map_err(told)
+    }
+}
+
+impl AsyncWrite for Carried {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf).map_err(told)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        written.map_err(told)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+fn header(call: &AgentCall<'_>) -> ProxyHeader {
+    ProxyHeader {
+        id: call.endpoint.to_owned(),
+        client_addr: match call.client {
+            Some(client) => client.to_string(),
+            None => wire::MANY_CLIENTS.to_owned(),
+        },
+        proto: call.scheme.name().to_owned(),
+        edge_type: match call.scheme {
+            Scheme::Tcp => "1",
+            Scheme::Tls => "2",
+            Scheme::Http | Scheme::Https => "3",
+        }
+        .to_owned(),
+        passthrough_tls: call.passes_tls,
+    }
+}
+
+impl ToAgents {
+    /// A stream to an agent of this process.
+    fn here(
+        &self,
+        opened: Result<Stream, DialError>,
+        id: String,
+    ) -> Result<Box<dyn AgentIo>, AgentRefused> {
+        let here = self.here.clone().map(|bindings| (bindings, id));
+        carried(opened, here)
+    }
+}
+
+fn carried(
+    opened: Result<Stream, DialError>,
+    here: Option<(Arc<Bindings>, String)>,
+) -> Result<Box<dyn AgentIo>, AgentRefused> {
+    match opened {
+        Ok(stream) => Ok(Box::new(Carried { stream, here })),
+        Err(DialError::Away) => Err(AgentRefused::Away),
+        Err(DialError::Busy) => Err(AgentRefused::Busy),
     }
 }
 
 impl Dial for ToAgents {
-    fn dial(&self, call: &AgentCall<'_>) -> Result<AgentStream, AgentRefused> {
-        let header = ProxyHeader {
-            id: call.endpoint.to_owned(),
-            client_addr: call.client.to_string(),
-            proto: call.scheme.name().to_owned(),
-            edge_type: match call.scheme {
-                Scheme::Tcp => "1",
-                Scheme::Tls => "2",
-                Scheme::Http | Scheme::Https => "3",
-            }
-            .to_owned(),
-            passthrough_tls: call.passes_tls,
+    fn dial(&self, call: &AgentCall<'_>) -> Result<Box<dyn AgentIo>, AgentRefused> {
+        let header = header(call);
+        let here = match &self.here {
+            Some(bindings) => bindings.dial(&header),
+            None => Err(DialError::Away),
         };
-        match self.open(&header) {
-            Ok(stream) => Ok(AgentStream {
-                may_rest: stream.siblings() <= STREAMS_TO_REST,
-                io: Box::new(stream),
-            }),
-            Err(DialError::Away) => Err(AgentRefused::Away),
-            Err(DialError::Busy) => Err(AgentRefused::Busy),
+        match (here, &self.elsewhere) {
+            (Err(DialError::Away), Some(nodes)) => carried(nodes.dial(&header), None),
+            (here, _) => self.here(here, header.id),
         }
+    }
+
+    fn dial_in_turn<'a>(
+        &'a self,
+        call: AgentCall<'a>,
+    ) -> BoxFuture<'a, Result<Box<dyn AgentIo>, AgentRefused>> {
+        Box::pin(async move {
+            let header = header(&call);
+            let here = match &self.here {
+                Some(bindings) => bindings.dial_in_turn(&header).await,
+                None => Err(DialError::Away),
+            };
+            match (here, &self.elsewhere) {
+                (Err(DialError::Away), Some(nodes)) => {
+                    carried(nodes.dial_in_turn(&header).await, None)
+                }
+                (here, _) => self.here(here, header.id),
+            }
+        })
     }
 
     fn is_online(&self, endpoint: &str) -> bool {
@@ -126,6 +241,15 @@ impl Dial for ToAgents {
                 .elsewhere
                 .as_ref()
                 .is_some_and(|nodes| nodes.is_online(endpoint))
+    }
+
+    fn may_return(&self, endpoint: &str) -> bool {
+        // Neither takes a lock while nothing was lost.
+        let here = self.here.as_ref();
+        let elsewhere = self.elsewhere.as_ref();
+        let is_lost = here.is_some_and(|bindings| bindings.has_just_lost(endpoint))
+            || elsewhere.is_some_and(|nodes| nodes.has_just_lost(endpoint));
+        is_lost && !self.is_online(endpoint)
     }
 }
 

@@ -54,8 +54,11 @@ pub(crate) fn mark_of(key: &Secret) -> String {
     Digest::of(key.reveal().as_bytes(), "culvert master key mark").to_hex()
 }
 
-/// Reads the key, or makes it if the file does not exist.
-pub fn load_or_make(path: &Path, entropy: &dyn Entropy) -> Result<MasterKey> {
+/// Reads the key file; `None` if it does not exist.
+///
+/// # Errors
+/// The file cannot be read, is readable by others, or holds no key.
+pub fn load(path: &Path) -> Result<Option<MasterKey>> {
     match std::fs::read_to_string(path) {
         Ok(text) => {
             let mode = std::fs::metadata(path)?.permissions().mode();
@@ -70,26 +73,32 @@ pub fn load_or_make(path: &Path, entropy: &dyn Entropy) -> Result<MasterKey> {
             let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
             match (lines.next(), lines.next(), lines.next()) {
                 (Some(current), older, None) if is_key(current) && older.is_none_or(is_key) => {
-                    Ok(MasterKey {
+                    Ok(Some(MasterKey {
                         current: Secret::new(current.to_owned()),
                         older: older.map(|older| Secret::new(older.to_owned())),
-                    })
+                    }))
                 }
                 _ => bail!("the master key `{}` must be 64 hex digits", path.display()),
             }
         }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let made = MasterKey {
-                current: new(entropy),
-                older: None,
-            };
-            made.write(path)?;
-            Ok(made)
-        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => {
             Err(error).with_context(|| format!("reading the master key `{}`", path.display()))
         }
     }
+}
+
+/// Creates the key of a new installation and writes its file.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn make(path: &Path, entropy: &dyn Entropy) -> Result<MasterKey> {
+    let made = MasterKey {
+        current: new(entropy),
+        older: None,
+    };
+    made.write(path)?;
+    Ok(made)
 }
 
 fn new(entropy: &dyn Entropy) -> Secret {
@@ -103,6 +112,10 @@ pub fn write_private(path: &Path, text: &str) -> Result<()> {
 
 /// Writes a file that everyone may read, whole or not at all.
 pub fn write_public(path: &Path, text: &str) -> Result<()> {
+    // A disk without room is no reason not to start with what is there.
+    if std::fs::read_to_string(path).is_ok_and(|found| found == text) {
+        return Ok(());
+    }
     write_whole(path, text, 0o644)
 }
 
@@ -150,15 +163,16 @@ mod tests {
     fn a_key_is_made_once_and_kept_private() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("master.key");
-        let made = load_or_make(&path, &SeededEntropy::new(1)).unwrap();
-        assert_eq!(load_or_make(&path, &SeededEntropy::new(2)).unwrap(), made);
+        assert_eq!(load(&path).unwrap(), None);
+        let made = make(&path, &SeededEntropy::new(1)).unwrap();
+        assert_eq!(load(&path).unwrap(), Some(made));
         assert_eq!(
             std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
             0o600
         );
 
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
-        assert!(load_or_make(&path, &SeededEntropy::new(2)).is_err());
+        assert!(load(&path).is_err());
     }
 
     #[test]
@@ -173,10 +187,7 @@ mod tests {
             &format!("{key}\n{key}\n{key}"),
         ] {
             write_private(&path, text).unwrap();
-            assert!(
-                load_or_make(&path, &SeededEntropy::new(1)).is_err(),
-                "{text}"
-            );
+            assert!(load(&path).is_err(), "{text}");
         }
     }
 
@@ -184,10 +195,10 @@ mod tests {
     fn a_rotated_key_is_read_with_the_one_before() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("master.key");
-        let before = load_or_make(&path, &SeededEntropy::new(1)).unwrap();
+        let before = make(&path, &SeededEntropy::new(1)).unwrap();
         let rotated = before.clone().rotated(&SeededEntropy::new(2));
         rotated.write(&path).unwrap();
-        let read = load_or_make(&path, &SeededEntropy::new(3)).unwrap();
+        let read = load(&path).unwrap().unwrap();
         assert_eq!(read, rotated);
         assert_eq!(read.older, Some(before.current.clone()));
         assert_ne!(read.current, before.current);

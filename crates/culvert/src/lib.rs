@@ -9,6 +9,7 @@ pub mod cli;
 pub mod client;
 mod clouds;
 pub mod config;
+pub mod data_dir_lock;
 pub mod demo;
 mod ingress;
 pub mod issuer;

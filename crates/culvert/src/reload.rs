@@ -3,28 +3,39 @@
 
 use std::sync::Arc;
 
-use culvert_edge::Edge;
+use culvert_edge::{Edge, IpData, IpDatabases};
 use serde_json::Value;
 
 use crate::config::{Invalid, Settings, keys};
 use crate::ingress::{self, OwnCertificate};
-use crate::server::edge_settings;
+use crate::server::{edge_settings, ip_data_files};
 use crate::telemetry;
 
 /// Keys of [`Settings`] that a running server takes into use. The others wait for the next start.
-pub const LIVE: [&str; 14] = [
+pub const LIVE: [&str; 25] = [
     "agents.cert_file",
     "agents.key_file",
+    "edge.asn_database",
     "edge.body_bytes_max",
     "edge.certificates",
     "edge.connections_max",
     "edge.connections_per_source_max",
     "edge.extra_ca_file",
+    "edge.geo_database",
+    "edge.ip_categories",
     "edge.memory_bytes",
     "edge.proxy_protocol",
     "edge.proxy_protocol_from",
+    "edge.redirect_http",
+    "edge.timeouts.connect",
+    "edge.timeouts.first_byte",
+    "edge.timeouts.idle",
+    "edge.timeouts.request",
+    "edge.timeouts.write",
     "edge.trusted_proxies",
+    "edge.underscore_headers",
     "events.redact_headers",
+    "events.redact_query",
     "log.level",
     "shutdown.drain",
 ];
@@ -34,6 +45,7 @@ pub const LIVE: [&str; 14] = [
 pub struct Reload {
     settings: Settings,
     edge: Option<Edge>,
+    ip_data: IpDatabases,
     /// What agents are shown, if it is not of the installation's own authority.
     certificate: Option<Arc<OwnCertificate>>,
 }
@@ -42,11 +54,13 @@ impl Reload {
     pub(crate) fn new(
         settings: Settings,
         edge: Option<Edge>,
+        ip_data: IpDatabases,
         certificate: Option<Arc<OwnCertificate>>,
     ) -> Self {
         Self {
             settings,
             edge,
+            ip_data,
             certificate,
         }
     }
@@ -60,10 +74,16 @@ impl Reload {
     pub fn apply(&mut self, settings: Settings) -> Result<Vec<String>, Invalid> {
         let edge_settings = edge_settings(&settings)?;
         let certificate = ingress::certified_key(&settings)?;
+        let ip_data =
+            IpData::read(&ip_data_files(&settings)?).map_err(|fault| Invalid(fault.chain()))?;
         telemetry::reload(&settings.log)?;
         if let Some(edge) = &self.edge {
             edge.reload(&edge_settings)
                 .map_err(|fault| Invalid(fault.chain()))?;
+        }
+        self.ip_data.replace(ip_data);
+        if let Some(edge) = &self.edge {
+            edge.tell_missing_data();
         }
         let mut waiting = waiting(&self.settings, &settings);
         match (&self.certificate, certificate) {

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use culvert_api::{Api, Health};
-use culvert_base::{BoxFuture, Fault, Secret};
+use culvert_base::{BoxFuture, Ended, Fault, Secret, Supervisor};
 use culvert_control::{
     AgentSettings, Control, EdgePort, LoginKeys, LoginSettings, Logins, Parts, login_key,
 };
-use culvert_delivery::Delivery;
+use culvert_delivery::{Delivery, TargetSettings};
 use culvert_edge::login::Entry as LoginEntry;
-use culvert_edge::{Dial, Edge, Inherited, Snapshot};
+use culvert_edge::{Change, Dial, Edge, Inherited, IpData, IpDatabases, Snapshot};
 use culvert_ssh::{HostKey, SshIngress};
 use culvert_store::{Queue, Store};
 use culvert_tunnel::nodes::NodeIngress;
@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::among_nodes::{self, Joined};
 use crate::config::{self, Invalid, Role, Settings};
+use crate::data_dir_lock::DataDirLock;
 use crate::ingress::{self, OwnCertificate, ToAgents};
 use crate::issuer;
 use crate::keys::{self, MasterKey};
@@ -37,14 +38,16 @@ mod foundation;
 mod parts;
 
 pub(crate) use foundation::MASTER_KEY_MARK;
-pub use foundation::{Foundation, store_url};
-pub(crate) use parts::edge_settings;
+pub use foundation::{Access, Foundation, store_url};
+pub(crate) use parts::{edge_settings, ip_data_files};
 
 use foundation::key_rotated;
 use parts::{api_settings, event_log, public_ports, target_settings};
 
 /// What other nodes brought may take so long to end, while new of it still comes.
 const BROUGHT_DRAIN: Duration = Duration::from_secs(3);
+/// How long agents may take to connect to other nodes before this one stops.
+const AGENTS_MOVE: Duration = Duration::from_secs(10);
 /// How long the first snapshot may take to reach the edge before the server says that it is ready.
 const FIRST_SNAPSHOT: Duration = Duration::from_secs(30);
 
@@ -61,8 +64,11 @@ pub struct Server {
     metrics_addr: Option<SocketAddr>,
     /// The operator's own, for agents.
     certificate: Option<Arc<OwnCertificate>>,
+    ip_data: IpDatabases,
     ca_file: PathBuf,
     master: MasterKey,
+    /// No other process uses the data directory while this one runs.
+    _lock: Option<DataDirLock>,
 }
 
 /// The parts and the tasks they run in. Each group of tasks has a token of its own, so that they stop
@@ -75,6 +81,8 @@ struct Running {
     api: Tasks,
     edge_tasks: Tasks,
     agents: Tasks,
+    /// Where agents are let in, if they are.
+    moving: Option<Moving>,
     agent_keeper: Tasks,
     /// What other nodes bring; the ways to them end with control, which says where they are.
     nodes: Tasks,
@@ -82,17 +90,100 @@ struct Running {
     certificates: Tasks,
     delivery_tasks: Tasks,
     metrics: Tasks,
+    supervision: Supervision,
 }
 
-/// Some tasks and what stops them.
-#[derive(Debug, Default)]
+/// The agents of this node on their way to others.
+struct Moving {
+    control: Arc<Control>,
+    server: Arc<culvert_tunnel::server::Server>,
+}
+
+impl std::fmt::Debug for Moving {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Moving").finish_non_exhaustive()
+    }
+}
+
+impl Moving {
+    /// Lets no more agents in and asks those that are here to connect elsewhere, if another node takes
+    /// agents. Waits for them, for `patience` at most.
+    async fn run(&self, patience: Duration) {
+        match tokio::time::timeout(patience, self.control.begin_drain()).await {
+            Ok(Ok(true)) => {}
+            Ok(Ok(false)) => return,
+            Ok(Err(fault)) => {
+                let cause = fault.chain();
+                tracing::warn!(%cause, "agents stay until this node stops");
+                return;
+            }
+            Err(_) => return,
+        }
+        self.server.closing().cancel();
+        let (asked, left) = self.server.bindings().ask_to_move(patience).await;
+        tracing::info!(asked, left, "agents were asked to connect to other nodes");
+    }
+}
+
+/// The long-lived tasks of the process, with those of its databases.
+#[derive(Clone, Debug)]
+struct Supervision {
+    parts: [Supervisor; 3],
+}
+
+impl Supervision {
+    fn new(own: Supervisor, store: &Store, queue: &Queue) -> Self {
+        Self {
+            parts: [own, store.supervisor().clone(), queue.supervisor().clone()],
+        }
+    }
+
+    /// The tasks that ended before they were asked to.
+    fn failed(&self) -> Vec<Ended> {
+        self.parts.iter().flat_map(Supervisor::failed).collect()
+    }
+
+    /// Completes with the first of them.
+    async fn failure(&self) -> Ended {
+        let [own, store, queue] = &self.parts;
+        tokio::select! {
+            ended = own.failure() => ended,
+            ended = store.failure() => ended,
+            ended = queue.failure() => ended,
+        }
+    }
+}
+
+/// Some long-lived tasks and what stops them.
+#[derive(Debug)]
 struct Tasks {
     running: JoinSet<()>,
     stop: CancellationToken,
+    supervisor: Supervisor,
 }
 
 impl Tasks {
-    /// Stops them and waits for their end. A panic in one ends it alone and was counted.
+    fn new(supervisor: &Supervisor) -> Self {
+        Self {
+            running: JoinSet::new(),
+            stop: CancellationToken::new(),
+            supervisor: supervisor.clone(),
+        }
+    }
+
+    /// Starts a task that runs until it is told to stop. An earlier end is a failure of the process.
+    fn start<F>(&mut self, name: &'static str, task: impl FnOnce(CancellationToken) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let stop = self.stop.clone();
+        let is_stopping = move || stop.is_cancelled();
+        let task = task(self.stop.clone());
+        self.running
+            .spawn(self.supervisor.supervise(name, is_stopping, task));
+    }
+
+    /// Stops them and waits for their end.
     async fn finish(&mut self) {
         self.stop.cancel();
         while let Some(ended) = self.running.join_next().await {
@@ -115,7 +206,7 @@ impl Server {
     pub async fn start_on(settings: Settings, inherited: Inherited) -> Result<Self> {
         let given = settings.clone();
         let has = |role| given.roles.contains(&role);
-        let foundation = Foundation::open(&settings).await?;
+        let foundation = Foundation::open(&settings, Access::Exclusive).await?;
         let first_token = first_start(&foundation, &settings).await?;
         let node = foundation
             .store
@@ -137,6 +228,7 @@ impl Server {
             ids,
             domain,
             base_url,
+            lock,
         } = foundation;
         if master.older.is_some() {
             tracing::warn!(
@@ -144,17 +236,35 @@ impl Server {
             );
         }
 
-        let targets = target_settings(&settings, &config::environment())?;
+        let supervisor = Supervisor::default();
+        // Bound before events are emitted: they name the API's address where no other is configured.
+        let mut api_listener = None;
+        let mut base_url = base_url;
+        if has(Role::Api) {
+            let listener = listen("api.addr", &settings.api.addr, &inherited).await?;
+            if settings.api.base_url.is_empty() {
+                let bound = listener.local_addr()?;
+                let reached = among_nodes::advertised(bound, &settings.database_url);
+                base_url = format!("http://{reached}");
+            }
+            api_listener = Some(listener);
+        }
+        let targets = TargetSettings {
+            public_base: base_url.clone(),
+            ..target_settings(&settings, &config::environment())?
+        };
         let delivery = Delivery::new(
             culvert_delivery::Settings {
                 event_log: event_log(&settings, &pepper)?,
                 node: settings.node(),
                 counts: Some(settings.data_dir.join("offered")),
+                is_shared: !settings.database_url.is_empty(),
                 sends: has(Role::Delivery),
                 targets: targets.clone(),
                 audit_retention: settings.audit.retention.0,
                 traffic_retention: settings.events.traffic_retention.0,
                 traffic_retention_bytes: settings.events.traffic_retention_bytes,
+                supervisor: supervisor.clone(),
                 ..culvert_delivery::Settings::default()
             },
             queue.clone(),
@@ -180,6 +290,7 @@ impl Server {
             };
             Arc::new(to_agents) as Arc<dyn Dial>
         });
+        let ip_data = ip_data(&settings)?;
         let edge = match has(Role::Edge) {
             true => Some({
                 let (store, queue) = (store.clone(), queue.clone());
@@ -188,6 +299,8 @@ impl Server {
                     inherited: inherited.clone(),
                     write_delay: Some(Arc::new(delay)),
                     agents: dial,
+                    supervisor: supervisor.clone(),
+                    ip_data: ip_data.clone(),
                     ..edge_settings(&settings)?
                 };
                 let edge = Edge::bind(around, delivery.recorder(), clock.clone()).await;
@@ -203,8 +316,10 @@ impl Server {
             names: ingress::names(&given, &domain),
             is_alone: settings.database_url.is_empty(),
             address: among.address.clone(),
+            names_kept: settings.agents.name_reservation.0,
             limits: settings.limits.of_agents(),
         };
+        let own_names = agent_settings.names.clone();
         let certificate = OwnCertificate::read(&settings)?;
         let (logins, entries) = logins(&settings, &master)?;
         let control = Control::open(Parts {
@@ -220,8 +335,11 @@ impl Server {
                 tcp_ports: first..=last,
                 allow_private_upstreams: settings.edge.allow_private_upstreams,
                 allow_public_calls: settings.policy.http_request_public,
+                ip_data: ip_data.clone(),
+                own_names,
                 targets,
                 base_url,
+                agent_minimum: settings.agents.minimum(),
             },
             delivery: delivery.clone(),
             edge: published
@@ -244,49 +362,41 @@ impl Server {
             store: store.clone(),
             queue: queue.clone(),
             edge: edge.clone(),
-            api: Tasks::default(),
-            edge_tasks: Tasks::default(),
-            agents: Tasks::default(),
-            agent_keeper: Tasks::default(),
-            nodes: Tasks::default(),
-            control: Tasks::default(),
-            certificates: Tasks::default(),
-            delivery_tasks: Tasks::default(),
-            metrics: Tasks::default(),
+            api: Tasks::new(&supervisor),
+            edge_tasks: Tasks::new(&supervisor),
+            agents: Tasks::new(&supervisor),
+            moving: None,
+            agent_keeper: Tasks::new(&supervisor),
+            nodes: Tasks::new(&supervisor),
+            control: Tasks::new(&supervisor),
+            certificates: Tasks::new(&supervisor),
+            delivery_tasks: Tasks::new(&supervisor),
+            metrics: Tasks::new(&supervisor),
+            supervision: Supervision::new(supervisor.clone(), &store, &queue),
         };
-        let stop = parts.delivery_tasks.stop.clone();
-        parts
-            .delivery_tasks
-            .running
-            .spawn(delivery.clone().run(stop));
+        let supervision = parts.supervision.clone();
+        let run = |stop| delivery.clone().run(stop);
+        parts.delivery_tasks.start("delivery", run);
         if let Some(nodes) = &among.nodes {
-            let stop = parts.control.stop.clone();
-            parts.control.running.spawn(nodes.clone().run(stop.clone()));
-            let keeping = control.clone().keep_identity(among.renew_at, stop);
-            parts.control.running.spawn(keeping);
+            parts.control.start("nodes", |stop| nodes.clone().run(stop));
+            let keep = |stop| control.clone().keep_identity(among.renew_at, stop);
+            parts.control.start("node_identity", keep);
         }
-        let stop = parts.control.stop.clone();
-        parts.control.running.spawn(control.clone().run(stop));
+        let run = |stop| control.clone().run(stop);
+        parts.control.start("configuration", run);
         if has(Role::Edge) {
-            let stop = parts.control.stop.clone();
-            parts
-                .control
-                .running
-                .spawn(control.clone().keep_logins(entries, stop));
+            let keep = |stop| control.clone().keep_logins(entries, stop);
+            parts.control.start("logins", keep);
         }
         if let Some(published) = &published {
             published.wait_for_first().await?;
         }
         // Connections wait in the sockets until there is something to serve them with.
         if let Some(edge) = edge.clone() {
-            parts
-                .edge_tasks
-                .running
-                .spawn(edge.run(parts.edge_tasks.stop.clone()));
+            parts.edge_tasks.start("edge", |stop| edge.run(stop));
         }
-        let stop = parts.certificates.stop.clone();
-        let certificates = control.clone().manage_certificates(stop);
-        parts.certificates.running.spawn(certificates);
+        let manage = |stop| control.clone().manage_certificates(stop);
+        parts.certificates.start("certificates", manage);
 
         let (mut agents_addr, mut ssh_addr, mut tunnel) = (None, None, None);
         if let Some(bindings) = bindings {
@@ -294,9 +404,9 @@ impl Server {
             if let (Some(listener), Some(nodes)) = (among.listener.take(), &among.nodes) {
                 let ingress =
                     NodeIngress::new(listener, nodes.clone(), bindings.clone(), control.clone());
-                let stop = parts.nodes.stop.clone();
                 let drain = settings.shutdown.drain.0.min(BROUGHT_DRAIN);
-                parts.nodes.running.spawn(ingress.run(stop, drain));
+                let run = |stop| ingress.run(stop, drain);
+                parts.nodes.start("node_listener", run);
             }
             let gate: Arc<dyn Gate> = match edge.clone() {
                 Some(edge) => Arc::new(ingress::Waiting {
@@ -314,6 +424,10 @@ impl Server {
                 .with_endpoints_max(settings.limits.endpoints_per_session_max as usize);
             let server = Arc::new(server);
             tunnel = Some(server.clone());
+            parts.moving = Some(Moving {
+                control: control.clone(),
+                server: server.clone(),
+            });
             if !settings.agents.addr.is_empty() {
                 let listener = listen("agents.addr", &settings.agents.addr, &inherited).await?;
                 agents_addr = Some(listener.local_addr()?);
@@ -324,8 +438,7 @@ impl Server {
                 let room = settings.limits.agent_room(legs);
                 let tls = ingress::tls(resolver)?;
                 let ingress = Ingress::new(listener, tls, server.clone(), room);
-                let stop = parts.agents.stop.clone();
-                parts.agents.running.spawn(ingress.run(stop));
+                parts.agents.start("agents", |stop| ingress.run(stop));
             }
             if !settings.agents.ssh_addr.is_empty() {
                 let address = &settings.agents.ssh_addr;
@@ -335,21 +448,23 @@ impl Server {
                 tracing::info!(fingerprint = key.fingerprint(), "the SSH host key");
                 let room = settings.limits.ssh_room();
                 let ingress = SshIngress::new(listener, &key, server, room);
-                let stop = parts.agents.stop.clone();
-                parts.agents.running.spawn(ingress.run(stop));
+                parts.agents.start("ssh", |stop| ingress.run(stop));
             }
-            let stop = parts.agent_keeper.stop.clone();
-            let keeper = control.clone().keep_agents(stop);
-            parts.agent_keeper.running.spawn(keeper);
+            let keep = |stop| control.clone().keep_agents(stop);
+            parts.agent_keeper.start("agent_sessions", keep);
+            let keep = |stop| control.clone().keep_heartbeat(stop);
+            parts.agent_keeper.start("heartbeat", keep);
         }
         let (mut api_addr, mut metrics_addr) = (None, None);
         let mut api_meters = None;
-        if has(Role::Api) {
-            let listener = listen("api.addr", &settings.api.addr, &inherited).await?;
+        if let Some(listener) = api_listener {
             api_addr = Some(listener.local_addr()?);
             let health = Readiness {
                 store: store.clone(),
                 delivery: delivery.clone(),
+                supervision,
+                edge: edge.clone(),
+                ip_data: ip_data.clone(),
             };
             let api_settings = api_settings(&settings)?;
             let api = Api::new(
@@ -361,10 +476,7 @@ impl Server {
             )
             .map_err(told)?;
             api_meters = Some(api.meters().clone());
-            parts
-                .api
-                .running
-                .spawn(api.serve(listener, parts.api.stop.clone()));
+            parts.api.start("api", |stop| api.serve(listener, stop));
         }
         if !settings.metrics.addr.is_empty() {
             let listener = listen("metrics.addr", &settings.metrics.addr, &inherited).await?;
@@ -390,14 +502,10 @@ impl Server {
                 ));
                 rows
             };
-            let stop = parts.metrics.stop.clone();
-            parts
-                .metrics
-                .running
-                .spawn(metrics::serve(listener, Box::new(read), stop));
+            let serve = |stop| metrics::serve(listener, Box::new(read), stop);
+            parts.metrics.start("metrics", serve);
         }
-        let stop = parts.metrics.stop.clone();
-        parts.metrics.running.spawn(memory::give_back(stop));
+        parts.metrics.start("memory", memory::give_back);
         // No destination may be pointed at ourselves: an event would make the next one.
         let own = [
             api_addr,
@@ -421,15 +529,34 @@ impl Server {
             nodes_addr: among.local_addr,
             metrics_addr,
             certificate,
+            ip_data,
             ca_file,
             master,
+            _lock: lock,
         })
+    }
+
+    /// The names of its long-lived tasks.
+    pub fn tasks(&self) -> Vec<&'static str> {
+        let parts = self.parts.supervision.parts.iter();
+        parts.flat_map(Supervisor::running).collect()
+    }
+
+    /// Ends the tasks of a name, for tests of what follows.
+    pub fn task_killer(&self) -> impl Fn(&str) -> bool + Send + 'static {
+        let parts = self.parts.supervision.parts.clone();
+        move |name| parts.iter().any(|part| part.abort(name))
     }
 
     /// Takes other settings into use while the server runs.
     pub fn reload(&self) -> Reload {
         let edge = self.parts.edge.clone();
-        Reload::new(self.settings.clone(), edge, self.certificate.clone())
+        Reload::new(
+            self.settings.clone(),
+            edge,
+            self.ip_data.clone(),
+            self.certificate.clone(),
+        )
     }
 
     /// Token of the first key, if this start made it.
@@ -532,14 +659,26 @@ impl Server {
         line
     }
 
-    /// Runs until `cancel`, or until the disk can no longer be trusted; then stops in order: no new
-    /// exchanges, those in flight to a deadline, the API, the agents, the recorder, the workers, the
-    /// store.
+    /// Runs until `cancel`, until a long-lived task ends, or until the disk can no longer be trusted;
+    /// then stops in order: no new exchanges, those in flight to a deadline, the API, the agents, the
+    /// recorder, the workers, the store.
+    ///
+    /// # Errors
+    /// A long-lived task ended before it was asked to, the master key was rotated, or the disk failed
+    /// ([`BrokenDisk`]).
     pub async fn run(mut self, cancel: CancellationToken) -> Result<()> {
+        let mut failed = None;
         let broken = tokio::select! {
+            biased;
             () = cancel.cancelled() => None,
             fault = self.parts.store.broken() => Some(fault),
             fault = self.parts.queue.broken() => Some(fault),
+            ended = self.parts.supervision.failure() => {
+                let (task, has_panicked) = (ended.name, ended.has_panicked);
+                tracing::error!(task, has_panicked, "a task of the server ended; the server drains and stops");
+                failed = Some(ended);
+                None
+            }
             () = key_rotated(&self.parts.store, &self.master) => {
                 // What this process would seal from here on, nobody could open.
                 bail!("the master key was rotated; copy the new `master.key` to this node and start again");
@@ -552,9 +691,23 @@ impl Server {
         }
         let parts = &mut self.parts;
         let began = tokio::time::Instant::now();
+        // Everything still serves: agents connect elsewhere before they lose this node.
+        if failed.is_none()
+            && let Some(moving) = &parts.moving
+        {
+            moving
+                .run(self.settings.shutdown.drain.0.min(AGENTS_MOVE))
+                .await;
+        }
         // First: an authority that finds nobody here would say that a name is not ours.
         parts.certificates.finish().await;
-        tokio::join!(parts.edge_tasks.finish(), parts.api.finish());
+        if failed.is_some() {
+            // `/readyz` says why until the last exchange is over.
+            parts.edge_tasks.finish().await;
+            parts.api.finish().await;
+        } else {
+            tokio::join!(parts.edge_tasks.finish(), parts.api.finish());
+        }
         // Behind the edge, whose last exchanges may be with agents; and late, for agents come back in
         // seconds or in minutes.
         parts.nodes.finish().await;
@@ -570,7 +723,13 @@ impl Server {
             node = self.settings.node(),
             "stopped"
         );
-        Ok(())
+        match failed {
+            Some(ended) => bail!(
+                "the task `{}` ended unexpectedly; the log says more",
+                ended.name
+            ),
+            None => Ok(()),
+        }
     }
 }
 
@@ -639,13 +798,38 @@ impl EdgePort for Published {
             self.first.send_replace(true);
         })
     }
+
+    fn apply(&self, change: Change) -> BoxFuture<'_, ()> {
+        Box::pin(self.edge.apply(change))
+    }
 }
 
-/// Ready when store and event log are usable.
+/// Ready when store and event log are usable, every long-lived task runs, and the data that traffic
+/// policies read is loaded.
 #[derive(Debug)]
 struct Readiness {
     store: Store,
     delivery: Arc<Delivery>,
+    supervision: Supervision,
+    edge: Option<Edge>,
+    ip_data: IpDatabases,
+}
+
+impl Readiness {
+    /// Whether all files about addresses are loaded, and no endpoint refuses traffic for want of one.
+    fn ip_data(&self) -> Result<(), String> {
+        let data = self.ip_data.now();
+        let mut settings = data.failed().to_vec();
+        if let Some(edge) = &self.edge {
+            settings.extend(edge.missing_data().settings());
+        }
+        settings.sort_unstable();
+        settings.dedup();
+        match settings.as_slice() {
+            [] => Ok(()),
+            settings => Err(format!("not loaded: {}", settings.join(", "))),
+        }
+    }
 }
 
 impl Health for Readiness {
@@ -659,9 +843,32 @@ impl Health for Readiness {
                     "not usable".to_owned()
                 })
             };
-            vec![("store", shown(store)), ("event_log", shown(log))]
+            let store = match self.store.is_read_only() {
+                true => Err("read-only: the disk was full at the start".to_owned()),
+                false => shown(store),
+            };
+            let mut parts = vec![
+                ("store", store),
+                ("event_log", shown(log)),
+                ("ip_data", self.ip_data()),
+            ];
+            for ended in self.supervision.failed() {
+                parts.push((ended.name, Err("ended".to_owned())));
+            }
+            parts
         })
     }
+}
+
+/// What the operator's files say of addresses. The server starts without one that cannot be read: policies that need
+/// it refuse traffic, all others run.
+fn ip_data(settings: &Settings) -> Result<IpDatabases, Invalid> {
+    let mut faults = Vec::new();
+    let data = IpData::read_some(&ip_data_files(settings)?, &mut faults);
+    for fault in faults {
+        tracing::error!(cause = %fault.chain(), "data about addresses is not loaded");
+    }
+    Ok(IpDatabases::new(data))
 }
 
 /// What log-ins share, and what they tell.
@@ -678,7 +885,7 @@ fn logins(
 }
 
 pub(crate) async fn listen(key: &str, address: &str, inherited: &Inherited) -> Result<TcpListener> {
-    let doing = || format!("listening on `{key}` {address}");
+    let doing = || format!("listening on {address} (setting `{key}`)");
     let found = address.parse().ok().and_then(|at| inherited.take(at));
     match found {
         Some(socket) => {

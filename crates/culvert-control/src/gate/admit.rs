@@ -1,7 +1,7 @@
 //! An agent says who it is: its credential, where it may be, how many of it there may be, and whether
 //! it had a session before (contract: agent protocol 5.1, 5.7).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use culvert_base::net::plain_address;
@@ -11,7 +11,7 @@ use culvert_tunnel::server::{EndReason, Former, Grant, Hello, Proof};
 use serde::Deserialize;
 use tracing::info;
 
-use super::{Agents, GRACE, Live, told};
+use super::{AgentLimits, Agents, GRACE, Live, told};
 use crate::acl::Acl;
 use crate::cx::Cx;
 use crate::resource::tunnel_session::{self, TunnelSession};
@@ -26,6 +26,40 @@ use crate::{Caller, Control, Error};
 const USER_AGENT_BYTES_MAX: usize = 1024;
 const WORD_BYTES_MAX: usize = 255;
 const METADATA_BYTES_MAX: usize = 4096;
+
+/// Whether there is a place for one more session.
+enum Place {
+    Free,
+    /// When this one, whose agent is away and may come back, is ended.
+    After(String),
+    Taken,
+}
+
+/// Checks each limit. A session whose agent is disconnected keeps its place until another session needs it.
+fn full(sessions: &BTreeMap<String, Live>, caller: &Caller, limits: &AgentLimits) -> Place {
+    let of_account = |live: &Live| live.account == caller.account;
+    let of_credential = |live: &Live| of_account(live) && live.credential_id == caller.key_id;
+    type Scope<'s> = (usize, &'s dyn Fn(&Live) -> bool);
+    let scopes: [Scope<'_>; 3] = [
+        (limits.sessions_per_credential, &of_credential),
+        (limits.sessions_per_account, &of_account),
+        (limits.sessions, &|_| true),
+    ];
+    for (most, is_in) in scopes {
+        let counted = sessions
+            .iter()
+            .filter(|(_, live)| live.has_place && is_in(live));
+        if counted.clone().count() < most {
+            continue;
+        }
+        let away = counted.filter_map(|(id, live)| Some((live.leaving.as_ref()?.0, id)));
+        return match away.min() {
+            Some((_, id)) => Place::After(id.clone()),
+            None => Place::Taken,
+        };
+    }
+    Place::Free
+}
 
 /// The part of a stored credential that agents depend on.
 #[derive(Deserialize)]
@@ -196,37 +230,57 @@ impl Control {
             is_new,
             is_done: false,
         };
-        let mut sessions = agents.lock();
-        if let Some(known) = sessions.get_mut(session_id) {
-            known.leaving = None;
-            known.asked = None;
-            return Ok(Ok(begun(false)));
+        loop {
+            let away = {
+                let mut sessions = agents.lock();
+                if let Some(known) = sessions.get_mut(session_id) {
+                    known.leaving = None;
+                    known.left_at = None;
+                    known.asked = None;
+                    known.has_place = true;
+                    return Ok(Ok(begun(false)));
+                }
+                match full(&sessions, cx.caller, &agents.settings.limits) {
+                    Place::Free => {
+                        // Before it is written: who looks for deleted credentials must find it.
+                        let live = Live {
+                            account: cx.caller.account.clone(),
+                            credential_id: cx.caller.key_id.clone(),
+                            endpoints: BTreeSet::new(),
+                            binding: 0,
+                            leaving: None,
+                            left_at: None,
+                            cut: None,
+                            asked: None,
+                            has_place: true,
+                        };
+                        sessions.insert(session_id.to_owned(), live);
+                        return Ok(Ok(begun(true)));
+                    }
+                    Place::After(away) => away,
+                    Place::Taken => return Ok(Err(Refusal::of(TOO_MANY))),
+                }
+            };
+            self.give_up_waiting(agents, &away).await;
         }
-        let of_account = sessions
-            .values()
-            .filter(|live| live.account == cx.caller.account);
-        let of_credential = of_account
-            .clone()
-            .filter(|live| live.credential_id == cx.caller.key_id);
-        let limits = &agents.settings.limits;
-        let is_full = sessions.len() >= limits.sessions
-            || of_account.count() >= limits.sessions_per_account
-            || of_credential.count() >= limits.sessions_per_credential;
-        if is_full {
-            return Ok(Err(Refusal::of(TOO_MANY)));
-        }
-        // Before it is written: who looks for deleted credentials must find it.
-        let live = Live {
-            account: cx.caller.account.clone(),
-            credential_id: cx.caller.key_id.clone(),
-            endpoints: BTreeSet::new(),
-            binding: 0,
-            leaving: None,
-            cut: None,
-            asked: None,
+    }
+
+    /// Ends a session that is waited for, if it is still away: another needs its place.
+    async fn give_up_waiting(&self, agents: &Agents, id: &str) {
+        let reason = match agents.lock().get(id) {
+            Some(Live {
+                leaving: Some((_, reason)),
+                ..
+            }) => reason.clone(),
+            _ => return,
         };
-        sessions.insert(session_id.to_owned(), live);
-        Ok(Ok(begun(true)))
+        self.end_session(id, &reason).await;
+        // One that cannot be taken off the record now is tried again, and has no place here.
+        if let Some(live) = agents.lock().get_mut(id)
+            && live.leaving.is_some()
+        {
+            live.has_place = false;
+        }
     }
 
     async fn tell_of_refusal(

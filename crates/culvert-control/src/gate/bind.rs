@@ -1,5 +1,7 @@
 //! An agent wants an endpoint, changes one, or gives one up (contract: agent protocol 5.2 to 5.6).
 
+use std::time::Duration;
+
 use culvert_base::{Code, Description, Fault, Metadata, Refusal, id};
 use culvert_store::{Changes, CommitError, Document, Head, Told};
 use culvert_tunnel::server::{Binding, Wanted};
@@ -61,6 +63,7 @@ impl Control {
             refuse_by(&session.acl, want, &place)?;
             let (url, name) = (place.url().to_owned(), place.name());
             let occupants = place.occupants(&cx).await?;
+            let unanswered = Unanswered::of(agents, session_id, &id);
             let written = self
                 .write_endpoint(&cx, (session_id, &session), &id, place, want, &text)
                 .await;
@@ -68,6 +71,7 @@ impl Control {
                 Ok(Some(revision)) => {
                     room.take(&id);
                     self.reaches_edge(revision).await?;
+                    unanswered.settle();
                     let token = self.token_of(&cx, &id, &url);
                     return Ok(Binding {
                         id,
@@ -76,9 +80,11 @@ impl Control {
                         token,
                     });
                 }
-                Ok(None) => {}
+                // Nothing was committed.
+                Ok(None) => unanswered.settle(),
                 Err(Error::Refused(refusal)) if is_occupied(&refusal) => {
-                    // Whoever is there may have lost its agent, which nobody waits for any longer.
+                    unanswered.settle();
+                    // The occupant may have lost its agent, or its agent may never have had an answer.
                     if !has_made_room && self.make_room(agents, &cx, &occupants).await? {
                         has_made_room = true;
                         continue;
@@ -86,12 +92,42 @@ impl Control {
                     return Err(Refusal::new(ONLINE, refusal.message).into());
                 }
                 Err(Error::Refused(refusal)) if is_anothers(&refusal) => {
+                    unanswered.settle();
                     return Err(Refusal::new(ANOTHERS, refusal.message).into());
                 }
-                Err(error) => return Err(error),
+                Err(error) => {
+                    // After a fault the outcome is unknown: the commit may still be made.
+                    if matches!(error, Error::Refused(_)) {
+                        unanswered.settle();
+                    }
+                    return Err(error);
+                }
             }
         }
         Err(overtaken())
+    }
+
+    /// Takes endpoints offline that were committed for agents that got no answer, and that no agent
+    /// serves. Called again while the outcome of a commit may be unknown.
+    pub(crate) async fn remove_unanswered(&self, agents: &Agents) -> Result<(), Fault> {
+        let found = agents.unanswered().clone();
+        for (id, session_id) in found {
+            let _turn = self.turns.of(&session_id).await;
+            if agents.bindings.count(&id) == 0 {
+                let document = self.store.get(endpoint::TYPE.kind, &id).await?;
+                let session = self.session(&session_id).await;
+                if let (Some(document), Ok((_, session))) = (document, session) {
+                    let cx = self.cx(&session.caller, &self.settings.base_url);
+                    self.remove_endpoints(&cx, &session_id, vec![document], None)
+                        .await
+                        .map_err(|error| {
+                            Fault::new("taking an unanswered endpoint offline", error)
+                        })?;
+                }
+            }
+            agents.unanswered().remove(&id);
+        }
+        Ok(())
     }
 
     /// The endpoint that an agent proves to have had: its id and URL. Code 335.
@@ -147,6 +183,14 @@ impl Control {
     ) -> Result<Option<i64>, Error> {
         let ty = &endpoint::TYPE;
         let before = cx.own(ty.kind, endpoint_id).await?;
+        if let Some(before) = &before {
+            // The token is the proof of its owner alone.
+            const NOT_ITS: Code = Code::new(335);
+            let endpoint: Endpoint = stored::read(before)?;
+            if endpoint.principal_id() != cx.caller.owner_id {
+                return Err(Refusal::of(NOT_ITS).into());
+            }
+        }
         let body = id::split(endpoint_id).map_or("", |(_, body)| body);
         let tunnel_id = tunnel::TYPE.stored_id_of(body);
         let url = place.url().to_owned();
@@ -277,14 +321,18 @@ impl Control {
                 continue;
             };
             let is_left = served.run == agents.run
+                && endpoint.principal_id() == cx.caller.owner_id
                 && agents
                     .lock()
                     .get(&served.session_id)
                     .is_some_and(|live| live.leaving.is_some())
                 && !agents.bindings.is_connected(&served.session_id);
-            if is_left {
+            let is_unanswered = served.run == agents.run
+                && agents.unanswered().contains_key(id)
+                && agents.bindings.count(id) == 0;
+            if is_left || is_unanswered {
                 has_made |= self
-                    .remove_endpoints(cx, &served.session_id, vec![document])
+                    .remove_endpoints(cx, &served.session_id, vec![document], self.names_kept())
                     .await?;
             }
         }
@@ -351,6 +399,7 @@ impl Control {
             }
             let document = Document {
                 body: stored::write(&endpoint)?,
+                refs: endpoint.links(&document.head).refs,
                 head: Head {
                     updated_at: cx.clock.now().whole_seconds(),
                     ..document.head
@@ -372,7 +421,7 @@ impl Control {
 
     /// An agent gives an endpoint up. It may have done so before.
     pub(crate) async fn unbind_endpoint(&self, session_id: &str, id: &str) -> Result<(), Fault> {
-        let Ok((_, session)) = self.session(session_id).await else {
+        let Ok((agents, session)) = self.session(session_id).await else {
             // Whoever ends the session takes its endpoints along.
             return Ok(());
         };
@@ -384,23 +433,25 @@ impl Control {
         let endpoint: Endpoint = stored::read(&document)?;
         if endpoint
             .served()
-            .is_none_or(|served| served.session_id != session_id)
+            .is_none_or(|served| served.session_id != session_id || served.run != agents.run)
         {
+            // The session has taken it to another node, and gives up an old connection.
             return Ok(());
         }
-        self.remove_endpoints(&cx, session_id, vec![document])
+        self.remove_endpoints(&cx, session_id, vec![document], None)
             .await
             .map(drop)
             .map_err(|error| Fault::new("taking an agent's endpoint offline", error))
     }
 
-    /// Takes endpoints of a session off the record, with their tunnels. `false` if others kept changing
-    /// them.
+    /// Takes endpoints of a session off the record, with their tunnels; with `kept`, their names stay
+    /// reserved so long. `false` if others kept changing them.
     async fn remove_endpoints(
         &self,
         cx: &Cx<'_>,
         session_id: &str,
         mut documents: Vec<Document>,
+        kept: Option<Duration>,
     ) -> Result<bool, Error> {
         let ids: Vec<String> = documents
             .iter()
@@ -410,7 +461,7 @@ impl Control {
             if documents.is_empty() {
                 return Ok(true);
             }
-            let mut changes = agent::removal(cx, documents).await?;
+            let mut changes = agent::removal(cx, documents, kept).await?;
             for id in &ids {
                 let body = id::split(id).map_or("", |(_, body)| body);
                 let ty = &tunnel::TYPE;
@@ -521,6 +572,43 @@ impl Drop for Room<'_> {
             && let Some(live) = self.agents.lock().get_mut(self.session_id)
         {
             live.binding = live.binding.saturating_sub(1);
+        }
+    }
+}
+
+/// An endpoint whose agent has no answer yet. Dropped without one, it is noted to be taken offline: the
+/// agent will ask for its address again, and must not be refused by what it never got.
+struct Unanswered<'a> {
+    agents: &'a Agents,
+    session_id: &'a str,
+    endpoint_id: String,
+    is_settled: bool,
+}
+
+impl<'a> Unanswered<'a> {
+    fn of(agents: &'a Agents, session_id: &'a str, endpoint_id: &str) -> Self {
+        Self {
+            agents,
+            session_id,
+            endpoint_id: endpoint_id.to_owned(),
+            is_settled: false,
+        }
+    }
+
+    /// Nothing was committed, or the agent gets its answer.
+    fn settle(mut self) {
+        self.is_settled = true;
+        self.agents.unanswered().remove(&self.endpoint_id);
+    }
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if !self.is_settled {
+            let id = std::mem::take(&mut self.endpoint_id);
+            let session_id = self.session_id.to_owned();
+            self.agents.unanswered().insert(id, session_id);
+            self.agents.woken.notify_one();
         }
     }
 }

@@ -41,7 +41,7 @@ use crate::resource::{
     tunnel_credential, tunnel_session,
 };
 use crate::service::RUNS_MAX;
-use crate::{Caller, Control, Error, OwnerKind, Role, stored};
+use crate::{Caller, Control, Error, OwnerKind, Role, host, stored};
 
 pub(crate) use ask::Request;
 pub(crate) use told::{NAMES, kinds};
@@ -67,6 +67,8 @@ pub struct AgentSettings {
     pub is_alone: bool,
     /// `host:port` at which other nodes reach these agents; empty if they cannot.
     pub address: String,
+    /// How long the names and TCP addresses of a session that ended are reserved for their owner.
+    pub names_kept: Duration,
     /// How many of them there may be.
     pub limits: AgentLimits,
 }
@@ -92,6 +94,8 @@ pub(crate) struct Agents {
     /// Tells this run of the server from every other.
     pub(crate) run: String,
     sessions: Mutex<BTreeMap<String, Live>>,
+    /// Endpoints that were, or may have been, committed for agents that got no answer: id, session.
+    unanswered: Mutex<BTreeMap<String, String>>,
     /// Other runs.
     watched: Mutex<runs::Watched>,
     /// Wakes the keeper.
@@ -109,10 +113,14 @@ struct Live {
     binding: usize,
     /// Set while it has no connection: when it is over, and why.
     leaving: Option<(Instant, EndReason)>,
+    /// When its connection ended, while it has none.
+    left_at: Option<Timestamp>,
     /// When it is to be cut, if it has not ended by then, and why.
     cut: Option<(Instant, &'static str)>,
     /// What an end until then comes of, because its agent was asked for it.
     asked: Option<(Instant, &'static str)>,
+    /// Whether it counts against the limits. Not when it is over and only the store does not know.
+    has_place: bool,
 }
 
 impl Agents {
@@ -122,6 +130,7 @@ impl Agents {
             settings,
             run: runs::id_of(run),
             sessions: Mutex::default(),
+            unanswered: Mutex::default(),
             watched: Mutex::default(),
             woken: Notify::new(),
             certificate: Arc::default(),
@@ -130,6 +139,12 @@ impl Agents {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Live>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn unanswered(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+        self.unanswered
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn watched(&self) -> MutexGuard<'_, runs::Watched> {
@@ -174,6 +189,8 @@ struct Seen {
     holders: Mirror<Option<Holder>>,
     /// Domains, and the certificates that were issued for them.
     ingresses: Mirror<Option<(String, Option<String>)>>,
+    /// Names that are reserved for owners whose agents may come back.
+    names: Mirror<Option<host::Kept>>,
     /// Issued certificates in use, by id; one never changes.
     issued: BTreeMap<String, (String, Arc<CertifiedKey>)>,
     /// Names of the certificate, and when it is time for another.
@@ -198,8 +215,14 @@ impl Control {
         let Some(agents) = &self.agents else {
             return Ok(());
         };
-        self.register_run(agents).await?;
-        self.look_at_runs(agents).await?;
+        if self.store.is_read_only() {
+            warn!(
+                "agents are refused: nothing can be written since the disk was full at the start"
+            );
+        } else {
+            self.register_run(agents).await?;
+            self.look_at_runs(agents).await?;
+        }
         let mut seen = Seen::nothing();
         self.renew_certificate(agents, &mut seen).await
     }
@@ -219,7 +242,9 @@ impl Control {
 
     /// Ends sessions whose time has come, for whatever reason, until cancelled.
     pub async fn keep_agents(self: Arc<Self>, cancel: CancellationToken) {
-        let Some(agents) = &self.agents else { return };
+        let Some(agents) = &self.agents else {
+            return cancel.cancelled().await;
+        };
         let mut seen = Seen::nothing();
         let mut revision = self.store.watch();
         while !cancel.is_cancelled() {
@@ -246,16 +271,17 @@ impl Control {
     }
 
     async fn keep(&self, agents: &Agents, seen: &mut Seen) -> Result<(), Fault> {
-        seen.credentials.refresh(&self.store, |_| ()).await?;
-        seen.keys.refresh(&self.store, |_| ()).await?;
-        let revoked: Vec<String> = agents
+        // Sessions first: a credential that is made after it was looked for has no session among them.
+        let mut revoked: Vec<(String, String)> = agents
             .lock()
             .iter()
-            .filter(|(_, live)| !seen.knows(&live.credential_id))
-            .map(|(id, _)| id.clone())
+            .map(|(id, live)| (id.clone(), live.credential_id.clone()))
             .collect();
+        seen.credentials.refresh(&self.store, |_| ()).await?;
+        seen.keys.refresh(&self.store, |_| ()).await?;
+        revoked.retain(|(_, credential_id)| !seen.knows(credential_id));
         let mut dismissing = JoinSet::new();
-        for id in revoked {
+        for (id, _) in revoked {
             let bindings = Arc::clone(&agents.bindings);
             dismissing.spawn(async move {
                 const DELETED: Code = Code::new(300);
@@ -271,14 +297,17 @@ impl Control {
             }
         }
         self.withdraw_unreserved(agents, seen).await?;
+        self.forget_names(agents, seen).await?;
         if seen
             .runs_at
             .is_none_or(|at| at.elapsed() >= agents.look_every())
         {
             seen.runs_at = Some(Instant::now());
-            self.renew_run(agents).await?;
-            self.look_at_runs(agents).await?;
+            if !self.store.is_read_only() {
+                self.look_at_runs(agents).await?;
+            }
         }
+        self.remove_unanswered(agents).await?;
         self.renew_certificate(agents, seen).await
     }
 
@@ -310,6 +339,40 @@ impl Control {
                 .bindings
                 .stop_endpoint(&holder.endpoint_id, &Refusal::of(code))
                 .await;
+        }
+        Ok(())
+    }
+
+    /// Removes names whose time is over, and the oldest of an owner who has more of them than endpoints
+    /// may have: who binds names and leaves them fills nothing.
+    async fn forget_names(&self, agents: &Agents, seen: &mut Seen) -> Result<(), Fault> {
+        let names = &mut seen.names;
+        names
+            .refresh(&self.store, |document| host::kept(&document))
+            .await?;
+        let now = self.clock.now();
+        let max = agents.settings.limits.endpoints_per_account;
+        let mut counts: HashMap<&str, usize> = HashMap::new();
+        let mut over = Vec::new();
+        for one in names.made().flatten() {
+            if one.until <= now {
+                over.push(one.clone());
+            } else {
+                *counts.entry(&one.owner_id).or_default() += 1;
+            }
+        }
+        for (owner_id, count) in counts.into_iter().filter(|(_, count)| *count > max) {
+            let own = names
+                .made()
+                .flatten()
+                .filter(|one| one.owner_id == owner_id);
+            let mut own: Vec<_> = own.filter(|one| one.until > now).cloned().collect();
+            own.sort_by_key(|one| one.until);
+            own.truncate(count - max);
+            over.extend(own);
+        }
+        for one in over {
+            host::forget(&self.store, one).await?;
         }
         Ok(())
     }
@@ -391,20 +454,22 @@ impl Control {
     async fn end_session(&self, id: &str, reason: &EndReason) {
         let Some(agents) = &self.agents else { return };
         let _turn = self.turns.of(id).await;
-        {
+        let stopped_at = {
             let mut sessions = agents.lock();
             if agents.bindings.is_connected(id) {
                 if let Some(live) = sessions.get_mut(id) {
                     live.leaving = None;
+                    live.left_at = None;
                 }
                 return;
             }
-            if sessions.get(id).is_none_or(|live| live.leaving.is_none()) {
-                return;
+            match sessions.get(id).filter(|live| live.leaving.is_some()) {
+                Some(live) => live.left_at.unwrap_or_else(|| self.clock.now()),
+                None => return,
             }
-        }
+        };
         match self
-            .remove_session(id, &agents.run, &reason.to_string())
+            .remove_session(id, &agents.run, &reason.to_string(), stopped_at)
             .await
         {
             Ok(()) => {
@@ -418,9 +483,15 @@ impl Control {
         }
     }
 
-    /// Takes a session of a run off the record with all it served, and tells of it. Nothing happens if
-    /// it is there no more, or has moved to another run.
-    async fn remove_session(&self, id: &str, run: &str, error: &str) -> Result<(), Fault> {
+    /// Takes a session of a run that ended at that time off the record with all it served, and tells of
+    /// it. Nothing happens if it is there no more, or has moved to another run.
+    async fn remove_session(
+        &self,
+        id: &str,
+        run: &str,
+        error: &str,
+        stopped_at: Timestamp,
+    ) -> Result<(), Fault> {
         let doing = || format!("ending the agent session {id}");
         for _ in 0..RUNS_MAX {
             let kind = tunnel_session::TYPE.kind;
@@ -434,14 +505,15 @@ impl Control {
             let caller = session.caller(&document.head.account);
             let cx = self.cx(&caller, &self.settings.base_url);
             let endpoints = cx.referring(endpoint::TYPE.kind, &document.head).await?;
-            let mut changes = endpoint::agent::removal(&cx, endpoints)
+            let kept = self.names_kept();
+            let mut changes = endpoint::agent::removal(&cx, endpoints, kept)
                 .await
                 .map_err(|error| Fault::new(doing(), error))?;
             for document in cx.referring(tunnel::TYPE.kind, &document.head).await? {
                 let why = tunnel::TYPE.silent.unwrap_or_default();
                 changes = changes.and(Changes::remove(document.head, Told::Nothing { why }));
             }
-            let told = told::stopped(&cx, &document.head, &session, error)?;
+            let told = told::stopped(&cx, &document.head, &session, error, stopped_at)?;
             changes = changes.and(Changes::remove(document.head, told));
             match self.store.commit(changes).await {
                 Ok(_) => return Ok(()),
@@ -467,6 +539,13 @@ impl Control {
         }
     }
 
+    /// How long names are reserved once their session has ended.
+    pub(crate) fn names_kept(&self) -> Option<Duration> {
+        self.agents
+            .as_ref()
+            .map(|agents| agents.settings.names_kept)
+    }
+
     /// How many sessions of agents there are in this process, those that may come back among them.
     pub fn agent_sessions(&self) -> usize {
         self.agents.as_ref().map_or(0, |agents| agents.lock().len())
@@ -485,6 +564,7 @@ impl Seen {
             addresses: Mirror::of(reserved_addr::TYPE.kind),
             holders: Mirror::of(endpoint::TYPE.kind),
             ingresses: Mirror::of(agent_ingress::TYPE.kind),
+            names: Mirror::of(host::KIND),
             issued: BTreeMap::new(),
             certificate: (Vec::new(), Timestamp::from_unix_seconds(0)),
             runs_at: None,
@@ -607,11 +687,16 @@ impl Gate for Control {
         Box::pin(async move {
             let Some(agents) = &self.agents else { return };
             let id = &end.grant.session_id;
+            if let Some(live) = agents.lock().get_mut(id) {
+                live.left_at = Some(self.clock.now());
+            }
             let reason = match agents.asked(id) {
-                Some(why) if end.reason.may_pass() => EndReason::Stopped(why.into()),
+                Some(why) if end.reason.may_pass() || end.reason == EndReason::Closed => {
+                    EndReason::Stopped(why.into())
+                }
                 _ => end.reason,
             };
-            if reason.may_pass() {
+            if reason.may_pass() && end.may_return {
                 agents.leave(id, Instant::now() + GRACE, reason);
                 return;
             }

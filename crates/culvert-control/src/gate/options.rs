@@ -73,6 +73,9 @@ pub(crate) fn policy(want: &Wanted) -> Result<String, Refusal> {
         text => Some(Source::read(text)?.to_json()),
     };
     let modern = given.as_ref().and_then(modernised);
+    if let Some(policy) = modern.as_ref().or(given.as_ref()) {
+        agree(&phases, policy)?;
+    }
     if phases.is_empty() && modern.is_none() {
         return Ok(own.to_owned());
     }
@@ -88,6 +91,62 @@ pub(crate) fn policy(want: &Wanted) -> Result<String, Refusal> {
         whole[phase] = rules.into();
     }
     Ok(whole.to_string())
+}
+
+/// Refuses options and an own policy that say different things of one setting of the TLS handshake. Different
+/// settings are merged where the policy runs, but of one setting the last action counts: the policy would silently
+/// drop what the option asks for, such as the authorities of clients' certificates. Code 359.
+fn agree(options: &BTreeMap<&str, Vec<Value>>, policy: &Value) -> Result<(), Refusal> {
+    const WRONG: Code = Code::new(359);
+    let name = Phase::Connect.name();
+    let own = terminations(policy[name].as_array().into_iter().flatten());
+    let own: Vec<&Value> = own.collect();
+    for option in terminations(options.get(name).into_iter().flatten()) {
+        for group in HANDSHAKE_SETTINGS {
+            let names = |config: &Value| group.fields.iter().any(|field| !config[*field].is_null());
+            if names(option) && own.iter().any(|config| names(config)) {
+                return Err(Refusal::new(
+                    WRONG,
+                    format!(
+                        "The option `{}` of the endpoint and a `terminate-tls` action of its traffic policy both say {}. Leave out one of them.",
+                        group.option, group.what
+                    ),
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Fields of `terminate-tls` that are one setting, and the option that is the same.
+struct HandshakeSetting {
+    option: &'static str,
+    fields: &'static [&'static str],
+    what: &'static str,
+}
+
+const HANDSHAKE_SETTINGS: &[HandshakeSetting] = &[
+    HandshakeSetting {
+        option: "MutualTLSCA",
+        fields: &[
+            "mutual_tls_certificate_authorities",
+            "mutual_tls_verification_strategy",
+        ],
+        what: "how clients' certificates are verified",
+    },
+    HandshakeSetting {
+        option: "TLSTermination",
+        fields: &["server_certificate", "server_private_key"],
+        what: "which certificate is presented",
+    },
+];
+
+/// The configurations of `terminate-tls` in some rules.
+fn terminations<'r>(rules: impl Iterator<Item = &'r Value>) -> impl Iterator<Item = &'r Value> {
+    rules
+        .flat_map(|rule| rule["actions"].as_array().into_iter().flatten())
+        .filter(|action| action["type"] == "terminate-tls")
+        .map(|action| &action["config"])
 }
 
 /// A policy of the form before this one, with capital letters and two phases, in today's form; `None`
@@ -178,15 +237,20 @@ fn ip_restriction(want: &Wanted) -> Result<Rules, Wrong> {
 
 fn mutual_tls(want: &Wanted) -> Result<Rules, Wrong> {
     let options = &want.options;
-    let Some(authorities) = options
-        .mutual_tls_ca
-        .as_ref()
-        .or(options.mutual_tls_at_edge.as_ref())
-        .filter(|authorities| !authorities.mutual_tls_ca.is_empty())
-    else {
+    // The same under two names, of which an agent may send both.
+    let given = [&options.mutual_tls_ca, &options.mutual_tls_at_edge];
+    let mut given = given
+        .into_iter()
+        .flatten()
+        .map(|authorities| &authorities.mutual_tls_ca)
+        .filter(|authorities| !authorities.is_empty());
+    let Some(authorities) = given.next() else {
         return Ok(Vec::new());
     };
-    let pem = pem(&authorities.mutual_tls_ca)?;
+    if given.any(|other| other != authorities) {
+        return Err(Wrong("and `MutualTLSAtEdge` name different authorities"));
+    }
+    let pem = pem(authorities)?;
     let config = json!({"mutual_tls_certificate_authorities": [pem]});
     Ok(vec![acts(Phase::Connect, "terminate-tls", config)])
 }
@@ -502,6 +566,85 @@ mod tests {
             (json!({"TrafficPolicy": "[]"}), 2236),
         ] {
             assert_eq!(policy_of(opts.clone()).unwrap_err(), expected, "{opts}");
+        }
+    }
+
+    /// Pairs of things that configure one handshake, from options and from the policy, in each order that there is.
+    #[test]
+    fn what_options_and_a_policy_say_of_a_handshake_is_merged_or_refused() {
+        let authority = json!({"mutual_tls_ca": STANDARD.encode("ca one")});
+        let other = json!({"mutual_tls_ca": STANDARD.encode("ca two")});
+        let key = json!({"cert": STANDARD.encode("chain"), "key": STANDARD.encode("key")});
+        let own = |config: Value| {
+            json!({"on_tcp_connect": [
+                {"expressions": ["conn.client_port > 0"], "actions": [{"type": "terminate-tls", "config": config}]},
+            ]})
+            .to_string()
+        };
+        // How many terminate-tls actions there are after all, which the edge merges; or the refusal.
+        for (opts, expected) in [
+            (
+                json!({"MutualTLSCA": authority, "MutualTLSAtEdge": authority}),
+                Ok(1),
+            ),
+            (
+                json!({"MutualTLSCA": authority, "MutualTLSAtEdge": {}}),
+                Ok(1),
+            ),
+            (
+                json!({"MutualTLSCA": {}, "MutualTLSAtEdge": authority}),
+                Ok(1),
+            ),
+            (
+                json!({"MutualTLSCA": authority, "MutualTLSAtEdge": other}),
+                Err(359),
+            ),
+            (
+                json!({"MutualTLSAtEdge": authority, "TLSTermination": {}}),
+                Ok(2),
+            ),
+            (
+                json!({"MutualTLSAtEdge": authority, "TLSTermination": key}),
+                Ok(2),
+            ),
+            (
+                json!({"MutualTLSCA": authority, "TrafficPolicy": own(json!({"min_version": "1.3"}))}),
+                Ok(2),
+            ),
+            (
+                json!({"MutualTLSCA": authority, "TrafficPolicy": own(json!(null))}),
+                Ok(2),
+            ),
+            (
+                json!({"MutualTLSCA": authority, "TrafficPolicy": own(json!({"server_certificate": "c", "server_private_key": "k"}))}),
+                Ok(2),
+            ),
+            (
+                json!({"MutualTLSCA": authority, "TrafficPolicy": own(json!({"mutual_tls_certificate_authorities": ["ca_1"]}))}),
+                Err(359),
+            ),
+            (
+                json!({"MutualTLSAtEdge": authority, "TrafficPolicy": own(json!({"mutual_tls_verification_strategy": "request"}))}),
+                Err(359),
+            ),
+            (
+                json!({"TLSTermination": key, "TrafficPolicy": own(json!({"mutual_tls_certificate_authorities": ["ca_1"]}))}),
+                Ok(2),
+            ),
+            (
+                json!({"TLSTermination": {}, "TrafficPolicy": own(json!({"server_certificate": "c", "server_private_key": "k"}))}),
+                Ok(2),
+            ),
+            (
+                json!({"TLSTermination": key, "TrafficPolicy": own(json!({"server_certificate": "c", "server_private_key": "k"}))}),
+                Err(359),
+            ),
+        ] {
+            let made = policy_of(opts.clone()).map(|policy| {
+                let types = actions(&policy);
+                types.iter().filter(|name| *name == "terminate-tls").count()
+            });
+            assert_eq!(made, expected, "{opts}");
         }
     }
 

@@ -6,11 +6,13 @@
 //! nobody sets: nodes need not agree on the time, and a database that was away makes nobody silent.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use culvert_base::{Fault, Ksuid, Timestamp, id};
 use culvert_store::{Changes, CommitError, Document, Head, Told};
 use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::Agents;
@@ -43,6 +45,9 @@ struct Run {
     /// `host:port` at which other nodes reach its agents; empty if they cannot.
     #[serde(default)]
     address: String,
+    /// Whether it is about to end and takes no agents any more.
+    #[serde(default)]
+    is_draining: bool,
 }
 
 /// A run as it stands: its id, and where other nodes reach its agents.
@@ -99,16 +104,13 @@ impl Agents {
         }
     }
 
-    /// The runs that are over, and the ids of those that are not.
-    fn told_apart(
-        &self,
-        documents: Vec<Document>,
-    ) -> Result<(Vec<Document>, BTreeSet<String>), Fault> {
+    /// The runs that are over.
+    pub(crate) fn over(&self, documents: Vec<Document>) -> Result<Vec<Document>, Fault> {
         let now = Instant::now();
         let mut watched = self.watched();
         watched.begin(now);
         let mut over = Vec::new();
-        let mut there = BTreeSet::from([self.run.clone()]);
+        let mut there = BTreeSet::new();
         for document in documents {
             let head = &document.head;
             if head.id == self.run {
@@ -126,7 +128,7 @@ impl Agents {
             }
         }
         watched.forget_all_but(&there);
-        Ok((over, there))
+        Ok(over)
     }
 }
 
@@ -147,6 +149,7 @@ impl Control {
                 format: Format,
                 node: agents.settings.node.clone(),
                 address: agents.settings.address.clone(),
+                is_draining: false,
             })?,
             keys: Vec::new(),
             refs: Vec::new(),
@@ -155,27 +158,78 @@ impl Control {
         self.write_run(Changes::insert(document, NOTHING)).await
     }
 
-    /// Says it again.
-    pub(crate) async fn renew_run(&self, agents: &Agents) -> Result<(), Fault> {
-        match self.store.get(KIND, &agents.run).await? {
-            Some(mut document) => {
-                document.head.updated_at = self.clock.now();
-                self.write_run(Changes::replace(document, NOTHING)).await
+    /// Writes the heartbeat of this run until cancelled: one statement at a time, in a task of its own,
+    /// so that nothing else this process is busy with makes it late.
+    pub async fn keep_heartbeat(self: Arc<Self>, cancel: CancellationToken) {
+        let agents = match &self.agents {
+            // No other node exists that could miss a heartbeat.
+            Some(agents) if !agents.settings.is_alone => agents,
+            _ => return cancel.cancelled().await,
+        };
+        let mut heartbeat = self.store.heartbeat(KIND, &agents.run);
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+                () = cancel.cancelled() => break,
             }
-            // Another run took this one for dead and ended its sessions. Their agents come back at once,
-            // as who they were.
-            None => {
-                warn!(
-                    "this run of the server was taken for dead; its agents are asked to come back"
-                );
-                self.register_run(agents).await?;
-                let ended = std::mem::take(&mut *agents.lock());
-                for id in ended.keys() {
-                    agents.bindings.hang_up(id, LEFT_BEHIND);
+            match heartbeat.beat(self.clock.now()).await {
+                Ok(true) => {}
+                // The end of this process removes the run.
+                Ok(false) if cancel.is_cancelled() => break,
+                Ok(false) => self.begin_again(agents).await,
+                Err(fault) => {
+                    warn!(cause = %fault.chain(), "the heartbeat of this node failed");
                 }
-                Ok(())
             }
         }
+        heartbeat.close().await;
+    }
+
+    /// Another node took this run for dead and ended its sessions. Their agents come back at once, as
+    /// who they were.
+    async fn begin_again(&self, agents: &Agents) {
+        warn!("this run of the server was taken for dead; its agents are asked to come back");
+        if let Err(fault) = self.register_run(agents).await {
+            warn!(cause = %fault.chain(), "this run of the server is registered again later");
+            return;
+        }
+        let ended = std::mem::take(&mut *agents.lock());
+        for id in ended.keys() {
+            agents.bindings.hang_up(id, LEFT_BEHIND);
+        }
+    }
+
+    /// Says that this run takes no agents any more. Whether there is another node that does.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot say.
+    pub async fn begin_drain(&self) -> Result<bool, Fault> {
+        let agents = match &self.agents {
+            Some(agents) if !agents.settings.is_alone => agents,
+            _ => return Ok(false),
+        };
+        if let Some(mut document) = self.store.get(KIND, &agents.run).await? {
+            let run: Run = stored::read(&document)?;
+            document.body = stored::write(&Run {
+                is_draining: true,
+                ..run
+            })?;
+            self.write_run(Changes::replace(document, NOTHING)).await?;
+        }
+        let documents = self.store.all(KIND).await?;
+        let over = agents.over(documents.clone())?;
+        for document in documents {
+            let is_over = over.iter().any(|run| run.head.id == document.head.id);
+            if document.head.id == agents.run || is_over {
+                continue;
+            }
+            let run: Run = stored::read(&document)?;
+            if !run.is_draining {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Says that this run is over.
@@ -199,18 +253,51 @@ impl Control {
 
     /// Ends the sessions of runs that are over.
     pub(crate) async fn look_at_runs(&self, agents: &Agents) -> Result<(), Fault> {
-        let (over, there) = agents.told_apart(self.store.all(KIND).await?)?;
+        let over = agents.over(self.store.all(KIND).await?)?;
+        self.end_sessions_of(agents, over).await
+    }
+
+    /// Ends the sessions of runs that were found to be over. The look that found them may be stale:
+    /// only what still holds after reading the sessions counts.
+    pub(crate) async fn end_sessions_of(
+        &self,
+        agents: &Agents,
+        over: Vec<Document>,
+    ) -> Result<(), Fault> {
         // A run is forgotten only after its sessions, so while none is over there is nothing to end.
         if over.is_empty() {
             return Ok(());
         }
+        // Sessions first: the run of each was registered before it.
+        let sessions = self.store.all(tunnel_session::TYPE.kind).await?;
+        let mut there = BTreeSet::from([agents.run.clone()]);
+        let mut still_over = Vec::new();
+        for document in self.store.all(KIND).await? {
+            let head = &document.head;
+            let is_over = over
+                .iter()
+                .any(|found| found.head.id == head.id && found.head.updated_at == head.updated_at);
+            if is_over {
+                still_over.push(document);
+            } else {
+                there.insert(head.id.clone());
+            }
+        }
+        // A run that is over was there at least until it last said so.
+        let last_seen: BTreeMap<&str, Timestamp> = over
+            .iter()
+            .map(|run| (run.head.id.as_str(), run.head.updated_at))
+            .collect();
         let mut n_ended = 0;
-        for document in self.store.all(tunnel_session::TYPE.kind).await? {
+        for document in sessions {
             let session: TunnelSession = stored::read(&document)?;
             if there.contains(&session.run) {
                 continue;
             }
-            self.remove_session(&document.head.id, &session.run, LEFT_BEHIND)
+            let seen_at = last_seen.get(session.run.as_str()).copied();
+            let stopped_at = seen_at.unwrap_or_else(|| self.clock.now());
+            let id = &document.head.id;
+            self.remove_session(id, &session.run, LEFT_BEHIND, stopped_at)
                 .await?;
             n_ended += 1;
         }
@@ -220,7 +307,7 @@ impl Control {
                 "agent sessions were left behind by a server that ended without a word"
             );
         }
-        for document in over {
+        for document in still_over {
             info!(run = document.head.id, "a run of the server is over");
             self.write_run(Changes::remove(document.head, NOTHING))
                 .await?;

@@ -52,7 +52,7 @@ struct Object<'a> {
     /// When it ended; null on start.
     #[schemars(with = "Option<String>", extend("format" = "date-time"))]
     stopped_at: Option<Timestamp>,
-    /// Null: every version of agents is current.
+    /// Null when the agent's version is current; see the setting `agents.minimum_version`.
     deprecated: Option<Deprecated>,
     /// Why the session ended, or was refused; empty for one that began.
     error: &'a str,
@@ -65,6 +65,17 @@ struct Deprecated {
     upcoming_minimum_version: String,
     upcoming_enforcement_date: String,
     message: String,
+}
+
+fn deprecated(cx: &Cx<'_>, session: &TunnelSession) -> Option<Deprecated> {
+    let upcoming = cx.settings.agent_minimum.as_ref()?;
+    // Clients of SSH have versions of their own.
+    let is_old = session.transport == "muxado" && upcoming.is_above(&session.agent_version);
+    is_old.then(|| Deprecated {
+        upcoming_minimum_version: upcoming.version.clone(),
+        upcoming_enforcement_date: upcoming.date.clone(),
+        message: upcoming.message.clone(),
+    })
 }
 
 /// Both kinds.
@@ -107,15 +118,17 @@ pub(crate) fn refused(
     told(cx, START, head, session, None, error)
 }
 
-/// A session ended.
+/// A session ended at that time.
 pub(crate) fn stopped(
     cx: &Cx<'_>,
     head: &Head,
     session: &TunnelSession,
     error: &str,
+    at: Timestamp,
 ) -> Result<Told, Fault> {
-    let now = cx.clock.now().whole_seconds();
-    told(cx, STOP, head, session, Some(now), error)
+    // The clocks of two nodes may differ: no session ends before it began.
+    let at = at.max(head.created_at).whole_seconds();
+    told(cx, STOP, head, session, Some(at), error)
 }
 
 fn told(
@@ -156,7 +169,7 @@ fn told(
         started_at: head.created_at,
         expires_at: session.expires_at,
         stopped_at,
-        deprecated: None,
+        deprecated: deprecated(cx, session),
         error,
     };
     let at = cx.clock.now();

@@ -84,6 +84,29 @@ fn what_passes_and_what_does_not() {
     }
 }
 
+/// Whatever is a text or a list has a size, and nothing else has.
+#[test]
+fn every_field_that_is_a_text_or_a_list_has_a_size() {
+    for field in FIELDS {
+        let name = field.name;
+        let compiled = ListFilter::compile(&format!("size(obj.{name}) >= 0"), FIELDS, now());
+        match type_of(field.shape) {
+            Type::Text | Type::Id | Type::List => {
+                assert!(compiled.expect(name).matches(&object()), "{name}");
+            }
+            _ => assert!(compiled.is_err(), "{name}"),
+        }
+    }
+    for source in [
+        "size(obj.id) == 4",
+        "size(obj.principal) == 5",
+        "size(obj.principal.id) == 5",
+    ] {
+        let filter = ListFilter::compile(source, FIELDS, now()).expect(source);
+        assert!(filter.matches(&object()), "{source}");
+    }
+}
+
 #[test]
 fn what_is_refused_is_250() {
     let long = format!("obj.description == '{}'", "x".repeat(4096));

@@ -9,14 +9,15 @@ use culvert_store::{Document, Head, Key, OnDelete, Ref, Store};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Draft, Links, Resource, ResourceType, Uri, reserved_domain};
-use crate::Error;
+use super::{Draft, Extra, Links, Resource, ResourceType, Running, Uri, reserved_domain};
 use crate::base::Base;
 use crate::cx::Cx;
 use crate::input;
 use crate::listfilter::{self, Field, Shape, field};
-use crate::management::{Management, Policy, PolicyView, StatusView};
+use crate::management::{self, Managed, Management, Policy, PolicyView, StatusView};
+use crate::operation::Call;
 use crate::stored::{self, Format};
+use crate::{Control, Error};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<AgentIngress>();
 
@@ -111,6 +112,7 @@ impl Resource for AgentIngress {
     ];
     const TAKEN: Option<Code> = Some(TAKEN);
     const CREATE_NEEDS_BODY: bool = true;
+    const OPERATIONS: &'static [Extra] = &[management::retry_operation::<Self>(run_retry)];
 
     type Create = Create;
     type Update = Update;
@@ -147,6 +149,9 @@ impl Resource for AgentIngress {
                 Some(management) => management.private_key_type = key_type,
                 None => self.management = Some(Management::begin(key_type, cx.clock.now())),
             }
+        }
+        if let Some(management) = &mut self.management {
+            management.retry(cx.clock.now());
         }
         self.description = input.description.unwrap_or(self.description);
         self.metadata = input.metadata.unwrap_or(self.metadata);
@@ -192,6 +197,16 @@ pub(crate) fn certified(document: &Document) -> Result<(String, Option<String>),
     Ok((ingress.domain, ingress.certificate_id))
 }
 
+fn run_retry(control: &Control, call: Call) -> Running<'_> {
+    Box::pin(management::run_retry::<AgentIngress>(control, &TYPE, call))
+}
+
+impl Managed for AgentIngress {
+    fn management_mut(&mut self) -> Option<&mut Management> {
+        self.management.as_mut()
+    }
+}
+
 impl AgentIngress {
     /// What its document refers to.
     pub(crate) fn refs(&self) -> Vec<Ref> {
@@ -215,11 +230,6 @@ impl AgentIngress {
         self.management.as_ref()
     }
 
-    /// The same, to be changed.
-    pub(crate) fn management_mut(&mut self) -> Option<&mut Management> {
-        self.management.as_mut()
-    }
-
     /// Takes the certificate that was issued for it into use, until it is renewed.
     pub(crate) fn take_issued(&mut self, certificate_id: String, renews_at: Timestamp) {
         if let Some(management) = &mut self.management {
@@ -228,11 +238,6 @@ impl AgentIngress {
             management.job = None;
         }
     }
-}
-
-/// Whether an agent ingress is served under this certificate.
-pub(crate) async fn is_managed_with(cx: &Cx<'_>, certificate: &Head) -> Result<bool, Fault> {
-    Ok(!cx.referring(TYPE.kind, certificate).await?.is_empty())
 }
 
 /// The domain in its normal form.

@@ -3,8 +3,8 @@
 //! The token exists in the answer to the creation and nowhere else; what is stored of it is a keyed
 //! digest.
 
-use culvert_base::{Code, Description, Ksuid, Metadata, Secret, Timestamp};
-use culvert_store::{Head, OnDelete, Ref};
+use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, Secret, Timestamp};
+use culvert_store::{Changes, Head, OnDelete, PageQuery, Ref, Told};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -13,8 +13,9 @@ use crate::base::Base;
 use crate::cx::Cx;
 use crate::input;
 use crate::listfilter::{self, Field, Shape, field};
-use crate::stored::Format;
-use crate::{Error, owner, token};
+use crate::stored::{self, Format};
+use crate::tenant::{Account, User};
+use crate::{Error, Parameter, Role, owner, token};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<ApiKey>();
 
@@ -95,6 +96,8 @@ impl Resource for ApiKey {
     ];
     const EMPTY_UPDATE: Option<Code> = Some(Code::new(606));
     const UNKNOWN: Option<Code> = Some(Code::new(634));
+    const IS_PRIVATE: bool = true;
+    const DELETE_PARAMETERS: &'static [Parameter] = &[FORCE];
     const CREATE_NEEDS_BODY: bool = false;
 
     type Create = Create;
@@ -132,6 +135,52 @@ impl Resource for ApiKey {
         Ok(Draft::of(self))
     }
 
+    /// The last key of an admin is deleted only where the query says `force=true`: nothing but the
+    /// command line makes another.
+    async fn check_removal(
+        &self,
+        cx: &Cx<'_>,
+        head: &Head,
+        query: &[(String, String)],
+    ) -> Result<Changes, Error> {
+        const LAST: Code = Code::new(630);
+        let is_forced = forced(query)?;
+        let Some(account) = cx.store.get(Account::KIND, &head.account).await? else {
+            return Ok(Changes::default());
+        };
+        let mut admins = Vec::new();
+        for document in cx.store.all(User::KIND).await? {
+            let user: User = stored::read(&document)?;
+            let is_admin = user.active && user.role == Role::Admin;
+            if is_admin && document.head.account == head.account {
+                admins.push(document.head);
+            }
+        }
+        if !admins.iter().any(|admin| admin.id == self.owner_id) {
+            return Ok(Changes::default());
+        }
+        let mut has_other = false;
+        for admin in &admins {
+            let query = PageQuery {
+                kind: Self::KIND.to_owned(),
+                account: head.account.clone(),
+                before: None,
+                limit: 2,
+                refs_to: Some(admin.id.clone()),
+            };
+            let keys = cx.store.page(&query).await?;
+            has_other |= keys.iter().any(|key| key.head.id != head.id);
+        }
+        if !has_other && !is_forced {
+            let why = "This is the last API key of an admin; `force=true` in the query deletes it. \
+                       Then only `culvert admin create-key` on the server makes another.";
+            return Err(Refusal::new(LAST, why).into());
+        }
+        // Of two keys that are deleted at the same moment, one deletion is decided again.
+        let why = "the account stays as it is; its keys are deleted one after the other";
+        Ok(Changes::replace(account, Told::Nothing { why }))
+    }
+
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
         View {
             id: &head.id,
@@ -153,5 +202,33 @@ impl Resource for ApiKey {
             refs: vec![Ref::new("owner_id", &self.owner_id, OnDelete::Cascade)],
             ..Links::default()
         }
+    }
+}
+
+const FORCE: Parameter = Parameter {
+    name: "force",
+    doc: "`true` deletes the key even if it is the last one of an admin.",
+    repeatable: false,
+    within: None,
+};
+
+/// Whether the query of a delete has `force=true`. Codes 215, 231 and 232.
+fn forced(query: &[(String, String)]) -> Result<bool, Refusal> {
+    const WRONG: Code = Code::new(215);
+    const UNKNOWN: Code = Code::new(231);
+    const REPEATED: Code = Code::new(232);
+    let wrong = |code, why: &'static str| Err(Refusal::new(code, why));
+    match query {
+        [] => Ok(false),
+        [(name, value)] if name == FORCE.name => match value.as_str() {
+            "true" => Ok(true),
+            "false" | "" => Ok(false),
+            _ => wrong(WRONG, "`force` must be `true` or `false`."),
+        },
+        [(name, _), ..] if name != FORCE.name => wrong(
+            UNKNOWN,
+            "The only query parameter of this operation is `force`.",
+        ),
+        _ => wrong(REPEATED, "`force` is given more than once."),
     }
 }

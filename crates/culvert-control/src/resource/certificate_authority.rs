@@ -1,7 +1,8 @@
 //! Certificate authority: a certificate whose holders are trusted (contract: management API 2.2).
 //!
 //! It is stored and shown as it was sent; what is said of it beside comes from the certificate. One
-//! that has expired is taken. The action terminate-tls of traffic policies may name it; it does not hold it.
+//! that has expired is taken. While the action terminate-tls of a traffic policy
+//! names it, it is not deleted.
 
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp};
 use culvert_store::Head;
@@ -108,6 +109,7 @@ impl Resource for CertificateAuthority {
         ("description", Code::new(1914)),
         ("metadata", Code::new(1915)),
     ];
+    const IN_USE: Option<Code> = Some(Code::new(1964));
     const CREATE_NEEDS_BODY: bool = true;
 
     type Create = Create;

@@ -8,22 +8,26 @@
 
 mod address;
 pub(crate) mod agent;
+mod timeouts;
 
 use std::borrow::Cow;
 
 use culvert_base::net::HostName;
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp};
 use culvert_edge::Upstream;
-use culvert_store::{Changes, Head, OnDelete, Ref};
+use culvert_store::{Changes, Head, OnDelete, Ref, Store};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
-use self::address::{Address, AddressScheme, Binding, Wanted, binding, place_of};
+use self::address::{Address, AddressScheme, Binding, Wanted, binding, name_of, place_of};
+use self::timeouts::Timeouts;
 use super::{
     Draft, Links, Reference, Resource, ResourceType, Uri, reserved_addr, reserved_domain, tunnel,
     tunnel_session,
 };
 use crate::base::{Base, PublicPorts};
+use crate::caller::Role;
 use crate::claim::{self, Want};
 use crate::cx::Cx;
 use crate::input;
@@ -33,7 +37,7 @@ use crate::pool;
 use crate::seal::Seal;
 use crate::stored::Format;
 use crate::traffic_policy::{Compiled, Given, StoredPolicy};
-use crate::{Error, Parameter, Settings};
+use crate::{Error, Parameter, Settings, host};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<Endpoint>();
 
@@ -57,11 +61,27 @@ pub(crate) struct Endpoint {
     upstream: Option<StoredUpstream>,
     #[serde(default)]
     policy: Option<StoredPolicy>,
+    /// Whether `//` in the paths of its requests becomes `/`.
+    #[serde(default = "merges_slashes")]
+    merge_slashes: bool,
     /// Owner of the key or credential it was made with.
     principal_id: String,
     /// What is known of the agent that serves it; nothing for a cloud endpoint.
     #[serde(default)]
     served: Option<agent::Served>,
+    /// Times of its own, if it has any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    timeouts: Option<Timeouts>,
+}
+
+/// A binding that an endpoint can have.
+fn binding_schema() -> Value {
+    json!({"type": "string", "enum": [Binding::Public.name(), Binding::Internal.name()]})
+}
+
+/// What endpoints do unless they say otherwise.
+const fn merges_slashes() -> bool {
+    true
 }
 
 /// An upstream as it was sent; both parts have passed [`Upstream::parse`].
@@ -83,12 +103,14 @@ pub(crate) struct Create {
     url: String,
     /// `cloud`, also by default.
     #[serde(rename = "type")]
+    #[schemars(extend("enum" = ["cloud"]))]
     kind: String,
     /// What is done with its traffic: YAML or JSON, as text or as an object. Shown as it was written,
     /// but for secrets. It needs this or `upstream_url`.
     traffic_policy: Given,
     /// Which traffic reaches it: `public`, or `internal` for a host that ends in `.internal`; by default
     /// what fits the host.
+    #[schemars(extend("items" = binding_schema(), "maxItems" = 1))]
     bindings: Vec<String>,
     /// Whether it shares its url with others that pool.
     pooling_enabled: Option<bool>,
@@ -100,9 +122,16 @@ pub(crate) struct Create {
     metadata: Metadata,
     /// Where its traffic goes, as far as the policy lets it: `http://host:port` or `https://…` for
     /// HTTP, `tcp://host:port` for the other schemes.
+    #[schemars(length(max = 2048))]
     upstream_url: String,
     /// How HTTP is spoken to the upstream: `http1`, also by default, or `http2`.
+    #[schemars(extend("enum" = ["http1", "http2"]))]
     upstream_protocol: String,
+    /// Whether `//` in the path of a request becomes `/`, also by default. With `false` empty segments stay, and
+    /// rules and the upstream see them.
+    merge_slashes: Option<bool>,
+    /// Times of its own. What is not set is as the settings `edge.timeouts` say.
+    timeouts: Timeouts,
 }
 
 /// Changes to an endpoint.
@@ -116,6 +145,7 @@ pub(crate) struct Update {
     /// otherwise the same.
     traffic_policy: Option<Given>,
     /// Which traffic reaches it: `public` or `internal`. An empty list means the default.
+    #[schemars(extend("items" = binding_schema(), "maxItems" = 1))]
     bindings: Option<Vec<String>>,
     /// Whether it shares its url with others that pool.
     pooling_enabled: Option<bool>,
@@ -126,9 +156,15 @@ pub(crate) struct Update {
     #[schemars(with = "Option<String>", length(max = 4096))]
     metadata: Option<Metadata>,
     /// Where its traffic goes. Empty for nowhere, if a policy answers everything.
+    #[schemars(length(max = 2048))]
     upstream_url: Option<String>,
-    /// How HTTP is spoken to the upstream: `http1` or `http2`.
+    /// How HTTP is spoken to the upstream: `http1`, also when it is empty, or `http2`.
+    #[schemars(extend("enum" = ["http1", "http2", ""]))]
     upstream_protocol: Option<String>,
+    /// Whether `//` in the path of a request becomes `/`.
+    merge_slashes: Option<bool>,
+    /// Times of its own, all together: what is not set here is as the settings `edge.timeouts` say.
+    timeouts: Option<Timeouts>,
 }
 
 /// An endpoint as the API shows it.
@@ -148,8 +184,11 @@ pub(crate) struct View<'a> {
     /// `url` with the port that the world connects to.
     public_url: Cow<'a, str>,
     #[serde(rename = "type")]
+    #[schemars(extend("enum" = ["cloud", "ephemeral"]))]
     kind: &'static str,
+    #[schemars(extend("enum" = AddressScheme::NAMES))]
     proto: &'static str,
+    #[schemars(extend("enum" = AddressScheme::NAMES))]
     scheme: &'static str,
     host: &'a str,
     port: u16,
@@ -157,6 +196,7 @@ pub(crate) struct View<'a> {
     /// Empty for cloud endpoints.
     region: &'a str,
     traffic_policy: &'a str,
+    #[schemars(extend("items" = binding_schema()))]
     bindings: [&'static str; 1],
     pooling_enabled: bool,
     domain: Option<Reference<'a>>,
@@ -168,6 +208,9 @@ pub(crate) struct View<'a> {
     principal: Reference<'a>,
     upstream_url: &'a str,
     upstream_protocol: &'a str,
+    merge_slashes: bool,
+    /// Times of its own; `null` where the settings of the server count.
+    timeouts: Cow<'a, Timeouts>,
     name: &'a str,
 }
 
@@ -248,11 +291,13 @@ impl Resource for Endpoint {
             pooling_enabled: input.pooling_enabled.unwrap_or(false),
             upstream,
             policy,
+            merge_slashes: input.merge_slashes.unwrap_or_else(merges_slashes),
             principal_id: cx.caller.owner_id.clone(),
             served: None,
+            timeouts: input.timeouts.check()?,
         };
         let also = match settled.taking {
-            Some(taking) => taking.and(claim::first(cx, endpoint.want(cx, &id))?),
+            Some(taking) => taking.and(claim::first(cx, endpoint.want(cx, &id)).await?),
             None => claim::join(cx, endpoint.want(cx, &id)).await?,
         };
         Ok(Draft {
@@ -270,7 +315,9 @@ impl Resource for Endpoint {
         const ANOTHER_SCHEME: Code = Code::new(18005);
         const UNREADABLE: Code = Code::new(18001);
         self.is_cloud()?;
+        self.may_change(cx)?;
         let (before, place_before) = (self.address.clone(), self.place(&head.account));
+        let name_before = self.host_name(&head.account);
         let held_before = self.held();
         let pooled_before = self.pooling_enabled;
         if let Some(url) = input.url {
@@ -321,13 +368,20 @@ impl Resource for Endpoint {
             self.policy = None;
         }
         needs_one(self.upstream.as_ref(), self.policy.as_ref())?;
+        self.merge_slashes = input.merge_slashes.unwrap_or(self.merge_slashes);
+        if let Some(timeouts) = input.timeouts {
+            self.timeouts = timeouts.check()?;
+        }
         self.pooling_enabled = input.pooling_enabled.unwrap_or(self.pooling_enabled);
         self.description = input.description.unwrap_or(self.description);
         self.metadata = input.metadata.unwrap_or(self.metadata);
 
         let mut also = Changes::default();
         if place_before != self.place(&head.account) {
-            also = also.and(claim::leave(cx, &head.id, &place_before).await?);
+            also = also.and(claim::leave_all(cx, &[&head.id], &place_before).await?);
+            if name_before != self.host_name(&head.account) {
+                also = also.and(host::leave(cx, &[&head.id], &name_before, None).await?);
+            }
             if let Some(address) = held_before {
                 also = also.and(pool::release(cx, &address).await?);
             }
@@ -343,7 +397,10 @@ impl Resource for Endpoint {
 
     async fn before_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
         self.is_cloud()?;
-        let left = claim::leave(cx, &head.id, &self.place(&head.account)).await?;
+        self.may_change(cx)?;
+        let name = self.host_name(&head.account);
+        let left = claim::leave_all(cx, &[&head.id], &self.place(&head.account)).await?;
+        let left = left.and(host::leave(cx, &[&head.id], &name, None).await?);
         Ok(match self.held() {
             Some(address) => left.and(pool::release(cx, &address).await?),
             None => left,
@@ -351,19 +408,22 @@ impl Resource for Endpoint {
     }
 
     fn links(&self, _head: &Head) -> Links {
-        if let Some(served) = &self.served {
+        let mut refs: Vec<Ref> = match &self.served {
             // Agents come and go; they hold no reservation.
-            let session = Ref::new("tunnel_session", &served.session_id, OnDelete::Cascade);
-            return Links {
-                refs: vec![session],
-                ..Links::default()
-            };
-        }
-        let reservations = self.domain_id.iter().chain(&self.tcp_addr_id);
+            Some(served) => {
+                let session = Ref::new("tunnel_session", &served.session_id, OnDelete::Cascade);
+                vec![session]
+            }
+            None => {
+                let reservations = self.domain_id.iter().chain(&self.tcp_addr_id);
+                reservations
+                    .map(|id| Ref::new("url", id, OnDelete::Block))
+                    .collect()
+            }
+        };
+        refs.extend(self.policy.iter().flat_map(StoredPolicy::refs));
         Links {
-            refs: reservations
-                .map(|id| Ref::new("url", id, OnDelete::Block))
-                .collect(),
+            refs,
             ..Links::default()
         }
     }
@@ -422,12 +482,31 @@ impl Resource for Endpoint {
                 Some(served) => &served.forwards_proto,
                 None => upstream.map_or("", |upstream| &upstream.protocol),
             },
+            merge_slashes: self.merge_slashes,
+            timeouts: self
+                .timeouts
+                .as_ref()
+                .map_or_else(Cow::default, Cow::Borrowed),
             name: served.map_or("", |served| &served.name),
         }
     }
 }
 
 impl Endpoint {
+    /// Writes down what its policy names, for one that was stored before that was done. Whether
+    /// something was missing.
+    pub(crate) async fn note_names(
+        &mut self,
+        store: &Store,
+        seal: &Seal,
+        head: &Head,
+    ) -> Result<bool, Fault> {
+        match &mut self.policy {
+            Some(policy) => policy.note_names(store, seal, head).await,
+            None => Ok(false),
+        }
+    }
+
     /// What the edge runs.
     pub(crate) fn compile(
         &self,
@@ -470,7 +549,25 @@ impl Endpoint {
             },
             upstream,
             policy,
+            merge_slashes: self.merge_slashes,
+            timeouts: self
+                .timeouts
+                .as_ref()
+                .map_or_else(Default::default, Timeouts::compile),
         })
+    }
+
+    /// Refuses a change by another owner (630): a name and its traffic belong to the owner that made the
+    /// endpoint. Admins may.
+    fn may_change(&self, cx: &Cx<'_>) -> Result<(), Refusal> {
+        const ANOTHERS: Code = Code::new(630);
+        if cx.caller.role == Role::Admin || cx.caller.owner_id == self.principal_id {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            ANOTHERS,
+            "Only an admin or the owner of an endpoint changes or deletes it.",
+        ))
     }
 
     /// Refuses a change of an agent's endpoint by anybody else (18014).
@@ -508,9 +605,21 @@ impl Endpoint {
         place_of(&self.address, self.binding, account)
     }
 
+    /// Its name among all that belong to someone; see [`host`].
+    pub(crate) fn host_name(&self, account: &str) -> String {
+        name_of(&self.address, self.binding, account)
+    }
+
+    /// Who it belongs to.
+    pub(crate) fn principal_id(&self) -> &str {
+        &self.principal_id
+    }
+
     fn want<'a>(&'a self, cx: &Cx<'_>, id: &'a str) -> Want<'a> {
         Want {
             endpoint_id: id,
+            name: self.host_name(&cx.caller.account),
+            owner_id: &self.principal_id,
             address: self.place(&cx.caller.account),
             url: &self.address.url,
             pooling: self.pooling_enabled,
@@ -541,6 +650,10 @@ impl StoredUpstream {
         url: String,
         protocol: String,
     ) -> Result<Option<Self>, Refusal> {
+        if !matches!(protocol.as_str(), "" | "http1" | "http2") {
+            let why = "`upstream_protocol` must be `http1` or `http2`.";
+            return Err(Refusal::new(WRONG_FIELD, why));
+        }
         if url.is_empty() {
             return Ok(None);
         }

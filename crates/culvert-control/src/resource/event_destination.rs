@@ -65,6 +65,7 @@ pub(crate) struct Create {
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
     /// How events are written: `json`. Required.
+    #[schemars(extend("pattern" = input::caseless_pattern(&["json"])))]
     format: String,
     /// Where events go: exactly one target. Required.
     #[schemars(schema_with = "target_schema")]
@@ -83,6 +84,7 @@ pub(crate) struct Update {
     #[schemars(with = "Option<String>", length(max = 4096))]
     metadata: Option<Metadata>,
     /// How events are written: `json`.
+    #[schemars(extend("pattern" = input::caseless_pattern(&["json"])))]
     format: Option<String>,
     /// Another configuration of the same target. Secrets that are left out stay.
     #[schemars(schema_with = "target_schema")]
@@ -98,6 +100,7 @@ pub(crate) struct View<'a> {
     #[schemars(with = "String", extend("format" = "date-time"))]
     created_at: Timestamp,
     description: &'a str,
+    #[schemars(extend("pattern" = input::caseless_pattern(&["json"])))]
     format: &'a str,
     /// The target in use, without its secrets; the keys of others are `null`.
     #[schemars(schema_with = "shown_target_schema")]
@@ -174,6 +177,8 @@ impl Resource for EventDestination {
         input: Update,
     ) -> Result<Draft<Self>, Error> {
         const ANOTHER_KIND: Code = Code::new(5108);
+        const ANOTHER_PLACE: Code = Code::new(215);
+        const SECRETS_AGAIN: &str = "`target` names another address, so its secrets must be given again: a stored secret stays with its address.";
         if let Some(format) = input.format {
             check_format(&format)?;
             self.format = format;
@@ -184,7 +189,10 @@ impl Resource for EventDestination {
                 return Err(Refusal::of(ANOTHER_KIND).into());
             }
             let stored = self.target.open(cx.seal, &head.id)?;
-            let merged = (ty.merge)(&stored, given);
+            let merged = (ty.merge)(&stored, given.clone());
+            if sent(&merged) != sent(&given) && addresses(&merged) != addresses(&stored) {
+                return Err(Refusal::new(ANOTHER_PLACE, SECRETS_AGAIN).into());
+            }
             // Secrets made here are shown by creations only.
             (self.target, _) = StoredTarget::check(cx, &head.id, ty, &merged)?;
         }
@@ -345,4 +353,25 @@ fn shown_target_schema(_: &mut SchemaGenerator) -> Schema {
         "required": PUBLIC_TARGETS,
         "properties": properties,
     })
+}
+
+/// A target without the secrets that only sign: they are sent nowhere.
+fn sent(target: &Value) -> Value {
+    let mut target = target.clone();
+    if let Some(fields) = target.as_object_mut() {
+        fields.remove("secrets");
+    }
+    target
+}
+
+/// The fields of a target that say where it sends to. A stored secret is kept only while they are the same:
+/// it must not be sent to an address that it was not given for.
+fn addresses(target: &Value) -> Vec<(&String, &Value)> {
+    const MARKS: [&str; 8] = [
+        "url", "uri", "endpoint", "broker", "site", "host", "addr", "server",
+    ];
+    let fields = target.as_object().into_iter().flatten();
+    fields
+        .filter(|(name, _)| MARKS.iter().any(|mark| name.contains(mark)))
+        .collect()
 }

@@ -67,6 +67,7 @@ pub(crate) struct Create {
     /// The kinds of events it wants, each at most once.
     sources: Vec<SourceInput>,
     /// Ids of the event destinations that receive them.
+    #[schemars(extend("items" = {"type": "string", "pattern": input::id_pattern(event_destination::TYPE.prefixes)}))]
     destination_ids: Vec<String>,
 }
 
@@ -84,6 +85,7 @@ pub(crate) struct Update {
     /// Replaces all sources; an empty list changes nothing.
     sources: Option<Vec<SourceInput>>,
     /// Replaces all destinations; an empty list removes them.
+    #[schemars(extend("items" = {"type": "string", "pattern": input::id_pattern(event_destination::TYPE.prefixes)}))]
     destination_ids: Option<Vec<String>>,
 }
 
@@ -94,6 +96,7 @@ pub(crate) struct Update {
 struct SourceInput {
     /// A name of the event catalogue with its version, such as `http_request_complete.v0`.
     #[serde(rename = "type")]
+    #[schemars(extend("enum" = event_types()))]
     kind: String,
     /// Traffic events only: the fields that are wanted. All of them when empty.
     fields: Option<Vec<String>>,
@@ -108,6 +111,7 @@ struct SourceInput {
 struct SourceUpdate {
     /// The type the path names; it cannot be changed.
     #[serde(rename = "type")]
+    #[schemars(extend("enum" = event_types()))]
     kind: Option<String>,
     /// Traffic events only: the fields that are wanted. All of them when empty.
     fields: Option<Vec<String>>,
@@ -307,6 +311,12 @@ impl From<SourceInput> for Source {
 fn traffic_kinds() -> impl Iterator<Item = &'static Kind> {
     let is_traffic = |kind: &&'static Kind| kind.family == Family::Traffic;
     kinds::ALL.iter().copied().filter(is_traffic)
+}
+
+/// The names of all kinds of events.
+pub(crate) fn event_types() -> Vec<String> {
+    let traffic = traffic_kinds().map(|kind| kind.name.to_owned());
+    traffic.chain(audit::names()).collect()
 }
 
 fn traffic_kind(name: &str) -> Option<&'static Kind> {

@@ -66,11 +66,14 @@ pub(crate) struct Create {
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
     /// An IPv4 or IPv6 prefix, such as `192.0.2.0/24`; its policy has it once. Required.
+    #[schemars(length(min = 1))]
     cidr: String,
     /// Id of the policy it belongs to. Required.
+    #[schemars(extend("pattern" = input::id_pattern(ip_policy::TYPE.prefixes)))]
     ip_policy_id: String,
     /// `allow` or `deny`; an address that one rule denies is not admitted, whatever others allow.
     /// Required.
+    #[schemars(extend("enum" = [Action::Allow.name(), Action::Deny.name()]))]
     action: String,
 }
 
@@ -86,6 +89,7 @@ pub(crate) struct Update {
     #[schemars(with = "Option<String>", length(max = 4096))]
     metadata: Option<Metadata>,
     /// An IPv4 or IPv6 prefix; its policy has it once.
+    #[schemars(length(min = 1))]
     cidr: Option<String>,
 }
 
@@ -103,6 +107,7 @@ pub(crate) struct View<'a> {
     cidr: &'a str,
     /// The policy it belongs to.
     ip_policy: Reference<'a>,
+    #[schemars(extend("enum" = [Action::Allow.name(), Action::Deny.name()]))]
     action: &'static str,
 }
 

@@ -76,8 +76,10 @@ pub(crate) struct Create {
     /// What is guarded: `dashboard`, `api`, `agent` or `endpoints`; each has one restriction.
     /// Required.
     #[serde(rename = "type")]
+    #[schemars(extend("enum" = Place::ALL.map(Place::name)))]
     place: String,
     /// Ids of the IP policies whose rules together say who is admitted. Required.
+    #[schemars(extend("items" = {"type": "string", "pattern": input::id_pattern(ip_policy::TYPE.prefixes)}), extend("minItems" = 1))]
     ip_policy_ids: Vec<String>,
 }
 
@@ -96,6 +98,7 @@ pub(crate) struct Update {
     enforced: Option<bool>,
     /// Ids of the IP policies whose rules together say who is admitted; an empty list leaves them as
     /// they are.
+    #[schemars(extend("items" = {"type": "string", "pattern": input::id_pattern(ip_policy::TYPE.prefixes)}))]
     ip_policy_ids: Option<Vec<String>>,
 }
 
@@ -112,6 +115,7 @@ pub(crate) struct View<'a> {
     metadata: &'a str,
     enforced: bool,
     #[serde(rename = "type")]
+    #[schemars(extend("enum" = Place::ALL.map(Place::name)))]
     place: &'static str,
     ip_policies: Vec<Reference<'a>>,
 }

@@ -102,6 +102,7 @@ pub(crate) struct Create {
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
     /// What it does: some of `bindings`, `gateway` and `ingress`, in any letter case.
+    #[schemars(extend("items" = {"type": "string", "pattern": input::caseless_pattern(&FEATURES)}))]
     enabled_features: Vec<String>,
     /// Where it connects; `global` by default.
     #[schemars(with = "String", length(max = 255))]
@@ -124,6 +125,7 @@ pub(crate) struct Update {
     #[schemars(with = "Option<String>", length(max = 4096))]
     metadata: Option<Metadata>,
     /// What it does: some of `bindings`, `gateway` and `ingress`, in any letter case.
+    #[schemars(extend("items" = {"type": "string", "pattern": input::caseless_pattern(&FEATURES)}))]
     enabled_features: Option<Vec<String>>,
     /// Where it connects.
     #[schemars(with = "Option<String>", length(max = 255))]
@@ -149,10 +151,13 @@ struct DeploymentUpdate {
 #[schemars(inline)]
 struct BindingInput {
     /// Conditions on `endpoint`; one that holds is enough.
+    #[schemars(extend("maxItems" = SELECTORS_MAX))]
     endpoint_selectors: Option<Vec<String>>,
     /// A request, PEM, to sign an ECDSA P-256 key for the operator's client certificate.
+    #[schemars(extend("maxLength" = CSR_BYTES_MAX))]
     csr: Option<String>,
     /// `host:port` where the traffic of bound endpoints enters.
+    #[schemars(length(max = 300))]
     ingress_endpoint: Option<String>,
 }
 
@@ -171,6 +176,7 @@ pub(crate) struct View<'a> {
     metadata: &'a str,
     /// The owner of the key it was made with.
     principal: Reference<'a>,
+    #[schemars(extend("items" = {"type": "string", "enum": FEATURES}))]
     enabled_features: &'a [String],
     region: &'a str,
     deployment: &'a Deployment,

@@ -20,7 +20,7 @@ use crate::input::{self, Problem};
 use crate::listfilter::Field;
 use crate::operation::{Answer, BodySpec, Call, Method, Reply, Run, SchemaOf};
 use crate::page::{self, Argument};
-use crate::{Caller, Control, Error, Parameter, list, service, stored};
+use crate::{Caller, Control, Error, Parameter, Role, list, service, stored};
 
 pub(crate) mod agent_ingress;
 pub(crate) mod api_key;
@@ -122,6 +122,12 @@ pub(crate) trait Resource: Serialize + DeserializeOwned + Send + Sync + 'static 
     const CREATE_NEEDS_BODY: bool;
     /// Operations beyond the five.
     const OPERATIONS: &'static [Extra] = &[];
+    /// Query parameters of the delete operation.
+    const DELETE_PARAMETERS: &'static [Parameter] = &[];
+    /// Whether only its owner and admins may see, change and delete an object. To others it does not
+    /// exist. The stored form of such a resource has the field `owner_id`, and a reference to that
+    /// owner.
+    const IS_PRIVATE: bool = false;
 
     /// What a caller sends to create one.
     type Create: DeserializeOwned + JsonSchema + Send;
@@ -150,6 +156,17 @@ pub(crate) trait Resource: Serialize + DeserializeOwned + Send + Sync + 'static 
         &self,
         _cx: &Cx<'_>,
         _head: &Head,
+    ) -> impl Future<Output = Result<Changes, Error>> + Send {
+        async { Ok(Changes::default()) }
+    }
+
+    /// What the query of a delete says, beyond [`Self::before_removal`]: the removal is refused, or
+    /// these writes belong to it.
+    fn check_removal(
+        &self,
+        _cx: &Cx<'_>,
+        _head: &Head,
+        _query: &[(String, String)],
     ) -> impl Future<Output = Result<Changes, Error>> + Send {
         async { Ok(Changes::default()) }
     }
@@ -267,12 +284,15 @@ pub(crate) struct ResourceType {
     pub(crate) unknown: Option<Code>,
     pub(crate) create_needs_body: bool,
     pub(crate) operations: &'static [Extra],
+    pub(crate) delete_parameters: &'static [Parameter],
+    pub(crate) is_private: bool,
 
     pub(crate) create: Create,
     pub(crate) update: Update,
     /// Refuses a body whose names or types are wrong, without looking at any object.
     pub(crate) inspect_update: fn(Option<Value>) -> Result<(), Refusal>,
     pub(crate) before_removal: Removal,
+    pub(crate) check_removal: CheckRemoval,
     pub(crate) after_removal: Removal,
     pub(crate) permit: fn(&Caller) -> Result<(), Refusal>,
     /// Writes the view of a document, JSON.
@@ -293,6 +313,11 @@ pub(crate) struct ResourceType {
 type Create = for<'a> fn(&'a Cx<'a>, Ksuid, Option<Value>) -> BoxFuture<'a, Result<Made, Error>>;
 type Update =
     for<'a> fn(&'a Cx<'a>, &'a Document, Option<Value>) -> BoxFuture<'a, Result<Made, Error>>;
+type CheckRemoval = for<'a> fn(
+    &'a Cx<'a>,
+    &'a Document,
+    &'a [(String, String)],
+) -> BoxFuture<'a, Result<Changes, Error>>;
 type Removal = for<'a> fn(&'a Cx<'a>, &'a Document) -> BoxFuture<'a, Result<Changes, Error>>;
 
 /// A [`Draft`] in stored form.
@@ -326,10 +351,13 @@ impl ResourceType {
             unknown: R::UNKNOWN,
             create_needs_body: R::CREATE_NEEDS_BODY,
             operations: R::OPERATIONS,
+            delete_parameters: R::DELETE_PARAMETERS,
+            is_private: R::IS_PRIVATE,
             create: create::<R>,
             update: update::<R>,
             inspect_update: inspect_update::<R>,
             before_removal: before_removal::<R>,
+            check_removal: check_removal::<R>,
             after_removal: after_removal::<R>,
             permit: R::permit,
             view: view::<R>,
@@ -343,6 +371,19 @@ impl ResourceType {
             run_update: run_update::<R>,
             run_delete: run_delete::<R>,
         }
+    }
+
+    /// Whether the caller may see, change and delete a document of its account.
+    pub(crate) fn is_seen_by(&self, caller: &Caller, document: &Document) -> Result<bool, Fault> {
+        #[derive(Deserialize)]
+        struct Owned {
+            owner_id: String,
+        }
+        if !self.is_private || caller.role == Role::Admin {
+            return Ok(true);
+        }
+        let owned: Owned = stored::read(document)?;
+        Ok(owned.owner_id == caller.owner_id)
     }
 
     /// What people call one of it: `SSH public key`.
@@ -472,6 +513,17 @@ fn before_removal<'a, R: Resource>(
     Box::pin(async move {
         let resource: R = stored::read(document)?;
         resource.before_removal(cx, &document.head).await
+    })
+}
+
+fn check_removal<'a, R: Resource>(
+    cx: &'a Cx<'a>,
+    document: &'a Document,
+    query: &'a [(String, String)],
+) -> BoxFuture<'a, Result<Changes, Error>> {
+    Box::pin(async move {
+        let resource: R = stored::read(document)?;
+        resource.check_removal(cx, &document.head, query).await
     })
 }
 

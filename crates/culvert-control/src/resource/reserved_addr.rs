@@ -47,6 +47,7 @@ pub(crate) struct Create {
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
     /// Where the address is: `us`, also by default; installations have this one region.
+    #[schemars(extend("enum" = [REGION]))]
     region: String,
 }
 
@@ -76,6 +77,7 @@ pub(crate) struct View<'a> {
     metadata: &'a str,
     /// `host:port`, assigned when it was reserved.
     addr: &'a str,
+    #[schemars(extend("enum" = [REGION]))]
     region: &'a str,
 }
 

@@ -11,6 +11,7 @@ use culvert_store::{Changes, Document, Head, Key, OnDelete, Ref, Told};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::tls_certificate::TlsCertificate;
 use super::{
     Draft, Extra, Links, Made, Reference, Resource, ResourceType, Running, Uri, tls_certificate,
 };
@@ -18,9 +19,10 @@ use crate::base::Base;
 use crate::cx::Cx;
 use crate::input;
 use crate::listfilter::{self, Field, Shape, field};
-use crate::management::{KeyType, Management, Policy, PolicyView, StatusView};
+use crate::management::{self, KeyType, Managed, Management, Policy, PolicyView, StatusView};
 use crate::operation::{Answer, Call, Method, Reply, Status};
 use crate::page::reference;
+use crate::platform;
 use crate::service::{self, RUNS_MAX};
 use crate::stored::{self, Format};
 use crate::{Control, Error};
@@ -60,11 +62,17 @@ pub(crate) struct ReservedDomain {
     acme_challenge_cname_target: Option<String>,
 }
 
+/// Where a domain may resolve to.
+fn places() -> Vec<&'static str> {
+    REGIONS.into_iter().chain([GLOBAL]).collect()
+}
+
 /// Where a domain resolves to.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[schemars(inline)]
 pub(crate) struct Place {
     /// A region, or `global`.
+    #[schemars(extend("enum" = places()))]
     value: String,
 }
 
@@ -83,13 +91,16 @@ pub(crate) struct Create {
     /// deep. Required.
     domain: String,
     /// Deprecated; kept and shown.
+    #[schemars(extend("enum" = REGIONS))]
     region: String,
     /// Id of an uploaded TLS certificate to be served under.
+    #[schemars(extend("pattern" = input::id_pattern(tls_certificate::TYPE.prefixes)))]
     certificate_id: String,
     /// Has a certificate got from the installation's authority and renewed. The default for a custom
     /// domain without `certificate_id`; not for names below the platform domain.
     certificate_management_policy: Option<Policy>,
     /// Regions, or `global`; kept and shown in this order.
+    #[schemars(extend("maxItems" = places().len(), "uniqueItems" = true))]
     resolves_to: Vec<Place>,
 }
 
@@ -106,11 +117,13 @@ pub(crate) struct Update {
     metadata: Option<Metadata>,
     /// Id of an uploaded TLS certificate to be served under, which ends the management of the
     /// domain's certificate; empty detaches an uploaded one.
+    #[schemars(extend("pattern" = format!("^$|{}", input::id_pattern(tls_certificate::TYPE.prefixes))))]
     certificate_id: Option<String>,
     /// Has a certificate got from the installation's authority and renewed, instead of an uploaded
     /// one, which is detached.
     certificate_management_policy: Option<Policy>,
     /// Regions, or `global`. An empty list leaves them as they are.
+    #[schemars(extend("maxItems" = places().len(), "uniqueItems" = true))]
     resolves_to: Option<Vec<Place>>,
 }
 
@@ -170,16 +183,21 @@ impl Resource for ReservedDomain {
     const IN_USE: Option<Code> = Some(Code::new(446));
     const UNKNOWN: Option<Code> = Some(NO_CERTIFICATE);
     const CREATE_NEEDS_BODY: bool = true;
-    const OPERATIONS: &'static [Extra] = DETACHING;
+    const OPERATIONS: &'static [Extra] = OPERATIONS;
 
     type Create = Create;
     type Update = Update;
     type View<'a> = View<'a>;
 
     async fn create(cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
-        let platform = &cx.settings.edge_domain;
-        let name = name(&input.domain, platform)?;
-        let is_platform = name.is_within(platform);
+        let edge_domain = &cx.settings.edge_domain;
+        let name = name(&input.domain, edge_domain)?;
+        let is_platform = name.is_within(edge_domain);
+        if platform::is_own(cx.settings, &name) {
+            const PLATFORM: Code = Code::new(414);
+            let why = format!("The name `{name}` is the installation's own.");
+            return Err(Refusal::new(PLATFORM, why).into());
+        }
         if !input.region.is_empty() && !is_region(&input.region) {
             return Err(unknown_region("region", &input.region).into());
         }
@@ -197,7 +215,7 @@ impl Resource for ReservedDomain {
         };
         let certificate_id = match input.certificate_id {
             id if id.is_empty() => None,
-            id => Some(certificate(cx, id, is_platform).await?),
+            id => Some(certificate(cx, id, &name, is_platform).await?),
         };
         let turn = take_turn(cx).await?;
         check_free(cx, &name).await?;
@@ -207,11 +225,11 @@ impl Resource for ReservedDomain {
         };
         let cname_target = (!is_platform).then(|| {
             let (first, second) = (label(CNAME_LABEL_LENGTH), label(CNAME_LABEL_LENGTH));
-            format!("{first}.{second}.{platform}")
+            format!("{first}.{second}.{edge_domain}")
         });
         let acme_challenge_cname_target = (!is_platform && name.is_wildcard()).then(|| {
             format!(
-                "{}.acme-challenge.{platform}",
+                "{}.acme-challenge.{edge_domain}",
                 label(CHALLENGE_LABEL_LENGTH)
             )
         });
@@ -255,13 +273,18 @@ impl Resource for ReservedDomain {
             if id.is_empty() {
                 self.detach_uploaded();
             } else if self.certificate_id.as_deref() != Some(&*id) {
-                self.certificate_id = Some(certificate(cx, id, self.is_platform()).await?);
+                let id = certificate(cx, id, &self.domain, self.is_platform()).await?;
+                self.certificate_id = Some(id);
                 self.management = None;
             }
         }
         if let Some(places) = input.resolves_to.filter(|places| !places.is_empty()) {
             check_places(&places)?;
             self.resolves_to = Some(places);
+        }
+        // A change of the domain often removes the cause of a failure.
+        if let Some(management) = &mut self.management {
+            management.retry(cx.clock.now());
         }
         self.description = input.description.unwrap_or(self.description);
         self.metadata = input.metadata.unwrap_or(self.metadata);
@@ -302,6 +325,12 @@ impl Resource for ReservedDomain {
     }
 }
 
+impl Managed for ReservedDomain {
+    fn management_mut(&mut self) -> Option<&mut Management> {
+        self.management.as_mut()
+    }
+}
+
 impl ReservedDomain {
     /// The name and the id of its certificate. `None` for a name below the platform domain, which is
     /// served under the platform's.
@@ -317,7 +346,7 @@ impl ReservedDomain {
     pub(crate) fn refs(&self) -> Vec<Ref> {
         let certificate = self.certificate_id.iter();
         certificate
-            .map(|id| Ref::new("certificate_id", id, OnDelete::Detach))
+            .map(|id| Ref::new("certificate_id", id, OnDelete::Block))
             .collect()
     }
 
@@ -329,11 +358,6 @@ impl ReservedDomain {
     /// How its certificate is managed, if it is.
     pub(crate) fn management(&self) -> Option<&Management> {
         self.management.as_ref()
-    }
-
-    /// The same, to be changed.
-    pub(crate) fn management_mut(&mut self) -> Option<&mut Management> {
-        self.management.as_mut()
     }
 
     /// Where the records of its challenges are looked for, if it is a wildcard.
@@ -373,29 +397,24 @@ pub(crate) async fn covering(cx: &Cx<'_>, host: &HostName) -> Result<Option<Docu
     }
 }
 
-/// The writes that take a certificate, about to be removed, from the domains that name it.
-pub(crate) async fn detach(cx: &Cx<'_>, certificate: &Head) -> Result<Changes, Error> {
-    let mut changes = Changes::default();
-    for mut document in cx.referring(TYPE.kind, certificate).await? {
-        let mut domain: ReservedDomain = stored::read(&document)?;
-        domain.certificate_id = None;
-        document.body = stored::write(&domain)?;
-        document.refs = domain.links(&document.head).refs;
-        document.head.updated_at = cx.clock.now().whole_seconds();
-        changes = changes.and(service::rewriting(cx, &TYPE, document)?);
-    }
-    Ok(changes)
-}
-
-/// Whether a managed domain is served under this certificate.
-pub(crate) async fn is_managed_with(cx: &Cx<'_>, certificate: &Head) -> Result<bool, Fault> {
-    for document in cx.referring(TYPE.kind, certificate).await? {
-        let domain: ReservedDomain = stored::read(&document)?;
-        if domain.management.is_some() {
+/// Whether a name without a reservation is below one of another account, or a wildcard above one: a
+/// domain and what is below it belong to one account.
+pub(crate) async fn is_kin_of_another(cx: &Cx<'_>, host: &HostName) -> Result<bool, Fault> {
+    let is_anothers = |document: &Document| document.head.account != cx.caller.account;
+    let mut rest: &str = host;
+    while let Some((_, above)) = rest.split_once('.') {
+        let found = cx.store.find(TYPE.kind, KEY, above).await?;
+        if found.as_ref().is_some_and(is_anothers) {
             return Ok(true);
         }
+        rest = above;
     }
-    Ok(false)
+    let Some(end) = host.strip_prefix('*') else {
+        return Ok(false);
+    };
+    let is_below = |document: &Document| document.keys.iter().any(|key| key.value.ends_with(end));
+    let all = cx.store.all(TYPE.kind).await?;
+    Ok(all.iter().any(|one| is_anothers(one) && is_below(one)))
 }
 
 /// The normal form of a name that can be reserved.
@@ -620,18 +639,31 @@ fn check_places(places: &[Place]) -> Result<(), Refusal> {
 
 const NO_CERTIFICATE: Code = Code::new(1965);
 
-/// The id of a certificate that a domain may name.
-async fn certificate(cx: &Cx<'_>, id: String, is_platform: bool) -> Result<String, Error> {
+/// The id of a certificate that the domain `name` may name.
+async fn certificate(
+    cx: &Cx<'_>,
+    id: String,
+    name: &str,
+    is_platform: bool,
+) -> Result<String, Error> {
     const OF_PLATFORM: Code = Code::new(440);
+    const ANOTHER_NAME: Code = Code::new(215);
     if is_platform {
         return Err(Refusal::of(OF_PLATFORM).into());
     }
     let ty = &tls_certificate::TYPE;
     reference("certificate_id", &id, ty.prefixes)?;
-    match cx.own(ty.kind, &id).await? {
-        Some(_) => Ok(id),
-        None => Err(Refusal::of(NO_CERTIFICATE).into()),
+    let document = cx.own(ty.kind, &id).await?;
+    let document = document.ok_or_else(|| Refusal::of(NO_CERTIFICATE))?;
+    let certificate: TlsCertificate = stored::read(&document)?;
+    if !certificate.covers(name) {
+        return Err(Refusal::new(
+            ANOTHER_NAME,
+            format!("`certificate_id` names a certificate that is not for the domain `{name}`."),
+        )
+        .into());
     }
+    Ok(id)
 }
 
 /// The kind of key a policy wants, if it can be had.
@@ -651,8 +683,8 @@ fn wanted_key(
     }
 }
 
-/// The operations that take a certificate from a domain.
-const DETACHING: &[Extra] = &[
+/// The operations on a domain's certificate.
+const OPERATIONS: &[Extra] = &[
     Extra {
         name: "delete_certificate",
         method: Method::Delete,
@@ -680,7 +712,14 @@ const DETACHING: &[Extra] = &[
         query: &[],
         run: run_delete_policy,
     },
+    management::retry_operation::<ReservedDomain>(run_retry),
 ];
+
+fn run_retry(control: &Control, call: Call) -> Running<'_> {
+    Box::pin(management::run_retry::<ReservedDomain>(
+        control, &TYPE, call,
+    ))
+}
 
 fn run_delete_certificate(control: &Control, call: Call) -> Running<'_> {
     const MANAGED: Code = Code::new(436);

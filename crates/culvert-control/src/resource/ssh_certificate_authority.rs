@@ -24,6 +24,9 @@ pub(crate) static TYPE: ResourceType = ResourceType::of::<SshCertificateAuthorit
 /// RSA keys that are made at one time: each occupies a processor for up to seconds.
 static RSA_AT_ONCE: Semaphore = Semaphore::const_new(1);
 
+/// Kinds of keys as they are shown.
+pub(crate) const KEY_TYPES: [&str; 3] = ["rsa", "ecdsa", "ed25519"];
+
 /// The stored form.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct SshCertificateAuthority {
@@ -49,10 +52,13 @@ pub(crate) struct Create {
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
     /// Kind of the key that is made: `rsa`, `ecdsa` or `ed25519`, which is the default.
+    #[schemars(extend("enum" = ["rsa", "ecdsa", "ed25519"]))]
     private_key_type: String,
     /// Curve of an ecdsa key: `p256`, which is the default, `p384` or `p521`.
+    #[schemars(extend("enum" = ["p256", "p384", "p521"]))]
     elliptic_curve: String,
     /// Bits of an rsa key: 2048, which is the default, or 4096.
+    #[schemars(extend("enum" = [2048, 4096]))]
     key_size: Option<i64>,
 }
 
@@ -83,6 +89,7 @@ pub(crate) struct View<'a> {
     /// What servers and clients must trust: one line without a comment.
     public_key: &'a str,
     /// `rsa`, `ecdsa` or `ed25519`.
+    #[schemars(extend("enum" = KEY_TYPES))]
     key_type: &'static str,
 }
 

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Draft, Links, Resource, ResourceType, Uri};
-use crate::acl::Acl;
+use crate::acl::{self, Acl};
 use crate::base::Base;
 use crate::cx::Cx;
 use crate::input;
@@ -62,7 +62,7 @@ pub(crate) struct Create {
     public_key: String,
     /// What may be bound with it: each `*`, or `bind:` and a domain, `*.` and a domain, `host:port`,
     /// `key=value` with `*` allowed on either side, or `*`. Everything by default.
-    #[schemars(with = "Vec<String>")]
+    #[schemars(with = "Vec<String>", extend("maxItems" = acl::RULES_MAX, "items" = {"type": "string", "minLength": 1, "maxLength": acl::RULE_BYTES_MAX}))]
     acl: Acl,
     /// Whose key it is: id of a user or bot, or a user's e-mail address. The caller's owner by
     /// default; only admins may name another.
@@ -81,7 +81,7 @@ pub(crate) struct Update {
     #[schemars(with = "Option<String>", length(max = 4096))]
     metadata: Option<Metadata>,
     /// What may be bound with it from now on; `[]` lifts every restriction.
-    #[schemars(with = "Option<Vec<String>>")]
+    #[schemars(with = "Option<Vec<String>>", extend("maxItems" = acl::RULES_MAX, "items" = {"type": "string", "minLength": 1, "maxLength": acl::RULE_BYTES_MAX}))]
     acl: Option<Acl>,
 }
 
@@ -125,6 +125,7 @@ impl Resource for SshPublicKey {
     ];
     const EMPTY_UPDATE: Option<Code> = Some(Code::new(606));
     const UNKNOWN: Option<Code> = Some(Code::new(634));
+    const IS_PRIVATE: bool = true;
     const CREATE_NEEDS_BODY: bool = true;
 
     type Create = Create;
@@ -216,4 +217,9 @@ pub(crate) async fn find(
     };
     let key: SshPublicKey = stored::read(&document)?;
     Ok((key.is_authority == is_authority).then_some(document))
+}
+
+/// The id of the owner of a stored key.
+pub(crate) fn owner_of(document: &Document) -> Result<String, Fault> {
+    Ok(stored::read::<SshPublicKey>(document)?.owner_id)
 }

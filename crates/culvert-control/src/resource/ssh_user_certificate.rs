@@ -10,7 +10,7 @@ use culvert_store::{Head, OnDelete, Ref};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Draft, Links, Resource, ResourceType, Uri};
+use super::{Draft, Links, Resource, ResourceType, Uri, ssh_certificate_authority};
 use crate::base::Base;
 use crate::cx::Cx;
 use crate::input;
@@ -56,6 +56,7 @@ pub(crate) struct Create {
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
     /// Id of the authority that signs. Required.
+    #[schemars(extend("pattern" = input::id_pattern(ssh_certificate_authority::TYPE.prefixes)))]
     ssh_certificate_authority_id: String,
     /// The user's key: one line as in a `.pub` file of OpenSSH, of the kind rsa, ecdsa or ed25519.
     /// Required.
@@ -64,14 +65,17 @@ pub(crate) struct Create {
     public_key: String,
     /// Names of users it may log in as. Any when it is empty.
     #[serde(default)]
+    #[schemars(extend("maxItems" = ssh_issue::PRINCIPALS_MAX, "items" = {"type": "string", "minLength": 1, "maxLength": ssh_issue::NAME_BYTES_MAX}))]
     principals: Vec<String>,
     /// What servers must enforce or refuse the certificate, such as `force-command` and
     /// `source-address`, with its value.
     #[serde(default)]
+    #[schemars(extend("maxProperties" = ssh_issue::OPTIONS_MAX, "propertyNames" = {"minLength": 1, "maxLength": ssh_issue::NAME_BYTES_MAX}, "additionalProperties" = {"type": "string", "maxLength": ssh_issue::VALUE_BYTES_MAX}))]
     critical_options: Options,
     /// What is allowed beyond running commands: names with `""` or a value. `permit-pty` and
     /// `permit-user-rc` by default.
     #[serde(default)]
+    #[schemars(extend("maxProperties" = ssh_issue::OPTIONS_MAX, "propertyNames" = {"minLength": 1, "maxLength": ssh_issue::NAME_BYTES_MAX}, "additionalProperties" = {"type": "string", "maxLength": ssh_issue::VALUE_BYTES_MAX}))]
     extensions: Options,
     /// When it begins to be valid, RFC 3339; now by default.
     #[serde(default)]
@@ -110,6 +114,7 @@ pub(crate) struct View<'a> {
     /// As it was sent, with its comment.
     public_key: &'a str,
     /// `rsa`, `ecdsa` or `ed25519`.
+    #[schemars(extend("enum" = ssh_certificate_authority::KEY_TYPES))]
     key_type: &'static str,
     /// Who signed.
     ssh_certificate_authority_id: &'a str,

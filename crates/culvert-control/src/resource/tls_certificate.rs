@@ -2,7 +2,7 @@
 //! domain (contract: management API 2.15).
 //!
 //! The key is sealed and never shown. The edge presents a certificate for the reserved domains that
-//! name it; deleting an uploaded one detaches it from them. One that has expired is taken.
+//! name it, and it is not deleted while one does. One that has expired is taken.
 
 use std::sync::Arc;
 
@@ -26,6 +26,8 @@ use crate::seal::Seal;
 use crate::stored::Format;
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<TlsCertificate>();
+
+const IN_USE: Code = Code::new(1966);
 
 /// Longest chain taken, PEM, in bytes.
 const PEM_BYTES_MAX: usize = 64 * 1024;
@@ -108,6 +110,7 @@ pub(crate) struct View<'a> {
     /// Such as `server_auth`; those without a name as dotted numbers.
     extended_key_usages: &'a [String],
     /// `rsa`, `ecdsa` or `ed25519`.
+    #[schemars(extend("enum" = ["rsa", "ecdsa", "ed25519"]))]
     private_key_type: &'a str,
     issuer_common_name: &'a str,
     /// Lower-case hexadecimal, two digits a byte.
@@ -147,6 +150,7 @@ impl Resource for TlsCertificate {
         ("description", Code::new(1916)),
         ("metadata", Code::new(1917)),
     ];
+    const IN_USE: Option<Code> = Some(IN_USE);
     const CREATE_NEEDS_BODY: bool = true;
 
     type Create = Create;
@@ -179,20 +183,21 @@ impl Resource for TlsCertificate {
     }
 
     /// One that was issued for a domain is not taken from it while it is managed.
+    /// What names it goes first, or names another.
     async fn before_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
-        const MANAGED: Code = Code::new(1966);
-        let is_managed = self.issued_at.is_some()
-            && (reserved_domain::is_managed_with(cx, head).await?
-                || agent_ingress::is_managed_with(cx, head).await?);
-        if is_managed {
-            return Err(Refusal::of(MANAGED).into());
+        let domains = cx.referring(reserved_domain::TYPE.kind, head).await?;
+        let ingresses = cx.referring(agent_ingress::TYPE.kind, head).await?;
+        match domains.iter().chain(&ingresses).next() {
+            None => Ok(Changes::default()),
+            Some(by) => Err(Refusal::new(
+                IN_USE,
+                format!(
+                    "The certificate is in use by `{}`; attach another there, or end its management.",
+                    by.head.id
+                ),
+            )
+            .into()),
         }
-        Ok(Changes::default())
-    }
-
-    /// The domains that name it are left without a certificate.
-    async fn after_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
-        reserved_domain::detach(cx, head).await
     }
 
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
@@ -231,6 +236,27 @@ impl Resource for TlsCertificate {
 }
 
 impl TlsCertificate {
+    /// Whether it is for a name, as clients judge it (RFC 6125 6.4): by its alternative names, or by
+    /// its common name where it has none. `*` stands for one label. A wildcard needs the wildcard.
+    pub(crate) fn covers(&self, name: &str) -> bool {
+        let (dns_names, common) = (&self.names.dns_names, &self.summary.subject_common_name);
+        let is_for = |given: &str| {
+            let given = given
+                .strip_suffix('.')
+                .unwrap_or(given)
+                .to_ascii_lowercase();
+            let above = name.split_once('.').map(|(_, above)| above);
+            given == name
+                || given
+                    .strip_prefix("*.")
+                    .is_some_and(|base| above == Some(base) && !name.starts_with("*."))
+        };
+        match dns_names.as_slice() {
+            [] => is_for(common),
+            names => names.iter().any(|given| is_for(given)),
+        }
+    }
+
     /// What a chain and its key, PEM, say of themselves; refused when they do not belong together.
     fn read(
         seal: &Seal,

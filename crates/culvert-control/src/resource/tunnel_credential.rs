@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Draft, Links, Resource, ResourceType, Reveal, Uri};
-use crate::acl::Acl;
+use crate::acl::{self, Acl};
 use crate::base::Base;
 use crate::cx::Cx;
 use crate::input;
@@ -44,7 +44,7 @@ pub(crate) struct Create {
     metadata: Metadata,
     /// What may be bound with it: each `*`, or `bind:` and a domain, `*.` and a domain, `host:port`,
     /// `key=value` with `*` allowed on either side, or `*`. Everything by default.
-    #[schemars(with = "Vec<String>")]
+    #[schemars(with = "Vec<String>", extend("maxItems" = acl::RULES_MAX, "items" = {"type": "string", "minLength": 1, "maxLength": acl::RULE_BYTES_MAX}))]
     acl: Acl,
     /// Whose credential it is: id of a user or bot, or a user's e-mail address. The caller's owner by
     /// default; only admins may name another.
@@ -63,7 +63,7 @@ pub(crate) struct Update {
     #[schemars(with = "Option<String>", length(max = 4096))]
     metadata: Option<Metadata>,
     /// What may be bound with it from now on; `[]` lifts every restriction.
-    #[schemars(with = "Option<Vec<String>>")]
+    #[schemars(with = "Option<Vec<String>>", extend("maxItems" = acl::RULES_MAX, "items" = {"type": "string", "minLength": 1, "maxLength": acl::RULE_BYTES_MAX}))]
     acl: Option<Acl>,
 }
 
@@ -107,6 +107,7 @@ impl Resource for TunnelCredential {
     ];
     const EMPTY_UPDATE: Option<Code> = Some(Code::new(606));
     const UNKNOWN: Option<Code> = Some(Code::new(634));
+    const IS_PRIVATE: bool = true;
     const CREATE_NEEDS_BODY: bool = false;
 
     type Create = Create;

@@ -2,7 +2,7 @@
 //!
 //! Not here: how sessions come and go, and how an agent is asked for something (`gate`).
 
-use culvert_base::{Ksuid, Refusal, Timestamp};
+use culvert_base::{Code, Ksuid, Refusal, Timestamp};
 use culvert_store::Head;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ use crate::gate::Request;
 use crate::listfilter::{self, Field, Shape, field};
 use crate::operation::{Answer, BodySpec, Call, Method, Reply, Run, Status};
 use crate::stored::{self, Format};
-use crate::{Control, Error, input, service};
+use crate::{Control, Error, Role, input, service};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<TunnelSession>();
 
@@ -199,6 +199,11 @@ async fn ask(control: &Control, call: Call, request: Request) -> Result<Reply, E
         .await?
         .ok_or_else(Refusal::not_found)?;
     let session: TunnelSession = stored::read(&document)?;
+    const ANOTHERS: Code = Code::new(630);
+    if call.caller.role != Role::Admin && call.caller.owner_id != session.principal_id {
+        let why = "Only the owner of the session's credential and admins may do this.";
+        return Err(Refusal::new(ANOTHERS, why).into());
+    }
     control
         .ask_agent(&document.head.id, &session, request)
         .await?;

@@ -23,6 +23,9 @@ pub(crate) static TYPE: ResourceType = ResourceType::of::<Vault>();
 /// Name of the unique value by which a vault is found.
 pub(crate) const NAME_KEY: &str = "name";
 
+/// The pattern of names of vaults and secrets.
+pub(crate) const NAME_PATTERN: &str = "^[A-Za-z0-9_/.-]+$";
+
 /// At most 255 bytes.
 pub(crate) type Name = Bounded<255>;
 
@@ -44,7 +47,7 @@ pub(crate) struct Vault {
 pub(crate) struct Create {
     /// What it is called: letters, digits, `_`, `/`, `.` and `-`. Required, at most 255 bytes,
     /// unlike any other vault's.
-    #[schemars(with = "String", length(min = 1, max = 255))]
+    #[schemars(with = "String", length(min = 1, max = 255), extend("pattern" = NAME_PATTERN))]
     name: Name,
     /// What it is for. At most 255 bytes.
     #[schemars(with = "String", length(max = 255))]
@@ -61,7 +64,7 @@ pub(crate) struct Create {
 pub(crate) struct Update {
     /// What it is called: letters, digits, `_`, `/`, `.` and `-`. Whoever names its secrets must
     /// name them anew.
-    #[schemars(with = "Option<String>", length(min = 1, max = 255))]
+    #[schemars(with = "Option<String>", length(min = 1, max = 255), extend("pattern" = NAME_PATTERN))]
     name: Option<Name>,
     /// What it is for. At most 255 bytes.
     #[schemars(with = "Option<String>", length(max = 255))]
@@ -148,6 +151,7 @@ impl Resource for Vault {
         if let Some(name) = input.name.filter(|name| *name != self.name) {
             self.name = check_name(name)?;
             for mut document in cx.referring(vault_secret::TYPE.kind, head).await? {
+                vault_secret::check_renamed(cx.store, &document.head).await?;
                 let mut secret: VaultSecret = stored::read(&document)?;
                 secret.vault_name = self.name.clone();
                 document.body = stored::write(&secret)?;

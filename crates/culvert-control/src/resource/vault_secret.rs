@@ -9,7 +9,7 @@ use culvert_base::text::TooLong;
 use culvert_base::{
     Bounded, Code, Description, Fault, Ksuid, Metadata, Refusal, Secret, Timestamp,
 };
-use culvert_store::{Changes, Document, Head, Key, OnDelete, Ref, Told};
+use culvert_store::{Changes, Document, Head, Key, OnDelete, Ref, Store, Told};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +25,12 @@ use crate::seal::Seal;
 use crate::stored::{self, Format};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<VaultSecret>();
+
+/// Name of the unique value.
+const NAME_KEY: &str = "name";
+
+/// Code for the removal or renaming of a secret that a policy names.
+const IN_USE: Code = Code::new(23003);
 
 /// Longest value, in bytes.
 const VALUE_BYTES_MAX: usize = 16 << 10;
@@ -73,12 +79,13 @@ impl TryFrom<Secret> for Given {
 pub(crate) struct Create {
     /// What it is called: letters, digits, `_`, `/`, `.` and `-`. Required, at most 255 bytes,
     /// unlike any other secret's of the vault.
-    #[schemars(with = "String", length(min = 1, max = 255))]
+    #[schemars(with = "String", length(min = 1, max = 255), extend("pattern" = vault::NAME_PATTERN))]
     name: Name,
     /// The secret itself. Required, at most 16 KiB; it is never shown again.
     #[schemars(with = "String", length(min = 1, max = 16384))]
     value: Given,
     /// The vault it is in, by id. One of `vault_id` and `vault_name` is required.
+    #[schemars(extend("pattern" = input::id_pattern(vault::TYPE.prefixes)))]
     vault_id: String,
     /// The vault it is in, by name.
     vault_name: String,
@@ -96,7 +103,7 @@ pub(crate) struct Create {
 #[schemars(rename = "SecretUpdate", transform = input::update_schema)]
 pub(crate) struct Update {
     /// What it is called: letters, digits, `_`, `/`, `.` and `-`.
-    #[schemars(with = "Option<String>", length(min = 1, max = 255))]
+    #[schemars(with = "Option<String>", length(min = 1, max = 255), extend("pattern" = vault::NAME_PATTERN))]
     name: Option<Name>,
     /// The secret itself. At most 16 KiB; it is never shown again.
     #[schemars(with = "Option<String>", length(min = 1, max = 16384))]
@@ -147,6 +154,7 @@ impl Resource for VaultSecret {
     const VALUE_CODES: &'static [(&'static str, Code)] =
         &[("name", Code::new(24002)), ("value", Code::new(24004))];
     const TAKEN: Option<Code> = Some(Code::new(24005));
+    const IN_USE: Option<Code> = Some(IN_USE);
     const UNKNOWN: Option<Code> = Some(Code::new(24006));
     const CREATE_NEEDS_BODY: bool = true;
 
@@ -186,8 +194,9 @@ impl Resource for VaultSecret {
         head: &Head,
         input: Update,
     ) -> Result<Draft<Self>, Error> {
-        if let Some(name) = input.name {
+        if let Some(name) = input.name.filter(|name| *name != self.name) {
             self.name = check_name(name)?;
+            check_renamed(cx.store, head).await?;
         }
         if let Some(value) = input.value {
             self.sealed_value = seal(cx, &head.id, &value)?;
@@ -219,14 +228,45 @@ impl Resource for VaultSecret {
     }
 
     fn links(&self, _head: &Head) -> Links {
-        // Names are unique within a vault.
-        let name = format!("{} {}", self.vault_id, &*self.name);
         Links {
-            keys: vec![Key::new("name", name)],
+            keys: vec![Key::new(NAME_KEY, unique_name(&self.vault_id, &self.name))],
             refs: vec![Ref::new("vault_id", &self.vault_id, OnDelete::Block)],
             ..Links::default()
         }
     }
+}
+
+/// The secret of this name in the account's vault of that name.
+pub(crate) async fn find(
+    store: &Store,
+    account: &str,
+    vault: &str,
+    name: &str,
+) -> Result<Option<Document>, Fault> {
+    let key = vault::unique_name(account, vault);
+    let Some(vault) = store.find(vault::TYPE.kind, vault::NAME_KEY, &key).await? else {
+        return Ok(None);
+    };
+    let key = unique_name(&vault.head.id, name);
+    store.find(TYPE.kind, NAME_KEY, &key).await
+}
+
+/// A name as it is unique in the installation: names are unique within a vault.
+fn unique_name(vault_id: &str, name: &str) -> String {
+    format!("{vault_id} {name}")
+}
+
+/// Refuses another name for a secret that a traffic policy names (23003): the policy would not find
+/// it any more.
+pub(crate) async fn check_renamed(store: &Store, head: &Head) -> Result<(), Error> {
+    if store.n_referring(&head.id).await? == 0 {
+        return Ok(());
+    }
+    let why = format!(
+        "The secret `{}` is in use by a traffic policy, which finds it by its name and its vault's.",
+        head.id
+    );
+    Err(Refusal::new(IN_USE, why).into())
 }
 
 impl VaultSecret {

@@ -15,17 +15,17 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 
 /// A house whose edge is kept up to date.
-struct Open {
-    house: House,
+pub(super) struct Open {
+    pub(super) house: House,
     _tasks: JoinSet<()>,
 }
 
 impl Open {
-    async fn start() -> Self {
+    pub(super) async fn start() -> Self {
         Self::with(AGENTS).await
     }
 
-    async fn with(limits: AgentLimits) -> Self {
+    pub(super) async fn with(limits: AgentLimits) -> Self {
         let house = House::with(None, limits).await;
         house.control.begin_agents().await.unwrap();
         let mut tasks = JoinSet::new();
@@ -45,7 +45,7 @@ impl Open {
         (text("id"), text("token"))
     }
 
-    async fn admit(&self, hello: Hello) -> Result<Grant, u16> {
+    pub(super) async fn admit(&self, hello: Hello) -> Result<Grant, u16> {
         AgentGate::admit(&*self.house.control, hello)
             .await
             .map_err(code)
@@ -57,7 +57,7 @@ impl Open {
         self.admit(hello(&token)).await.unwrap()
     }
 
-    async fn bind(&self, grant: &Grant, want: Wanted) -> Result<Binding, u16> {
+    pub(super) async fn bind(&self, grant: &Grant, want: Wanted) -> Result<Binding, u16> {
         self.house.control.bind(grant, &want).await.map_err(code)
     }
 
@@ -70,18 +70,22 @@ impl Open {
         code(refused.unwrap_err())
     }
 
-    async fn end(&self, grant: Grant, reason: EndReason) {
-        let grant = Arc::new(grant);
-        self.house.control.ended(SessionEnd { grant, reason }).await;
+    pub(super) async fn end(&self, grant: Grant, reason: EndReason) {
+        let end = SessionEnd {
+            grant: Arc::new(grant),
+            reason,
+            may_return: true,
+        };
+        self.house.control.ended(end).await;
     }
 
-    async fn collection(&self, name: &str) -> Vec<Value> {
+    pub(super) async fn collection(&self, name: &str) -> Vec<Value> {
         let shown = self.house.get(&format!("/{name}")).await.body();
         shown[name].as_array().unwrap().clone()
     }
 
     /// Waits for a collection to be empty.
-    async fn until_empty(&self, name: &str) {
+    pub(super) async fn until_empty(&self, name: &str) {
         for _ in 0..6000 {
             if self.collection(name).await.is_empty() {
                 return;
@@ -92,12 +96,12 @@ impl Open {
     }
 }
 
-fn code(refusal: Refusal) -> u16 {
+pub(super) fn code(refusal: Refusal) -> u16 {
     codes::note(refusal.code);
     refusal.code.unwrap().number()
 }
 
-fn hello(token: &str) -> Hello {
+pub(super) fn hello(token: &str) -> Hello {
     Hello {
         proof: Proof::Token(Secret::new(token.to_owned())),
         transport: Transport::Muxado,
@@ -139,7 +143,7 @@ fn tcp(addr: &str) -> Wanted {
 }
 
 /// The same endpoint once more.
-fn again(want: &Wanted, had: &Binding) -> Wanted {
+pub(super) fn again(want: &Wanted, had: &Binding) -> Wanted {
     Wanted {
         id: had.id.clone(),
         token: had.token.clone(),
@@ -298,6 +302,68 @@ pub(super) async fn sessions_have_limits_of_credential_account_and_process() {
         let (more, refused) = crowd(&open, [&tokens[0], &tokens[1]], 1).await;
         assert_eq!((more.len(), refused), (1, vec![108]), "{limits:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_that_are_over_or_away_keep_nobody_out() {
+    let limits = AgentLimits {
+        sessions_per_credential: 3,
+        sessions: 5,
+        ..AGENTS
+    };
+    let open = Open::with(limits).await;
+    let (_, token) = open.credential(json!([])).await;
+    // Those that said goodbye are over at once: none is shown and none counts.
+    for round in 0..4 {
+        let mut sessions = Vec::new();
+        for _ in 0..3 {
+            let admitted = open.admit(hello(&token)).await;
+            sessions.push(admitted.unwrap_or_else(|code| panic!("round {round}: {code}")));
+        }
+        assert_eq!(open.admit(hello(&token)).await.unwrap_err(), 108);
+        for session in sessions {
+            open.end(session, EndReason::Closed).await;
+        }
+        assert_eq!(open.collection("tunnel_sessions").await.len(), 0);
+    }
+    // Those that are away are waited for, while there is a place for them.
+    let back = |grant: &Grant| Hello {
+        former: Some(Former {
+            session_id: grant.session_id.clone(),
+            cookie: grant.cookie.clone(),
+        }),
+        ..hello(&token)
+    };
+    let mut away = Vec::new();
+    for _ in 0..3 {
+        away.push(open.admit(hello(&token)).await.unwrap());
+    }
+    for session in &away {
+        open.end(session.clone(), EndReason::Lost("cut".into()))
+            .await;
+    }
+    let fresh = open.admit(hello(&token)).await.unwrap();
+    assert_ne!(fresh.session_id, away[0].session_id);
+    // The one that was away longest had to go; the others come back, and then all places are taken.
+    let mut shown: Vec<Value> = open.collection("tunnel_sessions").await;
+    shown.retain(|session| session["id"] == *away[0].session_id);
+    assert_eq!(shown, Vec::<Value>::new());
+    for session in &away[1..] {
+        let again = open.admit(back(session)).await.unwrap();
+        assert_eq!(again.session_id, session.session_id);
+    }
+    assert_eq!(open.admit(hello(&token)).await.unwrap_err(), 108);
+    assert_eq!(open.admit(back(&away[0])).await.unwrap_err(), 108);
+    // The limit of the process is the same for another credential.
+    let (_, other) = open.credential(json!([])).await;
+    let others = [(); 2].map(|()| hello(&other));
+    for hello in others {
+        open.admit(hello).await.unwrap();
+    }
+    assert_eq!(open.admit(hello(&other)).await.unwrap_err(), 108);
+    open.end(away[1].clone(), EndReason::Lost("cut".into()))
+        .await;
+    open.admit(hello(&other)).await.unwrap();
 }
 
 #[tokio::test]
@@ -481,7 +547,9 @@ async fn a_session_that_comes_back_has_what_it_had() {
     assert_eq!(open.house.told_after(seq).await.0, Vec::<Value>::new());
 
     // It stays away for longer: all is gone and told, and given back when it comes after all.
+    let left_at = open.house.clock.now().whole_seconds();
     open.end(same, lost).await;
+    open.house.clock.advance(std::time::Duration::from_secs(7));
     open.until_empty("tunnel_sessions").await;
     assert_eq!(open.collection("endpoints").await, Vec::<Value>::new());
     assert_eq!(open.collection("tunnels").await, Vec::<Value>::new());
@@ -489,6 +557,7 @@ async fn a_session_that_comes_back_has_what_it_had() {
     assert_eq!(told.len(), 1);
     assert_eq!(told[0]["event_type"], "agent_session_stop.v0");
     assert_eq!(told[0]["object"]["error"], "transport error: cut");
+    assert_eq!(told[0]["object"]["stopped_at"], left_at.to_string());
     let late = open.admit(back.clone()).await.unwrap();
     assert_eq!(late.session_id, grant.session_id);
     for (want, had) in wants.iter().zip(&had) {
@@ -582,6 +651,53 @@ pub(super) async fn a_deleted_credential_ends_its_sessions() {
     assert_eq!(open.admit(hello(&token)).await.unwrap_err(), 107);
 }
 
+/// What events say of an agent's version, and that their references can be followed.
+#[tokio::test]
+async fn events_of_old_agents_say_that_a_newer_one_is_needed() {
+    for (version, transport, is_old) in [
+        ("3.4.9", Transport::Muxado, true),
+        ("v2.99.1-beta", Transport::Muxado, true),
+        ("3", Transport::Muxado, true),
+        ("3.5.0", Transport::Muxado, false),
+        ("3.5", Transport::Muxado, false),
+        ("3.10.0", Transport::Muxado, false),
+        ("4", Transport::Muxado, false),
+        ("", Transport::Muxado, false),
+        ("unknown", Transport::Muxado, false),
+        ("1.0", Transport::Ssh, false),
+    ] {
+        let open = Open::start().await;
+        let (_, token) = open.credential(json!([])).await;
+        let mut hello = hello(&token);
+        hello.about.version = version.into();
+        hello.transport = transport;
+        let (_, seq) = open.house.told_after(0).await;
+        let grant = open.admit(hello).await.unwrap();
+        open.end(grant, EndReason::Closed).await;
+        open.until_empty("tunnel_sessions").await;
+        let (told, _) = open.house.told_after(seq).await;
+        assert_eq!(told.len(), 2);
+        for event in told {
+            let expected = match is_old {
+                true => json!({
+                    "upcoming_minimum_version": "3.5.0",
+                    "upcoming_enforcement_date": "2027-01-31",
+                    "message": "Update the agent.",
+                }),
+                false => Value::Null,
+            };
+            assert_eq!(event["object"]["deprecated"], expected, "{version}");
+            for uri in [
+                &event["object"]["session"]["uri"],
+                &event["object"]["credential"]["uri"],
+                &event["principal"]["credential"]["uri"],
+            ] {
+                assert!(uri.as_str().unwrap().starts_with("http"), "{uri}");
+            }
+        }
+    }
+}
+
 /// A session on record that no agent is connected to.
 async fn recorded(house: &House, run: &str, transport: &str) -> String {
     let form = json!({
@@ -632,6 +748,8 @@ async fn what_a_crash_left_behind_is_cleared_away_and_told() {
         .await;
     let id = recorded(&house, &run, "muxado").await;
     let (_, seq) = house.told_after(0).await;
+    let last_seen = house.clock.now().whole_seconds();
+    house.clock.advance(std::time::Duration::from_secs(3600));
     house.control.begin_agents().await.unwrap();
     assert!(
         house
@@ -646,6 +764,84 @@ async fn what_a_crash_left_behind_is_cleared_away_and_told() {
         told[0]["object"]["error"],
         "transport error: the server ended without a word"
     );
+    assert_eq!(told[0]["object"]["stopped_at"], last_seen.to_string());
     let runs = house.store.ids("agent_run").await.unwrap();
     assert_eq!(runs, [house.control.agents.as_ref().unwrap().run.clone()]);
+}
+
+#[tokio::test]
+async fn a_stale_look_ends_no_session_of_a_run_that_just_began() {
+    let house = House::start().await;
+    let control = &house.control;
+    let agents = control.agents.as_ref().unwrap();
+    let run = async || {
+        let form = json!({"format": 1, "node": "another node"});
+        let run = house.insert("agent_run", "agrun", "", &form, Vec::new());
+        run.await
+    };
+    let dead = run().await;
+    let left_behind = recorded(&house, &dead, "muxado").await;
+    // Every other run is over for a node that is alone.
+    let over = agents
+        .over(house.store.all("agent_run").await.unwrap())
+        .unwrap();
+    assert_eq!(over.len(), 1);
+
+    // After that look a run begins, and one that was silent writes its heartbeat.
+    house.clock.advance(std::time::Duration::from_secs(1));
+    let young = run().await;
+    let alive = recorded(&house, &young, "muxado").await;
+    control.end_sessions_of(agents, over).await.unwrap();
+    let sessions = house.store.ids("tunnel_session").await.unwrap();
+    assert_eq!(sessions, [alive], "only {left_behind} is over");
+
+    let over = agents
+        .over(house.store.all("agent_run").await.unwrap())
+        .unwrap();
+    let mut heartbeat = house.store.heartbeat("agent_run", &young);
+    let later = house.clock.now().plus(std::time::Duration::from_secs(1));
+    assert!(heartbeat.beat(later).await.unwrap());
+    control.end_sessions_of(agents, over).await.unwrap();
+    assert_eq!(house.store.ids("tunnel_session").await.unwrap(), sessions);
+    // A heartbeat is no commit, and does not bring back what was removed.
+    let gone = house.store.heartbeat("agent_run", &dead).beat(later).await;
+    assert!(!gone.unwrap());
+}
+
+#[tokio::test]
+async fn a_bind_without_an_answer_leaves_no_ghost() {
+    for keeper_runs in [false, true] {
+        let house = House::start().await;
+        house.control.begin_agents().await.unwrap();
+        let mut open = Open {
+            house,
+            _tasks: JoinSet::new(),
+        };
+        let grant = open.session(json!([])).await;
+        // No configuration reaches the edge, so the bind is committed and waits until it is cut off.
+        let want = http("ghost.culvert.localhost");
+        let committed = async {
+            while open.collection("endpoints").await.is_empty() {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        };
+        tokio::select! {
+            bound = open.bind(&grant, want.clone()) => panic!("{bound:?}"),
+            () = committed => {}
+        }
+        let control = &open.house.control;
+        if keeper_runs {
+            open._tasks
+                .spawn(Arc::clone(control).keep_agents(CancellationToken::new()));
+            open.until_empty("endpoints").await;
+        }
+        open._tasks
+            .spawn(Arc::clone(control).run(CancellationToken::new()));
+        let bound = open.bind(&grant, want).await.unwrap();
+        assert!(bound.url.contains("ghost.culvert.localhost"));
+        assert_eq!(open.collection("endpoints").await.len(), 1);
+        // What was answered stays.
+        let refused = open.bind(&grant, http("ghost.culvert.localhost")).await;
+        assert_eq!(refused.unwrap_err(), 334);
+    }
 }

@@ -13,10 +13,11 @@ pub(super) fn authority(name: &str) -> String {
     make_authority(name).0
 }
 
-/// The body of a TLS certificate for one name.
+/// The body of a TLS certificate for a name, or several with commas between them.
 pub(super) fn leaf(name: &str) -> Value {
     let key = KeyPair::generate().unwrap();
-    let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+    let names: Vec<_> = name.split(',').map(str::to_owned).collect();
+    let params = CertificateParams::new(names).unwrap();
     let certificate = params.self_signed(&key).unwrap();
     json!({"certificate_pem": certificate.pem(), "private_key_pem": key.serialize_pem()})
 }

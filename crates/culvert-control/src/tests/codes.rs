@@ -505,6 +505,16 @@ async fn endpoints() {
         (with("upstream_url", json!("ftp://x")), 18014),
         (with("upstream_url", json!("tcp://127.0.0.1:9")), 18014),
         (with("upstream_protocol", json!("http3")), 18014),
+        (with("timeouts", json!({"connect": "99ms"})), 18014),
+        (with("timeouts", json!({"connect": "11m"})), 18014),
+        (with("timeouts", json!({"first_byte": "169h"})), 18014),
+        (with("timeouts", json!({"idle": "999ms"})), 18014),
+        (with("timeouts", json!({"write": "-5s"})), 18014),
+        (with("timeouts", json!({"request": "soon"})), 18014),
+        (with("timeouts", json!({"request": "30"})), 18014),
+        (with("timeouts", json!({"request": 30})), 215),
+        (with("timeouts", json!({"read": "30s"})), 214),
+        (with("timeouts", json!("30s")), 215),
         (json!({"url": "tcp://", "upstream_url": upstream}), 18014),
         (
             json!({"url": "tcp://", "upstream_url": "tcp://a:1", "upstream_protocol": "http1"}),
@@ -527,15 +537,18 @@ async fn endpoints() {
         (with("metadata", json!("x".repeat(4097))), 18013),
         (with("region", json!("us")), 214),
         (with("pooling_enabled", json!("yes")), 215),
+        (with("merge_slashes", json!("yes")), 215),
+        (url("https://x.culvert.localhost//"), 18001),
     ] {
         let answered = house.post("/endpoints", body.clone()).await;
         assert_eq!(answered.code(), Some(code), "{body}");
     }
     let made = house
-        .post("/endpoints", url("X.culvert.localhost:443"))
+        .post("/endpoints", url("https://X.culvert.localhost:443/"))
         .await
         .body();
     assert_eq!(made["url"], "https://x.culvert.localhost");
+    assert_eq!(made["merge_slashes"], true);
     assert_eq!(
         (&made["port"], &made["hostport"]),
         (&json!(443), &json!("x.culvert.localhost:443"))
@@ -564,9 +577,14 @@ async fn endpoints() {
     house.clock.advance(std::time::Duration::from_secs(5));
     let whole = json!({
         "url": "https://x.culvert.localhost", "traffic_policy": "", "bindings": ["public"],
-        "pooling_enabled": false, "description": "d", "metadata": "m",
+        "pooling_enabled": false, "description": "d", "metadata": "m", "merge_slashes": false,
     });
     let changed = house.patch(&one, whole).await.body();
+    assert_eq!(changed["merge_slashes"], false);
+    let same = house
+        .patch(&one, json!({"url": "https://x.culvert.localhost/"}))
+        .await;
+    assert_eq!(same.body()["merge_slashes"], false);
     assert_ne!(changed["updated_at"], made["updated_at"]);
     assert_eq!(changed["created_at"], made["created_at"]);
     assert_eq!(changed["url"], made["url"]);
@@ -759,6 +777,7 @@ const REACHING: &[fn()] = &[
     keys::only_admins_name_another_owner,
     lists::filters_are_applied_before_paging,
     managed::what_is_issued_is_told_of_once_and_stays_while_it_is_managed,
+    managed::what_cannot_be_tried_again_is_refused,
     operators::codes_of_operators,
     ssh::ssh_certificate_authorities,
     ssh::ssh_certificates,

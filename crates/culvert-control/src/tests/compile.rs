@@ -123,3 +123,46 @@ async fn a_mirror_makes_what_changed_and_forgets_what_went() {
     house.delete(&a).await;
     assert_eq!(refreshed().await, (0, "d".to_owned()));
 }
+
+#[tokio::test]
+async fn an_endpoint_has_times_of_its_own() {
+    let none = json!({
+        "connect": null, "first_byte": null, "idle": null, "write": null, "request": null,
+    });
+    let house = House::start().await;
+    let body = json!({"url": "https://x.culvert.localhost", "upstream_url": "http://127.0.0.1:9"});
+    let made = house.post("/endpoints", body.clone()).await.body();
+    assert_eq!(made["timeouts"], none);
+    let one = format!("/endpoints/{}", made["id"].as_str().unwrap());
+
+    let mut set = none.clone();
+    set["idle"] = json!("1h30m");
+    set["connect"] = json!("250ms");
+    let given = json!({"idle": "1h30m", "connect": "250ms", "write": null, "request": ""});
+    let changed = house.patch(&one, json!({"timeouts": given})).await.body();
+    assert_eq!(changed["timeouts"], set);
+    // Other changes leave them, and so does null.
+    for body in [
+        json!({"description": "x"}),
+        json!({"timeouts": null, "metadata": "y"}),
+    ] {
+        assert_eq!(house.patch(&one, body).await.body()["timeouts"], set);
+    }
+    assert_eq!(house.get(&one).await.body()["timeouts"], set);
+    // Given again they are given all together; none at all is none.
+    let mut write = none.clone();
+    write["write"] = json!("10m");
+    let changed = house
+        .patch(&one, json!({"timeouts": {"write": "10m"}}))
+        .await;
+    assert_eq!(changed.body()["timeouts"], write);
+    let changed = house.patch(&one, json!({"timeouts": {}})).await;
+    assert_eq!(changed.body()["timeouts"], none);
+
+    let mut other = body;
+    other["url"] = json!("https://y.culvert.localhost");
+    other["timeouts"] = json!({"first_byte": "168h", "request": "1s"});
+    let made = house.post("/endpoints", other).await.body();
+    assert_eq!(made["timeouts"]["first_byte"], "168h");
+    assert_eq!(made["timeouts"]["request"], "1s");
+}

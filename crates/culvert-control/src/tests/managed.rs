@@ -1,10 +1,11 @@
 //! Managed certificates, with an authority that does as it is told.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use culvert_base::{BoxFuture, Fault};
-use culvert_edge::acme::{Challenge, ChallengeKind, Failure, Order, OrderState};
+use culvert_edge::acme::{Blame, Challenge, ChallengeKind, Failure, Order, OrderState};
 use rcgen::{CertificateParams, CertificateSigningRequestParams, KeyPair};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -22,6 +23,8 @@ struct Paper {
     goes_on: watch::Sender<bool>,
     /// How often it was looked at.
     looks: watch::Sender<usize>,
+    /// Whether it refuses orders, as an authority that cannot see the name.
+    refuses: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -36,6 +39,7 @@ impl Paper {
         Arc::new(Self {
             goes_on: watch::Sender::new(goes_on),
             looks: watch::Sender::new(0),
+            refuses: AtomicBool::new(false),
             state: Mutex::default(),
         })
     }
@@ -79,7 +83,16 @@ impl Issuer for Paper {
     ) -> BoxFuture<'a, Result<Order, Failure>> {
         assert_eq!(key.reveal(), "a key");
         *self.state.lock().unwrap() = State::default();
-        Box::pin(async { Ok(self.order()) })
+        Box::pin(async {
+            if self.refuses.load(Ordering::Relaxed) {
+                return Err(Failure {
+                    blame: Blame::Name,
+                    why: "no such name".into(),
+                    retry_after: None,
+                });
+            }
+            Ok(self.order())
+        })
     }
 
     fn look<'a>(&'a self, _: &'a Secret, url: &'a str) -> BoxFuture<'a, Result<Order, Failure>> {
@@ -302,4 +315,91 @@ async fn an_agent_ingress_gets_its_certificate_and_the_edge_presents_it() {
     assert_eq!(house.delete(&issued).await.code(), Some(1966));
     assert_eq!(house.delete(&one).await, Answered::NoContent);
     assert_eq!(house.delete(&issued).await, Answered::NoContent);
+}
+
+/// Seconds since 1970 of a time that the API shows.
+fn seconds(time: &Value) -> i64 {
+    let time = Timestamp::parse(time.as_str().unwrap()).unwrap();
+    time.unix_seconds()
+}
+
+#[tokio::test]
+async fn a_failed_certificate_is_tried_again_when_asked() {
+    let retry = "certificate_management_policy/retry";
+    for collection in ["reserved_domains", "agent_ingresses"] {
+        for change in [
+            None,
+            Some(json!({})),
+            Some(json!({"description": "mended"})),
+            Some(json!({"certificate_management_policy": {"private_key_type": "ecdsa"}})),
+        ] {
+            // The empty update of a domain is refused, as before.
+            if collection == "reserved_domains" && change == Some(json!({})) {
+                continue;
+            }
+            let what = format!("{collection} {change:?}");
+            let paper = Paper::new(true);
+            paper.refuses.store(true, Ordering::Relaxed);
+            let (house, _tasks) = house(&paper).await;
+            let body = json!({"domain": "a.example", "certificate_management_policy": {"private_key_type": "ecdsa"}});
+            let one = path(&house.post(&format!("/{collection}"), body).await.body());
+            let job = async || {
+                let object = house.get(&one).await.body();
+                object["certificate_management_status"]["provisioning_job"].clone()
+            };
+            let ask = async || match &change {
+                None => house.post(&format!("{one}/{retry}"), Value::Null).await,
+                Some(change) => house.patch(&one, change.clone()).await,
+            };
+            let failed = async || job().await["error_code"] == "DNS_ERROR";
+            let now = || house.clock.now().unix_seconds();
+            // Three failures, and after each the wait of a first one.
+            for _ in 0..3 {
+                until("a failure", failed).await;
+                let wait = seconds(&job().await["retries_at"]) - now();
+                assert!((300..=330).contains(&wait), "{what}: {wait}");
+                // Too soon after the failure it waits a little.
+                let (_, start) = house.told_after(0).await;
+                let asked = ask().await.body();
+                let status = &asked["certificate_management_status"]["provisioning_job"];
+                assert_eq!(status["error_code"], Value::Null, "{what}");
+                assert_eq!(seconds(&status["retries_at"]), now() + 10, "{what}");
+                // It is in the audit log as a change of the domain by its caller.
+                let (told, _) = house.told_after(start).await;
+                if collection == "reserved_domains" {
+                    assert_eq!(told.len(), 1, "{what}");
+                    assert_eq!(told[0]["event_type"], "domain_updated.v0");
+                    assert!(!told[0]["principal"].is_null());
+                }
+                house.clock.advance(Duration::from_secs(10));
+                // A wake that is due by the clock of the test.
+                ask().await.body();
+            }
+            until("a failure", failed).await;
+            paper.refuses.store(false, Ordering::Relaxed);
+            house.clock.advance(Duration::from_secs(10));
+            ask().await.body();
+            until("a certificate", async || {
+                let status = &house.get(&one).await.body()["certificate_management_status"];
+                !status["renews_at"].is_null()
+            })
+            .await;
+            // Where nothing has failed it changes nothing.
+            let before = house.get(&one).await.body();
+            let after = house.post(&format!("{one}/{retry}"), Value::Null).await;
+            assert_eq!(after.body(), before, "{what}");
+        }
+    }
+}
+
+#[tokio::test]
+pub(super) async fn what_cannot_be_tried_again_is_refused() {
+    let (house, _tasks) = house(&Paper::new(true)).await;
+    let body = json!({"domain": "x.culvert.localhost"});
+    let one = path(&house.post("/reserved_domains", body).await.body());
+    let retry = "certificate_management_policy/retry";
+    let refused = house.post(&format!("{one}/{retry}"), Value::Null).await;
+    assert_eq!(refused.code(), Some(437));
+    let absent = format!("/reserved_domains/rd_00000000000000000000000000/{retry}");
+    assert_eq!(house.post(&absent, Value::Null).await.code(), None);
 }

@@ -18,10 +18,14 @@ mod keys;
 mod lists;
 mod logins;
 mod managed;
+mod names;
 mod observed;
 mod operators;
+mod references;
 mod replays;
 mod reseal;
+mod rights;
+mod schemas;
 mod ssh;
 mod subscriptions;
 mod vaults;
@@ -72,6 +76,14 @@ struct Gate(tokio::sync::watch::Sender<Option<culvert_edge::Snapshot>>);
 impl EdgePort for Gate {
     fn publish(&self, snapshot: culvert_edge::Snapshot) -> culvert_base::BoxFuture<'_, ()> {
         self.0.send_replace(Some(snapshot));
+        Box::pin(async {})
+    }
+
+    fn apply(&self, change: culvert_edge::Change) -> culvert_base::BoxFuture<'_, ()> {
+        self.0.send_modify(|snapshot| {
+            let before = snapshot.take().unwrap_or_default();
+            *snapshot = Some(before.changed(change));
+        });
         Box::pin(async {})
     }
 }
@@ -149,8 +161,15 @@ impl House {
                 tcp_ports: 20000..=20002,
                 allow_private_upstreams: true,
                 allow_public_calls: false,
+                ip_data: Default::default(),
+                own_names: Vec::new(),
                 targets,
                 base_url: BASE.to_owned(),
+                agent_minimum: Some(AgentMinimum {
+                    version: "3.5.0".to_owned(),
+                    date: "2027-01-31".to_owned(),
+                    message: "Update the agent.".to_owned(),
+                }),
             },
             delivery,
             edge: Some(edge.clone()),
@@ -164,6 +183,7 @@ impl House {
                     names: vec!["localhost".to_owned()],
                     is_alone: true,
                     address: String::new(),
+                    names_kept: std::time::Duration::from_secs(180),
                     limits,
                 },
             )),

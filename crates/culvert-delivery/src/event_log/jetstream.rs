@@ -639,17 +639,13 @@ impl EventLog for JetStream {
             for (destination, waiting) in waiting {
                 let line = backlog
                     .entry(destination.clone())
-                    .or_insert_with(|| Backlog {
-                        destination,
-                        batches: 0,
-                        events: 0,
-                        bytes: 0,
-                        oldest: None,
-                        buried: 0,
-                    });
+                    .or_insert_with(|| Backlog::empty(destination));
                 line.batches += waiting.batches;
                 line.events += waiting.events;
                 line.bytes += waiting.bytes;
+                // Audit events are in the database, whatever the log.
+                line.traffic_events += waiting.events;
+                line.traffic_bytes += waiting.bytes;
             }
             Ok(backlog.into_values().collect())
         })

@@ -178,7 +178,6 @@ async fn what_goes_wrong_is_told_apart() {
     let net = net(&["127.0.0.0/8"]);
     for (reply, class, code) in [
         (Reply::Close, Unknown, "connection"),
-        (Reply::Torn, Unknown, "connection"),
         (Reply::Hang, Unknown, "timeout"),
     ] {
         let fake = Fake::start().await;
@@ -205,6 +204,61 @@ async fn what_goes_wrong_is_told_apart() {
         (failure.class, &*failure.text),
         (Retryable, "the host name does not resolve")
     );
+}
+
+/// Every status, however its body ends: where the head decides, the body changes nothing; where the body
+/// decides, an incomplete one of a success leaves the outcome unknown. What is refused is refused.
+#[tokio::test]
+async fn a_body_that_drips_or_breaks_off_changes_a_success_only_where_the_body_decides() {
+    let net = net(&["127.0.0.0/8"]);
+    for status in [200, 202, 204, 400, 404, 500, 503] {
+        for reply in [
+            Reply::status(status),
+            Reply::Torn(status),
+            Reply::Drips(status),
+        ] {
+            for success in [Success::Head(EMPTY_BODY_FOR), Success::Whole] {
+                let is_whole = matches!(reply, Reply::Status(..)) || status == 204;
+                let fake = Fake::start().await;
+                fake.otherwise(reply.clone());
+                let to = place(&net, &fake.url("/"));
+                let deadline = Duration::from_millis(400);
+                let body = Bytes::from_static(b"{}");
+                let order = Order {
+                    success,
+                    ..Order::post(to.url, HeaderMap::new(), body, deadline)
+                };
+                let answer = net.http().send(order).await;
+                let case = format!("{status} {reply:?} {success:?}");
+                if success == Success::Whole && (200..300).contains(&status) && !is_whole {
+                    assert_eq!(answer.unwrap_err().class, FailureClass::Unknown, "{case}");
+                } else {
+                    assert_eq!(answer.expect(&case).status, status, "{case}");
+                }
+            }
+        }
+    }
+}
+
+/// The deadline is far away, so that only the head can have ended it.
+#[tokio::test]
+async fn a_success_with_a_dripping_body_does_not_hold_its_sender() {
+    let net = net(&["127.0.0.0/8"]);
+    for (status, at_most) in [(200, 5), (400, 10)] {
+        let fake = Fake::start().await;
+        fake.otherwise(Reply::Drips(status));
+        let to = place(&net, &fake.url("/"));
+        let body = Bytes::from_static(b"{}");
+        let deadline = Duration::from_secs(60);
+        let began = std::time::Instant::now();
+        let sent = net.http().post(&to, HeaderMap::new(), body, deadline).await;
+        assert_eq!(sent.unwrap().status, status);
+        assert!(
+            began.elapsed() < Duration::from_secs(at_most),
+            "{:?}",
+            began.elapsed()
+        );
+    }
 }
 
 #[tokio::test]

@@ -252,7 +252,7 @@ impl Azure {
             headers.insert("x-ms-client-request-id", id);
         }
         let order = Order::post(self.url.clone(), headers, body, DEADLINE);
-        let answer = self.http.send(order).await?;
+        let answer = self.http.send(order.succeeds_by_head()).await?;
         self.judge(&answer, token)
     }
 

@@ -17,7 +17,6 @@ use super::{
 };
 use crate::batch::{Batch, BatchLimits};
 use crate::net::{Http, Net, Order, TargetSettings};
-use crate::retry::FailureClass;
 
 const NAME: &str = "datadog";
 const DEADLINE: Duration = Duration::from_secs(25);
@@ -187,18 +186,10 @@ impl Datadog {
     async fn post(&self, batch: &Batch) -> Result<(), Failure> {
         let body = gzipped(&self.logs(batch)).into();
         let order = Order::post(self.url.clone(), self.headers.clone(), body, DEADLINE);
-        let answer = self.http.send(order).await?;
+        let answer = self.http.send(order.succeeds_by_head()).await?;
         match class_of_status(answer.status) {
             Ok(()) => Ok(()),
-            Err(class) => {
-                // What is not there is their page, not our content.
-                let class = if answer.status == 404 {
-                    FailureClass::Config
-                } else {
-                    class
-                };
-                Err(failed(&answer, class, &[self.key.reveal()]))
-            }
+            Err(class) => Err(failed(&answer, class, &[self.key.reveal()])),
         }
     }
 

@@ -246,6 +246,8 @@ pub(crate) fn class_of_status(status: u16) -> Result<(), FailureClass> {
         200..=299 => return Ok(()),
         300..=399 => FailureClass::Config,
         401 | 403 => FailureClass::Auth,
+        // What is not there is the place, not what was sent to it.
+        404 | 405 => FailureClass::Config,
         408 | 409 | 425 | 429 => FailureClass::Retryable,
         410 => FailureClass::Gone,
         413 => FailureClass::Split,

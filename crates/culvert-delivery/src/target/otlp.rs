@@ -34,6 +34,8 @@ use crate::retry::FailureClass;
 
 const NAME: &str = "otlp";
 const DEADLINE: Duration = Duration::from_secs(25);
+/// What was taken may come with a message about records that were not; it is waited for so long.
+const MESSAGE_FOR: Duration = Duration::from_secs(2);
 
 /// This target.
 pub static TYPE: TargetType = TargetType {
@@ -226,6 +228,11 @@ impl Otlp {
             body.into(),
             DEADLINE,
         );
+        // Over gRPC the trailers decide, which are behind the body.
+        let order = match self.protocol {
+            Protocol::Grpc => order,
+            Protocol::Protobuf | Protocol::Json => order.succeeds_by_head_within(MESSAGE_FOR),
+        };
         let answer = self.http.send(order).await?;
         self.judge(&answer)
     }

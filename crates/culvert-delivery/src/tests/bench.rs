@@ -73,6 +73,30 @@ impl Bench {
         }
     }
 
+    /// Another node on the same database.
+    pub(super) async fn beside(&self, change: impl FnOnce(&mut Settings)) -> Self {
+        let mut settings = Settings {
+            flush_after: std::time::Duration::from_millis(20),
+            ..Settings::default()
+        };
+        change(&mut settings);
+        let delivery = Delivery::new(
+            settings,
+            self.queue.clone(),
+            self.store.clone(),
+            self.clock.clone(),
+            Arc::new(SeededEntropy::new(8)),
+        );
+        Self {
+            folder: self.folder.clone(),
+            clock: self.clock.clone(),
+            started_at: self.started_at,
+            queue: self.queue.clone(),
+            store: self.store.clone(),
+            delivery,
+        }
+    }
+
     /// The same files under a new plane, as after a restart.
     pub(super) async fn next_life(&self) -> Self {
         self.next_life_with(|_| {}).await

@@ -97,7 +97,7 @@ impl Worker {
                 settings.lease,
             )
             .await?;
-        ledger.queued(events, bytes);
+        ledger.queued(BatchClass::Traffic, events, bytes);
         ledger.released(events, bytes);
         plane.direct_events.fetch_sub(events, Ordering::Relaxed);
         plane.meters.queued.add(events);

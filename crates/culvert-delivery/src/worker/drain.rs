@@ -90,6 +90,9 @@ impl Worker {
             if verdict == Verdict::Delivered {
                 self.succeeded(outlet, plane.clock.now());
                 self.acknowledge_all(outlet, &held).await?;
+                for (lease, batch) in &held {
+                    self.halving_settled(lease, batch.len(), true);
+                }
                 continue;
             }
             let why = "what was before it failed";
@@ -117,7 +120,7 @@ impl Worker {
         };
         if !rest.is_empty() && is_final(&failure) {
             // Which of them is at fault shows when each goes alone.
-            outlet.ledger.failed(&failure, self.plane.clock.now());
+            self.failed_with(outlet, &failure, self.plane.clock.now());
             self.one_by_one = u32::try_from(held.len()).unwrap_or(u32::MAX);
             self.give_back(held.iter(), &failure.to_string()).await?;
             return Ok(Step::Moved);
@@ -184,7 +187,8 @@ impl Worker {
         // Of those that were lost their new holder keeps count.
         if n_lost == 0 {
             for (lease, batch) in held {
-                self.delivered(outlet, u64::from(lease.count), bytes_of(batch));
+                let events = u64::from(lease.count);
+                self.delivered(outlet, lease.class, events, bytes_of(batch));
             }
         }
         Ok(())

@@ -78,11 +78,12 @@ impl Worker {
         match put {
             Ok(()) => {
                 self.circuit.succeeded(now);
-                outlet.ledger.succeeded(now);
+                self.recovered(outlet, now);
                 let n_settled = plane.log.settle(&run.leases, Settlement::Ack).await?;
                 self.count_lost(&run.leases, n_settled);
                 if n_settled > 0 {
-                    self.delivered(outlet, events_of(&run.leases), bytes);
+                    let class = first.class;
+                    self.delivered(outlet, class, events_of(&run.leases), bytes);
                 }
                 Ok(Step::Moved)
             }
@@ -111,7 +112,7 @@ impl Worker {
         failure: Failure,
     ) -> Result<Step, Fault> {
         let now = self.plane.clock.now();
-        outlet.ledger.failed(&failure, now);
+        self.failed_with(outlet, &failure, now);
         self.last = Some(failure.clone());
         let waited = gathers.gathering().age_max;
         let (mut old, mut kept, mut at) = (Vec::new(), Vec::new(), None);
@@ -138,7 +139,7 @@ impl Worker {
     }
 
     async fn bury_run(
-        &self,
+        &mut self,
         outlet: &Outlet,
         leases: &[Lease],
         failure: &Failure,
@@ -153,12 +154,12 @@ impl Worker {
         self.count_lost(leases, n_buried);
         if n_buried > 0 {
             let events = events_of(leases);
-            tracing::warn!(destination.id = %self.destination, events, cause = %failure,
-                "{events} events for destination {} could not be put; they are kept as dead letters", self.destination);
-            self.plane.meters.dead_lettered.add(events);
+            self.buried(outlet, failure, events);
             outlet.ledger.buried.fetch_add(n_buried, Ordering::Relaxed);
             // Their bytes are seen when the queue is next looked at.
-            outlet.ledger.left(events, 0);
+            if let Some(first) = leases.first() {
+                outlet.ledger.left(first.class, events, 0);
+            }
         }
         Ok(())
     }

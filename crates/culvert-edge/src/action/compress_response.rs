@@ -87,7 +87,8 @@ impl Action for CompressResponse {
             x.result("compress", fields);
         }
         // Whether it may be is asked again when nothing else changes the response any more.
-        x.edits.coding = chosen;
+        // The last of several that fits the client counts.
+        x.edits.coding = chosen.or(x.edits.coding);
         Flow::Continue.into()
     }
 }

@@ -1,10 +1,9 @@
 //! rate-limit: so many requests in so much time.
 
-use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use culvert_base::Code;
+use culvert_base::{Code, LimitTable};
 use culvert_cel::{Program, Value};
 use http::StatusCode;
 use http::header::{HeaderValue, RETRY_AFTER};
@@ -20,8 +19,9 @@ use crate::policy::{Action, Exchange, Flow, GoDuration, Phase, Run};
 
 const NAME_BYTES_MAX: usize = 1023;
 const KEYS_MAX: usize = 10;
-/// Buckets of one action. When there are more, the one that has waited longest is forgotten.
+/// Buckets of one action, and those that all further keys share while every one of the others counts.
 const BUCKETS_MAX: usize = 65_536;
+const SHARED_MAX: usize = 16_384;
 /// Bytes of a bucket's key; what is longer is told apart by its beginning.
 const KEY_BYTES_MAX: usize = 1 << 10;
 /// A whole number of these is a window.
@@ -68,7 +68,7 @@ pub(crate) static TYPE: ActionType = ActionType {
             window: rate.0,
             key: key.collect::<Result<_, _>>()?,
             began: Instant::now(),
-            buckets: Mutex::default(),
+            buckets: Mutex::new(LimitTable::new(BUCKETS_MAX, SHARED_MAX)),
         }))
     },
     ..ActionType::PLAIN
@@ -103,7 +103,7 @@ struct RateLimit {
     window: Duration,
     key: Vec<Program>,
     began: Instant,
-    buckets: Mutex<HashMap<Box<str>, Bucket>>,
+    buckets: Mutex<LimitTable<Box<str>, Bucket>>,
 }
 
 /// Requests of the window that runs, and of the one before.
@@ -148,21 +148,14 @@ fn window_of(at: Duration, length: Duration) -> u64 {
 
 impl RateLimit {
     fn take(&self, key: String) -> Result<(), Duration> {
-        let at = self.began.elapsed();
+        self.take_at(key, self.began.elapsed())
+    }
+
+    fn take_at(&self, key: String, at: Duration) -> Result<(), Duration> {
+        let current = window_of(at, self.window);
         let mut buckets = lock(&self.buckets);
-        if buckets.len() >= BUCKETS_MAX && !buckets.contains_key(key.as_str()) {
-            let current = window_of(at, self.window);
-            buckets.retain(|_, bucket| bucket.window + 1 >= current);
-            if buckets.len() >= BUCKETS_MAX {
-                let oldest = buckets
-                    .iter()
-                    .min_by_key(|(_, bucket)| (bucket.window, bucket.now));
-                if let Some(key) = oldest.map(|(key, _)| key.clone()) {
-                    buckets.remove(&key);
-                }
-            }
-        }
-        let bucket = buckets.entry(key.into()).or_default();
+        // After a whole window without a request nothing counts.
+        let bucket = buckets.state(key.into(), |bucket| bucket.window + 1 < current);
         bucket.take(at, self.window, self.capacity)
     }
 }
@@ -233,5 +226,34 @@ mod tests {
             assert_eq!(bucket.take(at(300.0), minute, 4), Ok(()));
         }
         assert!(bucket.take(at(300.0), minute, 4).is_err());
+    }
+    #[test]
+    fn no_number_of_keys_resets_a_bucket_or_costs_more() {
+        let window = Duration::from_secs(60);
+        let limit = RateLimit {
+            enforce: true,
+            capacity: 2,
+            window,
+            key: Vec::new(),
+            began: Instant::now(),
+            buckets: Mutex::new(LimitTable::new(BUCKETS_MAX, SHARED_MAX)),
+        };
+        let at = Duration::from_secs;
+        let victim = || "victim".to_owned();
+        for _ in 0..2 {
+            assert_eq!(limit.take_at(victim(), at(1)), Ok(()));
+        }
+        let others = 3 * u32::try_from(BUCKETS_MAX).unwrap();
+        let mut refused = 0;
+        for other in 0..others {
+            refused += u32::from(limit.take_at(other.to_string(), at(2)).is_err());
+        }
+        assert!(limit.take_at(victim(), at(3)).is_err());
+        assert_eq!(lock(&limit.buckets).len(), BUCKETS_MAX);
+        // Those beyond share what there is for them, which is used up in the end.
+        assert!(refused > 0 && refused < others / 3 * 2, "{refused}");
+        // Two windows later all is forgotten.
+        assert_eq!(limit.take_at("late".to_owned(), at(181)), Ok(()));
+        assert_eq!(limit.take_at(victim(), at(181)), Ok(()));
     }
 }

@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::{ActionType, Ends};
 use crate::http::fields::{Field, FieldTemplates};
-use crate::policy::rewrite::{Matches, Rewrite};
+use crate::policy::rewrite::{self, Matches, Rewrite};
 use crate::policy::template::texts;
 use crate::policy::{Action, Exchange, Flow, Phase, Run};
 
@@ -68,25 +68,28 @@ struct Redirect {
 
 impl Action for Redirect {
     fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
-        let before = x.raw_url().unwrap_or_default();
+        let before = x.sent_url().unwrap_or_default();
         let made = match self.rewrite.of(&before, Matches::First, x) {
             Ok(Some(made)) => made,
             Ok(None) => return Flow::Continue.into(),
             Err(_) => return x.fault().into(),
+        };
+        let Ok(url) = rewrite::normalised(&made.url) else {
+            return x.fault().into();
         };
         let error = x.error();
         x.result(
             "redirect",
             vec![
                 ("matches", texts(made.matches.iter().map(String::as_str))),
-                ("url", Value::from(made.url.as_str())),
+                ("url", Value::from(url.as_str())),
                 error,
             ],
         );
-        if made.url == before {
+        if url == before {
             return Flow::Continue.into();
         }
-        let Ok(location) = HeaderValue::from_str(&made.url) else {
+        let Ok(location) = HeaderValue::from_str(&url) else {
             return x.fault().into();
         };
         let mut response = Response::new(Bytes::new());

@@ -3,8 +3,6 @@
 use std::sync::{Arc, Mutex};
 
 use culvert_base::{Code, Refusal};
-use rustls::SupportedProtocolVersion;
-use rustls::version::{TLS12, TLS13};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
@@ -16,16 +14,20 @@ use crate::downstream::lock;
 use crate::policy::template::Template;
 use crate::policy::{Action, Exchange, Flow, Phase, Run, Site};
 use crate::snapshot::Scheme;
-use crate::tls::terms::{Authorities, Clients, Strategy, Terms, certificates, certified};
+use crate::tls::terms::{
+    self, Authorities, Strategy, Terms, Trusted, Wishes, certificates, certified,
+};
 
 /// What certificate authorities are called by.
 const ID_PREFIX: &str = "ca";
 /// Entries of the list of authorities.
 const AUTHORITIES_MAX: usize = 20;
+/// Terms that an action keeps: one for each set of texts that its expressions gave, and for each action before it.
+const KEPT_MAX: usize = 8;
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "terminate-tls",
-    doc: "Says how the TLS handshake is done: which versions, with which certificate, and whether clients show one of theirs. An https endpoint ends TLS in any case; a tls endpoint with this action does, and passes bytes on in clear, where it would pass them through. Wherever it stands in the phase, the handshake follows the phase; of several the last one that runs counts. A handshake that does not fulfil it fails.",
+    doc: "Says how the TLS handshake is done: which versions, with which certificate, and whether clients show one of theirs. An https endpoint ends TLS in any case; a tls endpoint with this action does, and passes bytes on in clear, where it would pass them through. Wherever it stands in the phase, the handshake follows the phase. Several that run are merged: each setting is that of the last one which names it, so a later action that is silent about client certificates does not drop them. To stop asking for them, a later action names another `mutual_tls_verification_strategy`. A handshake that does not fulfil it fails. If an expression of its rule fails, the connection is closed, whatever `policy.on_expression_error` says: a client is never let in without the certificate that a rule asks for.",
     phases: &[Phase::Connect],
     schemes: &[Scheme::Https, Scheme::Tls],
     secrets: &["server_private_key"],
@@ -56,7 +58,7 @@ struct Config {
 
 /// A version as text, or as YAML's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
-struct Version(u8);
+struct Version(terms::Version);
 
 impl<'de> Deserialize<'de> for Version {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -66,8 +68,8 @@ impl<'de> Deserialize<'de> for Version {
             _ => String::new(),
         };
         match text.as_str() {
-            "1.2" => Ok(Self(2)),
-            "1.3" => Ok(Self(3)),
+            "1.2" => Ok(Self(terms::Version::Tls12)),
+            "1.3" => Ok(Self(terms::Version::Tls13)),
             _ => Err(D::Error::custom("it must be `1.2` or `1.3`")),
         }
     }
@@ -93,14 +95,13 @@ fn compile(site: &Site<'_>) -> Result<TerminateTls, Refusal> {
     const OUT_OF_RANGE: Code = Code::new(2215);
     const MISSING: Code = Code::new(2234);
     let config: Config = site.config()?;
-    let min = config.min_version.unwrap_or(Version(2));
-    let max = config.max_version.unwrap_or(Version(3));
-    if min > max {
+    let (min, max) = (config.min_version, config.max_version);
+    if let (Some(min), Some(max)) = (min, max)
+        && min > max
+    {
         let why = "`min_version` must not be newer than `max_version`";
         return Err(site.refuse(OUT_OF_RANGE, why));
     }
-    let versions = [(Version(3), &TLS13), (Version(2), &TLS12)].into_iter();
-    let versions = versions.filter(|(version, _)| (min..=max).contains(version));
     let key = match (&config.server_certificate, &config.server_private_key) {
         (None, None) => None,
         (Some(chain), Some(key)) => Some((
@@ -156,35 +157,40 @@ fn compile(site: &Site<'_>) -> Result<TerminateTls, Refusal> {
         return Err(site.refuse(MISSING, why));
     }
     Ok(TerminateTls {
-        versions: versions.map(|(_, version)| version).collect(),
+        min: min.map(|version| version.0),
+        max: max.map(|version| version.0),
         key,
         strategy,
         inline,
         named,
-        last: Mutex::default(),
+        kept: Mutex::default(),
     })
 }
 
 #[derive(Debug)]
 struct TerminateTls {
-    versions: Vec<&'static SupportedProtocolVersion>,
+    min: Option<terms::Version>,
+    max: Option<terms::Version>,
     key: Option<(Template, Template)>,
     strategy: Option<Strategy>,
     inline: Vec<Template>,
     named: Vec<Arc<Authorities>>,
-    last: Mutex<Option<Last>>,
+    kept: Mutex<Vec<Kept>>,
 }
 
-/// The terms that were made last, and the digests of the texts they were made of.
+/// Terms that were made, and what of: the terms of the actions before, and the digests of the texts.
 #[derive(Debug)]
-struct Last {
+struct Kept {
+    before: Option<Arc<Terms>>,
     texts: Vec<[u8; 32]>,
     terms: Arc<Terms>,
 }
 
 impl TerminateTls {
-    /// `None` when an expression gives nothing that can be used.
+    /// The terms of this action, merged into those of the actions before. `None` when an expression gives nothing
+    /// that can be used, or no version of TLS is left.
     fn terms(&self, x: &mut Exchange<'_>) -> Option<Arc<Terms>> {
+        let before = x.edits.terms.clone();
         let mut texts = Vec::new();
         let key = self.key.iter().flat_map(|(chain, key)| [chain, key]);
         for template in key.chain(&self.inline) {
@@ -194,10 +200,20 @@ impl TerminateTls {
             .iter()
             .map(|text| Sha256::digest(text).into())
             .collect();
-        if let Some(last) = &*lock(&self.last)
-            && last.texts == digests
-        {
-            return Some(Arc::clone(&last.terms));
+        let is_same = |kept: &Kept| {
+            kept.texts == digests
+                && match (&kept.before, &before) {
+                    (None, None) => true,
+                    (Some(kept), Some(before)) => Arc::ptr_eq(kept, before),
+                    _ => false,
+                }
+        };
+        let known = lock(&self.kept)
+            .iter()
+            .find(|kept| is_same(kept))
+            .map(|kept| Arc::clone(&kept.terms));
+        if known.is_some() {
+            return known;
         }
         let (key, inline) = match (&self.key, texts.as_slice()) {
             (Some(_), [chain, key, inline @ ..]) => (Some(certified(chain, key)?), inline),
@@ -207,13 +223,26 @@ impl TerminateTls {
         for pem in inline {
             authorities.extend(certificates(pem)?);
         }
-        let clients = self.strategy.map(|strategy| Clients {
-            strategy,
-            inline: authorities,
-            named: self.named.clone(),
-        });
-        let terms = Arc::new(Terms::new(self.versions.clone(), key, clients));
-        *lock(&self.last) = Some(Last {
+        let names_authorities = !(self.inline.is_empty() && self.named.is_empty());
+        let wishes = Wishes {
+            min: self.min,
+            max: self.max,
+            key,
+            strategy: self.strategy,
+            trusted: names_authorities.then(|| {
+                Arc::new(Trusted {
+                    inline: authorities,
+                    named: self.named.clone(),
+                })
+            }),
+        };
+        let terms = Arc::new(Terms::new(wishes, before.as_deref())?);
+        let mut kept = lock(&self.kept);
+        if kept.len() == KEPT_MAX {
+            kept.remove(0);
+        }
+        kept.push(Kept {
+            before,
             texts: digests,
             terms: Arc::clone(&terms),
         });

@@ -7,9 +7,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::ActionType;
-use crate::policy::rewrite::{Matches, Rewrite};
+use crate::policy::rewrite::{self, Matches, Rewrite};
 use crate::policy::template::texts;
 use crate::policy::{Action, Exchange, Flow, Phase, Run};
+use crate::target;
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "url-rewrite",
@@ -46,14 +47,15 @@ impl Action for UrlRewrite {
         // A rewrite sees what the one before it made.
         let before = match &x.edits.url {
             Some(url) => url.clone(),
-            None => x.raw_url().unwrap_or_default(),
+            None => x.sent_url().unwrap_or_default(),
         };
         let made = match self.rewrite.of(&before, Matches::All, x) {
             Ok(Some(made)) => made,
             Ok(None) => return Flow::Continue.into(),
             Err(_) => return x.fault().into(),
         };
-        let Some((target, host)) = target(&made.url, &before) else {
+        let merges = x.endpoint.merge_slashes;
+        let Some(Rewritten { target, url, host }) = rewritten(&made.url, &before, merges) else {
             return x.fault().into();
         };
         let error = x.error();
@@ -61,12 +63,12 @@ impl Action for UrlRewrite {
             "url_rewrite",
             vec![
                 ("matches", texts(made.matches.iter().map(String::as_str))),
-                ("url", Value::from(made.url.as_str())),
+                ("url", Value::from(url.as_str())),
                 error,
             ],
         );
         x.edits.target = Some(target);
-        x.edits.url = Some(made.url);
+        x.edits.url = Some(url);
         if let Some(host) = host {
             x.edits.add(HOST, host);
         }
@@ -78,23 +80,38 @@ impl Action for UrlRewrite {
     }
 }
 
-/// The target to ask for, and the host if it is another; `None` if the URL is none.
-fn target(url: &str, before: &str) -> Option<(Uri, Option<HeaderValue>)> {
-    let parsed: Uri = url.parse().ok()?;
-    let was: Uri = before.parse().ok()?;
-    let path = parsed.path_and_query()?;
-    if !path.as_str().starts_with('/') {
-        return None;
-    }
-    let host = match parsed.authority() {
-        Some(authority) if Some(authority) != was.authority() => {
+/// What the upstream is asked for.
+#[derive(Debug)]
+struct Rewritten {
+    /// Path and query, normalised.
+    target: Uri,
+    /// The whole URL with that target, or the target alone where nothing else was made.
+    url: String,
+    /// The host, if it is another.
+    host: Option<HeaderValue>,
+}
+
+/// `None` if the URL is none, or has a path that cannot be normalised without doubt.
+fn rewritten(url: &str, before: &str, merges_slashes: bool) -> Option<Rewritten> {
+    let (origin, local, _) = rewrite::split(url)?;
+    let local = target::settle(local, merges_slashes).ok()?;
+    let authority = |origin: &str| origin.parse::<Uri>().ok()?.into_parts().authority;
+    let host = match origin {
+        "" => None,
+        origin => {
+            let named = authority(origin)?;
+            let was = rewrite::split(before).and_then(|(origin, ..)| authority(origin));
             // Credentials of a URL are no part of a host.
-            let host = authority.as_str().rsplit('@').next()?;
-            Some(HeaderValue::from_str(host).ok()?)
+            let host = named.as_str().rsplit('@').next()?;
+            let host = HeaderValue::from_str(host).ok()?;
+            (Some(&named) != was.as_ref()).then_some(host)
         }
-        _ => None,
     };
-    Some((Uri::from(path.clone()), host))
+    Some(Rewritten {
+        url: format!("{origin}{local}"),
+        target: local.into(),
+        host,
+    })
 }
 
 #[cfg(test)]
@@ -107,12 +124,20 @@ mod tests {
         for (url, expected) in [
             ("https://app.example/x?y", Some(("/x?y", None))),
             ("/x", Some(("/x", None))),
+            ("/x#y", Some(("/x", None))),
             ("https://u:p@other:81", Some(("/", Some("other:81")))),
+            ("https://other?x", Some(("/?x", Some("other")))),
+            ("/public/../admin//x", Some(("/admin/x", None))),
+            ("https://app.example/%2e%2e\\a", Some(("/a", None))),
+            ("/é", Some(("/%C3%A9", None))),
             ("x/y", None),
             ("/a b", None),
+            ("/a/..%2fb", None),
+            ("/%zz", None),
+            ("ftp://app.example/", None),
         ] {
-            let made = target(url, before);
-            let made = made.map(|(uri, host)| (uri.to_string(), host));
+            let made = rewritten(url, before, true);
+            let made = made.map(|made| (made.target.to_string(), made.host));
             let made = made.as_ref().map(|(uri, host)| {
                 (
                     uri.as_str(),
@@ -121,5 +146,7 @@ mod tests {
             });
             assert_eq!(made, expected, "{url}");
         }
+        let kept = rewritten("/a//b", before, false).unwrap();
+        assert_eq!(kept.target, "/a//b");
     }
 }

@@ -22,6 +22,7 @@ use crate::http::fields;
 use crate::http::reply::Problem;
 use crate::http::room::{NoRoom, Room};
 use crate::http::upgrade::Tunnel;
+use crate::http::upload::UploadWatch;
 use crate::http1::{InboundBody, OutboundError, Violation};
 use crate::http2::Receiver;
 use crate::recording::Recording;
@@ -38,6 +39,10 @@ pub(crate) struct RequestBody {
     cap: Option<Cap>,
     /// Set when the client breaks it off.
     is_cut: Option<Arc<AtomicBool>>,
+    /// Whether trailers may have underscores in their names.
+    keeps_underscores: bool,
+    /// Judges how fast the client sends it.
+    watch: Option<UploadWatch>,
 }
 
 /// How much of a body may still come, and whether more came.
@@ -54,6 +59,8 @@ pub(crate) enum UploadError {
     Client,
     #[error("the request's body is too long")]
     TooLong,
+    #[error("the client sends too slowly")]
+    TooSlow,
 }
 
 /// Where a request's body comes from.
@@ -250,6 +257,8 @@ impl RequestBody {
             received: None,
             cap: None,
             is_cut: None,
+            keeps_underscores: false,
+            watch: None,
         }
     }
 
@@ -260,12 +269,27 @@ impl RequestBody {
             received,
             cap,
             is_cut: None,
+            keeps_underscores: false,
+            watch: None,
+        }
+    }
+
+    /// Whether trailers may have underscores in their names.
+    pub(crate) fn underscores(self, keeps_underscores: bool) -> Self {
+        Self {
+            keeps_underscores,
+            ..self
         }
     }
 
     /// Says in `is_cut` when the client breaks it off.
     pub(crate) fn cut(self, is_cut: Option<Arc<AtomicBool>>) -> Self {
         Self { is_cut, ..self }
+    }
+
+    /// Judges how fast the client sends it.
+    pub(crate) fn watched(self, watch: Option<UploadWatch>) -> Self {
+        Self { watch, ..self }
     }
 }
 
@@ -280,6 +304,12 @@ impl Body for RequestBody {
         let this = &mut *self;
         match this.source.poll_frame(cx) {
             Poll::Ready(Some(Ok(mut frame))) => {
+                let bytes = frame.data_ref().map_or(0, Bytes::len);
+                if let Some(watch) = &mut this.watch
+                    && !watch.came(bytes)
+                {
+                    return Poll::Ready(Some(Err(UploadError::TooSlow)));
+                }
                 if let (Some(data), Some(received)) = (frame.data_ref(), &this.received) {
                     received.fetch_add(data.len() as u64, Ordering::Relaxed);
                 }
@@ -294,6 +324,9 @@ impl Body for RequestBody {
                 }
                 if let Some(trailers) = frame.trailers_mut() {
                     fields::strip_trailers(trailers);
+                    if !this.keeps_underscores {
+                        fields::strip_underscores(trailers);
+                    }
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
@@ -303,7 +336,16 @@ impl Body for RequestBody {
                 }
                 Poll::Ready(Some(Err(error)))
             }
-            other => other,
+            Poll::Pending => {
+                if let Some(watch) = &mut this.watch {
+                    watch.waits();
+                }
+                Poll::Pending
+            }
+            Poll::Ready(None) => {
+                this.watch = None;
+                Poll::Ready(None)
+            }
         }
     }
 
@@ -323,7 +365,7 @@ pub(crate) enum BodyError {
     Http1(#[from] OutboundError),
     #[error("the upstream broke off: {0}")]
     Http2(#[from] hyper::Error),
-    #[error("the upstream sent nothing for too long")]
+    #[error("nothing moved either way for too long")]
     Stalled,
     #[error("the body cannot be encoded: {0}")]
     Encoding(#[from] std::io::Error),
@@ -335,9 +377,8 @@ pub(crate) enum BodyError {
 pub(crate) struct ResponseBody {
     source: Source,
     is_chunked: bool,
-    /// How long the upstream may be silent.
-    stall: Duration,
-    stalled: Option<Instant>,
+    /// Since when the upstream is silent, and the bytes that had come from the client then.
+    silent: Option<(Instant, u64)>,
     /// `None` when the exchange goes on elsewhere: after an upgrade.
     recording: Option<Recording>,
     /// What the connection, or the stream of it, becomes with this answer.
@@ -364,12 +405,11 @@ pub(crate) enum Source {
 }
 
 impl ResponseBody {
-    pub(crate) fn new(source: Source, stall: Duration, recording: Recording) -> Self {
+    pub(crate) fn new(source: Source, recording: Recording) -> Self {
         Self {
             source,
             is_chunked: false,
-            stall,
-            stalled: None,
+            silent: None,
             recording: Some(recording),
             tunnel: None,
         }
@@ -381,8 +421,7 @@ impl ResponseBody {
             tunnel: Some(tunnel),
             source: Source::None,
             is_chunked: false,
-            stall: Duration::MAX,
-            stalled: None,
+            silent: None,
             recording: None,
         }
     }
@@ -390,6 +429,31 @@ impl ResponseBody {
     /// What the connection, or the stream of it, becomes behind this answer, if it does.
     pub(crate) fn take_tunnel(&mut self) -> Option<Box<Tunnel>> {
         self.tunnel.take()
+    }
+
+    /// The longest that the client may take nothing of it, if that is not as the settings say.
+    pub(crate) fn write_limit(&self) -> Option<Duration> {
+        self.recording.as_ref()?.timeouts().write
+    }
+
+    /// Whether the exchange ends now because nothing moved either way for too long.
+    fn is_idle(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(recording) = &mut self.recording else {
+            return false;
+        };
+        let limit = recording.idle_limit();
+        loop {
+            let (bytes_in, _) = recording.down().bytes();
+            let (since, before) = *self.silent.get_or_insert((Instant::now(), bytes_in));
+            if !recording.alarm.is_due(cx, since + limit) {
+                return false;
+            }
+            if bytes_in == before {
+                return true;
+            }
+            // The client has sent something meanwhile.
+            self.silent = None;
+        }
     }
 
     /// Speaks to the exchange's recording, if it is here.
@@ -497,7 +561,7 @@ impl Body for ResponseBody {
         let this = &mut *self;
         match this.source.poll(cx) {
             Poll::Ready(Some(Ok(mut frame))) => {
-                this.stalled = None;
+                this.silent = None;
                 if let (Source::Encoded(encoded), Some(recording)) =
                     (&this.source, &mut this.recording)
                 {
@@ -521,14 +585,8 @@ impl Body for ResponseBody {
                 this.source.end();
                 Poll::Ready(None)
             }
-            Poll::Pending => {
-                let deadline = *this.stalled.get_or_insert_with(Instant::now) + this.stall;
-                let recording = this.recording.as_mut();
-                if recording.is_some_and(|recording| recording.alarm.is_due(cx, deadline)) {
-                    return Poll::Ready(Some(Err(BodyError::Stalled)));
-                }
-                Poll::Pending
-            }
+            Poll::Pending if this.is_idle(cx) => Poll::Ready(Some(Err(BodyError::Stalled))),
+            Poll::Pending => Poll::Pending,
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{HOST, HeaderMap};
-use http::{HeaderValue, Method, Uri, request, response};
+use http::{HeaderValue, Method, request, response};
 use url::{Position, Url};
 
 use crate::documents;
@@ -18,6 +18,7 @@ use crate::http::room::Room;
 use crate::http::upgrade::Wanted;
 use crate::recording::Recording;
 use crate::snapshot::Member;
+use crate::target;
 
 /// Bytes of an answer's body.
 pub(crate) const ANSWER_BYTES_MAX: usize = 256 << 10;
@@ -86,7 +87,8 @@ pub(crate) async fn internal(
     let authority = HeaderValue::from_str(authority).map_err(|_| NotCalled::Unusable)?;
     let mut parts: Box<request::Parts> = Box::new(http::Request::new(()).into_parts().0);
     parts.method = call.method;
-    parts.uri = target.parse::<Uri>().map_err(|_| NotCalled::Unusable)?;
+    let target = target::settle(target, member.endpoint.merge_slashes);
+    parts.uri = target.map_err(|_| NotCalled::Unusable)?.into();
     parts.headers = call.headers;
     parts.headers.insert(HOST, authority.clone());
     let asked = Asked::of(&parts);

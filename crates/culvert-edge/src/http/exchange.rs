@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header::{
     ACCEPT, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, EXPECT, Entry, HOST, HeaderMap,
-    HeaderValue, TRANSFER_ENCODING,
+    HeaderValue, LOCATION, TRANSFER_ENCODING,
 };
 use http::{Method, Response, StatusCode, Version, request, response};
 use http_body::Body;
@@ -23,13 +23,16 @@ use crate::http::forward;
 use crate::http::governed::{self, Passage};
 use crate::http::reply::{self, Problem};
 use crate::http::upgrade::{self, Tunnel, Wanted};
+use crate::http::upload::{UploadPace, UploadWatch};
 use crate::http1::Violation;
+use crate::http2::Refused;
 use crate::login;
 use crate::overload::Level;
 use crate::policy::Edits;
 use crate::recording::Recording;
 use crate::route::Authority;
 use crate::snapshot::{Group, Live, Member};
+use crate::target::{self, Received};
 use crate::upstream::{AgentRefused, DialError, Failure, Protocol, UpWire};
 
 /// The connection is to be closed without an answer.
@@ -57,11 +60,16 @@ pub(super) struct Answer {
 /// Answers one request.
 pub(crate) async fn serve(
     down: Arc<Downstream>,
-    parts: Box<request::Parts>,
+    mut parts: Box<request::Parts>,
     body: Upload,
 ) -> Result<Response<ResponseBody>, Abandoned> {
     let mut recording = Recording::begin(Arc::clone(&down), parts.version);
     let asked = Asked::of(&parts);
+    if let Some(Refused(violation)) = parts.extensions.get() {
+        down.edge.meters.requests_refused.up();
+        let problem = Problem::Violation(*violation);
+        return Ok(refuse(recording, problem, &asked));
+    }
     if asked.version == Version::HTTP_2 && !recording.hold_head(&parts) {
         let problem = Problem::Violation(Violation::FieldsTooLarge);
         return Ok(refuse(recording, problem, &asked));
@@ -76,15 +84,24 @@ pub(crate) async fn serve(
         down.edge.meters.shed_requests.up();
         return Ok(refuse(recording, Problem::Overloaded, &asked));
     }
-    let (member, authority) = match find(&down, &mut recording, &parts) {
-        Ok(found) => found,
+    let found = merge_slashes(&down, &mut parts).and_then(|()| find(&down, &mut recording, &parts));
+    let (member, authority) = match found {
+        Ok(Found::Here(member, authority)) => (member, authority),
+        Ok(Found::Redirect(answer)) => {
+            return Ok(send(recording, Answer::made(answer), &asked));
+        }
         Err(problem) => return Ok(refuse(recording, problem, &asked)),
     };
+    // Events tell what came; policies see what is sent.
+    if !down.rules.underscore_headers {
+        fields::strip_underscores(&mut parts.headers);
+    }
     if body.size_hint().lower() > down.rules.limits.body_bytes {
         return Ok(refuse(recording, Problem::Oversized, &asked));
     }
     let wanted = upgrade::wanted(&parts, !body.is_ended());
     let is_governed = member.endpoint.policy.is_some();
+    recording.reached(member.endpoint.timeouts);
     let passage = Passage {
         member,
         parts,
@@ -134,7 +151,10 @@ pub(super) fn outgoing(
 ) -> (Box<request::Parts>, RequestBody) {
     prepare(&mut passage, recording.down(), wanted);
     let Passage {
-        mut parts, body, ..
+        mut parts,
+        body,
+        member,
+        ..
     } = passage;
     if *wanted != Wanted::Http {
         upgrade::ask(&mut parts.headers);
@@ -146,11 +166,25 @@ pub(super) fn outgoing(
         }
     }
     let is_client = matches!(body, Upload::Http1(_) | Upload::Http2(_));
-    let (received, cap, is_cut) = match is_client {
-        true => (recording.count_received(), recording.cap(), recording.cut()),
-        false => (None, None, None),
-    };
-    (parts, RequestBody::new(body, received, cap).cut(is_cut))
+    if !is_client {
+        // What a policy sends is the operator's.
+        return (parts, RequestBody::new(body, None, None).underscores(true));
+    }
+    let over = recording.down().rules.limits.body_rate_over;
+    // A call's stream costs an upstream little; a request on HTTP/1 holds a whole connection of it.
+    let is_call = parts.version == Version::HTTP_2
+        && fields::is_grpc(&parts.headers)
+        && member
+            .pool
+            .as_ref()
+            .is_some_and(|pool| pool.upstream().protocol() == Protocol::Http2);
+    let pace = recording.watch_upload(is_call);
+    let keeps_underscores = recording.down().rules.underscore_headers;
+    let body = RequestBody::new(body, recording.count_received(), recording.cap())
+        .cut(recording.cut())
+        .underscores(keeps_underscores)
+        .watched(Some(UploadWatch::new(pace, over)));
+    (parts, body)
 }
 
 /// The upstream's answer, or what the client is told of its absence.
@@ -163,6 +197,7 @@ pub(super) async fn forward(
     let Some(pool) = &member.pool else {
         return Ok(Err(Problem::Unhandled));
     };
+    member.wait_for_agent(&recording.down().edge).await;
     let pool = recording.down().pool(pool);
     let stand_ins = &member.stand_ins;
     let forwarded = match pool.upstream().protocol() {
@@ -182,6 +217,10 @@ pub(super) async fn forward(
                 closes: false,
             }))
         }
+        (Err(Failure::ClientTooSlow), _) => Ok(Err(too_slow(down))),
+        (Err(_), None) if recording.upload().is_some_and(UploadPace::is_too_slow) => {
+            Ok(Err(too_slow(down)))
+        }
         // Nobody is there to be answered.
         (Err(_), Some(Broken::Left)) => Err(Abandoned),
         (Err(_), None) if recording.is_cut() => Err(Abandoned),
@@ -189,6 +228,12 @@ pub(super) async fn forward(
         (Err(_), None) if recording.is_over() => Ok(Err(Problem::Oversized)),
         (Err(failure), None) => Ok(Err(problem_of(&failure, down, member))),
     }
+}
+
+/// The client owes its request's body, and does not send it.
+fn too_slow(down: &Downstream) -> Problem {
+    down.edge.meters.requests_refused.up();
+    Problem::Violation(Violation::TooSlow)
 }
 
 /// Gives an answer to the client.
@@ -225,7 +270,10 @@ impl Answer {
     /// The edge's own.
     pub(super) fn of(problem: Problem, asked: &Asked, down: &Downstream) -> Self {
         Self {
-            closes: problem.status() == StatusCode::BAD_REQUEST,
+            closes: matches!(
+                problem.status(),
+                StatusCode::BAD_REQUEST | StatusCode::REQUEST_TIMEOUT
+            ),
             ..Self::made(problem.answer(asked.accept.as_ref(), down))
         }
     }
@@ -309,16 +357,92 @@ fn prove(mut recording: Recording, file: Bytes, asked: &Asked) -> Response<Respo
     } else {
         Source::Edge(file)
     };
-    let stall = down.rules.limits.body_stall;
-    response.map(|()| ResponseBody::new(source, stall, recording))
+    response.map(|()| ResponseBody::new(source, recording))
 }
 
-/// The endpoint a request is for, and its authority as a header value.
+/// Removes empty segments from the path of a request, unless the endpoint it is for keeps them.
+fn merge_slashes(down: &Downstream, parts: &mut request::Parts) -> Result<(), Problem> {
+    // Without this there is nothing to remove.
+    if parts.extensions.get::<Received>().is_none() {
+        return Ok(());
+    }
+    let live = down.edge.live.load();
+    let authority = Authority::of(&parts.uri, parts.headers.get(HOST));
+    let group = authority.ok().and_then(|authority| {
+        let tables = match down.tls.get() {
+            Some(_) => [&live.https, &live.https],
+            None => [&live.http, &live.https],
+        };
+        tables
+            .into_iter()
+            .find_map(|table| table.find(&authority.host))
+    });
+    if group.is_some_and(|group| !group.merges_slashes()) {
+        return Ok(());
+    }
+    let Some(local) = parts.uri.path_and_query() else {
+        return Ok(());
+    };
+    let merged = target::merge_slashes(local);
+    let merged = merged.and_then(|merged| {
+        let uri = merged.map(|merged| target::with_path(&parts.uri, merged));
+        uri.transpose()
+    });
+    match merged {
+        Ok(None) => Ok(()),
+        Ok(Some(uri)) => {
+            parts.uri = uri;
+            Ok(())
+        }
+        Err(what) => {
+            down.edge.meters.requests_refused.up();
+            Err(Problem::malformed(what))
+        }
+    }
+}
+
+/// What is at the host of a request.
+enum Found {
+    /// An endpoint, and the authority as a header value.
+    Here(Arc<Member>, HeaderValue),
+    /// An endpoint of the other scheme.
+    Redirect(Response<Bytes>),
+}
+
+/// Sends a request in clear to the https endpoint of its host (RFC 9110 15.4.2 and 15.4.9), at the port that
+/// the world connects to.
+fn redirect(group: &Group, host: &str, parts: &request::Parts) -> Result<Response<Bytes>, Problem> {
+    let port = match group.first().endpoint.port {
+        0 | 443 => String::new(),
+        port => format!(":{port}"),
+    };
+    let target = parts.uri.path_and_query();
+    let target = target.map_or("/", |target| target.as_str());
+    let target = if target == "*" { "/" } else { target };
+    let location = HeaderValue::try_from(format!("https://{host}{port}{target}"));
+    // Old clients know 301; what has a body must not become a GET.
+    let status = match parts.method {
+        Method::GET | Method::HEAD => StatusCode::MOVED_PERMANENTLY,
+        _ => StatusCode::PERMANENT_REDIRECT,
+    };
+    let mut answer = reply::empty(status);
+    let location = location.map_err(|_| Problem::Malformed)?;
+    answer.headers_mut().insert(LOCATION, location);
+    Ok(answer)
+}
+
+/// Whether a trusted proxy says that its client uses TLS. To redirect that client would go round in circles.
+fn is_tls_elsewhere(down: &Downstream, parts: &request::Parts) -> bool {
+    let proto = parts.headers.get(fields::X_FORWARDED_PROTO);
+    down.is_trusted && proto.is_some_and(|proto| proto.as_bytes().eq_ignore_ascii_case(b"https"))
+}
+
+/// The endpoint a request is for.
 fn find(
     down: &Downstream,
     recording: &mut Recording,
     parts: &request::Parts,
-) -> Result<(Arc<Member>, HeaderValue), Problem> {
+) -> Result<Found, Problem> {
     let mut hosts = parts.headers.get_all(HOST).iter();
     let host = hosts.next();
     if hosts.next().is_some() {
@@ -327,17 +451,35 @@ fn find(
     let authority = Authority::of(&parts.uri, host).map_err(|_| Problem::Authority)?;
     let live = down.edge.live.load();
     let tls = down.tls.get();
-    let table = if tls.is_some() {
-        &live.https
+    let (table, scheme) = if tls.is_some() {
+        (&live.https, "https")
     } else {
-        &live.http
+        (&live.http, "http")
     };
+    // An absolute target must not name another scheme than the connection has (RFC 9110 7.4).
+    if parts.uri.scheme_str().is_some_and(|named| named != scheme) {
+        return Err(Problem::malformed(
+            "the scheme is not that of the connection",
+        ));
+    }
     let Some(group) = table.find(&authority.host) else {
+        if down.rules.redirect_http
+            && tls.is_none()
+            && let Some(group) = live.https.find(&authority.host)
+            && !is_tls_elsewhere(down, parts)
+        {
+            recording.resolved(group.account(), parts, &authority);
+            if !group.admits(down.client.ip()) {
+                recording.blocked();
+                return Err(Problem::Restricted);
+            }
+            return redirect(group, &authority.host, parts).map(Found::Redirect);
+        }
         down.edge.meters.unknown_hosts.up();
         return Err(Problem::UnknownHost);
     };
     if let Some(tls) = tls
-        && tls.server_name != authority.host
+        && down.sni() != authority.host
         && !shares_rules(down, tls, group, &live, &authority.host)
     {
         if let Some(own) = &tls.group {
@@ -354,11 +496,11 @@ fn find(
         Some(value) => value.clone(),
         None => HeaderValue::from_str(authority.text).map_err(|_| Problem::Authority)?,
     };
-    Ok((Arc::clone(group.pick(&down.edge)), value))
+    Ok(Found::Here(Arc::clone(group.pick(&down.edge)), value))
 }
 
 /// Whether a connection made for one name may carry requests for another: same account, the certificate
-/// it was made with covers both, and no policy says how the handshake is done.
+/// it was made with covers both, and no policy of the other name has rules about connections.
 fn shares_rules(
     down: &Downstream,
     tls: &crate::downstream::Tls,
@@ -373,15 +515,17 @@ fn shares_rules(
             .edge
             .certificate(live, host)
             .is_some_and(|presented| Arc::ptr_eq(&presented, &tls.presented))
-        // What one name asks of a handshake, one made for another may not have fulfilled.
-        && !group.has_terms()
+        // What one name asks of a connection, one made for another may not have fulfilled.
+        && !group.judges_connections()
 }
 
 /// What the edge refuses of any endpoint.
 pub(super) fn check(parts: &request::Parts, wanted: &Wanted) -> Result<(), Problem> {
     // Streams that ask for a protocol are judged by what they ask.
     let is_stream = parts.extensions.get::<hyper::ext::Protocol>().is_some();
-    if (parts.method == Method::CONNECT && !is_stream) || parts.method == Method::TRACE {
+    let is_connect = parts.method == Method::CONNECT && !is_stream;
+    // `PRI` begins the preface of HTTP/2 and is no request's (RFC 9113 3.4).
+    if is_connect || parts.method == Method::TRACE || parts.method.as_str() == "PRI" {
         return Err(Problem::Method);
     }
     let path = parts.uri.path();
@@ -405,6 +549,7 @@ fn problem_of(failure: &Failure, down: &Downstream, member: &Member) -> Problem 
     down.edge.meters.upstream_failed.up();
     tracing::debug!(endpoint.id = %member.endpoint.id, %failure, "an upstream did not answer");
     match failure {
+        Failure::ClientTooSlow => Problem::Violation(Violation::TooSlow),
         Failure::Dial(DialError::TooSlow) | Failure::TooSlow => Problem::UpstreamTooSlow,
         Failure::Dial(DialError::Agent(AgentRefused::Away)) => Problem::UnknownHost,
         Failure::Dial(DialError::Agent(AgentRefused::Busy)) => Problem::AgentBusy,
@@ -442,17 +587,12 @@ fn send(recording: Recording, answer: Answer, asked: &Asked) -> Response<Respons
     if has_none && !asked.is_head {
         head.headers.remove(CONTENT_LENGTH);
     }
-    let stall = if fields::is_event_stream(&head.headers) {
-        down.rules.limits.tunnel_idle
-    } else {
-        down.rules.limits.body_stall
-    };
     let source = if has_none { Source::None } else { source };
     let mut recording = recording;
     if let Source::Encoded(encoded) = &source {
         recording.encodes(encoded.coding.name());
     }
-    let mut body = ResponseBody::new(source, stall, recording);
+    let mut body = ResponseBody::new(source, recording);
     if asked.version != Version::HTTP_2 {
         let length = body.size_hint().exact();
         let is_open_ended = !has_none && length.is_none();

@@ -22,7 +22,7 @@ const ERROR_CODE_NAME: &str = "ngrok-error-code";
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+pub(crate) const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
 /// Whether a field belongs to one hop only, or would if there were one: `close` is what `connection` says,
 /// and no field's name.
@@ -155,6 +155,18 @@ pub(crate) fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
+/// Removes a client's fields whose names have an underscore: servers that take `-` for `_` in names (CGI, WSGI
+/// and their like) would take `X_Forwarded_For` for ours.
+pub(crate) fn strip_underscores(headers: &mut HeaderMap) {
+    let has_one = |name: &&HeaderName| memchr::memchr(b'_', name.as_str().as_bytes()).is_some();
+    if headers.keys().any(|name| has_one(&name)) {
+        let names: Vec<HeaderName> = headers.keys().filter(has_one).cloned().collect();
+        for name in names {
+            headers.remove(name);
+        }
+    }
+}
+
 /// Makes an upstream's fields those of our own answer.
 pub(crate) fn to_client(headers: &mut HeaderMap) {
     strip(headers, |name| name == ERROR_CODE_NAME);
@@ -177,6 +189,20 @@ pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
             .as_bytes()
             .get(..17)
             .is_some_and(|start| start.eq_ignore_ascii_case(b"text/event-stream"))
+    })
+}
+
+/// Whether a request is a call of gRPC: a stream in both directions, at the pace of its two ends.
+pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
+    const GRPC: &[u8] = b"application/grpc";
+    headers.get(CONTENT_TYPE).is_some_and(|value| {
+        let value = value.as_bytes();
+        let begins = value.get(..GRPC.len());
+        begins.is_some_and(|start| start.eq_ignore_ascii_case(GRPC))
+            && matches!(
+                value.get(GRPC.len()),
+                None | Some(b'+' | b'-' | b';' | b' ')
+            )
     })
 }
 

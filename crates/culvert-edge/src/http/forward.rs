@@ -14,14 +14,19 @@ use http::{HeaderValue, Method, Request, StatusCode, Version, request, response}
 use http_body::Body;
 use tokio::time::Instant;
 
-use crate::alarm::Alarm;
 use crate::downstream::Downstream;
 use crate::http::body::{RequestBody, Source};
 use crate::http::fields;
 use crate::http::upgrade;
-use crate::http1;
+use crate::http::upload::{Awaited, UploadPace};
+use crate::http1::{self, OutboundError};
 use crate::recording::Recording;
-use crate::upstream::{Failure, Heard, Lease, Pool, Sent};
+use crate::upstream::{AgentRefused, DialError, Failure, Heard, Lease, Pool, Sent, is_refusal};
+
+/// An agent that refuses a request is asked again after so long, twice as long each time, for as long
+/// as a request waits for a stream.
+const REFUSED_PAUSE: Duration = Duration::from_millis(50);
+const REFUSED_PATIENCE: Duration = Duration::from_secs(5);
 
 /// An answer's head, and where its body comes from.
 pub(crate) type Answer = (response::Parts, Source);
@@ -56,14 +61,32 @@ pub(crate) async fn over_http1(
         body = RequestBody::empty();
     }
     let is_agents = pool.upstream().agents_endpoint().is_some();
+    let connect = recording.connect_limit();
+    // Nothing of a request that an agent refused was used.
+    let can_be_moved = body.is_end_stream();
     let mut stand_ins = stand_ins.iter();
     let mut pool = Arc::clone(pool);
+    // The first whose agents had no room, which is waited for when nobody else is left.
+    let mut busy: Option<Arc<Pool>> = None;
+    let (mut in_turn, mut pause) = (false, REFUSED_PAUSE);
+    let patience = Instant::now() + REFUSED_PATIENCE;
     loop {
         let next = stand_ins.next();
-        let mut lease = match (pool.connect(&down).await, next) {
+        let connected = match in_turn {
+            true => pool.connect_in_turn(&down, connect).await,
+            false => pool.connect(&down, connect).await,
+        };
+        let mut lease = match (connected, next) {
             (Ok(lease), _) => lease,
-            (Err(Failure::Dial(_)), Some(next)) => {
-                pool = down.pool(next);
+            (Err(Failure::Dial(error)), next) => {
+                if error.is_busy() {
+                    busy.get_or_insert_with(|| Arc::clone(&pool));
+                }
+                match (next, busy.take_if(|_| next.is_none() && !in_turn)) {
+                    (Some(next), _) => pool = down.pool(next),
+                    (None, Some(first)) => (pool, in_turn) = (first, true),
+                    (None, None) => return Err(Failure::Dial(error)),
+                }
                 continue;
             }
             (Err(failure), _) => return Err(failure),
@@ -71,6 +94,25 @@ pub(crate) async fn over_http1(
         recording.upstream(false);
         match (send(&mut lease, recording, &down, &head, body).await?, next) {
             (Sent::Answered(head), _) => return Ok(take(head, lease)),
+            (Sent::Failed(OutboundError::Io(error), Heard::Nothing), next)
+                if is_refusal(&error) =>
+            {
+                if !can_be_moved || (next.is_none() && Instant::now() >= patience) {
+                    return Err(Failure::Dial(DialError::Agent(AgentRefused::Busy)));
+                }
+                meters.upstream_retries.up();
+                body = RequestBody::empty();
+                match next {
+                    Some(next) => {
+                        busy.get_or_insert_with(|| Arc::clone(&pool));
+                        pool = down.pool(next);
+                    }
+                    None => {
+                        tokio::time::sleep(pause).await;
+                        (pause, in_turn) = (pause * 2, true);
+                    }
+                }
+            }
             // The agent went away with a request that another can serve.
             (Sent::Failed(_, Heard::Nothing), Some(next)) if can_be_repeated => {
                 meters.upstream_retries.up();
@@ -100,11 +142,12 @@ pub(crate) async fn over_http2(
     let host = request.headers_mut().remove(HOST);
     let host = host.ok_or(Failure::Unacceptable("no target"))?;
     let key = upgrade::into_stream(&mut request);
+    let connect = recording.connect_limit();
     let mut stand_ins = stand_ins.iter();
     let mut pool = Arc::clone(pool);
     let mut attempts = 0;
     loop {
-        let mut link = match (pool.http2(&down).await, attempts) {
+        let mut link = match (pool.http2(&down, connect).await, attempts) {
             (Ok(link), _) => link,
             (Err(Failure::Dial(error)), 0) => match stand_ins.next() {
                 Some(next) => {
@@ -134,10 +177,8 @@ pub(crate) async fn over_http2(
                 (error.into_error(), back)
             })
         };
-        let limit = down.rules.limits.answer;
-        match within_progress(&mut recording.alarm, &down, limit, sent).await {
-            None => return Err(Failure::TooSlow),
-            Some(Ok(mut response)) => {
+        match in_time(recording, sent).await? {
+            Ok(mut response) => {
                 let is_open = key.is_some() && response.status().is_success();
                 let stream = is_open.then(|| hyper::upgrade::on(&mut response));
                 let (mut parts, incoming) = response.into_parts();
@@ -148,11 +189,11 @@ pub(crate) async fn over_http2(
                 }
                 return Ok((parts, Source::Http2(incoming)));
             }
-            Some(Err((_, Some(back)))) if was_used && attempts == 1 && key.is_none() => {
+            Err((_, Some(back))) if was_used && attempts == 1 && key.is_none() => {
                 down.edge.meters.upstream_retries.up();
                 request = back;
             }
-            Some(Err((error, _))) => return Err(error.into()),
+            Err((error, _)) => return Err(error.into()),
         }
     }
 }
@@ -180,7 +221,6 @@ async fn send(
     head: &request::Parts,
     body: RequestBody,
 ) -> Result<Sent, Failure> {
-    let limit = down.rules.limits.answer;
     let takes_more = recording.takes_interim();
     let inform = |mut head: response::Parts| {
         // A client that waits to be told to go on was told by us.
@@ -189,33 +229,57 @@ async fn send(
             down.inform(head);
         }
     };
-    within_progress(
-        &mut recording.alarm,
-        down,
-        limit,
-        lease.send(head, body, inform),
-    )
-    .await
-    .ok_or(Failure::TooSlow)
+    in_time(recording, lease.send(head, body, inform)).await
 }
 
-/// Waits for an answer's head; bytes from the client, such as a long upload, are progress.
-async fn within_progress<F: Future>(
-    alarm: &mut Alarm,
-    down: &Downstream,
-    limit: Duration,
-    future: F,
-) -> Option<F::Output> {
+/// Waits for an answer's head, as long as the one who is to move may be waited for: the client while it
+/// owes more of its request, else the upstream. Bytes from the client, such as a long upload, are progress.
+async fn in_time<F: Future>(recording: &mut Recording, future: F) -> Result<F::Output, Failure> {
+    let (first_byte, request) = (recording.first_byte_limit(), recording.request_limit());
+    let idle = recording.idle_limit();
+    let mut alarm = std::mem::take(&mut recording.alarm);
+    let (down, upload) = (recording.down(), recording.upload());
     let mut future = std::pin::pin!(future);
     let (mut seen, _) = down.bytes();
-    loop {
-        let output = alarm.within(Instant::now() + limit, future.as_mut()).await;
-        let (bytes, _) = down.bytes();
-        if output.is_some() || bytes == seen {
-            return output;
+    let mut since = Instant::now();
+    let output = poll_fn(|cx| {
+        if let Poll::Ready(output) = future.as_mut().poll(cx) {
+            return Poll::Ready(Ok(output));
         }
-        seen = bytes;
+        loop {
+            let awaited = upload.map_or(Awaited::Upstream, UploadPace::awaited);
+            let deadline = match awaited {
+                Awaited::Upstream => since + first_byte,
+                Awaited::Client(waits) => waits + request,
+                Awaited::Stream(waits) => since.max(waits) + idle,
+            };
+            // Another task may read the body: that it waits for more is not heard of here.
+            let look = match upload {
+                Some(upload) if !upload.is_over() => deadline.min(Instant::now() + request),
+                _ => deadline,
+            };
+            if !alarm.is_due(cx, look) {
+                return Poll::Pending;
+            }
+            if look < deadline {
+                continue;
+            }
+            if let Awaited::Client(_) = awaited {
+                return Poll::Ready(Err(Failure::ClientTooSlow));
+            }
+            let (bytes, _) = down.bytes();
+            if bytes == seen {
+                return Poll::Ready(Err(Failure::TooSlow));
+            }
+            (seen, since) = (bytes, Instant::now());
+        }
+    })
+    .await;
+    if let Some(upload) = upload {
+        upload.answered();
     }
+    recording.alarm = alarm;
+    output
 }
 
 /// An HTTP/1 answer, with the connection given back at once if nothing follows the head.

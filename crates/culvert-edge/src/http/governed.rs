@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use http::header::{HOST, HeaderValue, SET_COOKIE};
-use http::{StatusCode, Uri, request};
+use http::{StatusCode, request};
 
 use crate::downstream::{Broken, Downstream};
 use crate::http::body::{NotHeld, Source, Upload};
@@ -18,6 +18,7 @@ use crate::policy::{Edits, Exchange, Flow, Memory, Phase, Policy, connect, repla
 use crate::recording::Recording;
 use crate::slots;
 use crate::snapshot::Member;
+use crate::target::{self, Received};
 
 /// A request on its way.
 pub(super) struct Passage {
@@ -55,6 +56,9 @@ pub(super) async fn serve(
     let mut passed: Vec<Passed> = Vec::new();
     let sent = loop {
         let member = Arc::clone(&passage.member);
+        if !passed.is_empty() || is_call {
+            recording.reached(member.endpoint.timeouts);
+        }
         let Some(policy) = &member.endpoint.policy else {
             break send(recording, passage, wanted, None, &mut passed).await?;
         };
@@ -96,8 +100,10 @@ pub(super) async fn serve(
                 let replaced = replace_upload(recording, &mut passage, &mut edits).await;
                 match (replaced, flow) {
                     (Ok(()), Flow::Forward(member)) => {
-                        passage.hop(down, wanted, edits, member);
-                        continue;
+                        match passage.hop(down, wanted, edits, member) {
+                            Ok(()) => continue,
+                            Err(problem) => Err(problem),
+                        }
                     }
                     (Ok(()), _) => {
                         break send(recording, passage, wanted, Some(edits), &mut passed).await?;
@@ -237,20 +243,32 @@ async fn replace_upload(
 
 impl Passage {
     /// Goes on to another endpoint, with what the policy of this one changed.
-    fn hop(&mut self, down: &Downstream, wanted: &Wanted, mut edits: Edits, member: Arc<Member>) {
+    fn hop(
+        &mut self,
+        down: &Downstream,
+        wanted: &Wanted,
+        mut edits: Edits,
+        member: Arc<Member>,
+    ) -> Result<(), Problem> {
         prepare(self, down, wanted);
         edits.apply(&mut self.parts.headers);
-        let target = edits.target.or_else(|| {
-            let path = self.parts.uri.path_and_query()?;
-            Some(Uri::from(path.clone()))
-        });
-        if let Some(target) = target {
+        if let Some(target) = edits.target {
+            // From here on this is what was received.
+            self.parts.extensions.remove::<Received>();
             self.parts.uri = target;
+        }
+        if let Some(local) = self.parts.uri.path_and_query() {
+            let merged = match member.endpoint.merge_slashes {
+                true => target::merge_slashes(local).map_err(Problem::malformed)?,
+                false => None,
+            };
+            self.parts.uri = merged.unwrap_or_else(|| local.clone()).into();
         }
         if let Some(host) = self.parts.headers.get(HOST) {
             self.authority = host.clone();
         }
         self.member = member;
+        Ok(())
     }
 }
 

@@ -14,3 +14,4 @@ pub(crate) mod room;
 pub(crate) mod server;
 pub(crate) mod streams;
 pub(crate) mod upgrade;
+pub(crate) mod upload;

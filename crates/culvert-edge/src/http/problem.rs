@@ -152,6 +152,11 @@ impl Problem {
         )
     }
 
+    /// A request that is not acceptable.
+    pub(crate) fn malformed(what: &'static str) -> Self {
+        Self::Violation(Violation::Malformed(what))
+    }
+
     /// Its code as text.
     pub(crate) fn code(self) -> String {
         format!("ERR_NGROK_{}", self.row().1)

@@ -19,7 +19,6 @@ use crate::http::fields;
 use crate::http::reply::Problem;
 use crate::http::upgrade::Tunnel;
 use crate::http1::{self, Inbound, InboundBody, Next, Outbox, Sending};
-use crate::overload::Level;
 use crate::socket::Wire;
 use crate::tcp;
 
@@ -76,6 +75,7 @@ async fn session(client: &Inbound, down: &Arc<Downstream>) -> After {
             match down.edge.phase() {
                 _ if down.is_cut() => Poll::Ready(None),
                 Phase::Draining if client.is_idle() => Poll::Ready(Some(Next::Over)),
+                _ if down.is_shed() && client.is_idle() => Poll::Ready(Some(Next::Over)),
                 _ => Poll::Pending,
             }
         });
@@ -129,6 +129,7 @@ async fn answer(
         None => return After::Close,
     };
     let tunnel = body.take_tunnel();
+    client.allow(body.write_limit());
     let closes = head.headers.get(CONNECTION).is_some_and(|it| it == "close");
     let mut sending = sending(&head, is_head, with_trailers && version == Version::HTTP_11);
     let before = out.len();
@@ -243,10 +244,7 @@ async fn doze(client: &Inbound, down: &Downstream) -> bool {
         down.driver.register(cx.waker());
         match client.poll_wake(cx) {
             Poll::Pending if down.edge.phase() >= Phase::Draining => Poll::Ready(false),
-            Poll::Pending if down.edge.level() >= Level::Tight => {
-                down.edge.meters.shed_idle.up();
-                Poll::Ready(false)
-            }
+            Poll::Pending if down.is_shed() => Poll::Ready(false),
             other => other,
         }
     })

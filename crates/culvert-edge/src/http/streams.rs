@@ -8,10 +8,12 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use http::HeaderMap;
 use http_body::Body;
 use hyper::ext::Protocol;
 use tokio::io::AsyncWriteExt;
@@ -26,20 +28,22 @@ use crate::http::server::{LINGER_FOR, linger};
 use crate::http2::ledger::Flood;
 use crate::http2::session::{End, Gone};
 use crate::http2::{Asked, Inbound, Over, Reason, Receiver, Sender, Tunnelled};
-use crate::overload::Level;
+use crate::slow_reader::SlowReader;
 use crate::socket::Wire;
 use crate::tcp;
+
+/// Streams of a connection that may be reset because their client does not read them. With one more the
+/// connection ends.
+const SLOW_STREAMS_MAX: usize = 16;
 
 /// Serves HTTP/2 until the connection is over.
 pub(crate) async fn http2(wire: Wire, down: Arc<Downstream>) {
     let client = Inbound::new(wire, Arc::clone(&down));
     let last = drive(&client, &down).await;
-    let reason = match last {
-        Last::Silence => return,
-        Last::Close => None,
-        Last::Word(reason) => Some(reason),
-    };
-    Box::pin(part(client, reason)).await;
+    match last {
+        Last::Silence => {}
+        Last::Close | Last::Word(_) => Box::pin(part(client)).await,
+    }
 }
 
 /// What comes last on a connection.
@@ -57,7 +61,7 @@ enum Last {
 async fn drive(client: &Inbound, down: &Arc<Downstream>) -> Last {
     let mut exchanges = FuturesUnordered::new();
     let mut watch = Watch::new(Instant::now());
-    poll_fn(|cx| {
+    let last = poll_fn(|cx| {
         down.driver.register(cx.waker());
         loop {
             while let Poll::Ready(asked) = client.poll_asked(cx) {
@@ -87,7 +91,12 @@ async fn drive(client: &Inbound, down: &Arc<Downstream>) -> Last {
         }
         watch.look(cx, client, down)
     })
-    .await
+    .await;
+    if let Last::Word(reason) = last {
+        // Before its exchanges end, so that their streams are reset for this reason.
+        client.fail(reason);
+    }
+    last
 }
 
 /// What is said last, and counted, when a connection goes no further.
@@ -113,8 +122,7 @@ fn last(over: Over, down: &Downstream) -> Last {
 struct Watch {
     alarm: Alarm,
     idle_since: Instant,
-    /// Bytes that had left when the client was first seen to take nothing, and the moment.
-    stalled: Option<(u64, Instant)>,
+    reader: SlowReader,
     is_told: bool,
 }
 
@@ -123,7 +131,7 @@ impl Watch {
         Self {
             alarm: Alarm::default(),
             idle_since: now,
-            stalled: None,
+            reader: SlowReader::default(),
             is_told: false,
         }
     }
@@ -136,17 +144,18 @@ impl Watch {
         if down.edge.phase() == Phase::Cut {
             return Poll::Ready(Last::Silence);
         }
-        // A client that takes nothing of what waits for it.
-        let handed_out = down.handed_out();
-        self.stalled = match self.stalled {
-            _ if !client.is_waiting() => None,
-            Some((seen, since)) if seen == handed_out => Some((seen, since)),
-            _ => Some((handed_out, Instant::now())),
-        };
-        if let Some((_, since)) = self.stalled
-            && self.alarm.is_due(cx, since + limits.write_stall)
-        {
-            return Poll::Ready(Last::Silence);
+        // A client that takes nothing of what waits for it, or too little. One that takes none of one
+        // stream has that stream reset.
+        let (_, taken) = down.bytes();
+        let write_max = down.write_max();
+        if client.is_waiting() {
+            let waits = self.reader.waits(taken, write_max, Instant::now());
+            if waits.map_or(true, |deadline| self.alarm.is_due(cx, deadline)) {
+                down.too_slow();
+                return Poll::Ready(Last::Silence);
+            }
+        } else if self.reader.is_waiting() {
+            self.reader.caught_up(taken, write_max, Instant::now());
         }
         if let Some(deadline) = client.head_deadline()
             && self.alarm.is_due(cx, deadline)
@@ -160,18 +169,18 @@ impl Watch {
             cx.waker().wake_by_ref();
         }
         let is_idle = down.open.load(Ordering::Acquire) == 0;
-        if !is_idle {
+        if is_idle {
+            down.idles();
+        } else {
             self.idle_since = Instant::now();
+            down.works();
         }
         let is_due = is_idle && self.alarm.is_due(cx, self.idle_since + limits.http2_idle);
-        let is_unwelcome = is_idle && down.edge.level() >= Level::Tight;
+        let is_unwelcome = is_idle && down.is_shed();
         let is_parting = down.edge.phase() >= Phase::Parting;
         let is_used_up = down.begun.load(Ordering::Relaxed) >= limits.http2_requests;
         if !self.is_told && (is_due || is_unwelcome || is_parting || is_used_up) {
             self.is_told = true;
-            if is_unwelcome && !is_parting {
-                down.edge.meters.shed_idle.up();
-            }
             client.leave();
             // What that left to be sent is sent on the way round.
             cx.waker().wake_by_ref();
@@ -186,11 +195,8 @@ impl Watch {
     }
 }
 
-/// Says why, if there is something to be said, and closes so that the last answers arrive.
-async fn part(mut client: Inbound, reason: Option<Reason>) {
-    if let Some(reason) = reason {
-        client.fail(reason);
-    }
+/// Sends what is left to be said, and closes so that the last answers arrive.
+async fn part(mut client: Inbound) {
     let close = async {
         poll_fn(|cx| client.poll_send(cx)).await?;
         client.shutdown().await?;
@@ -231,7 +237,7 @@ async fn exchange(down: Arc<Downstream>, asked: Asked, receiver: Option<Receiver
     match tunnel {
         Some(tunnel) => tcp::stream(Tunnelled::new(carried, sender), *tunnel).await,
         // Whoever reads the stream hears of it when it breaks off.
-        None => drop(send(&sender, body).await),
+        None => drop(send(&sender, body, &down).await),
     }
 }
 
@@ -246,50 +252,127 @@ impl From<Gone> for BrokeOff {
 }
 
 /// Sends a body as fast as the client takes it.
-async fn send(sender: &Sender, body: ResponseBody) -> Result<(), BrokeOff> {
+async fn send(sender: &Sender, body: ResponseBody, down: &Downstream) -> Result<(), BrokeOff> {
+    let write_limit = body.write_limit();
     let mut sending = Sending {
         body,
         rest: Bytes::new(),
+        last: None,
+        taken: 0,
+        reader: SlowReader::default(),
+        write_limit,
+        alarm: Alarm::default(),
     };
-    poll_fn(|cx| sending.poll(cx, sender)).await
+    poll_fn(|cx| sending.poll(cx, sender, down)).await
 }
 
 /// A body on its way. What it gave and the client had no window for is told when it is dropped.
 struct Sending {
     body: ResponseBody,
     rest: Bytes,
+    /// What comes behind the data; for it no window is needed.
+    last: Option<Ending>,
+    /// Bytes that the client had a window for, and how it gives one.
+    taken: u64,
+    reader: SlowReader,
+    write_limit: Option<Duration>,
+    alarm: Alarm,
+}
+
+/// How a body ends.
+enum Ending {
+    Plain,
+    Trailers(HeaderMap),
 }
 
 impl Sending {
-    fn poll(&mut self, cx: &mut Context<'_>, sender: &Sender) -> Poll<Result<(), BrokeOff>> {
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        sender: &Sender,
+        down: &Downstream,
+    ) -> Poll<Result<(), BrokeOff>> {
+        // A body that is silent would not notice.
+        if let Poll::Ready(gone) = sender.poll_gone(cx) {
+            return Poll::Ready(Err(gone.into()));
+        }
         loop {
-            // The body is asked for more only when some of it can be sent.
-            let window = std::task::ready!(sender.poll_window(cx))?;
-            if self.rest.is_empty() {
+            // The body is asked for more only when all that it gave was sent.
+            if self.rest.is_empty() && self.last.is_none() {
                 match std::task::ready!(Pin::new(&mut self.body).poll_frame(cx)) {
-                    None => {
-                        sender.data(Bytes::new(), true);
-                        return Poll::Ready(Ok(()));
-                    }
+                    None => self.last = Some(Ending::Plain),
                     Some(Err(_)) => return Poll::Ready(Err(BrokeOff)),
                     Some(Ok(frame)) => match frame.into_data() {
                         Ok(data) => self.rest = data,
                         Err(frame) => {
                             let trailers = frame.into_trailers().unwrap_or_default();
-                            sender.trailers(&trailers);
-                            return Poll::Ready(Ok(()));
+                            self.last = Some(Ending::Trailers(trailers));
                         }
                     },
                 }
             }
+            if let (true, Some(last)) = (self.rest.is_empty(), &self.last) {
+                std::task::ready!(sender.poll_room(cx))?;
+                match last {
+                    Ending::Plain => sender.data(Bytes::new(), true),
+                    Ending::Trailers(trailers) => sender.trailers(trailers),
+                }
+                return Poll::Ready(Ok(()));
+            }
+            if self.rest.is_empty() {
+                if self.body.is_end_stream() {
+                    self.last = Some(Ending::Plain);
+                }
+                continue;
+            }
+            let window = match sender.poll_window(cx) {
+                Poll::Ready(window) => window?,
+                Poll::Pending => return self.waits(cx, sender, down).map(Err),
+            };
             let data = self.rest.split_to(window.min(self.rest.len()));
             let is_last = self.rest.is_empty() && self.body.is_end_stream();
+            self.took(data.len(), down);
             if !data.is_empty() || is_last {
                 sender.data(data, is_last);
             }
             if is_last {
                 return Poll::Ready(Ok(()));
             }
+        }
+    }
+}
+
+impl Sending {
+    fn limit(&self, down: &Downstream) -> Duration {
+        self.write_limit.unwrap_or(down.rules.limits.write_stall)
+    }
+
+    /// The client gives no window for what waits for it. Ready when it is too slow.
+    fn waits(
+        &mut self,
+        cx: &mut Context<'_>,
+        sender: &Sender,
+        down: &Downstream,
+    ) -> Poll<BrokeOff> {
+        let limit = self.limit(down);
+        let waits = self.reader.waits(self.taken, limit, Instant::now());
+        if waits.map_or(true, |deadline| self.alarm.is_due(cx, deadline)) {
+            down.edge.meters.slow_readers.up();
+            if down.slow_streams.fetch_add(1, Ordering::Relaxed) + 1 >= SLOW_STREAMS_MAX {
+                down.hang_up();
+            }
+            sender.cancel();
+            return Poll::Ready(BrokeOff);
+        }
+        Poll::Pending
+    }
+
+    /// So many bytes are on their way to the client.
+    fn took(&mut self, bytes: usize, down: &Downstream) {
+        self.taken = self.taken.saturating_add(bytes as u64);
+        if self.rest.is_empty() && self.reader.is_waiting() {
+            let limit = self.limit(down);
+            self.reader.caught_up(self.taken, limit, Instant::now());
         }
     }
 }

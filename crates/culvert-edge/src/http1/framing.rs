@@ -10,6 +10,7 @@
 
 use crate::http1::head::{field_line, is_token};
 use crate::http1::payload::{Line, Payload, Piece};
+use crate::target;
 
 /// Longest request line, in bytes.
 pub(crate) const REQUEST_LINE_BYTES_MAX: usize = 16 << 10;
@@ -296,44 +297,8 @@ fn request_line(line: &[u8]) -> Result<bool, Violation> {
     if method == b"CONNECT" {
         return Err(Violation::Method);
     }
-    if !is_target(target, method == b"OPTIONS") {
-        return Err(Violation::Malformed("the target is not acceptable"));
-    }
+    target::check(target, method == b"OPTIONS").map_err(Violation::Malformed)?;
     Ok(is_1_1)
-}
-
-/// A path with perhaps a query, the same after `http://` or `https://` and an authority, or `*`.
-/// Beyond controls, blanks, `#` and high bytes, what no URL may hold unescaped is refused too, since
-/// the parser behind would.
-fn is_target(target: &[u8], may_be_star: bool) -> bool {
-    let after = |scheme: &[u8]| {
-        let (start, rest) = target.split_at_checked(scheme.len())?;
-        start.eq_ignore_ascii_case(scheme).then_some(rest)
-    };
-    let local = match after(b"http://").or_else(|| after(b"https://")) {
-        Some(rest) => {
-            let end = rest
-                .iter()
-                .position(|b| b"/?".contains(b))
-                .unwrap_or(rest.len());
-            let (authority, local) = rest.split_at(end);
-            let is_plain = |b: &u8| b.is_ascii_alphanumeric() || b"-._:[]".contains(b);
-            if authority.is_empty() || !authority.iter().all(is_plain) {
-                return false;
-            }
-            local
-        }
-        None if target == b"*" => return may_be_star,
-        None if target.first() == Some(&b'/') => target,
-        None => return false,
-    };
-    let (path, query) = match memchr::memchr(b'?', local) {
-        Some(at) => local.split_at(at),
-        None => (local, &[][..]),
-    };
-    let is_visible = |b: &u8| (0x21..=0x7E).contains(b) && !b"#<>".contains(b);
-    path.iter().all(|b| is_visible(b) && *b != b'`')
-        && query.iter().all(|b| is_visible(b) && *b != b'"')
 }
 
 /// Decimal digits, at most 2^63 - 1.

@@ -4,9 +4,10 @@
 
 use bytes::{BufMut, Bytes};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
-use http::uri::Uri;
 use http::{Method, Request, Response, StatusCode, Version, request, response};
 use memchr::memchr;
+
+use crate::target;
 
 /// What is wrong with a field whose name is not a token.
 pub(crate) const NO_NAME: &str = "a field name is not a token";
@@ -22,9 +23,11 @@ const ADDED_TO_ANSWERS: usize = 1;
 /// Reads the head of a request that [`Framing`](super::Framing) found good, and that has so many field
 /// lines.
 ///
+/// The target is normalised.
+///
 /// # Errors
 ///
-/// When the parser of targets disagrees.
+/// When the target cannot be normalised.
 pub(crate) fn request(head: &Bytes, lines: usize) -> Result<Box<request::Parts>, &'static str> {
     let start = if head.starts_with(b"\r\n") { 2 } else { 0 };
     let (line, fields) = line(head, start).ok_or("the head has no line")?;
@@ -35,8 +38,11 @@ pub(crate) fn request(head: &Bytes, lines: usize) -> Result<Box<request::Parts>,
     };
     let mut parts = Box::new(Request::new(()).into_parts().0);
     parts.method = Method::from_bytes(method).map_err(|_| "the method is not a token")?;
-    parts.uri = Uri::from_maybe_shared(head.slice_ref(target))
-        .map_err(|_| "the target is not acceptable")?;
+    let target = target::read(&head.slice_ref(target), method == b"OPTIONS")?;
+    parts.uri = target.uri;
+    if let Some(received) = target.received {
+        parts.extensions.insert(received);
+    }
     parts.version = if version == b"HTTP/1.0" {
         Version::HTTP_10
     } else {

@@ -27,13 +27,13 @@ use crate::http1::head;
 use crate::http1::inbox::Inbox;
 use crate::http1::outbox::Outbox;
 use crate::http1::payload::Piece;
-use crate::overload::{IDLE_WHEN_BUSY, Level};
+use crate::slow_reader::SlowReader;
 use crate::socket::Wire;
 
-/// Bytes a second below which a body is too slow.
-const RATE_MIN: u128 = 256;
 /// Bytes asked for at once, at first.
 const READ_BYTES_MIN: usize = 4 << 10;
+/// How much is read ahead of the answer to the request before.
+const AHEAD_BYTES_MAX: usize = 16 << 10;
 /// How much of a body that nobody wanted is read so that the connection can stay.
 const UNWANTED_BYTES_MAX: usize = 64 << 10;
 
@@ -83,12 +83,12 @@ struct Conn {
     /// When the present state began: waiting for a request, or the first byte of a head.
     since: Instant,
     has_served: bool,
-    read_stalled: Option<Instant>,
-    write_stalled: Option<Instant>,
-    /// How long the body was waited for since the rate was last judged, and its bytes then.
-    waited: Duration,
-    judged: u64,
+    reader: SlowReader,
+    /// The longest that the client may take nothing of the present answer.
+    write_limit: Duration,
     handed_out: u64,
+    /// Since when the client is too far ahead to be seen to leave, and what had moved by then.
+    ahead: Option<(Instant, u64)>,
 }
 
 impl Inbound {
@@ -99,6 +99,7 @@ impl Inbound {
     pub(crate) fn new(wire: Wire, down: Arc<Downstream>) -> Self {
         Self(Arc::new(Mutex::new(Conn {
             wire,
+            write_limit: down.rules.limits.write_stall,
             down,
             framing: Framing::new(),
             inbox: Inbox::new(READ_BYTES_MIN),
@@ -109,11 +110,9 @@ impl Inbound {
             alarm: Alarm::default(),
             since: Instant::now(),
             has_served: false,
-            read_stalled: None,
-            write_stalled: None,
-            waited: Duration::ZERO,
-            judged: 0,
+            reader: SlowReader::default(),
             handed_out: 0,
+            ahead: None,
         })))
     }
 
@@ -137,22 +136,42 @@ impl Inbound {
         Poll::Ready(Next::Request(parts, body))
     }
 
+    /// Holds the client to a limit of the endpoint that answers, or to that of the settings.
+    pub(crate) fn allow(&self, write_limit: Option<Duration>) {
+        let mut conn = lock(&self.0);
+        conn.write_limit = write_limit.unwrap_or(conn.down.rules.limits.write_stall);
+    }
+
     /// Whether nothing of a request has come, on a connection that has served.
     pub(crate) fn is_idle(&self) -> bool {
         let conn = lock(&self.0);
         conn.has_served && conn.framing.is_untouched() && conn.inbox.is_empty()
     }
 
-    /// Waits for the client to leave while its request is being answered. What it sends ahead is kept.
+    /// Waits for the client to leave while its request is being answered. What it sends ahead is kept, up
+    /// to a limit: behind that it could not be seen to leave, and counts as gone if the answer does not
+    /// move either.
     pub(crate) fn poll_left(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut conn = lock(&self.0);
-        if conn.has_reader || !conn.framing.is_ended() || !conn.inbox.is_empty() {
+        if conn.has_reader || !conn.framing.is_ended() {
             return Poll::Pending;
         }
-        match ready!(conn.poll_fill(cx)) {
-            Ok(0) | Err(_) => Poll::Ready(()),
-            Ok(_) => Poll::Pending,
+        while conn.inbox.len() < AHEAD_BYTES_MAX {
+            match ready!(conn.poll_fill(cx)) {
+                Ok(0) | Err(_) => return Poll::Ready(()),
+                Ok(_) => {}
+            }
         }
+        let (_, moved) = conn.down.bytes();
+        let (since, before) = *conn.ahead.get_or_insert((Instant::now(), moved));
+        if moved != before {
+            conn.ahead = Some((Instant::now(), moved));
+        }
+        let until = since + conn.idle();
+        if moved == before && conn.alarm.is_due(cx, until) {
+            return Poll::Ready(());
+        }
+        Poll::Pending
     }
 
     /// Sends an answer before the answer (RFC 9110 15.2), unless the client takes nothing.
@@ -181,7 +200,14 @@ impl Inbound {
         if out.is_empty() {
             return Poll::Ready(Ok(()));
         }
-        lock(&self.0).poll_out(cx, |wire, cx, written| out.poll_empty(wire, cx, written))
+        let mut conn = lock(&self.0);
+        let wrote = conn.poll_out(cx, |wire, cx, written| out.poll_empty(wire, cx, written));
+        if wrote.is_ready() && conn.reader.is_waiting() {
+            let (_, taken) = conn.down.bytes();
+            let write_limit = conn.write_limit;
+            conn.reader.caught_up(taken, write_limit, Instant::now());
+        }
+        wrote
     }
 
     /// The answer has left.
@@ -190,8 +216,9 @@ impl Inbound {
         conn.down.flushed();
         conn.has_served = true;
         conn.since = Instant::now();
-        conn.read_stalled = None;
+        conn.ahead = None;
         conn.down.set_turn(Turn::Client);
+        conn.down.idles();
     }
 
     /// Goes past what is left of an answered request, whose body's reader may still want it. False when
@@ -257,11 +284,6 @@ impl Inbound {
         conn.inbox.is_empty() && (conn.framing.is_ended() || conn.framing.is_untouched())
     }
 
-    /// Has the system look whether the client is still there when nothing moves.
-    pub(crate) fn probe(&self) {
-        lock(&self.0).wire.probe();
-    }
-
     /// Has the connection end without a farewell.
     pub(crate) fn reset(&self) {
         lock(&self.0).wire.reset();
@@ -274,14 +296,9 @@ impl Inbound {
 }
 
 impl Conn {
-    /// How long the connection may be idle now.
+    /// How long the connection may be idle.
     fn idle(&self) -> Duration {
-        let idle = self.down.rules.limits.idle;
-        if self.down.edge.level() == Level::Calm {
-            idle
-        } else {
-            idle.min(IDLE_WHEN_BUSY)
-        }
+        self.down.rules.limits.idle
     }
 
     /// The head of the next request, or what there is instead.
@@ -293,6 +310,7 @@ impl Conn {
             if self.fed < self.inbox.len() {
                 if self.framing.is_untouched() {
                     self.since = Instant::now();
+                    self.down.works();
                 }
                 let rest = self.inbox.get(self.fed..).unwrap_or_default();
                 self.fed += self.framing.feed_head(rest);
@@ -329,8 +347,6 @@ impl Conn {
             Ok(parts) => {
                 self.down.set_turn(Turn::Edge);
                 self.down.set_payload(0);
-                self.waited = Duration::ZERO;
-                self.judged = 0;
                 Some(parts)
             }
             Err(what) => {
@@ -383,33 +399,10 @@ impl Conn {
             self.send_interim(cx);
             match self.poll_fill(cx) {
                 Poll::Ready(Ok(0) | Err(_)) => self.down.broke(Broken::Left),
-                Poll::Ready(Ok(_)) => self.judge(),
-                Poll::Pending => {
-                    let since = *self.read_stalled.get_or_insert_with(Instant::now);
-                    let deadline = since + self.down.rules.limits.body_stall;
-                    if !self.alarm.is_due(cx, deadline) {
-                        return Poll::Pending;
-                    }
-                    self.refuse(Violation::TooSlow);
-                }
+                Poll::Ready(Ok(_)) => {}
+                // Whoever waits for the answer knows how long the client may be waited for.
+                Poll::Pending => return Poll::Pending,
             }
-        }
-    }
-
-    /// Judges a body's rate when bytes came after waiting.
-    fn judge(&mut self) {
-        let Some(stalled) = self.read_stalled.take() else {
-            return;
-        };
-        self.waited += stalled.elapsed();
-        if self.waited >= self.down.rules.limits.body_rate_over {
-            let payload = self.framing.payload().bytes();
-            let bytes = payload.saturating_sub(self.judged);
-            if u128::from(bytes) * 1_000 < RATE_MIN * self.waited.as_millis() {
-                self.refuse(Violation::TooSlow);
-            }
-            self.waited = Duration::ZERO;
-            self.judged = payload;
         }
     }
 
@@ -452,15 +445,14 @@ impl Conn {
             other => other,
         };
         if self.handed_out != before {
-            self.write_stalled = None;
             self.down.set_handed_out(self.handed_out);
         }
         if wrote.is_pending() {
-            let since = *self.write_stalled.get_or_insert_with(Instant::now);
-            if self
-                .alarm
-                .is_due(cx, since + self.down.rules.limits.write_stall)
-            {
+            let (_, taken) = self.down.bytes();
+            let now = Instant::now();
+            let waits = self.reader.waits(taken, self.write_limit, now);
+            if waits.map_or(true, |deadline| self.alarm.is_due(cx, deadline)) {
+                self.down.too_slow();
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
         }

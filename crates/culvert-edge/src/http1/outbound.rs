@@ -161,7 +161,7 @@ impl Outbound {
             if self.inbox.len() > HEAD_BYTES_MAX {
                 return Poll::Ready(Err(TOO_LONG));
             }
-            if ready!(self.inbox.poll_fill(&mut self.wire, cx))? == 0 {
+            if ready!(self.poll_fill(cx))? == 0 {
                 return Poll::Ready(Err(match self.failed.take() {
                     Some(error) => OutboundError::Io(error),
                     None => OutboundError::Ended,
@@ -194,7 +194,7 @@ impl Outbound {
                 }
                 continue;
             }
-            let read = ready!(self.inbox.poll_fill(&mut self.wire, cx))?;
+            let read = ready!(self.poll_fill(cx))?;
             if let (0, Answer::Body(payload)) = (read, &mut self.answer) {
                 self.stays = false;
                 if !payload.close_ends() {
@@ -243,6 +243,16 @@ impl Outbound {
         }
     }
 
+    /// Whether the last exchange is complete, whether or not another may follow.
+    pub(crate) fn is_over(&self) -> bool {
+        self.failed.is_none() && self.is_spent() && self.upload.is_none() && self.outbox.is_empty()
+    }
+
+    /// The connection below.
+    pub(crate) fn wire(&mut self) -> &mut UpWire {
+        &mut self.wire
+    }
+
     /// Gives up the memory that only exchanges need.
     pub(crate) fn rest(&mut self) {
         self.inbox.rest();
@@ -256,6 +266,16 @@ impl Outbound {
     }
 
     /// Moves the request's bytes as far as they go.
+    /// Reads more. 0 is the end, also of a TLS connection without `close_notify`: many servers leave it
+    /// out, and the length of a message says whether it is whole (RFC 9112, 9.8). A body that only the
+    /// close delimits is taken as whole, as nginx does.
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        match ready!(self.inbox.poll_fill(&mut self.wire, cx)) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(0)),
+            read => Poll::Ready(read),
+        }
+    }
+
     fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<(), OutboundError> {
         while let Some(upload) = &mut self.upload {
             let out = &mut self.outbox;

@@ -2,16 +2,25 @@
 
 use bytes::Bytes;
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, COOKIE, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING,
+    UPGRADE,
 };
 use http::uri::{self, PathAndQuery, Scheme, Uri};
 use http::{Method, Request, Version, request, response};
 use hyper::ext::Protocol;
 
+use crate::http1::payload::TRAILERS_MAX;
+use crate::http1::{FIELDS_MAX, Violation};
 use crate::http2::hpack::{self, Field, Pseudo};
+use crate::target;
 
 /// What the fields of a section may count together (RFC 9113 6.5.2).
 pub(crate) const LIST_BYTES_MAX: usize = 64 << 10;
+
+/// Why a request is answered with a refusal although its section is well-formed. Heads carry it as an
+/// extension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Refused(pub(crate) Violation);
 
 /// The fields of a section while it is read.
 #[derive(Debug, Default)]
@@ -22,6 +31,8 @@ pub(super) struct Fields {
     path: Option<Bytes>,
     protocol: Option<Bytes>,
     plain: HeaderMap,
+    /// Fields so far; all cookies are one, which they become on the way (RFC 9113 8.2.3).
+    count: usize,
     bytes: usize,
     verdict: Verdict,
 }
@@ -49,6 +60,11 @@ impl Fields {
         self.verdict = match field {
             Field::Pseudo(name, value) => self.set(*name, value),
             Field::Plain(name, value) if is_of_a_message(name, value) => {
+                self.count += usize::from(*name != COOKIE || !self.plain.contains_key(COOKIE));
+                if self.count > FIELDS_MAX {
+                    // The refusal needs no more of them.
+                    return;
+                }
                 match self.plain.try_append(name, value.clone()) {
                     Ok(_) => Verdict::Good,
                     Err(_) => Verdict::TooLarge,
@@ -101,17 +117,35 @@ impl Fields {
             }
         } else {
             let scheme = self.scheme?;
-            target.scheme = Some(match &scheme[..] {
-                b"https" => Scheme::HTTPS,
-                b"http" => Scheme::HTTP,
-                other => Scheme::try_from(other).ok()?,
-            });
             let path = self.path.filter(|path| !path.is_empty())?;
-            target.path_and_query = Some(PathAndQuery::from_maybe_shared(path).ok()?);
-            if target.authority.is_none() {
-                // The host is among the fields, and a target without authority has no scheme.
-                target.scheme = None;
+            let mut refused = (self.count + usize::from(target.authority.is_some()) > FIELDS_MAX)
+                .then_some(Violation::FieldsTooLarge);
+            // HTTP/2 is served over TLS alone.
+            if target::read_scheme(&scheme) != Some(Scheme::HTTPS) {
+                refused = Some(Violation::Malformed(
+                    "the scheme is not that of the connection",
+                ));
             }
+            if path.len() > target::TARGET_BYTES_MAX {
+                refused = Some(Violation::TargetTooLong);
+            }
+            let local = match refused {
+                Some(_) => Ok((PathAndQuery::from_static("/"), None)),
+                None => target::read_path(&path, parts.method == Method::OPTIONS),
+            };
+            let (local, received) = local.unwrap_or_else(|what| {
+                refused = Some(Violation::Malformed(what));
+                (PathAndQuery::from_static("/"), None)
+            });
+            if let Some(violation) = refused {
+                parts.extensions.insert(Refused(violation));
+            }
+            if let Some(received) = received {
+                parts.extensions.insert(received);
+            }
+            target.path_and_query = Some(local);
+            // Without an authority the host is among the fields, and a target without one has no scheme.
+            target.scheme = target.authority.is_some().then_some(Scheme::HTTPS);
         }
         if let Some(protocol) = self.protocol {
             if parts.method != Method::CONNECT || target.authority.is_none() {
@@ -140,6 +174,7 @@ impl Fields {
         ];
         match self.verdict {
             Verdict::Good if pseudo.iter().any(|it| it.is_some()) => Err(Verdict::Malformed),
+            Verdict::Good if self.count > TRAILERS_MAX => Err(Verdict::TooLarge),
             Verdict::Good => Ok(self.plain),
             wrong => Err(wrong),
         }

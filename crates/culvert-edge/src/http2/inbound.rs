@@ -38,7 +38,7 @@ pub(crate) enum Over {
 #[derive(Debug)]
 pub(super) struct Conn {
     wire: Wire,
-    down: Arc<Downstream>,
+    pub(super) down: Arc<Downstream>,
     pub(super) session: Session,
     inbox: BytesMut,
     begun: Instant,
@@ -118,7 +118,7 @@ impl Inbound {
         lock(&self.0).session.wake_next()
     }
 
-    /// Whether something waits for the client to take it.
+    /// Whether there are bytes that the client's socket has not taken.
     pub(crate) fn is_waiting(&self) -> bool {
         lock(&self.0).session.is_waiting()
     }

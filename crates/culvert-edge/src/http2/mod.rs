@@ -13,9 +13,11 @@ pub(crate) mod hpack;
 mod inbound;
 pub(crate) mod ledger;
 pub(crate) mod session;
+pub(crate) mod states;
 mod stream;
 
 pub(crate) use frame::Reason;
+pub(crate) use head::Refused;
 pub(crate) use inbound::{Inbound, Over};
 pub(crate) use session::Asked;
 pub(crate) use stream::{Receiver, Sender, Tunnelled};

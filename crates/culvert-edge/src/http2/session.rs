@@ -32,6 +32,8 @@ pub(crate) const CONNECTION_WINDOW: u32 = 1 << 20;
 /// Windows before anything else was said (RFC 9113 6.9.2), and the largest.
 const FIRST_WINDOW: u32 = 65_535;
 const WINDOW_MAX: i64 = 0x7FFF_FFFF;
+/// The last stream there can be.
+const LAST_STREAM: u32 = 0x7FFF_FFFF;
 /// Bytes of DATA in one frame: with its head, a record of TLS.
 const DATA_BYTES_MAX: usize = frame::PAYLOAD_BYTES_MAX - frame::HEAD_BYTES;
 /// Data up to so many bytes is gathered, so that what is small does not hold what is large in memory.
@@ -108,6 +110,22 @@ enum Leaving {
     After(u32),
 }
 
+/// Who reset a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    Peer,
+    Us,
+}
+
+/// A stream that ended before its client ended it.
+#[derive(Clone, Copy, Debug)]
+struct LetGo {
+    id: u32,
+    by: By,
+    /// Bytes that its window had left.
+    room: u32,
+}
+
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -120,7 +138,7 @@ pub(crate) struct Session {
     /// The last stream that the client began.
     last: u32,
     /// Streams that ended before their client ended them, and what may still come on them.
-    let_go: VecDeque<(u32, u32)>,
+    let_go: VecDeque<LetGo>,
     section: Option<Section>,
     decoder: Decoder,
     ledger: Ledger,
@@ -138,6 +156,10 @@ pub(crate) struct Session {
     taken: u32,
     leaving: Leaving,
     is_client_leaving: bool,
+    /// The last stream of the GOAWAY frames that were sent: a later one never names a higher (RFC 9113 6.8).
+    last_named: u32,
+    /// Why streams are reset from now on that nobody answers any more: the connection closes.
+    closing: Option<Reason>,
     ended: Option<End>,
 }
 impl Session {
@@ -163,6 +185,8 @@ impl Session {
             taken: 0,
             leaving: Leaving::No,
             is_client_leaving: false,
+            last_named: LAST_STREAM,
+            closing: None,
             ended: None,
         };
         session.greet(streams_max);
@@ -252,7 +276,19 @@ impl Session {
     fn reset_at(&mut self, id: u32, reason: Reason, now: Instant) {
         if self.stream(id).is_some() {
             self.tell_reset(id, reason, now);
-            self.remove(id);
+            self.remove(id, By::Us);
+        }
+    }
+
+    /// Resets a stream for a frame that came on it, whether it is open or not.
+    fn reset_any(&mut self, id: u32, reason: Reason, now: Instant) {
+        if self.stream(id).is_some() {
+            return self.reset_at(id, reason, now);
+        }
+        self.tell_reset(id, reason, now);
+        match self.let_go.iter_mut().find(|it| it.id == id) {
+            Some(it) => it.by = By::Us,
+            None => self.let_go(id, By::Us, STREAM_WINDOW),
         }
     }
 
@@ -260,30 +296,37 @@ impl Session {
         let out = self.out.front();
         frame::begin(out, 4, frame::RST_STREAM, 0, id);
         out.extend_from_slice(&reason.0.to_be_bytes());
-        if let Err(flood) = self.ledger.reset(reason, now) {
+        if let Err(flood) = self.ledger.reset_by_us(reason, now) {
             self.ended = Some(flood.into());
         }
     }
 
-    fn remove(&mut self, id: u32) {
+    /// A stream is over. Of one that its client has not ended, it is remembered who reset it.
+    fn remove(&mut self, id: u32, by: By) {
         let Ok(at) = self.streams.binary_search_by_key(&id, |stream| stream.id) else {
+            if let Some(it) = self.let_go.iter_mut().find(|it| it.id == id) {
+                it.by = by;
+            }
             return;
         };
         let mut stream = self.streams.remove(at);
         stream.wake_all();
         self.took(stream.held);
-        self.let_go(id, stream.is_received, stream.room);
+        if by == By::Peer || !stream.is_received {
+            self.let_go(id, by, stream.room);
+        }
     }
 
-    /// Remembers a stream that ended before its client did.
-    fn let_go(&mut self, id: u32, is_received: bool, room: u32) {
-        if is_received {
-            return;
-        }
+    fn let_go(&mut self, id: u32, by: By, room: u32) {
         if self.let_go.len() == LET_GO_MAX {
             self.let_go.pop_front();
         }
-        self.let_go.push_back((id, room));
+        self.let_go.push_back(LetGo { id, by, room });
+    }
+
+    /// The client has ended a stream that was let go.
+    fn forget(&mut self, id: u32) {
+        self.let_go.retain(|it| it.id != id);
     }
 
     fn tell_window(&mut self, id: u32, more: u32) {
@@ -300,7 +343,7 @@ impl Session {
             return;
         }
         self.leaving = Leaving::Told;
-        self.tell_end(0x7FFF_FFFF, Reason::NO_ERROR);
+        self.tell_end(LAST_STREAM, Reason::NO_ERROR);
         let out = self.out.front();
         frame::begin(out, LEAVING.len(), frame::PING, 0, 0);
         out.extend_from_slice(&LEAVING);
@@ -314,12 +357,23 @@ impl Session {
         }
     }
 
-    /// Tells the client why this is the end.
+    /// Tells the client why this is the end. Streams that are not answered by now are reset for the same
+    /// reason.
     pub(super) fn fail(&mut self, reason: Reason) {
+        if self.closing.is_some() {
+            return;
+        }
         self.tell_end(self.last, reason);
+        self.closing = Some(match reason {
+            // A stream that breaks off has no such end.
+            Reason::NO_ERROR => Reason::CANCEL,
+            reason => reason,
+        });
     }
 
     fn tell_end(&mut self, last: u32, reason: Reason) {
+        let last = last.min(self.last_named);
+        self.last_named = last;
         let out = self.out.front();
         frame::begin(out, 8, frame::GOAWAY, 0, 0);
         out.extend_from_slice(&last.to_be_bytes());
@@ -344,9 +398,9 @@ impl Session {
         self.section.as_ref().map(|section| section.since)
     }
 
-    /// Whether the client could take what waits for it, and does not.
+    /// Whether something waits for the client's socket to take it.
     pub(super) fn is_waiting(&self) -> bool {
-        !self.out.is_empty() || self.streams.iter().any(|stream| stream.is_blocked)
+        !self.out.is_empty()
     }
 
     /// Bytes that are to be sent.

@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use crate::downstream::lock;
+use crate::http2::frame::Reason;
 use crate::http2::inbound::Conn;
 use crate::http2::session::{Asked, Gone};
 
@@ -112,6 +113,11 @@ impl Sender {
         .await
     }
 
+    /// Ready when the stream is no more.
+    pub(crate) fn poll_gone(&self, cx: &Context<'_>) -> Poll<Gone> {
+        lock(&self.conn).session.poll_gone(self.stream, cx)
+    }
+
     /// Sends an answer before the answer, unless the client takes nothing.
     pub(crate) fn inform(&self, head: &response::Parts) {
         lock(&self.conn).session.send_interim(self.stream, head);
@@ -123,6 +129,11 @@ impl Sender {
         let mut conn = lock(&self.conn);
         conn.session.send_head(self.stream, head, is_last);
         Ok(())
+    }
+
+    /// Waits until a frame that needs no window may be sent.
+    pub(crate) fn poll_room(&self, cx: &Context<'_>) -> Poll<Result<(), Gone>> {
+        lock(&self.conn).session.poll_room(self.stream, cx)
     }
 
     /// Waits until data may be sent, and says how many bytes.
@@ -143,10 +154,25 @@ impl Sender {
     }
 }
 
+impl Sender {
+    /// Resets the stream with CANCEL (RFC 9113, 7): its client does not take the response.
+    pub(crate) fn cancel(&self) {
+        let mut conn = lock(&self.conn);
+        conn.session
+            .close(self.stream, Reason::CANCEL, Instant::now());
+        conn.wake_driver();
+    }
+}
+
 impl Drop for Sender {
     fn drop(&mut self) {
         let mut conn = lock(&self.conn);
-        conn.session.close(self.stream, Instant::now());
+        let reason = if conn.down.is_hung_up() {
+            Reason::CANCEL
+        } else {
+            Reason::INTERNAL_ERROR
+        };
+        conn.session.close(self.stream, reason, Instant::now());
     }
 }
 

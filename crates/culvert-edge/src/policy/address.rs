@@ -12,6 +12,8 @@ pub(crate) struct Addresses {
     rules: Vec<(Verdict, Prefix)>,
     allowed: IpSet,
     denied: IpSet,
+    /// Whether the rules are known. Without them every address is denied.
+    is_known: bool,
 }
 
 impl Addresses {
@@ -24,6 +26,7 @@ impl Addresses {
             allowed: only(Verdict::Allow),
             denied: only(Verdict::Deny),
             rules,
+            is_known: true,
         }
     }
 
@@ -32,7 +35,7 @@ impl Addresses {
     }
 
     pub(crate) fn denies(&self, address: IpAddr) -> bool {
-        self.denied.contains(address)
+        !self.is_known || self.denied.contains(address)
     }
 
     /// The first prefix of that verdict that has the address.
@@ -45,7 +48,8 @@ impl Addresses {
     }
 }
 
-/// The rules of an IP policy. Policies that name it see a change with their next request.
+/// The rules of an IP policy. Policies that name it see a change with their next request. Until its
+/// rules are given, and after they are gone, it denies every address.
 #[derive(Debug, Default)]
 pub struct IpPolicy(ArcSwap<Addresses>);
 
@@ -58,6 +62,11 @@ impl IpPolicy {
     /// Has these rules from now on.
     pub fn replace(&self, rules: Vec<(Verdict, Prefix)>) {
         self.0.store(std::sync::Arc::new(Addresses::of(rules)));
+    }
+
+    /// The policy does not exist any more: from now on it denies every address.
+    pub fn vanish(&self) {
+        self.0.store(std::sync::Arc::default());
     }
 
     pub(crate) fn now(&self) -> arc_swap::Guard<std::sync::Arc<Addresses>> {

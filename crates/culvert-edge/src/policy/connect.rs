@@ -39,24 +39,33 @@ pub(crate) async fn first(down: &Arc<Downstream>, endpoint: &Endpoint) -> Entry 
         Some(false) => return Entry::Out,
         None => {}
     }
-    let mut entry = enter(down, endpoint, 0).await;
-    if let (Entry::In(Some(terms)), Some(tls)) = (&entry, down.tls.get())
-        && !endpoint.is_internal
-        && !tls
-            .terms
-            .as_ref()
-            .is_some_and(|own| Arc::ptr_eq(own, terms))
-    {
-        entry = Entry::Out;
+    let mut entry = enter(down, endpoint, 0, None).await;
+    if let Entry::In(Some(terms)) = &entry {
+        let made = down.tls.get().and_then(|tls| tls.terms.as_ref());
+        // A request comes to an internal endpoint over a handshake that its policy had no part in. One that
+        // asks for client certificates is not served so.
+        let is_fulfilled = match endpoint.is_internal {
+            true => !terms.asks_for_certificates(),
+            false => down.tls.get().is_none() || made.is_some_and(|own| Arc::ptr_eq(own, terms)),
+        };
+        if !is_fulfilled {
+            entry = Entry::Out;
+        }
     }
     down.enter(policy, matches!(entry, Entry::In(_)));
     entry
 }
 
-/// Runs the connection phase of an endpoint's policy, after `hops` endpoints before it.
-pub(crate) async fn enter(down: &Arc<Downstream>, endpoint: &Endpoint, hops: usize) -> Entry {
+/// Runs the connection phase of an endpoint's policy, after `hops` endpoints before it, whose policies made
+/// `terms`. What this policy says of the handshake is merged into them.
+pub(crate) async fn enter(
+    down: &Arc<Downstream>,
+    endpoint: &Endpoint,
+    hops: usize,
+    terms: Option<Arc<Terms>>,
+) -> Entry {
     let Some(policy) = &endpoint.policy else {
-        return Entry::In(None);
+        return Entry::In(terms);
     };
     down.speaks_http(endpoint.scheme.is_http());
     // In a box: an idle connection's task keeps no room for it.
@@ -64,6 +73,7 @@ pub(crate) async fn enter(down: &Arc<Downstream>, endpoint: &Endpoint, hops: usi
         let mut memory = Memory::new(down.now());
         memory.hops = hops;
         let mut x = Exchange::new(Phase::Connect, policy, endpoint, down, &mut memory);
+        x.edits.terms = terms;
         let flow = x.run().await;
         (flow, x.edits.terms.take())
     });

@@ -22,10 +22,10 @@ mod site;
 pub(crate) mod template;
 pub(crate) mod variables;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use culvert_base::{Code, Refusal};
-use culvert_cel::{Predicate, Slot};
+use culvert_cel::{Limits, Predicate, Slot};
 
 pub use crate::policy::address::IpPolicy;
 pub(crate) use crate::policy::address::{Addresses, prefix};
@@ -38,6 +38,7 @@ pub use crate::policy::site::Resources;
 pub(crate) use crate::policy::site::{GoDuration, Site};
 
 use crate::action::{self, ActionType, Ends};
+use crate::ipdata::IpFields;
 use crate::meters::Meter;
 use crate::policy::document::{Node, Unreadable};
 use crate::snapshot::Scheme;
@@ -86,6 +87,8 @@ pub struct Policy {
     /// Slots of the variables it reads, ascending.
     reads: Box<[Slot]>,
     reads_results: bool,
+    /// The data of the operator that it reads.
+    ip_fields: IpFields,
     /// Of the account, if it reads any.
     secrets: Option<Arc<Secrets>>,
 }
@@ -96,6 +99,8 @@ pub(crate) struct Rule {
     pub(crate) name: String,
     pub(crate) expressions: Box<[Predicate]>,
     pub(crate) actions: Box<[Box<dyn Action>]>,
+    /// Whether an action of it says how a TLS handshake is done.
+    pub(crate) terminates_tls: bool,
     /// How often an expression of it failed.
     pub(crate) failures: Meter,
 }
@@ -126,15 +131,25 @@ impl Policy {
         secrets.map_or(culvert_cel::Value::Null, |secrets| secrets.now())
     }
 
+    /// The data of the operator that any of it reads. Without all of it, it refuses traffic.
+    pub fn ip_fields(&self) -> IpFields {
+        self.ip_fields
+    }
+
     /// Whether any of it reads what actions say of themselves.
     pub(crate) fn reads_results(&self) -> bool {
         self.reads_results
     }
 
+    /// Whether any of it depends on the name that a connection was made for.
+    pub(crate) fn judges_connections(&self) -> bool {
+        static SNI: LazyLock<Slot> = LazyLock::new(|| variables::slot("conn.tls.sni"));
+        !self.connect.is_empty() || self.cell(*SNI).is_some()
+    }
+
     /// Whether it says how a TLS handshake is done.
     pub fn terminates_tls(&self) -> bool {
-        let mut actions = self.connect.iter().flat_map(|rule| &rule.actions);
-        actions.any(|action| action.terminates_tls())
+        self.connect.iter().any(|rule| rule.terminates_tls)
     }
 
     /// How often an expression of one of its rules failed, since it is in use.
@@ -228,6 +243,16 @@ impl Source {
         found
     }
 
+    /// The secrets that its expressions read by names that are written out: vault and name, each
+    /// once. Names that an expression computes are known only when it runs.
+    pub fn secrets(&self) -> Vec<(String, String)> {
+        let mut found = Vec::new();
+        if self.text.contains("secrets") {
+            secret_names(&self.root, false, &mut found);
+        }
+        found
+    }
+
     /// Makes it ready to run for an endpoint.
     ///
     /// # Errors
@@ -300,19 +325,25 @@ impl Source {
             }
         }
         if !handles {
-            let why = "the endpoint has no `upstream_url`, so a rule of `on_http_request` without expressions must \
-                       end in an action that answers, such as `custom-response`, `deny` or `redirect`";
+            let why = "the endpoint has no `upstream_url`, so `on_http_request` needs a rule without expressions \
+                       whose last action answers every request: `custom-response`, `deny`, \
+                       `close-connection`, `forward-internal`, or a `redirect` without `from`";
             return Err(refusal(UNHANDLED, "", why));
         }
         let mut reads = reader.reads;
         reads.sort_unstable();
         reads.dedup();
+        let mut ip_fields = IpFields::default();
+        for (_, field) in reads.iter().filter_map(|slot| variables::data(*slot)) {
+            ip_fields.insert(field);
+        }
         let [connect, request, response] = compiled.map(Vec::into_boxed_slice);
         Ok(Policy {
             connect,
             request,
             response,
             reads_results: reads.contains(&variables::slot(variables::ACTIONS)),
+            ip_fields,
             secrets: reads
                 .contains(&variables::slot(variables::SECRETS))
                 .then(|| Arc::clone(&resources.secrets)),
@@ -336,6 +367,42 @@ impl Source {
             Node::Text(name) => Some((action::find(&name.value)?, action)),
             _ => None,
         })
+    }
+}
+
+/// Keys whose texts are expressions; other texts have expressions between `${` and `}`.
+const EXPRESSIONS: [&str; 2] = ["expressions", "retry_condition"];
+
+/// Gathers the secrets that the texts of a node name.
+fn secret_names(node: &Node, is_expression: bool, found: &mut Vec<(String, String)>) {
+    match node {
+        Node::Null | Node::Bool(_) | Node::Number(_) => {}
+        Node::List(items) => {
+            let each = |item| secret_names(item, is_expression, found);
+            items.iter().for_each(each);
+        }
+        Node::Object(entries) => {
+            for (key, value) in entries {
+                let is_expression = EXPRESSIONS.contains(&key.as_str());
+                secret_names(value, is_expression, found);
+            }
+        }
+        Node::Text(text) => {
+            let sources = match is_expression {
+                true => vec![text.value.as_str()],
+                false => template::sources(&text.value),
+            };
+            for source in sources {
+                let calls = culvert_cel::literal_calls(source, "secrets.get", &Limits::POLICY);
+                for call in calls {
+                    if let Ok([vault, name]) = <[String; 2]>::try_from(call)
+                        && !found.contains(&(vault.clone(), name.clone()))
+                    {
+                        found.push((vault, name));
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -417,6 +484,7 @@ impl Reader<'_> {
         let rule = Rule {
             name,
             expressions,
+            terminates_tls: compiled.iter().any(|action| action.terminates_tls()),
             actions: compiled.into(),
             failures: Meter::default(),
         };
@@ -444,8 +512,30 @@ impl Reader<'_> {
         let compiled = variables::of(phase)
             .compile_predicate(source)
             .map_err(|error| refusal(INVALID, &place, &error.to_string()))?;
+        self.has_data(compiled.slots(), &place, INVALID)?;
         self.reads.extend(compiled.slots());
         Ok(compiled)
+    }
+
+    /// Refuses variables whose data is not loaded: a rule that can never match is a mistake, and a dangerous one
+    /// where it denies.
+    fn has_data(&self, slots: &[Slot], place: &str, code: Code) -> Result<(), Refusal> {
+        let Some(data) = &self.resources.ip_data else {
+            return Ok(());
+        };
+        for (variable, field) in slots.iter().filter_map(|slot| variables::data(*slot)) {
+            let mut wanted = IpFields::default();
+            wanted.insert(field);
+            if !data.missing(wanted).is_empty() {
+                let why = format!(
+                    "`{}` has no data on this server: it needs {}",
+                    variable.path,
+                    field.source()
+                );
+                return Err(refusal(code, place, &why));
+            }
+        }
+        Ok(())
     }
 
     fn action(
@@ -459,6 +549,7 @@ impl Reader<'_> {
         const WRONG_PHASE: Code = Code::new(2202);
         const WRONG_PROTOCOL: Code = Code::new(2205);
         const SECOND_LOGIN: Code = Code::new(2239);
+        const TEMPLATE: Code = Code::new(2224);
         let Node::Object(entries) = item else {
             let why = format!("an action is an object, not {}", item.kind());
             return Err(refusal(UNKNOWN_KEY, place, &why));
@@ -496,7 +587,9 @@ impl Reader<'_> {
             .map_or(serde_json::Value::Null, Node::to_json);
         let site = Site::new(phase, self.scheme, place, config, self.resources);
         let compiled = (ty.compile)(&site)?;
-        self.reads.extend(compiled.slots());
+        let slots = compiled.slots();
+        self.has_data(&slots, place, TEMPLATE)?;
+        self.reads.extend(slots);
         Ok((ty, compiled))
     }
 }

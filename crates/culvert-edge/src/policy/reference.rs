@@ -37,7 +37,7 @@ pub fn reference() -> String {
             &[format!("`{}`", row.name), row.reason.to_owned()],
         );
     }
-    page.push_str("\n## Variables\n\nA variable is there from its phase on.\n\n| variable | type | from | |\n|---|---|---|---|\n");
+    page.push_str("\n## Variables\n\nA variable can be named from its phase on. Where it is not filled, a text, list or map is empty, a number is 0, a bool is false, and what has no such value is absent.\n\n| variable | type | from | filled | |\n|---|---|---|---|---|\n");
     for variable in variables::ALL
         .iter()
         .filter(|variable| !variable.path.starts_with('('))
@@ -46,6 +46,7 @@ pub fn reference() -> String {
             format!("`{}`", variable.path),
             format!("`{}`", variable.of),
             format!("`{}`", variable.since.name()),
+            variable.filled.text().into_owned(),
             variable.doc.to_owned(),
         ];
         line(&mut page, &cells);
@@ -79,7 +80,11 @@ Anchors and aliases are taken; merge keys, tags and keys given twice are not.
 
 100 rules per phase, 20 expressions and 20 actions per rule. An expression has 4096 bytes and 2000 parts,
 and an evaluation costs at most 100,000 steps. An expression that fails is no match; failures are counted
-in `culvert_edge_policy_failures_total`, and `policy.on_expression_error` makes them refusals.
+in `culvert_edge_policy_failures_total`, and `policy.on_expression_error` makes them refusals. In a rule with
+`terminate-tls` they always close the connection.
+
+A policy that names a variable whose data is not loaded is refused when it is written. If the data goes away
+later, the endpoint refuses all traffic until it is back.
 
 Expressions and actions see a message as it arrived: what actions change is seen by those it is sent to.
 

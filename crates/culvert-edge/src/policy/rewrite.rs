@@ -6,6 +6,7 @@ use regex::{Regex, RegexBuilder};
 
 use crate::policy::template::Template;
 use crate::policy::{Exchange, Site};
+use crate::target;
 
 pub(crate) const PATTERN_BYTES_MAX: usize = 1 << 10;
 pub(crate) const PROGRAM_BYTES_MAX: usize = 1 << 20;
@@ -110,6 +111,41 @@ impl Rewrite {
 /// It could not be known what to do.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Failed;
+
+/// A URL taken apart: up to where its path begins (empty for a path alone), path and query, and the fragment
+/// with its `#`. `None` for a URL of another scheme than http and https.
+pub(crate) fn split(url: &str) -> Option<(&str, &str, &str)> {
+    let (rest, fragment) = url.split_at(url.find('#').unwrap_or(url.len()));
+    if rest.starts_with('/') {
+        return Some(("", rest, fragment));
+    }
+    let (scheme, behind) = rest.split_once("://")?;
+    if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
+        return None;
+    }
+    let authority = behind.find(['/', '?', '\\']).unwrap_or(behind.len());
+    let (origin, local) = rest.split_at(scheme.len() + 3 + authority);
+    Some((origin, local, fragment))
+}
+
+/// A URL for a client with its path normalised. Empty segments stay, since it may be another server's; URLs of
+/// other schemes stay as they are.
+///
+/// # Errors
+///
+/// When the path cannot be normalised without doubt.
+pub(crate) fn normalised(url: &str) -> Result<String, Failed> {
+    let Some((origin, local, fragment)) = split(url) else {
+        return Ok(url.to_owned());
+    };
+    // Two slashes in front begin an authority (RFC 3986 4.2).
+    if origin.is_empty() && local.starts_with("//") {
+        let url = format!("http:{url}");
+        return Ok(normalised(&url)?.split_off("http:".len()));
+    }
+    let local = target::settle(local, false).map_err(|_| Failed)?;
+    Ok(format!("{origin}{local}{fragment}"))
+}
 
 fn pattern(text: &str) -> Option<Regex> {
     if text.len() > PATTERN_BYTES_MAX {

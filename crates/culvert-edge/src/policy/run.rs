@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use culvert_base::{BoxFuture, Timestamp};
-use culvert_cel::{EvalError, Resolver, Slot as Variable, Value, ValueRef};
+use culvert_cel::{EvalError, EvalErrorKind, Resolver, Slot as Variable, Value, ValueRef};
 use culvert_events::{Settable, Slot, Text};
 use http::header::{ACCEPT, HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Response, Uri, request, response};
@@ -16,13 +16,14 @@ use crate::http::body::Upload;
 use crate::http::coding::Coding;
 use crate::http::reply::Problem;
 use crate::http::room::Room;
+use crate::ipdata::IpData;
 use crate::policy::replace::Replacement;
 use crate::policy::template::map;
 use crate::policy::variables::{self, Read};
 use crate::policy::{Phase, Policy, Rule};
 use crate::recording::Recording;
 use crate::slots;
-use crate::snapshot::{Endpoint, Member, Scheme};
+use crate::snapshot::{Endpoint, Member};
 use crate::tls::terms::Terms;
 
 /// What an action is made to do. It is shared by all exchanges of its endpoint.
@@ -101,6 +102,10 @@ pub(crate) struct Exchange<'x> {
     values: Box<[OnceCell<Value>]>,
     /// The first failure of a template in the action that runs.
     failure: Option<EvalError>,
+    /// The data of the operator, the same for the whole phase, if the policy reads any.
+    ip_data: Option<Arc<IpData>>,
+    /// Whether a template named an object that does not exist.
+    is_missing: bool,
 }
 
 /// What lasts from phase to phase of one exchange.
@@ -237,12 +242,27 @@ impl<'x> Exchange<'x> {
             edits: Edits::default(),
             values: policy.reads().iter().map(|_| OnceCell::new()).collect(),
             failure: None,
+            ip_data: None,
+            is_missing: false,
         }
     }
 
     /// Runs the rules of the phase.
     pub(crate) async fn run(&mut self) -> Flow {
         let policy = self.policy;
+        if !policy.ip_fields().is_empty() {
+            let data = self.down.edge.ip_data.now();
+            // It was there when the policy was written. Without it no rule can be decided.
+            if !data.missing(policy.ip_fields()).is_empty() {
+                self.down.edge.meters.policy_failures.up();
+                tracing::debug!(
+                    endpoint.id = %self.endpoint.id,
+                    "a traffic policy refuses traffic: data that it reads is not loaded"
+                );
+                return self.fault();
+            }
+            self.ip_data = Some(data);
+        }
         if self.phase == Phase::Request
             && self.wants_results()
             && let Some(result) = self.handshake_result()
@@ -261,6 +281,10 @@ impl<'x> Exchange<'x> {
                     Run::Done(flow) => flow,
                     Run::Later(flow) => flow.await,
                 };
+                // What was made without a secret that it needs goes no further.
+                if self.is_missing {
+                    return self.fault();
+                }
                 if !matches!(flow, Flow::Continue) {
                     return flow;
                 }
@@ -269,8 +293,10 @@ impl<'x> Exchange<'x> {
         Flow::Continue
     }
 
-    /// Whether a rule applies. An expression that fails is no match, unless the edge is set to refuse
-    /// what it cannot decide: then it is `None`.
+    /// Whether a rule applies. An expression that fails is no match. It is `None`, which refuses the connection or
+    /// request, where the edge is set to refuse what it cannot decide, where the expression names an object that
+    /// does not exist, and for every rule that holds `terminate-tls`: a rule that asks for client certificates must
+    /// not be skipped by mistake.
     fn holds(&self, rule: &Rule) -> Option<bool> {
         for expression in &rule.expressions {
             match expression.test(self) {
@@ -285,7 +311,9 @@ impl<'x> Exchange<'x> {
                         %error,
                         "an expression of a traffic policy failed"
                     );
-                    let refuses = self.down.rules.refuses_undecided;
+                    let refuses = self.down.rules.refuses_undecided
+                        || rule.terminates_tls
+                        || error.kind == EvalErrorKind::Missing;
                     return if refuses { None } else { Some(false) };
                 }
             }
@@ -390,6 +418,7 @@ impl<'x> Exchange<'x> {
     /// Notes that a template failed.
     pub(crate) fn failed(&mut self, error: &EvalError) {
         self.down.edge.meters.policy_failures.up();
+        self.is_missing |= error.kind == EvalErrorKind::Missing;
         self.failure.get_or_insert(*error);
     }
 
@@ -406,18 +435,17 @@ impl<'x> Exchange<'x> {
         ("error", map(fields))
     }
 
+    /// Reads the data of the operator.
+    pub(crate) fn with_ip_data<R>(&self, read: impl FnOnce(&IpData) -> R) -> R {
+        match &self.ip_data {
+            Some(data) => read(data),
+            None => read(&self.down.edge.ip_data.now()),
+        }
+    }
+
     /// 63 random bits.
     pub(crate) fn random(&self) -> u64 {
         u64::from_le_bytes(self.down.edge.entropy.bytes()) >> 1
-    }
-
-    /// The name of the connection: SNI, or the host of a request in clear is not one.
-    pub(crate) fn server_name(&self) -> &str {
-        match self.down.tls.get() {
-            Some(tls) => &tls.server_name,
-            None if self.endpoint.scheme == Scheme::Tls => self.down.server_name(),
-            None => "",
-        }
     }
 
     fn forget(&mut self, path: &str) {

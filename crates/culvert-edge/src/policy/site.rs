@@ -14,6 +14,7 @@ use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
+use crate::ipdata::IpData;
 use crate::login::Logins;
 use crate::policy::address::IpPolicy;
 use crate::policy::template::{Template, ValueTemplate};
@@ -36,6 +37,8 @@ pub struct Resources {
     pub host: Option<HostName>,
     /// Of its parents those that are the account's own, where that is to be judged.
     pub own_domains: Option<Vec<String>>,
+    /// What is known of addresses, where it is to be judged whether a policy's variables have data.
+    pub ip_data: Option<Arc<IpData>>,
     /// Whether `http-request` may go to public hosts, rather than to internal endpoints alone.
     pub allows_public_calls: bool,
 }

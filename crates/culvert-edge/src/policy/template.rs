@@ -199,6 +199,25 @@ impl ValueTemplate {
     }
 }
 
+/// The expressions of a template, as they are written; those before a mistake.
+pub(crate) fn sources(text: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("${") {
+        rest = after;
+        if before.ends_with('$') {
+            continue;
+        }
+        let Some(end) = end_of_expression(after) else {
+            break;
+        };
+        let (source, behind) = after.split_at(end);
+        found.push(source.trim());
+        rest = behind.get(1..).unwrap_or_default();
+    }
+    found
+}
+
 /// Where the expression that begins here ends: at the `}` that closes it, outside of literals.
 fn end_of_expression(text: &str) -> Option<usize> {
     let bytes = text.as_bytes();

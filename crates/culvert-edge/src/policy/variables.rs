@@ -6,21 +6,23 @@
 //! Messages are shown as they arrived: what actions change is seen by those it is sent to.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
 
+use crate::ipdata::{IpData, IpField, Scalar};
+use crate::policy::functions;
+use crate::policy::run::Exchange;
+use crate::policy::template::{map, moment, text, texts};
+use crate::policy::{Phase, cookies};
+use crate::route::Authority;
+use crate::target::Received;
+use crate::tls::peer::{self, Peer};
 use culvert_cel::{Env, Key, Limits, Slot, Type, Value, ValueRef};
 use http::header::{
     CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, LOCATION,
     SET_COOKIE, USER_AGENT,
 };
 use http::{Version, request};
-use url::Url;
-
-use crate::policy::functions;
-use crate::policy::run::Exchange;
-use crate::policy::template::{map, moment, text, texts};
-use crate::policy::{Phase, cookies};
-use crate::tls::peer::{self, Peer};
 
 /// A variable.
 pub(crate) struct Variable {
@@ -29,7 +31,60 @@ pub(crate) struct Variable {
     /// The first phase that has it; later ones do too.
     pub(crate) since: Phase,
     pub(crate) doc: &'static str,
+    pub(crate) filled: Filled,
     read: Reader,
+}
+
+/// Where a variable has a value. Elsewhere a text, list or map is empty, a number is 0, a bool is false, and what has
+/// no such value is absent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Filled {
+    /// On every connection, in every phase that has it.
+    Always,
+    /// Where the setting `region` is set.
+    Region,
+    /// On connections with TLS, if the client names a host: endpoints with the scheme https and tls.
+    ServerName,
+    /// On connections to https endpoints.
+    Tls,
+    /// On such connections that continue a TLS session.
+    Resumed,
+    /// On such connections, as far as the certificate that the edge presented has it.
+    ServerCertificate,
+    /// On such connections, as far as the client showed a certificate that has it.
+    ClientCertificate,
+    /// Where the data of the operator has it.
+    Data(IpField),
+    /// As far as the request or the response has it.
+    Message,
+    /// Once an action set it.
+    Actions,
+    /// Never: this build does not fill it.
+    Never,
+    /// No variable that a policy can name.
+    Hidden,
+}
+
+impl Filled {
+    /// For the reference.
+    pub(crate) fn text(self) -> Cow<'static, str> {
+        match self {
+            Self::Always => "always".into(),
+            Self::Region => "if the setting `region` is set".into(),
+            Self::ServerName => "https and tls, if the client names a host".into(),
+            Self::Tls => "https".into(),
+            Self::Resumed => "https, when a TLS session is resumed".into(),
+            Self::ServerCertificate => "https, if the certificate has it".into(),
+            Self::ClientCertificate => {
+                "https, if the client shows a certificate that has it".into()
+            }
+            Self::Data(field) => format!("with {}", field.source()).into(),
+            Self::Message => "if the message has it".into(),
+            Self::Actions => "after the action that sets it".into(),
+            Self::Never => "never".into(),
+            Self::Hidden => "".into(),
+        }
+    }
 }
 
 type Reader = for<'a, 'x> fn(&'a Exchange<'x>) -> Option<Read<'a>>;
@@ -96,6 +151,15 @@ pub(crate) fn slot(path: &str) -> Slot {
     Slot::try_from(place).expect("the table is short")
 }
 
+/// The operator's data that a slot reads.
+pub(crate) fn data(slot: Slot) -> Option<(&'static Variable, IpField)> {
+    let variable = ALL.get(usize::from(slot))?;
+    match variable.filled {
+        Filled::Data(field) => Some((variable, field)),
+        _ => None,
+    }
+}
+
 /// The value of a slot.
 pub(crate) fn read<'a>(slot: Slot, x: &'a Exchange<'_>) -> Option<Read<'a>> {
     (ALL.get(usize::from(slot))?.read)(x)
@@ -123,21 +187,6 @@ fn there<'a>(value: &'a str) -> Option<Read<'a>> {
     Some(Read::There(ValueRef::String(value)))
 }
 
-/// The path, decoded and without dot segments: most are so as they were received.
-fn path<'a>(x: &'a Exchange<'_>) -> Option<Read<'a>> {
-    let received = x.request?.uri.path();
-    if is_plain(received) {
-        return there(received);
-    }
-    owned(functions::unescape_path(x.url()?.path()))
-}
-
-/// Whether a URL's path has nothing to decode, to encode or to resolve.
-fn is_plain(path: &str) -> bool {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-_.~:@!$&'()*+,;=".contains(&byte);
-    path.starts_with('/') && path.bytes().all(is_plain) && !path.contains("/.")
-}
-
 fn int<'a>(value: impl TryInto<i64>) -> Option<Read<'a>> {
     value
         .try_into()
@@ -163,103 +212,143 @@ fn none<'a>() -> Option<Read<'a>> {
 
 fn all() -> Vec<Variable> {
     let mut rows: Vec<Variable> = Vec::new();
-    let mut row = |since: Phase, path: Cow<'static, str>, of: &str, doc, read: Reader| {
+    let mut row = |since: Phase, path: Cow<'static, str>, of: &str, doc, filled, read: Reader| {
         let of = Type::parse(of).unwrap_or_else(|| panic!("no type: {of}"));
         rows.push(Variable {
             path,
             of,
             since,
             doc,
+            filled,
             read,
         });
     };
-    connection(&mut |path, of, doc, read| row(Phase::Connect, path.into(), of, doc, read));
-    addresses(&mut |path, of, doc, read| row(Phase::Connect, path.into(), of, doc, read));
-    session(&mut |path, of, doc, read| row(Phase::Request, path.into(), of, doc, read));
-    certificates(&mut |path, of, doc, read| row(Phase::Request, path.into(), of, doc, read));
-    asked(&mut |path, of, doc, read| row(Phase::Request, path.into(), of, doc, read));
-    answered(&mut |path, of, doc, read| row(Phase::Response, path.into(), of, doc, read));
+    connection(&mut |path, of, doc, filled, read| {
+        row(Phase::Connect, path.into(), of, doc, filled, read)
+    });
+    addresses(&mut |path, of, doc, filled, read| {
+        row(Phase::Connect, path.into(), of, doc, filled, read)
+    });
+    session(&mut |path, of, doc, filled, read| {
+        row(Phase::Request, path.into(), of, doc, filled, read)
+    });
+    certificates(&mut |path, of, doc, filled, read| {
+        row(Phase::Request, path.into(), of, doc, filled, read)
+    });
+    asked(&mut |path, of, doc, filled, read| {
+        row(Phase::Request, path.into(), of, doc, filled, read)
+    });
+    answered(&mut |path, of, doc, filled, read| {
+        row(Phase::Response, path.into(), of, doc, filled, read)
+    });
     rows
 }
 
-type Row<'r> = &'r mut dyn FnMut(&'static str, &'static str, &'static str, Reader);
+type Row<'r> = &'r mut dyn FnMut(&'static str, &'static str, &'static str, Filled, Reader);
 
 /// `conn`, `endpoint`, `time`, `vars`, `actions`.
 #[rustfmt::skip]
 fn connection(row: Row<'_>) {
-    row("conn.client_ip", "string", "Source address of the client's connection. Never taken from a header.", |x| there(x.down.addresses().0));
-    row("conn.client_port", "int", "Its source port.", |x| int(x.down.client.port()));
-    row("conn.server_ip", "string", "Address the connection came in on.", |x| there(x.down.addresses().1));
-    row("conn.server_port", "int", "Port the connection came in on.", |x| int(x.down.server.port()));
-    row("conn.server_region", "string", "Region of the node.", |_| none());
-    row("conn.bytes_in", "int", "Bytes received on the connection so far.", |x| int(x.down.bytes().0));
-    row("conn.bytes_out", "int", "Bytes sent on the connection so far.", |x| int(x.down.bytes().1));
-    row("conn.ts.start", "timestamp", "When the connection was accepted.", |x| made(moment(x.down.started_at())));
-    row("conn.geo.city", "string", "Place of the client; empty without a database of places.", |_| none());
-    row("conn.geo.country", "string", "The same: country.", |_| none());
-    row("conn.geo.country_code", "string", "The same: its code.", |_| none());
-    row("conn.geo.latitude", "string", "The same: latitude.", |_| none());
-    row("conn.geo.longitude", "string", "The same: longitude.", |_| none());
-    row("conn.geo.radius", "string", "The same: radius of uncertainty.", |_| none());
-    row("conn.geo.subdivision", "string", "The same: part of the country.", |_| none());
-    row("conn.tls.sni", "string", "Name the client asked for in its TLS handshake; empty without TLS.", |x| there(x.server_name()));
-    row("endpoint.id", "string", "Id of the endpoint.", |x| there(&x.endpoint.id));
-    row("endpoint.host", "string", "Host of the endpoint.", |x| there(&x.endpoint.host));
-    row("endpoint.port", "int", "Public port of the endpoint.", |x| int(x.endpoint.port));
-    row("endpoint.addr", "string", "Host and port of the endpoint.", |x| owned(format!("{}:{}", &*x.endpoint.host, x.endpoint.port)));
-    row("endpoint.protocol", "string", "Scheme of the endpoint: `http`, `https`, `tls` or `tcp`.", |x| there(x.endpoint.scheme.name()));
-    row("endpoint.url", "string", "Address of the endpoint as a URL.", |x| owned(x.endpoint.url()));
-    row("time.now", "string", "The present moment: RFC 3339, UTC. Compare with `timestamp(time.now)`.", |x| owned(x.down.now().to_string()));
-    row(VARS, "map(string, dyn)", "What set-vars set in this phase.", |x| made(map(x.memory.vars.iter().map(|(name, value)| (name.as_str(), value.clone())).collect())));
-    row(ACTIONS, "dyn", "Results of the actions that ran, as `actions.ngrok.<action>` or `actions.culvert.<action>`.", |x| made(x.memory.results()));
-    row(RANDOM, "int", "", |x| int(x.random()));
-    row(SECRETS, "map(string, dyn)", "", |x| made(x.policy.secrets()));
-}
-
-/// What is known of an address. This build has no database of addresses, so that is little.
-#[rustfmt::skip]
-fn addresses(row: Row<'_>) {
-    macro_rules! unknown {
-        ($of:literal) => {
-            row(concat!("conn.", $of, ".as.number"), "int", "Number of the address's network; 0 without a database of addresses.", |_| int(0));
-            row(concat!("conn.", $of, ".as.organization"), "string", "Who runs that network.", |_| none());
-            row(concat!("conn.", $of, ".categories"), "list(string)", "Categories of the address; empty without a database.", |_| made(texts([])));
-            row(concat!("conn.", $of, ".is_on_blocklist"), "bool", "Whether it is on a list of bad addresses; false without one.", |_| flag(false));
-            row(concat!("conn.", $of, ".is_tor_node"), "bool", "Whether it is a node of Tor; false without a list.", |_| flag(false));
-            unknown!($of, "location" "city" "continent" "country" "country_code" "latitude" "longitude" "metro_code" "postal_code" "radius" "subdivision" "timezone");
-            unknown!($of, "registered_location" "city" "continent" "country" "country_code" "metro_code" "postal_code" "subdivision" "timezone");
-        };
-        ($of:literal, $place:literal $($field:literal)+) => {
-            row(concat!("conn.", $of, ".geo.", $place, ".is_eu"), "bool", "Whether it is in the European Union; false without a database.", |_| flag(false));
-            $(row(concat!("conn.", $of, ".geo.", $place, ".", $field), "string", "Empty without a database of places.", |_| none());)+
+    row("conn.client_ip", "string", "Source address of the client's connection. Never taken from a header.", Filled::Always, |x| there(x.down.addresses().0));
+    row("conn.client_port", "int", "Its source port.", Filled::Always, |x| int(x.down.client.port()));
+    row("conn.server_ip", "string", "Address the connection came in on.", Filled::Always, |x| there(x.down.addresses().1));
+    row("conn.server_port", "int", "Port the connection came in on.", Filled::Always, |x| int(x.down.server.port()));
+    row("conn.server_region", "string", "Region of the node (`region`).", Filled::Region, |x| there(&x.down.edge.region));
+    row("conn.bytes_in", "int", "Bytes received on the connection so far.", Filled::Always, |x| int(x.down.bytes().0));
+    row("conn.bytes_out", "int", "Bytes sent on the connection so far.", Filled::Always, |x| int(x.down.bytes().1));
+    row("conn.ts.start", "timestamp", "When the connection was accepted.", Filled::Always, |x| made(moment(x.down.started_at())));
+    macro_rules! place {
+        ($($field:literal $of:ident $doc:literal)+) => {
+            $(row(concat!("conn.geo.", $field), "string", $doc, Filled::Data(IpField::$of), |x| x.place(x.down.client.ip(), IpField::$of));)+
         };
     }
-    unknown!("client_ip");
-    unknown!("server_ip");
+    place!(
+        "city" City "City of the client, in English."
+        "country" Country "Country of the client, in English."
+        "country_code" CountryCode "Its ISO 3166-1 code."
+        "latitude" Latitude "Latitude in degrees."
+        "longitude" Longitude "Longitude in degrees."
+        "radius" Radius "Kilometres around it in which the client is."
+        "subdivision" Subdivision "Largest part of the country, in English."
+    );
+    row("conn.tls.sni", "string", "Name the client asked for in its TLS handshake; empty without TLS.", Filled::ServerName, |x| there(x.down.sni()));
+    row("endpoint.id", "string", "Id of the endpoint.", Filled::Always, |x| there(&x.endpoint.id));
+    row("endpoint.host", "string", "Host of the endpoint.", Filled::Always, |x| there(&x.endpoint.host));
+    row("endpoint.port", "int", "Public port of the endpoint.", Filled::Always, |x| int(x.endpoint.port));
+    row("endpoint.addr", "string", "Host and port of the endpoint.", Filled::Always, |x| owned(format!("{}:{}", &*x.endpoint.host, x.endpoint.port)));
+    row("endpoint.protocol", "string", "Scheme of the endpoint: `http`, `https`, `tls` or `tcp`.", Filled::Always, |x| there(x.endpoint.scheme.name()));
+    row("endpoint.url", "string", "Address of the endpoint as a URL.", Filled::Always, |x| owned(x.endpoint.url()));
+    row("time.now", "string", "The present moment: RFC 3339, UTC. Compare with `timestamp(time.now)`.", Filled::Always, |x| owned(x.down.now().to_string()));
+    row(VARS, "map(string, dyn)", "What set-vars set in this phase.", Filled::Actions, |x| made(map(x.memory.vars.iter().map(|(name, value)| (name.as_str(), value.clone())).collect())));
+    row(ACTIONS, "dyn", "Results of the actions that ran, as `actions.ngrok.<action>` or `actions.culvert.<action>`.", Filled::Actions, |x| made(x.memory.results()));
+    row(RANDOM, "int", "", Filled::Hidden, |x| int(x.random()));
+    row(SECRETS, "map(string, dyn)", "", Filled::Hidden, |x| made(x.policy.secrets()));
+}
+
+/// What the operator's data says of an address.
+#[rustfmt::skip]
+fn addresses(row: Row<'_>) {
+    macro_rules! address {
+        ($whose:literal, $end:ident) => {
+            row(concat!("conn.", $whose, ".as.number"), "int", "Number of the autonomous system that the address is in.", Filled::Data(IpField::AsNumber), |x| x.number(x.down.$end.ip(), IpField::AsNumber));
+            address!($whose, $end, "as" "organization" AsOrganization "Who runs that system.");
+            row(concat!("conn.", $whose, ".categories"), "list(string)", "Categories of the address, each with those above it: `com.cloudflare` is in `com`.", Filled::Data(IpField::Categories), |x| made(x.categories(x.down.$end.ip())));
+            row(concat!("conn.", $whose, ".is_on_blocklist"), "bool", "Whether it is in the category `blocklist`.", Filled::Data(IpField::Blocklist), |x| x.truth(x.down.$end.ip(), IpField::Blocklist));
+            row(concat!("conn.", $whose, ".is_tor_node"), "bool", "Whether it is in the category `tor`.", Filled::Data(IpField::Tor), |x| x.truth(x.down.$end.ip(), IpField::Tor));
+            row(concat!("conn.", $whose, ".geo.location.is_eu"), "bool", "Whether the address is in the European Union.", Filled::Data(IpField::IsEu), |x| x.truth(x.down.$end.ip(), IpField::IsEu));
+            row(concat!("conn.", $whose, ".geo.registered_location.is_eu"), "bool", "Whether it is registered in the European Union.", Filled::Data(IpField::RegisteredIsEu), |x| x.truth(x.down.$end.ip(), IpField::RegisteredIsEu));
+            address!($whose, $end, "geo.location"
+                "city" City "City of the address, in English."
+                "continent" Continent "Continent, in English."
+                "country" Country "Country, in English."
+                "country_code" CountryCode "ISO 3166-1 code of the country."
+                "latitude" Latitude "Latitude in degrees."
+                "longitude" Longitude "Longitude in degrees."
+                "metro_code" MetroCode "Code of the metropolitan area, in the United States."
+                "postal_code" PostalCode "Postal code."
+                "radius" Radius "Kilometres around it in which the address is."
+                "subdivision" Subdivision "Largest part of the country, in English."
+                "timezone" Timezone "Time zone, such as `Europe/Vienna`.");
+            address!($whose, $end, "geo.registered_location"
+                "city" RegisteredCity "City in which the address is registered."
+                "continent" RegisteredContinent "Continent of the registration."
+                "country" RegisteredCountry "Country of the registration, in English."
+                "country_code" RegisteredCountryCode "ISO 3166-1 code of that country."
+                "metro_code" RegisteredMetroCode "Code of the metropolitan area of the registration."
+                "postal_code" RegisteredPostalCode "Postal code of the registration."
+                "subdivision" RegisteredSubdivision "Part of the country of the registration."
+                "timezone" RegisteredTimezone "Time zone of the registration.");
+        };
+        ($whose:literal, $end:ident, $part:literal $($field:literal $of:ident $doc:literal)+) => {
+            $(row(concat!("conn.", $whose, ".", $part, ".", $field), "string", $doc, Filled::Data(IpField::$of), |x| x.place(x.down.$end.ip(), IpField::$of));)+
+        };
+    }
+    address!("client_ip", client);
+    address!("server_ip", server);
 }
 
 /// `conn.tls`, once the handshake is over.
 #[rustfmt::skip]
 fn session(row: Row<'_>) {
-    row("conn.tls.version", "string", "`1.2` or `1.3`; empty without TLS.", |x| there(x.agreed().map_or("", |agreed| agreed.version())));
-    row("conn.tls.cipher_suite", "string", "IANA name of the cipher suite; empty without TLS.", |x| there(x.agreed().map_or("", |agreed| agreed.cipher_suite())));
-    row("conn.tls.negotiated_alpn", "string", "`h2` or `http/1.1`; empty without TLS.", |x| there(match (x.agreed(), x.request) {
+    row("conn.tls.version", "string", "`1.2` or `1.3`; empty without TLS.", Filled::Tls, |x| there(x.agreed().map_or("", |agreed| agreed.version())));
+    row("conn.tls.cipher_suite", "string", "IANA name of the cipher suite; empty without TLS.", Filled::Tls, |x| there(x.agreed().map_or("", |agreed| agreed.cipher_suite())));
+    row("conn.tls.negotiated_alpn", "string", "`h2` or `http/1.1`; empty without TLS.", Filled::Tls, |x| there(match (x.agreed(), x.request) {
         (Some(_), Some(request)) if request.version == Version::HTTP_2 => "h2",
         (Some(_), _) => "http/1.1",
         _ => "",
     }));
-    row("conn.tls.session_resumed", "bool", "Whether the TLS session goes on from an earlier connection.", |x| flag(x.agreed().is_some_and(|agreed| agreed.is_resumed)));
+    row("conn.tls.session_resumed", "bool", "Whether the TLS session goes on from an earlier connection.", Filled::Resumed, |x| flag(x.agreed().is_some_and(|agreed| agreed.is_resumed)));
 }
 
 /// `conn.tls.client` and `conn.tls.server`: the certificates of a handshake.
 #[rustfmt::skip]
 fn certificates(row: Row<'_>) {
     macro_rules! certificate {
-        ($of:literal, $whose:literal, $read:ident; $($path:literal $kind:literal $doc:literal)+) => {
-            $(row(concat!("conn.tls.", $of, ".", $path), $kind, concat!($whose, ": ", $doc), |x| made(peer::field(x.$read()?, $path)?));)+
+        ($of:literal, $whose:literal, $filled:ident, $read:ident; $($path:literal $kind:literal $doc:literal)+) => {
+            $(row(concat!("conn.tls.", $of, ".", $path), $kind, concat!($whose, ": ", $doc), Filled::$filled, |x| made(peer::field(x.$read()?, $path)?));)+
         };
-        ($of:literal, $whose:literal, $read:ident) => {
-            certificate!($of, $whose, $read;
+        ($of:literal, $whose:literal, $filled:ident, $read:ident) => {
+            certificate!($of, $whose, $filled, $read;
                 "serial_number" "string" "serial number, lower-case hexadecimal."
                 "signature_algorithm" "string" "how it is signed, such as `SHA256-RSA`."
                 "extensions" "list(map(string, dyn))" "extensions, each with `id`, `critical` and `value`."
@@ -270,81 +359,81 @@ fn certificates(row: Row<'_>) {
                 "san.email_addresses" "list(string)" "alternative names that are mail addresses."
                 "san.ip_addresses" "list(string)" "alternative names that are addresses."
                 "san.uris" "list(string)" "alternative names that are URIs.");
-            certificate!($of, $whose, $read, "issuer" "issuer" "subject" "subject");
+            certificate!($of, $whose, $filled, $read, "issuer" "issuer" "subject" "subject");
         };
-        ($of:literal, $whose:literal, $read:ident, $($name:literal $doc:literal)+) => {
-            $(certificate!($of, $whose, $read; $name "string" "its name, as RFC 2253 writes it.");
-            row(concat!("conn.tls.", $of, ".", $name, ".common_name"), "string", concat!($whose, ": common name of the ", $doc, "."), |x| made(peer::field(x.$read()?, concat!($name, ".common_name"))?));
-            certificate!(@lists $of, $whose, $read, $name; "country" "locality" "organization" "organizational_unit" "postal_code" "province" "street_address");)+
+        ($of:literal, $whose:literal, $filled:ident, $read:ident, $($name:literal $doc:literal)+) => {
+            $(certificate!($of, $whose, $filled, $read; $name "string" "its name, as RFC 2253 writes it.");
+            row(concat!("conn.tls.", $of, ".", $name, ".common_name"), "string", concat!($whose, ": common name of the ", $doc, "."), Filled::$filled, |x| made(peer::field(x.$read()?, concat!($name, ".common_name"))?));
+            certificate!(@lists $of, $whose, $filled, $read, $name; "country" "locality" "organization" "organizational_unit" "postal_code" "province" "street_address");)+
         };
-        (@lists $of:literal, $whose:literal, $read:ident, $name:literal; $($part:literal)+) => {
-            $(row(concat!("conn.tls.", $of, ".", $name, ".", $part), "list(string)", concat!($whose, ": parts of the ", $name, "."), |x| made(peer::field(x.$read()?, concat!($name, ".", $part))?));)+
+        (@lists $of:literal, $whose:literal, $filled:ident, $read:ident, $name:literal; $($part:literal)+) => {
+            $(row(concat!("conn.tls.", $of, ".", $name, ".", $part), "list(string)", concat!($whose, ": parts of the ", $name, "."), Filled::$filled, |x| made(peer::field(x.$read()?, concat!($name, ".", $part))?));)+
         };
     }
-    certificate!("client", "Certificate of the client, absent if it showed none", client_certificate; "pem" "string" "PEM.");
-    certificate!("client", "Certificate of the client, absent if it showed none", client_certificate);
-    certificate!("server", "Certificate that the edge presented, absent without TLS", server_certificate);
+    certificate!("client", "Certificate of the client, absent if it showed none", ClientCertificate, client_certificate; "pem" "string" "PEM.");
+    certificate!("client", "Certificate of the client, absent if it showed none", ClientCertificate, client_certificate);
+    certificate!("server", "Certificate that the edge presented, absent without TLS", ServerCertificate, server_certificate);
 }
 
 /// `req`.
 #[rustfmt::skip]
 fn asked(row: Row<'_>) {
-    row("req.method", "string", "Method as received, in upper case as it is written.", |x| there(x.request?.method.as_str()));
-    row("req.version", "string", "`HTTP/1.1` or `HTTP/2.0`.", |x| there(match x.request?.version {
+    row("req.method", "string", "Method as received, in upper case as it is written.", Filled::Always, |x| there(x.request?.method.as_str()));
+    row("req.version", "string", "`HTTP/1.1` or `HTTP/2.0`.", Filled::Always, |x| there(match x.request?.version {
         Version::HTTP_2 => "HTTP/2.0",
         Version::HTTP_10 => "HTTP/1.0",
         _ => "HTTP/1.1",
     }));
-    row("req.host", "string", "Host header as received.", |x| there(authority(x.request?)));
-    row("req.headers", "map(string, list(string))", "Header fields; names in lower case.", |x| made(headers(&x.request?.headers)));
-    row("req.trailers", "map(string, list(string))", "Trailer fields known so far.", |_| made(map(Vec::new())));
-    row("req.cookies", "map(string, list(map(string, string)))", "Cookies by name, each with `name` and `value`.", |x| made(cookies::of_request(&x.request?.headers)));
-    row("req.content_encoding", "list(string)", "Content-Encoding, outermost last.", |x| made(list(&x.request?.headers, &CONTENT_ENCODING)));
-    row("req.content_length", "int", "Content-Length; absent when unknown.", |x| length(&x.request?.headers));
-    row("req.content_type", "string", "Media type of the body, without parameters.", |x| owned(media_type(&x.request?.headers)));
-    row("req.content_type.parameters", "map(string, string)", "Its parameters.", |x| made(parameters(&x.request?.headers)));
-    row("req.content_type.raw", "string", "The whole field.", |x| made(first(&x.request?.headers, &CONTENT_TYPE)));
-    row("req.location", "string", "Location header; empty without one.", |x| made(first(&x.request?.headers, &LOCATION)));
-    row("req.ts.header_received", "timestamp", "When the request's head had arrived.", |x| made(moment(x.memory.began)));
-    row("req.ts.body_received", "timestamp", "When the body had arrived; absent before.", |_| None);
-    row("req.url", "string", "The whole URL, normalised.", |x| owned(x.url()?.as_str()));
-    row("req.url.raw", "string", "The whole URL as received.", |x| owned(x.raw_url()?));
-    row("req.url.scheme", "string", "`https` if the client's connection is TLS, else `http`.", |x| there(x.scheme()));
-    row("req.url.authority", "string", "Host and port as received.", |x| there(authority(x.request?)));
-    row("req.url.host", "string", "Host in lower case, without port.", |x| owned(x.url()?.host_str().unwrap_or_default()));
-    row("req.url.port", "int", "Port, where one is written; absent otherwise.", |x| authority(x.request?).rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok()).and_then(int));
-    row("req.url.path", "string", "Path, decoded, without `.` and `..` segments.", path);
-    row("req.url.raw_path", "string", "Path as received.", |x| there(x.request?.uri.path()));
-    row("req.url.query", "string", "Query as received; empty without one.", |x| there(x.request?.uri.query().unwrap_or_default()));
-    row("req.url.query_params", "map(string, list(string))", "Parameters of the query, decoded.", |x| made(query_parameters(x.request?.uri.query().unwrap_or_default())));
-    row("req.url.uri", "string", "Path and query as received.", |x| there(x.request?.uri.path_and_query()?.as_str()));
-    row("req.url.user_password", "string", "Always empty: a URL with credentials is refused.", |_| none());
-    row("req.user_agent", "string", "User-Agent header; empty without one.", |x| made(first(&x.request?.headers, &USER_AGENT)));
-    row("req.user_agent.name", "string", "Empty: this build does not take user agents apart.", |_| none());
-    row("req.user_agent.version", "string", "The same.", |_| none());
-    row("req.user_agent.os", "string", "The same.", |_| none());
-    row("req.user_agent.os_version", "string", "The same.", |_| none());
-    row("req.user_agent.device", "string", "The same.", |_| none());
-    row("req.user_agent.url", "string", "The same.", |_| none());
-    row("req.user_agent.is_mobile", "bool", "False: this build does not take user agents apart.", |_| flag(false));
-    row("req.user_agent.is_tablet", "bool", "The same.", |_| flag(false));
-    row("req.user_agent.is_desktop", "bool", "The same.", |_| flag(false));
-    row("req.user_agent.is_bot", "bool", "The same.", |_| flag(false));
+    row("req.host", "string", "Host header as received.", Filled::Always, |x| there(authority(x.request?)));
+    row("req.headers", "map(string, list(string))", "Header fields; names in lower case.", Filled::Always, |x| made(headers(&x.request?.headers)));
+    row("req.trailers", "map(string, list(string))", "Trailer fields. They come behind the body, which no phase waits for.", Filled::Never, |_| made(map(Vec::new())));
+    row("req.cookies", "map(string, list(map(string, string)))", "Cookies by name, each with `name` and `value`.", Filled::Message, |x| made(cookies::of_request(&x.request?.headers)));
+    row("req.content_encoding", "list(string)", "Content-Encoding, outermost last.", Filled::Message, |x| made(list(&x.request?.headers, &CONTENT_ENCODING)));
+    row("req.content_length", "int", "Content-Length; absent when unknown.", Filled::Message, |x| length(&x.request?.headers));
+    row("req.content_type", "string", "Media type of the body, without parameters.", Filled::Message, |x| owned(media_type(&x.request?.headers)));
+    row("req.content_type.parameters", "map(string, string)", "Its parameters.", Filled::Message, |x| made(parameters(&x.request?.headers)));
+    row("req.content_type.raw", "string", "The whole field.", Filled::Message, |x| made(first(&x.request?.headers, &CONTENT_TYPE)));
+    row("req.location", "string", "Location header; empty without one.", Filled::Message, |x| made(first(&x.request?.headers, &LOCATION)));
+    row("req.ts.header_received", "timestamp", "When the request's head had arrived.", Filled::Always, |x| made(moment(x.memory.began)));
+    row("req.ts.body_received", "timestamp", "When the body had arrived. No phase waits for that: absent.", Filled::Never, |_| None);
+    row("req.url", "string", "The whole URL, normalised: host in lower case, no default port, path and query as they are sent.", Filled::Always, |x| owned(x.url()?));
+    row("req.url.raw", "string", "The whole URL as received.", Filled::Always, |x| owned(x.raw_url()?));
+    row("req.url.scheme", "string", "`https` if the client's connection is TLS, else `http`.", Filled::Always, |x| there(x.scheme()));
+    row("req.url.authority", "string", "Host and port as received.", Filled::Always, |x| there(authority(x.request?)));
+    row("req.url.host", "string", "Host in lower case, without port.", Filled::Always, |x| owned(x.host()?));
+    row("req.url.port", "int", "Port, where one is written; absent otherwise.", Filled::Message, |x| authority(x.request?).rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok()).and_then(int));
+    row("req.url.path", "string", "Path as it is sent: normalised by RFC 3986 6.2.2, so without `.` and `..` segments and with unreserved characters decoded; `\\` is `/`, and `//` is `/` unless the endpoint has `merge_slashes` off. `*` for `OPTIONS *`.", Filled::Always, |x| there(x.request?.uri.path()));
+    row("req.url.raw_path", "string", "Path as received.", Filled::Always, |x| there(raw_path(x.request?)));
+    row("req.url.query", "string", "Query as received; empty without one.", Filled::Message, |x| there(x.request?.uri.query().unwrap_or_default()));
+    row("req.url.query_params", "map(string, list(string))", "Parameters of the query, decoded.", Filled::Message, |x| made(query_parameters(x.request?.uri.query().unwrap_or_default())));
+    row("req.url.uri", "string", "Path and query as they are sent.", Filled::Always, |x| there(x.request?.uri.path_and_query()?.as_str()));
+    row("req.url.user_password", "string", "Always empty: a URL with credentials is refused.", Filled::Never, |_| none());
+    row("req.user_agent", "string", "User-Agent header; empty without one.", Filled::Message, |x| made(first(&x.request?.headers, &USER_AGENT)));
+    row("req.user_agent.name", "string", "Empty: this build does not take user agents apart.", Filled::Never, |_| none());
+    row("req.user_agent.version", "string", "The same.", Filled::Never, |_| none());
+    row("req.user_agent.os", "string", "The same.", Filled::Never, |_| none());
+    row("req.user_agent.os_version", "string", "The same.", Filled::Never, |_| none());
+    row("req.user_agent.device", "string", "The same.", Filled::Never, |_| none());
+    row("req.user_agent.url", "string", "The same.", Filled::Never, |_| none());
+    row("req.user_agent.is_mobile", "bool", "False: this build does not take user agents apart.", Filled::Never, |_| flag(false));
+    row("req.user_agent.is_tablet", "bool", "The same.", Filled::Never, |_| flag(false));
+    row("req.user_agent.is_desktop", "bool", "The same.", Filled::Never, |_| flag(false));
+    row("req.user_agent.is_bot", "bool", "The same.", Filled::Never, |_| flag(false));
 }
 
 /// `res`.
 #[rustfmt::skip]
 fn answered(row: Row<'_>) {
-    row("res.status_code", "int", "Status of the response.", |x| int(x.response?.status.as_u16()));
-    row("res.headers", "map(string, list(string))", "Header fields; names in lower case.", |x| made(headers(&x.response?.headers)));
-    row("res.trailers", "map(string, list(string))", "Trailer fields known so far.", |_| made(map(Vec::new())));
-    row("res.content_length", "int", "Content-Length; absent when unknown.", |x| length(&x.response?.headers));
-    row("res.content_encoding", "list(string)", "Content-Encoding, outermost last.", |x| made(list(&x.response?.headers, &CONTENT_ENCODING)));
-    row("res.content_type", "string", "Media type of the body, without parameters.", |x| owned(media_type(&x.response?.headers)));
-    row("res.content_type.parameters", "map(string, string)", "Its parameters.", |x| made(parameters(&x.response?.headers)));
-    row("res.content_type.raw", "string", "The whole field.", |x| made(first(&x.response?.headers, &CONTENT_TYPE)));
-    row("res.location", "string", "Location header; empty without one.", |x| made(first(&x.response?.headers, &LOCATION)));
-    row("res.cookies", "map(string, list(dyn))", "Cookies that are set, by name, the longest path first.", |x| made(cookies::of_response(x.response?.headers.get_all(SET_COOKIE).iter().map(decoded))));
+    row("res.status_code", "int", "Status of the response.", Filled::Always, |x| int(x.response?.status.as_u16()));
+    row("res.headers", "map(string, list(string))", "Header fields; names in lower case.", Filled::Always, |x| made(headers(&x.response?.headers)));
+    row("res.trailers", "map(string, list(string))", "Trailer fields. They come behind the body, which no phase waits for.", Filled::Never, |_| made(map(Vec::new())));
+    row("res.content_length", "int", "Content-Length; absent when unknown.", Filled::Message, |x| length(&x.response?.headers));
+    row("res.content_encoding", "list(string)", "Content-Encoding, outermost last.", Filled::Message, |x| made(list(&x.response?.headers, &CONTENT_ENCODING)));
+    row("res.content_type", "string", "Media type of the body, without parameters.", Filled::Message, |x| owned(media_type(&x.response?.headers)));
+    row("res.content_type.parameters", "map(string, string)", "Its parameters.", Filled::Message, |x| made(parameters(&x.response?.headers)));
+    row("res.content_type.raw", "string", "The whole field.", Filled::Message, |x| made(first(&x.response?.headers, &CONTENT_TYPE)));
+    row("res.location", "string", "Location header; empty without one.", Filled::Message, |x| made(first(&x.response?.headers, &LOCATION)));
+    row("res.cookies", "map(string, list(dyn))", "Cookies that are set, by name, the longest path first.", Filled::Message, |x| made(cookies::of_response(x.response?.headers.get_all(SET_COOKIE).iter().map(decoded))));
 }
 
 /// A field value: UTF-8, else each byte as a character of Latin-1.
@@ -365,6 +454,19 @@ pub(crate) fn authority(request: &request::Parts) -> &str {
             .and_then(|host| host.to_str().ok())
             .unwrap_or_default(),
     }
+}
+
+/// Path and query as they are sent. That of `OPTIONS *` has neither (RFC 9112 3.3).
+fn target(request: &request::Parts) -> &str {
+    let target = request.uri.path_and_query();
+    let target = target.map_or("/", |target| target.as_str());
+    if target == "*" { "" } else { target }
+}
+
+/// The path as received.
+fn raw_path(request: &request::Parts) -> &str {
+    let received = request.extensions.get::<Received>();
+    received.map_or_else(|| request.uri.path(), Received::path)
 }
 
 /// Fields by name.
@@ -449,7 +551,39 @@ pub(crate) fn query_parameters(query: &str) -> Value {
     ))
 }
 
+/// A field of the operator's data as text; empty where there is none.
+fn shown<'a>(value: Option<Scalar<'_>>) -> Option<Read<'a>> {
+    match value {
+        None => none(),
+        Some(Scalar::Text(text)) => owned(text),
+        Some(Scalar::Int(number)) => owned(number.to_string()),
+        Some(Scalar::Double(number)) => owned(number.to_string()),
+        Some(Scalar::Bool(value)) => owned(value.to_string()),
+    }
+}
+
 impl Exchange<'_> {
+    fn place(&self, address: IpAddr, field: IpField) -> Option<Read<'_>> {
+        self.with_ip_data(|data| shown(data.get(field, address)))
+    }
+
+    fn number(&self, address: IpAddr, field: IpField) -> Option<Read<'_>> {
+        let value = self.with_ip_data(|data| match data.get(field, address) {
+            Some(Scalar::Int(number)) => number,
+            _ => 0,
+        });
+        int(value)
+    }
+
+    fn truth(&self, address: IpAddr, field: IpField) -> Option<Read<'_>> {
+        let is_so = |data: &IpData| data.get(field, address) == Some(Scalar::Bool(true));
+        flag(self.with_ip_data(is_so))
+    }
+
+    fn categories(&self, address: IpAddr) -> Value {
+        self.with_ip_data(|data| texts(data.categories(address)))
+    }
+
     fn agreed(&self) -> Option<&crate::downstream::Agreed> {
         self.down.tls.get()?.agreed.get()
     }
@@ -484,7 +618,7 @@ impl Exchange<'_> {
         let mut fields = vec![
             ("version", Value::from(agreed.version())),
             ("cipher_suite", Value::from(agreed.cipher_suite())),
-            ("sni", Value::from(self.server_name())),
+            ("sni", Value::from(self.down.sni())),
             ("session_resumed", Value::Bool(agreed.is_resumed)),
             ("warnings", texts([])),
             self.error(),
@@ -508,45 +642,54 @@ impl Exchange<'_> {
     }
 
     /// The URL as received.
-    pub(crate) fn raw_url(&self) -> Option<String> {
+    fn raw_url(&self) -> Option<String> {
         let request = self.request?;
-        let target = request
-            .uri
-            .path_and_query()
-            .map_or("/", |target| target.as_str());
-        Some(format!(
-            "{}://{}{target}",
-            self.scheme(),
-            authority(request)
-        ))
+        let target = match request.extensions.get::<Received>() {
+            Some(received) => received.target(),
+            None => target(request),
+        };
+        let (scheme, authority) = (self.scheme(), authority(request));
+        Some(format!("{scheme}://{authority}{target}"))
     }
 
-    fn url(&self) -> Option<Url> {
-        Url::parse(&self.raw_url()?).ok()
+    /// The URL that is asked for: host and port as received, path and query as they are sent.
+    pub(crate) fn sent_url(&self) -> Option<String> {
+        let request = self.request?;
+        let (scheme, authority, target) = (self.scheme(), authority(request), target(request));
+        Some(format!("{scheme}://{authority}{target}"))
+    }
+
+    /// The whole URL, normalised.
+    fn url(&self) -> Option<String> {
+        let request = self.request?;
+        let (scheme, host) = (self.scheme(), self.host()?);
+        let default = if scheme == "https" { "443" } else { "80" };
+        let port = authority(request).rsplit_once(':').map(|(_, port)| port);
+        let port = port.filter(|port| {
+            !port.is_empty() && *port != default && port.bytes().all(|b| b.is_ascii_digit())
+        });
+        let target = target(request);
+        Some(match port {
+            Some(port) => format!("{scheme}://{host}:{port}{target}"),
+            None => format!("{scheme}://{host}{target}"),
+        })
+    }
+
+    /// The host as the request was routed by it: in lower case, without port and trailing dot. Every host
+    /// that requests are routed by has this form, so that no rule is skipped for want of it.
+    fn host(&self) -> Option<String> {
+        let host = Authority::parse(authority(self.request?)).ok()?.host;
+        Some(if host.contains(':') {
+            format!("[{host}]")
+        } else {
+            host.into_owned()
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn plain_paths_are_what_a_parser_makes_of_them() {
-        let bytes = (0..0x80).map(|byte| format!("/a{}c/d.e", char::from(byte)));
-        let dots = [
-            "/", "/a/./b", "/a/../b", "/..", "/.a", "/a..", "//", "*", "/é",
-        ];
-        let mut plain = 0;
-        for path in bytes.chain(dots.map(str::to_owned)) {
-            if is_plain(&path) {
-                plain += 1;
-                let parsed = Url::parse(&format!("http://app.example{path}")).unwrap();
-                assert_eq!(functions::unescape_path(parsed.path()), path);
-            }
-        }
-        assert_eq!(plain, 62 + 18 + 3);
-        assert!(!is_plain("/a%62"));
-    }
 
     #[test]
     fn each_path_is_there_once_and_documented() {

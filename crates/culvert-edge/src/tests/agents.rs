@@ -1,16 +1,23 @@
 //! Endpoints of agents: a port that opens streams stands in for whoever has the connections of agents.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
 
-use tokio::io::DuplexStream;
+use culvert_base::BoxFuture;
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::events;
 use super::harness::*;
 use crate::{
-    AgentCall, AgentRefused, AgentStream, Dial, Endpoint, Inherited, Protocol, ProxyVersion,
+    AgentCall, AgentIo, AgentRefused, Clients, Dial, Endpoint, Inherited, Protocol, ProxyVersion,
     Scheme, Settings, Snapshot, Upstream,
 };
 
@@ -23,6 +30,10 @@ enum Agent {
     Echoes,
     /// Reads a request and ends the stream.
     SaysNothing,
+    /// Takes no stream that is opened to it, as the edge hears when it reads.
+    Refuses,
+    /// Refuses the next stream and serves from then on.
+    RefusesOne,
     /// Is gone, and nobody noticed.
     IsGone,
     /// Is gone.
@@ -34,9 +45,16 @@ enum Agent {
 struct Agents {
     of: Mutex<BTreeMap<&'static str, Agent>>,
     /// Endpoint and client of each stream.
-    dialled: Mutex<Vec<(String, SocketAddr)>>,
+    dialled: Mutex<Vec<(String, Option<SocketAddr>)>>,
     tasks: Mutex<JoinSet<()>>,
     may_rest: bool,
+    /// Streams that were ended in good order.
+    ended: Arc<AtomicUsize>,
+    /// Moves when an agent has room again.
+    room: watch::Sender<()>,
+    queued: watch::Sender<usize>,
+    /// Whether agents that are away may be on their way back.
+    return_soon: AtomicBool,
 }
 
 impl Agents {
@@ -46,11 +64,16 @@ impl Agents {
             dialled: Mutex::default(),
             tasks: Mutex::default(),
             may_rest: true,
+            ended: Arc::default(),
+            room: watch::Sender::default(),
+            queued: watch::Sender::default(),
+            return_soon: AtomicBool::new(false),
         })
     }
 
     fn set(&self, id: &'static str, agent: Agent) {
         self.of.lock().unwrap().insert(id, agent);
+        self.room.send_replace(());
     }
 
     fn take_dialled(&self) -> Vec<String> {
@@ -59,22 +82,97 @@ impl Agents {
     }
 }
 
+/// One end of a stream.
+#[derive(Debug)]
+struct Near {
+    io: DuplexStream,
+    is_refused: bool,
+    may_rest: bool,
+    ended: Arc<AtomicUsize>,
+}
+
+impl AgentIo for Near {
+    fn rest(&mut self) -> bool {
+        self.may_rest
+    }
+
+    fn end(&mut self) {
+        self.ended.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl AsyncRead for Near {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.is_refused {
+            let refused = io::Error::new(io::ErrorKind::ConnectionReset, AgentRefused::Busy);
+            return Poll::Ready(Err(refused));
+        }
+        Pin::new(&mut self.io).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Near {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
 impl Dial for Agents {
-    fn dial(&self, call: &AgentCall<'_>) -> Result<AgentStream, AgentRefused> {
-        let agent = self.of.lock().unwrap().get(call.endpoint).copied();
+    fn dial(&self, call: &AgentCall<'_>) -> Result<Box<dyn AgentIo>, AgentRefused> {
+        let mut of = self.of.lock().unwrap();
         let (near, far) = tokio::io::duplex(64 << 10);
+        let agent = of.get_mut(call.endpoint);
+        let mut is_refused = false;
         match agent {
             None | Some(Agent::IsAway | Agent::IsGone) => return Err(AgentRefused::Away),
             Some(Agent::Busy) => return Err(AgentRefused::Busy),
             Some(agent) => {
                 let id = call.endpoint.to_owned();
                 self.dialled.lock().unwrap().push((id.clone(), call.client));
-                self.tasks.lock().unwrap().spawn(serve(far, agent, id));
+                is_refused |= matches!(agent, Agent::Refuses | Agent::RefusesOne);
+                self.tasks.lock().unwrap().spawn(serve(far, *agent, id));
+                if *agent == Agent::RefusesOne {
+                    *agent = Agent::Serves;
+                }
             }
         }
-        Ok(AgentStream {
-            io: Box::new(near),
+        Ok(Box::new(Near {
+            io: near,
+            is_refused,
             may_rest: self.may_rest,
+            ended: Arc::clone(&self.ended),
+        }))
+    }
+
+    fn dial_in_turn<'a>(
+        &'a self,
+        call: AgentCall<'a>,
+    ) -> BoxFuture<'a, Result<Box<dyn AgentIo>, AgentRefused>> {
+        Box::pin(async move {
+            let mut room = self.room.subscribe();
+            match self.dial(&call) {
+                Err(AgentRefused::Busy) => {}
+                opened => return opened,
+            }
+            self.queued.send_modify(|queued| *queued += 1);
+            drop(tokio::time::timeout(PATIENCE, room.changed()).await);
+            self.dial(&call)
         })
     }
 
@@ -83,7 +181,14 @@ impl Dial for Agents {
         of.get(endpoint)
             .is_some_and(|agent| *agent != Agent::IsAway)
     }
+
+    fn may_return(&self, endpoint: &str) -> bool {
+        self.return_soon.load(Ordering::Relaxed) && !self.is_online(endpoint)
+    }
 }
+
+/// How long the agents' port lets somebody wait: where nothing changes, the tests wait for it.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 async fn serve(stream: DuplexStream, agent: Agent, id: String) {
     let mut client = Client::new(stream);
@@ -109,8 +214,23 @@ async fn serve(stream: DuplexStream, agent: Agent, id: String) {
 fn endpoint_of(id: &str, scheme: Scheme, host: &str, proxy: Option<ProxyVersion>) -> Endpoint {
     Endpoint {
         id: id.into(),
-        upstream: Some(Upstream::agent(id, scheme, Protocol::Http1, proxy)),
+        upstream: Some(Upstream::agent(
+            id,
+            scheme,
+            Protocol::Http1,
+            proxy,
+            Clients::Apart,
+        )),
         ..endpoint(scheme, host, 80, "http://127.0.0.1:1", "")
+    }
+}
+
+/// One whose agent hands streams on to a service.
+fn forwarding(id: &str) -> Endpoint {
+    let (scheme, clients) = (Scheme::Http, Clients::Shared);
+    Endpoint {
+        upstream: Some(Upstream::agent(id, scheme, Protocol::Http1, None, clients)),
+        ..endpoint_of(id, scheme, "app.example", None)
     }
 }
 
@@ -143,7 +263,7 @@ async fn a_stream_carries_the_requests_of_one_client_and_of_no_other() {
         }
         let own = client.stream.local_addr().unwrap();
         let dialled = std::mem::take(&mut *agents.dialled.lock().unwrap());
-        assert_eq!(dialled, [("ep_a".to_owned(), own)]);
+        assert_eq!(dialled, [("ep_a".to_owned(), Some(own))]);
     }
     let reused: Vec<_> = rig
         .recorder
@@ -154,6 +274,95 @@ async fn a_stream_carries_the_requests_of_one_client_and_of_no_other() {
         .filter(|reused| !reused.is_null())
         .collect();
     assert_eq!(reused, [false, true, true, false, true, true]);
+}
+
+#[tokio::test]
+async fn clients_share_streams_where_the_agent_needs_no_address_of_each() {
+    let agents = Agents::new(&[("ep_a", Agent::Serves)]);
+    let rig = rig(&agents, vec![forwarding("ep_a")]).await;
+    // Clients that stay connected, one request at a time between them.
+    let mut kept = Vec::new();
+    for _ in 0..50 {
+        kept.push(rig.connect().await);
+    }
+    for _ in 0..3 {
+        for client in &mut kept {
+            client.send(REQUEST).await;
+            assert_eq!(client.answer("GET").await.text(), "ep_a");
+        }
+    }
+    // Each thread of the edge keeps streams of its own.
+    let dialled = std::mem::take(&mut *agents.dialled.lock().unwrap());
+    assert!(dialled.len() <= 8, "{dialled:?}");
+    assert!(dialled.iter().all(|(_, client)| client.is_none()));
+}
+
+#[test]
+fn who_is_told_of_each_client_gets_a_stream_of_each() {
+    let schemes = [Scheme::Http, Scheme::Https, Scheme::Tcp, Scheme::Tls];
+    let protocols = [Protocol::Http1, Protocol::Http2];
+    let proxies = [None, Some(ProxyVersion::One), Some(ProxyVersion::Two)];
+    for scheme in schemes {
+        for protocol in protocols {
+            for proxy in proxies {
+                for clients in [Clients::Apart, Clients::Shared] {
+                    let upstream = Upstream::agent("ep_a", scheme, protocol, proxy, clients);
+                    let shares = clients == Clients::Shared
+                        && scheme.is_http()
+                        && protocol == Protocol::Http1
+                        && proxy.is_none();
+                    assert_eq!(upstream.keeps_clients_apart(), !shares, "{upstream:?}");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_finds_no_stream_waits_for_one() {
+    let agents = Agents::new(&[("ep_a", Agent::Busy)]);
+    let rig = rig(&agents, vec![forwarding("ep_a")]).await;
+    let mut client = rig.connect().await;
+    client.send(UPLOAD).await;
+    let mut queued = agents.queued.subscribe();
+    queued.wait_for(|queued| *queued == 1).await.unwrap();
+    agents.set("ep_a", Agent::Serves);
+    assert_eq!(client.answer("POST").await.text(), "ep_a");
+}
+
+#[tokio::test]
+async fn a_stream_that_an_agent_refuses_is_opened_again_or_the_client_may_try_again() {
+    let mut agents = Agents::new(&[("ep_a", Agent::RefusesOne)]);
+    // No stream is kept, so that the agent is asked each time.
+    Arc::get_mut(&mut agents).unwrap().may_rest = false;
+    let rig = rig(&agents, vec![forwarding("ep_a")]).await;
+    assert_eq!(rig.ask(REQUEST).await.text(), "ep_a");
+    assert_eq!(agents.take_dialled().len(), 2);
+    // What the client sends is gone: it may repeat it.
+    agents.set("ep_a", Agent::Refuses);
+    let mut client = rig.connect().await;
+    client.send(UPLOAD).await;
+    let head = client.head().await.unwrap();
+    assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
+    assert!(head.contains("\r\nretry-after: 1\r\n"), "{head}");
+}
+
+#[tokio::test]
+async fn a_stream_that_is_not_kept_after_an_answer_is_ended_in_good_order() {
+    let mut agents = Agents::new(&[("ep_a", Agent::Serves)]);
+    Arc::get_mut(&mut agents).unwrap().may_rest = false;
+    let rig = rig(&agents, vec![forwarding("ep_a")]).await;
+    for served in 1..4 {
+        assert_eq!(rig.ask(REQUEST).await.text(), "ep_a");
+        let ended = async {
+            while agents.ended.load(Ordering::Relaxed) < served {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), ended)
+            .await
+            .expect("the stream is ended");
+    }
 }
 
 #[tokio::test]
@@ -224,6 +433,7 @@ async fn agents_at_one_address_share_the_load_and_stand_in_for_each_other() {
         Agent::IsAway,
         Agent::IsGone,
         Agent::Busy,
+        Agent::Refuses,
         Agent::SaysNothing,
     ] {
         agents.set("ep_a", state);
@@ -270,4 +480,30 @@ async fn bytes_of_tcp_pass_and_the_service_is_told_of_the_client() {
     assert_eq!(String::from_utf8(told).unwrap(), header);
     client.send(b"over").await;
     assert_eq!(client.take(4).await.unwrap(), b"over");
+}
+
+#[tokio::test]
+async fn a_request_waits_for_an_agent_that_just_lost_its_connection() {
+    let agents = Agents::new(&[("ep_1", Agent::IsAway)]);
+    let one = endpoint_of("ep_1", Scheme::Http, "app.example", None);
+    let rig = rig(&agents, vec![one]).await;
+    // Without a reason to wait the answer comes at once.
+    assert_eq!(rig.ask(REQUEST).await.status, 404);
+
+    agents.return_soon.store(true, Ordering::Relaxed);
+    let returns = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        agents.set("ep_1", Agent::Serves);
+    };
+    let (answer, ()) = tokio::join!(rig.ask(REQUEST), returns);
+    assert_eq!((answer.status, answer.body), (200, b"ep_1".to_vec()));
+
+    // One that does not come back is waited for as long as it may.
+    agents.set("ep_1", Agent::IsAway);
+    let gives_up = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        agents.return_soon.store(false, Ordering::Relaxed);
+    };
+    let (answer, ()) = tokio::join!(rig.ask(REQUEST), gives_up);
+    assert_eq!(answer.status, 404);
 }

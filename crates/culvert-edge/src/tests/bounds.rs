@@ -178,6 +178,28 @@ fn http2(what: &str, n: usize) -> Vec<u8> {
         "payload of a frame" => [request(0, 0), frame(DATA, 0, stream(0), &vec![0; n])].concat(),
         // 177 are what is asked and its 32 for each.
         "field section, decoded, with 32 for each field" => fields(0, n - 177 - 33),
+        "fields with the authority, all cookies as one" => {
+            let mut block = section();
+            block.extend([0, 1, b'a', 1, b'b'].repeat(n - 1));
+            // The cookies are one more.
+            block.truncate(block.len() - 5);
+            block.extend([0, 6, b'c', b'o', b'o', b'k', b'i', b'e', 1, b'x'].repeat(9));
+            headers(0, &block)
+        }
+        "path with its query" => {
+            let mut block = vec![0x82, 0x87, 0x04];
+            number(&mut block, 0, 7, n);
+            block.push(b'/');
+            block.resize(block.len() + n - 1, b'x');
+            block.extend([0x01, 11]);
+            block.extend(b"app.example");
+            headers(0, &block)
+        }
+        "trailer fields" => {
+            let block = [0, 1, b'a', 1, b'b'].repeat(n);
+            let trailers = frame(HEADERS, END_STREAM | END_HEADERS, stream(0), &block);
+            [request(0, 0), trailers].concat()
+        }
         "fields remembered" => {
             let mut block = Vec::new();
             number(&mut block, 0x20, 5, n);
@@ -237,6 +259,11 @@ fn fields(turn: u32, bytes: usize) -> Vec<u8> {
     block.extend([0, 1, b'x']);
     number(&mut block, 0, 7, bytes);
     block.resize(block.len() + bytes, b'y');
+    headers(turn, &block)
+}
+
+/// The frames of a field section that is a whole request.
+fn headers(turn: u32, block: &[u8]) -> Vec<u8> {
     let mut pieces = block.chunks(16 << 10).enumerate().peekable();
     let mut frames = Vec::new();
     while let Some((nth, piece)) = pieces.next() {
@@ -296,6 +323,7 @@ async fn of_http2<S: AsyncRead + AsyncWrite + Unpin>(
                 RST_STREAM if code(&payload) == Reason::INTERNAL_ERROR => {}
                 RST_STREAM => return Some(Beyond::Stream(code(&payload))),
                 HEADERS if find(&payload, b"431").is_some() => return Some(Beyond::Status(431)),
+                HEADERS if find(&payload, b"414").is_some() => return Some(Beyond::Status(414)),
                 HEADERS => panic!("the origin never answers"),
                 _ => {}
             }

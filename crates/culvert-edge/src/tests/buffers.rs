@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
+use culvert_base::BoxFuture;
 use tokio::io::{AsyncWrite, AsyncWriteExt, DuplexStream};
 use tokio::sync::mpsc;
 
 use super::harness::*;
 use crate::{
-    AgentCall, AgentRefused, AgentStream, Dial, Endpoint, Protocol, Scheme, Settings, Snapshot,
-    Upstream,
+    AgentCall, AgentIo, AgentRefused, Clients, Dial, Endpoint, Protocol, Scheme, Settings,
+    Snapshot, Upstream,
 };
 
 /// Bytes of a body in one direction: 64 KiB that were read, behind 16 KiB that were gathered.
@@ -19,18 +20,24 @@ const WAY_BYTES: usize = 1 << 10;
 /// When nothing more was taken for so long, nothing more is. Ended too early, the test sees less.
 const STALLED_AFTER: Duration = Duration::from_millis(500);
 
+impl AgentIo for DuplexStream {}
+
 /// Gives the test the other end of each stream to an agent.
 #[derive(Debug)]
 struct Agents(mpsc::Sender<DuplexStream>);
 
 impl Dial for Agents {
-    fn dial(&self, _: &AgentCall<'_>) -> Result<AgentStream, AgentRefused> {
+    fn dial(&self, _: &AgentCall<'_>) -> Result<Box<dyn AgentIo>, AgentRefused> {
         let (near, far) = tokio::io::duplex(WAY_BYTES);
         self.0.try_send(far).expect("one stream");
-        Ok(AgentStream {
-            io: Box::new(near),
-            may_rest: false,
-        })
+        Ok(Box::new(near))
+    }
+
+    fn dial_in_turn<'a>(
+        &'a self,
+        call: AgentCall<'a>,
+    ) -> BoxFuture<'a, Result<Box<dyn AgentIo>, AgentRefused>> {
+        Box::pin(async move { self.dial(&call) })
     }
 
     fn is_online(&self, _: &str) -> bool {
@@ -51,7 +58,13 @@ async fn between() -> (
     })
     .await;
     let endpoint = Endpoint {
-        upstream: Some(Upstream::agent("ep_1", Scheme::Http, Protocol::Http1, None)),
+        upstream: Some(Upstream::agent(
+            "ep_1",
+            Scheme::Http,
+            Protocol::Http1,
+            None,
+            Clients::Apart,
+        )),
         ..endpoint(Scheme::Http, "app.example", 80, "http://127.0.0.1:1", "")
     };
     let snapshot = Snapshot::builder().endpoint(endpoint).build();

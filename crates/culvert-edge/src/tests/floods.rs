@@ -17,6 +17,7 @@ pub(super) const HEADERS: u8 = 1;
 const PRIORITY: u8 = 2;
 pub(super) const RST_STREAM: u8 = 3;
 pub(super) const SETTINGS: u8 = 4;
+const PUSH_PROMISE: u8 = 5;
 pub(super) const PING: u8 = 6;
 pub(super) const GOAWAY: u8 = 7;
 pub(super) const WINDOW_UPDATE: u8 = 8;
@@ -147,6 +148,12 @@ fn attacks() -> Vec<Attack> {
         attack("unknown frames", idle, vec![], |_| {
             vec![frame(0xB0, 0, 0, &[1, 2, 3])]
         }),
+        attack(
+            "headers of a stream that its client reset",
+            pieces,
+            [request(0, 0), frame(RST_STREAM, 0, 1, &cancel)].concat(),
+            |_| vec![frame(HEADERS, END_STREAM | END_HEADERS, 1, &section())],
+        ),
         attack("headers without end", resets, vec![], |turn| {
             vec![request(turn, 0)]
         }),
@@ -248,8 +255,9 @@ async fn floods_end_within_a_thousand_frames_while_others_are_served() {
     let mut good = http2(&mut rig, &root, "app.example").await;
     let address = rig.edge.https_addr().unwrap();
 
-    for attack in attacks() {
-        let (bytes, _) = bytes_of(&attack);
+    let attacks: Vec<Attack> = attacks().into_iter().chain(cells()).collect();
+    for attack in &attacks {
+        let (bytes, _) = bytes_of(attack);
         let before = (attack.counts)(rig.edge.meters());
         let stream = tls(address, &root, "app.example", "h2").await.unwrap();
         let (read, mut write) = tokio::io::split(stream);
@@ -262,24 +270,87 @@ async fn floods_end_within_a_thousand_frames_while_others_are_served() {
                 drop(write.flush().await);
             },
             async {
-                for _ in 0..5 {
+                for _ in 0..2 {
                     let (status, body) = ask2(&mut good, "https://app.example/", "").await;
                     assert_eq!((status, body.len()), (200, 4_000), "{}", attack.name);
                 }
             }
         );
+        let frame = (attack.step)(0).concat();
         assert!(
             code.is_some_and(|code| code != 0),
-            "{}: {code:?}",
+            "{}, {frame:?}: {code:?}",
             attack.name
         );
         let after = (attack.counts)(rig.edge.meters());
-        assert_eq!(after, before + 1, "{}", attack.name);
+        assert_eq!(after, before + 1, "{}, {frame:?}", attack.name);
     }
     // The good client had one connection all along.
     let meters = rig.edge.meters();
-    assert_eq!(meters.accepted.get(), 1 + attacks().len() as u64);
+    assert_eq!(meters.accepted.get(), 1 + attacks.len() as u64);
     assert_eq!(meters.panics.get(), 0);
+}
+
+/// Every frame, whole and cut short, over and over on a stream in every state.
+fn cells() -> Vec<Attack> {
+    let any: fn(&Meters) -> u64 = |meters| {
+        meters.floods_resets.get()
+            + meters.floods_idle_frames.get()
+            + meters.floods_continuations.get()
+            + meters.http2_errors.get()
+    };
+    let cancel = 8u32.to_be_bytes();
+    let reset = frame(RST_STREAM, 0, 1, &cancel);
+    let states: [(&str, u32, Vec<u8>); 6] = [
+        ("the connection", 0, vec![]),
+        ("an idle stream", 1, vec![]),
+        ("an open stream", 1, request(0, 0)),
+        ("an answered stream", 1, request(0, END_STREAM)),
+        (
+            "a stream the client reset",
+            1,
+            [request(0, 0), reset].concat(),
+        ),
+        (
+            "a stream we reset",
+            1,
+            [request(0, 0), frame(WINDOW_UPDATE, 0, 1, &[0; 4])].concat(),
+        ),
+    ];
+    let frames: [(u8, u8, Vec<u8>); 11] = [
+        // With bytes in it, it is an upload.
+        (DATA, 0, vec![]),
+        // Without its end, a request waits for more.
+        (HEADERS, END_HEADERS, section()),
+        (PRIORITY, 0, vec![0, 0, 0, 99, 16]),
+        (RST_STREAM, 0, cancel.to_vec()),
+        (SETTINGS, 0, vec![0, 4, 0, 0, 0xFF, 0xFF]),
+        (PUSH_PROMISE, END_HEADERS, vec![0, 0, 0, 2]),
+        (PING, 0, vec![0; 8]),
+        (GOAWAY, 0, vec![0; 8]),
+        (WINDOW_UPDATE, 0, vec![0, 0, 0, 1]),
+        (CONTINUATION, END_HEADERS, section()),
+        (0xB0, 0, vec![1, 2, 3]),
+    ];
+    let mut attacks = Vec::new();
+    for (name, of, before) in &states {
+        for (kind, flags, payload) in &frames {
+            let (kind, flags, of) = (*kind, *flags, *of);
+            // Cut short, or with more padding than payload.
+            for (flags, payload) in [(flags, payload.clone()), (flags | PADDED, vec![0xFF; 3])] {
+                if kind == GOAWAY && of == 0 && payload.len() == 8 {
+                    // The client says that it leaves: the connection is closed, and no flood.
+                    continue;
+                }
+                let is_new = kind == HEADERS && before.is_empty() && of > 0;
+                attacks.push(attack(name, any, before.clone(), move |turn| {
+                    let of = if is_new { stream(turn) } else { of };
+                    vec![frame(kind, flags, of, &payload)]
+                }));
+            }
+        }
+    }
+    attacks
 }
 
 #[tokio::test]

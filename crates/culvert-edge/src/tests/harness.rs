@@ -17,7 +17,9 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Edge, Endpoint, Limits, Scheme, Settings, Snapshot, SnapshotBuilder, Upstream};
+use crate::{
+    Edge, Endpoint, Limits, Scheme, Settings, Snapshot, SnapshotBuilder, Timeouts, Upstream,
+};
 
 /// Nothing in these tests takes this long unless it is broken.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -162,6 +164,8 @@ pub(crate) fn endpoint(
         port,
         upstream: Some(Upstream::parse(upstream, protocol).unwrap()),
         policy: None,
+        merge_slashes: true,
+        timeouts: Timeouts::default(),
     }
 }
 

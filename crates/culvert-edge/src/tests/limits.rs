@@ -381,22 +381,16 @@ async fn body_stall() {
     assert_eq!(client.answer("POST").await.status, 408);
     assert!(!client.more().await);
 
-    // The answer's body: cut, never ended as if it were whole.
-    let mut rig = self::rig(limits).await;
-    let origin = origin(&mut rig.tasks, |mut client| async move {
-        client.request().await;
-        client
-            .send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n")
-            .await;
-        client.rest().await;
-    })
-    .await;
-    publish(&rig, &format!("http://{origin}")).await;
-    let mut client = rig.connect().await;
-    client.send(GET).await;
-    let answer = client.rest().await;
-    assert!(find(&answer, b"3\r\nabc\r\n").is_some());
-    assert!(find(&answer, b"\r\n0\r\n").is_none());
+    // The same on HTTP/2.
+    let (mut rig, root) = serving(limits).await;
+    let mut sender = super::streams::connect(&mut rig, &root).await;
+    let (send, body) = super::streams::frames();
+    let request = http::Request::post(URL).body(body).unwrap();
+    send.send(hyper::body::Frame::data(Bytes::from("abc")))
+        .await
+        .unwrap();
+    let answer = soon("an answer", sender.send_request(request)).await;
+    assert_eq!(answer.unwrap().status(), 408);
 }
 
 async fn body_rate_over() {
@@ -419,6 +413,26 @@ async fn body_rate_over() {
         client.send("x").await;
     };
     assert_eq!(answer.map(|answer| answer.status), Some(408));
+
+    // The same on HTTP/2.
+    let limits = Limits {
+        body_rate_over: SHORT,
+        ..Limits::default()
+    };
+    let (mut rig, root) = serving(limits).await;
+    let mut sender = super::streams::connect(&mut rig, &root).await;
+    let (send, body) = super::streams::frames();
+    let request = http::Request::post(URL).body(body).unwrap();
+    let answer = sender.send_request(request);
+    let mut answer = std::pin::pin!(answer);
+    let status = loop {
+        tokio::select! {
+            answer = &mut answer => break answer.unwrap().status(),
+            _ = tick.tick() => {}
+        }
+        drop(send.send(hyper::body::Frame::data(Bytes::from("x"))).await);
+    };
+    assert_eq!(status, 408);
 }
 
 async fn write_stall() {
@@ -447,7 +461,12 @@ async fn write_stall() {
     client.send(GET).await;
     asked(&rig, 1).await;
     open(&rig, 0).await;
+    // With windows that let everything through, so that it is the socket that takes nothing.
     let mut raw = raw(&rig, &root).await;
+    let most = [0x7F, 0xFF, 0xFF, 0xFF];
+    raw.send(frame(SETTINGS, 0, 0, &[&[0, 4][..], &most].concat()))
+        .await;
+    raw.send(frame(WINDOW_UPDATE, 0, 0, &[0x7F, 0, 0, 0])).await;
     raw.send(request(0, END_STREAM)).await;
     asked(&rig, 2).await;
     open(&rig, 0).await;
@@ -478,6 +497,7 @@ async fn answer() {
 }
 
 async fn tunnel_idle() {
+    idle_answer().await;
     let mut rig = rig(Limits {
         tunnel_idle: SHORT,
         ..Limits::default()
@@ -501,6 +521,29 @@ async fn tunnel_idle() {
     let mut client = Client::new(TcpStream::connect(("127.0.0.1", port)).await.unwrap());
     client.send("x").await;
     assert_eq!(client.rest().await, b"");
+}
+
+/// An answer of which nothing more comes: cut, never ended as if it were whole.
+async fn idle_answer() {
+    let mut rig = rig(Limits {
+        tunnel_idle: SHORT,
+        ..Limits::default()
+    })
+    .await;
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        client.request().await;
+        client
+            .send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n")
+            .await;
+        client.rest().await;
+    })
+    .await;
+    publish(&rig, &format!("http://{origin}")).await;
+    let mut client = rig.connect().await;
+    client.send(GET).await;
+    let answer = client.rest().await;
+    assert!(find(&answer, b"3\r\nabc\r\n").is_some());
+    assert!(find(&answer, b"\r\n0\r\n").is_none());
 }
 
 async fn free_port() -> u16 {

@@ -595,8 +595,8 @@ async fn nobody_is_sent_elsewhere() {
     for (target, path) in [
         ("/culvert/login", "/"),
         ("/culvert/login?redirect_path=/a%3Fb", "/a?b"),
-        ("//evil.example/x", "/"),
-        ("/\\evil.example", "/"),
+        ("//evil.example/x", "/evil.example/x"),
+        ("/\\evil.example", "/evil.example"),
     ] {
         let mut browser = Browser::default();
         let back = browser.begin(rig, idp, target).await;

@@ -393,7 +393,7 @@ fn corpus() -> Vec<(Must, Vec<u8>)> {
         (Pass, line("GET //x/../y?z=%00&a=b+c;d|e{f}[]^` HTTP/1.1")),
         (Pass, line("GET /\"{}|^[]~!$&'()*+,;=:@-._ HTTP/1.1")),
         (Pass, line("GET /? HTTP/1.1")),
-        (Pass, line("GET /%zz HTTP/1.1")),
+        (Refuse(400), line("GET /%zz HTTP/1.1")),
         // Chunks.
         (Refuse(400), chunks("x\r\n")),
         (Refuse(400), chunks("\r\n0\r\n\r\n")),
@@ -772,6 +772,11 @@ fn line_games() -> Vec<(Must, Vec<u8>)> {
         "GET /?a#b HTTP/1.1",
         "GET /?<script> HTTP/1.1",
         "GET # HTTP/1.1",
+        "GET /%2e%2e/%2F%5ca HTTP/1.1",
+        "GET /% HTTP/1.1",
+        "GET /%u0041 HTTP/1.1",
+        "GET /%00%0d%0a HTTP/1.1",
+        "GET /..;/x HTTP/1.1",
     ] {
         games.push((Refuse(400), line(text)));
     }
@@ -800,6 +805,7 @@ fn line_games() -> Vec<(Must, Vec<u8>)> {
         games.push((Refuse(400), raw.as_bytes().to_vec()));
     }
     games.push((Refuse(405), line("TRACE / HTTP/1.1")));
+    games.push((Refuse(405), line("PRI / HTTP/1.1")));
     games.push((Refuse(405), line("CONNECT / HTTP/1.1")));
     games.push((Refuse(405), line("CONNECT http://app.example/ HTTP/1.1")));
     for text in [
@@ -814,9 +820,6 @@ fn line_games() -> Vec<(Must, Vec<u8>)> {
         "GET //other.example/ HTTP/1.1",
         "GET /a//b HTTP/1.1",
         "GET /../../x HTTP/1.1",
-        "GET /..;/x HTTP/1.1",
-        "GET /%2e%2e/%2F%5c HTTP/1.1",
-        "GET /%00%0d%0a HTTP/1.1",
         "GET /a\\b HTTP/1.1",
         "GET /;p=1;q HTTP/1.1",
         "GET /?? HTTP/1.1",
@@ -826,8 +829,9 @@ fn line_games() -> Vec<(Must, Vec<u8>)> {
         "GET /http://x/ HTTP/1.1",
         "GET /* HTTP/1.1",
         "GET /%E2%9C%93 HTTP/1.1",
-        "GET /%u0041 HTTP/1.1",
-        "GET /% HTTP/1.1",
+        "GET /%2e%2e/%2F%5c HTTP/1.1",
+        "GET /%0d%0a HTTP/1.1",
+        "GET /%2e%2e/a%2Fb HTTP/1.1",
         "GET /a=b&c=d HTTP/1.1",
         "GET /?=&&= HTTP/1.1",
         "GET /HTTP/1.1 HTTP/1.1",
@@ -1191,8 +1195,23 @@ impl Heard {
         let asked = sent.trim_start_matches("\r\n").split("\r\n").next()?;
         let mut lines = head.split("\r\n");
         let (asked, got) = (asked.rsplit_once(' ')?.0, lines.next()?);
-        // An absolute target becomes a local one; any other passes as it is.
-        if !asked.to_ascii_lowercase().contains(" http://") && got != format!("{asked} HTTP/1.1") {
+        // An absolute target becomes a local one, and some paths their normal form; any other passes as it is.
+        let (method, target) = asked.split_once(' ')?;
+        let normal = match target {
+            "//x/../y?z=%00&a=b+c;d|e{f}[]^`" => "/y?z=%00&a=b+c;d|e{f}[]^`",
+            "/\"{}|^[]~!$&'()*+,;=:@-._" => "/%22%7B%7D%7C%5E%5B%5D~!$&'()*+,;=:@-._",
+            "//other.example/" => "/other.example/",
+            "/a//b" => "/a/b",
+            "/../../x" => "/x",
+            "/a\\b" => "/a/b",
+            "/http://x/" => "/http:/x/",
+            "/%0d%0a" => "/%0D%0A",
+            "/%2e%2e/%2F%5c" => "/%2F%5C",
+            "/%2e%2e/a%2Fb" => "/a%2Fb",
+            target => target,
+        };
+        let is_absolute = target.to_ascii_lowercase().starts_with("http://");
+        if !is_absolute && got != format!("{method} {normal} HTTP/1.1") {
             return Some(format!("{asked:?} became {got:?}"));
         }
         let forbidden = [
@@ -1326,7 +1345,7 @@ async fn odd_but_legal_requests_arrive_to_the_byte() {
         ("X:\r\nY: \t\r\n\r\n", "x: |y: ", "", ""),
         ("X:  a  b\t c \t\r\n\r\n", "x: a  b\t c", "", ""),
         ("X: é ÿ \"\\\"\" ,;:\r\n\r\n", "x: é ÿ \"\\\"\" ,;:", "", ""),
-        ("!#$%&'*+-.^_`|~9: x\r\n\r\n", "!#$%&'*+-.^_`|~9: x", "", ""),
+        ("!#$%&'*+-.^`|~9: x\r\n\r\n", "!#$%&'*+-.^`|~9: x", "", ""),
         (
             "Cookie: a=b\r\nCookie: c=d\r\n\r\n",
             "cookie: a=b|cookie: c=d",

@@ -3,7 +3,11 @@
 
 use std::sync::Arc;
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SerialNumber};
+use culvert_base::Timestamp;
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair, SanType,
+    SerialNumber,
+};
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -26,8 +30,14 @@ pub(super) struct Ca {
 #[derive(Clone)]
 pub(super) struct Leaf {
     der: CertificateDer<'static>,
-    pem: String,
-    key: String,
+    pub(super) pem: String,
+    pub(super) key: String,
+}
+
+impl Leaf {
+    pub(super) fn pem_and_key(&self) -> String {
+        format!("{}{}", self.pem, self.key)
+    }
 }
 
 impl Ca {
@@ -44,6 +54,51 @@ impl Ca {
         }
     }
 
+    /// One whose name has every part that variables show.
+    pub(super) fn with_every_name(name: &str) -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name = every_name(name);
+        let key = KeyPair::generate().unwrap();
+        let made = params.self_signed(&key).unwrap();
+        Self {
+            pem: made.pem(),
+            der: made.der().clone(),
+            issuer: Issuer::new(params, key),
+        }
+    }
+
+    /// A leaf with every part that variables show, and its key: PEM.
+    pub(super) fn leaf_with_every_name(&self) -> String {
+        let mut params = CertificateParams::default();
+        params.serial_number = Some(SerialNumber::from_slice(&[0x0A, 0xBC]));
+        params.distinguished_name = every_name("Me");
+        params.subject_alt_names = vec![
+            SanType::DnsName("m.example".try_into().unwrap()),
+            SanType::Rfc822Name("me@m.example".try_into().unwrap()),
+            SanType::IpAddress("192.0.2.1".parse().unwrap()),
+            SanType::URI("https://m.example/me".try_into().unwrap()),
+        ];
+        let key = KeyPair::generate().unwrap();
+        let made = params.signed_by(&key, &self.issuer).unwrap();
+        made.pem() + &key.serialize_pem()
+    }
+
+    /// The certificate itself.
+    pub(super) fn root(&self) -> &CertificateDer<'static> {
+        &self.der
+    }
+
+    /// A leaf that is good until then, with its key: PEM.
+    pub(super) fn leaf_until(&self, name: &str, until: Timestamp) -> String {
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        params.not_after =
+            rcgen::date_time_ymd(1970, 1, 1) + until.since(Timestamp::from_unix_nanos(0));
+        let key = KeyPair::generate().unwrap();
+        let made = params.signed_by(&key, &self.issuer).unwrap();
+        made.pem() + &key.serialize_pem()
+    }
+
     pub(super) fn leaf(&self, name: &str) -> Leaf {
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         params.serial_number = Some(SerialNumber::from_slice(&[0x0A, 0xBC]));
@@ -57,6 +112,20 @@ impl Ca {
             key: key.serialize_pem(),
         }
     }
+}
+
+/// A name with every part that variables show.
+fn every_name(name: &str) -> DistinguishedName {
+    let mut names = DistinguishedName::new();
+    names.push(DnType::CommonName, name);
+    names.push(DnType::CountryName, "AT");
+    names.push(DnType::LocalityName, "Vienna");
+    names.push(DnType::OrganizationName, "Example");
+    names.push(DnType::OrganizationalUnitName, "Tests");
+    names.push(DnType::StateOrProvinceName, "Vienna");
+    names.push(DnType::CustomDnType(vec![2, 5, 4, 17]), "1010");
+    names.push(DnType::CustomDnType(vec![2, 5, 4, 9]), "Street 1");
+    names
 }
 
 /// A handshake as a client, with a certificate or without.
@@ -457,5 +526,35 @@ fn what_cannot_be_is_refused_when_it_is_written() {
             .compile(scheme, true, &Resources::default())
             .unwrap_err();
         assert_eq!(refused.code.unwrap().number(), code, "{config}");
+    }
+}
+
+/// A certificate authority that a policy names and that does not exist: no handshake is done, whatever
+/// else the policy trusts and whatever it asks of clients.
+#[tokio::test]
+async fn an_authority_that_is_gone_refuses_every_handshake() {
+    let rig = Rig::start().await;
+    let (names, key, root) = certificate(&["app.example"]);
+    let ours = Ca::new("ours");
+    let member = ours.leaf("m.example");
+    for strategy in ["require-and-verify", "require-any", "request"] {
+        let authorities = Arc::new(Authorities::default());
+        authorities.replace(vec![ours.der.clone()]);
+        let mut resources = Resources::default();
+        let named = Arc::clone(&authorities);
+        resources.authorities.insert("ca_1".to_owned(), named);
+        let config = json!({
+            "mutual_tls_certificate_authorities": ["ca_1", ours.pem],
+            "mutual_tls_verification_strategy": strategy,
+        });
+        let snapshot = terminating(Scheme::Https, "", &config, &resources);
+        rig.edge
+            .publish(snapshot.certificate(names.clone(), key.clone()).build())
+            .await;
+        let enter = async |client| status(&rig, &root, client, &BOTH).await.is_some();
+        assert!(enter(Some(&member)).await, "{strategy}");
+        authorities.replace(Vec::new());
+        assert!(!enter(Some(&member)).await, "{strategy}");
+        assert!(!enter(None).await, "{strategy}");
     }
 }

@@ -99,13 +99,16 @@ pub(super) async fn sheds_when_tasks_wait() {
             .expect("the limits are good");
         level(&rig, 3).await;
         assert!(rig.edge.meters().pressure.run_queue.get() >= 95);
-        assert_eq!(open.rest().await, b"");
         assert_eq!(rig.connect().await.rest().await, b"");
 
         rig.edge
             .reload(&within(Duration::MAX))
             .expect("the limits are good");
         level(&rig, 0).await;
+        // To close what is idle would have saved no time.
+        assert_eq!(rig.edge.meters().shed_idle.get(), 0);
+        open.send(GET).await;
+        assert_eq!(open.answer("GET").await.status, 200);
         assert_eq!(rig.ask(GET).await.status, 200);
     }
 }
@@ -153,8 +156,7 @@ pub(super) async fn sheds_when_the_store_is_slow() {
         level(&rig, reached).await;
         let answer = rig.ask(GET).await;
         assert_eq!(answer.status, 200, "{delay}");
-        let closes = answer.header("connection") == Some("close");
-        assert_eq!(closes, reached == 2, "{delay}");
+        assert_eq!(answer.header("connection"), None, "{delay}");
 
         let events = rig.recorder.events(before + 2).await;
         let event = of(&events[before..], HTTP)[0]["object"].clone();

@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
+use culvert_base::net::HostName;
 use culvert_base::{Prefix, Verdict};
 use serde_json::{Value, json};
 
 use super::harness::*;
-use crate::{Endpoint, IpPolicy, Resources, Scheme, Snapshot, Source};
+use crate::{Endpoint, IpPolicy, Resources, Scheme, Secrets, Snapshot, Source};
 
 /// An endpoint with a policy, in front of an origin or of none.
 pub(crate) fn governed(scheme: Scheme, upstream: &str, policy: &str) -> Endpoint {
@@ -554,4 +555,208 @@ async fn a_failing_upstream_is_left_alone() {
         "{decisions:?}"
     );
     assert_eq!(ask().await, (200, json!("allow"), None));
+}
+
+/// Pairs of actions that configure one thing, in each order.
+#[tokio::test]
+async fn of_two_actions_that_configure_one_thing_neither_undoes_the_other() {
+    let mut rig = Rig::start().await;
+    let upstream = echo(&mut rig).await;
+    let compress =
+        |coding: &str| json!({"type": "compress-response", "config": {"algorithms": [coding]}});
+    for (first, second, accepted, expected) in [
+        ("gzip", "br", "gzip", Some("gzip")),
+        ("gzip", "br", "br", Some("br")),
+        ("br", "gzip", "gzip", Some("gzip")),
+        ("br", "gzip", "br", Some("br")),
+        ("gzip", "br", "gzip, br", Some("br")),
+        ("gzip", "br", "deflate", None),
+    ] {
+        let policy =
+            json!({"on_http_response": [{"actions": [compress(first), compress(second)]}]});
+        publish(&rig, &upstream, &policy.to_string()).await;
+        let ask =
+            format!("GET / HTTP/1.1\r\nHost: app.example\r\nAccept-Encoding: {accepted}\r\n\r\n");
+        let answer = rig.ask(&ask).await;
+        let coding = answer
+            .headers
+            .iter()
+            .find(|(name, _)| name.eq_ignore_ascii_case("content-encoding"));
+        let coding = coding.map(|(_, value)| value.as_str());
+        assert_eq!(coding, expected, "{first}, {second}, {accepted}");
+    }
+    let allow = json!({"type": "restrict-ips", "config": {"allow": ["127.0.0.0/8"]}});
+    let others = json!({"type": "restrict-ips", "config": {"allow": ["192.0.2.0/24"]}});
+    let rewrite =
+        |from: &str, to: &str| json!({"type": "url-rewrite", "config": {"from": from, "to": to}});
+    for (first, second, status, target) in [
+        (allow.clone(), others.clone(), 403, ""),
+        (others, allow.clone(), 403, ""),
+        (allow.clone(), allow, 200, "GET /a?b=c "),
+        (rewrite("/a", "/x"), rewrite("b=c", "d"), 200, "GET /x?d "),
+        (rewrite("b=c", "d"), rewrite("/a", "/x"), 200, "GET /x?d "),
+    ] {
+        let policy = json!({"on_http_request": [{"actions": [first]}, {"actions": [second]}]});
+        publish(&rig, &upstream, &policy.to_string()).await;
+        let answer = rig.ask(ASK).await;
+        assert_eq!(answer.status, status, "{policy}");
+        assert!(
+            answer.text().starts_with(target) || status != 200,
+            "{policy} {}",
+            answer.text()
+        );
+    }
+}
+
+/// An IP policy that a policy names and that does not exist: what it denied is not known, so everybody is
+/// denied, whatever else the policy allows.
+#[tokio::test]
+async fn an_ip_policy_that_is_gone_denies_everybody() {
+    let mut rig = Rig::start().await;
+    let origin = echo(&mut rig).await;
+    let prefix = |text| Prefix::parse(text).unwrap();
+    for phase in ["on_tcp_connect", "on_http_request", "on_http_response"] {
+        let cell = Arc::new(IpPolicy::default());
+        let mut resources = Resources::default();
+        let named = Arc::clone(&cell);
+        resources.ip_policies.insert("ipp_1".into(), named);
+        let policy = format!(
+            "{phase}: [{{actions: [{{type: restrict-ips, config: {{allow: [0.0.0.0/0], ip_policies: [ipp_1]}}}}]}}]"
+        );
+        let endpoint = governed_with(Scheme::Http, &origin, &policy, &resources);
+        rig.edge
+            .publish(Snapshot::builder().endpoint(endpoint).build())
+            .await;
+        let enters = async || {
+            let mut client = rig.connect().await;
+            client.send(ASK).await;
+            let answer = client.try_answer("GET").await;
+            answer.is_some_and(|answer| answer.status == 200)
+        };
+        assert!(!enters().await, "{phase}: its rules are not known yet");
+        cell.replace(vec![(Verdict::Deny, prefix("192.0.2.0/24"))]);
+        assert!(enters().await, "{phase}");
+        cell.replace(vec![(Verdict::Deny, prefix("127.0.0.0/8"))]);
+        assert!(!enters().await, "{phase}");
+        cell.vanish();
+        assert!(!enters().await, "{phase}: it is gone");
+    }
+}
+
+/// A secret that a policy reads and that does not exist: the rule is not skipped and nothing is made of
+/// its absence, wherever the expression stands.
+#[tokio::test]
+async fn a_secret_that_is_gone_refuses_the_exchange() {
+    let mut rig = Rig::start().await;
+    let origin = echo(&mut rig).await;
+    let secrets = Arc::new(Secrets::default());
+    let resources = Resources {
+        secrets: Arc::clone(&secrets),
+        ..Resources::default()
+    };
+    let get = "secrets.get('v', 'n')";
+    for policy in [
+        json!({"on_http_request": [{
+            "expressions": [format!("req.headers['x-who'][0] != {get}")],
+            "actions": [{"type": "deny"}],
+        }]}),
+        json!({"on_http_request": [
+            {"actions": [{"type": "set-vars", "config": {"vars": [{"k": format!("${{{get}}}")}]}}]},
+            {"expressions": ["req.headers['x-none'][0] != vars.k"], "actions": [{"type": "deny"}]},
+        ]}),
+        json!({"on_http_request": [{"actions": [{"type": "add-headers", "config": {
+            "headers": {"x-key": format!("${{{get}}}")},
+        }}]}]}),
+        json!({"on_http_response": [{"actions": [{"type": "add-headers", "config": {
+            "headers": {"x-key": format!("${{{get}}}")},
+        }}]}]}),
+        json!({"on_http_response": [{
+            "expressions": [format!("{get} == 'nobody'")],
+            "actions": [{"type": "remove-headers", "config": {"headers": ["x-secret"]}}],
+        }]}),
+        json!({"on_tcp_connect": [{
+            "expressions": [format!("conn.client_ip == {get}")],
+            "actions": [{"type": "close-connection"}],
+        }]}),
+    ] {
+        let policy = policy.to_string();
+        let endpoint = governed_with(Scheme::Http, &origin, &policy, &resources);
+        rig.edge
+            .publish(Snapshot::builder().endpoint(endpoint).build())
+            .await;
+        let status = async || {
+            let mut client = rig.connect().await;
+            client.send(ASK).await;
+            client.try_answer("GET").await.map(|answer| answer.status)
+        };
+        secrets.replace([("v", "n", "me")]);
+        assert_eq!(status().await, Some(200), "{policy}");
+        for others in [vec![], vec![("v", "m", "me")], vec![("w", "n", "me")]] {
+            secrets.replace(others);
+            let status = status().await;
+            assert!(matches!(status, None | Some(500)), "{status:?} {policy}");
+        }
+    }
+}
+
+/// Every spelling of a host that requests are routed by is judged by rules on it: none is skipped because the
+/// host has no value, and none passes under another spelling.
+#[tokio::test]
+async fn rules_on_the_host_hold_for_every_spelling_of_it() {
+    let mut rig = Rig::start().await;
+    let origin = echo(&mut rig).await;
+    let spellings = [
+        "no.v.example",
+        "NO.v.example",
+        "no.v.example.",
+        "NO.V.example.:443",
+        "no.v.example:",
+        "xn--a.v.example",
+        "xn--0.v.example",
+        "xn--zzzzzz99999999.v.example",
+        "_no.v.example",
+        "-no.v.example",
+        "127.v.example",
+    ];
+    for (rule, denied, allowed) in [
+        (
+            "req.url.host != 'ok.v.example'",
+            &spellings[..],
+            "ok.v.example",
+        ),
+        (
+            "!req.url.startsWith('http://ok.v.example')",
+            &spellings[..],
+            "OK.v.example.",
+        ),
+        (
+            "req.url.contains('/admin') && req.url.host != 'ok.v.example'",
+            &spellings[..],
+            "ok.v.example:443",
+        ),
+        (
+            "req.url.host == 'no.v.example'",
+            &spellings[..5],
+            "yes.v.example",
+        ),
+    ] {
+        let policy = json!({"on_http_request": [
+            {"expressions": [rule], "actions": [{"type": "deny"}]},
+        ]});
+        let mut endpoint = governed(Scheme::Http, &origin, &policy.to_string());
+        endpoint.host = HostName::parse("*.v.example").unwrap();
+        rig.edge
+            .publish(Snapshot::builder().endpoint(endpoint).build())
+            .await;
+        let ask = async |host: &str| {
+            let request = format!("GET /admin HTTP/1.1\r\nHost: {host}\r\n\r\n");
+            rig.ask(&request).await.status
+        };
+        for host in denied {
+            // What is no host at all is refused before any rule.
+            let status = ask(host).await;
+            assert!([400, 403, 404].contains(&status), "{rule} {host}: {status}");
+        }
+        assert_eq!(ask(allowed).await, 200, "{rule}");
+    }
 }

@@ -356,6 +356,75 @@ async fn tls_endpoints_pass_through() {
     assert_eq!(events[0]["object"]["conn"]["server_name"], "pass.example");
 }
 
+/// Servers that close TLS without `close_notify` are common. Framing × end: what was whole arrives whole,
+/// and what was cut does not pass for whole.
+#[tokio::test]
+async fn upstreams_may_close_tls_without_a_goodbye() {
+    let (_, key, root) = certificate(&["localhost"]);
+    let mut rig = Rig::with(crate::Settings {
+        upstream_roots: vec![root],
+        ..settings()
+    })
+    .await;
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(
+            Arc::into_inner(key).unwrap(),
+        )));
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let origin = origin(&mut rig.tasks, move |client| {
+        let acceptor = acceptor.clone();
+        async move {
+            let Ok(stream) = acceptor.accept(client.stream).await else {
+                return;
+            };
+            let mut client = Client::new(stream);
+            let (asked, _) = client.request().await.unwrap();
+            client
+                .send(if asked.contains("/close") {
+                    "HTTP/1.1 200 OK\r\n\r\nwhole"
+                } else if asked.contains("/length") {
+                    "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nwhole"
+                } else if asked.contains("/chunks") {
+                    "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nwhole\r\n0\r\n\r\n"
+                } else {
+                    "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf"
+                })
+                .await;
+            // Dropped without the shutdown that sends `close_notify`.
+        }
+    })
+    .await;
+    let url = format!("https://localhost:{}", origin.port());
+    let endpoint = endpoint(Scheme::Http, "app.example", 80, &url, "");
+    rig.edge
+        .publish(Snapshot::builder().endpoint(endpoint).build())
+        .await;
+    for path in ["/close", "/length", "/chunks"] {
+        let answer = rig
+            .ask(&format!(
+                "GET {path} HTTP/1.1\r\nHost: app.example\r\nConnection: close\r\n\r\n"
+            ))
+            .await;
+        assert_eq!((answer.status, answer.text()), (200, "whole"), "{path}");
+    }
+    let (mut client, mut cut) = (rig.connect().await, Vec::new());
+    client
+        .send("GET /cut HTTP/1.1\r\nHost: app.example\r\nConnection: close\r\n\r\n")
+        .await;
+    tokio::io::AsyncReadExt::read_to_end(&mut client.stream, &mut cut)
+        .await
+        .ok();
+    let cut = String::from_utf8(cut).unwrap();
+    assert!(
+        cut.contains("content-length: 9") && cut.ends_with("half"),
+        "{cut}"
+    );
+}
+
 #[tokio::test]
 async fn https_upstreams_are_verified() {
     let (names, key, root) = certificate(&["localhost"]);

@@ -5,15 +5,15 @@ pub(crate) mod terms;
 
 use std::sync::Arc;
 
-use culvert_base::Fault;
 use culvert_base::net::HostName;
+use culvert_base::{Fault, Timestamp};
 use rustls::crypto::aws_lc_rs;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{HandshakeKind, ProtocolVersion, ServerConfig, SupportedProtocolVersion};
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use crate::downstream::Agreed;
@@ -27,6 +27,8 @@ pub(crate) const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
 pub(crate) struct Presented {
     pub(crate) key: Arc<CertifiedKey>,
     pub(crate) config: Arc<ServerConfig>,
+    /// What judges clients' certificates, if they are asked for.
+    pub(crate) clients: Option<Arc<dyn ClientCertVerifier>>,
 }
 
 /// What the edge says it speaks inside TLS.
@@ -55,9 +57,9 @@ impl Presented {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let builder =
             ServerConfig::builder_with_provider(provider).with_protocol_versions(versions)?;
-        let builder = match clients {
+        let builder = match &clients {
             None => builder.with_no_client_auth(),
-            Some(clients) => builder.with_client_cert_verifier(clients),
+            Some(clients) => builder.with_client_cert_verifier(Arc::clone(clients)),
         };
         let mut config = builder.with_cert_resolver(Arc::new(Only(Arc::clone(&key))));
         if alpn == Alpn::Http {
@@ -71,6 +73,7 @@ impl Presented {
         Ok(Self {
             key,
             config: Arc::new(config),
+            clients,
         })
     }
 }
@@ -136,6 +139,25 @@ pub(crate) fn agreed(connection: &rustls::ServerConnection) -> Agreed {
         is_13: connection.protocol_version() != Some(ProtocolVersion::TLSv1_2),
         is_resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),
         client: client.map(|leaf| Box::new(Peer::new(leaf))),
+    }
+}
+
+/// Whether the certificate that a resumed session carries is still good. A handshake that was no resumption has
+/// just verified it.
+pub(crate) fn is_still_trusted(
+    session: &rustls::ServerConnection,
+    clients: &Arc<dyn ClientCertVerifier>,
+    now: Timestamp,
+) -> bool {
+    if session.handshake_kind() != Some(HandshakeKind::Resumed) {
+        return true;
+    }
+    match session.peer_certificates() {
+        Some([leaf, others @ ..]) => {
+            let now = UnixTime::since_unix_epoch(now.since(Timestamp::from_unix_nanos(0)));
+            clients.verify_client_cert(leaf, others, now).is_ok()
+        }
+        _ => !clients.client_auth_mandatory(),
     }
 }
 

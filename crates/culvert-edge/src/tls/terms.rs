@@ -11,11 +11,12 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{
-    DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
-    SupportedProtocolVersion,
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore,
+    SignatureScheme, SupportedProtocolVersion,
 };
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use x509_parser::prelude::{FromDer, X509Certificate, X509Version};
 
 use crate::downstream::lock;
 use crate::tls::{Alpn, Presented};
@@ -26,8 +27,8 @@ const CHAIN_BYTES_MAX: usize = 32 << 10;
 /// Settings that are kept: one for each certificate presented under these terms.
 const KEPT_MAX: usize = 16;
 
-/// Certificate authorities that are named by a policy and looked up by others. Empty, nobody is
-/// trusted.
+/// Certificate authorities that are named by a policy and looked up by others. Empty, every
+/// handshake is refused, whatever else the policy trusts.
 #[derive(Debug, Default)]
 pub struct Authorities(ArcSwap<Vec<CertificateDer<'static>>>);
 
@@ -49,24 +50,61 @@ pub(crate) enum Strategy {
     Request,
 }
 
-/// What a policy says of a handshake.
-#[derive(Debug)]
-pub(crate) struct Terms {
-    pub(crate) versions: Vec<&'static SupportedProtocolVersion>,
-    /// Presented in the place of the endpoint's own.
-    pub(crate) key: Option<Arc<CertifiedKey>>,
-    pub(crate) clients: Option<Clients>,
-    kept: Mutex<Vec<Kept>>,
+/// A version of TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Version {
+    Tls12,
+    Tls13,
 }
 
-/// Which clients are let in.
+impl Version {
+    const ALL: [(Self, &'static SupportedProtocolVersion); 2] = [
+        (Self::Tls13, &rustls::version::TLS13),
+        (Self::Tls12, &rustls::version::TLS12),
+    ];
+}
+
+/// What one or more `terminate-tls` actions say of a handshake. `None` is a setting that none of them names.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Wishes {
+    pub(crate) min: Option<Version>,
+    pub(crate) max: Option<Version>,
+    /// Presented in the place of the endpoint's own.
+    pub(crate) key: Option<Arc<CertifiedKey>>,
+    /// An action that names authorities always has a strategy.
+    pub(crate) strategy: Option<Strategy>,
+    pub(crate) trusted: Option<Arc<Trusted>>,
+}
+
+impl Wishes {
+    /// These wishes, and those of the actions before for every setting that these do not name. No setting is lost
+    /// because a later action is silent about it.
+    fn over(self, before: &Self) -> Self {
+        Self {
+            min: self.min.or(before.min),
+            max: self.max.or(before.max),
+            key: self.key.or_else(|| before.key.clone()),
+            strategy: self.strategy.or(before.strategy),
+            trusted: self.trusted.or_else(|| before.trusted.clone()),
+        }
+    }
+}
+
+/// The authorities that clients' certificates are verified by.
 #[derive(Debug)]
-pub(crate) struct Clients {
-    pub(crate) strategy: Strategy,
+pub(crate) struct Trusted {
     /// Written in the policy.
     pub(crate) inline: Vec<CertificateDer<'static>>,
     /// Named in it.
     pub(crate) named: Vec<Arc<Authorities>>,
+}
+
+/// How a handshake is done: the wishes of all `terminate-tls` actions that ran, merged.
+#[derive(Debug)]
+pub(crate) struct Terms {
+    wishes: Wishes,
+    versions: Vec<&'static SupportedProtocolVersion>,
+    kept: Mutex<Vec<Kept>>,
 }
 
 /// Settings that were made, and what of.
@@ -84,33 +122,54 @@ impl fmt::Debug for Kept {
 }
 
 impl Terms {
-    pub(crate) fn new(
-        versions: Vec<&'static SupportedProtocolVersion>,
-        key: Option<Arc<CertifiedKey>>,
-        clients: Option<Clients>,
-    ) -> Self {
-        Self {
-            versions,
-            key,
-            clients,
-            kept: Mutex::default(),
+    /// Whether clients are asked for certificates.
+    pub(crate) fn asks_for_certificates(&self) -> bool {
+        self.wishes.strategy.is_some() || self.wishes.trusted.is_some()
+    }
+
+    /// The wishes of an action, over those of the actions before. `None` when no version of TLS is left.
+    pub(crate) fn new(wishes: Wishes, before: Option<&Self>) -> Option<Self> {
+        let wishes = match before {
+            Some(before) => wishes.over(&before.wishes),
+            None => wishes,
+        };
+        let min = wishes.min.unwrap_or(Version::Tls12);
+        let max = wishes.max.unwrap_or(Version::Tls13);
+        let versions = Version::ALL.into_iter();
+        let versions = versions.filter(|(version, _)| (min..=max).contains(version));
+        let versions: Vec<_> = versions.map(|(_, version)| version).collect();
+        if versions.is_empty() {
+            tracing::warn!(
+                "the terminate-tls actions of a traffic policy leave no version of TLS; the connection is closed"
+            );
+            return None;
         }
+        Some(Self {
+            wishes,
+            versions,
+            kept: Mutex::default(),
+        })
     }
 
     /// The settings of a handshake in which `own` is presented, unless these terms have another.
-    /// `None` when there is no certificate to present, or nobody is trusted.
+    /// `None` when there is no certificate to present, nobody is trusted, or an authority that the
+    /// policy names does not exist.
     pub(crate) fn present(
         &self,
         own: Option<&Arc<CertifiedKey>>,
         alpn: Alpn,
     ) -> Option<Arc<Presented>> {
-        let key = self.key.as_ref().or(own)?;
-        let clients = self.clients.as_ref();
-        let named: Vec<_> = clients
+        let key = self.wishes.key.as_ref().or(own)?;
+        let trusted = self.wishes.trusted.as_ref();
+        let named: Vec<_> = trusted
             .iter()
-            .flat_map(|clients| clients.named.iter())
+            .flat_map(|trusted| trusted.named.iter())
             .map(|authorities| authorities.0.load_full())
             .collect();
+        if named.iter().any(|authorities| authorities.is_empty()) {
+            tracing::warn!("a certificate authority that a traffic policy names does not exist");
+            return None;
+        }
         let is_same = |kept: &Kept| {
             Arc::ptr_eq(&kept.key, key)
                 && kept.alpn == alpn
@@ -151,18 +210,16 @@ impl Terms {
         alpn: Alpn,
         named: &[Arc<Vec<CertificateDer<'static>>>],
     ) -> Result<Presented, Error> {
-        let verifier = match &self.clients {
+        let verifier = match self.wishes.strategy {
             None => None,
-            Some(clients) => {
+            Some(strategy) => {
                 let mut roots = RootCertStore::empty();
-                for root in clients
-                    .inline
-                    .iter()
-                    .chain(named.iter().flat_map(|all| all.iter()))
-                {
+                let inline = self.wishes.trusted.iter();
+                let inline = inline.flat_map(|trusted| &trusted.inline);
+                for root in inline.chain(named.iter().flat_map(|all| all.iter())) {
                     roots.add(root.clone())?;
                 }
-                Some(verifier(clients.strategy, roots)?)
+                Some(verifier(strategy, roots)?)
             }
         };
         Presented::under(Arc::clone(key), &self.versions, verifier, alpn)
@@ -187,7 +244,7 @@ fn verifier(
     }))))
 }
 
-/// Takes any certificate whose key the client has.
+/// Takes any X.509 v3 certificate whose key the client has.
 #[derive(Debug)]
 struct Unverified {
     is_mandatory: bool,
@@ -206,11 +263,18 @@ impl ClientCertVerifier for Unverified {
 
     fn verify_client_cert(
         &self,
-        _: &CertificateDer<'_>,
+        leaf: &CertificateDer<'_>,
         _: &[CertificateDer<'_>],
         _: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        Ok(ClientCertVerified::assertion())
+        // Versions 1 and 2 have no extensions that say what a certificate is for. The verified strategy refuses them
+        // as well (RFC 5280 section 4.1.2.1).
+        match X509Certificate::from_der(leaf) {
+            Ok(([], parsed)) if parsed.version() == X509Version::V3 => {
+                Ok(ClientCertVerified::assertion())
+            }
+            _ => Err(CertificateError::BadEncoding.into()),
+        }
     }
 
     fn verify_tls12_signature(

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 
+use culvert_base::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::snapshot::Scheme;
@@ -26,25 +27,31 @@ pub struct AgentCall<'a> {
     pub endpoint: &'a str,
     /// How the endpoint is spoken to.
     pub scheme: Scheme,
-    /// Whose connection it is for.
-    pub client: SocketAddr,
+    /// Whose connection it is for; `None` if it will carry the requests of many clients.
+    pub client: Option<SocketAddr>,
     /// Whether the bytes are TLS from end to end.
     pub passes_tls: bool,
 }
 
-/// A stream to a service behind an agent.
-#[derive(Debug)]
-pub struct AgentStream {
-    /// Its bytes.
-    pub io: Box<dyn AgentIo>,
-    /// Whether it may be kept while its client pauses: an agent stands only so many streams.
-    pub may_rest: bool,
+/// A stream to a service behind an agent. An agent takes only so many, so each is held no longer than
+/// there is use for it.
+///
+/// Reading from a stream that the agent refused gives an error that holds [`AgentRefused::Busy`].
+pub trait AgentIo: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin {
+    /// Its user keeps it for later: nothing is on its way in either direction. It may be ended
+    /// meanwhile where streams run short. `false` if it cannot serve again.
+    fn rest(&mut self) -> bool {
+        true
+    }
+
+    /// Its user wants it again. `false` if it was ended meanwhile.
+    fn resume(&mut self) -> bool {
+        true
+    }
+
+    /// Its user needs it no more, and all that was to be said in either direction was.
+    fn end(&mut self) {}
 }
-
-/// What a stream to an agent can do.
-pub trait AgentIo: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin> AgentIo for T {}
 
 /// Why there is no stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,15 +64,38 @@ pub enum AgentRefused {
     Busy,
 }
 
-/// Opens streams to services behind agents. Never waits.
+/// Whether an agent refused a stream, of which nothing was used then.
+pub(crate) fn is_refusal(error: &std::io::Error) -> bool {
+    let inner = error.get_ref();
+    inner.is_some_and(|inner| inner.downcast_ref::<AgentRefused>() == Some(&AgentRefused::Busy))
+}
+
+/// Opens streams to services behind agents.
 pub trait Dial: fmt::Debug + Send + Sync {
-    /// Opens one.
+    /// Opens one at once.
     ///
     /// # Errors
     ///
     /// When no agent takes it.
-    fn dial(&self, call: &AgentCall<'_>) -> Result<AgentStream, AgentRefused>;
+    fn dial(&self, call: &AgentCall<'_>) -> Result<Box<dyn AgentIo>, AgentRefused>;
+
+    /// Opens one as soon as an agent has room. Those who wait have their turn one after the other, and
+    /// none waits for more than a few seconds.
+    ///
+    /// # Errors
+    ///
+    /// When no agent takes it.
+    fn dial_in_turn<'a>(
+        &'a self,
+        call: AgentCall<'a>,
+    ) -> BoxFuture<'a, Result<Box<dyn AgentIo>, AgentRefused>>;
 
     /// Whether an agent serves the endpoint.
     fn is_online(&self, endpoint: &str) -> bool;
+
+    /// Whether the last agent of the endpoint lost its connection a moment ago and may come back: a
+    /// request that waits until this says no more meets it. It says so for two seconds at most.
+    fn may_return(&self, _endpoint: &str) -> bool {
+        false
+    }
 }

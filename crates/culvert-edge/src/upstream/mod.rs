@@ -5,8 +5,9 @@ mod guard;
 mod pool;
 mod url;
 
-pub use agent::{AgentCall, AgentIo, AgentRefused, AgentStream, Dial, ProxyVersion};
+pub(crate) use agent::is_refusal;
+pub use agent::{AgentCall, AgentIo, AgentRefused, Dial, ProxyVersion};
 pub(crate) use guard::Reach;
 pub(crate) use pool::{Failure, Heard, Lease, Pool, Sent};
+pub use url::{Clients, Protocol, Upstream};
 pub(crate) use url::{DialError, Dialer, UpWire};
-pub use url::{Protocol, Upstream};

@@ -42,6 +42,11 @@ const IDLE_FOR: Duration = Duration::from_secs(60);
 const PASSED_OVER_FOR: Duration = Duration::from_secs(5);
 /// How long a new HTTP/2 connection may take to say what it takes.
 const SETTINGS_WITHIN: Duration = Duration::from_secs(2);
+/// What an upstream may send on a stream of HTTP/2 before any of it was taken, and on the connection: so
+/// much that 1,024 clients which take nothing leave the others their share. By the connection's window the
+/// library also measures how many small messages may wait unread, before it ends the connection for all.
+const STREAM_WINDOW: u32 = 64 << 10;
+const CONNECTION_WINDOW: u32 = 1_024 * STREAM_WINDOW;
 /// How often it is looked at then.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
@@ -68,7 +73,6 @@ pub(crate) struct Http1 {
     connection: Outbound,
     has_served: bool,
     received: Arc<AtomicU64>,
-    may_rest: bool,
     idle_since: Instant,
 }
 
@@ -161,6 +165,8 @@ pub(crate) enum Failure {
     Closed,
     #[error("no answer in time")]
     TooSlow,
+    #[error("the client did not send its request in time")]
+    ClientTooSlow,
     #[error("the upstream takes no streams that become something else")]
     Unsuited,
     #[error("{0}")]
@@ -188,7 +194,7 @@ impl Pool {
         for shard in self.shards() {
             while let Some(mut link) = shard.try_lock().ok().and_then(|mut idle| idle.pop()) {
                 // What happened to it while nobody looked shows now.
-                if link.connection.is_free(cx) {
+                if link.connection.wire().resume() && link.connection.is_free(cx) {
                     return Some(Lease {
                         link,
                         pool: Arc::clone(self),
@@ -199,26 +205,61 @@ impl Pool {
         None
     }
 
-    /// A new connection.
-    pub(crate) async fn connect(self: &Arc<Self>, down: &Downstream) -> Result<Lease, Failure> {
-        let wire = self.dial(down).await.map_err(Failure::Dial)?;
+    /// A new connection, made within `limit`.
+    pub(crate) async fn connect(
+        self: &Arc<Self>,
+        down: &Downstream,
+        limit: Duration,
+    ) -> Result<Lease, Failure> {
+        let wire = self.dial(down, limit).await.map_err(Failure::Dial)?;
+        Ok(self.lease(wire))
+    }
+
+    /// The same. Where agents have no room, waits until one has.
+    pub(crate) async fn connect_in_turn(
+        self: &Arc<Self>,
+        down: &Downstream,
+        limit: Duration,
+    ) -> Result<Lease, Failure> {
+        let wire = self.dial_in_turn(down, limit).await;
+        Ok(self.lease(wire.map_err(Failure::Dial)?))
+    }
+
+    fn lease(self: &Arc<Self>, wire: UpWire) -> Lease {
         let link = Box::new(Http1 {
             has_served: false,
             received: wire.received(),
-            may_rest: wire.may_rest(),
             connection: Outbound::new(wire),
             idle_since: Instant::now(),
         });
-        Ok(Lease {
+        Lease {
             link,
             pool: Arc::clone(self),
-        })
+        }
     }
 
-    /// A new connection for bytes, or for a protocol over them.
-    pub(crate) async fn dial(&self, down: &Downstream) -> Result<UpWire, DialError> {
-        let dialled = down.dial(&self.upstream).await;
+    /// A new connection for bytes, or for a protocol over them, made within `limit`.
+    pub(crate) async fn dial(
+        &self,
+        down: &Downstream,
+        limit: Duration,
+    ) -> Result<UpWire, DialError> {
+        self.noted(down.dial(&self.upstream, limit, false).await)
+    }
+
+    /// The same. Where agents have no room, waits until one has.
+    pub(crate) async fn dial_in_turn(
+        &self,
+        down: &Downstream,
+        limit: Duration,
+    ) -> Result<UpWire, DialError> {
+        self.noted(down.dial(&self.upstream, limit, true).await)
+    }
+
+    fn noted(&self, dialled: Result<UpWire, DialError>) -> Result<UpWire, DialError> {
         match &dialled {
+            // It is there, and will have room again.
+            Err(error) if error.is_busy() => {}
             Ok(_) if self.failed_at.load().is_some() => self.failed_at.store(None),
             Ok(_) => {}
             Err(_) => self.failed_at.store(Some(Arc::new(Instant::now()))),
@@ -234,15 +275,15 @@ impl Pool {
             .is_none_or(|at| at.elapsed() >= PASSED_OVER_FOR)
     }
 
-    /// The shared HTTP/2 connection.
-    pub(crate) async fn http2(&self, down: &Downstream) -> Result<Link, Failure> {
+    /// The shared HTTP/2 connection, made within `limit` if there is none.
+    pub(crate) async fn http2(&self, down: &Downstream, limit: Duration) -> Result<Link, Failure> {
         let link = match self.open_http2() {
             Some(link) => link,
             None => {
                 let _one = self.connecting.lock().await;
                 match self.open_http2() {
                     Some(link) => link,
-                    None => self.connect_http2(down).await?,
+                    None => self.connect_http2(down, limit).await?,
                 }
             }
         };
@@ -259,12 +300,17 @@ impl Pool {
             .filter(|link| !link.sender.is_closed())
     }
 
-    async fn connect_http2(&self, down: &Downstream) -> Result<Arc<Http2>, Failure> {
+    async fn connect_http2(
+        &self,
+        down: &Downstream,
+        limit: Duration,
+    ) -> Result<Arc<Http2>, Failure> {
         let edge = &down.edge;
-        let wire = self.dial(down).await.map_err(Failure::Dial)?;
+        let wire = self.dial_in_turn(down, limit).await;
+        let wire = wire.map_err(Failure::Dial)?;
         let (sender, connection) = http2::Builder::new(Streams(Arc::clone(edge)))
-            .initial_stream_window_size(64 << 10)
-            .initial_connection_window_size(1 << 20)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
             .max_frame_size(16 << 10)
             .max_header_list_size(64 << 10)
             // Answers cut short by our clients are not the upstream's fault.
@@ -405,9 +451,12 @@ impl Lease {
 
     /// The exchange is complete: keeps the connection if it can serve again. Whether it does is looked
     /// at when it is to.
-    pub(crate) fn give_back(self) {
-        if self.link.may_rest && self.link.connection.is_complete() {
+    pub(crate) fn give_back(mut self) {
+        let connection = &mut self.link.connection;
+        if connection.is_complete() && connection.wire().rest() {
             self.pool.put(self.link);
+        } else if connection.is_over() {
+            connection.wire().end();
         }
     }
 

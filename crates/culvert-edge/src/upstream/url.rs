@@ -43,7 +43,17 @@ enum UpstreamScheme {
     Https,
     Tcp,
     /// Behind an agent; the host is the id of the endpoint, and there is no port.
-    Agent(Scheme, Option<ProxyVersion>),
+    Agent(Scheme, Option<ProxyVersion>, Clients),
+}
+
+/// Whose requests a stream to an agent carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Clients {
+    /// Those of one client each: the agent is told whose.
+    Apart,
+    /// Those of any client, one after the other: the agent hands streams to a service that reads
+    /// addresses in the fields of requests, if at all.
+    Shared,
 }
 
 /// How HTTP is spoken to an upstream.
@@ -115,15 +125,22 @@ impl Upstream {
     }
 
     /// The service behind the agents that serve the endpoint with this id, which is spoken to with
-    /// `scheme`. With `proxy`, each connection begins with a header that tells of the client.
+    /// `scheme`. With `proxy`, each connection begins with a header that tells of the client; such
+    /// connections are those of one client each, whatever `clients` says, and so are those that do
+    /// not carry HTTP/1.
     pub fn agent(
         endpoint: &str,
         scheme: Scheme,
         protocol: Protocol,
         proxy: Option<ProxyVersion>,
+        clients: Clients,
     ) -> Self {
+        let clients = match (scheme, protocol, proxy) {
+            (Scheme::Http | Scheme::Https, Protocol::Http1, None) => clients,
+            _ => Clients::Apart,
+        };
         Self {
-            scheme: UpstreamScheme::Agent(scheme, proxy),
+            scheme: UpstreamScheme::Agent(scheme, proxy, clients),
             host: endpoint.to_owned(),
             port: 0,
             protocol,
@@ -133,6 +150,11 @@ impl Upstream {
     /// The id of the endpoint, if agents serve it.
     pub(crate) fn agents_endpoint(&self) -> Option<&str> {
         matches!(self.scheme, UpstreamScheme::Agent(..)).then_some(&*self.host)
+    }
+
+    /// Whether each client has connections of its own.
+    pub(crate) fn keeps_clients_apart(&self) -> bool {
+        matches!(self.scheme, UpstreamScheme::Agent(_, _, Clients::Apart))
     }
 
     /// How HTTP is spoken there.
@@ -150,7 +172,7 @@ impl Upstream {
         match self.scheme {
             UpstreamScheme::Http | UpstreamScheme::Https => true,
             UpstreamScheme::Tcp => false,
-            UpstreamScheme::Agent(scheme, _) => scheme.is_http(),
+            UpstreamScheme::Agent(scheme, ..) => scheme.is_http(),
         }
     }
 
@@ -207,6 +229,13 @@ pub(crate) enum DialError {
     Tls(io::Error),
     #[error("{0}")]
     Agent(AgentRefused),
+}
+
+impl DialError {
+    /// Whether waiting may help.
+    pub(crate) fn is_busy(&self) -> bool {
+        matches!(self, Self::Agent(AgentRefused::Busy))
+    }
 }
 
 /// Connects to upstreams.
@@ -276,7 +305,16 @@ impl Dialer {
 
     /// A new connection, TLS and all, within the connect deadline. Not to agents.
     pub(crate) async fn dial(&self, to: &Upstream) -> Result<UpWire, DialError> {
-        match tokio::time::timeout(self.connect, self.connect(to)).await {
+        self.dial_within(self.connect, to).await
+    }
+
+    /// The same, with another deadline.
+    pub(crate) async fn dial_within(
+        &self,
+        limit: Duration,
+        to: &Upstream,
+    ) -> Result<UpWire, DialError> {
+        match tokio::time::timeout(limit, self.connect(to)).await {
             Ok(result) => result,
             Err(_) => Err(DialError::TooSlow),
         }
@@ -286,12 +324,13 @@ impl Dialer {
         let tcp = self.connect_tcp(to).await?;
         // Small messages in both directions must not wait for each other.
         tcp.set_nodelay(true).map_err(DialError::Connect)?;
+        // An answer may be silent for long. What agents carry is watched by the tunnel.
+        socket::probe(&tcp);
         let received = Arc::new(AtomicU64::new(0));
         if !to.is_tls() {
             return Ok(UpWire {
                 stream: Stream::Plain(tcp),
                 received,
-                may_rest: true,
             });
         }
         let connector = match to.protocol {
@@ -304,7 +343,6 @@ impl Dialer {
         Ok(UpWire {
             stream: Stream::Tls(Box::new(tls)),
             received,
-            may_rest: true,
         })
     }
 
@@ -347,7 +385,6 @@ impl Dialer {
 pub(crate) struct UpWire {
     stream: Stream,
     received: Arc<AtomicU64>,
-    may_rest: bool,
 }
 
 #[derive(Debug)]
@@ -355,32 +392,40 @@ enum Stream {
     Plain(TcpStream),
     Tls(Box<tokio_rustls::client::TlsStream<TcpStream>>),
     Agent(Box<dyn AgentIo>),
-    Carried(Box<dyn AgentIo>),
+    Carried(Box<dyn Carried>),
 }
+
+/// What a stream of HTTP/2 can do.
+trait Carried: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin> Carried for T {}
 
 impl UpWire {
     /// A stream to the service behind an agent, for the connection from `client` to `server`, whose TLS
-    /// was ended here or was not.
+    /// was ended here or was not. With `in_turn`, waits until an agent has room.
     pub(crate) async fn to_agent(
         dial: &dyn Dial,
         to: &Upstream,
         (client, server): (SocketAddr, SocketAddr),
         is_tls_ended: bool,
+        in_turn: bool,
     ) -> Result<Self, DialError> {
-        let UpstreamScheme::Agent(scheme, proxy) = to.scheme else {
+        let UpstreamScheme::Agent(scheme, proxy, clients) = to.scheme else {
             return Err(DialError::NoAddress);
         };
         let call = AgentCall {
             endpoint: &to.host,
             scheme,
-            client,
+            client: (clients == Clients::Apart).then_some(client),
             passes_tls: scheme == Scheme::Tls && !is_tls_ended,
         };
-        let stream = dial.dial(&call).map_err(DialError::Agent)?;
+        let opened = match in_turn {
+            true => dial.dial_in_turn(call).await,
+            false => dial.dial(&call),
+        };
         let mut wire = Self {
-            stream: Stream::Agent(stream.io),
+            stream: Stream::Agent(opened.map_err(DialError::Agent)?),
             received: Arc::default(),
-            may_rest: stream.may_rest,
         };
         if let Some(version) = proxy {
             let header = proxy::written(version, Ends { client, server });
@@ -390,27 +435,37 @@ impl UpWire {
     }
 
     /// What a stream of an HTTP/2 upstream became.
-    pub(crate) fn carried(stream: impl AgentIo + 'static) -> Self {
+    pub(crate) fn carried(
+        stream: impl AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin + 'static,
+    ) -> Self {
         Self {
             stream: Stream::Carried(Box::new(stream)),
             received: Arc::default(),
-            may_rest: false,
         }
     }
 
-    /// Has the system look whether the other side is still there when nothing moves. What agents carry is
-    /// watched by the tunnel.
-    pub(crate) fn probe(&self) {
-        match &self.stream {
-            Stream::Plain(tcp) => socket::probe(tcp),
-            Stream::Tls(stream) => socket::probe(stream.get_ref().0),
-            Stream::Agent(_) | Stream::Carried(_) => {}
+    /// It is kept for later requests: nothing is on its way. `false` if it cannot serve them.
+    pub(crate) fn rest(&mut self) -> bool {
+        match &mut self.stream {
+            Stream::Plain(_) | Stream::Tls(_) => true,
+            Stream::Agent(stream) => stream.rest(),
+            Stream::Carried(_) => false,
         }
     }
 
-    /// Whether it may be kept between requests.
-    pub(crate) fn may_rest(&self) -> bool {
-        self.may_rest
+    /// It is wanted again. `false` if it was ended meanwhile.
+    pub(crate) fn resume(&mut self) -> bool {
+        match &mut self.stream {
+            Stream::Agent(stream) => stream.resume(),
+            Stream::Plain(_) | Stream::Tls(_) | Stream::Carried(_) => true,
+        }
+    }
+
+    /// It is not wanted any more, and nothing is on its way.
+    pub(crate) fn end(&mut self) {
+        if let Stream::Agent(stream) = &mut self.stream {
+            stream.end();
+        }
     }
 
     /// The counter of received bytes, which moves on while the connection is in use elsewhere.
@@ -430,7 +485,11 @@ macro_rules! on_stream {
                 let $io = Pin::new(stream.as_mut());
                 $call
             }
-            Stream::Agent(stream) | Stream::Carried(stream) => {
+            Stream::Agent(stream) => {
+                let $io = Pin::new(stream.as_mut());
+                $call
+            }
+            Stream::Carried(stream) => {
                 let $io = Pin::new(stream.as_mut());
                 $call
             }
@@ -476,7 +535,8 @@ impl AsyncWrite for UpWire {
         match &self.stream {
             Stream::Plain(socket) => socket.is_write_vectored(),
             Stream::Tls(stream) => stream.is_write_vectored(),
-            Stream::Agent(stream) | Stream::Carried(stream) => stream.is_write_vectored(),
+            Stream::Agent(stream) => stream.is_write_vectored(),
+            Stream::Carried(stream) => stream.is_write_vectored(),
         }
     }
 

@@ -107,12 +107,12 @@ fn credentials_are_redacted_one_for_one() {
         r#"{"Authorization":["[redacted]"],"Set-Cookie":["[redacted]","[redacted]"],"X":["y"],"Proxy-Authorization":["[redacted]"],"Cookie":["[redacted]"],"X-Api-Key":["[redacted]"],"X-Api-Keys":["k"]}"#,
     );
     let lines: [(&[u8], &[u8]); 2] = [(b"cookie", b"A=1"), (b"x-secret", b"2")];
-    let more = HeaderRules::redacting(&["X-SECRET"]);
+    let more = HeaderRules::redacting(&["X-SECRET"], &[]);
     assert_eq!(
         map_of(&more, Cookies::AsReceived, &lines),
         r#"{"Cookie":["[redacted]"],"X-Secret":["[redacted]"]}"#
     );
-    let off = HeaderRules::redacting::<&str>(&[]);
+    let off = HeaderRules::redacting::<&str>(&[], &[]);
     assert_eq!(
         map_of(&off, Cookies::AsReceived, &lines),
         r#"{"Cookie":["a=1"],"X-Secret":["2"]}"#
@@ -129,7 +129,7 @@ fn cookies_of_http2_are_one_value() {
         (b"cookie", b"d=4"),
         (b"x", b"z"),
     ];
-    let off = HeaderRules::redacting::<&str>(&[]);
+    let off = HeaderRules::redacting::<&str>(&[], &[]);
     assert_eq!(
         map_of(&off, Cookies::Joined, &lines),
         r#"{"Cookie":["a=1; b=2; c=3; d=4"],"X":["y","z"]}"#
@@ -263,9 +263,54 @@ proptest! {
         let names: &[&str] = if redact { &HeaderRules::REDACTED } else { &[] };
         let borrowed: Vec<(&[u8], &[u8])> =
             lines.iter().map(|(name, value)| (name.as_slice(), value.as_slice())).collect();
-        let text = map_of(&HeaderRules::redacting(names), cookies, &borrowed);
+        let text = map_of(&HeaderRules::redacting(names, &[]), cookies, &borrowed);
         prop_assert_eq!(&text, &text_of(&by_the_book(names, cookies, &lines)));
         let parsed: Value = serde_json::from_str(&text).unwrap();
         prop_assert!(parsed.is_object());
     }
+}
+
+#[test]
+fn parameters_that_are_credentials_are_redacted() {
+    let rules = HeaderRules::default();
+    for (query, expected) in [
+        ("", ""),
+        ("a=b", "a=b"),
+        ("token=x", "token=[redacted]"),
+        ("token=", "token="),
+        ("token", "token"),
+        ("a=b&access_token=x&c=d", "a=b&access_token=[redacted]&c=d"),
+        (
+            "accessToken=x;API-Key=y",
+            "accessToken=[redacted];API-Key=[redacted]",
+        ),
+        (
+            "X-Amz-Signature=a%20b&x=y",
+            "X-Amz-Signature=[redacted]&x=y",
+        ),
+        ("tokens=x&my_token=y", "tokens=x&my_token=y"),
+        ("a=é&password==x=y&&", "a=é&password=[redacted]&&"),
+    ] {
+        assert_eq!(rules.query(query), expected);
+    }
+    let more = HeaderRules::redacting(&[], &["My-Key"]);
+    assert_eq!(
+        more.query("my_key=a&jwt=b"),
+        "my_key=[redacted]&jwt=[redacted]"
+    );
+    let off = HeaderRules::redacting::<&str>(&[], &[]);
+    assert_eq!(off.query("token=a"), "token=a");
+
+    let lines: Vec<(&[u8], &[u8])> = vec![
+        (b"Referer", b"https://a.example/?token=abc&x=y"),
+        (b"Location", b"https://b.example/#id_token=abc"),
+        (b"Location", b"/?x=y"),
+        (b"X-Url", b"https://c.example/?token=abc"),
+    ];
+    assert_eq!(
+        map_of(&rules, Cookies::AsReceived, &lines),
+        "{\"Referer\":[\"https://a.example/?token=[redacted]&x=y\"],\
+         \"Location\":[\"https://b.example/#id_token=[redacted]\",\"/?x=y\"],\
+         \"X-Url\":[\"https://c.example/?token=abc\"]}"
+    );
 }

@@ -434,6 +434,8 @@ fn a_fin_followed_by_a_reset_is_no_clean_end() {
         fin(2),
         rst(2, ErrorCode::STREAM_CANCELLED),
     ]);
+    // All that came before the FIN is there, and then the stream broke.
+    assert_eq!(pair.drain(stream), b"half an ans");
     assert_eq!(
         pair.read(stream),
         Err(Broken::ByPeer(ErrorCode::STREAM_CANCELLED))
@@ -548,26 +550,21 @@ fn all_queues_together_have_a_bound_and_their_writers_are_woken() {
 }
 
 #[test]
-fn a_reader_that_stops_the_others_for_too_long_loses_its_stream() {
-    let limits = Limits {
+fn a_stream_that_holds_most_for_longest_is_reset_and_the_connection_is_read_on() {
+    let mut pair = Pair::with(Limits {
         held_bytes_max: 100_000,
+        burst_bytes_max: 200_000,
         ..Limits::default()
-    };
-    let mut pair = Pair::with(limits);
-    let (slow, quick) = (pair.open(b"x"), pair.open(b"x"));
-    pair.send(&[data(2, &[1; 60_000])]);
+    });
+    let (slow, small, quick) = (pair.open(b"x"), pair.open(b"x"), pair.open(b"x"));
+    pair.send(&[data(2, &[1; 60_000]), data(4, &[1; 10_000])]);
     pair.now += Duration::from_secs(6);
-    pair.send(&[data(4, &[1; 60_000])]);
-    assert!(!pair.here.wants_input(), "held: 120,000");
-    assert_eq!(
-        pair.here.deadline(),
-        Some(pair.now + Duration::from_secs(4))
-    );
+    pair.send(&[data(6, &[1; 60_000])]);
+    assert!(pair.here.wants_input(), "held: 130,000");
+    let soon = pair.now + Duration::from_millis(100);
+    assert_eq!(pair.here.deadline(), Some(soon));
+    pair.now = soon;
     pair.here.expire(pair.now);
-    assert!(!pair.here.wants_input(), "not yet");
-    pair.now += Duration::from_secs(4);
-    pair.here.expire(pair.now);
-    assert!(pair.here.wants_input());
     assert_eq!(
         pair.frames(),
         [fin(2), rst(2, ErrorCode::ENHANCE_YOUR_CALM)]
@@ -576,13 +573,173 @@ fn a_reader_that_stops_the_others_for_too_long_loses_its_stream() {
         pair.read(slow),
         Err(Broken::Here(ErrorCode::ENHANCE_YOUR_CALM))
     );
+    // What is left is no more than may be held, however long it waits.
+    pair.now += Duration::from_secs(60);
+    pair.here.expire(pair.now);
+    assert_eq!(pair.here.cut_streams(), 1);
+    assert_eq!(pair.drain(small).len(), 10_000);
     assert_eq!(pair.drain(quick).len(), 60_000);
+}
+
+/// A service answers 300 clients that read nothing, as fast as their windows allow, and one that
+/// reads: for how long the connection was not read, and how many streams were reset.
+fn stalled_readers(limits: Limits) -> (Duration, u64) {
+    const STEP: Duration = Duration::from_millis(1);
+    let mut pair = Pair::with(limits);
+    let stalled: Vec<StreamId> = (0..300).map(|_| pair.open(b"x")).collect();
+    let honest = pair.open(b"x");
+    let (mut paused, mut answered) = (Duration::ZERO, 0);
+    for round in 0..WINDOW_BYTES / (32 << 10) {
+        for (nth, stream) in stalled.iter().enumerate() {
+            while !pair.here.wants_input() {
+                pair.now += STEP;
+                paused += STEP;
+                pair.here.expire(pair.now);
+            }
+            pair.send(&[
+                data(stream.get(), &[1; 32 << 10]),
+                data(honest.get(), b"answer"),
+            ]);
+            answered += usize::from(pair.drain(honest) == b"answer");
+            if nth % 10 == 0 {
+                pair.now += STEP;
+                pair.here.expire(pair.now);
+            }
+            assert!(pair.here.held_bytes() <= limits.burst_bytes_max + (32 << 10));
+            pair.frames();
+        }
+        assert_eq!(answered, (round as usize + 1) * 300, "each answer arrives");
+    }
+    // At rest, no more is held than may be.
+    pair.now += Duration::from_secs(3);
+    pair.here.expire(pair.now);
+    assert!(pair.here.held_bytes() <= limits.held_bytes_max);
+    (paused, pair.here.cut_streams())
+}
+
+#[test]
+fn readers_that_stall_do_not_stall_the_connection() {
+    let (paused, cut) = stalled_readers(Limits::default());
+    // 75 MiB were sent, of which eight may stay.
+    assert!(cut >= 200, "{cut}");
+    assert!(paused <= Duration::from_millis(300), "{paused:?}");
+}
+
+#[test]
+fn readers_that_are_slow_but_read_are_not_cut() {
+    let mut pair = Pair::server();
+    let slow: Vec<StreamId> = (0..40).map(|_| pair.open(b"x")).collect();
+    for stream in &slow {
+        pair.send(&[data(stream.get(), &vec![1; WINDOW_BYTES as usize])]);
+    }
+    assert!(pair.here.held_bytes() > 8 << 20);
+    // Each reads 200 KiB a second, in bites.
+    while pair.here.held_bytes() > 0 {
+        pair.now += Duration::from_millis(160);
+        pair.here.expire(pair.now);
+        for stream in &slow {
+            drop(pair.here.read(*stream, 32 << 10, pair.now).unwrap());
+        }
+    }
+    assert_eq!(pair.here.cut_streams(), 0);
+}
+
+#[test]
+fn a_stream_ended_in_good_order_is_free_when_the_peer_has_finished_it() {
+    let mut pair = Pair::with(Limits {
+        streams_max: 1,
+        ..Limits::default()
+    });
+    for round in 0..10 {
+        let stream = pair.open(b"x");
+        pair.here.end_in_order(stream, pair.now);
+        assert_eq!(pair.frames(), [fin(stream.get())]);
+        assert!(!pair.here.has_room(pair.now), "the peer has it still");
+        pair.send(&[fin(stream.get())]);
+        assert!(pair.here.has_room(pair.now), "round {round}");
+    }
+    // A peer that does not finish loses the stream.
+    let stream = pair.open(b"x");
+    pair.here.end_in_order(stream, pair.now);
+    pair.frames();
+    pair.now = pair.here.deadline().unwrap();
+    pair.here.expire(pair.now);
+    assert_eq!(
+        pair.frames(),
+        [rst(stream.get(), ErrorCode::STREAM_CANCELLED)]
+    );
+    assert_eq!(pair.here.stream_count(), 0);
+    assert!(!pair.here.has_room(pair.now), "it lets go a little later");
+    pair.now = pair.here.room_grows_at().unwrap();
+    assert!(pair.here.has_room(pair.now));
+}
+
+#[test]
+fn a_stream_whose_last_frame_is_ours_counts_a_little_longer() {
+    let mut pair = Pair::with(Limits {
+        streams_max: 1,
+        ..Limits::default()
+    });
+    let stream = pair.open(b"x");
+    pair.send(&[fin(stream.get())]);
+    pair.here.end_in_order(stream, pair.now);
+    assert_eq!(pair.frames(), [fin(stream.get())]);
+    assert_eq!(pair.here.stream_count(), 0);
+    assert!(!pair.here.has_room(pair.now));
+    pair.now = pair.here.room_grows_at().unwrap();
+    assert!(pair.here.has_room(pair.now));
+}
+
+#[test]
+fn towards_an_end_of_ours_every_stream_is_free_at_once() {
+    let mut pair = Pair::with(Limits {
+        streams_max: 1,
+        ..Limits::for_ours()
+    });
+    for round in 0..10 {
+        let stream = pair.open(b"x");
+        if round % 2 == 0 {
+            pair.here.release(stream, pair.now);
+        } else {
+            pair.send(&[fin(stream.get())]);
+            pair.here.end_in_order(stream, pair.now);
+        }
+        pair.frames();
+        assert!(pair.here.has_room(pair.now), "round {round}");
+    }
+}
+
+#[test]
+fn streams_at_rest_make_room_and_those_in_use_do_not() {
+    let mut pair = Pair::with(Limits {
+        streams_max: 3,
+        ..Limits::default()
+    });
+    let [first, second, busy] = [(); 3].map(|()| pair.open(b"x"));
+    assert!(pair.here.rest(first) && pair.here.rest(second));
+    assert!(pair.here.resume(first), "its user wants it again");
+    assert!(pair.here.rest(first));
+    // The one that rests longest goes; its place is free when the peer has let go of it.
+    let full = pair.here.open(Bytes::from_static(b"x"), pair.now);
+    assert_eq!(full, Err(OpenRefused::Full));
+    assert_eq!(pair.frames(), [fin(second.get())]);
+    assert!(!pair.here.resume(second));
+    assert!(pair.here.resume(busy));
+    pair.send(&[fin(second.get())]);
+    pair.open(b"x");
+    assert!(pair.here.resume(first));
+    // One that the peer ended, or sent something on, is of no use any more.
+    pair.send(&[data(busy.get(), b"?")]);
+    assert!(!pair.here.rest(busy));
+    pair.here.release(first, pair.now);
+    assert!(!pair.here.rest(first));
 }
 
 #[test]
 fn so_does_a_reader_whose_peer_has_long_finished() {
     let mut pair = Pair::with(Limits {
         held_bytes_max: 50_000,
+        burst_bytes_max: 50_000,
         ..Limits::default()
     });
     let stream = pair.open(b"x");

@@ -1,5 +1,6 @@
 //! Batches: order, leases, fences, settlements, dead letters.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use culvert_base::Clock;
@@ -7,14 +8,16 @@ use tokio::task::JoinSet;
 
 use super::on_both_engines;
 use super::place::Place;
+use crate::StoreUrl;
 use crate::database::{Database, Part};
 use crate::dialect::{Access, Arg};
 use crate::migrate;
-use crate::queue::{EVENTS, checksum};
+use crate::queue::{DeadLetterBounds, EVENTS, checksum};
+use crate::sqlite::WAL_BYTES_MAX;
 use crate::statements::{events, transaction};
 use crate::{
-    BatchClass, Body, Burial, CursorMove, DEAD_LETTERS_FOR, Gathering, Kept, Lease, NewBatch,
-    NewPiece, Queue, QueueError, Run, WHY_BYTES_MAX,
+    BatchClass, Body, Burial, CursorMove, DEAD_LETTERS_FOR, DeadBatch, Gathering, Kept, Lease,
+    NewBatch, NewPiece, Queue, QueueError, Run, WHY_BYTES_MAX,
 };
 
 on_both_engines!(
@@ -28,6 +31,9 @@ on_both_engines!(
     pieces_take_the_place_of_the_whole,
     a_cursor_moves_with_its_batches_or_not_at_all,
     dead_letters_are_kept_redriven_and_pruned,
+    dead_letters_displace_only_older_ones_of_their_destination_and_class,
+    uncounted_dead_letters_are_counted_when_pruning,
+    nodes_note_health_and_tell_tails_of_others,
     backlog_counts_by_destination,
     a_batch_is_leased_once_however_many_ask,
     a_run_is_taken_when_there_is_enough_or_its_first_is_old,
@@ -38,6 +44,56 @@ on_both_engines!(
     traffic_is_kept_found_by_time_and_pruned_by_age_and_size,
     everything_survives_reopening,
 );
+
+/// Bytes of the queue's write-ahead log.
+fn log_bytes(place: &Place) -> u64 {
+    let StoreUrl::Sqlite(path) = &place.url else {
+        panic!("a SQLite place")
+    };
+    let log = path.with_file_name("events.db-wal");
+    std::fs::metadata(log).map_or(0, |log| log.len())
+}
+
+/// With a reader in the way and without, during a burst and after it: the log is cut when the reader has
+/// gone, though nothing more is committed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_write_ahead_log_is_cut_off_after_a_burst() {
+    let place = Place::sqlite();
+    let queue = place.queue().await;
+    let database = Database::open(&place.url, EVENTS, &*place.clock)
+        .await
+        .unwrap();
+    queue.append(vec![audit("before")], None).await.unwrap();
+    let mut reader = database.site.connect(Access::Read).await.unwrap();
+    reader.run("BEGIN", &[]).await.unwrap();
+    reader.rows(events::USABLE, &[]).await.unwrap();
+    let large = "x".repeat(1 << 20);
+    let mut slowest = Duration::ZERO;
+    for _ in 0..40 {
+        let began = std::time::Instant::now();
+        queue.append(vec![traffic(&large)], None).await.unwrap();
+        slowest = slowest.max(began.elapsed());
+    }
+    assert!(
+        log_bytes(&place) > WAL_BYTES_MAX,
+        "the reader is in the way"
+    );
+    assert!(
+        slowest < Duration::from_secs(4),
+        "writers do not wait for it: {slowest:?}"
+    );
+    reader.close().await;
+    let began = std::time::Instant::now();
+    while log_bytes(&place) > WAL_BYTES_MAX {
+        assert!(
+            began.elapsed() < Duration::from_secs(60),
+            "{}",
+            log_bytes(&place)
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(drain(&place, &queue).await.len(), 41);
+}
 
 /// A file has one writer; only several nodes can commit in another order than they wrote.
 #[tokio::test]
@@ -402,6 +458,199 @@ async fn dead_letters_are_kept_redriven_and_pruned(place: &Place) {
     queue.check().await.unwrap();
 }
 
+fn refused() -> Burial {
+    Burial {
+        class: "permanent".to_owned(),
+        code: "400".to_owned(),
+        text: String::new(),
+    }
+}
+
+/// A dead letter of two events that did not pass through the queue.
+fn dead(place: &Place, destination: &str, class: BatchClass, body: &str) -> DeadBatch {
+    DeadBatch {
+        batch: batch(destination, class, body),
+        attempts: 1,
+        first_at: place.clock.now(),
+        why: refused(),
+    }
+}
+
+/// Fills the dead letters of every destination and class to a bound, once by number and once by bytes, and
+/// buries more in each: what each line has is the newest of its own, whatever the others do.
+async fn dead_letters_displace_only_older_ones_of_their_destination_and_class(place: &Place) {
+    const KEPT: i64 = 3;
+    let lines = ["ed_1", "ed_2"].into_iter().flat_map(|destination| {
+        [BatchClass::Audit, BatchClass::Traffic].map(|class| (destination, class))
+    });
+    let lines: Vec<(&str, BatchClass)> = lines.collect();
+    let bounds = [(KEPT, i64::MAX), (i64::MAX, KEPT * 2)];
+    for (round, (letters, bytes)) in bounds.into_iter().enumerate() {
+        let within = DeadLetterBounds { letters, bytes };
+        let queue = Queue::open_within(&place.url, place.clock.clone(), within);
+        let queue = queue.await.unwrap();
+        let mut expected: HashMap<(&str, BatchClass), Vec<String>> = HashMap::new();
+        let n_full = i64::try_from(lines.len()).unwrap() * KEPT;
+        // Everything is full; then one line after the other gets more than it may have.
+        for n in 0..4 * n_full {
+            let at = usize::try_from(if n < n_full { n % 4 } else { n / n_full }).unwrap();
+            let line @ (destination, class) = lines[at % 4];
+            let body = format!("{:02}", n % 100);
+            if n % 2 == 0 {
+                queue
+                    .put_dead(dead(place, destination, class, &body))
+                    .await
+                    .unwrap();
+            } else {
+                let waiting = batch(destination, class, &body);
+                queue.append(vec![waiting], None).await.unwrap();
+                let now = place.clock.now();
+                let lease = queue
+                    .lease(destination, "node-1", LEASE, now)
+                    .await
+                    .unwrap();
+                queue.bury(&lease.unwrap(), refused()).await.unwrap();
+            }
+            let kept = expected.entry(line).or_default();
+            kept.insert(0, body);
+            kept.truncate(KEPT.unsigned_abs() as usize);
+            for (destination, class) in &lines {
+                let letters = queue.dead_letters(destination, None, 100).await.unwrap();
+                let found: Vec<String> = letters
+                    .into_iter()
+                    .filter(|letter| letter.class == *class)
+                    .map(|letter| String::from_utf8(letter.body).unwrap())
+                    .collect();
+                let kept = expected.get(&(*destination, *class)).cloned();
+                assert_eq!(found, kept.unwrap_or_default(), "{round} {n} {destination}");
+            }
+        }
+        let backlog = queue.backlog().await.unwrap();
+        let buried: Vec<u64> = backlog.iter().map(|line| line.buried).collect();
+        assert_eq!(buried, [2 * KEPT.unsigned_abs(); 2]);
+        assert!(queue.forgotten(BatchClass::Audit) > 0 && queue.forgotten(BatchClass::Traffic) > 0);
+        for destination in ["ed_1", "ed_2"] {
+            queue.drop_destination(destination).await.unwrap();
+        }
+        queue.close().await;
+    }
+}
+
+/// As a node of the format before leaves them.
+async fn uncounted_dead_letters_are_counted_when_pruning(place: &Place) {
+    let within = DeadLetterBounds {
+        letters: 2,
+        bytes: i64::MAX,
+    };
+    let queue = Queue::open_within(&place.url, place.clock.clone(), within);
+    let queue = queue.await.unwrap();
+    for body in ["1", "2"] {
+        let dead = dead(place, "ed_1", BatchClass::Audit, body);
+        queue.put_dead(dead).await.unwrap();
+    }
+    let database = Database::open(&place.url, EVENTS, &*place.clock)
+        .await
+        .unwrap();
+    let mut other = database.site.connect(Access::Write).await.unwrap();
+    for body in ["3", "4", "5"] {
+        let [one, crc] = [1, i64::from(crc32fast::hash(body.as_bytes()))].map(Arg::Int);
+        let at = Arg::Int(place.clock.now().unix_nanos());
+        let (text, body) = (Arg::Text(""), Arg::Blob(body.as_bytes()));
+        let arguments = [
+            Arg::Text("ed_1"),
+            Arg::Int(0),
+            one,
+            one,
+            crc,
+            one,
+            at,
+            at,
+            text,
+            text,
+            text,
+            body,
+        ];
+        other.row(events::PUT_DEAD, &arguments).await.unwrap();
+    }
+    other.close().await;
+    assert_eq!(queue.backlog().await.unwrap()[0].buried, 2);
+    queue.prune(place.clock.now()).await.unwrap();
+    assert_eq!(queue.backlog().await.unwrap()[0].buried, 2);
+    let letters = queue.dead_letters("ed_1", None, 9).await.unwrap();
+    let bodies: Vec<_> = letters.into_iter().map(|letter| letter.body).collect();
+    assert_eq!(bodies, [b"5", b"4"]);
+    let later = place.clock.now().plus(DEAD_LETTERS_FOR).plus(LEASE);
+    assert_eq!(queue.prune(later).await.unwrap(), 2);
+    assert_eq!(queue.backlog().await.unwrap(), []);
+}
+
+async fn nodes_note_health_and_tell_tails_of_others(place: &Place) {
+    let queue = place.queue().await;
+    let note = |destination: &str, body: &str| (destination.to_owned(), body.to_owned());
+    let notes = vec![note("ed_1", "a"), note("ed_2", "b")];
+    queue.note_healths("node-1", notes).await.unwrap();
+    queue
+        .note_healths("node-2", vec![note("ed_1", "c")])
+        .await
+        .unwrap();
+    queue
+        .note_healths("node-1", vec![note("ed_1", "d")])
+        .await
+        .unwrap();
+    let healths = queue.healths("ed_1").await.unwrap();
+    assert_eq!(healths, [note("node-1", "d"), note("node-2", "c")]);
+    queue.drop_destination("ed_1").await.unwrap();
+    assert_eq!(queue.healths("ed_1").await.unwrap(), []);
+
+    let now = place.clock.now();
+    queue
+        .open_tail("tail_1", "node-1", "spec", now.plus(LEASE))
+        .await
+        .unwrap();
+    assert_eq!(queue.tails_beside("node-1", now).await.unwrap(), []);
+    let tails = queue.tails_beside("node-2", now).await.unwrap();
+    assert_eq!((tails.len(), &*tails[0].spec), (1, "spec"));
+    assert!(
+        !queue
+            .tell_tail("tail_0", "nothing".to_owned())
+            .await
+            .unwrap()
+    );
+    let mut n_told = 0;
+    while queue
+        .tell_tail("tail_1", format!("{n_told}"))
+        .await
+        .unwrap()
+    {
+        n_told += 1;
+    }
+    assert_eq!(n_told, 64, "as much as may wait");
+    let pieces = queue.tail_pieces("tail_1", 0).await.unwrap();
+    let bodies: Vec<String> = pieces.iter().map(|piece| piece.body.clone()).collect();
+    assert_eq!(bodies, (0..64).map(|n| n.to_string()).collect::<Vec<_>>());
+    queue
+        .drop_tail_pieces("tail_1", pieces[62].id)
+        .await
+        .unwrap();
+    assert!(queue.tell_tail("tail_1", "more".to_owned()).await.unwrap());
+    assert_eq!(
+        queue
+            .tail_pieces("tail_1", pieces[62].id)
+            .await
+            .unwrap()
+            .len(),
+        2
+    );
+    let later = now.plus(LEASE).plus(LEASE);
+    assert_eq!(queue.tails_beside("node-2", later).await.unwrap(), []);
+    queue.prune(later).await.unwrap();
+    assert_eq!(queue.tail_pieces("tail_1", 0).await.unwrap(), []);
+    queue.close_tail("tail_1").await.unwrap();
+    assert!(!queue.tell_tail("tail_1", "late".to_owned()).await.unwrap());
+    queue.prune(now.plus(2 * DEAD_LETTERS_FOR)).await.unwrap();
+    assert_eq!(queue.healths("ed_2").await.unwrap(), []);
+}
+
 async fn backlog_counts_by_destination(place: &Place) {
     let queue = place.queue().await;
     queue
@@ -437,6 +686,7 @@ async fn backlog_counts_by_destination(place: &Place) {
         (first.events, first.bytes, first.oldest),
         (4, 7, Some(place.clock.now()))
     );
+    assert_eq!((first.traffic_events, first.traffic_bytes), (2, 4));
     let second = &backlog[1];
     assert_eq!(
         (second.destination.as_str(), second.batches, second.buried),

@@ -4,12 +4,14 @@
 //! appending goes to the end, pieces go to the place of what they replace.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use culvert_base::{BoxFuture, Timestamp};
 use tokio::sync::watch;
 
 use super::{
-    BatchClass, Body, Burial, CursorMove, DEAD_LETTERS_FOR, DEAD_LETTERS_MAX, DeadBatch, Gathering,
+    BatchClass, Body, Burial, CursorMove, DEAD_LETTERS_FOR, DeadBatch, DeadLetterBounds, Gathering,
     Lease, NewBatch, QueueError, Run, WHY_BYTES_MAX, checksum, cut, small,
 };
 use crate::dialect::{Arg, Connection, Row};
@@ -21,6 +23,10 @@ use crate::writer::{Book, Outcome};
 #[derive(Debug)]
 pub(crate) struct Lines {
     pub(crate) appended: watch::Sender<u64>,
+    /// Of each destination and class.
+    pub(crate) dead_letters: DeadLetterBounds,
+    /// Events of dead letters that made room for others, by class.
+    pub(crate) forgotten: [AtomicU64; 2],
 }
 
 /// One write.
@@ -90,6 +96,29 @@ pub(crate) enum Entry {
     },
     Prune {
         now: Timestamp,
+    },
+    NoteHealths {
+        node: String,
+        /// Destinations and what is to be known of them.
+        notes: Vec<(String, String)>,
+        at: Timestamp,
+    },
+    OpenTail {
+        id: String,
+        node: String,
+        spec: String,
+        until: Timestamp,
+    },
+    CloseTail {
+        id: String,
+    },
+    TellTail {
+        id: String,
+        body: String,
+    },
+    DropTailLines {
+        id: String,
+        up_to: i64,
     },
     KeepTraffic {
         pieces: Vec<NewPiece>,
@@ -168,7 +197,7 @@ impl Book for Lines {
                     owner,
                     until,
                     now,
-                } => lease(connection, destination, owner, *until, *now).await,
+                } => lease(self, connection, (destination, owner), *until, *now).await,
                 Entry::LeaseSeveral {
                     destination,
                     owner,
@@ -177,7 +206,7 @@ impl Book for Lines {
                     bytes_max,
                 } => {
                     let line = (&**destination, &**owner);
-                    lease_several(connection, line, *until, *now, *bytes_max).await
+                    lease_several(self, connection, line, *until, *now, *bytes_max).await
                 }
                 Entry::LeaseRun {
                     destination,
@@ -190,7 +219,7 @@ impl Book for Lines {
                     let mut n = 0;
                     for (batch, fence) in held {
                         let held = [Arg::Int(*batch), Arg::Int(*fence)];
-                        n += u64::from(settlement.apply(connection, held).await?);
+                        n += u64::from(settlement.apply(self, connection, held).await?);
                     }
                     Ok(written(n))
                 }
@@ -200,7 +229,7 @@ impl Book for Lines {
                     settlement,
                 } => {
                     let held = [Arg::Int(*batch), Arg::Int(*fence)];
-                    Ok(match settlement.apply(connection, held).await? {
+                    Ok(match settlement.apply(self, connection, held).await? {
                         true => Outcome::Written(Answer::Rows(1)),
                         false => Outcome::Refused(QueueError::Lost),
                     })
@@ -221,8 +250,10 @@ impl Book for Lines {
                         Arg::Blob(&dead.batch.body.stored),
                     ];
                     let row = connection.row(events::PUT_DEAD, &arguments).await?;
-                    let row = row.ok_or(sqlx::Error::RowNotFound)?;
-                    make_room(connection, row.get(0)?).await?;
+                    row.ok_or(sqlx::Error::RowNotFound)?;
+                    let bytes = dead.batch.body.counted();
+                    let line = (&*dead.batch.destination, dead.batch.class.number());
+                    self.make_room(connection, line, bytes).await?;
                     Ok(written(1))
                 }
                 Entry::ReleaseOwner { owner } => {
@@ -235,19 +266,18 @@ impl Book for Lines {
                     };
                     let batch = Arg::Int(row.get(0)?);
                     connection.run(events::REDRIVE_BODY, &[id, batch]).await?;
-                    connection.run(events::UNBURY, &[id]).await?;
+                    if let Some(row) = connection.row(events::UNBURY, &[id]).await? {
+                        shrink(connection, &row, 0).await?;
+                    }
                     Ok(written(1))
                 }
                 Entry::DropDestination { destination } => {
                     let of = [Arg::Text(destination)];
-                    rows(
-                        connection,
-                        &[
-                            (events::DROP_BATCHES, &of),
-                            (events::DROP_DEAD_LETTERS, &of),
-                        ],
-                    )
-                    .await
+                    connection.run(events::DROP_DEAD_LINES, &of).await?;
+                    connection.run(events::DROP_HEALTHS, &of).await?;
+                    let n_batches = connection.run(events::DROP_BATCHES, &of).await?;
+                    let n_letters = connection.run(events::DROP_DEAD_LETTERS, &of).await?;
+                    Ok(Outcome::Written(Answer::Rows(n_batches + n_letters)))
                 }
                 Entry::DropCursor { name } => {
                     rows(connection, &[(events::DROP_CURSOR, &[Arg::Text(name)])]).await
@@ -256,7 +286,39 @@ impl Book for Lines {
                     let arguments = [Arg::Text(destination), Arg::Int(now.unix_nanos())];
                     rows(connection, &[(events::HASTEN, &arguments)]).await
                 }
-                Entry::Prune { now } => prune(connection, *now).await,
+                Entry::Prune { now } => self.prune(connection, *now).await,
+                Entry::NoteHealths { node, notes, at } => {
+                    let (node, at) = (Arg::Text(node), Arg::Int(at.unix_nanos()));
+                    for (destination, body) in notes {
+                        let arguments = [Arg::Text(destination), node, at, Arg::Text(body)];
+                        connection.run(events::NOTE_HEALTH, &arguments).await?;
+                    }
+                    Ok(written(notes.len() as u64))
+                }
+                Entry::OpenTail {
+                    id,
+                    node,
+                    spec,
+                    until,
+                } => {
+                    let until = Arg::Int(until.unix_nanos());
+                    let arguments = [Arg::Text(id), Arg::Text(node), Arg::Text(spec), until];
+                    rows(connection, &[(events::OPEN_TAIL, &arguments)]).await
+                }
+                Entry::CloseTail { id } => {
+                    let of_tail = [Arg::Text(id), Arg::Int(i64::MAX)];
+                    connection.run(events::CLOSE_TAIL, &of_tail[..1]).await?;
+                    connection.run(events::DROP_TAIL_LINES, &of_tail).await?;
+                    Ok(written(1))
+                }
+                Entry::TellTail { id, body } => {
+                    let arguments = [Arg::Text(id), Arg::Text(body), Arg::Int(TAIL_LINES_MAX)];
+                    rows(connection, &[(events::TELL_TAIL, &arguments)]).await
+                }
+                Entry::DropTailLines { id, up_to } => {
+                    let arguments = [Arg::Text(id), Arg::Int(*up_to)];
+                    rows(connection, &[(events::DROP_TAIL_LINES, &arguments)]).await
+                }
                 Entry::KeepTraffic { pieces } => keep_traffic(connection, pieces).await,
                 Entry::PruneTraffic { up_to } => {
                     rows(connection, &[(events::PRUNE_TRAFFIC, &[Arg::Int(*up_to)])]).await
@@ -387,9 +449,9 @@ async fn append_leased(
 }
 
 async fn lease(
+    lines: &Lines,
     connection: &mut Connection,
-    destination: &str,
-    owner: &str,
+    (destination, owner): (&str, &str),
     until: Timestamp,
     now: Timestamp,
 ) -> Result<Outcome<Lines>, sqlx::Error> {
@@ -410,7 +472,9 @@ async fn lease(
         {
             let body: Option<Vec<u8>> = row.get(7)?;
             let body = body.unwrap_or_default();
-            if let Some(lease) = whole(connection, &row, body, (destination, class), now).await? {
+            if let Some(lease) =
+                whole(lines, connection, &row, body, (destination, class), now).await?
+            {
                 return Ok(Outcome::Written(Answer::Lease(Some(Box::new(lease)))));
             }
             has_buried = true;
@@ -425,6 +489,7 @@ async fn lease(
 
 /// A batch that was just leased with its body; one that is damaged is buried instead.
 async fn whole(
+    lines: &Lines,
     connection: &mut Connection,
     row: &Row,
     body: Vec<u8>,
@@ -449,7 +514,7 @@ async fn whole(
     };
     let held = [Arg::Int(lease.batch), Arg::Int(lease.fence)];
     Settlement::Bury { why, at: now }
-        .apply(connection, held)
+        .apply(lines, connection, held)
         .await?;
     Ok(None)
 }
@@ -509,6 +574,7 @@ fn list(ids: &[i64]) -> String {
 const SEVERAL_MAX: i64 = 128;
 
 async fn lease_several(
+    lines: &Lines,
     connection: &mut Connection,
     (destination, owner): (&str, &str),
     until: Timestamp,
@@ -546,7 +612,7 @@ async fn lease_several(
         let mut leases = Vec::with_capacity(rows.len());
         for (id, row) in ids.iter().zip(&rows) {
             let body = bodies.get(id).map_or(Ok(Vec::new()), |row| row.get(1))?;
-            leases.extend(whole(connection, row, body, (destination, class), now).await?);
+            leases.extend(whole(lines, connection, row, body, (destination, class), now).await?);
         }
         return Ok(Outcome::Written(Answer::Leases(leases)));
     }
@@ -631,6 +697,7 @@ impl Settlement {
     /// False if the lease is not held any more.
     async fn apply(
         &self,
+        lines: &Lines,
         connection: &mut Connection,
         held: [Arg<'_>; 2],
     ) -> Result<bool, sqlx::Error> {
@@ -656,24 +723,140 @@ impl Settlement {
                     return Ok(false);
                 };
                 connection.run(events::ACK, &held).await?;
-                make_room(connection, row.get(0)?).await?;
+                let destination: String = row.get(1)?;
+                let line = (&*destination, row.get(2)?);
+                lines.make_room(connection, line, row.get(3)?).await?;
                 Ok(true)
             }
         }
     }
 }
 
-/// Forgets the oldest dead letters where the one with this id is one too many.
-async fn make_room(connection: &mut Connection, id: i64) -> Result<(), sqlx::Error> {
-    let too_old = [Arg::Int(id.saturating_sub(DEAD_LETTERS_MAX))];
-    let n_forgotten = connection.run(events::PRUNE_UP_TO, &too_old).await?;
-    if n_forgotten > 0 {
-        tracing::warn!(
-            n_forgotten,
-            "the oldest dead letters made room for new ones"
-        );
+/// Dead letters that make room for one, at most. A large one among many small ones is over its bound for a
+/// moment; those after it make up for it.
+const FORGOTTEN_AT_ONCE: usize = 64;
+
+impl Lines {
+    /// Counts a dead letter of that many bytes, and forgets the oldest of the same destination and class
+    /// where it is one too many.
+    async fn make_room(
+        &self,
+        connection: &mut Connection,
+        (destination, class): (&str, i64),
+        bytes: i64,
+    ) -> Result<(), sqlx::Error> {
+        let grown = [Arg::Text(destination), Arg::Int(class), Arg::Int(bytes)];
+        let row = connection.row(events::DEAD_LINE_GROWS, &grown).await?;
+        let row = row.ok_or(sqlx::Error::RowNotFound)?;
+        let size = (row.get(0)?, row.get(1)?, row.get(2)?);
+        self.forget_oldest(connection, (destination, class), size, FORGOTTEN_AT_ONCE)
+            .await
     }
-    Ok(())
+
+    /// Forgets the oldest of a line of so many letters and bytes, of which so many events were forgotten
+    /// before, until it is within its bounds.
+    async fn forget_oldest(
+        &self,
+        connection: &mut Connection,
+        (destination, class): (&str, i64),
+        (mut letters, mut bytes, forgotten): (i64, i64, i64),
+        at_most: usize,
+    ) -> Result<(), sqlx::Error> {
+        let line = [Arg::Text(destination), Arg::Int(class)];
+        let mut n_events = 0i64;
+        for _ in 0..at_most {
+            // The last one stays, however large it is.
+            let is_within =
+                letters <= self.dead_letters.letters && bytes <= self.dead_letters.bytes;
+            if is_within || letters <= 1 {
+                break;
+            }
+            let Some(oldest) = connection.row(events::OLDEST_DEAD, &line).await? else {
+                break;
+            };
+            let (id, size, events): (i64, i64, i64) =
+                (oldest.get(0)?, oldest.get(1)?, oldest.get(2)?);
+            if let Some(row) = connection.row(events::UNBURY, &[Arg::Int(id)]).await? {
+                shrink(connection, &row, events).await?;
+            }
+            (letters, bytes) = (letters - 1, bytes - size);
+            n_events += events;
+        }
+        if n_events > 0 {
+            let counter = usize::try_from(class)
+                .ok()
+                .and_then(|class| self.forgotten.get(class));
+            if let Some(counter) = counter {
+                counter.fetch_add(n_events.unsigned_abs(), Ordering::Relaxed);
+            }
+        }
+        // Once for each line, not for each letter.
+        if n_events > 0 && forgotten == 0 {
+            tracing::warn!(
+                destination.id = destination,
+                class = BatchClass::of(class)?.name(),
+                "destination {destination} has as many dead letters as are kept; \
+                 the oldest make room for new ones from now on"
+            );
+        }
+        Ok(())
+    }
+
+    async fn prune(
+        &self,
+        connection: &mut Connection,
+        now: Timestamp,
+    ) -> Result<Outcome<Self>, sqlx::Error> {
+        let too_old = [Arg::Int(now.minus(DEAD_LETTERS_FOR).unix_nanos())];
+        let n = connection.run(events::PRUNE_OLD, &too_old).await?;
+        // Nodes of an older format bury without counting.
+        connection.run(events::RECOUNT_DEAD, &[]).await?;
+        connection.run(events::DROP_EMPTY_DEAD_LINES, &[]).await?;
+        let mut n_forgotten = 0;
+        for row in connection.rows(events::DEAD_LINES, &[]).await? {
+            let (destination, class): (String, i64) = (row.get(0)?, row.get(1)?);
+            let (letters, bytes): (i64, i64) = (row.get(2)?, row.get(3)?);
+            if letters > self.dead_letters.letters || bytes > self.dead_letters.bytes {
+                n_forgotten += 1;
+                let size = (letters, bytes, row.get(4)?);
+                self.forget_oldest(connection, (&destination, class), size, PRUNED_AT_ONCE)
+                    .await?;
+            }
+        }
+        let quiet_since = [Arg::Int(now.minus(HEALTH_FOR).unix_nanos())];
+        connection.run(events::PRUNE_HEALTHS, &quiet_since).await?;
+        let closed = [Arg::Int(now.unix_nanos())];
+        connection.run(events::PRUNE_TAILS, &closed).await?;
+        connection.run(events::PRUNE_TAIL_LINES, &[]).await?;
+        Ok(Outcome::Written(Answer::Rows(n + n_forgotten)))
+    }
+}
+
+/// What a node said of a destination is forgotten after so long; nodes that run say it again.
+const HEALTH_FOR: Duration = Duration::from_secs(24 * 60 * 60);
+/// Pieces that wait for the node of a tail, at most.
+const TAIL_LINES_MAX: i64 = 64;
+
+/// Dead letters that go with one pruning beyond those that are too old, of each line.
+const PRUNED_AT_ONCE: usize = 1_000;
+
+/// A dead letter left its line, with so many events that are forgotten.
+async fn shrink(
+    connection: &mut Connection,
+    unburied: &Row,
+    forgotten: i64,
+) -> Result<(), sqlx::Error> {
+    let destination: String = unburied.get(0)?;
+    let arguments = [
+        Arg::Text(&destination),
+        Arg::Int(unburied.get(1)?),
+        Arg::Int(unburied.get(2)?),
+        Arg::Int(forgotten),
+    ];
+    connection
+        .run(events::DEAD_LINE_SHRINKS, &arguments)
+        .await
+        .map(drop)
 }
 
 async fn replace(
@@ -719,24 +902,6 @@ async fn replace(
         put(connection, events::PUT_PIECE, &arguments, &piece.body).await?;
     }
     Ok(true)
-}
-
-async fn prune(connection: &mut Connection, now: Timestamp) -> Result<Outcome<Lines>, sqlx::Error> {
-    let mut n = connection
-        .run(
-            events::PRUNE_OLD,
-            &[Arg::Int(now.minus(DEAD_LETTERS_FOR).unix_nanos())],
-        )
-        .await?;
-    let beyond = connection
-        .row(events::FIRST_BEYOND, &[Arg::Int(DEAD_LETTERS_MAX)])
-        .await?;
-    if let Some(row) = beyond {
-        n += connection
-            .run(events::PRUNE_UP_TO, &[Arg::Int(row.get(0)?)])
-            .await?;
-    }
-    Ok(written(n))
 }
 
 async fn keep_traffic(

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use culvert_base::{Entropy, Secret};
-use culvert_mux::ErrorCode;
+use culvert_mux::{ErrorCode, OURS_STREAMS_MAX};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -27,10 +27,13 @@ use crate::wire::{
     StopEndpointRequest, StreamType, UnbindRequest,
 };
 
-/// For what is on its way when the agent is stopped.
-const DRAIN_TIME: Duration = Duration::from_secs(10);
 /// For a stream that arrives while its endpoint is still being asked for.
 const BINDING_TIME: Duration = Duration::from_secs(10);
+/// How long the old connection goes on serving beside the new one. Other nodes look twice a second where
+/// an endpoint is served.
+const OVERLAP: Duration = Duration::from_secs(2);
+/// How long a request may take to follow its stream through other nodes.
+const STRAGGLERS: Duration = Duration::from_secs(1);
 /// The token is of no use and will not become so.
 const CREDENTIAL_CODES: [u16; 8] = [103, 105, 107, 109, 121, 123, 300, 4018];
 /// The server would say otherwise a little later.
@@ -51,6 +54,8 @@ pub struct Settings {
     pub metadata: String,
     /// Of the program.
     pub version: String,
+    /// Time for open requests and connections to end when the agent stops.
+    pub drain_time: Duration,
 }
 
 /// Something an agent tells as it happens.
@@ -165,6 +170,8 @@ pub enum AgentError {
     Refused(String, Option<u16>),
     /// The server took the last endpoint away and said why.
     Taken(String),
+    /// The agent was stopped, and this many connections were still open at the end of the drain time.
+    Cut(usize),
 }
 
 impl fmt::Display for AgentError {
@@ -172,6 +179,13 @@ impl fmt::Display for AgentError {
         match self {
             Self::Refused(text, Some(code)) => write!(f, "{text} (ERR_NGROK_{code})"),
             Self::Refused(text, None) | Self::Taken(text) => f.write_str(text),
+            Self::Cut(1) => f.write_str("1 connection was cut at the end of the drain time"),
+            Self::Cut(count) => {
+                write!(
+                    f,
+                    "{count} connections were cut at the end of the drain time"
+                )
+            }
         }
     }
 }
@@ -220,6 +234,23 @@ struct Bound {
 struct Resumption {
     client_id: String,
     cookie: String,
+    /// Number of the connection. One that replaces another while that one still serves has a number of
+    /// its own; the server would close the other first.
+    leg: u32,
+}
+
+/// A connection whose driver and heartbeat run.
+struct Started {
+    session: Session,
+    chores: JoinSet<Chore>,
+}
+
+/// A connection that another has replaced.
+struct Replaced {
+    session: Session,
+    chores: JoinSet<Chore>,
+    streams: JoinSet<Done>,
+    draining: CancellationToken,
 }
 
 /// Why there is no session.
@@ -238,8 +269,10 @@ impl From<io::Error> for Trouble {
 enum Left {
     /// By either side's wish, in order.
     Stopped,
-    /// To begin again.
-    Restart,
+    /// Stopped with this many connections open.
+    Cut(usize),
+    /// Another connection has taken its place; it may finish what it began.
+    Moved(Started, Replaced),
     Lost(String),
     Taken(String),
 }
@@ -318,22 +351,50 @@ impl Agent {
     /// The server refused for good, or took the last endpoint away.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) -> Result<(), AgentError> {
         let (mut backoff, mut was_online) = (Backoff::default(), false);
+        let (mut started, mut replaced) = (None, JoinSet::new());
+        // A connection that was replaced can be told to stop, too.
+        let stop = stop.child_token();
         loop {
-            self.status
-                .send_modify(|status| status.phase = Phase::Connecting);
-            self.tell(Event::Connecting {
-                address: self.settings.dialing.address().to_owned(),
-            });
+            if started.is_none() {
+                self.status
+                    .send_modify(|status| status.phase = Phase::Connecting);
+                self.tell(Event::Connecting {
+                    address: self.settings.dialing.address().to_owned(),
+                });
+            }
             let mut is_online = false;
-            let left = self.serve(&stop, &mut is_online, was_online).await;
+            let left = self
+                .serve(started.take(), &stop, &mut is_online, was_online)
+                .await;
+            while replaced.try_join_next().is_some() {}
             if is_online {
                 was_online = true;
                 backoff.reset();
             }
             let why = match left {
-                Ok(Left::Stopped) => return Ok(()),
-                Ok(Left::Restart) => continue,
-                Ok(Left::Taken(message)) => return Err(AgentError::Taken(message)),
+                Ok(Left::Stopped) => {
+                    stop.cancel();
+                    let cut: usize = replaced.join_all().await.into_iter().sum();
+                    return match cut {
+                        0 => Ok(()),
+                        count => Err(AgentError::Cut(count)),
+                    };
+                }
+                Ok(Left::Cut(count)) => {
+                    stop.cancel();
+                    let more: usize = replaced.join_all().await.into_iter().sum();
+                    return Err(AgentError::Cut(count + more));
+                }
+                Ok(Left::Moved(next, old)) => {
+                    started = Some(next);
+                    replaced.spawn(Arc::clone(&self).leave(old, stop.clone()));
+                    continue;
+                }
+                Ok(Left::Taken(message)) => {
+                    stop.cancel();
+                    replaced.join_all().await;
+                    return Err(AgentError::Taken(message));
+                }
                 Ok(Left::Lost(why)) | Err(Trouble::Lost(why)) => why,
                 Err(Trouble::Refused(text, code)) => {
                     if self.is_final(code, was_online) {
@@ -366,17 +427,9 @@ impl Agent {
         }
     }
 
-    /// One session, from the first byte to the last.
-    async fn serve(
-        self: &Arc<Self>,
-        stop: &CancellationToken,
-        is_online: &mut bool,
-        again: bool,
-    ) -> Result<Left, Trouble> {
-        let (session, driver) = tokio::select! {
-            dialled = self.settings.dialing.dial() => dialled?,
-            () = stop.cancelled() => return Ok(Left::Stopped),
-        };
+    /// Connects. The server does not know yet who the agent is.
+    async fn begin(self: &Arc<Self>) -> io::Result<Started> {
+        let (session, driver) = self.settings.dialing.dial().await?;
         let mut chores = JoinSet::new();
         chores.spawn(async {
             driver.run().await;
@@ -393,12 +446,87 @@ impl Agent {
             beating.await;
             Chore::Silent
         });
-        chores.spawn({
-            let (this, session) = (Arc::clone(self), session.clone());
-            async move { Chore::Bound(this.introduce(&session).await) }
-        });
+        Ok(Started { session, chores })
+    }
+
+    /// Another connection that serves all endpoints, beside the one that does so now.
+    async fn succeed(self: Arc<Self>) -> Started {
+        self.resumption().leg ^= 1;
+        let mut backoff = Backoff::default();
+        loop {
+            self.tell(Event::Connecting {
+                address: self.settings.dialing.address().to_owned(),
+            });
+            let why = match self.begin().await {
+                Ok(started) => match self.introduce(&started.session).await {
+                    Ok(()) => return started,
+                    Err(Trouble::Refused(why, _) | Trouble::Lost(why)) => {
+                        started.session.hang_up();
+                        why
+                    }
+                },
+                Err(error) => error.to_string(),
+            };
+            let after = backoff.next(&*self.entropy);
+            self.tell(Event::Waiting { why, after });
+            tokio::time::sleep(after).await;
+        }
+    }
+
+    /// Serves on a connection that another has replaced until the whole installation knows the other, and
+    /// then ends it in order. How many streams were cut.
+    async fn leave(self: Arc<Self>, old: Replaced, stop: CancellationToken) -> usize {
+        let Replaced {
+            session,
+            chores,
+            mut streams,
+            draining,
+        } = old;
+        let overlap = async {
+            tokio::select! {
+                () = tokio::time::sleep(OVERLAP) => {}
+                () = stop.cancelled() => {}
+            }
+        };
+        let cut = self
+            .drain(&session, &mut streams, draining, overlap, &stop)
+            .await;
+        close(&session, chores).await;
+        cut
+    }
+
+    /// One connection, from the first byte to the last; `started` if it has begun and serves already.
+    async fn serve(
+        self: &Arc<Self>,
+        started: Option<Started>,
+        stop: &CancellationToken,
+        is_online: &mut bool,
+        again: bool,
+    ) -> Result<Left, Trouble> {
+        let Started {
+            session,
+            mut chores,
+        } = match started {
+            Some(started) => {
+                *is_online = true;
+                self.come_online(again);
+                started
+            }
+            None => {
+                let mut started = tokio::select! {
+                    begun = self.begin() => begun?,
+                    () = stop.cancelled() => return Ok(Left::Stopped),
+                };
+                let (this, session) = (Arc::clone(self), started.session.clone());
+                started
+                    .chores
+                    .spawn(async move { Chore::Bound(this.introduce(&session).await) });
+                started
+            }
+        };
 
         let (mut streams, draining) = (JoinSet::new(), CancellationToken::new());
+        let mut successors = JoinSet::new();
         let mut left = loop {
             tokio::select! {
                 accepted = session.accept() => match accepted {
@@ -412,7 +540,11 @@ impl Agent {
                 },
                 Some(done) = streams.join_next(), if !streams.is_empty() => match done {
                     Ok(Done::Stop) => break Left::Stopped,
-                    Ok(Done::Restart) => break Left::Restart,
+                    Ok(Done::Restart) => {
+                        if successors.is_empty() {
+                            successors.spawn(Arc::clone(self).succeed());
+                        }
+                    }
                     Ok(Done::Taken(request)) => {
                         if let Some(message) = self.taken(&request) {
                             break Left::Taken(message);
@@ -420,12 +552,17 @@ impl Agent {
                     }
                     Ok(Done::Nothing) | Err(_) => {}
                 },
+                Some(started) = successors.join_next(), if !successors.is_empty() => {
+                    // One that ended without a result is tried again when this connection is lost.
+                    if let Ok(started) = started {
+                        let old = Replaced { session, chores, streams, draining };
+                        return Ok(Left::Moved(started, old));
+                    }
+                },
                 Some(chore) = chores.join_next() => match chore {
                     Ok(Chore::Bound(Ok(()))) => {
                         *is_online = true;
-                        self.status.send_modify(|status| status.phase = Phase::Online);
-                        let session_id = self.resumption().client_id.clone();
-                        self.tell(Event::Online { session_id, again });
+                        self.come_online(again);
                     }
                     Ok(Chore::Bound(Err(trouble))) => {
                         session.hang_up();
@@ -440,36 +577,41 @@ impl Agent {
             }
         };
         match &left {
-            Left::Stopped | Left::Restart | Left::Taken(_) => {
+            Left::Stopped | Left::Taken(_) => {
                 self.status
                     .send_modify(|status| status.phase = Phase::Stopping);
                 draining.cancel();
-                let is_stop = self.drain(&session, &mut streams, draining).await;
-                if is_stop && matches!(left, Left::Restart) {
-                    left = Left::Stopped;
+                let at_once = std::future::ready(());
+                let cut = self
+                    .drain(&session, &mut streams, draining, at_once, stop)
+                    .await;
+                if cut > 0 && matches!(left, Left::Stopped) {
+                    left = Left::Cut(cut);
                 }
-                session.close(ErrorCode::NONE, "");
-                // The driver takes the goodbye along.
-                while let Some(chore) = chores.join_next().await {
-                    if matches!(chore, Ok(Chore::Ended)) {
-                        break;
-                    }
-                }
+                close(&session, chores).await;
             }
-            Left::Lost(_) => session.hang_up(),
+            Left::Lost(_) | Left::Cut(_) | Left::Moved(..) => session.hang_up(),
         }
         Ok(left)
     }
 
-    /// Gives the endpoints up and waits for what is on its way. Whether the server asked for an end
-    /// meanwhile.
+    fn come_online(&self, again: bool) {
+        self.status
+            .send_modify(|status| status.phase = Phase::Online);
+        let session_id = self.resumption().client_id.clone();
+        self.tell(Event::Online { session_id, again });
+    }
+
+    /// Gives the endpoints up after `overlap` and waits for open connections to end, up to the drain time.
+    /// How many were still open then. Cancels `stop` when the server asks for that.
     async fn drain(
         self: &Arc<Self>,
         session: &Session,
         streams: &mut JoinSet<Done>,
         draining: CancellationToken,
-    ) -> bool {
-        let mut is_stop = false;
+        overlap: impl Future<Output = ()>,
+        stop: &CancellationToken,
+    ) -> usize {
         let ids: Vec<String> = self
             .slots
             .borrow()
@@ -478,6 +620,7 @@ impl Agent {
             .filter_map(|slot| slot.bound.as_ref().map(|bound| bound.id.clone()))
             .collect();
         let unbinding = async {
+            overlap.await;
             for id in ids {
                 let request = UnbindRequest { id };
                 // A server that is gone needs no goodbye.
@@ -487,9 +630,15 @@ impl Agent {
                     break;
                 }
             }
+            // Only now: what is idle ends, and no new stream comes in its place. The request of one that
+            // came before may still be on its way through another node.
+            if !draining.is_cancelled() {
+                tokio::time::sleep(STRAGGLERS).await;
+            }
+            draining.cancel();
         };
         tokio::pin!(unbinding);
-        let (deadline, mut is_unbound) = (Instant::now() + DRAIN_TIME, false);
+        let (deadline, mut is_unbound) = (Instant::now() + self.settings.drain_time, false);
         while !is_unbound || !streams.is_empty() {
             tokio::select! {
                 () = &mut unbinding, if !is_unbound => is_unbound = true,
@@ -500,12 +649,14 @@ impl Agent {
                     None => break,
                 },
                 Some(done) = streams.join_next(), if !streams.is_empty() => {
-                    is_stop |= matches!(done, Ok(Done::Stop));
+                    if matches!(done, Ok(Done::Stop)) {
+                        stop.cancel();
+                    }
                 }
                 () = tokio::time::sleep_until(deadline) => break,
             }
         }
-        is_stop
+        streams.len()
     }
 
     /// Says who the agent is and asks for its endpoints.
@@ -528,6 +679,8 @@ impl Agent {
                 stop_unsupported: Some(String::new()),
                 restart_unsupported: Some(String::new()),
                 update_unsupported: Some("it is updated by whoever installed it".into()),
+                streams_max: u32::try_from(OURS_STREAMS_MAX).unwrap_or(u32::MAX),
+                leg: former.leg,
                 ..AuthExtra::default()
             },
         };
@@ -536,6 +689,7 @@ impl Agent {
         *self.resumption() = Resumption {
             client_id: reply.client_id.clone(),
             cookie: reply.extra.cookie,
+            leg: former.leg,
         };
         self.status.send_modify(|status| {
             status.session_id = reply.client_id;
@@ -690,7 +844,10 @@ impl Agent {
                 let about = About {
                     endpoint: nth,
                     url,
-                    client: header.client_addr,
+                    client: match header.client_addr.as_str() {
+                        wire::MANY_CLIENTS => String::new(),
+                        _ => header.client_addr,
+                    },
                     replay_of: None,
                 };
                 Some(Tap::new(Arc::clone(all), about))
@@ -746,6 +903,17 @@ impl Agent {
         self.resumption
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// Says goodbye and waits until that is sent.
+async fn close(session: &Session, mut chores: JoinSet<Chore>) {
+    session.close(ErrorCode::NONE, "");
+    // The driver takes the goodbye along.
+    while let Some(chore) = chores.join_next().await {
+        if matches!(chore, Ok(Chore::Ended)) {
+            break;
+        }
     }
 }
 

@@ -86,11 +86,7 @@ impl Dialing {
             .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         let limits = Limits {
             window_bytes_max: WINDOW_BYTES_MAX,
-            // What a crowd of clients opens at once comes in one read.
-            accept_max: Limits::default().streams_max,
-            // The other end is a server, which wakes its readers for a reset.
-            fin_before_rst: false,
-            ..Limits::default()
+            ..Limits::for_ours()
         };
         Ok(driver::connect(socket, Side::Client, limits))
     }

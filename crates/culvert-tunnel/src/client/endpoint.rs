@@ -3,8 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
+use rustls::RootCertStore;
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
 use tokio_rustls::TlsAcceptor;
 
 use super::flags::Wanted;
@@ -68,29 +72,57 @@ impl fmt::Debug for TlsEnd {
 }
 
 impl TlsEnd {
-    /// With a chain of certificates, leaf first, and its key, both PEM.
+    /// With a chain of certificates, leaf first, and its key, both PEM. With `authorities`, PEM as well, clients must
+    /// show a certificate of one of them.
     ///
     /// # Errors
     ///
     /// A sentence without a full stop.
-    pub fn new(chain: &[u8], key: &[u8]) -> Result<Self, String> {
+    pub fn new(chain: &[u8], key: &[u8], authorities: Option<&[u8]>) -> Result<Self, String> {
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain).collect();
         let chain = chain.map_err(|error| format!("the certificate is not PEM: {error}"))?;
         let key = PrivateKeyDer::from_pem_slice(key)
             .map_err(|error| format!("the key is not PEM: {error}"))?;
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let config = rustls::ServerConfig::builder_with_provider(provider)
+        let builder = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?
-            .with_no_client_auth()
+            .map_err(|error| error.to_string())?;
+        let builder = match authorities {
+            None => builder.with_no_client_auth(),
+            Some(pem) => builder.with_client_cert_verifier(verifier(pem, provider)?),
+        };
+        let mut config = builder
             .with_single_cert(chain, key)
             .map_err(|error| format!("certificate and key cannot be used: {error}"))?;
+        if authorities.is_some() {
+            // A resumed session would not show its certificate again, which may have expired.
+            config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
+        }
         Ok(Self(TlsAcceptor::from(Arc::new(config))))
     }
 
     pub(crate) fn acceptor(&self) -> &TlsAcceptor {
         &self.0
     }
+}
+
+/// Verifies clients' certificates by these authorities, PEM.
+fn verifier(
+    pem: &[u8],
+    provider: Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, String> {
+    let mut roots = RootCertStore::empty();
+    for authority in CertificateDer::pem_slice_iter(pem) {
+        let authority =
+            authority.map_err(|error| format!("the authorities are not PEM: {error}"))?;
+        roots
+            .add(authority)
+            .map_err(|error| format!("an authority cannot be used: {error}"))?;
+    }
+    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+        .build()
+        .map(|verifier| verifier as _)
+        .map_err(|error| format!("the authorities cannot be used: {error}"))
 }
 
 /// An endpoint that the agent asks for, and the service behind it.

@@ -68,6 +68,8 @@ pub struct Exchange {
     pub response: Message,
     /// The exchange whose request was sent again.
     pub replay_of: Option<u64>,
+    /// Why the service gave no whole response. `None` for a response that arrived whole.
+    pub error: Option<String>,
 }
 
 /// A head and as much of its body as is kept, as they travelled.
@@ -321,6 +323,7 @@ mod tests {
             status: None,
             response: Message::default(),
             replay_of: None,
+            error: None,
         }
     }
 

@@ -120,6 +120,18 @@ impl Wanted {
         .filter_map(|(flag, name)| (!name.is_empty()).then_some(flag))
     }
 
+    /// Takes the authorities of clients' certificates out of the options, for an endpoint whose TLS the agent
+    /// terminates: only the agent sees the certificates then. A server that was asked to verify them would have to
+    /// terminate TLS itself.
+    pub fn take_authorities(&mut self) -> Option<String> {
+        let authorities = self.opts.remove("MutualTLSCA");
+        self.opts.remove("MutualTLSAtEdge");
+        let text = STANDARD.decode(authorities?["mutual_tls_ca"].as_str()?);
+        // The agent's own protocol: says that certificates are verified, and by whom.
+        self.opts.insert("MutualTLSAtAgent".into(), true.into());
+        String::from_utf8(text.ok()?).ok()
+    }
+
     /// A value of the options by its name on the wire.
     pub fn set_option(&mut self, name: &str, value: Value) {
         self.opts.insert(name.to_owned(), value);

@@ -33,8 +33,10 @@ const GATHER_BYTES: usize = 128 << 10;
 const SLICES: usize = 16;
 /// Longest header of the PROXY protocol that stands ahead of TLS.
 const PROXY_BYTES_MAX: usize = 4 << 10;
-/// Without a byte for so long, an answered request is over.
-const QUIET_TIME: std::time::Duration = std::time::Duration::from_millis(200);
+/// Time for the server to close its side of a connection that the agent ends between two requests.
+const GOODBYE_TIME: std::time::Duration = std::time::Duration::from_secs(1);
+/// Time for the request of a client to arrive when its service is unreachable, so that it can be shown.
+const UNREACHED_REQUEST_TIME: std::time::Duration = std::time::Duration::from_secs(1);
 /// For a service to answer a request that is sent again.
 const REPLAY_TIME: std::time::Duration = std::time::Duration::from_secs(60);
 
@@ -51,11 +53,36 @@ pub(crate) async fn header(stream: &mut Stream) -> Option<ProxyHeader> {
 #[derive(Debug)]
 pub(crate) struct Unreached(pub(crate) io::Error, pub(crate) Option<Stream>);
 
-/// Carries one connection to its end.
+/// Carries one connection to its end. A request that does not reach its service is shown with the reason.
 pub(crate) async fn forward(
+    stream: Stream,
+    endpoint: &Endpoint,
+    mut tap: Option<Tap>,
+    draining: CancellationToken,
+) -> Result<(), Unreached> {
+    let mut forwarded = forward_to(stream, endpoint, &mut tap, draining).await;
+    if let (Err(Unreached(error, Some(stream))), Some(tap)) = (&mut forwarded, &mut tap) {
+        let reading = async {
+            while !tap.has_request() {
+                match std::future::poll_fn(|cx| stream.poll_read_bytes(cx, READ_BYTES)).await {
+                    Ok(piece) if !piece.is_empty() => tap.request(&piece),
+                    Ok(_) | Err(_) => break,
+                }
+            }
+        };
+        // A client that sends no request has nothing to show.
+        tokio::time::timeout(UNREACHED_REQUEST_TIME, reading)
+            .await
+            .ok();
+        tap.fail(&format!("the service cannot be reached: {error}"));
+    }
+    forwarded
+}
+
+async fn forward_to(
     mut stream: Stream,
     endpoint: &Endpoint,
-    tap: Option<Tap>,
+    tap: &mut Option<Tap>,
     draining: CancellationToken,
 ) -> Result<(), Unreached> {
     let mut first = Bytes::new();
@@ -66,7 +93,7 @@ pub(crate) async fn forward(
         Err(error) => return Err(Unreached(error, Some(stream))),
     };
     match (&endpoint.tls_end, endpoint.upstream.tls()) {
-        (None, None) => relay(stream, first, socket, tap, draining).await,
+        (None, None) => relay(stream, first, socket, tap.take(), draining).await,
         (None, Some((connector, name))) => {
             if endpoint.proxied {
                 // The service reads the header before its TLS begins.
@@ -82,7 +109,7 @@ pub(crate) async fn forward(
             let handshake = connector.connect(name.clone(), socket);
             let greeted = tokio::time::timeout(CONNECT_TIME, handshake).await;
             match greeted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-                Ok(socket) => relay(stream, first, socket, tap, draining).await,
+                Ok(socket) => relay(stream, first, socket, tap.take(), draining).await,
                 Err(error) => Err(Unreached(error, Some(stream))),
             }
         }
@@ -109,7 +136,7 @@ pub(crate) async fn forward(
                     Err(error) => return Err(Unreached(error, None)),
                 },
             };
-            // Who broke off knows it.
+            // Both ends have seen a connection break.
             copied.map(drop).or(Ok(()))
         }
     }
@@ -185,10 +212,16 @@ impl AsyncWrite for Rest {
     }
 }
 
-/// Moves bytes both ways until both directions have ended, or one broke. What broke on one side is
-/// broken off on the other.
+/// Moves bytes both ways until both directions have ended, or one broke. A service that breaks its
+/// connection breaks the stream too, behind all that was read from it: a response that was complete
+/// arrives.
 ///
-/// With `draining`, a connection whose last request was answered ends when that is cancelled.
+/// A service may end a TLS connection without `close_notify` (RFC 8446, 6.1): many do. That is an end
+/// like any other here, as it is to nginx and to the published agents; the length of a message says
+/// whether it is whole.
+///
+/// When `draining` is cancelled, the connection ends as soon as every request has its whole response.
+/// One that carries something else goes on until its client leaves.
 pub(crate) async fn relay<S>(
     stream: Stream,
     first: Bytes,
@@ -218,8 +251,6 @@ where
             ended: false,
             done: false,
         },
-        awaits_answer: false,
-        moved: 0,
     };
     if !first.is_empty() {
         relay.to_socket.pieces.push_back(first);
@@ -238,11 +269,22 @@ where
             }
         }
     };
-    if relayed.is_err() {
-        relay.stream.reset(ErrorCode::STREAM_RESET);
+    match relayed {
+        Ok(()) => {}
+        // Dropping a finished stream sends what was written, and then breaks it off.
+        Err(Broke::Service) => {
+            relay.stream.shutdown().await.ok();
+        }
+        Err(Broke::Stream) => relay.stream.reset(ErrorCode::STREAM_RESET),
     }
-    // That a connection broke is known to both of its ends now.
     Ok(())
+}
+
+/// Which side of a connection broke.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Broke {
+    Service,
+    Stream,
 }
 
 struct Relay<S> {
@@ -251,10 +293,6 @@ struct Relay<S> {
     tap: Option<Tap>,
     to_socket: ToSocket,
     to_stream: ToStream,
-    /// The last bytes were the client's.
-    awaits_answer: bool,
-    /// Reads of either side.
-    moved: u64,
 }
 
 /// Bytes on their way to the service.
@@ -266,6 +304,9 @@ struct ToSocket {
     ended: bool,
     /// Something was written since the last flush.
     dirty: bool,
+    /// The service takes no more. What the client still sends is read and dropped, since the response may
+    /// be on its way.
+    refused: bool,
     done: bool,
 }
 
@@ -284,50 +325,52 @@ impl<S> Relay<S>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let down = if self.to_socket.done {
-            Poll::Ready(Ok(()))
-        } else {
-            self.poll_to_socket(cx)
-        };
-        if let Poll::Ready(Err(error)) = down {
-            return Poll::Ready(Err(error));
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broke>> {
+        if !self.to_socket.done
+            && let Poll::Ready(Err(broke)) = self.poll_to_socket(cx)
+        {
+            return Poll::Ready(Err(broke));
         }
-        let up = if self.to_stream.done {
-            Poll::Ready(Ok(()))
-        } else {
-            self.poll_to_stream(cx)
-        };
-        if let Poll::Ready(Err(error)) = up {
-            return Poll::Ready(Err(error));
+        if !self.to_stream.done
+            && let Poll::Ready(Err(broke)) = self.poll_to_stream(cx)
+        {
+            return Poll::Ready(Err(broke));
         }
-        if self.to_socket.done && self.to_stream.done {
+        if self.to_stream.done && (self.to_socket.done || self.to_socket.refused) {
             Poll::Ready(Ok(()))
         } else {
             Poll::Pending
         }
     }
 
-    /// Goes on until the last request is answered and nothing moves for a moment.
-    async fn finish(&mut self) -> io::Result<()> {
-        loop {
-            let had = self.moved;
-            let relaying = std::future::poll_fn(|cx| self.poll(cx));
-            match tokio::time::timeout(QUIET_TIME, relaying).await {
-                Ok(relayed) => return relayed,
-                Err(_) if self.moved == had && !self.awaits_answer => {
-                    self.stream.shutdown().await?;
-                    // The other end may find the end before it learns that nobody reads any more.
-                    let mut rest = [0; 64];
-                    while self.stream.read(&mut rest).await? > 0 {}
-                    return Ok(());
-                }
-                Err(_) => {}
-            }
+    /// Goes on until every request has its whole response and all of it is written.
+    async fn finish(&mut self) -> Result<(), Broke> {
+        let relaying = std::future::poll_fn(|cx| match self.poll(cx) {
+            Poll::Pending if self.is_idle() => Poll::Ready(Ok(true)),
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(relayed) => Poll::Ready(relayed.map(|()| false)),
+        });
+        if relaying.await? {
+            self.stream.shutdown().await.map_err(|_| Broke::Stream)?;
+            // The server may see the end before it learns that its next request is not read. A server that
+            // keeps its side open loses nothing by a reset: no request is open.
+            let reading = async {
+                let mut rest = [0; 64];
+                while self.stream.read(&mut rest).await.is_ok_and(|read| read > 0) {}
+            };
+            tokio::time::timeout(GOODBYE_TIME, reading).await.ok();
         }
+        Ok(())
     }
 
-    fn poll_to_socket(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Whether no request waits for its response, and no byte for its way.
+    fn is_idle(&self) -> bool {
+        self.to_socket.pieces.is_empty()
+            && self.to_stream.pending.is_empty()
+            && self.tap.as_ref().and_then(Tap::is_idle) == Some(true)
+    }
+
+    fn poll_to_socket(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broke>> {
         let it = &mut self.to_socket;
         loop {
             // Takes what is there, so that one write carries it.
@@ -336,28 +379,36 @@ where
                 let Poll::Ready(piece) = self.stream.poll_read_bytes(cx, room) else {
                     break;
                 };
-                let piece = piece?;
+                let piece = piece.map_err(|_| Broke::Stream)?;
                 if piece.is_empty() {
                     it.ended = true;
                     break;
                 }
+                if it.refused {
+                    continue;
+                }
                 if let Some(tap) = &mut self.tap {
                     tap.request(&piece);
                 }
-                self.awaits_answer = true;
-                self.moved += 1;
                 it.bytes += piece.len();
                 it.pieces.push_back(piece);
             }
+            if it.refused && !it.ended {
+                return Poll::Pending;
+            }
             if it.pieces.is_empty() {
                 if it.ended {
-                    ready!(Pin::new(&mut self.socket).poll_shutdown(cx))?;
+                    // A service that is gone has nothing to be told; its response says how it left.
+                    ready!(Pin::new(&mut self.socket).poll_shutdown(cx)).ok();
                     it.done = true;
                     return Poll::Ready(Ok(()));
                 }
                 if it.dirty {
-                    ready!(Pin::new(&mut self.socket).poll_flush(cx))?;
+                    it.refused |= ready!(Pin::new(&mut self.socket).poll_flush(cx)).is_err();
                     it.dirty = false;
+                    if it.refused {
+                        continue;
+                    }
                 }
                 return Poll::Pending;
             }
@@ -367,10 +418,15 @@ where
                 *slice = IoSlice::new(piece);
             }
             let written = Pin::new(&mut self.socket).poll_write_vectored(cx, &slices[..count]);
-            let mut written = ready!(written)?;
-            if written == 0 {
-                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-            }
+            let mut written = match ready!(written) {
+                Ok(written) if written > 0 => written,
+                Ok(_) | Err(_) => {
+                    it.refused = true;
+                    it.bytes = 0;
+                    it.pieces.clear();
+                    continue;
+                }
+            };
             it.dirty = true;
             it.bytes -= written;
             while let Some(piece) = it.pieces.front_mut() {
@@ -384,23 +440,34 @@ where
         }
     }
 
-    fn poll_to_stream(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_to_stream(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broke>> {
         let it = &mut self.to_stream;
         loop {
             while !it.pending.is_empty() {
-                ready!(self.stream.poll_write_bytes(cx, &mut it.pending))?;
+                let written = self.stream.poll_write_bytes(cx, &mut it.pending);
+                ready!(written).map_err(|_| Broke::Stream)?;
             }
             if it.ended {
-                ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+                let shut = Pin::new(&mut self.stream).poll_shutdown(cx);
+                ready!(shut).map_err(|_| Broke::Stream)?;
                 it.done = true;
                 return Poll::Ready(Ok(()));
             }
-            // Nobody holds the buffer any more if what was in it was short, so that it is used again.
+            // Releases the buffer of a short read, so that it is used again.
             it.pending = Bytes::new();
             it.buffer.reserve(it.want);
             let room = it.buffer.capacity();
             let reading = self.socket.read_buf(&mut it.buffer);
-            let read = ready!(pin!(reading).poll(cx))?;
+            let read = match ready!(pin!(reading).poll(cx)) {
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => 0,
+                Err(error) => {
+                    if let Some(tap) = &mut self.tap {
+                        tap.fail(&format!("the connection to the service broke: {error}"));
+                    }
+                    return Poll::Ready(Err(Broke::Service));
+                }
+            };
             if read == room {
                 it.want = (2 * it.want).min(READ_BYTES_MAX);
             }
@@ -411,8 +478,6 @@ where
                 }
                 continue;
             }
-            self.awaits_answer = false;
-            self.moved += 1;
             if let Some(tap) = &mut self.tap {
                 tap.response(&it.buffer);
             }
@@ -481,7 +546,11 @@ where
         let mut buffer = BytesMut::new();
         while tap.kept().is_none() {
             buffer.clear();
-            if reader.read_buf(&mut buffer).await? == 0 {
+            let read = match reader.read_buf(&mut buffer).await {
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => 0,
+                read => read?,
+            };
+            if read == 0 {
                 tap.response_ended();
                 break;
             }

@@ -170,6 +170,15 @@ impl Framing {
         self.state = State::Head(Vec::new());
     }
 
+    /// Whether the last message is complete and no byte of another has arrived.
+    pub(crate) fn is_between_messages(&self) -> bool {
+        match &self.state {
+            State::Head(head) => head.is_empty(),
+            State::Fixed(left) => *left == 0,
+            State::Between | State::Chunk(_) | State::ToTheEnd | State::Strange => false,
+        }
+    }
+
     /// Whether a message ends with the connection.
     pub(crate) fn ends_with_connection(&self) -> bool {
         matches!(self.state, State::ToTheEnd)
@@ -248,6 +257,8 @@ pub(crate) struct RequestHead<'a> {
     pub(crate) method: &'a str,
     pub(crate) path: &'a str,
     pub(crate) length: Length,
+    /// The last address of the last `x-forwarded-for`: who the server says is its client.
+    pub(crate) client: Option<&'a str>,
 }
 
 /// Reads the head of a request; `None` if it is none, or cannot be followed.
@@ -262,6 +273,12 @@ pub(crate) fn request(head: &[u8]) -> Option<RequestHead<'_>> {
         method: request.method?,
         path: request.path?,
         length: length(request.headers)?.unwrap_or(Length::Fixed(0)),
+        client: request
+            .headers
+            .iter()
+            .rfind(|field| field.name.eq_ignore_ascii_case("x-forwarded-for"))
+            .and_then(|field| std::str::from_utf8(field.value).ok()?.rsplit(',').next())
+            .map(str::trim),
     })
 }
 

@@ -11,12 +11,15 @@ use super::framing::{self, Framing, Part, RequestHead};
 
 /// Requests whose responses have not begun; with more nothing is watched any longer.
 const PIPELINED_MAX: usize = 16;
+/// Shown with a request whose response is missing or incomplete.
+const CLOSED_EARLY: &str = "the service closed the connection before its response was complete";
 
 /// Where the connection belongs.
 #[derive(Clone, Debug)]
 pub(crate) struct About {
     pub(crate) endpoint: usize,
     pub(crate) url: String,
+    /// Empty if the stream is of many clients.
     pub(crate) client: String,
     pub(crate) replay_of: Option<u64>,
 }
@@ -134,12 +137,35 @@ impl Tap {
         }
     }
 
-    /// The service sends no more.
+    /// The service closed its side of the connection. A body that only the close delimits is whole now.
     pub(crate) fn response_ended(&mut self) {
-        if !self.is_lost && self.responses.ends_with_connection() {
-            self.keep_first();
+        if !self.is_lost {
+            if self.responses.ends_with_connection() {
+                self.keep_first();
+            }
+            self.fail(CLOSED_EARLY);
         }
         self.is_lost = true;
+    }
+
+    /// Notes on every exchange without a whole response why it has none.
+    pub(crate) fn fail(&mut self, why: &str) {
+        for open in &mut self.open {
+            if let Some(watched) = &mut open.watched {
+                watched.exchange.error.get_or_insert_with(|| why.to_owned());
+            }
+        }
+    }
+
+    /// Whether every request that began has had its whole response. `None` once the connection carries
+    /// anything that cannot be followed, such as a WebSocket.
+    pub(crate) fn is_idle(&self) -> Option<bool> {
+        (!self.is_lost).then(|| self.open.is_empty() && self.requests.is_between_messages())
+    }
+
+    /// Whether the head of a request has arrived.
+    pub(crate) fn has_request(&self) -> bool {
+        self.is_lost || !self.open.is_empty()
     }
 
     /// The number of the exchange that was kept last.
@@ -159,7 +185,11 @@ impl Tap {
             id: 0,
             url: self.about.url.clone(),
             endpoint: self.about.endpoint,
-            client: self.about.client.clone(),
+            // A stream that many clients share names none.
+            client: match read.client {
+                Some(client) if self.about.client.is_empty() => client.to_owned(),
+                _ => self.about.client.clone(),
+            },
             started_at: self.all.now(),
             took: Duration::ZERO,
             method: read.method.to_owned(),
@@ -168,6 +198,7 @@ impl Tap {
             status: None,
             response: Message::default(),
             replay_of: self.about.replay_of,
+            error: None,
         };
         Some(Box::new(Watched { began, exchange }))
     }

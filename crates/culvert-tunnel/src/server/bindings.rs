@@ -3,9 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use culvert_mux::OpenRefused;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::EndReason;
 use super::command::Abilities;
@@ -26,6 +30,8 @@ pub(crate) struct Leg {
 #[derive(Debug, Default)]
 pub struct Bindings {
     state: Mutex<State>,
+    /// Whether `lost` has any, to be asked by every request.
+    has_lost: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -34,6 +40,8 @@ struct State {
     /// By session and number of the connection.
     legs: BTreeMap<(String, u32), Connected>,
     endpoints: BTreeMap<String, Endpoint>,
+    /// When the last connection of each was lost, of those that were lost a moment ago.
+    lost: BTreeMap<String, Instant>,
 }
 
 #[derive(Debug)]
@@ -72,28 +80,123 @@ impl fmt::Display for DialError {
 
 impl std::error::Error for DialError {}
 
+/// How long somebody waits for a stream where all are in use.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Opens a stream to the first of `sessions` that has room.
+pub(crate) fn open_first(
+    sessions: impl IntoIterator<Item = Session>,
+    first: impl Fn() -> Bytes,
+    open: impl Fn(&Session, Bytes) -> Result<Stream, OpenRefused>,
+) -> Result<Stream, DialError> {
+    let mut failed = DialError::Away;
+    for session in sessions {
+        match open(&session, first()) {
+            Ok(stream) => return Ok(stream),
+            Err(OpenRefused::Full | OpenRefused::TooLong) => failed = DialError::Busy,
+            Err(OpenRefused::Ended | OpenRefused::Exhausted) => {}
+        }
+    }
+    Err(failed)
+}
+
+/// The same, where all may be full: queues at each of them, for [`PATIENCE`] at most.
+pub(crate) async fn open_in_turn(
+    sessions: impl Fn() -> Vec<Session>,
+    first: impl Fn() -> Bytes,
+) -> Result<Stream, DialError> {
+    let waiting = async {
+        loop {
+            let sessions = sessions();
+            let mut queued: FuturesUnordered<_> = sessions.iter().map(Session::queue).collect();
+            // Those in front have their turn first.
+            if queued.next().await.is_none() {
+                return Err(DialError::Away);
+            }
+            match open_first(sessions, &first, Session::open) {
+                Err(DialError::Busy) => {}
+                opened => return opened,
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, waiting)
+        .await
+        .unwrap_or(Err(DialError::Busy))
+}
+
+/// An agent whose connection was lost is waited for this long.
+const RETURNS_WITHIN: Duration = Duration::from_secs(2);
+/// How often a stream that waits for an agent looks whether it is there.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Endpoints that are remembered as lost.
+const LOST_MAX: usize = 10_000;
+
 impl Bindings {
     /// Opens a stream to an agent that serves the endpoint named in `header`. The next agent is
     /// asked where one has no room, or is gone and nobody noticed yet.
     pub fn dial(&self, header: &ProxyHeader) -> Result<Stream, DialError> {
+        let sessions = self.sessions_of(&header.id);
+        open_first(sessions, || header.encode(), Session::open_behind)
+    }
+
+    /// The same. Where no agent has room, waits until one has, for [`PATIENCE`] at most.
+    pub async fn dial_in_turn(&self, header: &ProxyHeader) -> Result<Stream, DialError> {
+        match self.dial(header) {
+            Err(DialError::Busy) => {
+                open_in_turn(|| self.sessions_of(&header.id), || header.encode()).await
+            }
+            opened => opened,
+        }
+    }
+
+    /// The connections that serve an endpoint, beginning with the one whose turn it is.
+    fn sessions_of(&self, endpoint: &str) -> Vec<Session> {
         let mut state = self.lock();
-        let endpoint = state.endpoints.get_mut(&header.id).ok_or(DialError::Away)?;
+        let Some(endpoint) = state.endpoints.get_mut(endpoint) else {
+            return Vec::new();
+        };
         let count = endpoint.served_by.len();
         let first = endpoint.turn;
         endpoint.turn = (first + 1) % count.max(1);
-        let sessions: Vec<Session> = (0..count)
+        (0..count)
             .map(|nth| endpoint.served_by[(first + nth) % count].1.clone())
-            .collect();
-        drop(state);
-        let mut failed = DialError::Away;
-        for session in sessions {
-            match session.open(header.encode()) {
-                Ok(stream) => return Ok(stream),
-                Err(OpenRefused::Full | OpenRefused::TooLong) => failed = DialError::Busy,
-                Err(OpenRefused::Ended | OpenRefused::Exhausted) => {}
+            .collect()
+    }
+
+    /// The same, for a stream that another node brought because an agent of this node serves the endpoint:
+    /// one that just left or is about to come is waited for, for two seconds at most.
+    pub(crate) async fn dial_soon(&self, header: &ProxyHeader) -> Result<Stream, DialError> {
+        let deadline = Instant::now() + RETURNS_WITHIN;
+        loop {
+            match self.dial_in_turn(header).await {
+                Err(DialError::Away) if Instant::now() < deadline => {
+                    tokio::time::sleep(LOOK_EVERY).await;
+                }
+                opened => return opened,
             }
         }
-        Err(failed)
+    }
+
+    /// Whether the last connection that served an endpoint was lost less than two seconds ago, so that its
+    /// agent may be on its way back. Takes no lock while no connection was lost.
+    pub fn has_just_lost(&self, endpoint: &str) -> bool {
+        if !self.has_lost.load(Ordering::Relaxed) {
+            return false;
+        }
+        let mut state = self.lock();
+        state.lost.retain(|_, at| at.elapsed() < RETURNS_WITHIN);
+        self.has_lost
+            .store(!state.lost.is_empty(), Ordering::Relaxed);
+        state.lost.contains_key(endpoint) && !state.endpoints.contains_key(endpoint)
+    }
+
+    /// A connection is about to serve an endpoint that the agent had before: requests for it that come too
+    /// early wait, as for one that was lost.
+    pub(crate) fn expect(&self, endpoint: &str) {
+        let mut state = self.lock();
+        if !state.endpoints.contains_key(endpoint) && state.note_lost([endpoint.to_owned()]) {
+            self.has_lost.store(true, Ordering::Relaxed);
+        }
     }
 
     /// How many connections serve an endpoint.
@@ -172,10 +275,14 @@ impl Bindings {
             abilities,
         };
         if let Some(former) = state.legs.insert(key, connected) {
-            state.forget(&Leg {
+            let is_lost = state.lose(&Leg {
                 serial: former.serial,
                 ..leg.clone()
             });
+            if is_lost {
+                // Its successor binds the endpoints again.
+                self.has_lost.store(true, Ordering::Relaxed);
+            }
             drop(state);
             former.session.hang_up();
         }
@@ -186,7 +293,9 @@ impl Bindings {
     /// its place.
     pub(crate) fn leave(&self, leg: &Leg) -> bool {
         let mut state = self.lock();
-        state.forget(leg);
+        if state.lose(leg) {
+            self.has_lost.store(true, Ordering::Relaxed);
+        }
         if !state.holds(leg) {
             return false;
         }
@@ -201,20 +310,33 @@ impl Bindings {
             // It was taken over while it asked.
             return;
         }
+        state.lost.remove(endpoint);
         let endpoint = state.endpoints.entry(endpoint.to_owned()).or_default();
         endpoint.served_by.retain(|(other, _)| other != leg);
         endpoint.served_by.push((leg.clone(), session.clone()));
     }
 
-    /// A connection serves an endpoint no more.
-    pub(crate) fn unbind(&self, endpoint: &str, leg: &Leg) {
+    /// A connection serves an endpoint no more. Whether another of its session goes on serving it.
+    pub(crate) fn unbind(&self, endpoint: &str, leg: &Leg) -> bool {
         let mut state = self.lock();
-        if let Some(served) = state.endpoints.get_mut(endpoint) {
-            served.served_by.retain(|(other, _)| other != leg);
-            if served.served_by.is_empty() {
-                state.endpoints.remove(endpoint);
-            }
+        let Some(served) = state.endpoints.get_mut(endpoint) else {
+            return false;
+        };
+        served.served_by.retain(|(other, _)| other != leg);
+        let mut others = served.served_by.iter();
+        let goes_on = others.any(|(other, _)| other.session_id == leg.session_id);
+        if served.served_by.is_empty() {
+            state.endpoints.remove(endpoint);
         }
+        goes_on
+    }
+
+    /// The sessions that have a connection.
+    pub(crate) fn session_ids(&self) -> Vec<String> {
+        let state = self.lock();
+        let mut ids: Vec<String> = state.legs.keys().map(|(id, _)| id.clone()).collect();
+        ids.dedup();
+        ids
     }
 
     /// The first connection of a session, and what its agent can be asked for.
@@ -255,10 +377,37 @@ impl State {
             .is_some_and(|connected| connected.serial == leg.serial)
     }
 
-    fn forget(&mut self, leg: &Leg) {
-        self.endpoints.retain(|_, endpoint| {
+    /// Takes a connection that was lost from all it served. Whether it was the last for an endpoint.
+    fn lose(&mut self, leg: &Leg) -> bool {
+        let lost = self.forget(leg);
+        self.note_lost(lost)
+    }
+
+    /// Notes endpoints that no connection serves now. Whether there is any.
+    fn note_lost(&mut self, ids: impl IntoIterator<Item = String>) -> bool {
+        let mut ids = ids.into_iter().peekable();
+        if ids.peek().is_none() {
+            return false;
+        }
+        let now = Instant::now();
+        self.lost
+            .retain(|_, at| now.duration_since(*at) < RETURNS_WITHIN);
+        let room = LOST_MAX.saturating_sub(self.lost.len());
+        self.lost.extend(ids.take(room).map(|id| (id, now)));
+        true
+    }
+
+    /// Takes a connection from all it served. The endpoints that it was the last to serve.
+    fn forget(&mut self, leg: &Leg) -> Vec<String> {
+        let mut lost = Vec::new();
+        self.endpoints.retain(|id, endpoint| {
             endpoint.served_by.retain(|(other, _)| other != leg);
-            !endpoint.served_by.is_empty()
+            let is_served = !endpoint.served_by.is_empty();
+            if !is_served {
+                lost.push(id.clone());
+            }
+            is_served
         });
+        lost
     }
 }

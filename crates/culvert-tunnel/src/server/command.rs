@@ -4,9 +4,11 @@ use std::fmt;
 use std::time::Duration;
 
 use culvert_base::Refusal;
+use futures_util::stream::{self, StreamExt};
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::Bindings;
 use super::call::{self, Patience};
@@ -20,6 +22,12 @@ const ANSWER: Patience = Patience {
 
 /// For an agent to hear that an endpoint of its is gone.
 const HEARD_WITHIN: Duration = Duration::from_millis(300);
+
+/// How many agents are asked at once.
+const ASKED_AT_ONCE: usize = 256;
+
+/// How often to look whether agents have left.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Something an agent can be asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,6 +125,36 @@ impl Bindings {
             Ok(())
         } else {
             Err(CommandError::Failed(outcome.error))
+        }
+    }
+
+    /// Asks every agent to connect again, and waits until those that agreed have left, for `patience` at
+    /// most. They find another node if this one takes no new connections. How many agreed, and how many
+    /// of those are still connected.
+    pub async fn ask_to_move(&self, patience: Duration) -> (usize, usize) {
+        let deadline = Instant::now() + patience;
+        let mut agreed = Vec::new();
+        let asking = async {
+            let ids = stream::iter(self.session_ids());
+            let mut answers = ids
+                .map(|id| async {
+                    let answer = self.command(&id, &Command::Restart).await;
+                    answer.is_ok().then_some(id)
+                })
+                .buffer_unordered(ASKED_AT_ONCE);
+            while let Some(answer) = answers.next().await {
+                agreed.extend(answer);
+            }
+        };
+        // Those that have not answered in time are not waited for.
+        drop(tokio::time::timeout_at(deadline, asking).await);
+        let count = agreed.len();
+        loop {
+            agreed.retain(|id| self.is_connected(id));
+            if agreed.is_empty() || Instant::now() >= deadline {
+                return (count, agreed.len());
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
         }
     }
 

@@ -190,6 +190,8 @@ pub struct SessionEnd {
     pub grant: Arc<Grant>,
     /// Why.
     pub reason: EndReason,
+    /// Whether the agent can come back to the session: clients of SSH cannot.
+    pub may_return: bool,
 }
 
 /// Why a session ended.
@@ -213,9 +215,10 @@ impl EndReason {
         Self::Stopped("server shutdown".into())
     }
 
-    /// Whether the agent may come back at once, as one does whose network failed.
+    /// Whether the agent may come back at once, as one does whose network failed. One that said
+    /// goodbye does not mean to.
     pub fn may_pass(&self) -> bool {
-        matches!(self, Self::Closed | Self::Lost(_) | Self::Silent)
+        matches!(self, Self::Lost(_) | Self::Silent)
     }
 }
 

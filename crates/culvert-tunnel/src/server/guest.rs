@@ -75,10 +75,10 @@ impl Server {
         let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
         let limits = Limits {
             streams_max: STREAMS_MAX,
-            ..Limits::default()
+            ..Limits::for_ours()
         };
         let (session, driver) = driver::connect(ours, Side::Server, limits);
-        let (own, own_driver) = driver::connect(theirs, Side::Client, Limits::default());
+        let (own, own_driver) = driver::connect(theirs, Side::Client, Limits::for_ours());
         let mut drivers = JoinSet::new();
         drivers.spawn(async { drop(driver.run().await) });
         drivers.spawn(async { drop(own_driver.run().await) });
@@ -158,7 +158,12 @@ impl Guest {
         if self.server.bindings().leave(&self.leg) {
             let reason = self.told.get().cloned().unwrap_or(reason);
             let grant = Arc::clone(&self.grant);
-            self.server.gate().ended(SessionEnd { grant, reason }).await;
+            let end = SessionEnd {
+                grant,
+                reason,
+                may_return: false,
+            };
+            self.server.gate().ended(end).await;
         }
     }
 }

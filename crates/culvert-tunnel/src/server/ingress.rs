@@ -44,20 +44,34 @@ impl Ingress {
         }
     }
 
-    /// Serves agents until told to stop; then their connections are closed and their sessions ended.
+    /// Serves agents until told to stop; then their connections are closed and their sessions ended. The
+    /// listener is closed before that when the server closes ([`Server::closing`]).
     pub async fn run(self, stop: CancellationToken) {
-        let (server, meters) = (&self.server, self.server.meters());
+        let Self {
+            listener,
+            tls,
+            server,
+            room,
+        } = self;
+        let accepting = stop.child_token();
+        let closing = async {
+            tokio::select! {
+                () = server.closing().cancelled() => accepting.cancel(),
+                () = accepting.cancelled() => {}
+            }
+        };
         let serving = accept(
-            &self.listener,
-            self.room,
-            Some(meters),
-            &stop,
+            &listener,
+            room,
+            Some(server.meters()),
+            &accepting,
             |socket, peer, stranger| {
-                let tls = TlsAcceptor::from(Arc::clone(&self.tls));
-                let (server, stop) = (Arc::clone(server), stop.clone());
+                let tls = TlsAcceptor::from(Arc::clone(&tls));
+                let (server, stop) = (Arc::clone(&server), stop.clone());
                 async move {
                     let greeted = tokio::select! {
                         greeted = greet(socket, peer, tls) => greeted,
+                        () = stranger.displaced() => None,
                         () = stop.cancelled() => None,
                     };
                     match greeted {
@@ -69,7 +83,9 @@ impl Ingress {
                 }
             },
         );
-        let mut served = serving.await;
+        let (mut served, ()) = tokio::join!(serving, closing);
+        // Whoever dials now is refused and finds another node.
+        drop(listener);
         while served.join_next().await.is_some() {}
     }
 }

@@ -22,7 +22,7 @@ impl Meter {
 pub struct Meters {
     /// Connections accepted.
     pub accepted: Meter,
-    /// Of them, closed at once: their source had all of its places taken.
+    /// Of them, those for which another that had not said who it is was closed.
     pub turned_away: Meter,
     /// Handshakes of TLS that failed or took too long.
     pub handshakes_failed: Meter,

@@ -1,10 +1,11 @@
 //! How fast wrong credentials are answered. Some agents call in for ever with them; they are made
 //! to wait for their answer, because a refusal to listen makes others wait for hours.
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
+
+use culvert_base::LimitTable;
 
 /// One wrong answer a second and source in the long run.
 const EVERY: Duration = Duration::from_secs(1);
@@ -12,13 +13,22 @@ const EVERY: Duration = Duration::from_secs(1);
 const BURST: Duration = Duration::from_secs(10);
 /// Longest wait.
 const WAIT_MAX: Duration = Duration::from_secs(10);
-/// Sources remembered; beyond it all strangers wait.
+/// Sources that are counted each for itself; those beyond share so many counts.
 const SOURCES_MAX: usize = 4096;
+const SHARED_MAX: usize = 1024;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Pace {
     /// When all of a source's answers would have been given one by one.
-    until: Mutex<BTreeMap<IpAddr, Instant>>,
+    until: Mutex<LimitTable<IpAddr, Option<Instant>>>,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            until: Mutex::new(LimitTable::new(SOURCES_MAX, SHARED_MAX)),
+        }
+    }
 }
 
 impl Pace {
@@ -28,15 +38,25 @@ impl Pace {
             .until
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
-        if sources.len() >= SOURCES_MAX {
-            sources.retain(|_, until| *until > now);
+        let until = sources.state(block(source), |until| {
+            until.is_none_or(|until| until <= now)
+        });
+        // Not beyond the longest wait, so that each is over soon after its last.
+        let next = until.map_or(now, |until| until.max(now)) + EVERY;
+        let next = next.min(now + BURST + WAIT_MAX);
+        *until = Some(next);
+        (next - now).saturating_sub(BURST).min(WAIT_MAX)
+    }
+}
+
+/// What counts as one source: an IPv4 address, or the /64 of an IPv6 address.
+fn block(source: IpAddr) -> IpAddr {
+    match source.to_canonical() {
+        IpAddr::V6(address) => {
+            let network = u128::from(address) >> 64 << 64;
+            Ipv6Addr::from(network).into()
         }
-        if sources.len() >= SOURCES_MAX && !sources.contains_key(&source) {
-            return EVERY;
-        }
-        let until = sources.entry(source).or_insert(now);
-        *until = (*until).max(now) + EVERY;
-        (*until - now).saturating_sub(BURST).min(WAIT_MAX)
+        v4 => v4,
     }
 }
 
@@ -70,6 +90,36 @@ mod tests {
             pace.wait(IpAddr::from(source.to_be_bytes()), now);
         }
         assert_eq!(pace.until.lock().unwrap().len(), SOURCES_MAX);
-        assert_eq!(pace.wait(IpAddr::from([9, 9, 9, 9]), now), EVERY);
+        // Who comes then is counted with others, and waits when they have been wrong too often.
+        let mut longest = Duration::ZERO;
+        for source in 10_000..40_000u32 {
+            longest = longest.max(pace.wait(IpAddr::from(source.to_be_bytes()), now));
+        }
+        assert_eq!(longest, WAIT_MAX);
+        // When all are over, places are free again.
+        let later = now + Duration::from_secs(30);
+        let new = IpAddr::from([9, 9, 9, 9]);
+        assert_eq!(pace.wait(new, later), Duration::ZERO);
+        assert!(pace.until.lock().unwrap().len() < SOURCES_MAX);
+    }
+
+    #[test]
+    fn others_do_not_reset_a_source_and_a_network_is_one() {
+        let (pace, now) = (Pace::default(), Instant::now());
+        let wrong = IpAddr::from([192, 0, 2, 1]);
+        for _ in 0..15 {
+            pace.wait(wrong, now);
+        }
+        for source in 0..10_000u32 {
+            pace.wait(IpAddr::from(source.to_be_bytes()), now);
+        }
+        assert_eq!(pace.wait(wrong, now), Duration::from_secs(6));
+        let pace = Pace::default();
+        for host in 0..10u16 {
+            let address = IpAddr::from([0x2001, 0xdb8, 0, 1, 0, 0, 0, host]);
+            assert_eq!(pace.wait(address, now), Duration::ZERO);
+        }
+        let address = IpAddr::from([0x2001, 0xdb8, 0, 1, 0, 0, 0, 99]);
+        assert_eq!(pace.wait(address, now), EVERY);
     }
 }

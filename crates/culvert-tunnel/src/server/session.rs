@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use culvert_base::{Code, Refusal, Secret};
-use culvert_mux::{Ending, ErrorCode, Limits, Side};
+use culvert_mux::{Ending, ErrorCode, Limits, OURS_STREAMS_MAX, Side};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
@@ -65,6 +65,7 @@ pub struct Server {
     endpoints_max: usize,
     pace: Pace,
     meters: Meters,
+    closing: CancellationToken,
 }
 
 impl std::fmt::Debug for Server {
@@ -84,6 +85,7 @@ impl Server {
             endpoints_max: ENDPOINTS_MAX,
             pace: Pace::default(),
             meters: Meters::default(),
+            closing: CancellationToken::new(),
         }
     }
 
@@ -104,6 +106,11 @@ impl Server {
             endpoints_max,
             ..self
         }
+    }
+
+    /// Cancelled when its listeners are to take no further connection. Those that stand go on.
+    pub fn closing(&self) -> &CancellationToken {
+        &self.closing
     }
 
     /// What it counts.
@@ -175,6 +182,8 @@ struct Admitted {
     places: Arc<Semaphore>,
     /// The endpoints it serves, by id.
     serves: Mutex<BTreeMap<String, OwnedSemaphorePermit>>,
+    /// Whether the agent is this project's own, which replaces a connection before it gives the old one up.
+    is_ours: bool,
 }
 
 /// What one of a connection's tasks has come to.
@@ -214,6 +223,12 @@ impl Connection {
                 () = stop.cancelled() => {
                     break EndReason::shutdown();
                 }
+                () = async {
+                    match &stranger {
+                        Some(stranger) => stranger.displaced().await,
+                        None => std::future::pending().await,
+                    }
+                } => break EndReason::Silent,
                 accepted = self.session.accept() => match accepted {
                     Some(mut stream) => {
                         tasks.spawn(async move {
@@ -252,6 +267,9 @@ impl Connection {
                 Done::HeartbeatEnded => heartbeats -= 1,
                 Done::Kind(StreamType::AUTH, stream) if !asked => {
                     asked = true;
+                    if let Some(stranger) = &mut stranger {
+                        stranger.has_spoken();
+                    }
                     tasks.spawn(Arc::clone(&self).authenticate(stream));
                 }
                 Done::Kind(kind, stream) => {
@@ -264,7 +282,7 @@ impl Connection {
                 }
                 Done::Admitted(grant, auth, stream) => {
                     drop(stranger.take());
-                    self.session.set_limits(Limits::default());
+                    self.session.set_limits(limits_of(&auth));
                     if auth.extra.user_agent.starts_with(wire::OWN_AGENT) {
                         // It sends at once; acknowledgements may travel with answers.
                         self.origin.prompt.store(false, Ordering::Relaxed);
@@ -299,7 +317,12 @@ impl Connection {
             && self.server.bindings.leave(&admitted.leg)
         {
             let grant = Arc::clone(&admitted.grant);
-            self.server.gate.ended(SessionEnd { grant, reason }).await;
+            let end = SessionEnd {
+                grant,
+                reason,
+                may_return: true,
+            };
+            self.server.gate.ended(end).await;
         }
     }
 
@@ -322,6 +345,7 @@ impl Connection {
             silence: silence.clamp(*SILENCE.start(), *SILENCE.end()),
             places: Arc::new(Semaphore::new(self.server.endpoints_max)),
             serves: Mutex::default(),
+            is_ours: auth.extra.user_agent.starts_with(wire::OWN_AGENT),
         })
     }
 
@@ -481,6 +505,10 @@ impl Connection {
             name: extra.name.clone(),
             description: extra.description.clone(),
         };
+        if !wanted.id.is_empty() {
+            // Requests may be here before the gate's answer is.
+            self.server.bindings.expect(&wanted.id);
+        }
         let binding = decided(self.server.gate.bind(&admitted.grant, &wanted)).await?;
         self.server.meters.bound.up();
         self.serves(admitted, &binding.id, place);
@@ -530,7 +558,10 @@ impl Connection {
             wire::parse(object).map_err(|_| Refusal::of(const { Code::new(801) }))?;
         let served = admitted.lock().remove(&request.id);
         if served.is_some() {
-            self.server.bindings.unbind(&request.id, &admitted.leg);
+            let goes_on = self.server.bindings.unbind(&request.id, &admitted.leg);
+            if goes_on && admitted.is_ours {
+                return Ok(wire::reply(&Outcome::default()));
+            }
             let unbinding = self.server.gate.unbind(&admitted.grant, &request.id);
             decided(async {
                 unbinding.await;
@@ -571,7 +602,20 @@ impl Admitted {
     }
 }
 
-/// Why a session ended that nobody here ended. An agent that closes its socket says no more than that.
+/// What an agent can take. Published agents say nothing about it: the Rust-based ones die of their
+/// 512th stream and free a stream a little after its end.
+fn limits_of(auth: &AuthRequest) -> Limits {
+    match usize::try_from(auth.extra.streams_max) {
+        Ok(most) if most > Limits::default().streams_max => Limits {
+            streams_max: most.min(OURS_STREAMS_MAX),
+            ..Limits::for_ours()
+        },
+        Ok(_) | Err(_) => Limits::default(),
+    }
+}
+
+/// Why a session ended that nobody here ended. An agent closes its session with a goodbye or with the
+/// end of TLS; a socket that just ends is a connection that broke.
 fn how_it_ended(ending: &Ending, failure: Option<String>) -> EndReason {
     match (ending, failure) {
         (Ending::GoneAway { code, .. }, _) if *code == ErrorCode::NONE => EndReason::Closed,

@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use culvert_base::{Code, Refusal, Secret, SeededEntropy, SystemClock};
 use culvert_tunnel::client::{
@@ -50,12 +51,17 @@ struct Own {
 }
 
 fn run(running: &Running, token: &str, endpoints: Vec<Endpoint>) -> Own {
+    run_with(running, token, endpoints, Duration::from_secs(10))
+}
+
+fn run_with(running: &Running, token: &str, endpoints: Vec<Endpoint>, drain_time: Duration) -> Own {
     let address = format!("localhost:{}", running.address.port());
     let settings = Settings {
         dialing: Dialing::new(&address, Some(running.authority.as_bytes())).unwrap(),
         token: Secret::new(token.into()),
         metadata: "of the test".into(),
         version: "1.2.3".into(),
+        drain_time,
     };
     let (told, events) = watch::channel(Vec::new());
     let agent = Arc::new(Agent::new(
@@ -133,7 +139,16 @@ async fn it_carries_bytes_and_comes_back_after_a_cut_with_the_same_url() {
     }
     soon(talks.join_all()).await;
 
+    assert!(!running.bindings.has_just_lost(&ids[0]));
     assert!(running.bindings.hang_up("ts_0", "cut by a test"));
+    // It stays away for half a second at least, and is waited for meanwhile.
+    soon(async {
+        while !ids.iter().all(|id| running.bindings.has_just_lost(id)) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert!(!running.bindings.has_just_lost("ep_of_nobody"));
     let seen = running.until(|seen| seen.binds.len() == 4).await;
     assert_eq!(seen.hellos[1].0, "ts_0");
     assert_eq!(seen.binds[2], ("ts_0".into(), ids[0].clone()));
@@ -141,6 +156,7 @@ async fn it_carries_bytes_and_comes_back_after_a_cut_with_the_same_url() {
     own.heard(|event| matches!(event, Event::Online { again: true, .. }))
         .await;
     expect_echo(running.dial(&ids[0]).await, 100_000).await;
+    assert!(!ids.iter().any(|id| running.bindings.has_just_lost(id)));
     assert_eq!(own.status.borrow().endpoints, status.endpoints);
 
     own.stop.cancel();
@@ -174,6 +190,64 @@ async fn a_wrong_token_is_the_end_and_a_server_that_is_away_is_not() {
         .await;
     own.stop.cancel();
     assert_eq!(own.ended().await, Ok(()));
+}
+
+/// A restart that the server asks for: the new connection serves before the old one stops.
+#[tokio::test]
+async fn an_agent_that_is_asked_to_restart_is_away_at_no_moment() {
+    let mut running = start().await;
+    let upstream = echo_server(&mut running.tasks).await.to_string();
+    let mut own = run(
+        &running,
+        "right",
+        vec![endpoint(Protocol::Tcp, &upstream, &[])],
+    );
+    let id = own.online().await.endpoints[0].id.clone();
+    let bindings = Arc::clone(&running.bindings);
+    // One that began before, and ends after everything.
+    let mut long = running.dial(&id).await;
+    long.write_all(b"ear").await.unwrap();
+    let mut back = [0; 3];
+    soon(long.read_exact(&mut back)).await.unwrap();
+
+    let is_there = async {
+        loop {
+            assert!(bindings.count(&id) > 0, "the agent was away");
+            tokio::task::yield_now().await;
+        }
+    };
+    let restarts = async {
+        let asked = bindings.command("ts_0", &Command::Restart).await;
+        assert_eq!(asked, Ok(()));
+        own.heard(|event| matches!(event, Event::Online { again: true, .. }))
+            .await;
+        assert_eq!(bindings.count(&id), 2, "both serve for a while");
+        while bindings.count(&id) > 1 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        () = is_there => {}
+        () = soon(restarts) => {}
+    }
+    // Nothing was taken offline, and what began on the old connection goes on there.
+    assert_eq!(running.seen.borrow().unbinds, Vec::<String>::new());
+    assert_eq!(bindings.connections(), 2);
+    long.write_all(b"lier").await.unwrap();
+    let mut back = [0; 4];
+    soon(long.read_exact(&mut back)).await.unwrap();
+    assert_eq!(&back, b"lier");
+    long.shutdown().await.unwrap();
+    expect_echo(running.dial(&id).await, 1000).await;
+    soon(async {
+        while bindings.connections() > 1 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    own.stop.cancel();
+    assert_eq!(own.ended().await, Ok(()));
+    running.until(|seen| seen.unbinds.len() == 1).await;
 }
 
 #[tokio::test]
@@ -427,6 +501,269 @@ async fn what_is_on_its_way_is_finished_before_the_agent_ends() {
     assert_eq!(own.ended().await, Ok(()));
 }
 
+#[tokio::test]
+async fn a_response_that_pauses_is_finished_before_the_agent_ends() {
+    let mut running = start().await;
+    let (go_on, paused) = watch::channel(false);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let upstream = listener.local_addr().unwrap().to_string();
+    running.tasks.spawn(async move {
+        let mut connections = JoinSet::new();
+        loop {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            let mut paused = paused.clone();
+            connections.spawn(async move {
+                let mut request = Vec::new();
+                socket.read_buf(&mut request).await.unwrap();
+                let head = b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\n";
+                socket.write_all(head).await.unwrap();
+                if !request.starts_with(b"GET /idle") {
+                    socket.write_all(b"half").await.unwrap();
+                    paused.wait_for(|go_on| *go_on).await.unwrap();
+                    socket.write_all(b"half").await.unwrap();
+                } else {
+                    socket.write_all(b"halfhalf").await.unwrap();
+                }
+                // The service keeps its connection.
+                socket.read_buf(&mut request).await.ok();
+            });
+        }
+    });
+    let mut own = run(
+        &running,
+        "right",
+        vec![endpoint(Protocol::Http, &upstream, &[])],
+    );
+    let id = own.online().await.endpoints[0].id.clone();
+    let mut idle = running.dial(&id).await;
+    assert_eq!(ask(&mut idle, "GET", "/idle", 0).await, b"halfhalf");
+    let mut busy = running.dial(&id).await;
+    let request = b"GET /pauses HTTP/1.1\r\nhost: a.test\r\n\r\n";
+    soon(busy.write_all(request)).await.unwrap();
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"\r\n\r\nhalf") {
+        assert!(soon(busy.read_buf(&mut answer)).await.unwrap() > 0);
+    }
+    own.stop.cancel();
+    // The idle connection is closed at once, the busy one with its response.
+    soon(idle.read_to_end(&mut Vec::new())).await.unwrap();
+    go_on.send_replace(true);
+    soon(busy.read_to_end(&mut answer)).await.unwrap();
+    assert!(answer.ends_with(b"\r\n\r\nhalfhalf"), "{answer:?}");
+    drop((idle, busy));
+    assert_eq!(own.ended().await, Ok(()));
+}
+
+#[tokio::test]
+async fn connections_that_outlast_the_drain_time_are_cut_and_counted() {
+    let mut running = start().await;
+    let (_hold, held) = watch::channel(true);
+    let upstream = http_server(&mut running.tasks, held).await.to_string();
+    let mut own = run_with(
+        &running,
+        "right",
+        vec![endpoint(Protocol::Http, &upstream, &[])],
+        Duration::from_millis(50),
+    );
+    let id = own.online().await.endpoints[0].id.clone();
+    let mut busy = running.dial(&id).await;
+    let request = b"GET /held HTTP/1.1\r\nhost: a.test\r\n\r\n";
+    soon(busy.write_all(request)).await.unwrap();
+    own.stop.cancel();
+    let ended = own.ended().await;
+    assert_eq!(ended, Err(AgentError::Cut(1)));
+    assert_eq!(
+        ended.unwrap_err().to_string(),
+        "1 connection was cut at the end of the drain time"
+    );
+}
+
+/// How a service leaves a connection after its response.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Leaves {
+    /// TLS without `close_notify`.
+    WithoutGoodbye,
+    /// With a TCP reset.
+    WithReset,
+    /// While the client still sends its request.
+    BeforeTheRequest,
+}
+
+/// However a service leaves, a response that it sent whole arrives whole: response framing × way of
+/// leaving, with and without TLS.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_whole_response_arrives_however_the_service_leaves() {
+    // It fits into the window of a stream.
+    const BODY: usize = 200_000;
+    let mut running = start().await;
+    let made = rcgen::generate_simple_self_signed(["localhost".into()]).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = Arc::new(
+        rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(
+                vec![made.cert.der().clone()],
+                rustls::pki_types::PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into()),
+            )
+            .unwrap(),
+    );
+    let trust = UpstreamTrust::Only(made.cert.pem().into_bytes());
+    let framings = [
+        format!("content-length: {BODY}\r\n"),
+        "transfer-encoding: chunked\r\n".to_owned(),
+        "connection: close\r\n".to_owned(),
+    ];
+    for leaves in [
+        Leaves::WithoutGoodbye,
+        Leaves::WithReset,
+        Leaves::BeforeTheRequest,
+    ] {
+        for framing in &framings {
+            // A body that only the close delimits is not whole behind a reset.
+            if leaves != Leaves::WithoutGoodbye && framing.starts_with("connection") {
+                continue;
+            }
+            for tls in [true, false] {
+                let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+                let port = listener.local_addr().unwrap().port();
+                let mut answer = format!("HTTP/1.1 200 OK\r\n{framing}\r\n").into_bytes();
+                if framing.starts_with("transfer") {
+                    answer.extend_from_slice(format!("{BODY:x}\r\n").as_bytes());
+                }
+                answer.extend_from_slice(&vec![b'd'; BODY]);
+                if framing.starts_with("transfer") {
+                    answer.extend_from_slice(b"\r\n0\r\n\r\n");
+                }
+                let (whole, config) = (answer.clone(), Arc::clone(&config));
+                let (left, has_left) = oneshot::channel();
+                running.tasks.spawn(async move {
+                    let (socket, agent) = listener.accept().await.unwrap();
+                    if leaves == Leaves::WithReset {
+                        socket.set_zero_linger().unwrap();
+                    }
+                    if tls {
+                        let mut socket = TlsAcceptor::from(config).accept(socket).await.unwrap();
+                        respond(&mut socket, &answer, leaves).await;
+                        taken_by_kernel(port, agent.port()).await;
+                        // The connection closes without the shutdown that sends `close_notify`.
+                        drop(socket);
+                    } else {
+                        let mut socket = socket;
+                        respond(&mut socket, &answer, leaves).await;
+                        taken_by_kernel(port, agent.port()).await;
+                        drop(socket);
+                    }
+                    left.send(()).ok();
+                });
+                let scheme = if tls { "https" } else { "http" };
+                let upstream = format!("{scheme}://localhost:{port}");
+                let mut own = run(
+                    &running,
+                    "right",
+                    vec![trusting(Protocol::Http, &upstream, &[], &trust)],
+                );
+                let id = own.online().await.endpoints[0].id.clone();
+                let mut stream = running.dial(&id).await;
+                let request = b"POST / HTTP/1.1\r\nhost: a.test\r\ncontent-length: 3000000\r\n\r\n";
+                soon(stream.write_all(request)).await.unwrap();
+                let body = vec![b'u'; 3_000_000];
+                let (mut reader, mut writer) = tokio::io::split(stream);
+                let (_, came) = tokio::join!(writer.write_all(&body), async {
+                    let mut came = Vec::new();
+                    soon(has_left).await.unwrap();
+                    while came.len() < whole.len() {
+                        match soon(reader.read_buf(&mut came)).await {
+                            Ok(read) if read > 0 => {}
+                            Ok(_) | Err(_) => break,
+                        }
+                    }
+                    came
+                });
+                assert!(
+                    came == whole,
+                    "{leaves:?} {framing:?} tls={tls}: {} of {} bytes",
+                    came.len(),
+                    whole.len()
+                );
+                own.stop.cancel();
+            }
+        }
+    }
+}
+
+async fn respond(
+    socket: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    answer: &[u8],
+    leaves: Leaves,
+) {
+    let mut request = Vec::new();
+    let wanted = match leaves {
+        Leaves::BeforeTheRequest => 1,
+        Leaves::WithoutGoodbye | Leaves::WithReset => 3_000_000,
+    };
+    while request.len() < wanted {
+        socket.read_buf(&mut request).await.unwrap();
+    }
+    socket.write_all(answer).await.unwrap();
+    socket.flush().await.unwrap();
+    if leaves == Leaves::BeforeTheRequest {
+        // Reads on for a moment as servers do, so that the kernel does not drop the response.
+        let mut rest = vec![0; 64 << 10];
+        while socket.read(&mut rest).await.unwrap_or(0) > 0 && request.len() < 2_000_000 {
+            request.extend_from_slice(&rest);
+        }
+    }
+}
+
+/// Waits until the peer's kernel has everything that was sent on the connection between two local ports.
+async fn taken_by_kernel(from: u16, to: u16) {
+    let is_sent = |table: &str| {
+        table.lines().skip(1).all(|line| {
+            let columns: Vec<&str> = line.split_whitespace().collect();
+            !columns[1].ends_with(&format!(":{from:04X}"))
+                || !columns[2].ends_with(&format!(":{to:04X}"))
+                || columns[4].starts_with("00000000:")
+        })
+    };
+    while !["/proc/net/tcp", "/proc/net/tcp6"]
+        .iter()
+        .all(|table| is_sent(&std::fs::read_to_string(table).unwrap_or_default()))
+    {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// A request whose service is down is on the page, with the reason.
+#[tokio::test]
+async fn a_request_to_a_service_that_is_down_is_kept_with_the_reason() {
+    let running = start().await;
+    let gone = TcpListener::bind("127.0.0.1:0")
+        .await
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let mut own = run(
+        &running,
+        "right",
+        vec![endpoint(Protocol::Http, &gone.to_string(), &[])],
+    );
+    let id = own.online().await.endpoints[0].id.clone();
+    let mut stream = running.dial(&id).await;
+    let request = b"GET /down HTTP/1.1\r\nhost: a.test\r\n\r\n";
+    soon(stream.write_all(request)).await.unwrap();
+    soon(stream.read_to_end(&mut Vec::new())).await.unwrap();
+    let kept = own.agent.exchanges().unwrap().recent();
+    assert_eq!(kept.len(), 1);
+    assert_eq!((&kept[0].path[..], kept[0].status), ("/down", None));
+    let error = kept[0].error.as_deref().unwrap();
+    assert!(
+        error.starts_with("the service cannot be reached: "),
+        "{error}"
+    );
+}
+
 /// What a server puts ahead of a connection.
 const PROXIED: &[u8; 42] = b"PROXY TCP4 192.0.2.7 192.0.2.1 1234 4430\r\n";
 
@@ -435,7 +772,7 @@ async fn tls_can_begin_or_end_at_the_agent_with_the_clients_address_ahead() {
     let mut running = start().await;
     let made = rcgen::generate_simple_self_signed(["localhost".into()]).unwrap();
     let (chain, key) = (made.cert.pem(), made.signing_key.serialize_pem());
-    let end = TlsEnd::new(chain.as_bytes(), key.as_bytes()).unwrap();
+    let end = TlsEnd::new(chain.as_bytes(), key.as_bytes(), None).unwrap();
 
     // A service with TLS that reads the header first.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -145,6 +145,7 @@ pub fn read(text: &str, path: &Path, names: &[&str]) -> Result<Read, Failure> {
 fn sentence(failure: Failure) -> String {
     match failure {
         Failure::Failed(why) | Failure::Usage(why) | Failure::Broken(why) => why,
+        Failure::ReaderLeft => String::new(),
         Failure::Configuration(invalid) => invalid.to_string(),
     }
 }

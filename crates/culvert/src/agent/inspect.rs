@@ -212,7 +212,12 @@ impl Page {
                 escaped(&it.path),
                 it.replay_of
                     .map_or(String::new(), |of| format!(" (replay of {of})")),
-                it.status.map_or("–".into(), |status| status.to_string()),
+                match (it.status, &it.error) {
+                    (Some(status), None) => status.to_string(),
+                    (Some(status), Some(_)) => format!("{status}, incomplete"),
+                    (None, Some(_)) => "failed".into(),
+                    (None, None) => "–".into(),
+                },
                 it.took.as_millis()));
         }
         page.push_str("</table></body></html>");
@@ -228,6 +233,9 @@ impl Page {
             it.started_at.to_millis_text(),
             it.took.as_millis(),
             it.id));
+        if let Some(error) = &it.error {
+            page.push_str(&format!("<p><b>No response:</b> {}</p>", escaped(error)));
+        }
         for (name, message) in [("Request", &it.request), ("Response", &it.response)] {
             let body = message.plain_body();
             let cut = body.len().min(SHOWN_BYTES_MAX);
@@ -325,6 +333,7 @@ fn shown(it: &Exchange) -> Value {
         "start": it.started_at.to_millis_text(),
         "duration": u64::try_from(it.took.as_nanos()).unwrap_or(u64::MAX),
         "replay_of": it.replay_of.map(|id| id.to_string()),
+        "error": it.error,
         "request": {
             "method": it.method,
             "uri": it.path,

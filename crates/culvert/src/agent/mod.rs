@@ -8,6 +8,7 @@
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::Context;
 use culvert_base::{OsEntropy, Secret, SystemClock};
@@ -29,6 +30,8 @@ pub mod plan;
 pub const INSPECT_ADDR: &str = "127.0.0.1:4040";
 /// Ports that are tried.
 const INSPECT_PORTS: u16 = 10;
+/// Time for open requests and connections to end after a signal.
+const DRAIN_TIME: Duration = Duration::from_secs(10);
 
 /// All that an agent needs to know.
 #[derive(Debug)]
@@ -88,6 +91,7 @@ pub async fn run(plan: Plan) -> Result<(), Failure> {
         token: plan.token,
         metadata: plan.metadata,
         version: env!("CARGO_PKG_VERSION").into(),
+        drain_time: DRAIN_TIME,
     };
     let observer = Arc::new(move |event| voice.tell(event));
     let agent = Arc::new(Agent::new(
@@ -111,7 +115,7 @@ pub async fn run(plan: Plan) -> Result<(), Failure> {
     };
     outcome.map_err(|error| match error {
         AgentError::Refused(..) => Failure::Failed(format!("the server refused: {error}")),
-        AgentError::Taken(_) => Failure::Failed(error.to_string()),
+        AgentError::Taken(_) | AgentError::Cut(_) => Failure::Failed(error.to_string()),
     })
 }
 

@@ -143,16 +143,20 @@ fn endpoint_of(matches: &ArgMatches, kind: Protocol) -> Result<Endpoint, Failure
         .map(String::as_str)
         .unwrap_or_default();
     let upstream = Upstream::parse(upstream, kind, wanted.http2, &trust).map_err(Failure::Usage)?;
-    let mut endpoint = Endpoint::new(kind, wanted, upstream).map_err(Failure::Usage)?;
+    let mut tls_end = None;
     if kind == Protocol::Tls
         && let (Some(chain), Some(key)) = (
             matches.get_one::<PathBuf>("crt"),
             matches.get_one::<PathBuf>("key"),
         )
     {
-        let end = TlsEnd::new(&read(chain)?, &read(key)?).map_err(Failure::Usage)?;
-        endpoint.tls_end = Some(end);
+        let authorities = wanted.take_authorities();
+        let authorities = authorities.as_deref().map(str::as_bytes);
+        let end = TlsEnd::new(&read(chain)?, &read(key)?, authorities).map_err(Failure::Usage)?;
+        tls_end = Some(end);
     }
+    let mut endpoint = Endpoint::new(kind, wanted, upstream).map_err(Failure::Usage)?;
+    endpoint.tls_end = tls_end;
     Ok(endpoint)
 }
 

@@ -11,7 +11,7 @@ use culvert_base::{BoxFuture, OsEntropy, SystemClock};
 
 use super::{CommandType, Failure, settings_of, with_settings};
 use crate::config::Settings;
-use crate::server::{Foundation, told};
+use crate::server::{Access, Foundation, told};
 
 /// Registered in [`super::ALL`].
 pub static TYPE: CommandType = CommandType {
@@ -49,6 +49,13 @@ fn arguments(command: Command) -> Command {
                     .required(true)
                     .value_parser(value_parser!(PathBuf))
                     .help("Folder to make; it must not exist"),
+            )
+            .arg(
+                Arg::new("master-key-to")
+                    .long("master-key-to")
+                    .value_name("FILE")
+                    .value_parser(value_parser!(PathBuf))
+                    .help("Also copy the master key, to this file outside the folder; it must not exist"),
             ),
         )
         .subcommand(transfer::command())
@@ -73,7 +80,13 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
             return transfer::run(given).await;
         }
         let settings = settings_of(given)?;
-        let foundation = existing(&settings).await?;
+        // Nodes on PostgreSQL may be anywhere: they notice a rotation and stop by themselves.
+        let needs_all_stopped = name == "rotate-master-key" && settings.database_url.is_empty();
+        let access = match needs_all_stopped {
+            true => Access::Exclusive,
+            false => Access::Shared,
+        };
+        let foundation = existing(&settings, access).await?;
         let outcome = match name {
             "create-key" => create_key(&foundation).await,
             "lift-api-restriction" => lift_api_restriction(&foundation).await,
@@ -84,7 +97,8 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
                     .get_one::<PathBuf>("folder")
                     .cloned()
                     .unwrap_or_default();
-                backup(&foundation, &settings, folder).await
+                let key_file = given.get_one::<PathBuf>("master-key-to");
+                backup(&foundation, &settings, folder, key_file).await
             }
         };
         foundation.close().await;
@@ -93,7 +107,7 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
 }
 
 /// The installation the settings name. None is made by a rescue.
-async fn existing(settings: &Settings) -> Result<Foundation, Failure> {
+async fn existing(settings: &Settings, access: Access) -> Result<Foundation, Failure> {
     if settings.database_url.is_empty() && !settings.data_dir.join("state.db").is_file() {
         let text = format!(
             "there is no installation in `{}`; name it with `--data-dir`",
@@ -101,7 +115,7 @@ async fn existing(settings: &Settings) -> Result<Foundation, Failure> {
         );
         return Err(Failure::Failed(text));
     }
-    Ok(Foundation::open(settings).await?)
+    Ok(Foundation::open(settings, access).await?)
 }
 
 async fn create_key(foundation: &Foundation) -> anyhow::Result<()> {
@@ -145,13 +159,21 @@ async fn check(foundation: &Foundation) -> anyhow::Result<()> {
 }
 
 /// Queue first: an event in both is delivered once more, one in neither would be lost.
+///
+/// The copy holds no master key, so that whoever gets it cannot read its secrets.
 async fn backup(
     foundation: &Foundation,
     settings: &Settings,
     folder: PathBuf,
+    key_file: Option<&PathBuf>,
 ) -> anyhow::Result<()> {
-    if folder.exists() {
-        anyhow::bail!("`{}` exists already", folder.display());
+    for path in key_file.into_iter().chain([&folder]) {
+        if path.exists() {
+            anyhow::bail!("`{}` exists already", path.display());
+        }
+    }
+    if key_file.is_some_and(|file| file.starts_with(&folder)) {
+        anyhow::bail!("the master key belongs outside the backup, which it unlocks");
     }
     crate::keys::make_data_dir(&folder)?;
     foundation
@@ -164,11 +186,21 @@ async fn backup(
         .backup(&folder.join("state.db"))
         .await
         .map_err(told)?;
-    let key = std::fs::read_to_string(settings.key_file()).context("reading the master key")?;
-    crate::keys::write_private(&folder.join("master.key"), &key)?;
-    println!(
-        "copied to `{}`; it holds the master key, so guard it",
-        folder.display()
-    );
+    println!("copied to `{}`", folder.display());
+    match key_file {
+        Some(file) => {
+            let key =
+                std::fs::read_to_string(settings.key_file()).context("reading the master key")?;
+            crate::keys::write_private(file, &key)?;
+            println!(
+                "copied the master key to `{}`; keep it apart",
+                file.display()
+            );
+        }
+        None => println!(
+            "the master key is not in it; a restore needs `{}`",
+            settings.key_file().display()
+        ),
+    }
     Ok(())
 }

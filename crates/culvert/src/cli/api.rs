@@ -37,6 +37,7 @@ fn arguments(command: Command) -> Command {
         );
     for (collection, operations) in collections() {
         let mut group = Command::new(collection)
+            .aliases(Some(dashed(collection)).filter(|alias| alias != collection))
             .subcommand_required(true)
             .arg_required_else_help(true);
         for operation in operations {
@@ -127,6 +128,13 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
         } else if !answer.body.is_null() {
             say(format_args!("{:#}", answer.body))?;
         }
+        // An answer can be the report of a failure, as that of `event-destinations test` is.
+        if answer.body["delivered"] == false {
+            let why = answer.body["error"].as_str().unwrap_or("no reason given");
+            return Err(Failure::Failed(format!(
+                "the event was not delivered: {why}"
+            )));
+        }
         Ok(())
     })
 }
@@ -148,7 +156,12 @@ fn collection_of(operation: &Operation) -> &'static str {
 }
 
 fn command_name(operation: &Operation) -> String {
-    operation.name.replace('_', "-")
+    dashed(operation.name)
+}
+
+/// The spelling of a name on the command line.
+fn dashed(name: &str) -> String {
+    name.replace('_', "-")
 }
 
 fn operation_command(operation: &'static Operation) -> Command {
@@ -180,10 +193,18 @@ fn operation_command(operation: &'static Operation) -> Command {
                 .as_str()
                 .unwrap_or_default()
                 .replace('\n', " ");
+            // A list of texts takes its flag once for each of them.
+            let action = match takes(&property) {
+                Takes::Texts => ArgAction::Append,
+                Takes::Text | Takes::Json => ArgAction::Set,
+            };
             command = command.arg(
                 Arg::new(name.clone())
-                    .long(name.replace('_', "-"))
+                    .long(dashed(&name))
                     .value_name("VALUE")
+                    .action(action)
+                    // PEM begins with dashes.
+                    .allow_hyphen_values(true)
                     .help(doc),
             );
         }
@@ -276,26 +297,50 @@ fn body_of(operation: &Operation, given: &ArgMatches) -> Result<Option<Value>, F
         if path_parameters(&operation.path).contains(&name.as_str()) {
             continue;
         }
-        let Some(text) = given.get_one::<String>(&name) else {
+        let mut texts = given.get_many::<String>(&name).into_iter().flatten();
+        let Some(text) = texts.next() else {
             continue;
         };
-        // A field that takes text takes the flag as it is; every other type is JSON.
-        let value = if takes_text(&property) {
-            Value::String(text.clone())
-        } else {
+        let is_json = || {
+            let flag = dashed(&name);
             serde_json::from_str(text)
-                .map_err(|_| Failure::Usage(format!("`--{}` takes JSON", name.replace('_', "-"))))?
+                .map_err(|_| Failure::Usage(format!("`--{flag}` takes JSON, not `{text}`")))
+        };
+        let value = match takes(&property) {
+            Takes::Text => Value::String(text.clone()),
+            // A whole list in JSON is taken as well.
+            Takes::Texts if text.starts_with('[') => is_json()?,
+            Takes::Texts => std::iter::once(text).chain(texts).cloned().collect(),
+            Takes::Json => is_json()?,
         };
         body.insert(name, value);
     }
     Ok(Some(Value::Object(body)))
 }
 
-fn takes_text(property: &Value) -> bool {
-    match &property["type"] {
-        Value::String(name) => name == "string",
-        Value::Array(names) => names.iter().any(|name| name == "string"),
+/// How the flag of a field is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Takes {
+    /// As the text that it is.
+    Text,
+    /// Each use of the flag is one text of a list.
+    Texts,
+    /// As JSON.
+    Json,
+}
+
+fn takes(property: &Value) -> Takes {
+    let is = |kind: &str| match &property["type"] {
+        Value::String(name) => name == kind,
+        Value::Array(names) => names.iter().any(|name| name == kind),
         _ => false,
+    };
+    if is("string") {
+        Takes::Text
+    } else if is("array") && property["items"]["type"] == "string" {
+        Takes::Texts
+    } else {
+        Takes::Json
     }
 }
 

@@ -9,7 +9,7 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -79,13 +79,17 @@ pub enum Failure {
     Configuration(config::Invalid),
     /// Exit code 70.
     Broken(String),
+    /// The reader of standard output has left, as `| head` does when it has enough. Exit code 0, and
+    /// nothing is printed.
+    ReaderLeft,
 }
 
-/// Prints one line on standard output. That nobody reads it any more, as behind `| head`, is a failure
-/// and no panic.
+/// Prints one line on standard output.
 pub(crate) fn say(line: impl fmt::Display) -> Result<(), Failure> {
-    writeln!(std::io::stdout(), "{line}")
-        .map_err(|error| Failure::Failed(format!("the output cannot be written: {error}")))
+    writeln!(std::io::stdout(), "{line}").map_err(|error| match error.kind() {
+        ErrorKind::BrokenPipe => Failure::ReaderLeft,
+        _ => Failure::Failed(format!("the output cannot be written: {error}")),
+    })
 }
 
 impl From<anyhow::Error> for Failure {
@@ -93,7 +97,7 @@ impl From<anyhow::Error> for Failure {
         match error.downcast::<config::Invalid>() {
             Ok(invalid) => Self::Configuration(invalid),
             Err(error) if error.is::<BrokenDisk>() => Self::Broken(error.to_string()),
-            Err(error) => Self::Failed(format!("{error:#}")),
+            Err(error) => Self::Failed(culvert_base::chain(error.as_ref())),
         }
     }
 }
@@ -113,6 +117,7 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
             let code = if error.use_stderr() { 2 } else { 0 };
             return match error.print() {
                 Ok(()) => ExitCode::from(code),
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => ExitCode::from(code),
                 Err(_) => ExitCode::FAILURE,
             };
         }
@@ -137,7 +142,7 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     // Everything worth waiting for was waited for; a blocked thread must not keep the process.
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) | Err(Failure::ReaderLeft) => ExitCode::SUCCESS,
         Err(Failure::Failed(message)) => {
             eprintln!("culvert: {message}");
             ExitCode::FAILURE

@@ -99,6 +99,7 @@ pub fn load(
         &mut settings.agents.connect_addresses,
         &mut settings.acme.challenges,
         &mut settings.events.redact_headers,
+        &mut settings.events.redact_query,
         &mut settings.destinations.allow_networks,
         &mut settings.destinations.datadog.sites,
     ] {
@@ -115,11 +116,20 @@ fn refuse_unknown(given: &BTreeMap<String, Value>, keys: &[Key]) -> Result<(), I
     }
     for name in flat {
         if !keys.iter().any(|key| key.name == name) {
-            let nearest = keys.iter().min_by_key(|key| distance(&key.name, &name));
-            let nearest = nearest.map(|key| key.name.as_str()).unwrap_or_default();
-            return Err(Invalid(format!(
-                "unknown setting `{name}`; did you mean `{nearest}`?"
-            )));
+            let nearest = keys
+                .iter()
+                .map(|key| (distance(&key.name, &name), key.name.as_str()))
+                .min()
+                // A name that shares too little is no help.
+                .filter(|(distance, _)| 3 * distance <= name.len());
+            return Err(Invalid(match nearest {
+                Some((_, nearest)) => {
+                    format!("unknown setting `{name}`; did you mean `{nearest}`?")
+                }
+                None => {
+                    format!("unknown setting `{name}`; `culvert config show` lists all settings")
+                }
+            }));
         }
     }
     Ok(())

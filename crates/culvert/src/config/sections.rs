@@ -6,6 +6,7 @@ use std::time::Duration;
 use culvert_base::Secret;
 use culvert_edge::acme::ChallengeKind;
 use culvert_edge::login::{LoginSettings, ProviderSettings};
+use culvert_events::HeaderRules;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +33,8 @@ pub enum Role {
 pub struct Api {
     /// Address of the management API and the OpenAPI document. Port 0 picks a free one.
     pub addr: String,
-    /// Public base of `uri` fields, such as `https://culvert.example.com`; empty: from the request.
+    /// Public base of `uri` fields, such as `https://culvert.example.com`. Empty: from the request; in
+    /// events that no request caused, the address of the API. A node without the role `api` should have it.
     pub base_url: String,
     /// Calls per account in a rolling minute; 0 for no limit.
     pub rate_limit_per_minute: u32,
@@ -72,6 +74,12 @@ pub struct EdgeSettings {
     pub allow_private_upstreams: bool,
     /// Networks whose forwarding headers are kept and appended to.
     pub trusted_proxies: Vec<String>,
+    /// Whether plain `http://` of a host that only an `https` endpoint has is redirected there: 301 for GET
+    /// and HEAD, 308 for other methods. With `false` it gets 404.
+    pub redirect_http: bool,
+    /// Whether request headers with `_` in their name are passed on. By default they are removed: many
+    /// servers cannot tell `X_Forwarded_For` from `X-Forwarded-For`.
+    pub underscore_headers: bool,
     /// Listeners whose connections begin with a header of the PROXY protocol, version 1 or 2, when
     /// they come from `edge.proxy_protocol_from`: any of `http`, `https`, `tcp`.
     pub proxy_protocol: Vec<ProxiedListener>,
@@ -94,6 +102,17 @@ pub struct EdgeSettings {
     /// PEM files, each a certificate chain with its private key, presented for the names they hold
     /// unless a reserved domain has a certificate of its own.
     pub certificates: Vec<String>,
+    /// How long the steps of an exchange may take, unless its endpoint says otherwise.
+    pub timeouts: EdgeTimeouts,
+    /// MMDB file of places, such as GeoLite2-City, for the variables `conn.geo` and `conn.client_ip.geo` of traffic
+    /// policies. Every process that runs the edge or the API needs it.
+    pub geo_database: String,
+    /// MMDB file of autonomous systems, such as GeoLite2-ASN, for the variables `conn.client_ip.as`.
+    pub asn_database: String,
+    /// Lists of networks for the variables `conn.client_ip.categories`, `is_on_blocklist` and `is_tor_node`:
+    /// `name=file` each. A file has a network or an address in each line. The names `blocklist` and `tor` are those
+    /// of the last two variables.
+    pub ip_categories: Vec<String>,
 }
 
 impl Default for EdgeSettings {
@@ -107,6 +126,8 @@ impl Default for EdgeSettings {
             tcp_ports: "20000-20999".into(),
             allow_private_upstreams: true,
             trusted_proxies: Vec::new(),
+            redirect_http: true,
+            underscore_headers: false,
             proxy_protocol: Vec::new(),
             proxy_protocol_from: Vec::new(),
             threads: 0,
@@ -116,7 +137,69 @@ impl Default for EdgeSettings {
             connections_per_source_max: 1_024,
             extra_ca_file: String::new(),
             certificates: Vec::new(),
+            timeouts: EdgeTimeouts::default(),
+            geo_database: String::new(),
+            asn_database: String::new(),
+            ip_categories: Vec::new(),
         }
+    }
+}
+
+/// How long the steps of an exchange may take. An endpoint may have times of its own.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct EdgeTimeouts {
+    /// To connect to an upstream, TLS handshake included.
+    pub connect: Span,
+    /// From the whole request to the first byte of the answer's head. gRPC calls to an upstream that
+    /// speaks HTTP/2 have no such limit, because servers may send the head with the first message.
+    pub first_byte: Span,
+    /// Without a byte in either direction while an answer is on its way, or on a connection that was
+    /// upgraded or carries TCP or TLS. Peers that are gone without a word are found by TCP keep-alive
+    /// within two minutes, whatever this says.
+    pub idle: Span,
+    /// The longest time that a client may take nothing of what waits for it: a client that has taken
+    /// little so far is cut after two minutes, and one that takes less than 256 bytes a second for long.
+    /// A client that has taken everything is not waited for.
+    pub write: Span,
+    /// Without a byte of a request's body while the upstream has not begun to answer; it must also come
+    /// with 256 bytes a second. gRPC calls to an upstream that speaks HTTP/2 have no such limits.
+    pub request: Span,
+}
+
+impl Default for EdgeTimeouts {
+    fn default() -> Self {
+        let limits = culvert_edge::Limits::default();
+        Self {
+            connect: Span(limits.connect),
+            first_byte: Span(limits.answer),
+            idle: Span(limits.tunnel_idle),
+            write: Span(limits.write_stall),
+            request: Span(limits.body_stall),
+        }
+    }
+}
+
+impl EdgeTimeouts {
+    /// # Errors
+    ///
+    /// When a time is shorter than 100ms or longer than a week.
+    pub(super) fn check(&self) -> Result<(), Invalid> {
+        for (key, time) in [
+            ("connect", self.connect),
+            ("first_byte", self.first_byte),
+            ("idle", self.idle),
+            ("write", self.write),
+            ("request", self.request),
+        ] {
+            if !(Duration::from_millis(100)..=7 * DAY).contains(&time.0) {
+                return Err(Invalid(format!(
+                    "`edge.timeouts.{key}` must be from `100ms` to `7d`, not `{}`",
+                    String::from(time)
+                )));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -153,6 +236,17 @@ pub struct Agents {
     /// multi-leg) are offered for them; at least two, all of this process. The first stands for the one
     /// that the agent dialled. Empty: one connection each.
     pub connect_addresses: Vec<String>,
+    /// How long the names and TCP addresses of an agent whose session ended are reserved for their
+    /// owner: no other owner gets them before. Published agents take more than two minutes to come back
+    /// after a long outage; 0 seconds reserves nothing.
+    pub name_reservation: Span,
+    /// Version that agents will have to have, such as `3.5.0`; empty: none. Events of sessions with an
+    /// older agent say so in `deprecated`. Nothing is refused.
+    pub minimum_version: String,
+    /// When older agents will be refused, such as `2027-01-31`, for those events.
+    pub minimum_version_date: String,
+    /// Sentence for the owners of older agents, for those events. Empty: one that names the version.
+    pub minimum_version_message: String,
 }
 
 impl Default for Agents {
@@ -164,16 +258,61 @@ impl Default for Agents {
             key_file: String::new(),
             names: Vec::new(),
             connect_addresses: Vec::new(),
+            name_reservation: Span(Duration::from_secs(180)),
+            minimum_version: String::new(),
+            minimum_version_date: String::new(),
+            minimum_version_message: String::new(),
         }
     }
 }
 
 impl Agents {
+    /// The version that was announced.
+    pub fn minimum(&self) -> Option<culvert_control::AgentMinimum> {
+        let version = Some(&self.minimum_version).filter(|version| !version.is_empty())?;
+        Some(culvert_control::AgentMinimum {
+            version: version.clone(),
+            date: self.minimum_version_date.clone(),
+            message: match self.minimum_version_message.as_str() {
+                "" => format!("Update the agent to version {version} or later."),
+                message => message.to_owned(),
+            },
+        })
+    }
+
     pub(super) fn check(&self) -> Result<(), Invalid> {
         if self.cert_file.is_empty() && !self.key_file.is_empty() {
             return Err(Invalid(
                 "`agents.key_file` needs `agents.cert_file` beside it".into(),
             ));
+        }
+        let is_version = |text: &str| {
+            text.split('.').all(|part| {
+                !part.is_empty() && part.len() <= 9 && part.bytes().all(|b| b.is_ascii_digit())
+            })
+        };
+        if !self.minimum_version.is_empty() && !is_version(&self.minimum_version) {
+            return Err(Invalid(format!(
+                "`agents.minimum_version` must be numbers with points between them such as `3.5.0`, not `{}`",
+                self.minimum_version
+            )));
+        }
+        for (key, text) in [
+            ("date", &self.minimum_version_date),
+            ("message", &self.minimum_version_message),
+        ] {
+            if self.minimum_version.is_empty() && !text.is_empty() {
+                return Err(Invalid(format!(
+                    "`agents.minimum_version_{key}` needs `agents.minimum_version` beside it"
+                )));
+            }
+        }
+        let date = &self.minimum_version_date;
+        let midnight = format!("{date}T00:00:00Z");
+        if !date.is_empty() && culvert_base::Timestamp::parse(&midnight).is_none() {
+            return Err(Invalid(format!(
+                "`agents.minimum_version_date` must be a date such as `2027-01-31`, not `{date}`"
+            )));
         }
         for name in &self.names {
             let is_address = name.parse::<std::net::IpAddr>().is_ok();
@@ -182,6 +321,11 @@ impl Agents {
                     "`agents.names` has `{name}`, which is neither a host name nor an address"
                 )));
             }
+        }
+        if self.name_reservation.0 > DAY {
+            return Err(Invalid(
+                "`agents.name_reservation` must be at most 24h".into(),
+            ));
         }
         if self.connect_addresses.len() == 1 {
             return Err(Invalid(
@@ -535,6 +679,10 @@ pub struct Events {
     /// Header names whose values are `[redacted]` in traffic events, besides those of credentials;
     /// an empty list redacts nothing, not even those.
     pub redact_headers: Vec<String>,
+    /// Query parameters whose values are `[redacted]` in traffic events, in the URL and in headers that hold
+    /// URLs, besides those of credentials; an empty list redacts nothing, not even those. Case, `-` and `_`
+    /// in names make no difference.
+    pub redact_query: Vec<String>,
     /// How long traffic events are kept, each with every field, to be sent to a destination later
     /// (`culvert events replay`), such as `24h`; `0s` keeps none and removes what was kept. The same
     /// on every node.
@@ -565,15 +713,10 @@ impl Events {
 
 impl Default for Events {
     fn default() -> Self {
-        let names = [
-            "authorization",
-            "proxy-authorization",
-            "cookie",
-            "set-cookie",
-            "x-api-key",
-        ];
+        let lower = |name: &str| name.to_ascii_lowercase();
         Self {
-            redact_headers: names.map(String::from).to_vec(),
+            redact_headers: HeaderRules::REDACTED.map(lower).to_vec(),
+            redact_query: HeaderRules::PARAMETERS.map(lower).to_vec(),
             traffic_retention: Span(Duration::ZERO),
             traffic_retention_bytes: 1 << 30,
             log_stream: String::new(),

@@ -47,6 +47,7 @@ fn lists_numbers_and_durations_come_from_text() {
             ("shutdown.drain", "250ms"),
             ("audit.retention", "90d"),
             ("events.redact_headers", ""),
+            ("events.redact_query", ""),
         ],
     )
     .unwrap();
@@ -55,6 +56,7 @@ fn lists_numbers_and_durations_come_from_text() {
     assert_eq!(settings.shutdown.drain.0, Duration::from_millis(250));
     assert_eq!(String::from(settings.audit.retention), "90d");
     assert!(settings.events.redact_headers.is_empty());
+    assert!(settings.events.redact_query.is_empty());
 }
 
 #[test]
@@ -73,6 +75,10 @@ fn wrong_values_are_named() {
     for (key, value) in [
         ("api.addr", "nowhere"),
         ("edge.tcp_ports", "9-1"),
+        ("edge.timeouts.connect", "99ms"),
+        ("edge.timeouts.idle", "0s"),
+        ("edge.timeouts.write", "8d"),
+        ("edge.timeouts.first_byte", "long"),
         ("limits.sessions_max", "0"),
         ("limits.handshakes_max", "1000001"),
         ("nodes.addr", "here"),

@@ -3,6 +3,7 @@
 use culvert_control::Control;
 use culvert_delivery::{Delivery, Health as DestinationHealth, State};
 use culvert_edge::Edge;
+use culvert_store::BatchClass;
 
 use super::Sample;
 
@@ -137,6 +138,11 @@ pub(crate) fn edge(edge: &Edge) -> Vec<Sample> {
             "HTTP/2 connections ended for an error of the client",
             m.http2_errors.get(),
         ),
+        counter(
+            "edge_slow_readers",
+            "Connections and streams cut because the client took too little of what waited for it",
+            m.slow_readers.get(),
+        ),
     ];
     let shed = [
         ("connections", &m.shed_connections),
@@ -209,7 +215,7 @@ pub(crate) fn agent(server: &culvert_tunnel::server::Server, control: &Control) 
         ),
         counter(
             "agent_turned_away",
-            "Of them, closed at once: too many of one source that had not said who they are",
+            "Of them, those for which another that had not said who it is was closed",
             m.turned_away.get(),
         ),
         counter(
@@ -289,6 +295,11 @@ pub(crate) fn delivery(delivery: &Delivery) -> Vec<Sample> {
             "events_dead_lettered",
             "Deliveries given up",
             m.dead_lettered.get(),
+        ),
+        counter(
+            "events_dead_letters_forgotten",
+            "Events of dead letters that made room for newer ones of the same destination and class",
+            delivery.forgotten(BatchClass::Audit) + delivery.forgotten(BatchClass::Traffic),
         ),
         gauge(
             "events_waiting",

@@ -1,5 +1,6 @@
 //! What stands before anything runs: the master key, the database and the clock of this process.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use culvert_store::{Queue, Store, StoreUrl};
 
 use super::told;
 use crate::config::Settings;
+use crate::data_dir_lock::DataDirLock;
 use crate::keys::{self, MasterKey};
 
 /// What every node of an installation must agree on.
@@ -38,19 +40,46 @@ pub struct Foundation {
     pub(super) ids: Arc<IdMaker>,
     pub(super) domain: HostName,
     pub(super) base_url: String,
+    /// Held as long as the data directory is in use; `None` beside a server that has it.
+    pub(super) lock: Option<DataDirLock>,
+}
+
+/// Whether other processes may use the data directory at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// No other process: a server, or a command that needs all servers stopped.
+    Exclusive,
+    /// A server may run: a command whose writes a running server accepts.
+    Shared,
 }
 
 impl Foundation {
-    /// Opens what is in the data folder or the database, making it if it is not there.
-    pub async fn open(settings: &Settings) -> Result<Self> {
+    /// Opens the data directory or the database, creating it if it is missing.
+    ///
+    /// # Errors
+    /// Another process holds the data directory, the master key is missing or is not that of the
+    /// store, or the store cannot be opened.
+    pub async fn open(settings: &Settings, access: Access) -> Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let entropy: Arc<dyn Entropy> = Arc::new(OsEntropy);
         keys::make_data_dir(&settings.data_dir)?;
-        let master = keys::load_or_make(&settings.key_file(), &*entropy)?;
+        let lock = match access {
+            Access::Exclusive => Some(DataDirLock::acquire(&settings.data_dir, &settings.node())?),
+            Access::Shared => None,
+        };
+        let key_file = settings.key_file();
+        let found = keys::load(&key_file)?;
         let url = store_url(settings);
         let store = Store::open(&url, clock.clone(), culvert_control::texts())
             .await
             .map_err(told)?;
+        let master = match found {
+            Some(master) => master,
+            None => {
+                refuse_without_key(&store, &key_file).await?;
+                keys::make(&key_file, &*entropy)?
+            }
+        };
         let queue = Queue::open(&url, clock.clone()).await.map_err(told)?;
         let agreed = agree_on_key(&store, &master).await?;
         let seal = Seal::new(&master.current).with_older(&master.older);
@@ -68,7 +97,8 @@ impl Foundation {
             entropy,
             ids: Arc::default(),
             domain: HostName::parse(&settings.edge.domain).context("`edge.domain`")?,
-            base_url: settings.api.base_url.trim_end_matches('/').to_owned(),
+            base_url: settings.base_url(),
+            lock,
         })
     }
 
@@ -133,6 +163,20 @@ pub fn store_url(settings: &Settings) -> StoreUrl {
     } else {
         StoreUrl::Postgres(settings.database_url.clone())
     }
+}
+
+/// Refuses to create a master key for a store that is in use already: its secrets are sealed under the
+/// key that is missing, and a new key opens none of them.
+async fn refuse_without_key(store: &Store, key_file: &Path) -> Result<()> {
+    let is_marked = store.meta_get(MASTER_KEY_MARK).await.map_err(told)?;
+    if is_marked.is_none() && store.revision().await.map_err(told)? == 0 {
+        return Ok(());
+    }
+    bail!(
+        "the master key `{}` is missing, and the stored secrets are sealed under it; restore the file from \
+         a backup or copy it from another node, or name it with `secrets.key_file` (no_master_key)",
+        key_file.display()
+    )
 }
 
 /// A second node with another master key could read no secret of the first, and would recognise no

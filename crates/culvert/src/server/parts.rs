@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 use culvert_api::Window;
-use culvert_base::OsEntropy;
+use culvert_base::{OsEntropy, Supervisor};
 use culvert_control::{Pepper, PublicPorts};
 use culvert_delivery::guard::Rules;
 use culvert_delivery::{JetStreamSettings, STREAM_LEASE, TargetSettings};
-use culvert_edge::{Edge, Inherited};
+use culvert_edge::{Edge, Inherited, IpDataFiles, IpDatabases};
 use culvert_events::HeaderRules;
 use ipnet::IpNet;
 use rustls_pki_types::CertificateDer;
@@ -23,6 +23,7 @@ use crate::config::{Invalid, OnExpressionError, ProxiedListener, Settings};
 
 /// What the settings say of the edge, with the files they name.
 pub(crate) fn edge_settings(settings: &Settings) -> Result<culvert_edge::Settings, Invalid> {
+    let timeouts = &settings.edge.timeouts;
     let limits = culvert_edge::Limits {
         memory_bytes: settings.edge.memory_bytes,
         body_bytes: match settings.edge.body_bytes_max {
@@ -32,6 +33,11 @@ pub(crate) fn edge_settings(settings: &Settings) -> Result<culvert_edge::Setting
         connections: settings.edge.connections_max as usize,
         connections_per_source: settings.edge.connections_per_source_max as usize,
         drain: settings.shutdown.drain.0,
+        connect: timeouts.connect.0,
+        answer: timeouts.first_byte.0,
+        tunnel_idle: timeouts.idle.0,
+        write_stall: timeouts.write.0,
+        body_stall: timeouts.request.0,
         ..culvert_edge::Limits::default()
     };
     let http_addr = address(&settings.edge.http_addr);
@@ -81,15 +87,42 @@ pub(crate) fn edge_settings(settings: &Settings) -> Result<culvert_edge::Setting
         certificates,
         write_delay: None,
         agents: None,
+        ip_data: IpDatabases::default(),
+        region: settings.region.clone(),
         entropy: Arc::new(OsEntropy),
         refuses_undecided: settings.policy.on_expression_error == OnExpressionError::Deny,
         allows_public_calls: settings.policy.http_request_public,
-        header_rules: HeaderRules::redacting(&settings.events.redact_headers),
+        header_rules: HeaderRules::redacting(
+            &settings.events.redact_headers,
+            &settings.events.redact_query,
+        ),
+        underscore_headers: settings.edge.underscore_headers,
+        redirect_http: settings.edge.redirect_http,
         threads: match settings.edge.threads {
             0 => std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1)),
             threads => threads as usize,
         },
         limits,
+        supervisor: Supervisor::default(),
+    })
+}
+
+/// The files that say something of addresses.
+pub(crate) fn ip_data_files(settings: &Settings) -> Result<IpDataFiles, Invalid> {
+    let path = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
+    let list = |text: &String| match text.split_once('=') {
+        Some((name, file)) if !name.trim().is_empty() && !file.trim().is_empty() => {
+            Ok((name.trim().to_owned(), PathBuf::from(file.trim())))
+        }
+        _ => Err(Invalid(format!(
+            "`edge.ip_categories` has `{text}`, which is not `name=file`"
+        ))),
+    };
+    let lists = settings.edge.ip_categories.iter();
+    Ok(IpDataFiles {
+        geo: path(&settings.edge.geo_database),
+        asn: path(&settings.edge.asn_database),
+        categories: lists.map(list).collect::<Result<_, _>>()?,
     })
 }
 

@@ -626,3 +626,96 @@ async fn users_log_in_at_an_endpoint_of_an_agent() {
     assert_eq!(origin.received().len(), 1);
     culvert.stop().await;
 }
+
+/// Everything that configures one handshake, from the options of an agent and from its policy: none of it drops the
+/// certificates that clients must show.
+#[tokio::test(flavor = "multi_thread")]
+async fn mutual_tls_is_kept_whatever_else_configures_the_handshake() {
+    const HOST: &str = "mutual.culvert.localhost";
+    let culvert = Harness::start(&Backend::Sqlite).await;
+    let (_, token) = credential(&culvert, json!([])).await;
+    let session = connect(&culvert, &token).await;
+    let mut tasks = JoinSet::new();
+    let repeating = repeating(&mut tasks).await;
+    let plain: url::Url = format!("tcp://{repeating}").parse().unwrap();
+    let own = std::fs::read(culvert.settings.data_dir.join("ca.pem")).unwrap();
+    let (theirs, client, stranger) = (made(&[HOST]), made(&["client"]), made(&["stranger"]));
+    let request = format!("GET / HTTP/1.1\r\nhost: {HOST}\r\nconnection: close\r\n\r\n");
+    // A known client gets an answer, others none.
+    let check = async |authority: &[u8], what: &str| {
+        let passes = async |shown: Option<&(String, String)>| {
+            let answer = talk(&connector(authority, shown), culvert.https, HOST, &request).await;
+            answer.is_some_and(|answer| answer.starts_with("HTTP/1.1 200"))
+        };
+        eventually(what, async || passes(Some(&client)).await).await;
+        assert!(!passes(Some(&stranger)).await, "{what}: a stranger");
+        assert!(!passes(None).await, "{what}: without a certificate");
+    };
+
+    // TLS that ends at the server, with its certificate or the agent's.
+    let mut endpoint = session.tls_endpoint();
+    endpoint
+        .domain(HOST)
+        .termination(Bytes::from(theirs.0.clone()), Bytes::from(theirs.1.clone()))
+        .mutual_tlsca(Bytes::from(client.0.clone()));
+    let mut tunnel = soon("an endpoint", endpoint.listen_and_forward(plain.clone()))
+        .await
+        .unwrap();
+    check(theirs.0.as_bytes(), "tls with a certificate of the agent").await;
+    soon("a clean end", tunnel.close()).await.unwrap();
+
+    // A policy of the agent's own that says something else of the handshake.
+    let policy = r#"{"on_tcp_connect": [{"actions": [{"type": "terminate-tls", "config": {"min_version": "1.2"}}]}]}"#;
+    let service = Service::named("one").await;
+    let mut endpoint = session.http_endpoint();
+    endpoint
+        .domain(HOST)
+        .mutual_tlsca(Bytes::from(client.0.clone()))
+        .traffic_policy(policy);
+    let mut tunnel = soon("an endpoint", endpoint.listen_and_forward(service.url()))
+        .await
+        .unwrap();
+    check(&own, "https with a policy").await;
+    soon("a clean end", tunnel.close()).await.unwrap();
+
+    // One that says the same thing is refused.
+    let policy = r#"{"on_tcp_connect": [{"actions": [{"type": "terminate-tls", "config": {"mutual_tls_verification_strategy": "request"}}]}]}"#;
+    let mut endpoint = session.http_endpoint();
+    endpoint
+        .domain(HOST)
+        .mutual_tlsca(Bytes::from(client.0.clone()))
+        .traffic_policy(policy);
+    let refused = soon("an endpoint", endpoint.listen_and_forward(service.url())).await;
+    let why = format!("{:?}", refused.err().expect("it is refused"));
+    assert!(why.contains("359"), "{why}");
+
+    // Our own agent: TLS that ends at the server, and at the agent.
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (crt, key, cas) = (
+        file("crt.pem", &theirs.0),
+        file("key.pem", &theirs.1),
+        file("cas.pem", &client.0),
+    );
+    let (service, url) = (repeating.to_string(), format!("tls://{HOST}"));
+    let at_agent = ["--crt", &crt, "--key", &key];
+    for (arguments, authority) in [(&at_agent[..0], &own[..]), (&at_agent, theirs.0.as_bytes())] {
+        let mut all = vec!["tls", &service, "--url", &url, "--mutual-tls-cas", &cas];
+        all.extend(arguments);
+        let mut child = crate::agents::own_agent(&culvert, &json!({"token": token}), &all);
+        check(authority, &format!("culvert {}", all.join(" "))).await;
+        soon("the end of the agent", child.kill()).await.unwrap();
+        eventually("the name is free", async || {
+            let listed = culvert.call(http::Method::GET, "/endpoints", None).await;
+            listed.body["endpoints"]
+                .as_array()
+                .is_some_and(Vec::is_empty)
+        })
+        .await;
+    }
+    culvert.stop().await;
+}

@@ -25,6 +25,30 @@ async fn tls_complies_with_a_public_profile() {
     drive("sslyze").await;
 }
 
+/// gRPC calls of every kind go on, with a thousand small messages a second each, to grpcio as client and as
+/// upstream.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_of_grpcio_run_on() {
+    drive("grpc").await;
+}
+
+/// The same with grpc-go.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_of_grpc_go_run_on() {
+    let program = root().join("target/go-clients/grpc-go");
+    if !program.exists() {
+        println!("skipped: no Go client for gRPC; scripts/go-clients makes it");
+        return;
+    }
+    run("grpc-go", Command::new(program)).await;
+}
+
+/// Busy clients of HTTP/2 that do nothing wrong are served: Python's `h2`, curl and h2load.
+#[tokio::test(flavor = "multi_thread")]
+async fn busy_clients_of_http2_are_served() {
+    drive("http2").await;
+}
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }

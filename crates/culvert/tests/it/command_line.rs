@@ -33,15 +33,67 @@ fn exit_codes() {
     assert_eq!(error.lines().count(), 1, "one sentence: {error}");
 }
 
+/// As behind `| head`: the reader has enough, and nothing is wrong.
 #[test]
-fn a_reader_that_went_away_is_a_failure_and_no_panic() {
+fn a_reader_that_left_is_no_failure() {
     for arguments in [&["openapi"][..], &["config", "show"], &["events", "kinds"]] {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let output = binary().args(arguments).stdout(writer).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert_eq!(said.lines().count(), 1, "{said}");
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+        assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+    }
+}
+
+#[test]
+fn a_setting_is_suggested_only_where_it_is_near() {
+    let mut check = binary();
+    check.args(["config", "check"]);
+    let output = check.env("CULVERT_FOO", "x").output().unwrap();
+    assert_eq!(output.status.code(), Some(78));
+    assert_eq!(
+        String::from_utf8(output.stderr).unwrap(),
+        "culvert: unknown setting `foo`; `culvert config show` lists all settings\n"
+    );
+}
+
+/// A port that is taken is reported with its setting, whichever it is.
+#[test]
+fn a_taken_port_names_its_setting() {
+    for setting in [
+        "api.addr",
+        "edge.http_addr",
+        "edge.https_addr",
+        "agents.addr",
+        "agents.ssh_addr",
+        "metrics.addr",
+    ] {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let mut serve = binary();
+        serve.arg("serve").arg("--data-dir").arg(folder.path());
+        for one in [
+            "api.addr",
+            "edge.http_addr",
+            "edge.https_addr",
+            "agents.addr",
+            "agents.ssh_addr",
+            "metrics.addr",
+        ] {
+            serve.arg(format!("--{}", one.replace(['.', '_'], "-")));
+            serve.arg(if one == setting {
+                address.to_string()
+            } else {
+                "127.0.0.1:0".into()
+            });
+        }
+        let output = serve.output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        let wanted = format!("listening on {address} (setting `{setting}`): ");
+        assert!(error.contains(&wanted), "{setting}: {error}");
+        assert_eq!(error.matches("os error").count(), 1, "{error}");
     }
 }
 
@@ -95,6 +147,49 @@ async fn operations_from_the_shell() {
     assert_eq!(
         serde_json::from_str::<Value>(&got).unwrap()["token"],
         Value::Null
+    );
+    let (code, dashed, _) = run(&["api-keys", "get", id]);
+    assert_eq!((code, dashed.contains(id)), (0, true));
+    // A list of texts: one flag each, or all of them as JSON.
+    for acl in [
+        &[
+            "--acl",
+            "bind:a.example.test",
+            "--acl",
+            "bind:b.example.test",
+        ][..],
+        &["--acl", r#"["bind:a.example.test", "bind:b.example.test"]"#],
+    ] {
+        let (code, made, error) = run(&[&["credentials", "create"][..], acl].concat());
+        assert_eq!(code, 0, "{error}");
+        let made: Value = serde_json::from_str(&made).unwrap();
+        assert_eq!(
+            made["acl"],
+            serde_json::json!(["bind:a.example.test", "bind:b.example.test"])
+        );
+    }
+    // A test event that is not delivered fails the command.
+    let refusing = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = refusing.local_addr().unwrap();
+    drop(refusing);
+    let target = format!(r#"{{"webhook": {{"url": "http://{address}/"}}}}"#);
+    let (code, made, error) = run(&[
+        "event_destinations",
+        "create",
+        "--format",
+        "json",
+        "--target",
+        &target,
+    ]);
+    assert_eq!(code, 0, "{error}");
+    let made: Value = serde_json::from_str(&made).unwrap();
+    let destination = made["id"].as_str().unwrap();
+    let (code, tested, error) = run(&["event_destinations", "test", destination]);
+    assert_eq!(code, 1, "{tested}");
+    assert!(tested.contains("\"delivered\": false"), "{tested}");
+    assert!(
+        error.starts_with("culvert: the event was not delivered: "),
+        "{error}"
     );
     let (_, table, _) = run(&["api_keys", "list", "--limit", "2", "--table"]);
     assert!(

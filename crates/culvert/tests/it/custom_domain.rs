@@ -50,6 +50,11 @@ async fn a_custom_domain_is_served_under_its_own_certificate_while_it_has_one() 
         assert_eq!(refused.body["error_code"], "ERR_NGROK_446");
 
         let uploaded = format!("/tls_certificates/{}", uploaded["id"].as_str().unwrap());
+        let refused = culvert.call(Method::DELETE, &uploaded, None).await;
+        assert_eq!(refused.body["error_code"], "ERR_NGROK_1966");
+        let attached = format!("{path}/certificate");
+        let detached = culvert.call(Method::DELETE, &attached, None).await;
+        assert_eq!(detached.status, 204);
         let deleted = culvert.call(Method::DELETE, &uploaded, None).await;
         assert_eq!(deleted.status, 204);
         let shown = culvert.call(Method::GET, &path, None).await;

@@ -91,6 +91,11 @@ impl Process {
         }
     }
 
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// SIGKILL: nothing of it runs on.
     pub fn kill(mut self) {
         self.child.kill().unwrap();

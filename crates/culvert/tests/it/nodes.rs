@@ -22,8 +22,9 @@ use ngrok::tunnel::AcceptError;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, copy_bidirectional};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::RwLock;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -32,6 +33,7 @@ use crate::agents::{Service, builder, credential, get, list, pattern, soon};
 use crate::events_arrive::{subscribe, subscribe_debug};
 use crate::harness::{Backend, Harness, Receiver, backends, binary, eventually, raw};
 use crate::kill::Process;
+use crate::tail::Tail;
 
 /// PostgreSQL, if there is one.
 async fn shared() -> Option<Backend> {
@@ -122,6 +124,71 @@ async fn what_one_node_knows_the_others_know() {
     one.stop().await;
 }
 
+/// Events of one node's traffic are seen, and counted, by a person who asks another.
+#[tokio::test(flavor = "multi_thread")]
+async fn health_and_tails_are_those_of_all_nodes_whichever_is_asked() {
+    const HOST: &str = "watched.culvert.localhost";
+    const KIND: &str = "http_request_complete.v0";
+    let Some(backend) = shared().await else {
+        return;
+    };
+    let one = Harness::start(&backend).await;
+    let other = beside(&one).await;
+    let admin = other.client_with(&one.token);
+    let (up, down) = (Receiver::start().await, Receiver::start().await);
+    down.answer_with(http::StatusCode::NOT_FOUND);
+    let subscription = subscribe_debug(&one, &up, json!([{"type": KIND}])).await;
+    let well = subscription["destinations"][0]["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let subscription = subscribe_debug(&one, &down, json!([{"type": KIND}])).await;
+    let ill = subscription["destinations"][0]["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let origin = Receiver::start().await;
+    one.endpoint("watched", origin.address).await;
+    let tail = Tail::start(&one, &["--type", KIND]).await;
+
+    // All traffic is the other node's.
+    let mut seen = None;
+    eventually("the tail shows what the other node served", async || {
+        other.get(HOST, "/there").await;
+        while let Some(event) = tail.try_next() {
+            if event["object"]["http"]["request"]["url"]["path"] == "/there" {
+                seen = Some(event);
+            }
+        }
+        seen.is_some()
+    })
+    .await;
+    assert_eq!(
+        seen.unwrap()["object"]["http"]["response"]["status_code"],
+        200
+    );
+    for client in [&one.client, &admin] {
+        let health = async |id: &str| {
+            let path = format!("/event_destinations/{id}/health");
+            client.expect(Method::GET, &path, None).await.unwrap()
+        };
+        eventually("the health of both", async || {
+            let (well, ill) = (health(&well).await, health(&ill).await);
+            let nodes = well["nodes"].as_array().unwrap();
+            well["state"] == "ok"
+                && well["sent"].as_u64().unwrap() > 0
+                && nodes.len() == 2
+                && ill["state"] == "unhealthy"
+                && ill["last_error"]["class"] == "config"
+                && ill["dead_lettered"] == 0
+        })
+        .await;
+    }
+    drop(tail);
+    other.stop().await;
+    one.stop().await;
+}
+
 /// A way to one server or another.
 struct Road {
     address: SocketAddr,
@@ -204,6 +271,156 @@ async fn an_agent_is_reached_through_every_node_and_survives_its_own() {
     assert_eq!(after.len(), 1);
     assert_eq!(after[0]["id"], sessions[0]["id"], "the session goes on");
     stays.stop().await;
+}
+
+/// What a load balancer does for agents: passes each connection on to a server that takes it.
+async fn balanced(nodes: Arc<RwLock<Vec<Harness>>>) -> (SocketAddr, JoinSet<()>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        let mut passed_on = JoinSet::new();
+        while let Ok((mut near, _)) = listener.accept().await {
+            let targets: Vec<SocketAddr> = nodes.read().await.iter().map(|it| it.agents).collect();
+            passed_on.spawn(async move {
+                for target in targets {
+                    if let Ok(mut far) = TcpStream::connect(target).await {
+                        drop(copy_bidirectional(&mut near, &mut far).await);
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    (address, tasks)
+}
+
+/// The status of one request, or why there is none.
+async fn status_of(at: SocketAddr, host: &str) -> Result<u16, String> {
+    let exchange = async {
+        let mut stream = TcpStream::connect(at).await?;
+        let request = format!("GET / HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await?;
+        std::io::Result::Ok(String::from_utf8_lossy(&answer).into_owned())
+    };
+    let answer = tokio::time::timeout(Duration::from_secs(20), exchange).await;
+    let answer = answer.map_err(|_| "no answer in 20 s".to_owned())?;
+    let answer = answer.map_err(|error| error.to_string())?;
+    let status = answer.split(' ').nth(1).and_then(|text| text.parse().ok());
+    status.ok_or_else(|| format!("no answer: {answer:?}"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rolling_restart_of_three_nodes_fails_no_request() {
+    const HOSTS: [&str; 2] = ["behind.culvert.localhost", "cloud.culvert.localhost"];
+    const CLIENTS: usize = 4;
+    let Some(backend) = shared().await else {
+        return;
+    };
+    // It keeps the database and takes no traffic.
+    let one = Harness::start(&backend).await;
+    let (_, token) = credential(&one, json!([])).await;
+    let mut first = Vec::new();
+    for _ in 0..3 {
+        first.push(beside(&one).await);
+    }
+    let nodes = Arc::new(RwLock::new(first));
+    let (road, _passed_on) = balanced(Arc::clone(&nodes)).await;
+    let service = Service::named("one").await;
+    let agent = binary()
+        .args(["http", &service.address.to_string(), "--inspect=false"])
+        .args(["--url", &format!("http://{}", HOSTS[0])])
+        .env("CULVERT_SERVER", format!("localhost:{}", road.port()))
+        .env("CULVERT_AUTHTOKEN", &token)
+        .env("CULVERT_DATA_DIR", &one.settings.data_dir)
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut agent = Ended(agent);
+    let body = json!({
+        "url": format!("http://{}", HOSTS[1]),
+        "upstream_url": format!("http://{}", service.address),
+    });
+    one.create("endpoints", body).await;
+    eventually("every node serves both", async || {
+        let mut served = true;
+        for node in nodes.read().await.iter() {
+            for host in HOSTS {
+                served &= status_of(node.http, host).await == Ok(200);
+            }
+        }
+        served
+    })
+    .await;
+
+    let over = CancellationToken::new();
+    let mut clients = JoinSet::new();
+    for nth in 0..CLIENTS {
+        let (nodes, over) = (Arc::clone(&nodes), over.clone());
+        clients.spawn(async move {
+            let (mut count, mut failed) = (0_usize, Vec::new());
+            let began = Instant::now();
+            while !over.is_cancelled() {
+                // A server is taken out of service before it is stopped.
+                let nodes = nodes.read().await;
+                let at = nodes[(count + nth) % nodes.len()].http;
+                let host = HOSTS[count % 2];
+                match status_of(at, host).await {
+                    Ok(200) => {}
+                    other => {
+                        failed.push(format!("{:?} {host} at {at}: {other:?}", began.elapsed()))
+                    }
+                }
+                drop(nodes);
+                count += 1;
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            (count, failed)
+        });
+    }
+    for _ in 0..3 {
+        let old = nodes.write().await.remove(0);
+        old.stop().await;
+        let new = beside(&one).await;
+        eventually("the new one serves both", async || {
+            status_of(new.http, HOSTS[0]).await == Ok(200)
+                && status_of(new.http, HOSTS[1]).await == Ok(200)
+        })
+        .await;
+        nodes.write().await.push(new);
+    }
+    over.cancel();
+    let (mut count, mut failed) = (0, Vec::new());
+    for (of_client, failures) in clients.join_all().await {
+        count += of_client;
+        failed.extend(failures);
+    }
+    println!("3 restarts, {count} requests, {} failed", failed.len());
+    assert!(
+        failed.is_empty(),
+        "{} of {count}: {failed:#?}",
+        failed.len()
+    );
+    assert!(agent.0.try_wait().unwrap().is_none(), "the agent goes on");
+    let sessions = list(&one, "tunnel_sessions").await;
+    assert_eq!(sessions.len(), 1, "{sessions:?}");
+    drop(agent);
+    for node in std::mem::take(&mut *nodes.write().await) {
+        node.stop().await;
+    }
+    one.stop().await;
+}
+
+/// A process that ends with its test.
+struct Ended(std::process::Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
 }
 
 /// A way to the server for an agent that does not come back when it was cut off.

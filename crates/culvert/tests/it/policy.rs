@@ -93,7 +93,7 @@ async fn ip_policies_count_live_and_do_not_hold_on() {
             "url": format!("http://{host}"), "traffic_policy": text,
             "upstream_url": format!("http://{}", origin.address),
         });
-        culvert.create("endpoints", body.clone()).await;
+        let made = culvert.create("endpoints", body.clone()).await;
         eventually("nobody is admitted", async || {
             culvert.get(host, "/").await.text.contains("ERR_NGROK_3203")
         })
@@ -104,13 +104,15 @@ async fn ip_policies_count_live_and_do_not_hold_on() {
             culvert.get(host, "/").await.status == 200
         })
         .await;
-        // A policy does not hold an IP policy; without it nobody is admitted.
+        // While a traffic policy names an IP policy, it is not deleted.
         let path = format!("/ip_policies/{}", policy.as_str().unwrap());
+        let refused = culvert.call(Method::DELETE, &path, None).await;
+        assert_eq!(refused.body["error_code"], "ERR_NGROK_1420");
+        assert_eq!(culvert.get(host, "/").await.status, 200);
+        let endpoint = format!("/endpoints/{}", made["id"].as_str().unwrap());
+        let gone = culvert.call(Method::DELETE, &endpoint, None).await;
+        assert_eq!(gone.status, 204);
         assert_eq!(culvert.call(Method::DELETE, &path, None).await.status, 204);
-        eventually("nobody is admitted any more", async || {
-            culvert.get(host, "/").await.status == 403
-        })
-        .await;
         let again = culvert.call(Method::POST, "/endpoints", Some(body)).await;
         assert_eq!(again.body["error_code"], "ERR_NGROK_2216");
         culvert.stop().await;
@@ -160,6 +162,9 @@ async fn every_policy_of_the_guide_is_taken() {
     let culvert = Harness::start(&Backend::Sqlite).await;
     let policy = culvert.create("ip_policies", json!({})).await;
     let id = policy["id"].as_str().unwrap();
+    let vault = culvert.create("vaults", json!({"name": "logins"})).await;
+    let secret = json!({"vault_id": vault["id"], "name": "anna", "value": "a long password"});
+    culvert.create("vault_secrets", secret).await;
     let mut n_taken = 0;
     for block in guide.split("```yaml\n").skip(1) {
         let (text, _) = block.split_once("```").unwrap();
@@ -239,9 +244,9 @@ async fn a_secret_of_a_vault_counts_live_and_stays_sealed() {
         culvert.call(Method::PATCH, &path, Some(patch)).await;
         eventually("the new one opens", async || enter(new).await == 200).await;
         assert_eq!(enter(old).await, 401);
-        assert_eq!(culvert.call(Method::DELETE, &path, None).await.status, 204);
-        // What cannot be known lets nobody in.
-        eventually("nothing opens", async || enter(new).await != 200).await;
+        let refused = culvert.call(Method::DELETE, &path, None).await;
+        assert_eq!(refused.body["error_code"], "ERR_NGROK_23003");
+        assert_eq!(enter(new).await, 200);
         culvert.stop().await;
     }
 }

@@ -80,6 +80,14 @@ async fn public_urls_have_the_ports_of_the_settings_or_the_bound_ones() {
                 })
                 .await;
             }
+            if scheme == "https" {
+                let location = format!("\r\nlocation: {public}/a?b=c\r\n");
+                eventually("plain HTTP is sent to the public URL", async || {
+                    let answer = culvert.get(&host, "/x/../a?b=c").await;
+                    answer.status == 301 && answer.text.contains(&location)
+                })
+                .await;
+            }
         }
         let inner = json!({"url": "https://a.internal", "traffic_policy": TELLS});
         let inner = culvert.create("endpoints", inner).await;

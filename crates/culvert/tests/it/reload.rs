@@ -10,7 +10,7 @@ use rustls_pki_types::CertificateDer;
 use serde_json::json;
 
 use crate::custom_domain::request;
-use crate::harness::{Receiver, binary, eventually};
+use crate::harness::{Receiver, binary, eventually, raw};
 use crate::kill::Process;
 
 const NAME: &str = "app.files.example";
@@ -91,5 +91,133 @@ async fn a_hang_up_takes_new_files_into_use_and_keeps_the_old_when_they_are_bad(
         said.contains("wait for the next start") && said.contains("node_name")
     })
     .await;
+    assert_eq!(culvert.terminate(), 0);
+}
+
+/// The status of `/readyz`, and what it says.
+async fn ready(culvert: &Process) -> (u16, String) {
+    let address = culvert.api.trim_start_matches("http://").parse().unwrap();
+    let request = b"GET /readyz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let answer = raw(address, request).await;
+    (answer.status, answer.text)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn data_about_addresses_comes_with_a_hang_up_and_its_want_is_told_and_refuses() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let (config, log, geo, list) = (
+        path("culvert.toml"),
+        path("log"),
+        path("geo.mmdb"),
+        path("bad"),
+    );
+    let edge = Path::new(env!("CARGO_MANIFEST_DIR")).join("../culvert-edge/tests/data");
+    let good = std::fs::read(edge.join("geo.mmdb")).unwrap();
+    std::fs::write(&geo, &good).unwrap();
+    std::fs::write(&list, "127.0.0.0/8\n").unwrap();
+    let write =
+        |text: &str| std::fs::write(&config, format!("log.level = \"info\"\n{text}\n")).unwrap();
+    let with_data = format!(
+        "edge.geo_database = {:?}\nedge.ip_categories = [\"blocklist={}\"]",
+        geo.to_str().unwrap(),
+        list.display()
+    );
+    write("");
+    let data = path("data");
+    let start = || {
+        let mut command = binary();
+        let file = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .unwrap();
+        command.stderr(file);
+        Process::start_as(command, &data, "", &["--config", config.to_str().unwrap()])
+    };
+    let culvert = start();
+    let token = std::fs::read_to_string(data.join("bootstrap-key")).unwrap();
+    let client = Client::new(&culvert.api, token.trim().to_owned()).unwrap();
+    let denies = |host: &str, expression: &str| {
+        let policy = json!({"on_http_request": [
+            {"expressions": [expression], "actions": [{"type": "deny"}]},
+            {"actions": [{"type": "custom-response", "config": {"body": "ok"}}]},
+        ]});
+        json!({"url": format!("http://{host}.culvert.localhost"), "traffic_policy": policy.to_string()})
+    };
+    let make = async |host: &str, expression: &str| {
+        let body = denies(host, expression);
+        client
+            .call(Method::POST, "/endpoints", Some(&body))
+            .await
+            .unwrap()
+    };
+    const DENIED: &str = "conn.geo.country_code == 'AT'";
+    const PASSED: &str = "conn.geo.country_code == 'US'";
+    const LISTED: &str = "conn.client_ip.is_on_blocklist";
+
+    // Without data.
+    for expression in [DENIED, PASSED, LISTED] {
+        let refused = make("none", expression).await;
+        assert_eq!(refused.status, 400);
+        assert_eq!(refused.body["error_code"], "ERR_NGROK_2200");
+    }
+    assert_eq!(ready(&culvert).await.0, 200);
+    // With it.
+    write(&with_data);
+    culvert.signal("HUP");
+    eventually("a policy may name a country", async || {
+        make("denied", DENIED).await.status == 201
+    })
+    .await;
+    assert_eq!(make("passed", PASSED).await.status, 201);
+    assert_eq!(make("listed", LISTED).await.status, 201);
+    // What the database does not have, and a list that is not there.
+    for expression in [
+        "conn.client_ip.geo.registered_location.city == 'x'",
+        "conn.client_ip.is_tor_node",
+        "conn.client_ip.as.number == 1",
+    ] {
+        assert_eq!(make("none", expression).await.status, 400, "{expression}");
+    }
+    let status = async |culvert: &Process, host: &str| {
+        let request = format!(
+            "GET / HTTP/1.1\r\nhost: {host}.culvert.localhost\r\nconnection: close\r\n\r\n"
+        );
+        raw(culvert.http, request.as_bytes()).await.status
+    };
+    for (host, expected) in [("denied", 403), ("passed", 200), ("listed", 403)] {
+        assert_eq!(status(&culvert, host).await, expected, "{host}");
+    }
+    // A damaged file changes nothing.
+    std::fs::write(&geo, &good[..good.len() / 2]).unwrap();
+    culvert.signal("HUP");
+    eventually("the log says what is not valid", async || {
+        let said = std::fs::read_to_string(&log).unwrap();
+        said.contains("the settings are not valid") && said.contains("edge.geo_database")
+    })
+    .await;
+    assert_eq!(status(&culvert, "denied").await, 403);
+    assert_eq!(status(&culvert, "passed").await, 200);
+    assert_eq!(culvert.terminate(), 0);
+
+    // At a start there is nothing to keep: the policies that need it refuse, the others run.
+    let culvert = start();
+    for (host, expected) in [("denied", 500), ("passed", 500), ("listed", 403)] {
+        assert_eq!(status(&culvert, host).await, expected, "{host}");
+    }
+    let (code, text) = ready(&culvert).await;
+    assert_eq!(code, 503);
+    assert!(text.contains("not loaded: edge.geo_database"), "{text}");
+    let said = std::fs::read_to_string(&log).unwrap();
+    assert!(said.contains("endpoints refuse traffic"), "{said}");
+    std::fs::write(&geo, &good).unwrap();
+    culvert.signal("HUP");
+    eventually("the data is back", async || {
+        status(&culvert, "passed").await == 200
+    })
+    .await;
+    assert_eq!(status(&culvert, "denied").await, 403);
+    eventually("it is ready", async || ready(&culvert).await.0 == 200).await;
     assert_eq!(culvert.terminate(), 0);
 }

@@ -23,13 +23,13 @@ fn tail(culvert: &Harness, arguments: &[&str]) -> Command {
 }
 
 /// A running tail whose lines can be waited for.
-struct Tail {
+pub struct Tail {
     child: Child,
     lines: std::sync::mpsc::Receiver<String>,
 }
 
 impl Tail {
-    async fn start(culvert: &Harness, arguments: &[&str]) -> Self {
+    pub async fn start(culvert: &Harness, arguments: &[&str]) -> Self {
         let mut child = tail(culvert, arguments).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         let (send, lines) = std::sync::mpsc::sync_channel(100);
@@ -47,7 +47,13 @@ impl Tail {
         Self { child, lines }
     }
 
-    fn next(&self) -> Value {
+    /// The next line, if there is one.
+    pub fn try_next(&self) -> Option<Value> {
+        let line = self.lines.try_recv().ok()?;
+        Some(serde_json::from_str(&line).unwrap())
+    }
+
+    pub fn next(&self) -> Value {
         let line = self.lines.recv_timeout(Duration::from_secs(30)).unwrap();
         serde_json::from_str(&line).unwrap()
     }

@@ -177,7 +177,11 @@ impl Control {
         }
         let key_type = management.private_key_type;
         let is_begun = management.job.is_some();
-        management.job.get_or_insert_with(|| Job::begin(now));
+        // Also after a retry was asked for: then the waits begin again.
+        let has_not_failed = management
+            .job
+            .get_or_insert_with(|| Job::begin(now))
+            .has_not_failed();
 
         let lease = Lease {
             node: asker.node.to_owned(),
@@ -193,6 +197,9 @@ impl Control {
                     order.forget();
                     order.attempts = 0;
                     asker.directory.clone_into(&mut order.directory);
+                }
+                if has_not_failed {
+                    order.attempts = 0;
                 }
                 order.lease = Some(lease);
                 document.body = stored::write(&order)?;
@@ -488,24 +495,34 @@ impl Control {
         order.lease = None;
         order.attempts = order.attempts.saturating_add(1);
         let [spice] = self.entropy.bytes();
-        let wait = wait_after(
-            failure.blame,
-            order.attempts,
-            certificates.retry_after,
-            failure.retry_after,
-            spice,
-        );
-        let domain_id = &order.domain_id;
-        claim.document.body = stored::write(order)?;
-        claim.document.head.updated_at = self.clock.now();
+        let domain_id = order.domain_id.clone();
         for _ in 0..RUNS_MAX {
-            let _turn = self.turns.of(domain_id).await;
+            let _turn = self.turns.of(&domain_id).await;
             let now = self.clock.now();
+            let managed = Holder::managed(self, &domain_id).await?;
+            let job = managed.as_ref().and_then(|(_, domain)| {
+                let management = domain.management()?;
+                management.job.as_ref()
+            });
+            // A retry that was asked for during this attempt makes its failure the first.
+            if job.is_some_and(Job::has_not_failed) {
+                order.attempts = 1;
+            }
+            let wait = wait_after(
+                failure.blame,
+                order.attempts,
+                certificates.retry_after,
+                failure.retry_after,
+                spice,
+            );
+            claim.document.body = stored::write(order)?;
+            claim.document.head.updated_at = now;
             let mut changes = Changes::replace(claim.document.clone(), NOTHING);
-            if let Some((mut document, mut domain)) = Holder::managed(self, domain_id).await?
+            if let Some((mut document, mut domain)) = managed
                 && let Some(management) = domain.management_mut()
             {
                 let job = management.job.get_or_insert_with(|| Job::begin(now));
+                job.failed_at = Some(now);
                 job.error = Some(match failure.blame {
                     Blame::Name => JobError::Dns,
                     Blame::Passing | Blame::Gone => JobError::Internal,
@@ -518,7 +535,7 @@ impl Control {
             match self.store.commit(changes).await {
                 Ok(_) => return Ok(()),
                 Err(CommitError::Stale) => {
-                    let order = order::find(self, domain_id).await?;
+                    let order = order::find(self, &domain_id).await?;
                     let ours = claim.document.head.revision;
                     if order.is_none_or(|(document, _)| document.head.revision != ours) {
                         return Err(Halt::Overtaken);

@@ -3,7 +3,7 @@
 use culvert_base::{Fault, Timestamp, id};
 use culvert_store::Document;
 
-use crate::management::Management;
+use crate::management::{Managed, Management};
 use crate::resource::ResourceType;
 use crate::resource::agent_ingress::{self, AgentIngress};
 use crate::resource::reserved_domain::{self, ReservedDomain};

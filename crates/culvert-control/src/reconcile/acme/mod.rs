@@ -168,7 +168,7 @@ impl Control {
     /// Gets and renews the certificates of managed domains until cancelled, if this process is to.
     pub async fn manage_certificates(self: Arc<Self>, cancel: CancellationToken) {
         let Some(certificates) = &self.certificates else {
-            return;
+            return cancel.cancelled().await;
         };
         let since = self.clock.now();
         let mut revision = self.store.watch();
@@ -288,7 +288,9 @@ impl Control {
     }
 
     /// Challenges that the edge is to answer, of the orders in `documents`.
-    pub(crate) fn challenges(documents: &[Document]) -> Vec<acme::Challenge> {
+    pub(crate) fn challenges<'a>(
+        documents: impl Iterator<Item = &'a Document>,
+    ) -> Vec<acme::Challenge> {
         let mut challenges = Vec::new();
         for document in documents {
             match stored::read::<Order>(document) {
@@ -397,6 +399,7 @@ mod tests {
                 msg: String::new(),
                 started_at: at(0),
                 retries_at: retries_at.map(at),
+                failed_at: None,
             }),
         };
         let order = |directory: &str, lease: Option<(&str, i64, i64)>| {

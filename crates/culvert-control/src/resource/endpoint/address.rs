@@ -10,6 +10,7 @@ use super::{NOT_COVERED, WRONG_FIELD};
 use crate::Error;
 use crate::base::PublicPorts;
 use crate::cx::Cx;
+use crate::platform;
 use crate::pool::{self, Taken};
 use crate::resource::{reserved_addr, reserved_domain};
 use crate::traffic_policy as policy;
@@ -59,6 +60,12 @@ pub(super) enum AddressScheme {
 
 impl AddressScheme {
     const ALL: [Self; 4] = [Self::Http, Self::Https, Self::Tcp, Self::Tls];
+    pub(super) const NAMES: [&'static str; 4] = [
+        Self::Http.name(),
+        Self::Https.name(),
+        Self::Tcp.name(),
+        Self::Tls.name(),
+    ];
 
     pub(super) const fn name(self) -> &'static str {
         match self {
@@ -126,6 +133,17 @@ pub(super) fn place_of(address: &Address, binding: Binding, account: &str) -> St
     }
 }
 
+/// What belongs to one owner: a host with all its schemes and ports; of public TCP, where all share a
+/// host, a host and port.
+pub(super) fn name_of(address: &Address, binding: Binding, account: &str) -> String {
+    let host = &address.host;
+    match (binding, address.scheme) {
+        (Binding::Internal, _) => format!("{host} {account}"),
+        (Binding::Public, AddressScheme::Tcp) => address.hostport(),
+        (Binding::Public, _) => host.clone(),
+    }
+}
+
 /// A url as it was sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
@@ -152,6 +170,13 @@ impl Wanted {
                 let scheme = AddressScheme::ALL.into_iter().find(named);
                 (scheme.ok_or_else(|| Refusal::of(NO_SCHEME))?, authority)
             }
+        };
+        // Browsers show URLs with the slash of an empty path.
+        let authority = match scheme {
+            AddressScheme::Http | AddressScheme::Https if authority.len() > 1 => {
+                authority.strip_suffix('/').unwrap_or(authority)
+            }
+            _ => authority,
         };
         if authority.is_empty() {
             return Ok(Self {
@@ -212,9 +237,14 @@ impl Wanted {
         let (host, domain_id) = match self.host {
             None => (format!("{}.{domain}", random_label(cx)), None),
             Some(host) => {
-                let id = match reserved_domain::covering(cx, &host).await? {
+                let covering = reserved_domain::covering(cx, &host).await?;
+                let is_free = covering.is_none()
+                    && is_below(&host, domain)
+                    && !platform::is_own(cx.settings, &host)
+                    && !reserved_domain::is_kin_of_another(cx, &host).await?;
+                let id = match covering {
                     Some(found) if found.head.account == cx.caller.account => Some(found.head.id),
-                    None if is_below(&host, domain) => None,
+                    None if is_free => None,
                     _ => {
                         return Err(Refusal::new(
                             NOT_COVERED,
@@ -418,7 +448,18 @@ mod tests {
             ("http://*.a.example", Ok((Http, host("*.a.example"), None))),
             ("ftp://a.example", Err(18022)),
             ("://a.example", Err(18022)),
-            ("https://a.example/", Err(18001)),
+            ("https://A.example/", Ok((Https, host("a.example"), None))),
+            (
+                "http://a.example:80/",
+                Ok((Http, host("a.example"), Some(80))),
+            ),
+            ("a.example/", Ok((Https, host("a.example"), None))),
+            ("/", Err(18001)),
+            ("https:///", Err(18001)),
+            ("https://a.example//", Err(18001)),
+            ("https://a.example/b", Err(18001)),
+            ("tcp://a.example:1/", Err(18001)),
+            ("tls://a.example/", Err(18001)),
             ("https://user@a.example", Err(18001)),
             ("https://a.example:x", Err(18001)),
             ("https://a.example:0", Err(18001)),

@@ -1,8 +1,10 @@
 //! Endpoints that agents serve: what an agent may ask for, and what is kept of it (contract: agent
 //! protocol 5.2).
 
+use std::time::Duration;
+
 use culvert_base::{Code, Description, Metadata, Refusal};
-use culvert_edge::{Protocol, ProxyVersion, Scheme, Upstream};
+use culvert_edge::{Clients, Protocol, ProxyVersion, Scheme, Upstream};
 use culvert_store::{Changes, Document};
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +14,7 @@ use crate::Error;
 use crate::acl::Bound;
 use crate::claim;
 use crate::cx::Cx;
+use crate::host;
 use crate::pool;
 use crate::resource::reserved_domain;
 use crate::stored::{self, Format};
@@ -46,7 +49,28 @@ impl Served {
             2 => Some(ProxyVersion::Two),
             _ => None,
         };
-        Upstream::agent(endpoint_id, scheme, protocol, proxy)
+        // An application that takes the connections itself may ask whose they are.
+        let clients = match self.is_forwarded() {
+            true => Clients::Shared,
+            false => Clients::Apart,
+        };
+        Upstream::agent(endpoint_id, scheme, protocol, proxy, clients)
+    }
+
+    /// Whether the agent hands connections on to a service at an address, to which they are its own.
+    /// Published agents announce the URL, or `host:port`, then; where the application itself takes
+    /// the connections they announce `app://` and the program, or a text of the application's.
+    fn is_forwarded(&self) -> bool {
+        let at = match self.forwards_to.split_once("://") {
+            Some(("http" | "https", rest)) => rest,
+            Some(_) => return false,
+            None => &self.forwards_to,
+        };
+        let place = at.split('/').next().unwrap_or_default();
+        match place.rsplit_once(':') {
+            Some((host, port)) => !host.is_empty() && port.parse::<u16>().is_ok(),
+            None => at.len() < self.forwards_to.len() && !place.is_empty(),
+        }
     }
 }
 
@@ -149,6 +173,8 @@ async fn settle_again(
     let occupants = claim::at(cx, &place).await?;
     let taking = if occupants.iter().any(|id| id == endpoint_id) {
         None
+    } else if host::is_anothers(cx, &address.hostport()).await? {
+        return Ok(None);
     } else if let Some(taking) = pool::take_again(cx, &address.hostport()).await? {
         Some(taking)
     } else {
@@ -246,8 +272,10 @@ impl Endpoint {
             pooling_enabled: parts.pooling_enabled,
             upstream: None,
             policy,
+            merge_slashes: super::merges_slashes(),
             principal_id: cx.caller.owner_id.clone(),
             served: Some(parts.served),
+            timeouts: None,
         };
         let Some(before) = before else {
             let also = match taking {
@@ -265,6 +293,10 @@ impl Endpoint {
         let account = &cx.caller.account;
         if before.place(account) != endpoint.place(account) {
             also = also.and(before.left(cx, id).await?);
+        }
+        if before.host_name(account) != endpoint.host_name(account) {
+            let name = before.host_name(account);
+            also = also.and(host::leave(cx, &[id], &name, None).await?);
         }
         if !stays {
             also = also.and(claim::join(cx, endpoint.want(cx, id)).await?);
@@ -305,7 +337,7 @@ impl Endpoint {
 
     /// The writes by which it leaves its address.
     async fn left(&self, cx: &Cx<'_>, id: &str) -> Result<Changes, Error> {
-        let left = claim::leave(cx, id, &self.place(&cx.caller.account)).await?;
+        let left = claim::leave_all(cx, &[id], &self.place(&cx.caller.account)).await?;
         Ok(match self.held() {
             Some(address) => left.and(pool::release(cx, &address).await?),
             None => left,
@@ -335,21 +367,31 @@ pub(crate) struct Patch<'a> {
     pub(crate) policy: Option<&'a str>,
 }
 
-/// The writes by which endpoints leave their addresses and are gone. Nobody is told.
-pub(crate) async fn removal(cx: &Cx<'_>, documents: Vec<Document>) -> Result<Changes, Error> {
+/// The writes by which endpoints leave their addresses and are gone. No event tells it. With `kept` their
+/// names stay reserved for their owner so long.
+pub(crate) async fn removal(
+    cx: &Cx<'_>,
+    documents: Vec<Document>,
+    kept: Option<Duration>,
+) -> Result<Changes, Error> {
     let mut changes = Changes::default();
     let mut places: Vec<(String, Vec<String>)> = Vec::new();
+    let mut names: Vec<(String, Vec<String>)> = Vec::new();
     for document in documents {
         let endpoint: Endpoint = stored::read(&document)?;
         if let Some(address) = endpoint.held() {
-            changes = changes.and(pool::release(cx, &address).await?);
+            let until = kept.map(|kept| cx.clock.now().plus(kept));
+            changes = changes.and(pool::release_after(cx, &address, until).await?);
         }
         // Two at one address leave it with one write.
         let place = endpoint.place(&document.head.account);
+        let name = endpoint.host_name(&document.head.account);
         let id = document.head.id.clone();
-        match places.iter_mut().find(|(known, _)| *known == place) {
-            Some((_, ids)) => ids.push(id),
-            None => places.push((place, vec![id])),
+        for (known, one) in [(&mut places, place), (&mut names, name)] {
+            match known.iter_mut().find(|(other, _)| *other == one) {
+                Some((_, ids)) => ids.push(id.clone()),
+                None => known.push((one, vec![id.clone()])),
+            }
         }
         let why = TYPE.silent.unwrap_or_default();
         changes = changes.and(Changes::remove(
@@ -361,5 +403,53 @@ pub(crate) async fn removal(cx: &Cx<'_>, documents: Vec<Document>) -> Result<Cha
         let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
         changes = changes.and(claim::leave_all(cx, &ids, &place).await?);
     }
+    for (name, ids) in names {
+        let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+        changes = changes.and(host::leave(cx, &ids, &name, kept).await?);
+    }
     Ok(changes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_are_shared_where_the_agent_hands_them_on_to_an_address() {
+        let shares = |forwards_to: &str, proto: &str, proxy_version| {
+            let served = Served {
+                session_id: String::new(),
+                tunnel_id: String::new(),
+                run: String::new(),
+                region: String::new(),
+                forwards_to: forwards_to.into(),
+                forwards_proto: proto.into(),
+                proxy_version,
+                name: String::new(),
+            };
+            let shared =
+                Upstream::agent("ep", Scheme::Https, Protocol::Http1, None, Clients::Shared);
+            served.upstream("ep", Scheme::Https) == shared
+        };
+        for forwarded in [
+            "http://127.0.0.1:8080/",
+            "https://localhost",
+            "http://[::1]:80",
+            "localhost:80",
+        ] {
+            assert!(shares(forwarded, "", 0), "{forwarded}");
+            assert!(!shares(forwarded, "http2", 0), "{forwarded}");
+            assert!(!shares(forwarded, "http1", 1), "{forwarded}");
+        }
+        for taken in [
+            "app://host/program?pid=1",
+            "my application",
+            "",
+            "tcp://a:1",
+            "a:b",
+            ":80",
+        ] {
+            assert!(!shares(taken, "", 0), "{taken}");
+        }
+    }
 }

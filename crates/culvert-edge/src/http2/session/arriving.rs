@@ -9,10 +9,11 @@ use tokio::time::Instant;
 
 use super::stream::Stream;
 use super::{
-    Asked, End, GATHERED_BYTES_MAX, LEAVING, Leaving, STREAM_WINDOW, Session, Step, WINDOW_MAX,
+    Asked, By, End, GATHERED_BYTES_MAX, LEAVING, Leaving, STREAM_WINDOW, Session, Step, WINDOW_MAX,
 };
 use crate::http2::frame::{self, Head, Reason};
 use crate::http2::head::{self, Fields};
+use crate::http2::states::{self, Action, Cost, Kind, StreamState};
 
 /// A field section that has not come whole.
 #[derive(Debug)]
@@ -38,70 +39,110 @@ impl Session {
     /// Deals with one frame.
     pub(super) fn frame(&mut self, head: &Head, payload: Bytes, now: Instant) -> Result<Step, End> {
         const WRONG: End = End::Wrong(Reason::PROTOCOL_ERROR);
-        let is_new = head.stream > self.last;
+        if !self.has_settings && (head.kind != frame::SETTINGS || head.has(frame::ACK)) {
+            return Err(WRONG);
+        }
+        // Nothing comes between the pieces of a section.
+        if let Some(section) = &self.section {
+            if head.kind != frame::CONTINUATION || head.stream != section.stream {
+                return Err(WRONG);
+            }
+            self.ledger.continuation(payload.len(), now)?;
+            return self.continuation(head, &payload, now);
+        }
+        let kind = Kind::of(head.kind);
+        let state = self.state_of(kind, head.stream);
+        let rule = if kind.fits(head.length, head.flags) {
+            states::rule(kind, state)
+        } else {
+            states::wrong_size(kind, state)
+        };
         let padding = match payload.first() {
-            Some(padding) if head.kind == frame::DATA && head.has(frame::PADDED) => {
+            Some(padding) if kind == Kind::Data && head.has(frame::PADDED) => {
                 usize::from(*padding) + 1
             }
             _ => 0,
         };
         let carried = head.length.saturating_sub(padding);
-        self.ledger.received(head, carried, is_new, now)?;
-        if !self.has_settings && (head.kind != frame::SETTINGS || head.has(frame::ACK)) {
-            return Err(WRONG);
-        }
-        // Nothing comes between the pieces of a section.
-        let begun = self.section.as_ref().map(|section| section.stream);
-        if begun.is_some() != (head.kind == frame::CONTINUATION)
-            || begun.is_some_and(|stream| stream != head.stream)
-        {
-            return Err(WRONG);
-        }
-        let is_of_stream = match head.kind {
-            frame::DATA | frame::HEADERS | frame::PRIORITY | frame::RST_STREAM => Some(true),
-            frame::SETTINGS | frame::PING | frame::GOAWAY => Some(false),
-            _ => None,
-        };
-        if is_of_stream.is_some_and(|is_of_stream| is_of_stream != (head.stream != 0)) {
-            return Err(WRONG);
-        }
-        match head.kind {
-            frame::DATA => self.data(head, payload, now)?,
-            frame::HEADERS => return self.headers(head, payload, now),
-            frame::CONTINUATION => return self.continuation(head, &payload, now),
-            frame::PRIORITY if payload.len() != 5 => {
-                self.reset_at(head.stream, Reason::FRAME_SIZE_ERROR, now);
+        let ends = kind == Kind::Data && head.has(frame::END_STREAM);
+        self.ledger.charge(rule.cost, carried, ends, now)?;
+        match (rule.action, kind) {
+            (Action::ConnectionError(reason), _) => return Err(End::Wrong(reason)),
+            (Action::Process, Kind::Data) => self.data(head, payload, now)?,
+            (Action::Process | Action::Ignore | Action::StreamError(_), Kind::Headers) => {
+                return self.headers(head, payload, rule.action, now);
             }
-            frame::RST_STREAM => self.their_reset(head, &payload)?,
-            frame::SETTINGS => self.settings(head, &payload)?,
-            frame::PUSH_PROMISE => return Err(WRONG),
-            frame::PING => self.ping(head, &payload)?,
-            frame::GOAWAY => self.is_client_leaving = true,
-            frame::WINDOW_UPDATE => self.window_update(head, &payload, now)?,
-            // Priorities count for nothing here, and what we do not know says nothing (RFC 9113 4.1).
-            _ => {}
+            (Action::Ignore | Action::StreamError(_), Kind::Data) => {
+                self.unwanted_data(head, payload, rule.action, now)?;
+            }
+            (Action::StreamError(reason), _) => self.reset_at(head.stream, reason, now),
+            (Action::Process, Kind::Priority) => self.priority(head, &payload, now)?,
+            (Action::Process, Kind::RstStream) => {
+                if rule.cost == Cost::Reset {
+                    self.ledger.reset_by_peer(now)?;
+                }
+                self.remove(head.stream, By::Peer);
+            }
+            (Action::Process, Kind::Settings) => self.settings(head, &payload)?,
+            (Action::Process, Kind::Ping) => self.ping(head, &payload),
+            (Action::Process, Kind::GoAway) => self.is_client_leaving = true,
+            (Action::Process, Kind::WindowUpdate) => self.window_update(head, &payload, now)?,
+            (Action::Process | Action::Ignore, _) => {}
         }
         Ok(Step::Done)
+    }
+
+    /// The state of the stream that a frame is for.
+    pub(super) fn state_of(&self, kind: Kind, id: u32) -> StreamState {
+        if id == 0 {
+            return StreamState::Connection;
+        }
+        let unserved = match self.leaving {
+            Leaving::After(last) => id > last,
+            Leaving::No | Leaving::Told => false,
+        };
+        if id > self.last {
+            // One that the client would begin now is not served.
+            return match kind {
+                Kind::Headers if unserved => StreamState::Unserved,
+                _ => StreamState::Idle,
+            };
+        }
+        if let Ok(at) = self.streams.binary_search_by_key(&id, |stream| stream.id)
+            && let Some(stream) = self.streams.get(at)
+        {
+            return match (stream.is_received, stream.is_sent) {
+                (true, _) => StreamState::HalfClosedRemote,
+                (false, true) => StreamState::HalfClosedLocal,
+                (false, false) => StreamState::Open,
+            };
+        }
+        match self.let_go.iter().find(|it| it.id == id) {
+            Some(it) if it.by == By::Peer => StreamState::ResetByPeer,
+            Some(_) => StreamState::ResetByUs,
+            None if unserved => StreamState::Unserved,
+            None => StreamState::Closed,
+        }
+    }
+
+    /// Counts data against the window of the connection, padding included.
+    fn received(&mut self, length: u32) -> Result<(), End> {
+        self.room = self
+            .room
+            .checked_sub(length)
+            .ok_or(End::Wrong(Reason::FLOW_CONTROL_ERROR))?;
+        Ok(())
     }
 
     fn data(&mut self, head: &Head, payload: Bytes, now: Instant) -> Result<(), End> {
         // Padding counts as what it pads.
         let length = payload.len() as u32;
         let data = unpadded(head, payload).ok_or(End::Wrong(Reason::PROTOCOL_ERROR))?;
-        self.room = self
-            .room
-            .checked_sub(length)
-            .ok_or(End::Wrong(Reason::FLOW_CONTROL_ERROR))?;
+        self.received(length)?;
         let Some(stream) = self.stream(head.stream) else {
-            self.untimely(head.stream, length)?;
             self.took(length);
             return Ok(());
         };
-        if stream.is_received {
-            self.took(length);
-            self.reset_at(head.stream, Reason::STREAM_CLOSED, now);
-            return Ok(());
-        }
         let Some(room) = stream.room.checked_sub(length) else {
             self.took(length);
             self.reset_at(head.stream, Reason::FLOW_CONTROL_ERROR, now);
@@ -122,7 +163,7 @@ impl Session {
         stream.is_received = ends;
         if ends && stream.is_sent {
             self.took(length);
-            self.remove(head.stream);
+            self.remove(head.stream, By::Us);
             return Ok(());
         }
         let mut unheld = length - bytes;
@@ -138,38 +179,80 @@ impl Session {
         Ok(())
     }
 
-    fn headers(&mut self, head: &Head, payload: Bytes, now: Instant) -> Result<Step, End> {
+    /// Data of a stream that is over: it counts, and is dropped.
+    fn unwanted_data(
+        &mut self,
+        head: &Head,
+        payload: Bytes,
+        action: Action,
+        now: Instant,
+    ) -> Result<(), End> {
+        let length = payload.len() as u32;
+        unpadded(head, payload).ok_or(End::Wrong(Reason::PROTOCOL_ERROR))?;
+        self.received(length)?;
+        self.took(length);
+        if let Action::StreamError(reason) = action {
+            self.reset_any(head.stream, reason, now);
+            return Ok(());
+        }
+        if let Some(it) = self.let_go.iter_mut().find(|it| it.id == head.stream) {
+            it.room = it
+                .room
+                .checked_sub(length)
+                .ok_or(End::Wrong(Reason::FLOW_CONTROL_ERROR))?;
+            if head.has(frame::END_STREAM) {
+                self.forget(head.stream);
+            }
+        }
+        Ok(())
+    }
+
+    /// Priorities count for nothing, but a stream cannot depend on itself (RFC 7540 5.3.1).
+    fn priority(&mut self, head: &Head, payload: &[u8], now: Instant) -> Result<(), End> {
+        if !depends_on_itself(head, payload) {
+            return Ok(());
+        }
+        if self.stream(head.stream).is_none() {
+            // There is nothing to reset.
+            return Err(End::Wrong(Reason::PROTOCOL_ERROR));
+        }
+        self.reset_at(head.stream, Reason::PROTOCOL_ERROR, now);
+        Ok(())
+    }
+
+    fn headers(
+        &mut self,
+        head: &Head,
+        payload: Bytes,
+        action: Action,
+        now: Instant,
+    ) -> Result<Step, End> {
         const WRONG: End = End::Wrong(Reason::PROTOCOL_ERROR);
         let mut payload = unpadded(head, payload).ok_or(WRONG)?;
+        let mut is_good = true;
         if head.has(frame::WITH_PRIORITY) {
             if payload.len() < 5 {
                 return Err(WRONG);
             }
+            is_good = !depends_on_itself(head, &payload);
             payload.advance(5);
         }
         let id = head.stream;
-        let purpose = if id > self.last {
+        let is_new = id > self.last;
+        if is_new {
             if id.is_multiple_of(2) {
                 return Err(WRONG);
             }
             self.last = id;
-            if matches!(self.leaving, Leaving::After(last) if id > last) {
-                Purpose::Nothing
-            } else if self.has_place(now) {
-                Purpose::Request
-            } else {
-                Purpose::Refusal(Reason::REFUSED_STREAM)
-            }
-        } else {
-            match self.stream(id) {
-                Some(stream) if stream.is_received => Purpose::Refusal(Reason::STREAM_CLOSED),
-                Some(_) if !head.has(frame::END_STREAM) => Purpose::Refusal(Reason::PROTOCOL_ERROR),
-                Some(_) => Purpose::Trailers,
-                None => {
-                    self.untimely(id, 0)?;
-                    Purpose::Nothing
-                }
-            }
+        }
+        let purpose = match action {
+            Action::Ignore | Action::ConnectionError(_) => Purpose::Nothing,
+            Action::StreamError(reason) => Purpose::Refusal(reason),
+            Action::Process if !is_good => Purpose::Refusal(Reason::PROTOCOL_ERROR),
+            Action::Process if is_new && self.has_place(now) => Purpose::Request,
+            Action::Process if is_new => Purpose::Refusal(Reason::REFUSED_STREAM),
+            Action::Process if head.has(frame::END_STREAM) => Purpose::Trailers,
+            Action::Process => Purpose::Refusal(Reason::PROTOCOL_ERROR),
         };
         let section = Section {
             stream: id,
@@ -222,11 +305,22 @@ impl Session {
         read.map_err(|_| End::Wrong(Reason::COMPRESSION_ERROR))?;
         let id = section.stream;
         match section.purpose {
-            Purpose::Nothing => {}
-            Purpose::Refusal(reason) => self.refuse(section, reason, now),
+            Purpose::Nothing => {
+                self.ledger.refused(block.len(), now)?;
+                if section.ends_stream {
+                    self.forget(id);
+                }
+            }
+            Purpose::Refusal(reason) => {
+                self.ledger.refused(block.len(), now)?;
+                self.refuse(section, reason, now);
+            }
             Purpose::Request => match self.request(section, fields) {
                 Ok(asked) => return Ok(Step::Asked(Box::new(asked))),
-                Err(reason) => self.refuse(section, reason, now),
+                Err(reason) => {
+                    self.ledger.refused(block.len(), now)?;
+                    self.refuse(section, reason, now);
+                }
             },
             Purpose::Trailers => {
                 let trailers = fields.trailers();
@@ -237,7 +331,7 @@ impl Session {
                     stream.is_received = true;
                     stream.reader.take().into_iter().for_each(Waker::wake);
                     if stream.is_sent {
-                        self.remove(id);
+                        self.remove(id, By::Us);
                     }
                 } else {
                     self.reset_at(id, Reason::PROTOCOL_ERROR, now);
@@ -275,7 +369,6 @@ impl Session {
             window: i64::from(self.first_window),
             is_sent: false,
             lingers_until: None,
-            is_blocked: false,
             writer: None,
             task: None,
         });
@@ -289,34 +382,16 @@ impl Session {
 
     /// Resets a stream for the section that came on it, whether it was open before or not.
     fn refuse(&mut self, section: &Section, reason: Reason, now: Instant) {
-        if self.stream(section.stream).is_none() {
-            self.let_go(section.stream, section.ends_stream, STREAM_WINDOW);
+        self.reset_any(section.stream, reason, now);
+        if section.ends_stream {
+            self.forget(section.stream);
         }
-        self.tell_reset(section.stream, reason, now);
-        self.remove(section.stream);
-    }
-
-    fn their_reset(&mut self, head: &Head, payload: &[u8]) -> Result<(), End> {
-        if payload.len() != 4 {
-            return Err(End::Wrong(Reason::FRAME_SIZE_ERROR));
-        }
-        if head.stream > self.last {
-            return Err(End::Wrong(Reason::PROTOCOL_ERROR));
-        }
-        self.remove(head.stream);
-        Ok(())
     }
 
     fn settings(&mut self, head: &Head, payload: &[u8]) -> Result<(), End> {
         const WRONG: End = End::Wrong(Reason::PROTOCOL_ERROR);
         if head.has(frame::ACK) {
-            return match payload {
-                [] => Ok(()),
-                _ => Err(End::Wrong(Reason::FRAME_SIZE_ERROR)),
-            };
-        }
-        if !payload.len().is_multiple_of(6) {
-            return Err(End::Wrong(Reason::FRAME_SIZE_ERROR));
+            return Ok(());
         }
         for setting in payload.chunks_exact(6) {
             let (name, value) = setting.split_at(2);
@@ -352,15 +427,14 @@ impl Session {
             if stream.window > WINDOW_MAX {
                 return Err(WRONG);
             }
-            stream.writer.take().into_iter().for_each(Waker::wake);
+            if change > 0 && stream.window > 0 {
+                stream.writer.take().into_iter().for_each(Waker::wake);
+            }
         }
         Ok(())
     }
 
-    fn ping(&mut self, head: &Head, payload: &[u8]) -> Result<(), End> {
-        if payload.len() != LEAVING.len() {
-            return Err(End::Wrong(Reason::FRAME_SIZE_ERROR));
-        }
+    fn ping(&mut self, head: &Head, payload: &[u8]) {
         if !head.has(frame::ACK) {
             let out = self.out.front();
             frame::begin(out, payload.len(), frame::PING, frame::ACK, 0);
@@ -368,15 +442,12 @@ impl Session {
         } else if payload == LEAVING {
             self.leave_now();
         }
-        Ok(())
     }
 
     fn window_update(&mut self, head: &Head, payload: &[u8], now: Instant) -> Result<(), End> {
-        if payload.len() != 4 {
-            return Err(End::Wrong(Reason::FRAME_SIZE_ERROR));
-        }
         let more = i64::from(frame::number(payload).unwrap_or(0) & 0x7FFF_FFFF);
         if head.stream == 0 {
+            let was_empty = self.window <= 0;
             self.window += more;
             if more == 0 {
                 return Err(End::Wrong(Reason::PROTOCOL_ERROR));
@@ -384,13 +455,13 @@ impl Session {
             if self.window > WINDOW_MAX {
                 return Err(End::Wrong(Reason::FLOW_CONTROL_ERROR));
             }
-            for stream in &mut self.streams {
-                stream.writer.take().into_iter().for_each(Waker::wake);
+            if was_empty && self.window > 0 {
+                // Those whose own window is empty wait for that.
+                let streams = self.streams.iter_mut().filter(|stream| stream.window > 0);
+                let writers = streams.filter_map(|stream| stream.writer.take());
+                writers.for_each(Waker::wake);
             }
             return Ok(());
-        }
-        if head.stream > self.last {
-            return Err(End::Wrong(Reason::PROTOCOL_ERROR));
         }
         let Some(stream) = self.stream(head.stream) else {
             return Ok(());
@@ -400,27 +471,16 @@ impl Session {
             self.reset_at(head.stream, Reason::PROTOCOL_ERROR, now);
         } else if stream.window > WINDOW_MAX {
             self.reset_at(head.stream, Reason::FLOW_CONTROL_ERROR, now);
-        } else {
+        } else if stream.window > 0 {
             stream.writer.take().into_iter().for_each(Waker::wake);
         }
         Ok(())
     }
+}
 
-    /// A frame of a stream that is not open, with so many bytes of data: one that we ended may still hear
-    /// of its client; any other is a mistake (RFC 9113 5.1).
-    fn untimely(&mut self, id: u32, bytes: u32) -> Result<(), End> {
-        if let Some((_, room)) = self.let_go.iter_mut().find(|(of, _)| *of == id) {
-            *room = room
-                .checked_sub(bytes)
-                .ok_or(End::Wrong(Reason::FLOW_CONTROL_ERROR))?;
-            return Ok(());
-        }
-        match self.leaving {
-            Leaving::After(last) if id > last => Ok(()),
-            _ if id > self.last => Err(End::Wrong(Reason::PROTOCOL_ERROR)),
-            _ => Err(End::Wrong(Reason::STREAM_CLOSED)),
-        }
-    }
+/// Whether the priority that a payload begins with says that a stream depends on itself.
+fn depends_on_itself(head: &Head, payload: &[u8]) -> bool {
+    frame::number(payload).is_some_and(|on| on & 0x7FFF_FFFF == head.stream)
 }
 
 /// A payload without its padding; `None` when there is more of it than of the payload.

@@ -9,7 +9,7 @@ use http_body::Frame;
 use tokio::time::Instant;
 
 use super::{
-    CONNECTION_WINDOW, DATA_BYTES_MAX, GATHERED_BYTES_MAX, Gone, LINGERS_FOR, STREAM_WINDOW,
+    By, CONNECTION_WINDOW, DATA_BYTES_MAX, GATHERED_BYTES_MAX, Gone, LINGERS_FOR, STREAM_WINDOW,
     Session,
 };
 use crate::http2::frame::{self, Reason};
@@ -37,8 +37,6 @@ pub(super) struct Stream {
     pub(super) is_sent: bool,
     /// When it is reset, if nothing but its request's end is awaited.
     pub(super) lingers_until: Option<Instant>,
-    /// Whether somebody waits for the window.
-    pub(super) is_blocked: bool,
     pub(super) writer: Option<Waker>,
     /// The task that answers.
     pub(super) task: Option<Waker>,
@@ -188,7 +186,7 @@ impl Session {
         Poll::Pending
     }
 
-    /// Waits until data can be sent on a stream: so many bytes.
+    /// Waits until data can be sent on a stream: so many bytes. To be asked only for data that is there.
     pub(in crate::http2) fn poll_window(
         &mut self,
         id: u32,
@@ -199,7 +197,6 @@ impl Session {
             return Poll::Ready(Err(Gone));
         };
         let window = usize::try_from(window.min(stream.window)).unwrap_or(0);
-        stream.is_blocked = window == 0;
         if window == 0 {
             keep(&mut stream.writer, cx);
             return Poll::Pending;
@@ -218,7 +215,7 @@ impl Session {
     }
 
     /// Sends the head of an answer.
-    pub(in crate::http2) fn send_head(&mut self, id: u32, answer: &response::Parts, is_last: bool) {
+    pub(crate) fn send_head(&mut self, id: u32, answer: &response::Parts, is_last: bool) {
         if let Some(stream) = self.stream(id) {
             stream.owes_continue = false;
         }
@@ -262,6 +259,7 @@ impl Session {
             out.extend_from_slice(bytes);
             (kind, flags) = (frame::CONTINUATION, 0);
         }
+        self.ledger.sent_section();
         if is_last {
             self.sent_all(id);
         }
@@ -270,12 +268,14 @@ impl Session {
     /// Sends data, not more than there is a window for.
     pub(in crate::http2) fn send_data(&mut self, id: u32, data: Bytes, is_last: bool) {
         let bytes = data.len();
+        let window = self.window;
         let Some(stream) = self.stream(id) else {
             return;
         };
+        let fills = stream.window.min(window) <= bytes as i64;
         stream.window -= bytes as i64;
         self.window -= bytes as i64;
-        self.ledger.sent(bytes);
+        self.ledger.sent_data(bytes, fills);
         let flags = if is_last { frame::END_STREAM } else { 0 };
         frame::begin(self.out.front(), bytes, frame::DATA, flags, id);
         self.out.push(data, b"");
@@ -290,17 +290,21 @@ impl Session {
             return;
         };
         stream.is_sent = true;
-        if stream.is_received {
-            self.remove(id);
+        let is_received = stream.is_received;
+        self.ledger.answered();
+        if is_received {
+            self.remove(id, By::Us);
         }
     }
 
     /// Whoever answered on a stream is done with it: what was not sent never will be, and what the client
-    /// still sends nobody wants.
-    pub(in crate::http2) fn close(&mut self, id: u32, now: Instant) {
+    /// still sends nobody wants. A stream without its end is reset for `reason`, or for that of the
+    /// connection's end.
+    pub(crate) fn close(&mut self, id: u32, reason: Reason, now: Instant) {
+        let reason = self.closing.unwrap_or(reason);
         match self.stream(id) {
             Some(stream) if stream.is_sent => stream.lingers_until = Some(now + LINGERS_FOR),
-            Some(_) => self.reset_at(id, Reason::INTERNAL_ERROR, now),
+            Some(_) => self.reset_at(id, reason, now),
             None => {}
         }
     }

@@ -4,6 +4,12 @@ use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode, response};
 
 use super::*;
+use crate::http2::states::StreamState;
+
+mod floods;
+mod h2spec;
+use crate::http1::Violation;
+use crate::http2::Refused;
 
 const OPENING: u8 = frame::END_HEADERS;
 const WHOLE: u8 = frame::END_HEADERS | frame::END_STREAM;
@@ -51,9 +57,14 @@ struct Talk {
 
 impl Talk {
     fn new() -> Self {
+        Self::with(3)
+    }
+
+    /// With so many streams at once.
+    fn with(streams: u32) -> Self {
         let now = Instant::now();
         let mut talk = Self {
-            session: Session::new(3, now),
+            session: Session::new(streams, now),
             inbox: BytesMut::new(),
             now,
             asked: Vec::new(),
@@ -155,7 +166,7 @@ fn what_breaks_the_protocol_ends_the_connection() {
         (
             "padding without a length",
             with(&request, frame(frame::DATA, frame::PADDED, 1, &[])),
-            PROTOCOL,
+            SIZE,
         ),
         (
             "a request of no stream",
@@ -170,7 +181,7 @@ fn what_breaks_the_protocol_ends_the_connection() {
         (
             "a priority cut short",
             frame(frame::HEADERS, WHOLE | frame::WITH_PRIORITY, 1, &[0; 4]),
-            PROTOCOL,
+            SIZE,
         ),
         (
             "a section of no stream",
@@ -288,6 +299,11 @@ fn what_breaks_the_protocol_ends_the_connection() {
             PROTOCOL,
         ),
         (
+            "an end cut short",
+            frame(frame::GOAWAY, 0, 0, &[0; 7]),
+            SIZE,
+        ),
+        (
             "a window of another size",
             frame(frame::WINDOW_UPDATE, 0, 0, &[0; 3]),
             SIZE,
@@ -401,7 +417,7 @@ fn requests_that_are_none_reset_their_stream() {
         (
             "a path with a blank",
             of(&[host[0], host[1], (":path", "/a b")]),
-            Some(wrong),
+            None,
         ),
         (
             "an authority with a path",
@@ -647,7 +663,7 @@ fn a_body_nobody_reads_takes_no_more_than_its_window() {
     // The same for one that was answered before it ended, and reset when it went on too long.
     talk.asks(3, OPENING);
     talk.session.send_head(3, &ok(), true);
-    talk.session.close(3, talk.now);
+    talk.session.close(3, Reason::INTERNAL_ERROR, talk.now);
     assert!(talk.resets().is_empty());
     talk.hears(&frame(frame::DATA, 0, 3, &full)).unwrap();
     let deadline = talk.session.linger_deadline().unwrap();
@@ -671,7 +687,6 @@ fn answers_keep_to_the_windows_of_the_client() {
     talk.session
         .send_data(1, Bytes::from_static(&[1; 10]), false);
     assert_eq!(talk.window(1), Poll::Pending);
-    assert!(talk.session.is_waiting());
     // What is taken back is owed first.
     talk.hears(&frame(frame::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 4]))
         .unwrap();
@@ -772,7 +787,7 @@ fn a_stream_that_was_answered_waits_for_its_request_to_end() {
         let mut talk = Talk::new();
         talk.asks(1, OPENING);
         talk.session.send_head(1, &ok(), true);
-        talk.session.close(1, talk.now);
+        talk.session.close(1, Reason::INTERNAL_ERROR, talk.now);
         talk.hears(&end).unwrap();
         assert!(talk.session.streams.is_empty());
         assert!(talk.resets().is_empty());
@@ -783,7 +798,7 @@ fn a_stream_that_was_answered_waits_for_its_request_to_end() {
         talk.asks(stream, OPENING);
     }
     talk.session.send_head(3, &ok(), true);
-    talk.session.close(3, talk.now);
+    talk.session.close(3, Reason::INTERNAL_ERROR, talk.now);
     talk.said();
     talk.asks(7, WHOLE);
     assert_eq!(talk.resets(), [(3, Reason::NO_ERROR)]);
@@ -845,4 +860,170 @@ fn those_that_wait_for_room_have_it_in_turn() {
     assert!(talk.session.wake_next());
     assert!(!talk.session.wake_next());
     assert!(room(talk.window(3)) > 0);
+}
+
+/// What a gRPC client answers a message with.
+fn grpc_says(stream: u32, bytes: u32) -> Vec<u8> {
+    [
+        frame(frame::WINDOW_UPDATE, 0, 0, &bytes.to_be_bytes()),
+        frame(frame::PING, 0, 0, &[2, 4, 16, 16, 9, 14, 7, 7]),
+        frame(frame::WINDOW_UPDATE, 0, stream, &bytes.to_be_bytes()),
+    ]
+    .concat()
+}
+
+#[test]
+fn a_stream_of_small_messages_runs_on() {
+    // grpc-go and grpcio answer each message with frames that widen windows and measure the way.
+    let mut talk = Talk::new();
+    talk.asks(1, OPENING);
+    talk.session.send_head(1, &ok(), false);
+    for turn in 0..100_000_u32 {
+        let bytes = Bytes::from(vec![7; 25]);
+        assert!(talk.window(1).is_ready(), "{turn}");
+        talk.session.send_data(1, bytes, false);
+        talk.hears(&grpc_says(1, 25)).unwrap();
+        // Its own messages beside it.
+        talk.hears(&frame(frame::DATA, 0, 1, &[7; 25])).unwrap();
+        assert!(talk.data(1).is_ready());
+        talk.said();
+    }
+    // What comes late, for as many messages as fit into the windows, is no flood either.
+    for _ in 0..2_000 {
+        talk.session
+            .send_data(1, Bytes::from_static(&[7; 25]), false);
+        talk.said();
+    }
+    for _ in 0..2_000 {
+        talk.hears(&grpc_says(1, 25)).unwrap();
+    }
+}
+
+#[test]
+fn sequential_calls_run_on() {
+    let mut talk = Talk::new();
+    let mut trailers = HeaderMap::new();
+    trailers.insert("grpc-status", http::HeaderValue::from_static("0"));
+    for turn in 0..50_000_u32 {
+        let stream = turn * 2 + 1;
+        talk.asks(stream, OPENING);
+        let message = frame(frame::DATA, frame::END_STREAM, stream, &[7; 25]);
+        talk.hears(&message).unwrap();
+        assert!(talk.data(stream).is_ready());
+        talk.session.send_head(stream, &ok(), false);
+        talk.session
+            .send_data(stream, Bytes::from_static(&[7; 25]), false);
+        talk.session.send_trailers(stream, &trailers);
+        talk.hears(&grpc_says(stream, 25)).unwrap();
+        // Some clients end with this what is over.
+        let reset = frame(frame::RST_STREAM, 0, stream, &[0, 0, 0, 8]);
+        talk.hears(&reset).unwrap();
+        if turn % 10 == 0 {
+            let window = frame(frame::SETTINGS, 0, 0, &[0, 4, 0, 1, 0, 0]);
+            talk.hears(&window).unwrap();
+        }
+        talk.said();
+    }
+}
+
+#[test]
+fn a_client_may_cancel_as_many_calls_as_it_lets_end() {
+    let mut talk = Talk::new();
+    for turn in 0..10_000_u32 {
+        let (taken, cancelled) = (turn * 4 + 1, turn * 4 + 3);
+        talk.asks(taken, WHOLE);
+        talk.asks(cancelled, WHOLE);
+        talk.session.send_head(taken, &ok(), true);
+        let reset = frame(frame::RST_STREAM, 0, cancelled, &[0, 0, 0, 8]);
+        talk.hears(&reset).unwrap();
+        talk.said();
+    }
+}
+
+#[test]
+fn a_later_goaway_names_no_higher_stream() {
+    let last = |said: &[(u8, u8, u32, Vec<u8>)]| -> Vec<(u32, u32)> {
+        let ends = said.iter().filter(|it| it.0 == frame::GOAWAY);
+        let number = |bytes: &[u8]| frame::number(bytes).unwrap();
+        ends.map(|it| (number(&it.3), number(&it.3[4..]))).collect()
+    };
+    let mut talk = Talk::new();
+    talk.asks(1, OPENING);
+    talk.session.leave();
+    talk.session.leave_now();
+    assert_eq!(last(&talk.said()), [(LAST_STREAM, 0), (1, 0)]);
+    // What came in between is not served, whatever comes after it.
+    talk.asks(3, WHOLE);
+    talk.asks(9, WHOLE);
+    talk.session.fail(Reason::PROTOCOL_ERROR);
+    talk.session.fail(Reason::INTERNAL_ERROR);
+    assert_eq!(last(&talk.said()), [(1, 1)]);
+}
+
+#[test]
+fn streams_end_for_the_reason_of_their_connection() {
+    for (reason, expected) in [
+        (Reason::PROTOCOL_ERROR, Reason::PROTOCOL_ERROR),
+        (Reason::ENHANCE_YOUR_CALM, Reason::ENHANCE_YOUR_CALM),
+        (Reason::NO_ERROR, Reason::CANCEL),
+    ] {
+        let mut talk = Talk::new();
+        talk.asks(1, OPENING);
+        talk.asks(3, WHOLE);
+        talk.session.fail(reason);
+        for stream in [1, 3] {
+            let internal = Reason::INTERNAL_ERROR;
+            talk.session.close(stream, internal, talk.now);
+        }
+        let said = talk.said();
+        assert_eq!(said[0].0, frame::GOAWAY);
+        let resets = said[1..].iter().map(|it| (it.2, it.3.clone()));
+        let code = expected.0.to_be_bytes().to_vec();
+        assert_eq!(
+            resets.collect::<Vec<_>>(),
+            [(1, code.clone()), (3, code)],
+            "{reason:?}"
+        );
+    }
+}
+
+/// Requests that are well-formed and yet not to be served carry the reason with them.
+#[test]
+fn targets_that_are_refused() {
+    let malformed = |what: Option<&Refused>| {
+        let violation = what.map(|refused| refused.0);
+        matches!(violation, Some(Violation::Malformed(_)))
+    };
+    let long = format!("/{}", "x".repeat(100));
+    for (scheme, path, is_refused) in [
+        ("https", "/", false),
+        ("HTTPS", &long, false),
+        ("http", "/", true),
+        ("ftp", "/", true),
+        ("", "/", true),
+        ("https", "?q", true),
+        ("https", "a", true),
+        ("https", "*", true),
+        ("https", "/a#b", true),
+        ("https", "/a b", true),
+        ("https", "/a\u{1}", true),
+        ("https", "/\u{e9}", true),
+        ("https", "/?\u{e9}", true),
+        ("https", "/%zz", true),
+        ("https", "/..%2fa", true),
+        ("https", "http://a.example/", true),
+    ] {
+        let block = of(&[
+            (":method", "GET"),
+            (":scheme", scheme),
+            (":path", path),
+            (":authority", "a.example"),
+        ]);
+        let mut talk = Talk::new();
+        talk.hears(&frame(frame::HEADERS, WHOLE, 1, &block))
+            .unwrap();
+        let asked = talk.asked.first().unwrap();
+        let refused = asked.head.extensions.get::<Refused>();
+        assert_eq!(malformed(refused), is_refused, "{scheme} {path}");
+    }
 }

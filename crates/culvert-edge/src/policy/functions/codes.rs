@@ -202,8 +202,3 @@ fn percent_decoded(text: &str) -> Option<String> {
     }
     String::from_utf8(bytes).ok()
 }
-
-/// A path decoded, or as it is where it cannot be.
-pub(crate) fn unescape_path(path: &str) -> String {
-    percent_decoded(path).unwrap_or_else(|| path.to_owned())
-}

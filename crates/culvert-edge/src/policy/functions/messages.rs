@@ -52,7 +52,8 @@ fn secret(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Value, Ev
             meter.make_string(value.len())?;
             Ok(Value::String(value.clone()))
         }
-        _ => Err(EvalErrorKind::NoSuchKey),
+        // Not just a key that is not there: what the rule depends on is gone.
+        _ => Err(EvalErrorKind::Missing),
     }
 }
 

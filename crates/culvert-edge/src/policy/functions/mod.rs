@@ -13,8 +13,6 @@ use culvert_cel::{EvalErrorKind, Extension, Meter, Slot, Value, ValueRef};
 
 use crate::policy::{Phase, variables};
 
-pub(crate) use codes::unescape_path;
-
 /// A function, and the first phase that has it.
 pub(crate) struct Function {
     pub(crate) since: Phase,

@@ -6,8 +6,9 @@ use culvert_store::{StoreUrl, Transfer, TransferError, undo_transfer};
 
 use super::super::{Failure, audit, say, settings_of, with_settings};
 use crate::config::Settings;
+use crate::data_dir_lock::DataDirLock;
 use crate::keys;
-use crate::server::{Foundation, MASTER_KEY_MARK, told};
+use crate::server::{Access, Foundation, MASTER_KEY_MARK, told};
 
 pub(super) fn command() -> Command {
     with_settings(Command::new("move").about(
@@ -37,6 +38,14 @@ pub(super) fn command() -> Command {
 pub(super) async fn run(given: &ArgMatches) -> Result<(), Failure> {
     let settings = settings_of(given)?;
     let state = settings.data_dir.join("state.db");
+    // A server that runs would go on writing to what was moved.
+    let _lock = match state.is_file() {
+        true => {
+            let lock = DataDirLock::acquire(&settings.data_dir, &settings.node());
+            Some(lock.map_err(|error| Failure::Failed(format!("{error:#} (source_in_use)")))?)
+        }
+        false => None,
+    };
     if given.get_flag("undo") {
         return match undo_transfer(&state).await.map_err(refused)? {
             Some(place) => say(format_args!(
@@ -54,13 +63,12 @@ pub(super) async fn run(given: &ArgMatches) -> Result<(), Failure> {
         return Err(Failure::Usage(text.to_owned()));
     }
     let key_file = settings.key_file();
-    if !key_file.is_file() {
+    let Some(master) = keys::load(&key_file)? else {
         return Err(Failure::Failed(format!(
             "there is no master key in `{}`; without it nothing could be read after the move (no_master_key)",
             key_file.display()
         )));
-    }
-    let master = keys::load_or_make(&key_file, &culvert_base::OsEntropy)?;
+    };
     let mut transfer = Transfer::begin(&state, &to, given.get_flag("again"), &SystemClock)
         .await
         .map_err(refused)?;
@@ -101,7 +109,7 @@ pub(super) async fn run(given: &ArgMatches) -> Result<(), Failure> {
 
 /// Opens what was moved as a server would, and verifies it.
 async fn look(settings: Settings) -> Result<(), Failure> {
-    let foundation = Foundation::open(&settings).await?;
+    let foundation = Foundation::open(&settings, Access::Shared).await?;
     let looked = async {
         foundation.store.check().await.map_err(told)?;
         foundation.queue.check().await.map_err(told)?;

@@ -1,0 +1,152 @@
+//! States of a limit by key, where strangers choose the keys: requests of an address, wrong passwords for
+//! a name.
+//!
+//! The table has room for a fixed number of keys, and each call costs the same however full it is. A state
+//! is forgotten only when it limits nothing any more. Were the oldest forgotten instead, a stranger could
+//! reset the limit of any key by asking with many others. What comes when every place is taken by a state
+//! that still counts shares one of a fixed number of further states, by a hash that strangers cannot
+//! foresee: such keys may be limited early, and never too late.
+
+use std::fmt;
+use std::hash::{BuildHasher, Hash, RandomState};
+
+use hashlink::LinkedHashMap;
+use hashlink::linked_hash_map::RawEntryMut;
+
+/// States that are looked at for being over, in one call.
+const FORGOTTEN_MAX: usize = 2;
+
+/// States of a limit by key.
+pub struct LimitTable<K, V> {
+    /// In the order in which they were last asked for.
+    states: LinkedHashMap<K, V, RandomState>,
+    keys_max: usize,
+    /// States of keys that found no place. Made when the first comes.
+    shared: Box<[V]>,
+    shared_max: usize,
+    hasher: RandomState,
+}
+
+impl<K: Eq + Hash, V: Clone + Default> LimitTable<K, V> {
+    /// An empty table for `keys_max` keys, and `shared_max` states for all others together.
+    pub fn new(keys_max: usize, shared_max: usize) -> Self {
+        Self {
+            states: LinkedHashMap::with_hasher(RandomState::new()),
+            keys_max,
+            shared: Box::default(),
+            shared_max: shared_max.max(1),
+            hasher: RandomState::new(),
+        }
+    }
+
+    /// The state of a key. `is_over` says of a state whether it limits nothing any more; a state that was
+    /// asked for later than another must not be over before it.
+    pub fn state(&mut self, key: K, is_over: impl Fn(&V) -> bool) -> &mut V {
+        for _ in 0..FORGOTTEN_MAX {
+            match self.states.front() {
+                Some((_, state)) if is_over(state) => drop(self.states.pop_front()),
+                _ => break,
+            }
+        }
+        let hash = self.hasher.hash_one(&key);
+        let place = usize::try_from(hash % self.shared_max as u64).unwrap_or(0);
+        let is_full = self.states.len() >= self.keys_max;
+        match self.states.raw_entry_mut().from_key(&key) {
+            RawEntryMut::Occupied(mut entry) => {
+                entry.to_back();
+                entry.into_mut()
+            }
+            RawEntryMut::Vacant(entry) if !is_full => {
+                // It may have been counted among those without a place.
+                let shared = self.shared.get(place).filter(|state| !is_over(state));
+                entry.insert(key, shared.cloned().unwrap_or_default()).1
+            }
+            RawEntryMut::Vacant(_) => {
+                if self.shared.is_empty() {
+                    self.shared = vec![V::default(); self.shared_max].into();
+                }
+                // The remainder of a division by their number.
+                &mut self.shared[place]
+            }
+        }
+    }
+
+    /// How many keys have a state of their own.
+    pub fn len(&self) -> usize {
+        self.states.len()
+    }
+
+    /// Whether no key has.
+    pub fn is_empty(&self) -> bool {
+        self.states.is_empty()
+    }
+}
+
+impl<K, V> fmt::Debug for LimitTable<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LimitTable")
+            .field("keys_max", &self.keys_max)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A count, and the moment at which it is over.
+    type State = (u32, u32);
+
+    fn count(table: &mut LimitTable<u32, State>, key: u32, now: u32) -> u32 {
+        let state = table.state(key, |(_, until)| *until <= now);
+        if state.1 <= now {
+            state.0 = 0;
+        }
+        *state = (state.0 + 1, now + 10);
+        state.0
+    }
+
+    #[test]
+    fn no_number_of_others_resets_a_key() {
+        let mut table = LimitTable::new(100, 16);
+        for turn in 1..=3 {
+            assert_eq!(count(&mut table, 7, 0), turn);
+        }
+        for other in 1_000..101_000 {
+            count(&mut table, other, 1);
+        }
+        assert_eq!(table.len(), 100);
+        assert_eq!(count(&mut table, 7, 2), 4);
+        // Those without a place are counted too, with others.
+        assert!(count(&mut table, 100_999, 2) > 1);
+    }
+
+    #[test]
+    fn a_key_that_gets_a_place_brings_what_was_counted() {
+        let mut table = LimitTable::new(1, 1);
+        assert_eq!(count(&mut table, 1, 0), 1);
+        for turn in 1..=3 {
+            assert_eq!(count(&mut table, 2, 5), turn);
+        }
+        // The first is over at 10, what the second shared at 15.
+        assert_eq!(count(&mut table, 2, 12), 4);
+        assert_eq!(table.len(), 1);
+        assert_eq!(count(&mut table, 3, 12), 4, "it shares as before");
+        assert_eq!(count(&mut table, 2, 30), 1);
+    }
+
+    #[test]
+    fn what_is_over_is_forgotten_a_little_at_a_time() {
+        let mut table = LimitTable::new(1_000, 1);
+        for key in 0..1_000 {
+            count(&mut table, key, 0);
+        }
+        for turn in 0..500 {
+            count(&mut table, 5_000, 20);
+            assert_eq!(table.len(), 1_000 - 2 * turn - 1, "{turn}");
+        }
+        count(&mut table, 5_000, 20);
+        assert_eq!(table.len(), 1);
+        assert!(!table.is_empty());
+    }
+}

@@ -1,0 +1,267 @@
+//! Supervision of long-lived tasks: each reports its end, and an end that nothing asked for is a failure
+//! of the process.
+//!
+//! A task that ends early, panics or is aborted leaves a process that looks alive and does not do its
+//! work. Its supervisor remembers the name, so that the process can report itself unready and stop.
+//! Needs no runtime: a supervised future tells its end by being dropped.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+/// Where long-lived tasks report their end. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Supervisor {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    next: u64,
+    running: BTreeMap<u64, Arc<Entry>>,
+    ended: Vec<Ended>,
+    waiting: Vec<Waker>,
+}
+
+/// A running task.
+struct Entry {
+    name: &'static str,
+    is_aborted: AtomicBool,
+    waker: Mutex<Option<Waker>>,
+}
+
+/// A task that ended before it was asked to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// The name of the task, such as `delivery.dispatcher`.
+    pub name: &'static str,
+    /// Whether it panicked. Otherwise it returned or was aborted.
+    pub has_panicked: bool,
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let running: Vec<&str> = self.running.values().map(|entry| entry.name).collect();
+        f.debug_struct("State")
+            .field("running", &running)
+            .field("ended", &self.ended)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Supervisor {
+    /// `task` under supervision. Its end is expected once `is_stopping` says so.
+    ///
+    /// The task counts as running from this call on.
+    pub fn supervise<F>(
+        &self,
+        name: &'static str,
+        is_stopping: impl Fn() -> bool + Send + 'static,
+        task: F,
+    ) -> Supervised<F>
+    where
+        F: Future<Output = ()>,
+    {
+        let entry = Arc::new(Entry {
+            name,
+            is_aborted: AtomicBool::new(false),
+            waker: Mutex::default(),
+        });
+        let mut state = self.lock();
+        let id = state.next;
+        state.next += 1;
+        state.running.insert(id, Arc::clone(&entry));
+        drop(state);
+        Supervised {
+            task: Some(Box::pin(task)),
+            report: Report {
+                supervisor: self.clone(),
+                id,
+                entry,
+                is_stopping: Box::new(is_stopping),
+            },
+        }
+    }
+
+    /// The names of the tasks that run now, in the order of their start.
+    pub fn running(&self) -> Vec<&'static str> {
+        let state = self.lock();
+        state.running.values().map(|entry| entry.name).collect()
+    }
+
+    /// The tasks that ended before they were asked to, the first one first.
+    pub fn failed(&self) -> Vec<Ended> {
+        self.lock().ended.clone()
+    }
+
+    /// Completes with the first task that ends before it was asked to.
+    pub async fn failure(&self) -> Ended {
+        std::future::poll_fn(|cx| {
+            let mut state = self.lock();
+            if let Some(ended) = state.ended.first() {
+                return Poll::Ready(ended.clone());
+            }
+            if !state.waiting.iter().any(|one| one.will_wake(cx.waker())) {
+                state.waiting.push(cx.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Ends the running tasks of this name as an abort would. Whether there was one. For tests of what
+    /// follows.
+    pub fn abort(&self, name: &str) -> bool {
+        let found: Vec<Arc<Entry>> = {
+            let state = self.lock();
+            let of_name = state.running.values().filter(|entry| entry.name == name);
+            of_name.cloned().collect()
+        };
+        for entry in &found {
+            entry.is_aborted.store(true, Ordering::Release);
+            if let Some(waker) = lock(&entry.waker).take() {
+                waker.wake();
+            }
+        }
+        !found.is_empty()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A task under supervision.
+pub struct Supervised<F> {
+    task: Option<Pin<Box<F>>>,
+    report: Report,
+}
+
+/// Reports the end of a task when it is dropped.
+struct Report {
+    supervisor: Supervisor,
+    id: u64,
+    entry: Arc<Entry>,
+    is_stopping: Box<dyn Fn() -> bool + Send>,
+}
+
+impl<F: Future<Output = ()>> Future for Supervised<F> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        {
+            let mut waker = lock(&this.report.entry.waker);
+            match &mut *waker {
+                Some(known) => known.clone_from(cx.waker()),
+                None => *waker = Some(cx.waker().clone()),
+            }
+        }
+        if this.report.entry.is_aborted.load(Ordering::Acquire) {
+            this.task = None;
+        }
+        match &mut this.task {
+            Some(task) => task.as_mut().poll(cx),
+            None => Poll::Ready(()),
+        }
+    }
+}
+
+impl<F> fmt::Debug for Supervised<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Supervised")
+            .field("name", &self.report.entry.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        let is_expected = (self.is_stopping)();
+        let mut state = self.supervisor.lock();
+        state.running.remove(&self.id);
+        if is_expected {
+            return;
+        }
+        state.ended.push(Ended {
+            name: self.entry.name,
+            has_panicked: std::thread::panicking(),
+        });
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        for waker in waiting {
+            waker.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    fn poll<F: Future>(future: F) -> Poll<F::Output> {
+        let mut future = Box::pin(future);
+        future
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn every_end_that_nothing_asked_for_is_a_failure() {
+        let supervisor = Supervisor::default();
+        let ended = |name, has_panicked| Ended { name, has_panicked };
+
+        let returns = supervisor.supervise("returns", || false, ready(()));
+        let dropped = supervisor.supervise("dropped", || false, pending());
+        let panics = supervisor.supervise("panics", || false, async { panic!("it is a test") });
+        let stops = supervisor.supervise("stops", || true, ready(()));
+        assert_eq!(
+            supervisor.running(),
+            ["returns", "dropped", "panics", "stops"]
+        );
+        assert_eq!(poll(supervisor.failure()), Poll::Pending);
+
+        assert_eq!(poll(stops), Poll::Ready(()));
+        assert_eq!(supervisor.failed(), []);
+        assert_eq!(poll(returns), Poll::Ready(()));
+        drop(dropped);
+        assert!(catch_unwind(AssertUnwindSafe(|| poll(panics))).is_err());
+        assert_eq!(
+            supervisor.failed(),
+            [
+                ended("returns", false),
+                ended("dropped", false),
+                ended("panics", true)
+            ]
+        );
+        assert_eq!(
+            poll(supervisor.failure()),
+            Poll::Ready(ended("returns", false))
+        );
+        assert!(supervisor.running().is_empty());
+    }
+
+    #[test]
+    fn an_abort_ends_the_task_of_its_name() {
+        let supervisor = Supervisor::default();
+        let mut task = Box::pin(supervisor.supervise("one", || false, pending()));
+        let cx = &mut Context::from_waker(Waker::noop());
+        assert_eq!(task.as_mut().poll(cx), Poll::Pending);
+        assert!(!supervisor.abort("other"));
+        assert!(supervisor.abort("one"));
+        assert_eq!(task.as_mut().poll(cx), Poll::Ready(()));
+        drop(task);
+        assert_eq!(supervisor.failed().len(), 1);
+        assert!(!supervisor.abort("one"));
+    }
+}

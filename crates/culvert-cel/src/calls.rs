@@ -1,0 +1,116 @@
+//! Which calls of a function stand in an expression, with arguments that are written out.
+
+use crate::ast::{Expr, ExprKind, Literal};
+use crate::limits::Limits;
+use crate::parse;
+
+/// The arguments of each call of `function`, such as `secrets.get`, all of whose arguments are
+/// string literals, in the order of the text. Calls with a computed argument are left out. Empty for
+/// what is no expression within `limits`.
+pub fn literal_calls(source: &str, function: &str, limits: &Limits) -> Vec<Vec<String>> {
+    let mut found = Vec::new();
+    if let Ok(expression) = parse::parse(source, limits) {
+        walk(&expression, function, &mut found);
+    }
+    found
+}
+
+fn walk(expression: &Expr, function: &str, found: &mut Vec<Vec<String>>) {
+    let mut each = |part: &Expr| walk(part, function, found);
+    match &expression.kind {
+        ExprKind::Literal(_) | ExprKind::Name(_) => {}
+        ExprKind::Select { operand, .. }
+        | ExprKind::Has(operand)
+        | ExprKind::Not(operand)
+        | ExprKind::Negate(operand) => each(operand),
+        ExprKind::Index { operand, index } => {
+            each(operand);
+            each(index);
+        }
+        ExprKind::Call {
+            name,
+            target,
+            arguments,
+        } => {
+            target.iter().for_each(|target| each(target));
+            arguments.iter().for_each(&mut each);
+            let called = match target {
+                None => Some(name.to_string()),
+                Some(target) => path(target).map(|path| format!("{path}.{name}")),
+            };
+            let texts: Option<Vec<String>> = arguments.iter().map(text).collect();
+            if let (true, Some(texts)) = (called.as_deref() == Some(function), texts) {
+                found.push(texts);
+            }
+        }
+        ExprKind::Binary { left, right, .. } => {
+            each(left);
+            each(right);
+        }
+        ExprKind::And(parts) | ExprKind::Or(parts) | ExprKind::List(parts) => {
+            parts.iter().for_each(each);
+        }
+        ExprKind::Conditional(parts) => parts.iter().for_each(each),
+        ExprKind::Map(entries) => entries.iter().for_each(|(key, value)| {
+            each(key);
+            each(value);
+        }),
+        ExprKind::Fold(fold) => {
+            each(&fold.range);
+            fold.condition.iter().for_each(&mut each);
+            each(&fold.body);
+        }
+    }
+}
+
+fn text(expression: &Expr) -> Option<String> {
+    match &expression.kind {
+        ExprKind::Literal(Literal::String(text)) => Some(text.to_string()),
+        _ => None,
+    }
+}
+
+fn path(expression: &Expr) -> Option<String> {
+    match &expression.kind {
+        ExprKind::Name(name) => Some(name.to_string()),
+        ExprKind::Select { operand, field } => Some(format!("{}.{field}", path(operand)?)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_with_literals_are_found_wherever_they_stand() {
+        for (source, expected) in [
+            ("secrets.get('v', 'n')", 1),
+            ("secrets.get(\"v\", r'n')", 1),
+            ("!(a == 'x' || secrets . get('v', 'n') == b)", 1),
+            (
+                "[1, 2].exists(x, x == 1 && secrets.get('v', 'n') == 'y')",
+                1,
+            ),
+            ("[1, 2].map(x, x > 1, secrets.get('v', 'n'))", 1),
+            (
+                "a ? {'k': secrets.get('v', 'n')} : [secrets.get('v', 'n')][0]",
+                2,
+            ),
+            (
+                "secrets.get('v', 'n').size() + -size(secrets.get('v', 'n'))",
+                2,
+            ),
+            ("secrets.get('v', 'n' + 'o')", 0),
+            ("secrets.get(x, 'n')", 0),
+            ("other.get('v', 'n')", 0),
+            ("get('v', 'n')", 0),
+            ("\"secrets.get('v', 'n')\"", 0),
+            ("secrets.get('v', 'n'", 0),
+        ] {
+            let found = literal_calls(source, "secrets.get", &Limits::POLICY);
+            let expected = vec![vec!["v".to_owned(), "n".to_owned()]; expected];
+            assert_eq!(found, expected, "{source}");
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! Whose host a name is: the bookkeeping that keeps one owner from the names of another.
+//!
+//! Each name in use has one document, found by the name, whatever schemes and ports it has: `http://` and
+//! `https://` of one host belong to one owner, and so does what is below a wildcard. It is written in the
+//! same commit as the endpoint. When the session of an agent ends, its names stay reserved for their owner
+//! for a while (contract: agent protocol 5.7), so that the agent finds them when it is back.
+//!
+//! The owner is the user or bot that the credential or key belongs to. API calls of admins may add
+//! endpoints to any name of their account.
+
+use std::time::Duration;
+
+use culvert_base::{Code, Fault, Refusal, Timestamp};
+use culvert_store::{Changes, CommitError, Document, Head, Key, Store, Told};
+use serde::{Deserialize, Serialize};
+
+use crate::cx::Cx;
+use crate::stored::{self, Format};
+use crate::{Error, Role};
+
+/// Kind of the documents.
+pub(crate) const KIND: &str = "endpoint_host";
+const PREFIX: &str = "hst";
+const KEY: &str = "host";
+
+const NOTHING: Told = Told::Nothing {
+    why: "names are bookkeeping of endpoints, which have no events",
+};
+
+#[derive(Debug, Deserialize, Serialize)]
+struct Host {
+    format: Format<1>,
+    /// The name: a host, `host:port` of a public TCP endpoint, or a host and the account of an
+    /// internal one.
+    name: String,
+    account: String,
+    owner_id: String,
+    endpoint_ids: Vec<String>,
+    /// Without endpoints: until when it is reserved for its owner.
+    kept_until: Option<Timestamp>,
+}
+
+/// Who wants a name, for which endpoint.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Want<'a> {
+    pub(crate) endpoint_id: &'a str,
+    pub(crate) name: &'a str,
+    /// The owner of the endpoint.
+    pub(crate) owner_id: &'a str,
+}
+
+impl Host {
+    /// Whether it belongs to its owner at that time.
+    fn is_held(&self, now: Timestamp) -> bool {
+        !self.endpoint_ids.is_empty() || self.kept_until.is_some_and(|until| now < until)
+    }
+
+    /// Whether the caller may have an endpoint here.
+    fn admits(&self, cx: &Cx<'_>) -> bool {
+        let caller = cx.caller;
+        let is_own = self.owner_id == caller.owner_id || caller.role == Role::Admin;
+        !self.is_held(cx.clock.now()) || self.account == caller.account && is_own
+    }
+
+    /// Of a document that is there.
+    fn put(self, document: Document) -> Result<Changes, Fault> {
+        let body = stored::write(&self)?;
+        Ok(Changes::replace(Document { body, ..document }, NOTHING))
+    }
+}
+
+/// The write by which an endpoint takes a name, unless it is another owner's (18006). A wildcard and the
+/// names below it belong to one owner.
+pub(crate) async fn join(cx: &Cx<'_>, want: Want<'_>) -> Result<Changes, Error> {
+    let now = cx.clock.now();
+    let found = cx.store.find(KIND, KEY, want.name).await?;
+    let known: Option<Host> = found.as_ref().map(stored::read).transpose()?;
+    if let Some(known) = &known {
+        let is_there = known.endpoint_ids.iter().any(|id| id == want.endpoint_id);
+        if is_there {
+            return Ok(Changes::default());
+        }
+        if !known.admits(cx) {
+            return Err(another(want.name));
+        }
+    }
+    // A name that the owner has already was looked at when it was taken.
+    if known.as_ref().is_none_or(|known| !known.is_held(now)) {
+        check_kin(cx, want.name).await?;
+    }
+    match (found, known) {
+        (Some(document), Some(mut known)) => {
+            if !known.is_held(now) {
+                known.account.clone_from(&cx.caller.account);
+                want.owner_id.clone_into(&mut known.owner_id);
+            }
+            known.endpoint_ids.push(want.endpoint_id.to_owned());
+            known.kept_until = None;
+            Ok(known.put(document)?)
+        }
+        _ => {
+            let host = Host {
+                format: Format,
+                name: want.name.to_owned(),
+                account: cx.caller.account.clone(),
+                owner_id: want.owner_id.to_owned(),
+                endpoint_ids: vec![want.endpoint_id.to_owned()],
+                kept_until: None,
+            };
+            let id = cx.new_id();
+            Ok(Changes::insert(host.document(id, id.at())?, NOTHING))
+        }
+    }
+}
+
+impl Host {
+    fn document(&self, id: impl std::fmt::Display, at: Timestamp) -> Result<Document, Fault> {
+        Ok(Document {
+            head: Head {
+                id: format!("{PREFIX}_{id}"),
+                kind: KIND.to_owned(),
+                // Whose it is can change, which a document's account cannot.
+                account: String::new(),
+                revision: 0,
+                created_at: at,
+                updated_at: at,
+            },
+            body: stored::write(self)?,
+            keys: vec![Key::new(KEY, &*self.name)],
+            refs: Vec::new(),
+            topics: Vec::new(),
+        })
+    }
+}
+
+/// Refuses a name below a wildcard of another owner, and a wildcard above a name of one. A wildcard looks
+/// at every name there is: wildcards are bound rarely.
+async fn check_kin(cx: &Cx<'_>, name: &str) -> Result<(), Error> {
+    let (host, behind) = match name.split_once(' ') {
+        Some((host, account)) => (host, format!(" {account}")),
+        None if name.contains(':') => return Ok(()),
+        None => (name, String::new()),
+    };
+    let mut rest = host.strip_prefix("*.").unwrap_or(host);
+    while let Some((_, above)) = rest.split_once('.') {
+        let wildcard = format!("*.{above}{behind}");
+        if let Some(document) = cx.store.find(KIND, KEY, &wildcard).await? {
+            let known: Host = stored::read(&document)?;
+            if !known.admits(cx) {
+                return Err(another(name));
+            }
+        }
+        rest = above;
+    }
+    let Some(base) = host.strip_prefix('*') else {
+        return Ok(());
+    };
+    let end = format!("{base}{behind}");
+    for document in cx.store.all(KIND).await? {
+        let known: Host = stored::read(&document)?;
+        if known.name.ends_with(&end) && !known.admits(cx) {
+            return Err(another(name));
+        }
+    }
+    Ok(())
+}
+
+fn another(name: &str) -> Error {
+    const ANOTHERS: Code = Code::new(18006);
+    let host = name.split(' ').next().unwrap_or(name);
+    let why = format!(
+        "The name `{host}`, or a wildcard above or name below it, is in use by another owner, or is \
+         reserved for one whose agent may come back."
+    );
+    Refusal::new(ANOTHERS, why).into()
+}
+
+/// Whether a public TCP address is reserved for another owner whose agent may come back.
+pub(crate) async fn is_anothers(cx: &Cx<'_>, name: &str) -> Result<bool, Fault> {
+    match cx.store.find(KIND, KEY, name).await? {
+        Some(document) => Ok(!stored::read::<Host>(&document)?.admits(cx)),
+        None => Ok(false),
+    }
+}
+
+/// The write by which endpoints leave a name. With `kept` it stays reserved for its owner so long, once
+/// no endpoint is left.
+pub(crate) async fn leave(
+    cx: &Cx<'_>,
+    endpoint_ids: &[&str],
+    name: &str,
+    kept: Option<Duration>,
+) -> Result<Changes, Fault> {
+    let Some(document) = cx.store.find(KIND, KEY, name).await? else {
+        return Ok(Changes::default());
+    };
+    let mut host: Host = stored::read(&document)?;
+    let before = host.endpoint_ids.len();
+    host.endpoint_ids
+        .retain(|id| !endpoint_ids.contains(&&**id));
+    if host.endpoint_ids.len() == before {
+        return Ok(Changes::default());
+    }
+    if host.endpoint_ids.is_empty() {
+        let Some(kept) = kept.filter(|kept| !kept.is_zero()) else {
+            return Ok(Changes::remove(document.head, NOTHING));
+        };
+        host.kept_until = Some(cx.clock.now().plus(kept));
+    }
+    host.put(document)
+}
+
+/// The write by which an endpoint that was stored before names were written down has its name; nothing
+/// where the name is known.
+pub(crate) async fn note(
+    store: &Store,
+    endpoint: &Head,
+    name: &str,
+    owner_id: &str,
+) -> Result<(), Fault> {
+    let found = store.find(KIND, KEY, name).await?;
+    let id = endpoint.id.clone();
+    let changes = match found {
+        Some(document) => {
+            let mut host: Host = stored::read(&document)?;
+            if host.endpoint_ids.contains(&id) {
+                return Ok(());
+            }
+            host.endpoint_ids.push(id);
+            host.put(document)?
+        }
+        None => {
+            let host = Host {
+                format: Format,
+                name: name.to_owned(),
+                account: endpoint.account.clone(),
+                owner_id: owner_id.to_owned(),
+                endpoint_ids: vec![id.clone()],
+                kept_until: None,
+            };
+            let body = culvert_base::id::split(&id).map_or("", |(_, body)| body);
+            let document = host.document(body, endpoint.created_at)?;
+            Changes::insert(document, NOTHING)
+        }
+    };
+    match store.commit(changes).await {
+        Err(CommitError::Fault(fault)) => Err(fault),
+        // Another server does the same at the same moment.
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+/// A name without endpoints: its owner, and until when it is reserved for them.
+pub(crate) fn kept(document: &Document) -> Option<Kept> {
+    let host: Host = stored::read(document).ok()?;
+    if !host.endpoint_ids.is_empty() {
+        return None;
+    }
+    Some(Kept {
+        until: host.kept_until?,
+        owner_id: host.owner_id,
+        head: document.head.clone(),
+    })
+}
+
+/// See [`kept`].
+#[derive(Clone, Debug)]
+pub(crate) struct Kept {
+    pub(crate) until: Timestamp,
+    pub(crate) owner_id: String,
+    pub(crate) head: Head,
+}
+
+/// Removes a name that is reserved no longer, unless it was taken meanwhile.
+pub(crate) async fn forget(store: &Store, kept: Kept) -> Result<(), Fault> {
+    match store.commit(Changes::remove(kept.head, NOTHING)).await {
+        Err(CommitError::Fault(fault)) => Err(fault),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}

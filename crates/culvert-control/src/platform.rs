@@ -1,0 +1,30 @@
+//! Names below the platform domain that the installation itself has: nobody serves or reserves them.
+
+use culvert_base::net::HostName;
+use url::Url;
+
+use crate::Settings;
+
+/// First labels above the platform domain. What is below them is the installation's too, such as
+/// `1.tcp.`.
+const LABELS: [&str; 4] = ["acme-challenge", "api", "connect", "tcp"];
+
+/// Whether a name, or what a wildcard covers, is the installation's own: the names above, the host of
+/// the management API, and those that agents dial.
+pub(crate) fn is_own(settings: &Settings, name: &HostName) -> bool {
+    let base = name.strip_prefix("*.").unwrap_or(name);
+    let platform = &*settings.edge_domain;
+    let above = base
+        .strip_suffix(platform)
+        .and_then(|rest| rest.strip_suffix('.'));
+    let label = above.map(|above| above.rsplit_once('.').map_or(above, |(_, last)| last));
+    if label.is_some_and(|label| LABELS.contains(&label)) {
+        return true;
+    }
+    let api = Url::parse(&settings.base_url).ok();
+    let api = api.as_ref().and_then(Url::host_str);
+    let own = settings.own_names.iter().map(String::as_str).chain(api);
+    own.filter_map(|own| HostName::parse(own).ok())
+        .filter(|own| own.is_within(platform) && **own != *platform)
+        .any(|own| *own == *base || name.is_wildcard() && own.is_within(base))
+}

@@ -1,0 +1,100 @@
+//! The times that an endpoint has of its own, in the place of the settings `edge.timeouts`.
+
+use std::time::Duration;
+
+use culvert_base::Refusal;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::WRONG_FIELD;
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// Times as they are sent, shown and stored: durations such as `90s` or `1h30m`. What is absent, `null` or
+/// empty is as the settings of the server say.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "EndpointTimeouts", extend("additionalProperties" = false))]
+pub(crate) struct Timeouts {
+    /// To connect to the upstream, TLS handshake included: 100ms to 10m. Agents are always connected.
+    connect: Option<String>,
+    /// From the whole request to the first byte of the answer's head: 100ms to 168h. gRPC calls to an
+    /// upstream that speaks HTTP/2 have no such limit unless it is set here.
+    first_byte: Option<String>,
+    /// Without a byte in either direction while an answer is on its way, or on a connection that was
+    /// upgraded or carries TCP or TLS: 1s to 168h.
+    idle: Option<String>,
+    /// The longest time that a client may take nothing of what waits for it: 1s to 168h. It is cut earlier
+    /// if it takes less than 256 bytes a second for long.
+    write: Option<String>,
+    /// Without a byte of a request's body while the upstream has not begun to answer: 1s to 168h. gRPC
+    /// calls to an upstream that speaks HTTP/2 have no such limit.
+    request: Option<String>,
+}
+
+/// A field, the least it may be, and the most.
+type Row<'a> = (&'static str, &'a mut Option<String>, Duration, Duration);
+
+impl Timeouts {
+    fn rows(&mut self) -> [Row<'_>; 5] {
+        let (tick, second) = (Duration::from_millis(100), Duration::from_secs(1));
+        let (minutes, week) = (Duration::from_secs(600), 7 * DAY);
+        [
+            ("connect", &mut self.connect, tick, minutes),
+            ("first_byte", &mut self.first_byte, tick, week),
+            ("idle", &mut self.idle, second, week),
+            ("write", &mut self.write, second, week),
+            ("request", &mut self.request, second, week),
+        ]
+    }
+
+    /// These, if each can be used; `None` where none is set.
+    ///
+    /// # Errors
+    ///
+    /// 18014, with the field and its bounds.
+    pub(super) fn check(mut self) -> Result<Option<Self>, Refusal> {
+        for (name, text, least, most) in self.rows() {
+            if text.as_ref().is_some_and(String::is_empty) {
+                *text = None;
+            }
+            let Some(text) = text else { continue };
+            let is_good = parse(text).is_some_and(|time| (least..=most).contains(&time));
+            if !is_good {
+                return Err(Refusal::new(
+                    WRONG_FIELD,
+                    format!(
+                        "`timeouts.{name}` must be a duration such as `90s` or `1h30m`, from {least:?} to {}.",
+                        shown(most)
+                    ),
+                ));
+            }
+        }
+        Ok((self != Self::default()).then_some(self))
+    }
+
+    /// What the edge runs.
+    pub(super) fn compile(&self) -> culvert_edge::Timeouts {
+        let time = |text: &Option<String>| text.as_deref().and_then(parse);
+        culvert_edge::Timeouts {
+            connect: time(&self.connect),
+            first_byte: time(&self.first_byte),
+            idle: time(&self.idle),
+            write: time(&self.write),
+            request: time(&self.request),
+        }
+    }
+}
+
+fn parse(text: &str) -> Option<Duration> {
+    let nanos = culvert_cel::Duration::parse(text)?.nanos();
+    Some(Duration::from_nanos(u64::try_from(nanos).ok()?))
+}
+
+/// A bound as people write it.
+fn shown(time: Duration) -> String {
+    match time.as_secs() {
+        hours if hours >= 3600 => format!("{}h", hours / 3600),
+        seconds => format!("{}m", seconds / 60),
+    }
+}

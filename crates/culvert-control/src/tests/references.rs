@@ -1,0 +1,367 @@
+//! What names another object: while it does, that one is not deleted. Every place where an object, or a
+//! traffic policy in it, can name another is a row; the rows are held against the fields that the
+//! operations take, the actions there are, and what is stored.
+
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::resource::ALL;
+
+/// What becomes of the removal of an object that is named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Removal {
+    /// It is refused with this code.
+    Refused(u16),
+    /// It takes what names it along.
+    Cascades,
+}
+use Removal::{Cascades, Refused};
+
+/// A place where an object of one collection names one of another.
+struct Place {
+    /// Collection and field; fields of a traffic policy are those of its action.
+    at: (&'static str, &'static str),
+    /// Collection of what is named.
+    to: &'static str,
+    removal: Removal,
+}
+
+const fn place(
+    collection: &'static str,
+    field: &'static str,
+    to: &'static str,
+    removal: Removal,
+) -> Place {
+    Place {
+        at: (collection, field),
+        to,
+        removal,
+    }
+}
+
+#[rustfmt::skip]
+const PLACES: &[Place] = &[
+    place("api_keys", "owner_id", "bot_users", Cascades),
+    place("credentials", "owner_id", "bot_users", Cascades),
+    place("endpoints", "restrict-ips.ip_policies", "ip_policies", Refused(1420)),
+    place("endpoints", "secrets.get in an expression", "vault_secrets", Refused(23003)),
+    place("endpoints", "secrets.get in a template", "vault_secrets", Refused(23003)),
+    place("endpoints", "terminate-tls.mutual_tls_certificate_authorities", "certificate_authorities", Refused(1964)),
+    place("endpoints", "url of a domain", "reserved_domains", Refused(446)),
+    place("endpoints", "url of an address", "reserved_addrs", Refused(446)),
+    place("event_subscriptions", "destination_ids", "event_destinations", Refused(5112)),
+    place("ip_policy_rules", "ip_policy_id", "ip_policies", Cascades),
+    place("ip_restrictions", "ip_policy_ids", "ip_policies", Refused(1420)),
+    place("reserved_domains", "certificate_id", "tls_certificates", Refused(1966)),
+    place("ssh_credentials", "owner_id", "bot_users", Cascades),
+    place("ssh_host_certificates", "ssh_certificate_authority_id", "ssh_certificate_authorities", Refused(1964)),
+    place("ssh_user_certificates", "ssh_certificate_authority_id", "ssh_certificate_authorities", Refused(1964)),
+    place("vault_secrets", "vault_id", "vaults", Refused(23003)),
+];
+
+/// A new object, and its body.
+async fn named(house: &House, to: &str) -> (String, Value) {
+    let body = match to {
+        "tls_certificates" => certificates::leaf("named.example"),
+        "reserved_domains" => json!({"domain": "named.example"}),
+        _ => house.sample(to, 70).await,
+    };
+    let made = house.post(&format!("/{to}"), body).await.body();
+    let id = made["id"].as_str().unwrap();
+    (format!("/{to}/{id}"), made)
+}
+
+/// The body of an object that names `other` at a place.
+async fn naming(house: &House, place: &Place, other: &Value) -> Value {
+    let (collection, field) = place.at;
+    let id = &other["id"];
+    let mut body = match field {
+        "certificate_id" => json!({"domain": "named.example"}),
+        "url of a domain" => {
+            json!({"url": "https://named.example", "upstream_url": "http://127.0.0.1:1"})
+        }
+        "url of an address" => {
+            let url = format!("tcp://{}", other["addr"].as_str().unwrap());
+            json!({"url": url, "upstream_url": "tcp://127.0.0.1:1"})
+        }
+        _ => house.sample(collection, 71).await,
+    };
+    let policy = |phase: &str, rule: Value| Some(json!({ phase: [rule] }));
+    let get = || {
+        let (vault, name) = (&other["vault_name"], &other["name"]);
+        format!("secrets.get({vault}, {name})")
+    };
+    let policy = match field {
+        "restrict-ips.ip_policies" => policy(
+            "on_tcp_connect",
+            json!({"actions": [{"type": "restrict-ips", "config": {"ip_policies": [id]}}]}),
+        ),
+        "terminate-tls.mutual_tls_certificate_authorities" => policy(
+            "on_tcp_connect",
+            json!({"actions": [{
+                "type": "terminate-tls",
+                "config": {"mutual_tls_certificate_authorities": [id]},
+            }]}),
+        ),
+        "secrets.get in an expression" => policy(
+            "on_http_request",
+            json!({
+                "expressions": [format!("req.headers['x'][0] != {}", get())],
+                "actions": [{"type": "deny"}],
+            }),
+        ),
+        "secrets.get in a template" => policy(
+            "on_http_request",
+            json!({"actions": [{
+                "type": "add-headers",
+                "config": {"headers": {"x-key": format!("Bearer ${{{}}}", get())}},
+            }]}),
+        ),
+        _ => None,
+    };
+    match policy {
+        Some(policy) => body["traffic_policy"] = policy,
+        None if field.starts_with("url") => {}
+        None if field.ends_with("_ids") => body[field] = json!([id]),
+        None => body[field] = id.clone(),
+    }
+    body
+}
+
+#[tokio::test]
+pub(super) async fn what_is_named_is_not_deleted() {
+    for place in PLACES {
+        let house = House::start().await;
+        let (path, other) = named(&house, place.to).await;
+        let body = naming(&house, place, &other).await;
+        let made = house.post(&format!("/{}", place.at.0), body).await;
+        let Answered::Created(made) = made else {
+            panic!("{:?} {made:?}", place.at);
+        };
+        let by = format!("/{}/{}", place.at.0, made["id"].as_str().unwrap());
+        let Refused(code) = place.removal else {
+            assert_eq!(house.delete(&path).await, Answered::NoContent);
+            assert!(house.get(&by).await.is_absent(), "{:?}", place.at);
+            continue;
+        };
+        let (before, seq) = (house.get(&path).await, house.told_after(0).await.1);
+        let refused = house.delete(&path).await;
+        assert_eq!(refused.code(), Some(code), "{:?}", place.at);
+        let Answered::Refused(class, ..) = refused else {
+            unreachable!();
+        };
+        assert_eq!(class, culvert_base::Class::Invalid);
+        assert_eq!(house.get(&path).await, before);
+        assert_eq!(house.told_after(seq).await.0, Vec::<Value>::new());
+        assert_eq!(
+            house.delete(&by).await,
+            Answered::NoContent,
+            "{:?}",
+            place.at
+        );
+        assert_eq!(
+            house.delete(&path).await,
+            Answered::NoContent,
+            "{:?}",
+            place.at
+        );
+    }
+}
+
+#[tokio::test]
+async fn every_place_that_names_an_object_has_a_row() {
+    let has_row = |collection: &str, field: &str| {
+        let mut rows = PLACES.iter().map(|place| place.at);
+        rows.any(|at| at == (collection, field))
+    };
+    // Fields that name something else than an object that can be deleted.
+    let others = [
+        // Ids of Amazon and Azure.
+        ("event_destinations", "tenant_id"),
+        ("event_destinations", "client_id"),
+    ];
+    for operation in operations() {
+        let Some(body) = operation.body else { continue };
+        let mut settings = schemars::generate::SchemaSettings::draft2020_12();
+        settings.inline_subschemas = true;
+        let schema = (body.schema)(&mut settings.into_generator()).to_value();
+        for field in schema["properties"].as_object().unwrap().keys() {
+            let names = field.ends_with("_id") || field.ends_with("_ids");
+            let at = (operation.collection, field.as_str());
+            assert!(
+                !names || others.contains(&at) || has_row(at.0, at.1),
+                "{at:?} names an object: give it a row"
+            );
+        }
+    }
+    for action in culvert_edge::action::ALL {
+        for (field, _) in action.references {
+            let field = format!("{}.{field}", action.name);
+            assert!(has_row("endpoints", &field), "{field}: give it a row");
+        }
+    }
+    // What is stored of one object of each, and of each place.
+    let house = House::start().await;
+    for ty in ALL
+        .iter()
+        .filter(|ty| ty.life == resource::Life::Configured)
+    {
+        let sample = house.sample(ty.collection, 1).await;
+        house
+            .post(&format!("/{}", ty.collection), sample)
+            .await
+            .body();
+    }
+    let mut found = BTreeSet::new();
+    for ty in ALL {
+        for document in house.store.all(ty.kind).await.unwrap() {
+            let fields = document.refs.iter().map(|one| one.field.to_string());
+            found.extend(fields.map(|field| (ty.collection, field)));
+        }
+    }
+    for (collection, field) in found {
+        let is_known = has_row(collection, &field) || collection == "endpoints";
+        assert!(is_known, "{collection} {field}: give it a row");
+    }
+}
+
+/// A policy finds a secret by names, so they stay while one does.
+#[tokio::test]
+async fn names_by_which_a_policy_finds_a_secret_stay() {
+    let house = House::start().await;
+    let (path, secret) = named(&house, "vault_secrets").await;
+    let vault = format!("/vaults/{}", secret["vault"]["id"].as_str().unwrap());
+    let row = PLACES
+        .iter()
+        .find(|place| place.to == "vault_secrets")
+        .unwrap();
+    let body = naming(&house, row, &secret).await;
+    let endpoint = house.post("/endpoints", body.clone()).await.body();
+    for path in [&path, &vault] {
+        let renamed = house.patch(path, json!({"name": "another"})).await;
+        assert_eq!(renamed.code(), Some(23003), "{path}");
+    }
+    let same = json!({"name": secret["name"], "value": "another"});
+    assert!(matches!(house.patch(&path, same).await, Answered::Ok(_)));
+    let endpoint = format!("/endpoints/{}", endpoint["id"].as_str().unwrap());
+    // A policy that names it no more lets it go.
+    let update = json!({"traffic_policy": ""});
+    house.patch(&endpoint, update).await.body();
+    let renamed = house.patch(&path, json!({"name": "another"})).await;
+    assert!(matches!(renamed, Answered::Ok(_)));
+    // What is not there cannot be named.
+    let refused = house
+        .patch(&endpoint, json!({"traffic_policy": body["traffic_policy"]}))
+        .await;
+    assert_eq!(refused.code(), Some(2204));
+}
+
+#[tokio::test]
+async fn a_certificate_is_attached_to_a_domain_that_it_is_for() {
+    let house = House::start().await;
+    for (name, domain, fits) in [
+        ("a.example", "a.example", true),
+        ("A.Example", "a.example", true),
+        ("b.example", "a.example", false),
+        ("*.a.example", "x.a.example", true),
+        ("*.a.example", "a.example", false),
+        ("*.a.example", "y.x.a.example", false),
+        ("*.a.example", "*.a.example", true),
+        ("a.example", "*.a.example", false),
+        ("*.a.example", "*.x.a.example", false),
+        ("x.a.example", "a.example", false),
+    ] {
+        let certificate = house
+            .post("/tls_certificates", certificates::leaf(name))
+            .await;
+        let id = certificate.body()["id"].clone();
+        let body = json!({"domain": domain, "certificate_id": id});
+        let made = house.post("/reserved_domains", body).await;
+        let place = format!("{name} for {domain}: {made:?}");
+        assert_eq!(matches!(made, Answered::Created(_)), fits, "{place}");
+        let made = match fits {
+            true => made,
+            false => {
+                assert_eq!(made.code(), Some(215), "{place}");
+                let made = house
+                    .post("/reserved_domains", json!({"domain": domain}))
+                    .await;
+                let one = format!("/reserved_domains/{}", made_id(&made));
+                let patched = house.patch(&one, json!({"certificate_id": id})).await;
+                assert_eq!(patched.code(), Some(215), "{place}");
+                made
+            }
+        };
+        let one = format!("/reserved_domains/{}", made_id(&made));
+        assert_eq!(house.delete(&one).await, Answered::NoContent);
+    }
+}
+
+fn made_id(answered: &Answered) -> String {
+    match answered {
+        Answered::Created(body) => body["id"].as_str().unwrap().to_owned(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Objects of a version that did not write down what they name.
+#[tokio::test]
+async fn what_older_objects_name_is_written_down_at_a_start() {
+    let house = House::start().await;
+    let mut named_paths = Vec::new();
+    for place in PLACES
+        .iter()
+        .filter(|place| place.at.1.contains('.') || place.at.1 == "certificate_id")
+    {
+        if place.at.1 == "secrets.get in a template" {
+            continue;
+        }
+        let (path, other) = named(&house, place.to).await;
+        let mut body = naming(&house, place, &other).await;
+        if place.at.0 == "endpoints" {
+            body["url"] = json!(format!("https://n{}.culvert.localhost", named_paths.len()));
+        }
+        house.post(&format!("/{}", place.at.0), body).await.body();
+        named_paths.push((path, place.removal));
+    }
+    for kind in ["endpoint", "domain"] {
+        for mut document in house.store.all(kind).await.unwrap() {
+            document.refs.clear();
+            let mut form: Value = serde_json::from_str(&document.body).unwrap();
+            if let Some(policy) = form["policy"].as_object_mut() {
+                policy.remove("names");
+            }
+            document.body = form.to_string();
+            let told = Told::Nothing { why: "a test" };
+            house
+                .store
+                .commit(Changes::replace(document, told))
+                .await
+                .unwrap();
+        }
+    }
+    for document in house.store.all(host::KIND).await.unwrap() {
+        let told = Told::Nothing { why: "a test" };
+        house
+            .store
+            .commit(Changes::remove(document.head, told))
+            .await
+            .unwrap();
+    }
+    house.store.meta_set("references", "").await.unwrap();
+    let seal = Seal::new(&Secret::new("a master key of the tests".into()));
+    relink::relink(&house.store, &seal).await.unwrap();
+    for (path, removal) in &named_paths {
+        let Refused(code) = removal else {
+            unreachable!()
+        };
+        assert_eq!(house.delete(path).await.code(), Some(*code), "{path}");
+    }
+    let n_endpoints = house.store.count("endpoint").await.unwrap();
+    assert_eq!(house.store.count(host::KIND).await.unwrap(), n_endpoints);
+    // The second time nothing is written.
+    let revision = house.store.revision().await.unwrap();
+    house.store.meta_set("references", "").await.unwrap();
+    relink::relink(&house.store, &seal).await.unwrap();
+    assert_eq!(house.store.revision().await.unwrap(), revision);
+}

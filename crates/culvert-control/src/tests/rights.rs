@@ -1,0 +1,448 @@
+//! Who may do what: every operation of the table, called with a real object of one owner by every kind
+//! of caller. The expected outcomes are a table of their own, which is held against the operations.
+
+use super::observed::stored_one;
+use super::*;
+use crate::resource::{ALL, Life};
+
+/// Who calls.
+const CALLERS: [&str; 5] = ["admin", "owner", "other bot", "reader", "stranger"];
+
+/// What a call comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum May {
+    /// It is done, or refused for a reason that has nothing to do with who calls.
+    Do,
+    /// The object is as good as absent.
+    NotSee,
+    /// Refused with this code, class Forbidden.
+    Not(u16),
+}
+use May::{Do, Not, NotSee};
+
+/// For [`CALLERS`] in order, the outcomes for objects of an owner who is a bot.
+type Row = [May; 5];
+
+/// Objects that belong to their owner alone.
+const PRIVATE: [&str; 3] = ["api_keys", "credentials", "ssh_credentials"];
+/// Objects that admins alone change.
+const ADMINS: [&str; 2] = ["bot_users", "service_users"];
+
+/// What each operation on an object comes to; `None` for one that nobody has decided about.
+fn expected(collection: &str, name: &str) -> Option<Row> {
+    let is_read = name == "get" || name.starts_with("get_") || name.starts_with("list_");
+    if PRIVATE.contains(&collection) {
+        return match name {
+            "get" => Some([Do, Do, NotSee, NotSee, NotSee]),
+            "update" | "delete" => Some([Do, Do, NotSee, NotSee, NotSee]),
+            _ => None,
+        };
+    }
+    if ADMINS.contains(&collection) {
+        return match name {
+            "get" => Some([Do, Do, Do, Do, NotSee]),
+            "update" | "delete" => Some([Do, Not(4111), Not(4111), Not(4111), NotSee]),
+            _ => None,
+        };
+    }
+    match (collection, name) {
+        // Where there is no replay, none is shown to anyone.
+        ("event_destinations", "get_replay") => Some([NotSee; 5]),
+        _ if is_read => Some([Do, Do, Do, Do, NotSee]),
+        ("endpoints", "update" | "delete") => Some([Do, Do, Not(630), Not(635), NotSee]),
+        (_, "update" | "delete") => Some([Do, Do, Do, Not(635), NotSee]),
+        ("tunnel_sessions", "stop" | "restart" | "update_agent") => {
+            Some([Do, Do, Not(630), Not(635), NotSee])
+        }
+        ("event_destinations", "replay") => Some([Do, Not(630), Not(630), Not(635), NotSee]),
+        ("event_destinations", "test" | "redrive") => Some([Do, Do, Do, Not(635), NotSee]),
+        ("event_subscriptions", "create_source" | "update_source" | "delete_source") => {
+            Some([Do, Do, Do, Not(635), NotSee])
+        }
+        (
+            "reserved_domains",
+            "delete_certificate"
+            | "delete_certificate_management_policy"
+            | "retry_certificate_management",
+        )
+        | ("agent_ingresses", "retry_certificate_management") => {
+            Some([Do, Do, Do, Not(635), NotSee])
+        }
+        _ => None,
+    }
+}
+
+struct Cast {
+    house: House,
+    /// In the order of [`CALLERS`].
+    callers: Vec<Caller>,
+}
+
+impl Cast {
+    async fn start() -> Self {
+        let house = House::start().await;
+        let owner = bot(&house, "owner").await;
+        let other = bot(&house, "other").await;
+        let reader = house.user("reader@x.example", Role::ReadOnly, true).await;
+        let stranger = house.stranger().await;
+        let callers = vec![house.admin.clone(), owner, other, reader, stranger];
+        Self { house, callers }
+    }
+
+    fn owner(&self) -> &Caller {
+        &self.callers[1]
+    }
+
+    /// Id of a new object that belongs to the owner.
+    async fn object(&self, collection: &str, n: u32) -> String {
+        let house = &self.house;
+        let ty = ALL.iter().find(|ty| ty.collection == collection).unwrap();
+        if ty.life != Life::Configured {
+            let id = stored_one(house, ty, &house.admin.owner_id).await;
+            if collection == "tunnel_sessions" {
+                let document = house.store.get(ty.kind, &id).await.unwrap().unwrap();
+                let mut form: Value = serde_json::from_str(&document.body).unwrap();
+                form["principal_id"] = json!(self.owner().owner_id);
+                let body = form.to_string();
+                let told = Told::Nothing { why: "a test" };
+                let changed = Document { body, ..document };
+                let changes = Changes::replace(changed, told);
+                house.store.commit(changes).await.unwrap();
+            }
+            return id;
+        }
+        let by = if ADMINS.contains(&collection) {
+            &house.admin
+        } else {
+            self.owner()
+        };
+        let sample = house.sample(collection, n).await;
+        let path = format!("/{collection}");
+        let made = house.call(by, "POST", &path, sample).await.body();
+        made["id"].as_str().unwrap().to_owned()
+    }
+}
+
+/// A new bot with a key of its own, as a caller.
+async fn bot(house: &House, name: &str) -> Caller {
+    let made = house.post("/bot_users", json!({"name": name})).await.body();
+    let key = house
+        .post("/api_keys", json!({"owner_id": made["id"]}))
+        .await
+        .body();
+    house
+        .authenticate(key["token"].as_str().unwrap())
+        .await
+        .unwrap()
+}
+
+/// What a call came to; `absent` is the answer to the same call for an object that does not exist.
+fn judge(answered: &Answered, absent: &Answered) -> May {
+    use culvert_base::Class;
+    match answered {
+        Answered::Refused(Class::Forbidden, Some(code), _) => Not(*code),
+        Answered::Refused(Class::NotFound, ..) if answered == absent => NotSee,
+        _ => Do,
+    }
+}
+
+#[tokio::test]
+async fn every_operation_with_an_object_of_another_owner() {
+    let cast = Cast::start().await;
+    let house = &cast.house;
+    let mut n = 100;
+    for operation in operations() {
+        if !operation.path.contains("{id}") {
+            continue;
+        }
+        let (collection, name) = (operation.collection, operation.name);
+        let row = expected(collection, name)
+            .unwrap_or_else(|| panic!("say who may {name} one of {collection}"));
+        for ((caller, who), may) in cast.callers.iter().zip(CALLERS).zip(row) {
+            n += 1;
+            let id = cast.object(collection, n).await;
+            let absent = format!("{}_{}", id.split_once('_').unwrap().0, "0".repeat(27));
+            let path = |id: &str| {
+                let path = operation.path.replace("{id}", id);
+                path.replace("{type}", "api_key_created.v0")
+            };
+            let body = match operation.method {
+                Method::Post if name == "create_source" => json!({"type": "vault_created.v0"}),
+                // The fields are looked at first.
+                Method::Patch if collection == "endpoints" => json!({"description": "changed"}),
+                Method::Post | Method::Patch => json!({}),
+                Method::Get | Method::Delete => Value::Null,
+            };
+            let method = operation.method.as_str();
+            let before = stored(house, &id).await;
+            let call = async |id: &str| house.call(caller, method, &path(id), body.clone()).await;
+            let nothing = call(&absent).await;
+            let answered = call(&id).await;
+            assert_eq!(
+                judge(&answered, &nothing),
+                may,
+                "{who}: {method} {} {answered:?}",
+                operation.path
+            );
+            if may != Do {
+                assert_eq!(stored(house, &id).await, before, "{who} {method} {id}");
+            }
+            // Of some objects there are only a few.
+            let ty = ALL.iter().find(|ty| ty.collection == collection).unwrap();
+            if ty.life == Life::Configured && stored(house, &id).await.is_some() {
+                house.delete(&format!("/{collection}/{id}")).await;
+            }
+        }
+    }
+}
+
+/// The stored form and revision of an object.
+async fn stored(house: &House, id: &str) -> Option<(String, i64)> {
+    let ids = [id.replace("service_", "bot_")];
+    let found = house.store.get_many(&ids).await.unwrap().pop()?;
+    Some((found.body, found.head.revision))
+}
+
+/// Keys and credentials of others are in no list, whatever is asked for, and pages are whole.
+#[tokio::test]
+async fn lists_of_private_objects_are_the_callers_own() {
+    let cast = Cast::start().await;
+    let house = &cast.house;
+    let [admin, owner, other] = [0, 1, 2].map(|index| &cast.callers[index]);
+    for collection in PRIVATE {
+        let mut own = Vec::new();
+        let mut all = Vec::new();
+        for n in 0..30 {
+            let caller = [owner, other, admin][n % 3];
+            let mut body = house.sample(collection, 1).await;
+            body["description"] = json!("the same");
+            let path = format!("/{collection}");
+            let made = house.call(caller, "POST", &path, body).await.body();
+            let id = made["id"].as_str().unwrap().to_owned();
+            if n % 3 == 0 {
+                own.push(id.clone());
+            }
+            all.push(id);
+        }
+        let foreign = all.iter().find(|id| !own.contains(id)).unwrap().clone();
+        own.reverse();
+        all.reverse();
+        let filters = [
+            String::new(),
+            "obj.description == 'the same'".to_owned(),
+            "obj.description.contains('same')".to_owned(),
+            format!("obj.id == '{foreign}' || obj.description == 'the same'"),
+            format!(
+                "obj.owner_id in ['{}', '{}']",
+                owner.owner_id, admin.owner_id
+            ),
+        ];
+        for filter in filters {
+            for limit in [1, 3, 100] {
+                let listed = pages(house, owner, collection, &filter, limit).await;
+                let listed: Vec<_> = listed.into_iter().filter(|id| all.contains(id)).collect();
+                assert_eq!(listed, own, "{collection} {filter} {limit}");
+            }
+        }
+        for filter in [
+            format!("obj.id == '{foreign}'"),
+            format!("obj.id in ['{foreign}']"),
+            format!("obj.owner_id == '{}'", admin.owner_id),
+            format!("obj.owner_id == '{}'", other.owner_id),
+        ] {
+            let listed = pages(house, owner, collection, &filter, 100).await;
+            assert_eq!(listed, Vec::<String>::new(), "{collection} {filter}");
+        }
+        let listed = pages(house, admin, collection, "obj.description == 'the same'", 7).await;
+        assert_eq!(listed, all, "{collection}");
+    }
+}
+
+async fn pages(
+    house: &House,
+    caller: &Caller,
+    collection: &str,
+    filter: &str,
+    limit: usize,
+) -> Vec<String> {
+    let field = ALL
+        .iter()
+        .find(|ty| ty.collection == collection)
+        .unwrap()
+        .list_field;
+    let query: String = url::form_urlencoded::Serializer::new(String::new())
+        .append_pair("limit", &limit.to_string())
+        .append_pair("filter", filter)
+        .finish();
+    let mut next = Some(format!("/{collection}?{query}"));
+    let mut ids = Vec::new();
+    while let Some(path) = next {
+        let page = house.call(caller, "GET", &path, Value::Null).await.body();
+        let items = page[field].as_array().unwrap();
+        assert!(items.len() <= limit, "{path}");
+        ids.extend(
+            items
+                .iter()
+                .map(|one| one["id"].as_str().unwrap().to_owned()),
+        );
+        next = page["next_page_uri"]
+            .as_str()
+            .map(|uri| uri.strip_prefix(BASE).unwrap().to_owned());
+    }
+    ids
+}
+
+/// What a bot may not become: the maker of keys and bots of others.
+#[tokio::test]
+async fn a_bot_makes_nothing_for_another_owner() {
+    let cast = Cast::start().await;
+    let house = &cast.house;
+    let bot = cast.owner();
+    let admin = &house.admin;
+    for collection in PRIVATE {
+        for owner in [&admin.owner_id, &admin.subject, &cast.callers[2].owner_id] {
+            let mut body = house.sample(collection, 1).await;
+            body["owner_id"] = json!(owner);
+            let path = format!("/{collection}");
+            let answered = house.call(bot, "POST", &path, body).await;
+            assert_eq!(answered.code(), Some(630), "{collection} {owner}");
+        }
+        let own = cast.object(collection, 1).await;
+        let path = format!("/{collection}/{own}");
+        let body = json!({"owner_id": admin.owner_id});
+        let moved = house.call(bot, "PATCH", &path, body).await;
+        assert_eq!(moved.code(), Some(214));
+    }
+    for collection in ADMINS {
+        let body = json!({"name": "another"});
+        let path = format!("/{collection}");
+        let answered = house.call(bot, "POST", &path, body).await;
+        assert_eq!(answered.code(), Some(4111), "{collection}");
+        let own = format!("{path}/{}", bot.owner_id);
+        let answered = house
+            .call(bot, "PATCH", &own, json!({"active": true}))
+            .await;
+        assert_eq!(answered.code(), Some(4111), "{collection}");
+    }
+}
+
+/// Certificates of an authority with which agents log in as their owner.
+#[tokio::test]
+async fn a_bot_issues_no_certificate_to_log_in_as_another_owner() {
+    let cast = Cast::start().await;
+    let house = &cast.house;
+    let authority = house
+        .post("/ssh_certificate_authorities", Value::Null)
+        .await
+        .body();
+    let wanted = json!({
+        "ssh_certificate_authority_id": authority["id"],
+        "public_key": ssh::new_key(),
+    });
+    let issue = async |caller: &Caller| {
+        let path = "/ssh_user_certificates";
+        house.call(caller, "POST", path, wanted.clone()).await
+    };
+    let other = &cast.callers[2];
+    assert!(matches!(issue(other).await, Answered::Created(_)));
+    let line = format!(
+        "cert-authority {}",
+        authority["public_key"].as_str().unwrap()
+    );
+    let body = json!({"public_key": line, "owner_id": cast.owner().owner_id});
+    house.post("/ssh_credentials", body).await.body();
+    assert_eq!(issue(other).await.code(), Some(630));
+    assert!(matches!(issue(cast.owner()).await, Answered::Created(_)));
+    assert!(matches!(issue(&house.admin).await, Answered::Created(_)));
+}
+
+#[tokio::test]
+async fn the_last_key_of_an_admin_goes_only_with_force() {
+    let house = House::start().await;
+    let delete =
+        async |id: &str, query: &str| house.delete(&format!("/api_keys/{id}{query}")).await;
+    let first = house.admin.key_id.clone();
+    let (_, start) = house.told_after(0).await;
+    for (query, code) in [
+        ("", 630),
+        ("?force=false", 630),
+        ("?force=", 630),
+        ("?force=yes", 215),
+        ("?force=true&force=true", 232),
+        ("?forced=true", 231),
+    ] {
+        assert_eq!(delete(&first, query).await.code(), Some(code), "{query}");
+    }
+    // Keys of bots and of users who are no admins do not count, nor do those of inactive admins.
+    let owner = bot(&house, "b").await;
+    let developer = house.user("dev@x.example", Role::Developer, true).await;
+    let gone = house.user("gone@x.example", Role::Admin, false).await;
+    for caller in [&owner, &developer, &gone] {
+        house
+            .call(caller, "POST", "/api_keys", Value::Null)
+            .await
+            .body();
+    }
+    assert_eq!(delete(&first, "").await.code(), Some(630));
+    assert_eq!(delete(&owner.key_id, "").await, Answered::NoContent);
+    // Those of another admin do.
+    let second = house.user("second@x.example", Role::Admin, true).await;
+    let theirs = house
+        .call(&second, "POST", "/api_keys", Value::Null)
+        .await
+        .body();
+    assert_eq!(delete(&first, "").await, Answered::NoContent);
+    let theirs = theirs["id"].as_str().unwrap();
+    assert_eq!(delete(theirs, "").await.code(), Some(630));
+    assert_eq!(delete(theirs, "?force=true").await, Answered::NoContent);
+    let (told, _) = house.told_after(start).await;
+    let deleted = told
+        .iter()
+        .filter(|event| event["event_type"] == "api_key_deleted.v0");
+    assert_eq!(deleted.count(), 3);
+}
+
+/// Two deletions at the same moment leave one key.
+#[tokio::test]
+async fn of_two_admin_keys_that_go_at_once_one_stays() {
+    for _ in 0..8 {
+        let house = House::start().await;
+        let other = house.post("/api_keys", Value::Null).await.body();
+        let paths = [house.admin.key_id.as_str(), other["id"].as_str().unwrap()]
+            .map(|id| format!("/api_keys/{id}"));
+        let (a, b) = tokio::join!(house.delete(&paths[0]), house.delete(&paths[1]));
+        let codes = [a, b].map(|answered| answered != Answered::NoContent);
+        assert_ne!(codes[0], codes[1], "one of them is refused");
+        assert_eq!(house.store.all("api_key").await.unwrap().len(), 1);
+    }
+}
+
+/// A stored secret of a destination is not sent to an address that it was not given for.
+#[tokio::test]
+async fn a_stored_secret_stays_with_the_address_of_its_destination() {
+    let cast = Cast::start().await;
+    let house = &cast.house;
+    let webhook = |url: &str, secret: &str| json!({"target": {"webhook": {"url": url, "headers": {"authorization": secret}}}});
+    let mut made = webhook("https://hooks.example/in", "Bearer secret");
+    made["format"] = "json".into();
+    let made = house.post("/event_destinations", made).await.body();
+    let path = format!("/event_destinations/{}", made["id"].as_str().unwrap());
+    for caller in [&house.admin, cast.owner()] {
+        for (url, secret, code) in [
+            ("https://evil.example/in", "[redacted]", Some(215)),
+            ("https://hooks.example:8443/in", "[redacted]", Some(215)),
+            ("https://hooks.example/in", "[redacted]", None),
+            ("https://other.example/in", "Bearer new", None),
+            ("https://hooks.example/in", "Bearer secret", None),
+        ] {
+            let answered = house
+                .call(caller, "PATCH", &path, webhook(url, secret))
+                .await;
+            let refused = match answered {
+                Answered::Refused(_, code, _) => code,
+                _ => None,
+            };
+            assert_eq!(refused, code, "{url} {secret}");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Two nodes on one database: whichever is asked knows what both have seen.
+
+use std::time::Duration;
+
+use culvert_store::BatchClass;
+
+use super::bench::{Bench, Scripted, failure, record, source};
+use super::until;
+use crate::health::State;
+use crate::retry::FailureClass;
+use crate::target::Verdict;
+use crate::{Tail, TailSpec, Tailed};
+
+/// Two planes on the same files.
+async fn two() -> [Bench; 2] {
+    let one = Bench::with(|settings| {
+        settings.node = "one".to_owned();
+        settings.is_shared = true;
+    })
+    .await;
+    let other = one
+        .beside(|settings| {
+            settings.node = "other".to_owned();
+            settings.is_shared = true;
+        })
+        .await;
+    [one, other]
+}
+
+#[tokio::test]
+async fn the_health_of_a_destination_is_that_of_all_nodes_whichever_is_asked() {
+    let nodes = two().await;
+    let down = Scripted::new(500);
+    down.otherwise(Verdict::Failed(failure(FailureClass::Auth, "401")));
+    let up = Scripted::new(500);
+    let sources = || vec![source("esb_1", &["ed_1", "ed_2"])];
+    nodes[0].publish(sources(), &[("ed_1", &up), ("ed_2", &down)]);
+    nodes[1].publish(sources(), &[("ed_1", &up), ("ed_2", &down)]);
+    let running = nodes.each_ref().map(Bench::run);
+    // Each node has traffic of its own.
+    for (node, n_events) in nodes.iter().zip([3, 4]) {
+        for n in 0..n_events {
+            node.delivery.recorder().offer(record(node, n));
+        }
+    }
+    for asked in &nodes {
+        let delivery = &asked.delivery;
+        let began = std::time::Instant::now();
+        loop {
+            let well = delivery.cluster_health("ed_1").await.unwrap();
+            let ill = delivery.cluster_health("ed_2").await.unwrap();
+            if well.health.sent == 7 && ill.health.state == State::Unhealthy {
+                assert_eq!(well.health.state, State::Ok);
+                let names: Vec<&str> = well.nodes.iter().map(|node| &*node.node).collect();
+                assert_eq!(names, ["one", "other"]);
+                let sent: Vec<u64> = well.nodes.iter().map(|node| node.health.sent).collect();
+                assert_eq!(sent.iter().sum::<u64>(), 7);
+                assert_eq!(ill.health.last_error.unwrap().code, "401");
+                break;
+            }
+            assert!(
+                began.elapsed() < Duration::from_secs(20),
+                "{well:?} {ill:?}"
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    for running in running {
+        running.abandon();
+    }
+}
+
+/// What a node has not sent itself, it still knows of.
+#[tokio::test]
+async fn a_failure_that_one_node_saw_is_shown_by_a_node_that_sends_nothing() {
+    let [one, other] = two().await;
+    let down = Scripted::new(500);
+    down.otherwise(Verdict::Failed(failure(FailureClass::Config, "404")));
+    one.publish(Vec::new(), &[("ed_1", &down)]);
+    one.append("ed_1", BatchClass::Audit, &["ev_1"]).await;
+    let running = one.run();
+    let began = std::time::Instant::now();
+    loop {
+        let shown = other.delivery.cluster_health("ed_1").await.unwrap();
+        if shown.health.state == State::Unhealthy {
+            assert_eq!(shown.health.last_error.unwrap().code, "404");
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(20));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    running.abandon();
+}
+
+async fn next(tail: &mut Tail) -> Tailed {
+    let next = tokio::time::timeout(Duration::from_secs(20), tail.next());
+    next.await.expect("something for the tail")
+}
+
+#[tokio::test]
+async fn a_tail_shows_the_traffic_of_every_node_and_ends_on_all() {
+    let [one, other] = two().await;
+    let running = [one.run(), other.run()];
+    let spec = |account: &str| TailSpec {
+        account: account.to_owned(),
+        filter: "ev.conn.server_port >= 100".to_owned(),
+        ..TailSpec::default()
+    };
+    let mut tail = one.delivery.tail(spec("ac_1")).unwrap();
+    let _stranger = one.delivery.tail(spec("ac_2")).unwrap();
+    until("the other node follows too", || {
+        other.delivery.plane.tails.captures().len() >= 2
+    })
+    .await;
+    for port in [7, 100, 101] {
+        other.delivery.recorder().offer(record(&other, port));
+    }
+    for port in ["100", "101"] {
+        let Tailed::Event(line) = next(&mut tail).await else {
+            panic!("nothing was lost")
+        };
+        assert!(line.contains(&format!("\"server_port\":{port}")), "{line}");
+    }
+    one.delivery.recorder().offer(record(&one, 102));
+    let Tailed::Event(line) = next(&mut tail).await else {
+        panic!("nothing was lost")
+    };
+    assert!(line.contains("102"), "{line}");
+    drop(tail);
+    drop(_stranger);
+    until("the other node follows no more", || {
+        other.delivery.plane.tails.captures().is_empty()
+    })
+    .await;
+    for running in running {
+        running.stop().await;
+    }
+}

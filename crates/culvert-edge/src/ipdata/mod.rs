@@ -1,0 +1,343 @@
+//! What files of the operator say of an address: its place, its network and its categories.
+//!
+//! Places and networks come from MMDB files, categories from lists of networks. A file is checked whole when it is
+//! read ([`mmdb`]), so that a look-up cannot fail. A look-up allocates nothing but the text it gives.
+//!
+//! A policy that names data which is not there must not run as if the address had none: it is refused when it is
+//! written, and refuses traffic when the data went away later. Each variable therefore names the [`IpField`] it reads,
+//! and [`IpData::missing`] says which of a policy's fields no file has.
+
+mod categories;
+mod mmdb;
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use culvert_base::Fault;
+use maxminddb::PathElement;
+use maxminddb::PathElement::{Index, Key};
+
+use crate::ipdata::categories::Categories;
+use crate::ipdata::mmdb::Database;
+pub use crate::ipdata::mmdb::Scalar;
+
+/// The files, as the settings name them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IpDataFiles {
+    /// MMDB file of places, such as GeoLite2-City (`edge.geo_database`).
+    pub geo: Option<PathBuf>,
+    /// MMDB file of networks, such as GeoLite2-ASN (`edge.asn_database`).
+    pub asn: Option<PathBuf>,
+    /// Lists of networks by the name of their category (`edge.ip_categories`).
+    pub categories: Vec<(String, PathBuf)>,
+}
+
+/// A piece of data that a variable reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum IpField {
+    City,
+    Continent,
+    Country,
+    CountryCode,
+    IsEu,
+    Latitude,
+    Longitude,
+    MetroCode,
+    PostalCode,
+    Radius,
+    Subdivision,
+    Timezone,
+    RegisteredCity,
+    RegisteredContinent,
+    RegisteredCountry,
+    RegisteredCountryCode,
+    RegisteredIsEu,
+    RegisteredMetroCode,
+    RegisteredPostalCode,
+    RegisteredSubdivision,
+    RegisteredTimezone,
+    AsNumber,
+    AsOrganization,
+    Categories,
+    Blocklist,
+    Tor,
+}
+
+/// Where a piece of data is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Geo(&'static [PathElement<'static>]),
+    Asn(&'static [PathElement<'static>]),
+    Lists,
+}
+
+const EN: PathElement<'static> = Key("en");
+const NAMES: PathElement<'static> = Key("names");
+const LOCATION: PathElement<'static> = Key("location");
+const REGISTERED: PathElement<'static> = Key("registered_country");
+
+impl IpField {
+    /// Every field, in the order of their numbers.
+    pub const ALL: [Self; 26] = [
+        Self::City,
+        Self::Continent,
+        Self::Country,
+        Self::CountryCode,
+        Self::IsEu,
+        Self::Latitude,
+        Self::Longitude,
+        Self::MetroCode,
+        Self::PostalCode,
+        Self::Radius,
+        Self::Subdivision,
+        Self::Timezone,
+        Self::RegisteredCity,
+        Self::RegisteredContinent,
+        Self::RegisteredCountry,
+        Self::RegisteredCountryCode,
+        Self::RegisteredIsEu,
+        Self::RegisteredMetroCode,
+        Self::RegisteredPostalCode,
+        Self::RegisteredSubdivision,
+        Self::RegisteredTimezone,
+        Self::AsNumber,
+        Self::AsOrganization,
+        Self::Categories,
+        Self::Blocklist,
+        Self::Tor,
+    ];
+
+    /// The field in records of the MaxMind databases (GeoIP2 City, GeoIP2 ISP).
+    const fn place(self) -> Place {
+        match self {
+            Self::City => Place::Geo(&[Key("city"), NAMES, EN]),
+            Self::Continent => Place::Geo(&[Key("continent"), NAMES, EN]),
+            Self::Country => Place::Geo(&[Key("country"), NAMES, EN]),
+            Self::CountryCode => Place::Geo(&[Key("country"), Key("iso_code")]),
+            Self::IsEu => Place::Geo(&[Key("country"), Key("is_in_european_union")]),
+            Self::Latitude => Place::Geo(&[LOCATION, Key("latitude")]),
+            Self::Longitude => Place::Geo(&[LOCATION, Key("longitude")]),
+            Self::MetroCode => Place::Geo(&[LOCATION, Key("metro_code")]),
+            Self::PostalCode => Place::Geo(&[Key("postal"), Key("code")]),
+            Self::Radius => Place::Geo(&[LOCATION, Key("accuracy_radius")]),
+            Self::Subdivision => Place::Geo(&[Key("subdivisions"), Index(0), NAMES, EN]),
+            Self::Timezone => Place::Geo(&[LOCATION, Key("time_zone")]),
+            // Public databases know the country of the registration alone.
+            Self::RegisteredCity => Place::Geo(&[REGISTERED, Key("city"), NAMES, EN]),
+            Self::RegisteredContinent => Place::Geo(&[REGISTERED, Key("continent"), NAMES, EN]),
+            Self::RegisteredCountry => Place::Geo(&[REGISTERED, NAMES, EN]),
+            Self::RegisteredCountryCode => Place::Geo(&[REGISTERED, Key("iso_code")]),
+            Self::RegisteredIsEu => Place::Geo(&[REGISTERED, Key("is_in_european_union")]),
+            Self::RegisteredMetroCode => Place::Geo(&[REGISTERED, Key("metro_code")]),
+            Self::RegisteredPostalCode => Place::Geo(&[REGISTERED, Key("postal_code")]),
+            Self::RegisteredSubdivision => Place::Geo(&[REGISTERED, Key("subdivision")]),
+            Self::RegisteredTimezone => Place::Geo(&[REGISTERED, Key("time_zone")]),
+            Self::AsNumber => Place::Asn(&[Key("autonomous_system_number")]),
+            Self::AsOrganization => Place::Asn(&[Key("autonomous_system_organization")]),
+            Self::Categories | Self::Blocklist | Self::Tor => Place::Lists,
+        }
+    }
+
+    /// The setting that names the file of it.
+    pub const fn setting(self) -> &'static str {
+        match self.place() {
+            Place::Geo(_) => "edge.geo_database",
+            Place::Asn(_) => "edge.asn_database",
+            Place::Lists => "edge.ip_categories",
+        }
+    }
+
+    /// What it is found in, for the reference and for refusals.
+    pub const fn source(self) -> &'static str {
+        match self {
+            Self::Blocklist => "a list named `blocklist` in `edge.ip_categories`",
+            Self::Tor => "a list named `tor` in `edge.ip_categories`",
+            Self::Categories => "lists of networks in `edge.ip_categories`",
+            _ => match self.place() {
+                Place::Geo(_) => "a database with this field in `edge.geo_database`",
+                _ => "a database with this field in `edge.asn_database`",
+            },
+        }
+    }
+}
+
+/// Some fields.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IpFields(u32);
+
+impl IpFields {
+    /// Adds a field.
+    pub fn insert(&mut self, field: IpField) {
+        self.0 |= 1 << field as u8;
+    }
+
+    /// Whether it is one of them.
+    pub fn contains(self, field: IpField) -> bool {
+        self.0 & (1 << field as u8) != 0
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// These fields and those.
+    #[must_use]
+    pub fn and(self, others: Self) -> Self {
+        Self(self.0 | others.0)
+    }
+
+    pub(crate) fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Each of them.
+    pub fn iter(self) -> impl Iterator<Item = IpField> {
+        IpField::ALL
+            .into_iter()
+            .filter(move |field| self.contains(*field))
+    }
+
+    /// The settings that name their files, each once.
+    pub fn settings(self) -> Vec<&'static str> {
+        let mut settings: Vec<_> = self.iter().map(IpField::setting).collect();
+        settings.dedup();
+        settings
+    }
+}
+
+/// What the files hold.
+#[derive(Debug, Default)]
+pub struct IpData {
+    geo: Option<Database>,
+    asn: Option<Database>,
+    categories: Categories,
+    fields: IpFields,
+    /// Settings whose files could not be read.
+    failed: Vec<&'static str>,
+}
+
+impl IpData {
+    /// Reads the files.
+    ///
+    /// # Errors
+    ///
+    /// The first one that cannot be read or is damaged, with its setting.
+    pub fn read(files: &IpDataFiles) -> Result<Self, Fault> {
+        let mut faults = Vec::new();
+        let data = Self::read_some(files, &mut faults);
+        match faults.pop() {
+            Some(fault) => Err(fault),
+            None => Ok(data),
+        }
+    }
+
+    /// Reads the files and leaves out those that cannot be read or are damaged: what they would hold is missing.
+    pub fn read_some(files: &IpDataFiles, faults: &mut Vec<Fault>) -> Self {
+        let mut data = Self::default();
+        let mut failed = |setting: &'static str, path: &Path, why: String| {
+            data.failed.push(setting);
+            faults.push(Fault::bare(format!(
+                "`{setting}`: `{}` {why}",
+                path.display()
+            )));
+        };
+        if let Some(path) = &files.geo {
+            match Database::read(path) {
+                Ok(database) => data.geo = Some(database),
+                Err(why) => failed("edge.geo_database", path, why),
+            }
+        }
+        if let Some(path) = &files.asn {
+            match Database::read(path) {
+                Ok(database) => data.asn = Some(database),
+                Err(why) => failed("edge.asn_database", path, why),
+            }
+        }
+        for (name, path) in &files.categories {
+            if let Err(why) = data.categories.read(name, path) {
+                failed("edge.ip_categories", path, why);
+            }
+        }
+        let mut fields = IpFields::default();
+        for field in IpField::ALL {
+            if data.holds(field) {
+                fields.insert(field);
+            }
+        }
+        data.fields = fields;
+        data
+    }
+
+    fn holds(&self, field: IpField) -> bool {
+        match (field, field.place()) {
+            (IpField::Blocklist, _) => self.categories.has(BLOCKLIST),
+            (IpField::Tor, _) => self.categories.has(TOR),
+            (_, Place::Lists) => !self.categories.is_empty(),
+            (_, Place::Geo(path)) => self.geo.as_ref().is_some_and(|it| it.holds(path)),
+            (_, Place::Asn(path)) => self.asn.as_ref().is_some_and(|it| it.holds(path)),
+        }
+    }
+
+    /// Those of the fields that no file holds.
+    pub fn missing(&self, fields: IpFields) -> IpFields {
+        IpFields(fields.0 & !self.fields.0)
+    }
+
+    /// The settings whose files could not be read.
+    pub fn failed(&self) -> &[&'static str] {
+        &self.failed
+    }
+
+    /// A field of an address; `None` where the files say nothing of it. Of the lists there is [`Self::categories`].
+    pub fn get(&self, field: IpField, address: IpAddr) -> Option<Scalar<'_>> {
+        // `::ffff:192.0.2.1` is an IPv4 address, which files list as such.
+        let address = address.to_canonical();
+        match (field, field.place()) {
+            (IpField::Blocklist, _) => {
+                Some(Scalar::Bool(self.categories.contain(BLOCKLIST, address)))
+            }
+            (IpField::Tor, _) => Some(Scalar::Bool(self.categories.contain(TOR, address))),
+            (_, Place::Lists) => None,
+            (_, Place::Geo(path)) => self.geo.as_ref()?.get(address, path),
+            (_, Place::Asn(path)) => self.asn.as_ref()?.get(address, path),
+        }
+    }
+
+    /// The categories of an address, with those above them: `com.cloudflare` is in `com`, too.
+    pub fn categories(&self, address: IpAddr) -> Vec<&str> {
+        self.categories.of(address.to_canonical())
+    }
+}
+
+/// The category of bad addresses.
+const BLOCKLIST: &str = "blocklist";
+/// The category of nodes of the Tor network.
+const TOR: &str = "tor";
+
+/// The data in use. Clones are handles to the same.
+#[derive(Clone, Debug, Default)]
+pub struct IpDatabases(Arc<ArcSwap<IpData>>);
+
+impl IpDatabases {
+    /// With this data.
+    pub fn new(data: IpData) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(data)))
+    }
+
+    /// Has other data from now on.
+    pub fn replace(&self, data: IpData) {
+        self.0.store(Arc::new(data));
+    }
+
+    /// The data of this moment.
+    pub fn now(&self) -> Arc<IpData> {
+        self.0.load_full()
+    }
+}
+
+#[cfg(test)]
+mod tests;

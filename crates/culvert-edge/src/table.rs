@@ -1,0 +1,181 @@
+//! A hash table whose copies share what they have in common.
+//!
+//! The tables of a snapshot are read by every request and copied for every change of configuration. A
+//! copy is one reference count; a change copies the shard it touches and the list of shards. A look-up
+//! hashes its key once, as in a plain table.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::sync::Arc;
+
+use hashbrown::HashTable;
+
+/// Entries in a shard, on average, at most.
+const SHARD_LEN: usize = 256;
+
+/// Part of a table, shared with its clones until one of them changes it.
+type Shard<K, V> = Arc<HashTable<(K, V)>>;
+
+/// A map from `K` to `V`. A clone is cheap.
+pub(crate) struct Table<K, V> {
+    /// As many as a power of two.
+    shards: Arc<[Shard<K, V>]>,
+    hasher: RandomState,
+    len: usize,
+}
+
+impl<K, V> Default for Table<K, V> {
+    fn default() -> Self {
+        Self {
+            shards: Arc::new([Arc::default()]),
+            hasher: RandomState::new(),
+            len: 0,
+        }
+    }
+}
+
+impl<K, V> Clone for Table<K, V> {
+    fn clone(&self) -> Self {
+        Self {
+            shards: Arc::clone(&self.shards),
+            hasher: self.hasher.clone(),
+            len: self.len,
+        }
+    }
+}
+
+impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for Table<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let entries = self.shards.iter().flat_map(|shard| shard.iter());
+        f.debug_map()
+            .entries(entries.map(|(key, value)| (key, value)))
+            .finish()
+    }
+}
+
+impl<K, V> Table<K, V> {
+    /// Whether it has no entry.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl<K: Hash + Eq + Clone, V: Clone> Table<K, V> {
+    /// The value of a key.
+    pub(crate) fn get<Q>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let hash = self.hasher.hash_one(key);
+        let shard = self.shards.get(shard_of(hash, self.shards.len()))?;
+        let found = shard.find(hash, |(known, _)| known.borrow() == key);
+        found.map(|(_, value)| value)
+    }
+
+    /// Puts a value in the place of the one before, if there is one.
+    pub(crate) fn insert(&mut self, key: K, value: V) {
+        if self.len >= self.shards.len() * SHARD_LEN {
+            self.grow();
+        }
+        let hash = self.hasher.hash_one(&key);
+        let hasher = self.hasher.clone();
+        let Some(shard) = self.shard_mut(hash) else {
+            return;
+        };
+        match shard.find_mut(hash, |(known, _)| *known == key) {
+            Some(entry) => entry.1 = value,
+            None => {
+                shard.insert_unique(hash, (key, value), |(key, _)| hasher.hash_one(key));
+                self.len += 1;
+            }
+        }
+    }
+
+    /// Removes a key.
+    pub(crate) fn remove<Q>(&mut self, key: &Q)
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let hash = self.hasher.hash_one(key);
+        let Some(shard) = self.shard_mut(hash) else {
+            return;
+        };
+        if let Ok(entry) = shard.find_entry(hash, |(known, _)| known.borrow() == key) {
+            entry.remove();
+            self.len -= 1;
+        }
+    }
+
+    /// Its keys, in no order.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &K> {
+        self.iter().map(|(key, _)| key)
+    }
+
+    /// Its entries, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &(K, V)> {
+        self.shards.iter().flat_map(|shard| shard.iter())
+    }
+
+    fn shard_mut(&mut self, hash: u64) -> Option<&mut HashTable<(K, V)>> {
+        let shards = Arc::make_mut(&mut self.shards);
+        let number = shard_of(hash, shards.len());
+        shards.get_mut(number).map(Arc::make_mut)
+    }
+
+    /// Doubles the shards.
+    fn grow(&mut self) {
+        let count = self.shards.len() * 2;
+        let mut shards: Vec<HashTable<(K, V)>> = (0..count).map(|_| HashTable::new()).collect();
+        for (key, value) in self.shards.iter().flat_map(|shard| shard.iter()) {
+            let hash = self.hasher.hash_one(key);
+            if let Some(shard) = shards.get_mut(shard_of(hash, count)) {
+                let entry = (key.clone(), value.clone());
+                shard.insert_unique(hash, entry, |(key, _)| self.hasher.hash_one(key));
+            }
+        }
+        self.shards = shards.into_iter().map(Arc::new).collect();
+    }
+}
+
+/// The shard of a hash. The table within a shard uses the lowest and the highest bits.
+fn shard_of(hash: u64, count: usize) -> usize {
+    (hash >> 32) as usize & (count - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    #[test]
+    fn a_copy_keeps_what_it_had() {
+        let mut table = Table::<Arc<str>, usize>::default();
+        let mut copies = Vec::new();
+        let mut plain = HashMap::new();
+        let key = |n: usize| -> Arc<str> { format!("host-{}.example", n % 3_000).into() };
+        for n in 0..9_000 {
+            if n % 5 == 4 {
+                table.remove(&*key(n / 2));
+                plain.remove(&key(n / 2));
+            } else {
+                table.insert(key(n), n);
+                plain.insert(key(n), n);
+            }
+            if n % 1_000 == 0 {
+                copies.push((table.clone(), plain.clone()));
+            }
+        }
+        copies.push((table, plain));
+        for (table, plain) in copies {
+            assert_eq!(table.keys().count(), plain.len());
+            assert_eq!(table.is_empty(), plain.is_empty());
+            for n in 0..3_000 {
+                assert_eq!(table.get(&*key(n)), plain.get(&key(n)), "{n}");
+            }
+        }
+    }
+}

@@ -1,0 +1,476 @@
+//! Request targets of HTTP/1 and HTTP/2 (RFC 9112 3.2, RFC 9113 8.3.1): read strictly, and normalised
+//! (RFC 3986 6.2.2), so that the path that a rule sees is the path that is sent.
+//!
+//! A pure parser over bytes. It knows the syntax of targets and nothing of hosts, endpoints or policies.
+//!
+//! # What a path becomes
+//!
+//! 1. `%` needs two hexadecimal digits. An escaped unreserved character (`A-Z a-z 0-9 - . _ ~`) is decoded,
+//!    other escapes get upper-case digits.
+//! 2. `\` becomes `/`. `"`, `[`, `]`, `^`, `{`, `|` and `}`, which a path may not hold (RFC 3986 3.3), are
+//!    escaped.
+//! 3. `.` and `..` segments are removed (RFC 3986 5.2.4); `..` stops at the root.
+//! 4. `//` becomes `/`, unless the caller keeps empty segments ([`merge_slashes`]).
+//!
+//! The query is sent as it came. Nothing is decoded twice: `%252e` stays.
+//!
+//! # What is refused
+//!
+//! Paths that origins read in more than one way:
+//!
+//! - `%00`, broken escapes, control characters, blanks, `#`, `<`, `>`, `` ` ``, bytes above 0x7E;
+//! - an escaped slash or backslash (`%2F`, `%5C`) beside a `.` or `..`, as in `..%2F`: a server that decodes
+//!   first takes it for a dot segment;
+//! - a `.` or `..` with parameters, as in `..;x`: servlet containers cut the parameters off first;
+//! - where slashes are merged: an escaped slash or backslash, or parameters, that stand for an empty segment,
+//!   as in `/%2Fa` and `/;x/a`.
+//!
+//! An escaped slash between ordinary characters (`group%2Fproject`) is part of a name, as in RFC 3986 2.2,
+//! and stays escaped.
+
+use bytes::Bytes;
+use http::Uri;
+use http::uri::{PathAndQuery, Scheme};
+use memchr::{memchr, memchr2, memmem};
+
+/// What is wrong with a target.
+pub(crate) type Wrong = &'static str;
+
+const NOT_A_TARGET: Wrong = "the target is not acceptable";
+const ESCAPE: Wrong = "a % in the path is not followed by two hexadecimal digits";
+const NUL: Wrong = "the path has an escaped NUL";
+const DOTS: Wrong = "a dot segment of the path is hidden by an escape or a parameter";
+const EMPTY: Wrong = "an empty segment of the path is hidden by an escape or a parameter";
+
+/// Longest target, in bytes.
+pub(crate) const TARGET_BYTES_MAX: usize = 16 << 10;
+
+/// The path and query of a target as they came, where the path is not one that always passes unchanged.
+/// Heads carry it as an extension.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Received(Bytes);
+
+impl Received {
+    fn text(&self) -> &str {
+        // Only ASCII gets here.
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+
+    /// The path, perhaps empty.
+    pub(crate) fn path(&self) -> &str {
+        let text = self.text();
+        text.split_once('?').map_or(text, |(path, _)| path)
+    }
+
+    /// Path and query.
+    pub(crate) fn target(&self) -> &str {
+        self.text()
+    }
+}
+
+/// A target that was read and normalised.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// With the scheme and authority of an absolute target. The path begins with `/`, or is `*`.
+    pub(crate) uri: Uri,
+    pub(crate) received: Option<Received>,
+}
+
+/// How a byte of a path is dealt with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    /// Stays.
+    Plain,
+    /// Matters beside its neighbours: `.`, `/`.
+    Context,
+    /// Needs a look: `%`, `\`, `;`.
+    Special,
+    /// Is escaped.
+    Escaped,
+    /// May not be there.
+    Wrong,
+}
+
+const CLASSES: [Class; 256] = {
+    let mut table = [Class::Wrong; 256];
+    let mut byte = 0u8;
+    while byte < 128 {
+        table[byte as usize] = match byte {
+            b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => Class::Plain,
+            b'-' | b'_' | b'~' | b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b','
+            | b'=' | b':' | b'@' => Class::Plain,
+            b'.' | b'/' => Class::Context,
+            b'%' | b'\\' | b';' => Class::Special,
+            b'"' | b'[' | b']' | b'^' | b'{' | b'|' | b'}' => Class::Escaped,
+            _ => Class::Wrong,
+        };
+        byte += 1;
+    }
+    table
+};
+
+/// Bytes of a query: visible ASCII but `"`, `#`, `<` and `>`.
+const QUERY: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0x21u8;
+    while byte < 0x7F {
+        table[byte as usize] = !matches!(byte, b'"' | b'#' | b'<' | b'>');
+        byte += 1;
+    }
+    table
+};
+
+/// A target taken apart.
+struct Parts<'t> {
+    /// Length of `scheme://authority`; 0 if the target is not absolute.
+    origin: usize,
+    path: &'t [u8],
+    /// With its `?`; empty without one.
+    query: &'t [u8],
+    /// Whether the path is its own normal form whatever is done with slashes.
+    is_plain: bool,
+}
+
+/// Checks the target of a request line, without normalising it.
+///
+/// # Errors
+///
+/// What is wrong with its form or characters.
+pub(crate) fn check(target: &[u8], is_options: bool) -> Result<(), Wrong> {
+    split(target, is_options).map(drop)
+}
+
+fn split(target: &[u8], is_options: bool) -> Result<Parts<'_>, Wrong> {
+    if target == b"*" {
+        return match is_options {
+            true => Ok(Parts {
+                origin: 0,
+                path: target,
+                query: &[],
+                is_plain: true,
+            }),
+            false => Err(NOT_A_TARGET),
+        };
+    }
+    let origin = match target.first() {
+        Some(b'/') => 0,
+        _ => origin(target).ok_or(NOT_A_TARGET)?,
+    };
+    let local = target.get(origin..).unwrap_or_default();
+    let (path, query) = local.split_at(memchr(b'?', local).unwrap_or(local.len()));
+    let is_query = |byte: &u8| QUERY[usize::from(*byte)];
+    if !query.iter().all(is_query) {
+        return Err(NOT_A_TARGET);
+    }
+    let mut is_plain = !path.is_empty();
+    let mut before = 0;
+    for &byte in path {
+        match CLASSES[usize::from(byte)] {
+            Class::Plain => {}
+            Class::Context => is_plain &= before != b'/',
+            Class::Special | Class::Escaped => is_plain = false,
+            Class::Wrong => return Err(NOT_A_TARGET),
+        }
+        before = byte;
+    }
+    Ok(Parts {
+        origin,
+        path,
+        query,
+        is_plain,
+    })
+}
+
+/// The length of `http://` or `https://` and an authority in front of a target.
+fn origin(target: &[u8]) -> Option<usize> {
+    let scheme = ["http://", "https://"].into_iter().find(|scheme| {
+        let start = target.get(..scheme.len());
+        start.is_some_and(|start| start.eq_ignore_ascii_case(scheme.as_bytes()))
+    })?;
+    let rest = target.get(scheme.len()..)?;
+    let end = memchr2(b'/', b'?', rest).unwrap_or(rest.len());
+    let authority = rest.get(..end)?;
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(byte);
+    (!authority.is_empty() && authority.iter().all(is_plain)).then_some(scheme.len() + end)
+}
+
+/// Reads the target of an HTTP/1 request (RFC 9112 3.2), but for CONNECT. Shares memory with `target`
+/// where nothing has to be changed. An absolute target of OPTIONS with neither path nor query becomes `*`
+/// (RFC 9112 3.2.4).
+///
+/// # Errors
+///
+/// What is wrong with it, or cannot be normalised without doubt.
+pub(crate) fn read(target: &Bytes, is_options: bool) -> Result<Target, Wrong> {
+    let parts = split(target, is_options)?;
+    let as_it_is = || Uri::from_maybe_shared(target.clone()).map_err(|_| NOT_A_TARGET);
+    if parts.is_plain {
+        return Ok(Target {
+            uri: as_it_is()?,
+            received: None,
+        });
+    }
+    let received = Received(target.slice(parts.origin..));
+    let local = if is_options && parts.path.is_empty() && parts.query.is_empty() {
+        PathAndQuery::from_static("*")
+    } else {
+        normal(parts.path, parts.query)?
+    };
+    let uri = if parts.origin == 0 {
+        Uri::from(local)
+    } else {
+        let origin = Uri::from_maybe_shared(target.slice(..parts.origin));
+        with_path(&origin.map_err(|_| NOT_A_TARGET)?, local)?
+    };
+    Ok(Target {
+        uri,
+        received: Some(received),
+    })
+}
+
+/// Reads the `:path` of an HTTP/2 request.
+///
+/// # Errors
+///
+/// What is wrong with it, or cannot be normalised without doubt.
+pub(crate) fn read_path(
+    path: &Bytes,
+    is_options: bool,
+) -> Result<(PathAndQuery, Option<Received>), Wrong> {
+    if !matches!(path.first(), Some(b'/' | b'*')) {
+        return Err(NOT_A_TARGET);
+    }
+    let parts = split(path, is_options)?;
+    if parts.is_plain {
+        let path = PathAndQuery::from_maybe_shared(path.clone());
+        return Ok((path.map_err(|_| NOT_A_TARGET)?, None));
+    }
+    let local = normal(parts.path, parts.query)?;
+    Ok((local, Some(Received(path.clone()))))
+}
+
+/// Normalises the path and query of a URL that was made here, such as the result of a rewrite: `/path?query`,
+/// or a query alone.
+///
+/// # Errors
+///
+/// What is wrong with it, or cannot be normalised without doubt.
+fn normalise(local: &str) -> Result<PathAndQuery, Wrong> {
+    if !matches!(local.bytes().next(), None | Some(b'/' | b'?')) {
+        return Err(NOT_A_TARGET);
+    }
+    let bytes = local.as_bytes();
+    let (path, query) = bytes.split_at(memchr(b'?', bytes).unwrap_or(bytes.len()));
+    let path = if path.is_empty() { b"/" } else { path };
+    let parts = split(path, false)?;
+    if !query.iter().all(|byte| QUERY[usize::from(*byte)]) {
+        return Err(NOT_A_TARGET);
+    }
+    normal(parts.path, query)
+}
+
+/// Makes the path and query of a URL that was made here ready to be sent: bytes beyond ASCII are escaped, the
+/// path is normalised, and empty segments are removed if `merges` says so.
+///
+/// # Errors
+///
+/// What is wrong with it, or cannot be normalised without doubt.
+pub(crate) fn settle(local: &str, merges: bool) -> Result<PathAndQuery, Wrong> {
+    let target = if local.is_ascii() {
+        normalise(local)?
+    } else {
+        let mut escaped = Vec::with_capacity(local.len() * 2);
+        for byte in local.bytes() {
+            match byte {
+                0x80.. => push_escape(&mut escaped, byte),
+                byte => escaped.push(byte),
+            }
+        }
+        normalise(std::str::from_utf8(&escaped).map_err(|_| NOT_A_TARGET)?)?
+    };
+    match merges {
+        true => Ok(merge_slashes(&target)?.unwrap_or(target)),
+        false => Ok(target),
+    }
+}
+
+/// The normal form of a path, with empty segments, and a query.
+fn normal(path: &[u8], query: &[u8]) -> Result<PathAndQuery, Wrong> {
+    if path == b"*" {
+        return Ok(PathAndQuery::from_static("*"));
+    }
+    let unescaped = unescape(path)?;
+    let mut out = Vec::with_capacity(unescaped.len() + query.len() + 1);
+    let mut segments = unescaped.split(|&byte| byte == b'/').skip(1).peekable();
+    while let Some(segment) = segments.next() {
+        let is_last = segments.peek().is_none();
+        if is_hidden_dot(segment) {
+            return Err(DOTS);
+        }
+        match segment {
+            b"." => {}
+            b".." => {
+                let parent = out.iter().rposition(|&byte| byte == b'/');
+                out.truncate(parent.unwrap_or(0));
+            }
+            _ => {
+                out.push(b'/');
+                out.extend_from_slice(segment);
+                continue;
+            }
+        }
+        if is_last {
+            out.push(b'/');
+        }
+    }
+    if out.is_empty() {
+        out.push(b'/');
+    }
+    out.extend_from_slice(query);
+    PathAndQuery::from_maybe_shared(Bytes::from(out)).map_err(|_| NOT_A_TARGET)
+}
+
+/// Decodes unreserved characters, writes other escapes in upper case, escapes what must be, and turns `\`
+/// into `/`.
+fn unescape(path: &[u8]) -> Result<Vec<u8>, Wrong> {
+    let mut out = Vec::with_capacity(path.len() + 8);
+    let mut rest = path;
+    while let Some((&byte, behind)) = rest.split_first() {
+        rest = behind;
+        match byte {
+            b'%' => {
+                let [high, low, behind @ ..] = behind else {
+                    return Err(ESCAPE);
+                };
+                let (Some(high), Some(low)) = (digit(*high), digit(*low)) else {
+                    return Err(ESCAPE);
+                };
+                rest = behind;
+                match high << 4 | low {
+                    0 => return Err(NUL),
+                    byte if is_unreserved(byte) => out.push(byte),
+                    byte => push_escape(&mut out, byte),
+                }
+            }
+            b'\\' => out.push(b'/'),
+            _ if CLASSES[usize::from(byte)] == Class::Escaped => push_escape(&mut out, byte),
+            _ => out.push(byte),
+        }
+    }
+    Ok(out)
+}
+
+fn digit(byte: u8) -> Option<u8> {
+    match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        b'A'..=b'F' => Some(byte - b'A' + 10),
+        _ => None,
+    }
+}
+
+fn is_unreserved(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
+}
+
+fn push_escape(out: &mut Vec<u8>, byte: u8) {
+    let hex = |digit: u8| {
+        if digit < 10 {
+            b'0' + digit
+        } else {
+            b'A' + digit - 10
+        }
+    };
+    out.extend([b'%', hex(byte >> 4), hex(byte & 15)]);
+}
+
+/// The parts of a segment between escaped slashes and backslashes, each without its parameters. Escapes
+/// are in upper case.
+fn parts(segment: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = Some(segment);
+    std::iter::from_fn(move || {
+        let all = rest?;
+        let slash = memmem::find(all, b"%2F");
+        let backslash = memmem::find(all, b"%5C");
+        let end = match (slash, backslash) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
+        rest = end.and_then(|end| all.get(end + 3..));
+        let part = all.get(..end.unwrap_or(all.len())).unwrap_or_default();
+        let end = memchr(b';', part).unwrap_or(part.len());
+        let end = memmem::find(part, b"%3B").map_or(end, |escaped| escaped.min(end));
+        part.get(..end)
+    })
+}
+
+/// Whether a segment that is no dot segment has one in it to servers that decode or cut it first.
+fn is_hidden_dot(segment: &[u8]) -> bool {
+    let is_dot = |part: &[u8]| matches!(part, b"." | b"..");
+    !is_dot(segment) && memchr(b'.', segment).is_some() && parts(segment).any(is_dot)
+}
+
+/// Removes empty segments from a normalised path: `//` becomes `/`. `None` when there are none.
+///
+/// # Errors
+///
+/// When a segment is empty to servers that decode it, or cut its parameters off, first.
+pub(crate) fn merge_slashes(target: &PathAndQuery) -> Result<Option<PathAndQuery>, Wrong> {
+    let path = target.path().as_bytes();
+    if memchr2(b'%', b';', path).is_some() {
+        let mut segments = path.split(|&byte| byte == b'/').skip(1).peekable();
+        while let Some(segment) = segments.next() {
+            let mut behind = parts(segment).skip_while(|part| !part.is_empty());
+            // Nothing follows the parameters of the root in `/;jsessionid=1`, and the slash of `/a%2F`.
+            let is_hidden = match segments.peek() {
+                Some(_) => !segment.is_empty() && behind.next().is_some(),
+                None => behind.any(|part| !part.is_empty()),
+            };
+            if is_hidden {
+                return Err(EMPTY);
+            }
+        }
+    }
+    if memmem::find(path, b"//").is_none() {
+        return Ok(None);
+    }
+    let mut merged = String::with_capacity(target.as_str().len());
+    let mut before = ' ';
+    for c in target.path().chars() {
+        if c != '/' || before != '/' {
+            merged.push(c);
+        }
+        before = c;
+    }
+    if let Some(query) = target.query() {
+        merged.push('?');
+        merged.push_str(query);
+    }
+    let merged = PathAndQuery::from_maybe_shared(Bytes::from(merged));
+    merged.map(Some).map_err(|_| NOT_A_TARGET)
+}
+
+/// A URI with another path and query.
+///
+/// # Errors
+///
+/// When they do not go together.
+pub(crate) fn with_path(uri: &Uri, path: PathAndQuery) -> Result<Uri, Wrong> {
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = Some(path);
+    Uri::from_parts(parts).map_err(|_| NOT_A_TARGET)
+}
+
+/// The scheme of an HTTP/2 request, which is one of the two that are served.
+pub(crate) fn read_scheme(scheme: &[u8]) -> Option<Scheme> {
+    if scheme.eq_ignore_ascii_case(b"https") {
+        Some(Scheme::HTTPS)
+    } else if scheme.eq_ignore_ascii_case(b"http") {
+        Some(Scheme::HTTP)
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,244 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn path_of(target: &str) -> Result<String, Wrong> {
+    let read = read(&Bytes::copy_from_slice(target.as_bytes()), false)?;
+    let local = read.uri.path_and_query().unwrap();
+    let merged = merge_slashes(local)?.unwrap_or_else(|| local.clone());
+    Ok(merged.to_string())
+}
+
+#[test]
+fn paths_become_normal() {
+    for (target, expected) in [
+        ("/", "/"),
+        ("/a", "/a"),
+        ("/?", "/?"),
+        ("/a?b=%zz&c=../..//", "/a?b=%zz&c=../..//"),
+        ("/admin/../public", "/public"),
+        ("/admin/%2e%2e/public", "/public"),
+        ("/admin/%2E%2e/public", "/public"),
+        ("/admin/.%2e/public", "/public"),
+        ("/admin\\..\\public", "/public"),
+        ("//admin", "/admin"),
+        ("/\\admin", "/admin"),
+        ("///a////b//", "/a/b/"),
+        ("/a//../b", "/a/b"),
+        ("/a/.", "/a/"),
+        ("/a/..", "/"),
+        ("/a/b/..", "/a/"),
+        ("/..", "/"),
+        ("/../../a", "/a"),
+        ("/./a/./b", "/a/b"),
+        ("/a/b/c/./../../g", "/a/g"),
+        ("/mid/content=5/../6", "/mid/6"),
+        ("/...", "/..."),
+        ("/.well-known/a", "/.well-known/a"),
+        ("/a..", "/a.."),
+        ("/%61dmin", "/admin"),
+        ("/%7euser", "/~user"),
+        ("/%2d%2D", "/--"),
+        ("/a%20b%c3%a9", "/a%20b%C3%A9"),
+        ("/%3a%3A:", "/%3A%3A:"),
+        ("/{a}|[b]^\"", "/%7Ba%7D%7C%5Bb%5D%5E%22"),
+        ("/%252e%252e/a", "/%252e%252e/a"),
+        ("/%2561", "/%2561"),
+        ("/group%2fproject", "/group%2Fproject"),
+        ("/a%5cb", "/a%5Cb"),
+        ("/a;x=1/b;y", "/a;x=1/b;y"),
+        ("/;jsessionid=1", "/;jsessionid=1"),
+        ("/api/queues/%2f", "/api/queues/%2F"),
+        ("/a%2f", "/a%2F"),
+        ("/a%0d%0a", "/a%0D%0A"),
+        ("/http://x/", "/http:/x/"),
+        ("http://h", "/"),
+        ("HTTP://h?q", "/?q"),
+        ("https://h:1/a/../b?q", "/b?q"),
+    ] {
+        assert_eq!(path_of(target).as_deref(), Ok(expected), "{target}");
+    }
+}
+
+#[test]
+fn doubtful_targets_are_refused() {
+    for target in [
+        "",
+        "*",
+        "a",
+        "?a",
+        "#",
+        "/a#b",
+        "/a b",
+        "/<",
+        "/>",
+        "/`",
+        "/\u{7f}",
+        "/\u{1}",
+        "/é",
+        "/?é",
+        "/?\"",
+        "/?<",
+        "/%",
+        "/%4",
+        "/%zz",
+        "/%u0041",
+        "/%2",
+        "/%00",
+        "/a%00b",
+        "/..%2fa",
+        "/a%2f..",
+        "/a/%2e%2e%2fb",
+        "/%2e%2e%5cb",
+        "/.%2Fa",
+        "/..;/a",
+        "/..;x=y/a",
+        "/.;/a",
+        "/..%3ba/b",
+        "/a%2f..;x/b",
+        "/%2fa",
+        "/a%2f/b",
+        "/a/%2f/b",
+        "/a%2f%2fb",
+        "/a%5c%2fb",
+        "/;/a",
+        "/;x/a",
+        "/a/;x/b",
+        "/%3b/a",
+        "http://",
+        "http:///a",
+        "http://u@h/",
+        "ftp://h/",
+        "http://h#",
+        "http://h\\a",
+        "https:/h",
+        "//%2fa",
+        "/a/..%2f/../b",
+    ] {
+        assert!(path_of(target).is_err(), "{target}");
+    }
+    assert!(read(&Bytes::from_static(b"*"), true).is_ok());
+    assert!(read_path(&Bytes::from_static(b"*"), true).is_ok());
+    for path in ["", "*", "?q", "a", "http://h/a", "/é", "/a#b"] {
+        assert!(read_path(&Bytes::from(path), false).is_err(), "{path}");
+    }
+    for made in ["a", "*", "/a b", "/%zz", "/a/..%2fb", "/a#b"] {
+        assert!(normalise(made).is_err(), "{made}");
+    }
+    assert_eq!(normalise("/a/../b?c").unwrap(), "/b?c");
+    assert_eq!(normalise("?c").unwrap(), "/?c");
+    assert_eq!(normalise("").unwrap(), "/");
+}
+
+/// Endpoints that keep empty segments get escaped ones, too.
+#[test]
+fn empty_segments_stay_where_they_are_kept() {
+    for path in ["//a", "/a//", "/api/queues/%2F/name", "/;x/a", "/a//..//b"] {
+        let local = read_path(&Bytes::from(path), false).unwrap().0;
+        let expected = path.replace("//..", "");
+        assert_eq!(local, expected.as_str(), "{path}");
+    }
+}
+
+#[test]
+fn what_came_is_kept_where_it_matters() {
+    let read = |target| read(&Bytes::from_static(target), true).unwrap();
+    assert_eq!(read(b"/a/b.c?d").received, None);
+    let changed = read(b"http://h/a/../b?c");
+    assert_eq!(changed.uri, "http://h/b?c");
+    let received = changed.received.unwrap();
+    assert_eq!(
+        (received.path(), received.target()),
+        ("/a/../b", "/a/../b?c")
+    );
+    assert_eq!(read(b"http://h?c").received.unwrap().path(), "");
+    // RFC 9112 3.2.4.
+    assert_eq!(read(b"http://h:1").uri.path(), "*");
+    assert_eq!(read(b"http://h:1/").uri.path(), "/");
+}
+
+#[test]
+fn a_plain_target_shares_memory() {
+    let bytes = Bytes::from_static(b"/a/b-c.d_e~f/(g)?h=i");
+    let uri = read(&bytes, false).unwrap().uri;
+    assert_eq!(uri.path().as_ptr(), bytes.as_ptr());
+}
+
+/// Pieces that paths go wrong with.
+fn targets() -> impl Strategy<Value = String> {
+    let piece = proptest::sample::select(vec![
+        "/", "/", "/", "\\", ".", "..", "%2e", "%2E", "%2f", "%5C", "a", "b", "admin", "%61", ";",
+        ";x", "%3b", "%25", "2e", "%20", "|", "?", "%", "é", "#", " ",
+    ]);
+    proptest::collection::vec(piece, 0..12).prop_map(|pieces| format!("/{}", pieces.concat()))
+}
+
+/// As a server reads a path that decodes it first, cuts parameters off, and takes `\` for `/`.
+fn read_by_others(path: &str) -> String {
+    let mut decoded = String::new();
+    let mut rest = path;
+    while let Some(c) = rest.chars().next() {
+        let byte = rest
+            .get(1..3)
+            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        match (c, byte) {
+            ('%', Some(byte)) => {
+                decoded.push(char::from(byte));
+                rest = &rest[3..];
+            }
+            _ => {
+                decoded.push(c);
+                rest = &rest[c.len_utf8()..];
+            }
+        }
+    }
+    let decoded = decoded.replace('\\', "/");
+    let mut segments: Vec<&str> = Vec::new();
+    for segment in decoded.split('/') {
+        match segment.split(';').next().unwrap() {
+            "" | "." => {}
+            ".." => {
+                segments.pop();
+            }
+            segment => segments.push(segment),
+        }
+    }
+    format!("/{}", segments.join("/"))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4000))]
+
+    #[test]
+    fn a_normal_path_is_normal(target in targets()) {
+        if let Ok(once) = path_of(&target) {
+            prop_assert_eq!(path_of(&once).unwrap(), once.clone());
+            let path = once.split('?').next().unwrap();
+            prop_assert!(path.starts_with('/') && !path.contains("//") && !path.contains('\\'));
+            prop_assert!(path.split('/').all(|segment| segment != "." && segment != ".."));
+        }
+    }
+
+    /// Whoever decodes a path before looking at its segments comes to no other place.
+    #[test]
+    fn other_servers_see_no_other_place(target in targets()) {
+        if let Ok(normal) = path_of(&target) {
+            let path = normal.split('?').next().unwrap();
+            let is_admin = |path: &str| path.starts_with("/admin");
+            prop_assert_eq!(is_admin(&read_by_others(path)), is_admin(path), "{}", normal);
+        }
+    }
+
+    #[test]
+    fn http2_reads_what_http1_reads(target in targets()) {
+        let bytes = Bytes::from(target.clone());
+        let (one, two) = (read(&bytes, false), read_path(&bytes, false));
+        let one = one.map(|one| (one.uri.path_and_query().unwrap().clone(), one.received));
+        prop_assert_eq!(one, two);
+    }
+
+    #[test]
+    fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
+        drop(read(&Bytes::from(bytes), true));
+    }
+}

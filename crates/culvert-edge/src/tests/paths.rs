@@ -1,0 +1,756 @@
+//! The path that a policy judges is the path that is sent (contract: traffic policy, "What is judged is what
+//! is sent"), over HTTP/1 and HTTP/2; plain HTTP of an https endpoint; and names of fields that origins mix up.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use culvert_base::net::HostName;
+use culvert_base::{IpSet, Prefix, Verdict};
+use http::uri::PathAndQuery;
+use http::{Request, Uri};
+use http_body_util::BodyExt;
+use hyper::client::conn::http2::SendRequest;
+use rustls_pki_types::CertificateDer;
+use tokio::net::TcpStream;
+
+use super::harness::*;
+use super::internal::named;
+use super::streams::{Frames, connect, frames, nothing};
+use crate::acme::{Challenge, ChallengeKind};
+use crate::{Endpoint, Restriction, Scheme, Settings, Snapshot, SnapshotBuilder};
+
+/// Says in fields what it judged.
+const ECHO: &str = r#"
+  - type: add-headers
+    config:
+      headers:
+        x-path: "${req.url.path}"
+        x-uri: "${req.url.uri}"
+        x-url: "${req.url}"
+        x-raw-path: "${req.url.raw_path}"
+        x-raw: "${req.url.raw}"
+"#;
+
+fn denies() -> String {
+    format!(
+        "on_http_request:\n\
+         - expressions: [\"req.url.path.startsWith('/admin')\"]\n  \
+           actions: [{{type: deny, config: {{status_code: 451}}}}]\n\
+         - actions:{ECHO}"
+    )
+}
+
+fn allows() -> String {
+    format!(
+        "on_http_request:\n\
+         - expressions: [\"!req.url.path.startsWith('/public')\"]\n  \
+           actions: [{{type: deny, config: {{status_code: 451}}}}]\n\
+         - actions:{ECHO}"
+    )
+}
+
+const FORWARDS: &str =
+    "on_http_request:\n- actions: [{type: forward-internal, config: {url: http://inner.internal}}]";
+
+/// An origin that answers with the head it got.
+async fn echo(rig: &mut Rig) -> String {
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        while let Some((head, _)) = client.request().await {
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{head}",
+                head.len()
+            );
+            client.send(answer).await;
+        }
+    })
+    .await;
+    format!("http://{origin}")
+}
+
+/// The same endpoints for plain HTTP and for TLS: `app.example` denies `/admin`, `allow.example` lets `/public`
+/// in, `hop.example` forwards to an endpoint that denies `/admin`, and `raw.example` keeps empty segments.
+async fn rig() -> (Rig, CertificateDer<'static>) {
+    let mut rig = Rig::start().await;
+    let origin = echo(&mut rig).await;
+    let (names, key, root) =
+        certificate(&["app.example", "allow.example", "hop.example", "raw.example"]);
+    let mut snapshot = Snapshot::builder().certificate(names, key);
+    for (scheme, port) in [(Scheme::Http, 80), (Scheme::Https, 443)] {
+        let raw = Endpoint {
+            merge_slashes: false,
+            ..named(scheme, "raw.example", port, &origin, &denies())
+        };
+        snapshot = snapshot
+            .endpoint(named(scheme, "app.example", port, &origin, &denies()))
+            .endpoint(named(scheme, "allow.example", port, &origin, &allows()))
+            .endpoint(named(scheme, "hop.example", port, "", FORWARDS))
+            .endpoint(raw);
+    }
+    let inner = named(Scheme::Http, "inner.internal", 80, &origin, &denies());
+    rig.edge.publish(snapshot.endpoint(inner).build()).await;
+    (rig, root)
+}
+
+/// A client of one protocol.
+enum Asker {
+    Http1(Client<TcpStream>),
+    Http2(SendRequest<Frames>),
+}
+
+impl Asker {
+    async fn http1(rig: &Rig) -> Self {
+        Self::Http1(rig.connect().await)
+    }
+
+    async fn http2(rig: &mut Rig, root: &CertificateDer<'static>) -> Self {
+        Self::Http2(connect(rig, root).await)
+    }
+
+    /// Status, and the head that the origin got.
+    async fn ask(&mut self, rig: &Rig, host: &str, target: &str) -> (u16, String) {
+        match self {
+            Self::Http1(client) => {
+                let request = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+                client.send(request).await;
+                let answer = client.answer("GET").await;
+                let text = answer.text().to_owned();
+                if answer.status == 400 {
+                    *client = rig.connect().await;
+                }
+                (answer.status, text)
+            }
+            Self::Http2(sender) => {
+                let path = PathAndQuery::from_maybe_shared(Bytes::from(target.to_owned()));
+                // What this client does not send, HTTP/1 has shown to be refused.
+                let Ok(path) = path else {
+                    return (400, String::new());
+                };
+                let mut parts = http::uri::Parts::default();
+                parts.scheme = Some(http::uri::Scheme::HTTPS);
+                parts.authority = Some(host.parse().unwrap());
+                parts.path_and_query = Some(path);
+                let request = Request::get(Uri::from_parts(parts).unwrap());
+                let request = request.body(nothing()).unwrap();
+                let answer = soon("an answer", sender.send_request(request))
+                    .await
+                    .unwrap();
+                let status = answer.status().as_u16();
+                let body = answer.into_body().collect().await.unwrap().to_bytes();
+                (status, String::from_utf8(body.to_vec()).unwrap())
+            }
+        }
+    }
+
+    fn scheme(&self) -> &'static str {
+        match self {
+            Self::Http1(_) => "http",
+            Self::Http2(_) => "https",
+        }
+    }
+}
+
+/// What the origin got: its target, and the fields that the policy added.
+fn got(head: &str) -> (String, BTreeMap<String, String>) {
+    let mut lines = head.split("\r\n");
+    let target = lines.next().unwrap().split(' ').nth(1).unwrap().to_owned();
+    let fields = lines.filter_map(|line| line.split_once(": "));
+    let fields = fields.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    (target, fields.collect())
+}
+
+/// As servers read a path that decode it first, cut parameters off, take `\` for `/`, and know no empty segments.
+fn read_loosely(path: &str) -> String {
+    let bytes = path.as_bytes();
+    let (mut decoded, mut at) = (Vec::new(), 0);
+    while at < bytes.len() {
+        let hex = bytes
+            .get(at + 1..at + 3)
+            .and_then(|hex| std::str::from_utf8(hex).ok());
+        match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+            Some(byte) if bytes[at] == b'%' => {
+                decoded.push(byte);
+                at += 3;
+            }
+            _ => {
+                decoded.push(bytes[at]);
+                at += 1;
+            }
+        }
+    }
+    let decoded = String::from_utf8_lossy(&decoded).replace('\\', "/");
+    let mut segments: Vec<&str> = Vec::new();
+    for segment in decoded.split('/') {
+        match segment.split(';').next().unwrap() {
+            "" | "." => {}
+            ".." => drop(segments.pop()),
+            segment => segments.push(segment),
+        }
+    }
+    format!("/{}", segments.join("/"))
+}
+
+/// The events of requests, once there are so many.
+async fn http_events(rig: &Rig, count: usize) -> Vec<serde_json::Value> {
+    let mut all = count;
+    loop {
+        let events = rig.recorder.events(all).await;
+        let found: Vec<_> = of(&events, HTTP).into_iter().cloned().collect();
+        if found.len() >= count {
+            return found;
+        }
+        all = events.len() + 1;
+    }
+}
+
+/// Numbers that look random, the same in each run.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % sides as u64) as usize
+    }
+
+    fn target(&mut self) -> String {
+        const PIECES: [&str; 40] = [
+            "/",
+            "/",
+            "/",
+            "/",
+            "/",
+            "//",
+            "\\",
+            "%2f",
+            "%2F",
+            "%5c",
+            ".",
+            "..",
+            "..",
+            "%2e",
+            "%2E%2e",
+            ".%2e",
+            "admin",
+            "admin",
+            "%61dmin",
+            "adm%69n",
+            "public",
+            "public",
+            "%70ublic",
+            "a",
+            "b",
+            ";",
+            ";x=1",
+            "%3b",
+            "%25",
+            "%252e",
+            "%20",
+            "%C3%A9",
+            "%00",
+            "%zz",
+            "|",
+            "{",
+            "\"",
+            "~",
+            "%7e",
+            "?q=/../admin",
+        ];
+        let starts = [
+            "/",
+            "/",
+            "/",
+            "//",
+            "/admin",
+            "/public/",
+            "/public/../",
+            "/\\",
+        ];
+        let mut target = starts[self.roll(starts.len())].to_owned();
+        for _ in 0..self.roll(9) {
+            target.push_str(PIECES[self.roll(PIECES.len())]);
+        }
+        target
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "the counts are what the test reports")]
+#[tokio::test]
+async fn what_is_judged_is_what_is_sent_and_told() {
+    const TARGETS: usize = 2_500;
+    let (mut rig, root) = rig().await;
+    let mut dice = Dice(0x9E37_79B9_7F4A_7C15);
+    let mut paths: Vec<String> = Vec::new();
+    for is_http2 in [false, true] {
+        let mut asker = match is_http2 {
+            false => Asker::http1(&rig).await,
+            true => Asker::http2(&mut rig, &root).await,
+        };
+        let mut told = Vec::new();
+        let mut statuses: BTreeMap<u16, usize> = BTreeMap::new();
+        for _ in 0..TARGETS {
+            let target = dice.target();
+            let host = ["app.example", "allow.example", "hop.example"][dice.roll(3)];
+            let (status, head) = asker.ask(&rig, host, &target).await;
+            *statuses.entry(status).or_default() += 1;
+            let raw_path = target.split('?').next().unwrap();
+            if status != 400 {
+                told.push(raw_path.to_owned());
+            }
+            let case = format!("{host} {target} over {}", asker.scheme());
+            assert!([200, 400, 451].contains(&status), "{case}: {status}");
+            if status != 200 {
+                continue;
+            }
+            let (sent, fields) = got(&head);
+            let path = sent.split('?').next().unwrap();
+            assert_eq!(fields["x-path"], path, "{case}");
+            assert_eq!(fields["x-uri"], sent, "{case}");
+            assert_eq!(fields["x-raw-path"], raw_path, "{case}");
+            assert_eq!(
+                fields["x-url"],
+                format!("{}://{host}{sent}", asker.scheme()),
+                "{case}"
+            );
+            assert_eq!(
+                fields["x-raw"],
+                format!("{}://{host}{target}", asker.scheme()),
+                "{case}"
+            );
+            let loosely = read_loosely(path);
+            match host {
+                "allow.example" => assert!(loosely.starts_with("/public"), "{case}: {sent}"),
+                _ => assert!(!loosely.starts_with("/admin"), "{case}: {sent}"),
+            }
+        }
+        println!("{}: {statuses:?}", asker.scheme());
+        let enough = |status| {
+            statuses
+                .get(&status)
+                .is_some_and(|count| *count > TARGETS / 10)
+        };
+        assert!(enough(200) && enough(400) && enough(451), "{statuses:?}");
+        drop(asker);
+        // Our HTTP/2 clients begin with a request of their own.
+        if is_http2 {
+            paths.push("/settings".to_owned());
+        }
+        paths.extend(told);
+        let told = http_events(&rig, paths.len()).await;
+        let told: Vec<&str> = told
+            .iter()
+            .map(|event| {
+                event["object"]["http"]["request"]["url"]["path"]
+                    .as_str()
+                    .unwrap()
+            })
+            .collect();
+        assert_eq!(told, paths);
+    }
+}
+
+#[tokio::test]
+async fn no_spelling_passes_a_rule() {
+    let (mut rig, root) = rig().await;
+    let mut askers = [
+        Asker::http1(&rig).await,
+        Asker::http2(&mut rig, &root).await,
+    ];
+    for (host, target, expected) in [
+        ("app.example", "/admin", Err(451)),
+        ("app.example", "//admin", Err(451)),
+        ("app.example", "/\\admin", Err(451)),
+        ("app.example", "/%61dmin", Err(451)),
+        ("app.example", "/x/../admin", Err(451)),
+        ("app.example", "/x/%2e%2e/admin", Err(451)),
+        ("app.example", "/x\\..\\admin", Err(451)),
+        ("app.example", "/./admin", Err(451)),
+        ("app.example", "/..//admin", Err(451)),
+        ("app.example", "/%2e%2e%2fadmin", Err(400)),
+        ("app.example", "/%2fadmin", Err(400)),
+        ("app.example", "/x/..;/admin", Err(400)),
+        ("app.example", "/;/admin", Err(400)),
+        ("app.example", "/x%00", Err(400)),
+        ("app.example", "/x%", Err(400)),
+        ("app.example", "/x%u0041", Err(400)),
+        ("app.example", "/admin/../public", Ok("/public")),
+        ("app.example", "/admin/%2e%2e/public", Ok("/public")),
+        (
+            "app.example",
+            "/admin\\..\\public?a=/../b",
+            Ok("/public?a=/../b"),
+        ),
+        ("app.example", "/a%20b|%7e", Ok("/a%20b%7C~")),
+        ("app.example", "/group%2fproject", Ok("/group%2Fproject")),
+        ("app.example", "/?", Ok("/?")),
+        ("allow.example", "/public/../admin", Err(451)),
+        ("allow.example", "/public/%2e%2e/admin", Err(451)),
+        ("allow.example", "/public\\..\\admin", Err(451)),
+        ("allow.example", "/public/..%2fadmin", Err(400)),
+        ("allow.example", "/public/..%5cadmin", Err(400)),
+        ("allow.example", "//public//a", Ok("/public/a")),
+        ("allow.example", "/x/../%70ublic", Ok("/public")),
+        ("hop.example", "/x/..//admin", Err(451)),
+        ("hop.example", "/x/..//b", Ok("/b")),
+        // Rules see empty segments where they are sent.
+        ("raw.example", "//admin", Ok("//admin")),
+        ("raw.example", "/a//b/../c", Ok("/a//c")),
+        (
+            "raw.example",
+            "/api/queues/%2F/name",
+            Ok("/api/queues/%2F/name"),
+        ),
+        ("raw.example", "/x/../admin", Err(451)),
+        ("raw.example", "/x/..%2fadmin", Err(400)),
+    ] {
+        for asker in &mut askers {
+            let (status, head) = asker.ask(&rig, host, target).await;
+            let case = format!("{host} {target} over {}", asker.scheme());
+            match expected {
+                Err(refusal) => assert_eq!(status, refusal, "{case}"),
+                Ok(sent) => {
+                    assert_eq!(status, 200, "{case}");
+                    assert_eq!(got(&head).0, sent, "{case}");
+                }
+            }
+        }
+    }
+}
+
+/// Status and body of an answer to a request over HTTP/2.
+async fn ask2(sender: &mut SendRequest<Frames>, request: http::request::Builder) -> (u16, String) {
+    let request = request.body(nothing()).unwrap();
+    let answer = soon("an answer", sender.send_request(request))
+        .await
+        .unwrap();
+    let status = answer.status().as_u16();
+    let body = answer.into_body().collect().await.unwrap().to_bytes();
+    (status, String::from_utf8_lossy(&body).into_owned())
+}
+
+#[tokio::test]
+async fn targets_of_every_form() {
+    let (mut rig, root) = rig().await;
+    for (line, expected) in [
+        (
+            "GET http://app.example",
+            Ok(("GET / ", "http://app.example/")),
+        ),
+        (
+            "GET http://app.example?q=1",
+            Ok(("GET /?q=1 ", "http://app.example/?q=1")),
+        ),
+        (
+            "GET http://app.example/a/../b",
+            Ok(("GET /b ", "http://app.example/b")),
+        ),
+        ("OPTIONS *", Ok(("OPTIONS * ", "http://app.example"))),
+        (
+            "OPTIONS http://app.example",
+            Ok(("OPTIONS * ", "http://app.example")),
+        ),
+        (
+            "OPTIONS http://app.example/",
+            Ok(("OPTIONS / ", "http://app.example/")),
+        ),
+        ("GET https://app.example/", Err(400)),
+        ("GET ?q", Err(400)),
+        ("PRI /", Err(405)),
+        ("pri /", Ok(("pri / ", "http://app.example/"))),
+    ] {
+        let request = format!("{line} HTTP/1.1\r\nHost: app.example\r\n\r\n");
+        let answer = rig.ask(&request).await;
+        match expected {
+            Err(status) => assert_eq!(answer.status, status, "{line}"),
+            Ok((start, url)) => {
+                let head = answer.text();
+                assert!(head.starts_with(start), "{line}: {head}");
+                assert_eq!(got(head).1["x-url"], url, "{line}");
+            }
+        }
+    }
+    let mut sender = connect(&mut rig, &root).await;
+    let path =
+        |path: &'static str| PathAndQuery::from_maybe_shared(Bytes::from_static(path.as_bytes()));
+    for (method, scheme, target, expected) in [
+        ("GET", "https", "/a/../b?q", Ok("GET /b?q ")),
+        ("OPTIONS", "https", "*", Ok("OPTIONS * ")),
+        ("GET", "https", "*", Err(400)),
+        ("GET", "https", "?q", Err(400)),
+        ("GET", "https", "/é", Err(400)),
+        ("GET", "https", "/?é", Err(400)),
+        ("GET", "http", "/", Err(400)),
+        ("GET", "ftp", "/", Err(400)),
+        ("PRI", "https", "/", Err(405)),
+    ] {
+        let mut parts = http::uri::Parts::default();
+        parts.scheme = Some(scheme.parse().unwrap());
+        parts.authority = Some("app.example".parse().unwrap());
+        parts.path_and_query = Some(path(target).unwrap());
+        let request = Request::builder()
+            .method(method)
+            .uri(Uri::from_parts(parts).unwrap());
+        let (status, head) = ask2(&mut sender, request).await;
+        match expected {
+            Err(refusal) => assert_eq!(status, refusal, "{method} {scheme} {target}"),
+            Ok(start) => assert!(head.starts_with(start), "{method} {target}: {head}"),
+        }
+    }
+    // Over TLS an absolute target must say so, too.
+    let address = rig.edge.https_addr().unwrap();
+    for (target, status) in [("https://app.example/", 200), ("http://app.example/", 400)] {
+        let stream = tls(address, &root, "app.example", "http/1.1")
+            .await
+            .unwrap();
+        let mut client = Client::new(stream);
+        let request = format!("GET {target} HTTP/1.1\r\nHost: app.example\r\n\r\n");
+        client.send(request).await;
+        assert_eq!(client.answer("GET").await.status, status, "{target}");
+    }
+}
+
+#[tokio::test]
+async fn what_policies_make_is_normalised() {
+    let mut rig = Rig::start().await;
+    let origin = echo(&mut rig).await;
+    let policy = r#"
+on_http_request:
+- expressions: ["req.url.path.startsWith('/away')"]
+  actions:
+  - {type: redirect, config: {from: "^(https?://[^/]*)/away(.*)", to: "$1/here/..$2"}}
+- expressions: ["req.url.path == '/elsewhere'"]
+  actions:
+  - {type: redirect, config: {to: "https://other.example/x/../y//z?q=/../a#/../f"}}
+- expressions: ["req.url.path == '/nowhere'"]
+  actions:
+  - {type: redirect, config: {to: "/x/..%2fy"}}
+- expressions: ["req.url.path == '/doubt'"]
+  actions:
+  - {type: url-rewrite, config: {to: "/x/..%2fy"}}
+- actions:
+  - {type: url-rewrite, config: {from: "/v1(/.*)", to: "/api/v0/..$1"}}
+  - {type: add-headers, config: {headers: {x-rewritten: "${actions.ngrok.url_rewrite.url}"}}}
+"#;
+    let endpoint = named(Scheme::Http, "app.example", 80, &origin, policy);
+    rig.edge
+        .publish(Snapshot::builder().endpoint(endpoint).build())
+        .await;
+    let ask = |target: &str| format!("GET {target} HTTP/1.1\r\nHost: app.example\r\n\r\n");
+    for (target, location) in [
+        ("/away/x/../b", "http://app.example/b"),
+        ("/elsewhere", "https://other.example/y//z?q=/../a#/../f"),
+    ] {
+        let answer = rig.ask(&ask(target)).await;
+        assert_eq!(answer.header("location"), Some(location), "{target}");
+    }
+    for target in ["/nowhere", "/doubt"] {
+        assert_eq!(rig.ask(&ask(target)).await.status, 500, "{target}");
+    }
+    let answer = rig.ask(&ask("/v1//a/./b?c")).await;
+    let (sent, fields) = got(answer.text());
+    assert_eq!(sent, "/api/a/b?c");
+    assert_eq!(fields["x-rewritten"], "http://app.example/api/a/b?c");
+}
+
+#[tokio::test]
+async fn plain_http_of_an_https_endpoint_is_redirected() {
+    let mut rig = Rig::with(Settings {
+        trusted_proxies: vec!["127.0.0.0/8".parse().unwrap()],
+        ..settings()
+    })
+    .await;
+    let origin = echo(&mut rig).await;
+    let endpoint = |host: &str, port| named(Scheme::Https, host, port, &origin, "");
+    let challenge = Challenge {
+        kind: ChallengeKind::Http01,
+        host: HostName::parse("app.example").unwrap(),
+        token: "token".into(),
+        answer: "token.thumb".into(),
+    };
+    let snapshot = |builder: SnapshotBuilder| {
+        builder
+            .endpoint(endpoint("app.example", 443))
+            .endpoint(endpoint("*.wild.example", 8443))
+            .endpoint(named(Scheme::Https, "both.example", 443, &origin, ""))
+            .endpoint(named(Scheme::Http, "both.example", 80, &origin, ""))
+            .challenge(challenge.clone())
+    };
+    rig.edge
+        .publish(snapshot(Snapshot::builder()).build())
+        .await;
+    for (method, host, target, status, location) in [
+        (
+            "GET",
+            "app.example",
+            "/a?b=c",
+            301,
+            "https://app.example/a?b=c",
+        ),
+        ("GET", "App.Example.:8080", "/", 301, "https://app.example/"),
+        ("HEAD", "app.example", "/", 301, "https://app.example/"),
+        ("POST", "app.example", "/a", 308, "https://app.example/a"),
+        ("OPTIONS", "app.example", "*", 308, "https://app.example/"),
+        (
+            "GET",
+            "x.wild.example",
+            "//evil/../b",
+            301,
+            "https://x.wild.example:8443/b",
+        ),
+        ("GET", "both.example", "/", 200, ""),
+        ("GET", "none.example", "/", 404, ""),
+        (
+            "GET",
+            "app.example",
+            "/.well-known/acme-challenge/token",
+            200,
+            "",
+        ),
+        (
+            "GET",
+            "app.example",
+            "/.well-known/acme-challenge/other",
+            301,
+            "https://app.example/.well-known/acme-challenge/other",
+        ),
+    ] {
+        let mut client = rig.connect().await;
+        client
+            .send(format!(
+                "{method} {target} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 0\r\n\r\n"
+            ))
+            .await;
+        let answer = client.answer(method).await;
+        assert_eq!(answer.status, status, "{method} {host} {target}");
+        assert_eq!(
+            answer.header("location").unwrap_or_default(),
+            location,
+            "{method} {host} {target}"
+        );
+    }
+    // A proxy in front ends TLS: to send its client to https would go round in circles.
+    let proxied = "GET / HTTP/1.1\r\nHost: app.example\r\nX-Forwarded-Proto: https\r\n\r\n";
+    assert_eq!(rig.ask(proxied).await.status, 404);
+    // The event is that of the endpoint's account.
+    let plain = "GET /told HTTP/1.1\r\nHost: app.example\r\n\r\n";
+    assert_eq!(rig.ask(plain).await.status, 301);
+    // Of ten requests before, the authority's and those for no endpoint make none.
+    let told = http_events(&rig, 9).await;
+    let told = &told.last().unwrap()["object"]["http"];
+    assert_eq!(told["request"]["url"]["raw"], "http://app.example/told");
+    assert_eq!(told["response"]["status_code"], 301);
+    // Who is not admitted is not sent on.
+    let nobody = Restriction {
+        id: "ipx_1".into(),
+        account: "ac_1".into(),
+        enforced: true,
+        admitted: Arc::new(IpSet::of([(
+            Verdict::Allow,
+            Prefix::parse("192.0.2.0/24").unwrap(),
+        )])),
+    };
+    rig.edge
+        .publish(snapshot(Snapshot::builder().restriction(nobody)).build())
+        .await;
+    assert_eq!(rig.ask(plain).await.status, 403);
+
+    let rig = Rig::with(Settings {
+        redirect_http: false,
+        ..settings()
+    })
+    .await;
+    rig.edge
+        .publish(snapshot(Snapshot::builder()).build())
+        .await;
+    assert_eq!(rig.ask(plain).await.status, 404);
+}
+
+#[tokio::test]
+async fn fields_with_underscores_do_not_pass() {
+    for keeps in [false, true] {
+        let settings = Settings {
+            underscore_headers: keeps,
+            ..settings()
+        };
+        let mut rig = Rig::with(settings).await;
+        let origin = origin(&mut rig.tasks, |mut client| async move {
+            while let Some(head) = client.head().await {
+                let (_, trailers) = client.body(&head).await.unwrap();
+                let text = format!("{head}{trailers}");
+                let answer = format!(
+                    "HTTP/1.1 200 OK\r\nx_own: 1\r\ncontent-length: {}\r\n\r\n{text}",
+                    text.len()
+                );
+                client.send(answer).await;
+            }
+        })
+        .await;
+        let (names, key, root) = certificate(&["app.example"]);
+        let policy = "on_http_request: [{actions: [{type: add-headers, config: {headers: {x-saw: \"${'x_real_ip' in req.headers}\", x_mine: \"1\"}}}]}]";
+        let origin = format!("http://{origin}");
+        let snapshot = Snapshot::builder()
+            .endpoint(named(Scheme::Http, "app.example", 80, &origin, policy))
+            .endpoint(named(Scheme::Https, "app.example", 443, &origin, policy))
+            .certificate(names, key);
+        rig.edge.publish(snapshot.build()).await;
+        let request = "POST / HTTP/1.1\r\nHost: app.example\r\nX_Real_IP: 1.1.1.1\r\nContent_Length: 7\r\nX-Fine: 1\r\n\
+                       Transfer-Encoding: chunked\r\n\r\n0\r\nx_tail: 1\r\nx-tail: 1\r\n\r\n";
+        let answer = rig.ask(request).await;
+        // What upstreams and policies say is theirs.
+        assert_eq!(answer.header("x_own"), Some("1"));
+        let one = answer.text().to_ascii_lowercase();
+
+        let mut sender = connect(&mut rig, &root).await;
+        let (send, body) = frames();
+        let request = Request::post("https://app.example/")
+            .header("te", "trailers")
+            .header("x_real_ip", "1.1.1.1")
+            .header("content_length", "7")
+            .header("x-fine", "1");
+        let asked = sender.send_request(request.body(body).unwrap());
+        let mut trailers = http::HeaderMap::new();
+        trailers.insert("x_tail", http::HeaderValue::from_static("1"));
+        trailers.insert("x-tail", http::HeaderValue::from_static("1"));
+        send.send(hyper::body::Frame::trailers(trailers))
+            .await
+            .unwrap();
+        drop(send);
+        let answer = soon("an answer", asked).await.unwrap();
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        let two = String::from_utf8(body.to_vec())
+            .unwrap()
+            .to_ascii_lowercase();
+        for text in [one, two] {
+            for name in ["x_real_ip:", "content_length:", "x_tail:"] {
+                assert_eq!(text.contains(name), keeps, "{name} in {text}");
+            }
+            for name in ["x-fine:", "x-tail:", "x_mine:", &format!("x-saw: {keeps}")] {
+                assert!(text.contains(name), "{name} in {text}");
+            }
+        }
+    }
+}
+
+/// One bound for both protocols; a browser's cookies, which HTTP/2 takes apart, are one field.
+#[tokio::test]
+async fn a_request_has_as_many_fields_over_http2() {
+    let (mut rig, root) = rig().await;
+    let mut sender = connect(&mut rig, &root).await;
+    for (fields, cookies, status) in [
+        (127, 0, 200),
+        (128, 0, 431),
+        (1_500, 0, 431),
+        (100, 600, 200),
+    ] {
+        let mut request = Request::get("https://app.example/");
+        for nth in 0..fields {
+            request = request.header(format!("x-{nth}"), "1");
+        }
+        for _ in 0..cookies {
+            request = request.header("cookie", "a=b");
+        }
+        let answer = ask2(&mut sender, request).await;
+        assert_eq!(answer.0, status, "{fields} fields, {cookies} cookies");
+    }
+}

@@ -1,0 +1,112 @@
+//! A start on a full disk.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use culvert_base::Clock;
+
+use super::place::{Place, texts};
+use crate::{Changes, Document, Head, Queue, Store, StoreUrl, Told};
+
+/// A file system of its own, small enough to be filled.
+struct Small(PathBuf);
+
+impl Small {
+    /// `None`, said aloud, where none can be mounted.
+    fn mount(at: &Path) -> Option<Self> {
+        std::fs::create_dir_all(at).unwrap();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=4m,mode=0700", "tmpfs"])
+            .arg(at)
+            .output();
+        if mounted.is_ok_and(|output| output.status.success()) {
+            return Some(Self(at.to_owned()));
+        }
+        // Past the test harness, which keeps what passing tests print to itself.
+        writeln!(
+            std::io::stderr(),
+            "skipped: a start on a full disk: no file system can be mounted here"
+        )
+        .unwrap();
+        None
+    }
+
+    /// Leaves no room.
+    fn fill(&self) {
+        let mut file = std::fs::File::create(self.0.join("filler")).unwrap();
+        while file.write_all(&[0; 4096]).is_ok() {}
+    }
+
+    fn empty(&self) {
+        std::fs::remove_file(self.0.join("filler")).unwrap();
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        drop(Command::new("umount").arg("-l").arg(&self.0).output());
+    }
+}
+
+fn item(place: &Place, id: &str) -> Changes {
+    let at = place.clock.now();
+    let document = Document {
+        head: Head {
+            id: id.to_owned(),
+            kind: "item".to_owned(),
+            account: "ac_1".to_owned(),
+            revision: 0,
+            created_at: at,
+            updated_at: at,
+        },
+        body: "{}".to_owned(),
+        keys: Vec::new(),
+        refs: Vec::new(),
+        topics: Vec::new(),
+    };
+    Changes::insert(document, Told::Nothing { why: "a test" })
+}
+
+#[tokio::test]
+async fn a_start_on_a_full_disk_reads_everything_and_refuses_writes_at_once() {
+    let place = Place::sqlite();
+    let Some(disk) = Small::mount(&place.folder.path().join("disk")) else {
+        return;
+    };
+    let url = StoreUrl::Sqlite(disk.0.join("state.db"));
+    let open = async || {
+        let store = Store::open(&url, place.clock.clone(), texts()).await;
+        let queue = Queue::open(&url, place.clock.clone()).await;
+        (store.unwrap(), queue.unwrap())
+    };
+    let (store, queue) = open().await;
+    store.commit(item(&place, "it_1")).await.unwrap();
+    assert!(!store.is_read_only());
+    store.close().await;
+    queue.close().await;
+
+    disk.fill();
+    let (store, queue) = open().await;
+    assert!(store.is_read_only());
+    assert!(store.get("item", "it_1").await.unwrap().is_some());
+    assert_eq!(store.ids("item").await.unwrap(), ["it_1"]);
+    assert_eq!(queue.backlog().await.unwrap(), []);
+    let began = std::time::Instant::now();
+    assert!(store.commit(item(&place, "it_2")).await.is_err());
+    assert!(queue.append(Vec::new(), None).await.is_err());
+    assert!(began.elapsed() < std::time::Duration::from_secs(1));
+    for usable in [store.usable().await, queue.usable().await] {
+        let fault = usable.unwrap_err().chain();
+        assert!(fault.contains("the disk was full at the start"), "{fault}");
+    }
+    store.close().await;
+    queue.close().await;
+
+    disk.empty();
+    let (store, queue) = open().await;
+    store.commit(item(&place, "it_2")).await.unwrap();
+    assert_eq!(store.ids("item").await.unwrap().len(), 2);
+    store.close().await;
+    queue.close().await;
+}

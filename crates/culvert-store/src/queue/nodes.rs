@@ -1,0 +1,132 @@
+//! What nodes tell each other of destinations and live tails.
+//!
+//! Not here: what is told (`delivery`), which is opaque text.
+
+use culvert_base::{Fault, Timestamp};
+
+use super::Queue;
+use crate::dialect::{Arg, While};
+use crate::queue::lines::Entry;
+use crate::statements::events;
+
+/// A live tail of another node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenTail {
+    /// Its id.
+    pub id: String,
+    /// What it follows.
+    pub spec: String,
+}
+
+/// Something told to a tail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TailPiece {
+    /// Position, growing.
+    pub id: i64,
+    /// Opaque here.
+    pub body: String,
+}
+
+/// Tails of other nodes that one node tells, at most.
+const TAILS_MAX: i64 = 256;
+/// Pieces read at once.
+const PIECES_MAX: i64 = 64;
+
+impl Queue {
+    /// Notes what `node` has seen of destinations, in the place of what it noted before.
+    pub async fn note_healths(
+        &self,
+        node: &str,
+        notes: Vec<(String, String)>,
+    ) -> Result<(), Fault> {
+        let entry = Entry::NoteHealths {
+            node: node.to_owned(),
+            notes,
+            at: self.shared.clock.now(),
+        };
+        let doing = "noting the health of destinations";
+        self.count(doing, entry).await.map(drop)
+    }
+
+    /// What nodes have seen of a destination: their names and notes.
+    pub async fn healths(&self, destination: &str) -> Result<Vec<(String, String)>, Fault> {
+        let doing = "reading the health of a destination";
+        let arguments = [Arg::Text(destination)];
+        let rows = self.pool().rows(doing, events::HEALTHS, &arguments).await?;
+        rows.iter()
+            .map(|row| Ok((row.get(0).during(doing)?, row.get(1).during(doing)?)))
+            .collect()
+    }
+
+    /// Says that a tail of `node` is open until then.
+    pub async fn open_tail(
+        &self,
+        id: &str,
+        node: &str,
+        spec: &str,
+        until: Timestamp,
+    ) -> Result<(), Fault> {
+        let entry = Entry::OpenTail {
+            id: id.to_owned(),
+            node: node.to_owned(),
+            spec: spec.to_owned(),
+            until,
+        };
+        self.count("opening a tail", entry).await.map(drop)
+    }
+
+    /// Forgets a tail and what was told to it.
+    pub async fn close_tail(&self, id: &str) -> Result<(), Fault> {
+        let id = id.to_owned();
+        let entry = Entry::CloseTail { id };
+        self.count("closing a tail", entry).await.map(drop)
+    }
+
+    /// Tails of nodes other than `node` that are open.
+    pub async fn tails_beside(&self, node: &str, now: Timestamp) -> Result<Vec<OpenTail>, Fault> {
+        let doing = "reading the tails of other nodes";
+        let now = Arg::Int(now.unix_nanos());
+        let arguments = [Arg::Text(node), now, Arg::Int(TAILS_MAX)];
+        let rows = self.pool().rows(doing, events::TAILS, &arguments).await?;
+        rows.iter()
+            .map(|row| {
+                Ok(OpenTail {
+                    id: row.get(0).during(doing)?,
+                    spec: row.get(1).during(doing)?,
+                })
+            })
+            .collect()
+    }
+
+    /// Leaves something for a tail of another node. False if that is closed or does not keep up.
+    pub async fn tell_tail(&self, id: &str, body: String) -> Result<bool, Fault> {
+        let id = id.to_owned();
+        let entry = Entry::TellTail { id, body };
+        Ok(self.count("telling a tail", entry).await? > 0)
+    }
+
+    /// What was left for a tail after a position, in order.
+    pub async fn tail_pieces(&self, id: &str, after: i64) -> Result<Vec<TailPiece>, Fault> {
+        let doing = "reading a tail";
+        let arguments = [Arg::Text(id), Arg::Int(after), Arg::Int(PIECES_MAX)];
+        let rows = self.pool().rows(doing, events::TAIL_LINES, &arguments);
+        rows.await?
+            .iter()
+            .map(|row| {
+                Ok(TailPiece {
+                    id: row.get(0).during(doing)?,
+                    body: row.get(1).during(doing)?,
+                })
+            })
+            .collect()
+    }
+
+    /// What was left for a tail up to a position was read.
+    pub async fn drop_tail_pieces(&self, id: &str, up_to: i64) -> Result<(), Fault> {
+        let id = id.to_owned();
+        let entry = Entry::DropTailLines { id, up_to };
+        self.count("dropping what a tail has read", entry)
+            .await
+            .map(drop)
+    }
+}

@@ -1,0 +1,156 @@
+//! The data directory: one process at a time writes to it, and its master key is never replaced.
+
+use std::path::Path;
+use std::process::Output;
+
+use culvert::client::Client;
+use http::Method;
+use serde_json::json;
+
+use crate::harness::{Backend, Database, backends, binary};
+use crate::kill::Process;
+
+/// Runs `culvert` on a data directory and waits for its end.
+fn run(data: &Path, url: &str, arguments: &[&str]) -> Output {
+    let mut command = binary();
+    command.args(arguments).arg("--data-dir").arg(data);
+    command.args(["--database-url", url]);
+    if arguments == ["serve"] {
+        for flag in [
+            "--api-addr",
+            "--edge-http-addr",
+            "--edge-https-addr",
+            "--agents-addr",
+            "--agents-ssh-addr",
+            "--nodes-addr",
+            "--metrics-addr",
+        ] {
+            command.args([flag, "127.0.0.1:0"]);
+        }
+    }
+    command.output().unwrap()
+}
+
+/// The error of a command that must fail.
+fn refusal(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_server_on_a_data_directory_is_refused() {
+    for backend in backends().await {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        let database = match &backend {
+            Backend::Sqlite => None,
+            Backend::Postgres(url) => Some(Database::make(url).await),
+        };
+        let url = database.as_ref().map(|database| database.url.clone());
+        let url = url.unwrap_or_default();
+
+        let server = Process::start(&data, &url);
+        let said = refusal(&run(&data, &url, &["serve"]));
+        let holder = format!("is in use by process {}", server.id());
+        assert!(said.contains(&holder), "{said}");
+        // The first server is untouched.
+        let client = Client::new(&server.api, String::new()).unwrap();
+        let ready = client.call(Method::GET, "/readyz", None).await.unwrap();
+        assert_eq!(ready.status, 200, "{}", ready.body);
+
+        // A kill leaves no stale lock behind, and neither does an orderly stop.
+        server.kill();
+        let server = Process::start(&data, &url);
+        assert_eq!(server.terminate(), 0);
+        assert_eq!(Process::start(&data, &url).terminate(), 0);
+        if let Some(database) = database {
+            database.remove().await;
+        }
+    }
+}
+
+#[test]
+fn admin_commands_beside_a_running_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let copy = folder.path().join("copy").display().to_string();
+    let server = Process::start(&data, "");
+    let holder = format!("is in use by process {}", server.id());
+    let to = "postgres://127.0.0.1:1/none";
+    // Every subcommand that opens the data directory, and whether it works beside a server.
+    let cases: &[(&[&str], bool)] = &[
+        (&["admin", "check"], true),
+        (&["admin", "backup", &copy], true),
+        (&["admin", "create-key"], true),
+        (&["admin", "lift-api-restriction"], true),
+        (&["audit", "verify"], true),
+        (&["admin", "rotate-master-key"], false),
+        (&["admin", "move", "--to", to], false),
+        (&["admin", "move", "--undo"], false),
+    ];
+    for (arguments, works) in cases {
+        let output = run(&data, "", arguments);
+        if *works {
+            assert!(output.status.success(), "{arguments:?}: {output:?}");
+        } else {
+            let said = refusal(&output);
+            assert!(said.contains(&holder), "{arguments:?}: {said}");
+        }
+    }
+    assert_eq!(server.terminate(), 0);
+    let output = run(&data, "", &["admin", "rotate-master-key"]);
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_master_key_is_never_replaced() {
+    for backend in backends().await {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        let database = match &backend {
+            Backend::Sqlite => None,
+            Backend::Postgres(url) => Some(Database::make(url).await),
+        };
+        let url = database.as_ref().map(|database| database.url.clone());
+        let url = url.unwrap_or_default();
+        let server = Process::start(&data, &url);
+        let token = culvert::client::read_token(&data.join("bootstrap-key")).unwrap();
+        let client = Client::new(&server.api, token).unwrap();
+        let body = json!({"name": "v"});
+        let vault = client.expect(Method::POST, "/vaults", Some(&body));
+        vault.await.unwrap();
+        assert_eq!(server.terminate(), 0);
+
+        let key_file = data.join("master.key");
+        let key = std::fs::read_to_string(&key_file).unwrap();
+        std::fs::remove_file(&key_file).unwrap();
+        // An empty directory of a further node is the same case on PostgreSQL.
+        let mut directories = vec![data.clone()];
+        if database.is_some() {
+            directories.push(folder.path().join("other"));
+        }
+        let copy = folder.path().join("copy").display().to_string();
+        for directory in &directories {
+            let commands: &[&[&str]] = &[
+                &["serve"],
+                &["admin", "check"],
+                &["admin", "create-key"],
+                &["admin", "lift-api-restriction"],
+                &["admin", "rotate-master-key"],
+                &["admin", "backup", &copy],
+            ];
+            for arguments in commands {
+                let said = refusal(&run(directory, &url, arguments));
+                let path = directory.join("master.key");
+                let wanted = format!("the master key `{}` is missing", path.display());
+                assert!(said.contains(&wanted), "{arguments:?}: {said}");
+                assert!(!path.exists(), "{arguments:?} made a key");
+            }
+        }
+        culvert::keys::write_private(&key_file, &key).unwrap();
+        assert_eq!(Process::start(&data, &url).terminate(), 0);
+        if let Some(database) = database {
+            database.remove().await;
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Every code block of the README and the guides runs, in order, in a fresh folder, and prints what the
+//! text says (`tests/docs/run.py`). Each document has a network and a mount namespace of its own, so that
+//! the ports and host names in the text are free.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Host names of the documents; they all mean this machine.
+const HOSTS: &str = "127.0.0.1 localhost tunnel.example.com connect.example.com app.example.com tcp.example.com\n\
+                     ::1 localhost\n";
+
+/// Blocks that cannot run here, in all documents together. It may only shrink.
+const SKIPPED_MAX: u64 = 12;
+
+#[test]
+fn the_code_blocks_of_the_documents_work() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let isolated = Command::new("unshare")
+        .args(["-rnm", "sh", "-c", "ip link set lo up"])
+        .status();
+    if !isolated.is_ok_and(|status| status.success()) {
+        println!("skipped: no network namespaces for the documents here");
+        return;
+    }
+    let mut documents: Vec<PathBuf> = std::fs::read_dir(root.join("docs/guide"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    documents.push(root.join("README.md"));
+    documents.sort();
+    let hosts = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(hosts.path(), HOSTS).unwrap();
+    // One after the other: each starts servers of its own.
+    let (mut failures, mut skipped) = (Vec::new(), 0);
+    for document in documents {
+        let run = Command::new("unshare")
+            .args(["-rnm", "--pid", "--fork", "--kill-child", "sh", "-c"])
+            .arg("ip link set lo up && mount --bind \"$1\" /etc/hosts && shift && exec \"$@\"")
+            .arg("sh")
+            .arg(hosts.path())
+            .arg("python3")
+            .arg(root.join("tests/docs/run.py"))
+            .arg(&document)
+            .arg(env!("CARGO_BIN_EXE_culvert"))
+            .output()
+            .unwrap();
+        if run.status.success() {
+            let counts: Value = serde_json::from_slice(&run.stdout).unwrap();
+            skipped += counts["skipped"].as_u64().unwrap();
+            println!("{}: {counts}", document.display());
+        } else {
+            failures.push(format!(
+                "{}:\n{}{}",
+                document.display(),
+                String::from_utf8_lossy(&run.stdout),
+                String::from_utf8_lossy(&run.stderr)
+            ));
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    assert!(
+        skipped <= SKIPPED_MAX,
+        "{skipped} blocks do not run, more than {SKIPPED_MAX}"
+    );
+}

@@ -1,0 +1,175 @@
+//! Supervision: the unexpected end of any long-lived task makes the server unready and stops it.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use culvert::client::Client;
+use culvert::config::Settings;
+use culvert::server::Server;
+use http::Method;
+use serde_json::json;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::harness::{Backend, Database, backends, eventually};
+
+/// Every long-lived task of a server on SQLite.
+const TASKS: [&str; 28] = [
+    "agent_sessions",
+    "agents",
+    "api",
+    "certificates",
+    "configuration",
+    "delivery",
+    "delivery.appender",
+    "delivery.dispatcher",
+    "delivery.event_log",
+    "delivery.flusher",
+    "delivery.replayer",
+    "delivery.retention",
+    "delivery.traffic_log",
+    "delivery.workers",
+    "edge",
+    "edge.http",
+    "edge.https",
+    "heartbeat",
+    "logins",
+    "memory",
+    "metrics",
+    "queue.checkpoint",
+    "queue.writer",
+    "ssh",
+    "store.checkpoint",
+    "store.ledger",
+    "store.lookup",
+    "store.writer",
+];
+
+/// Further ones on PostgreSQL.
+const TASKS_AMONG_NODES: [&str; 5] = [
+    "delivery.cluster",
+    "node_identity",
+    "node_listener",
+    "nodes",
+    "store.node_name",
+];
+
+async fn start(folder: &tempfile::TempDir, database: Option<&Database>) -> Server {
+    let mut settings = Settings {
+        data_dir: folder.path().join("data"),
+        ..Settings::default()
+    };
+    for address in [
+        &mut settings.api.addr,
+        &mut settings.edge.http_addr,
+        &mut settings.edge.https_addr,
+        &mut settings.agents.addr,
+        &mut settings.agents.ssh_addr,
+        &mut settings.nodes.addr,
+        &mut settings.metrics.addr,
+    ] {
+        *address = "127.0.0.1:0".into();
+    }
+    settings.shutdown.drain.0 = Duration::from_secs(5);
+    if let Some(database) = database {
+        settings.database_url = database.url.clone();
+    }
+    Box::pin(Server::start(settings)).await.unwrap()
+}
+
+/// Ends one task of a server that is at work, and sees what becomes of the server.
+async fn kill(task: &str, database: Option<&Database>) {
+    let folder = tempfile::tempdir().unwrap();
+    let server = start(&folder, database).await;
+    let token = server.first_token().unwrap().reveal().to_owned();
+    let client = Client::new(&server.api_url(), token).unwrap();
+    let http = server.http_addr().unwrap();
+    let kill = server.task_killer();
+    let mut running = JoinSet::new();
+    running.spawn(server.run(CancellationToken::new()));
+
+    // An exchange that is in progress until this test has seen enough.
+    let origin = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let upstream = format!("http://{}", origin.local_addr().unwrap());
+    let body = json!({"url": "http://app.culvert.localhost", "upstream_url": upstream});
+    let made = client.expect(Method::POST, "/endpoints", Some(&body));
+    made.await.unwrap();
+    let request = b"GET / HTTP/1.1\r\nhost: app.culvert.localhost\r\n\r\n";
+    let (socket, held) = loop {
+        let mut socket = TcpStream::connect(http).await.unwrap();
+        socket.write_all(request).await.unwrap();
+        let accepted = tokio::time::timeout(Duration::from_millis(500), origin.accept());
+        if let Ok(accepted) = accepted.await {
+            break (socket, accepted.unwrap());
+        }
+    };
+
+    assert!(kill(task), "{task}");
+    // Without its edge nothing is in progress, and without its API nothing answers.
+    if !["api", "edge"].contains(&task) {
+        eventually(&format!("it is not ready without {task}"), async || {
+            let answer = client.call(Method::GET, "/readyz", None).await;
+            let answer = answer.unwrap_or_else(|error| panic!("{task}: {error}"));
+            answer.status == 503 && answer.body["parts"][task] == "ended"
+        })
+        .await;
+    }
+    drop((socket, held));
+    let ended = tokio::time::timeout(Duration::from_secs(60), running.join_next());
+    let ended = ended
+        .await
+        .unwrap_or_else(|_| panic!("{task}: it does not stop"));
+    let error = ended.unwrap().unwrap().unwrap_err();
+    assert!(error.to_string().contains(&format!("`{task}`")), "{error}");
+    // Exit code 1.
+    let failure = culvert::cli::Failure::from(error);
+    assert!(matches!(failure, culvert::cli::Failure::Failed(_)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_any_task_is_the_end_of_the_server() {
+    for backend in backends().await {
+        let database = match &backend {
+            Backend::Sqlite => None,
+            Backend::Postgres(url) => Some(Database::make(url).await),
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let server = start(&folder, database.as_ref()).await;
+        let is_of_sqlite = |task: &&str| task.ends_with("checkpoint");
+        let expected: BTreeSet<&str> = match &database {
+            None => TASKS.into(),
+            Some(_) => TASKS
+                .into_iter()
+                .filter(|task| !is_of_sqlite(task))
+                .chain(TASKS_AMONG_NODES)
+                .collect(),
+        };
+        let running = || server.tasks().into_iter().collect::<BTreeSet<&str>>();
+        // Delivery starts its tasks when it has read what waits.
+        let started = async || running().is_superset(&expected);
+        eventually("every task runs", started).await;
+        assert_eq!(running(), expected, "a new task needs a row here");
+        let stop = CancellationToken::new();
+        stop.cancel();
+        server.run(stop).await.unwrap();
+        if let Some(database) = database {
+            database.remove().await;
+        }
+        match &backend {
+            Backend::Sqlite => {
+                for task in TASKS {
+                    kill(task, None).await;
+                }
+            }
+            Backend::Postgres(url) => {
+                for task in TASKS_AMONG_NODES {
+                    let database = Database::make(url).await;
+                    kill(task, Some(&database)).await;
+                    database.remove().await;
+                }
+            }
+        }
+    }
+}
