@@ -254,7 +254,11 @@ impl Control {
         authority: &mut Authority,
         seen: &mut Seen,
     ) -> Result<(), Fault> {
+        // Before and after the endpoints: one that moves meanwhile from a node that leaves is served by one
+        // of them whichever of its two places is read.
+        let mut elsewhere = self.elsewhere(seen).await?;
         self.read_endpoints(seen).await?;
+        elsewhere.extend(self.elsewhere(seen).await?);
         for mirror in [&mut seen.domains, &mut seen.ingresses] {
             let changes = mirror.refresh(&self.store, |document| document).await?;
             seen.due.certificates |= !changes.is_empty();
@@ -269,7 +273,6 @@ impl Control {
         }
         seen.policies_at = Some(until);
         let restrictions = self.restrictions.load_full();
-        let elsewhere = self.elsewhere(seen).await?;
         let is_fresh = seen
             .snapshot_at
             .is_some_and(|at| at.elapsed() < 60 * PASS_EVERY);

@@ -145,7 +145,7 @@ pub struct Nodes {
     table: RwLock<HashMap<String, Arc<Peer>>>,
     /// Moves when peers come.
     changed: watch::Sender<u64>,
-    /// Whether any was lost a moment ago, to be asked by every request.
+    /// Whether any was lost or became known a moment ago, to be asked by every request.
     has_lost: AtomicBool,
     meters: NodeMeters,
 }
@@ -164,8 +164,8 @@ struct Peer {
     legs: Mutex<[Option<Session>; LEGS]>,
     turn: AtomicUsize,
     is_reached: watch::Sender<bool>,
-    /// When its last connection was lost.
-    lost_at: Mutex<Option<Instant>>,
+    /// Since when it has no connection: when the last one was lost, or when it became known.
+    unreached_since: Mutex<Instant>,
     /// Cancelled when it is one no more.
     gone: CancellationToken,
 }
@@ -177,15 +177,19 @@ impl Peer {
             legs: Mutex::default(),
             turn: AtomicUsize::new(0),
             is_reached: watch::Sender::new(false),
-            lost_at: Mutex::default(),
+            unreached_since: Mutex::new(Instant::now()),
             gone: CancellationToken::new(),
         }
     }
 
-    /// Whether its last connection was lost less than two seconds ago.
+    /// Whether it has been without a connection for less than two seconds.
     fn is_just_lost(&self) -> bool {
-        let lost_at = *self.lost_at.lock().unwrap_or_else(PoisonError::into_inner);
-        !*self.is_reached.borrow() && lost_at.is_some_and(|at| at.elapsed() < RETURNS_WITHIN)
+        !*self.is_reached.borrow() && self.unreached_since().elapsed() < RETURNS_WITHIN
+    }
+
+    fn unreached_since(&self) -> MutexGuard<'_, Instant> {
+        let since = self.unreached_since.lock();
+        since.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes a connection or its end. Whether the last one was lost.
@@ -198,7 +202,7 @@ impl Peer {
         let was_reached = self.is_reached.send_replace(is_reached);
         let is_lost = was_reached && !is_reached;
         if is_lost {
-            *self.lost_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+            *self.unreached_since() = Instant::now();
         }
         is_lost
     }
@@ -283,6 +287,8 @@ impl Nodes {
             });
             for address in wanted {
                 if !peers.contains_key(address) {
+                    // Requests that come before its first connection stands wait for it.
+                    self.has_lost.store(true, Ordering::Relaxed);
                     let peer = Arc::new(Peer::new(address.clone()));
                     fresh.push(Arc::clone(&peer));
                     peers.insert(address.clone(), peer);
@@ -351,14 +357,18 @@ impl Nodes {
             .is_some_and(|peer| *peer.is_reached.borrow())
     }
 
-    /// Whether the node that has the agent of the endpoint was lost less than two seconds ago: the agent may
-    /// be about to connect to another.
+    /// Whether the node that has the agent of the endpoint was lost, or became known, less than two seconds
+    /// ago: its connection or the agent's next one is about to stand.
     pub fn has_just_lost(&self, endpoint: &str) -> bool {
         if !self.has_lost.load(Ordering::Relaxed) {
             return false;
         }
-        let any_is_lost = self.lock().values().any(|peer| peer.is_just_lost());
-        self.has_lost.store(any_is_lost, Ordering::Relaxed);
+        let any_is_lost = {
+            let peers = self.lock();
+            let any_is_lost = peers.values().any(|peer| peer.is_just_lost());
+            self.has_lost.store(any_is_lost, Ordering::Relaxed);
+            any_is_lost
+        };
         any_is_lost
             && self
                 .peer_of(endpoint)
@@ -419,6 +429,8 @@ impl Nodes {
                         peer.set(leg, Some(session));
                         let ending = driver.run().await;
                         if peer.set(leg, None) {
+                            // With the lock, so that a look at the peers from before does not undo it.
+                            let _peers = self.lock();
                             self.has_lost.store(true, Ordering::Relaxed);
                         }
                         tracing::debug!(

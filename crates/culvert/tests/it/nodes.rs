@@ -367,10 +367,14 @@ async fn a_rolling_restart_of_three_nodes_fails_no_request() {
                 let nodes = nodes.read().await;
                 let at = nodes[(count + nth) % nodes.len()].http;
                 let host = HOSTS[count % 2];
+                let asked_at = began.elapsed();
                 match status_of(at, host).await {
                     Ok(200) => {}
                     other => {
-                        failed.push(format!("{:?} {host} at {at}: {other:?}", began.elapsed()))
+                        let took = began.elapsed() - asked_at;
+                        failed.push(format!(
+                            "{asked_at:?} {host} at {at}: {other:?} after {took:?}"
+                        ));
                     }
                 }
                 drop(nodes);
