@@ -1,7 +1,7 @@
 //! The house rules that manifests and the lock file can show: which crate may depend on which, and
 //! which libraries are not let in.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Crate, and what it may depend on of ours. ARCHITECTURE.md says why.
@@ -35,7 +35,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
     (
         "culvert-api",
-        &["culvert-base", "culvert-events", "culvert-control"],
+        &["culvert-base", "culvert-control"],
     ),
     (
         "culvert",
@@ -86,13 +86,12 @@ pub fn root() -> PathBuf {
         .unwrap()
 }
 
-/// Names under `[dependencies]` of a manifest.
-fn dependencies(manifest: &str) -> BTreeSet<String> {
-    let start = manifest
-        .find("[dependencies]")
-        .expect("every crate has the section");
-    let section = &manifest[start + "[dependencies]".len()..];
-    let section = section.split("\n[").next().unwrap_or_default();
+/// Names under a section of a manifest, such as `[dependencies]`; none without the section.
+fn dependencies(manifest: &str, section: &str) -> BTreeSet<String> {
+    let (_, rest) = manifest
+        .split_once(&format!("\n{section}\n"))
+        .unwrap_or_default();
+    let section = rest.split("\n[").next().unwrap_or_default();
     section
         .lines()
         .filter_map(|line| line.split(['.', '=', ' ']).next())
@@ -112,7 +111,7 @@ fn crates_depend_only_downwards() {
             .iter()
             .find(|(layer, _)| *layer == name)
             .unwrap_or_else(|| panic!("{name} has no layer"));
-        let named = dependencies(&manifest);
+        let named = dependencies(&manifest, "[dependencies]");
         for dependency in named.iter().filter(|d| d.starts_with("culvert")) {
             assert!(
                 allowed.contains(&dependency.as_str()),
@@ -154,6 +153,95 @@ fn the_lock_file_holds_nothing_that_is_banned() {
             !lock.contains(&format!("\nname = \"{name}\"\n")),
             "{name} is banned and in Cargo.lock"
         );
+    }
+}
+
+/// Versions by crate, of all crates in the lock file.
+fn locked() -> BTreeMap<String, Vec<String>> {
+    let lock = std::fs::read_to_string(root().join("Cargo.lock")).unwrap();
+    let quoted = |text: &str, key: &str| {
+        let (_, rest) = text.split_once(&format!("\n{key} = \"")).unwrap();
+        rest.split('"').next().unwrap().to_owned()
+    };
+    let mut versions: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for package in lock.split("[[package]]").skip(1) {
+        let of_crate = versions.entry(quoted(package, "name")).or_default();
+        of_crate.push(quoted(package, "version"));
+    }
+    versions
+}
+
+#[test]
+fn a_second_version_of_a_crate_has_a_reason() {
+    let deny = std::fs::read_to_string(root().join("deny.toml")).unwrap();
+    let mut reasons: BTreeSet<&str> = deny
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("{ crate = \"")?.split('"').next())
+        .collect();
+    let mut missing = Vec::new();
+    for (name, versions) in locked() {
+        let unwanted = versions
+            .iter()
+            .filter(|version| !reasons.remove(format!("{name}@{version}").as_str()))
+            .count();
+        if unwanted > 1 {
+            missing.push(format!("{name}: {versions:?}"));
+        }
+    }
+    assert!(missing.is_empty(), "duplicates without reason: {missing:?}");
+    assert!(reasons.is_empty(), "no longer in Cargo.lock: {reasons:?}");
+}
+
+/// The text of all Rust files below a folder; empty if there is none.
+fn sources(folder: &Path) -> String {
+    let mut text = String::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            text.push_str(&sources(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            text.push_str(&std::fs::read_to_string(&path).unwrap());
+        }
+    }
+    text
+}
+
+#[test]
+fn every_dependency_is_used() {
+    // Package, and the name of its library.
+    const RENAMED: [(&str, &str); 1] = [("md-5", "md5")];
+    for (layer, _) in LAYERS {
+        let folder = root().join("crates").join(layer);
+        let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+        let source = sources(&folder.join("src"));
+        let with_tests = format!(
+            "{source}{}{}",
+            sources(&folder.join("tests")),
+            sources(&folder.join("benches"))
+        );
+        let sections = [
+            ("[dependencies]", &source),
+            ("[dev-dependencies]", &with_tests),
+        ];
+        for (section, text) in sections {
+            for name in dependencies(&manifest, section) {
+                let renamed = RENAMED.iter().find(|(package, _)| *package == name);
+                let library = renamed.map_or(name.replace('-', "_"), |(_, library)| {
+                    String::from(*library)
+                });
+                let is_word = |at: usize| {
+                    let bytes = text.as_bytes();
+                    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+                    let end = at + library.len();
+                    (at == 0 || !is_part(bytes[at - 1]))
+                        && bytes.get(end).is_none_or(|b| !is_part(*b))
+                };
+                assert!(
+                    text.match_indices(&library).any(|(at, _)| is_word(at)),
+                    "{layer} does not use `{name}` of {section}"
+                );
+            }
+        }
     }
 }
 
