@@ -1,7 +1,7 @@
 //! Who is calling: the `authorization` header and nothing else (contract: management API 1.3;
-//! reliability 2.1).
+//! reliability 2.1). The cookie of the console counts only on the paths of the console (see `console`).
 //!
-//! No cookie is read. `Basic`, which a browser sends by itself, is refused when the request shows that
+//!  `Basic`, which a browser sends by itself, is refused when the request shows that
 //! a page of another origin made it. Failed attempts are counted per source, after the lookup, so a
 //! good key passes from a source that others spoil. A request without any credential tried nothing
 //! and is not counted. What was sent is never repeated.
@@ -36,18 +36,28 @@ pub(crate) async fn caller(
         },
         Err(refusal) => refusal.into(),
     };
+    Err(counted(problem, failures, source, now))
+}
+
+/// Counts a failed attempt against its source; beyond the limit the problem is that.
+pub(crate) fn counted(
+    problem: Problem,
+    failures: Option<&Failures>,
+    source: Source,
+    now: std::time::Duration,
+) -> Problem {
     let refusal = problem.refusal();
     let tried = refusal.class == Class::Unauthenticated && refusal.code != Some(NO_CREDENTIAL);
     if tried
         && let Some(failures) = failures
         && let Err(wait) = failures.count(source, now)
     {
-        return Err(Problem::too_many(
+        return Problem::too_many(
             whole_seconds(wait),
             "Your address has sent too many invalid API keys. Valid keys still work.",
-        ));
+        );
     }
-    Err(problem)
+    problem
 }
 
 /// The one credential a request may carry, as it stands in its header.

@@ -1,5 +1,5 @@
-//! The HTTP face of control: the management API, its OpenAPI document, the live tail of events, and
-//! health (contract: management API 1, operations 4).
+//! The HTTP face of control: the management API, its OpenAPI document, the live tail of events, the
+//! console, and health (contract: management API 1, operations 4).
 //!
 //! One hyper service answers everything. The routes are rows of a table and most of them share one
 //! walk, so a router of handlers would only add boxes and copies to the path that has to be lean.
@@ -15,6 +15,7 @@
 mod answer;
 mod auth;
 mod body;
+mod console;
 mod cors;
 mod health;
 mod limits;
@@ -48,6 +49,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::answer::{JSON, NO_STORE};
+use crate::console::Located;
 use crate::health::Probe;
 use crate::limits::{Failures, PerSource, Rolling, Source, Turnstile};
 use crate::peer::Ends;
@@ -252,7 +254,11 @@ impl Api {
         );
         if let Some(origin) = parts.headers.get(ORIGIN) {
             let base = self.base(&parts, ends);
-            cors::admit(headers, origin.clone(), cors::is_of(origin, &base));
+            let is_own = cors::is_of(origin, &base);
+            // No page of another origin reads what the console's cookie opens.
+            if is_own || !console::has(parts.uri.path()) {
+                cors::admit(headers, origin.clone(), is_own);
+            }
         }
         response
     }
@@ -295,7 +301,17 @@ impl Api {
         if target_bytes > TARGET_BYTES_MAX {
             return Err(stranger(Problem::target_too_long()));
         }
-        if cors::is_preflight(&parts.method, headers) {
+        let (path, is_by_cookie) = match console::locate(parts) {
+            Located::Elsewhere => (path, false),
+            Located::Api(path) => (path, true),
+            Located::Session => return self.session(arrival).await.map_err(stranger),
+            Located::Root => return Ok(console::redirect()),
+            Located::File(name) => return console::file(parts, name).map_err(stranger),
+        };
+        if is_by_cookie {
+            let base = self.base(parts, arrival.ends);
+            console::check_page(parts, &base).map_err(|refusal| stranger(refusal.into()))?;
+        } else if cors::is_preflight(&parts.method, headers) {
             return Ok(cors::preflight(headers, self.routes.methods(path)));
         }
         let (route, values) = match self.routes.find(&parts.method, path) {
@@ -324,7 +340,14 @@ impl Api {
         let Some(_place) = self.turnstile.enter().await else {
             return Err(stranger(self.full()));
         };
-        let caller = self.caller(&arrival).await.map_err(stranger)?;
+        let caller = match is_by_cookie {
+            false => self.caller(&arrival).await,
+            true => self
+                .session_of(&arrival)
+                .await
+                .map(|session| session.caller),
+        };
+        let caller = caller.map_err(stranger)?;
         check_version(headers).map_err(|refusal| known(refusal.into()))?;
         let client = self.client(&arrival);
         let admitted = self.control.admit(&caller, client);

@@ -1,5 +1,6 @@
 //! The whole face over real sockets and a real control on a temporary store.
 
+mod console;
 mod harness;
 mod hostile;
 

@@ -14,6 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use culvert_base::{Code, Fault, Refusal, Secret};
+use culvert_store::Head;
 use hashlink::LruCache;
 use serde::Deserialize;
 use tokio::sync::watch;
@@ -75,7 +76,7 @@ impl Caller {
 
 /// The part of a stored key that authentication reads.
 #[derive(Deserialize)]
-struct KeyOfCaller {
+pub(crate) struct KeyOfCaller {
     owner_id: String,
     digest: String,
 }
@@ -98,8 +99,6 @@ impl Control {
         const UNKNOWN: Code = Code::new(203);
         const CREDENTIAL: Code = Code::new(206);
         const KEY_ID: Code = Code::new(208);
-        const SUSPENDED: Code = Code::new(205);
-        const INACTIVE: Code = Code::new(636);
 
         let header = authorization.ok_or_else(|| Refusal::of(ABSENT))?;
         let token = credential(header).ok_or_else(|| Refusal::of(UNREADABLE))?;
@@ -121,6 +120,15 @@ impl Control {
         let (Some(key), Some(document)) = (key, document) else {
             return Err(Refusal::of(UNKNOWN).into());
         };
+        self.caller_of(key, document.head).await
+    }
+
+    /// Who a key that was recognised stands for, now. Codes 203, 205 and 636.
+    pub(crate) async fn caller_of(&self, key: KeyOfCaller, head: Head) -> Result<Caller, Error> {
+        const UNKNOWN: Code = Code::new(203);
+        const SUSPENDED: Code = Code::new(205);
+        const INACTIVE: Code = Code::new(636);
+
         // An owner that went between the two reads took the key along.
         let standing = self.standings.of(self, &key.owner_id).await?;
         let (owner, is_suspended) = standing.ok_or_else(|| Refusal::of(UNKNOWN))?;
@@ -134,9 +142,9 @@ impl Control {
             owner_id: key.owner_id,
             owner_kind: owner.kind,
             role: owner.role,
-            key_id,
+            key_id: head.id,
             subject: owner.subject,
-            account: document.head.account,
+            account: head.account,
         })
     }
 

@@ -205,6 +205,9 @@ impl Control {
                     if let Err(fault) = self.clean_logins().await {
                         warn!(cause = %fault.chain(), "sessions that have expired are removed later");
                     }
+                    if let Err(fault) = self.clean_console_sessions().await {
+                        warn!(cause = %fault.chain(), "expired console sessions are removed later");
+                    }
                     continue;
                 }
                 Some(_) = writing.join_next(), if writing.len() >= AT_ONCE => continue,

@@ -659,6 +659,15 @@ impl Server {
         line
     }
 
+    /// Where a browser on this machine opens the console.
+    pub fn console_url(&self) -> Option<String> {
+        let port = self.api_addr?.port();
+        Some(match &self.settings.api.base_url {
+            base if !base.is_empty() => format!("{}/console/", base.trim_end_matches('/')),
+            _ => format!("http://localhost:{port}/console/"),
+        })
+    }
+
     /// Runs until `cancel`, until a long-lived task ends, or until the disk can no longer be trusted;
     /// then stops in order: no new exchanges, those in flight to a deadline, the API, the agents, the
     /// recorder, the workers, the store.

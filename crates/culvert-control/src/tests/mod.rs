@@ -8,6 +8,7 @@ mod callers;
 mod certificates;
 mod codes;
 mod compile;
+mod console;
 mod domains;
 mod every_resource;
 mod hostile;

@@ -49,6 +49,11 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
             tracing::warn!(%address, "a socket was handed over on which nothing listens");
         }
         println!("{}", server.ready_line());
+        if let Some(console) = server.console_url()
+            && std::io::stdout().is_terminal()
+        {
+            println!("console: {console}");
+        }
         notify_supervisor();
 
         let mut reload = server.reload();

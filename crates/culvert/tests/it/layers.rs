@@ -9,6 +9,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("culvert-base", &[]),
     ("culvert-cel", &["culvert-base"]),
     ("culvert-events", &["culvert-base", "culvert-cel"]),
+    ("culvert-console", &[]),
     ("culvert-mux", &[]),
     ("culvert-store", &["culvert-base"]),
     (
@@ -35,7 +36,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
     (
         "culvert-api",
-        &["culvert-base", "culvert-control"],
+        &["culvert-base", "culvert-console", "culvert-control"],
     ),
     (
         "culvert",
@@ -59,6 +60,7 @@ const NEVER: &[(&str, &[&str])] = &[
     ("culvert-base", &["tokio", "sqlx", "hyper"]),
     ("culvert-cel", &["tokio", "sqlx", "hyper"]),
     ("culvert-events", &["tokio", "sqlx", "hyper"]),
+    ("culvert-console", &["tokio", "sqlx", "hyper"]),
     ("culvert-mux", &["tokio", "sqlx", "hyper"]),
     ("culvert-store", &["hyper", "axum"]),
     ("culvert-edge", &["sqlx", "axum"]),

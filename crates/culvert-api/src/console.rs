@@ -1,0 +1,350 @@
+//! The console at `/console/`: its files, its sessions, and the API by cookie.
+//!
+//! ```text
+//! GET    /                      to /console/, for a browser that opens it
+//! GET    /console/…             the console's files; its page for every other path
+//! POST   /console/session       {"token": "…"} signs in: answers the session and sets its cookie
+//! GET    /console/session       the session
+//! DELETE /console/session       signs out
+//! any    /console/api/…         the management API, by cookie
+//! ```
+//!
+//! A browser sends a cookie with every request, whoever made it do so. Four things keep other pages out: the
+//! cookie counts on these paths alone, is `SameSite=Strict`, every call carries a header that a page of another
+//! origin cannot send without a preflight request, which is refused, and an `Origin` must be our own.
+//!
+//! The cookie is `Secure`. Without TLS it is set on a loopback host only, where nobody can listen.
+//!
+//! Not here: how long sessions last (control), and the files (crate `culvert-console`).
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use culvert_base::{Class, Code, Refusal, Secret};
+use culvert_console::File;
+use culvert_control::{CONSOLE_SESSION_MAX, ConsoleSession, Role};
+use http::header::{
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING,
+    CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, ETAG, IF_NONE_MATCH, LOCATION, ORIGIN,
+    REFERRER_POLICY, SET_COOKIE, VARY, X_CONTENT_TYPE_OPTIONS,
+};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
+use serde_json::{Value, json};
+
+use crate::answer::{Body, NO_STORE};
+use crate::limits::Source;
+use crate::problem::Problem;
+use crate::{Api, Arrival, auth, cors};
+
+const PREFIX: &str = "/console";
+/// Every call by cookie has it; its value does not matter.
+const BY_CONSOLE: HeaderName = HeaderName::from_static("x-culvert-console");
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+const OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
+
+/// Only our own files, and calls of our own origin. No inline code, no frames.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
+                      font-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; \
+                      frame-ancestors 'none'";
+
+const ANOTHER_ORIGIN: &str = "The console's session works for pages of its own origin only.";
+const NO_CREDENTIAL: Code = Code::new(200);
+const WRONG_FIELD: Code = Code::new(215);
+const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, DELETE");
+const GET: HeaderValue = HeaderValue::from_static("GET");
+
+/// What a path is to the console.
+pub(crate) enum Located<'a> {
+    /// Not of the console.
+    Elsewhere,
+    /// The root, opened by a browser.
+    Root,
+    /// The path of an operation, by cookie.
+    Api(&'a str),
+    Session,
+    /// A file by its name; every unknown name is the page.
+    File(&'a str),
+}
+
+/// Whether a path is of the console.
+pub(crate) fn has(path: &str) -> bool {
+    path.strip_prefix(PREFIX)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+pub(crate) fn locate(parts: &Parts) -> Located<'_> {
+    let path = parts.uri.path();
+    if path == "/" && is_opened(parts) {
+        return Located::Root;
+    }
+    let Some(rest) = path.strip_prefix(PREFIX).filter(|_| has(path)) else {
+        return Located::Elsewhere;
+    };
+    match rest.strip_prefix("/api").filter(|api| api.starts_with('/')) {
+        Some(api) => Located::Api(api),
+        None if rest == "/session" => Located::Session,
+        None => Located::File(rest.trim_start_matches('/')),
+    }
+}
+
+/// Whether a person opened the address in a browser.
+fn is_opened(parts: &Parts) -> bool {
+    let accepts = parts.headers.get(ACCEPT).map(HeaderValue::as_bytes);
+    parts.method == Method::GET
+        && !parts.headers.contains_key(AUTHORIZATION)
+        && accepts.is_some_and(|types| types.starts_with(b"text/html"))
+}
+
+pub(crate) fn redirect() -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::SEE_OTHER;
+    let headers = response.headers_mut();
+    headers.insert(LOCATION, HeaderValue::from_static("/console/"));
+    headers.insert(VARY, HeaderValue::from_static("accept"));
+    response
+}
+
+/// A file of the console, or its page.
+pub(crate) fn file(parts: &Parts, name: &str) -> Result<Response<Body>, Problem> {
+    if parts.method != Method::GET {
+        return Err(Problem::wrong_method(GET));
+    }
+    if parts.uri.path() == PREFIX {
+        return Ok(redirect());
+    }
+    let file = match culvert_console::find(name) {
+        Some(file) => file,
+        // Pages are paths of the console's own; files that are not there are not.
+        None if name.starts_with("assets/") => {
+            return Err(Problem::unknown_path(parts.uri.path()));
+        }
+        None => culvert_console::page(),
+    };
+    let is_known = parts
+        .headers
+        .get(IF_NONE_MATCH)
+        .is_some_and(|tag| tag.as_bytes() == file.tag().as_bytes());
+    let mut response = match is_known {
+        true => Response::new(Body::empty()),
+        false => packed(file, &parts.headers),
+    };
+    if is_known {
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+    }
+    let headers = response.headers_mut();
+    for (name, value) in [
+        (CONTENT_TYPE, file.media_type),
+        (CACHE_CONTROL, "no-cache"),
+        (CONTENT_SECURITY_POLICY, POLICY),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (REFERRER_POLICY, "no-referrer"),
+        (OPENER_POLICY, "same-origin"),
+        (VARY, "accept-encoding"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    if let Ok(tag) = HeaderValue::from_str(file.tag()) {
+        headers.insert(ETAG, tag);
+    }
+    Ok(response)
+}
+
+/// A file's bytes, compressed if the client accepts that.
+fn packed(file: &'static File, headers: &HeaderMap) -> Response<Body> {
+    let accepts = headers.get(ACCEPT_ENCODING);
+    let accepts = accepts.and_then(|value| value.to_str().ok());
+    let is_packed = accepts.is_some_and(|codings| {
+        codings.split(',').any(|coding| {
+            coding
+                .split(';')
+                .next()
+                .is_some_and(|name| name.trim() == "gzip")
+        })
+    });
+    if !is_packed {
+        return Response::new(Body::whole(file.bytes.into()));
+    }
+    let mut response = Response::new(Body::whole(file.gzip().into()));
+    let gzip = HeaderValue::from_static("gzip");
+    response.headers_mut().insert(CONTENT_ENCODING, gzip);
+    response
+}
+
+/// Refuses a call that a page of another origin may have made.
+pub(crate) fn check_page(parts: &Parts, base: &str) -> Result<(), Refusal> {
+    let headers = &parts.headers;
+    let is_foreign = headers
+        .get(ORIGIN)
+        .is_some_and(|origin| !cors::is_of(origin, base));
+    let is_of_other_site = headers
+        .get(SEC_FETCH_SITE)
+        .is_some_and(|site| site != "same-origin");
+    // A browser adds the origin to every call that may change something.
+    let lacks_origin = parts.method != Method::GET && !headers.contains_key(ORIGIN);
+    if is_foreign || is_of_other_site || lacks_origin || !headers.contains_key(BY_CONSOLE) {
+        return Err(Refusal::uncoded(Class::Forbidden, ANOTHER_ORIGIN));
+    }
+    Ok(())
+}
+
+/// The name of the session's cookie, and its attributes, at this base of the API's URLs. A session in the
+/// clear is for loopback hosts only.
+fn cookie_of(base: &str) -> Option<(&'static str, &'static str)> {
+    const SECURE: (&str, &str) = (
+        "__Host-culvert",
+        "Path=/; Secure; HttpOnly; SameSite=Strict",
+    );
+    const CLEAR: (&str, &str) = ("culvert", "Path=/console; HttpOnly; SameSite=Strict");
+    if base.starts_with("https://") {
+        return Some(SECURE);
+    }
+    let host = base.strip_prefix("http://")?.split('/').next()?;
+    let name = match host.strip_prefix('[') {
+        Some(address) => address.split(']').next()?,
+        None => host.split(':').next()?,
+    };
+    let is_loopback = name == "localhost"
+        || name.ends_with(".localhost")
+        || name
+            .parse::<IpAddr>()
+            .is_ok_and(|address| address.is_loopback());
+    is_loopback.then_some(CLEAR)
+}
+
+/// The value of the cookie with this name, if there is exactly one.
+fn cookie<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
+    let lines = headers.get_all(COOKIE).iter();
+    let mut values = lines
+        .filter_map(|line| line.to_str().ok())
+        .flat_map(|line| line.split(';'))
+        .filter_map(|pair| pair.trim().split_once('='))
+        .filter_map(|(key, value)| (key == name).then_some(value));
+    let value = values.next()?;
+    values.next().is_none().then_some(value)
+}
+
+fn set_cookie(name: &str, value: &str, attributes: &str, age: Duration) -> Option<HeaderValue> {
+    let text = format!("{name}={value}; {attributes}; Max-Age={}", age.as_secs());
+    let mut header = HeaderValue::try_from(text).ok()?;
+    header.set_sensitive(true);
+    Some(header)
+}
+
+impl Api {
+    /// The session of a request's cookie.
+    pub(crate) async fn session_of(
+        &self,
+        arrival: &Arrival<'_>,
+    ) -> Result<ConsoleSession, Problem> {
+        let base = self.base(arrival.parts, arrival.ends);
+        let cookie = cookie_of(&base).and_then(|(name, _)| cookie(&arrival.parts.headers, name));
+        let Some(cookie) = cookie else {
+            return Err(Refusal::new(NO_CREDENTIAL, "Sign in to the console.").into());
+        };
+        let found = self.control.console_session(cookie);
+        let found = tokio::time::timeout_at(arrival.deadline, found).await;
+        let problem = match found {
+            Ok(Ok(session)) => return Ok(session),
+            Ok(Err(error)) => Problem::from(error),
+            Err(_late) => return Err(Problem::unavailable("The server is busy; try again.")),
+        };
+        Err(self.failed(problem, arrival))
+    }
+
+    /// Signs in, shows the session, or signs out.
+    pub(crate) async fn session(
+        &self,
+        mut arrival: Arrival<'_>,
+    ) -> Result<Response<Body>, Problem> {
+        let base = self.base(arrival.parts, arrival.ends);
+        check_page(arrival.parts, &base)?;
+        let Some(_place) = self.turnstile.enter().await else {
+            return Err(self.full());
+        };
+        let body = arrival.read().await?;
+        match arrival.parts.method {
+            Method::GET => Ok(shown(&self.session_of(&arrival).await?)),
+            Method::POST => self.sign_in(body, &base, &arrival).await,
+            Method::DELETE => self.sign_out(&base, &arrival).await,
+            _ => Err(Problem::wrong_method(METHODS)),
+        }
+    }
+
+    async fn sign_in(
+        &self,
+        body: Option<Value>,
+        base: &str,
+        arrival: &Arrival<'_>,
+    ) -> Result<Response<Body>, Problem> {
+        let Some((name, attributes)) = cookie_of(base) else {
+            let why = "The console needs HTTPS, or a loopback address. Put TLS in front of the API \
+                       and set `api.trusted_proxies`, or open an SSH tunnel to it.";
+            return Err(Refusal::uncoded(Class::Forbidden, why).into());
+        };
+        let token = body.as_ref().and_then(|body| body.get("token")?.as_str());
+        let Some(token) = token else {
+            let why = "`token` must be the token of an API key.";
+            return Err(Refusal::new(WRONG_FIELD, why).with("field", "token").into());
+        };
+        let token = Secret::new(token.trim().to_owned());
+        let beginning = self.control.sign_in(&token);
+        let begun = tokio::time::timeout_at(arrival.deadline, beginning).await;
+        let (cookie, session) = match begun {
+            Ok(Ok(begun)) => begun,
+            Ok(Err(error)) => return Err(self.failed(error.into(), arrival)),
+            Err(_late) => return Err(Problem::unavailable("The server is busy; try again.")),
+        };
+        self.control.admit(&session.caller, self.client(arrival))?;
+        let mut response = shown(&session);
+        if let Some(set) = set_cookie(name, cookie.reveal(), attributes, CONSOLE_SESSION_MAX) {
+            response.headers_mut().insert(SET_COOKIE, set);
+        }
+        Ok(response)
+    }
+
+    async fn sign_out(&self, base: &str, arrival: &Arrival<'_>) -> Result<Response<Body>, Problem> {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        let Some((name, attributes)) = cookie_of(base) else {
+            return Ok(response);
+        };
+        if let Some(cookie) = cookie(&arrival.parts.headers, name) {
+            let ending = self.control.sign_out(cookie);
+            let ended = tokio::time::timeout_at(arrival.deadline, ending).await;
+            ended.unwrap_or_else(|_late| {
+                Err(culvert_base::Fault::bare("ending a console session in time").into())
+            })?;
+        }
+        if let Some(set) = set_cookie(name, "", attributes, Duration::ZERO) {
+            response.headers_mut().insert(SET_COOKIE, set);
+        }
+        Ok(response)
+    }
+
+    /// Counts an attempt with a wrong token or cookie.
+    fn failed(&self, problem: Problem, arrival: &Arrival<'_>) -> Problem {
+        let source = Source::of(self.client(arrival));
+        let now = self.started_at.elapsed();
+        auth::counted(problem, self.failures.as_ref(), source, now)
+    }
+}
+
+fn shown(session: &ConsoleSession) -> Response<Body> {
+    let caller = &session.caller;
+    let role = match caller.role {
+        Role::Admin => "admin",
+        Role::Developer => "developer",
+        Role::ReadOnly => "read_only",
+    };
+    let body = json!({
+        "key_id": caller.key_id,
+        "owner_id": caller.owner_id,
+        "subject": caller.subject,
+        "role": role,
+        "expires_at": session.expires_at.to_string(),
+    });
+    let mut response = crate::json(StatusCode::OK, body.to_string().into(), true);
+    response.headers_mut().insert(CACHE_CONTROL, NO_STORE);
+    response
+}

@@ -1,0 +1,293 @@
+//! The console's sessions: who gets one, what it opens, and what keeps other pages out.
+
+use super::harness::{Answer, Harness, Wire};
+use super::*;
+
+const HOST: &str = "Host: localhost:8420";
+const ORIGIN: &str = "Origin: http://localhost:8420";
+const BY_CONSOLE: &str = "x-culvert-console: 1";
+
+async fn sign_in(wire: &mut Wire, token: &str, headers: &[&str]) -> Answer {
+    let body = json!({"token": token}).to_string();
+    wire.ask("POST", "/console/session", None, headers, &body)
+        .await
+}
+
+/// The cookie that an answer sets, as a request sends it.
+fn cookie_of(answer: &Answer) -> String {
+    let set = answer.header("set-cookie").unwrap();
+    format!("Cookie: {}", set.split(';').next().unwrap())
+}
+
+#[tokio::test]
+async fn a_session_stands_for_its_key_until_it_ends() {
+    let harness = Harness::start(Settings::default()).await;
+    let mut wire = Wire::to(&harness).await;
+    let page = [HOST, ORIGIN, BY_CONSOLE];
+
+    let answer = sign_in(&mut wire, &harness.token, &page).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(answer.body["role"], "admin");
+    assert_eq!(answer.body["key_id"], json!(harness.key_id().await));
+    assert_eq!(answer.header("cache-control"), Some("no-store"));
+    let set = answer.header("set-cookie").unwrap();
+    for part in [
+        "culvert=",
+        "; HttpOnly",
+        "; SameSite=Strict",
+        "; Path=/console",
+        "; Max-Age=43200",
+    ] {
+        assert!(set.contains(part), "{part}: {set}");
+    }
+    assert!(!set.contains(&harness.token), "{set}");
+
+    let cookie = cookie_of(&answer);
+    let signed = [HOST, ORIGIN, BY_CONSOLE, &cookie];
+    let shown = wire
+        .ask("GET", "/console/session", None, &signed, NO_BODY)
+        .await;
+    assert_eq!((shown.status, &shown.body), (200, &answer.body));
+    let made = wire
+        .ask(
+            "POST",
+            "/console/api/api_keys",
+            None,
+            &signed,
+            r#"{"description":"by page"}"#,
+        )
+        .await;
+    assert_eq!(made.status, 201, "{made:?}");
+    assert!(
+        made.body["uri"]
+            .as_str()
+            .unwrap()
+            .starts_with("http://localhost:8420/api_keys/")
+    );
+
+    // A bearer token is worth nothing there, and the cookie nothing elsewhere.
+    let token = Some(harness.token.as_str());
+    let bare = [HOST, ORIGIN, BY_CONSOLE];
+    let answer = wire
+        .ask("GET", "/console/api/api_keys", token, &bare, NO_BODY)
+        .await;
+    assert_eq!((answer.status, answer.code()), (401, Some(200)));
+    let answer = wire.ask("GET", "/api_keys", None, &signed, NO_BODY).await;
+    assert_eq!((answer.status, answer.code()), (401, Some(200)));
+
+    let other = sign_in(&mut wire, &harness.token, &page).await;
+    let out = wire
+        .ask("DELETE", "/console/session", None, &signed, NO_BODY)
+        .await;
+    assert_eq!(out.status, 204);
+    assert!(out.header("set-cookie").unwrap().contains("Max-Age=0"));
+    let answer = wire
+        .ask("GET", "/console/api/api_keys", None, &signed, NO_BODY)
+        .await;
+    assert_eq!((answer.status, answer.code()), (401, Some(203)));
+    answer.check_shape("ended");
+
+    // The other session is another one, and ends with its key.
+    let cookie = cookie_of(&other);
+    let signed = [HOST, ORIGIN, BY_CONSOLE, &cookie];
+    let path = format!(
+        "/console/api/api_keys/{}?force=true",
+        other.body["key_id"].as_str().unwrap()
+    );
+    let gone = wire.ask("DELETE", &path, None, &signed, NO_BODY).await;
+    assert_eq!(gone.status, 204);
+    let answer = wire
+        .ask("GET", "/console/session", None, &signed, NO_BODY)
+        .await;
+    assert_eq!((answer.status, answer.code()), (401, Some(203)));
+}
+
+/// Method × origin × header × what the browser says of the page: with a valid cookie, only a page of our own
+/// origin that sends the header gets through.
+#[tokio::test]
+async fn only_our_own_pages_use_the_cookie() {
+    let harness = Harness::start(Settings::default()).await;
+    let mut wire = Wire::to(&harness).await;
+    let answer = sign_in(&mut wire, &harness.token, &[HOST, ORIGIN, BY_CONSOLE]).await;
+    let cookie = cookie_of(&answer);
+
+    let origins = [
+        None,
+        Some(ORIGIN),
+        Some("Origin: http://localhost:9000"),
+        Some("Origin: https://localhost:8420"),
+        Some("Origin: http://evil.example"),
+        Some("Origin: null"),
+    ];
+    let sites = [
+        None,
+        Some("same-origin"),
+        Some("same-site"),
+        Some("cross-site"),
+        Some("none"),
+    ];
+    let mut n_admitted = 0;
+    for method in ["GET", "POST", "DELETE", "OPTIONS"] {
+        for origin in origins {
+            for site in sites {
+                for header in [None, Some(BY_CONSOLE)] {
+                    let site_header = site.map(|site| format!("Sec-Fetch-Site: {site}"));
+                    let mut headers = vec![HOST, &cookie];
+                    headers.extend(origin);
+                    headers.extend(site_header.as_deref());
+                    headers.extend(header);
+                    if method == "OPTIONS" {
+                        headers.push("Access-Control-Request-Method: POST");
+                    }
+                    let path = match method {
+                        "DELETE" => "/console/api/api_keys/ak_2h0bXHdzY5W9r3oLUMHCLCbPRUc",
+                        _ => "/console/api/api_keys",
+                    };
+                    let about = format!("{method} {headers:?}");
+                    let body = if method == "POST" { "{}" } else { NO_BODY };
+                    let answer = wire.ask(method, path, None, &headers, body).await;
+                    let is_own = origin == Some(ORIGIN) || (origin.is_none() && method == "GET");
+                    let is_admitted = is_own
+                        && matches!(site, None | Some("same-origin"))
+                        && header.is_some()
+                        && method != "OPTIONS";
+                    let expected = match method {
+                        _ if !is_admitted && method == "OPTIONS" && answer.status == 404 => 404,
+                        _ if !is_admitted => 403,
+                        "GET" => 200,
+                        "POST" => 201,
+                        _ => 404,
+                    };
+                    assert_eq!(answer.status, expected, "{about}: {answer:?}");
+                    let allowed = answer.header("access-control-allow-origin");
+                    let is_read = origin == Some(ORIGIN);
+                    assert_eq!(allowed.is_some(), is_read, "{about}");
+                    n_admitted += usize::from(is_admitted);
+                }
+            }
+        }
+    }
+    assert_eq!(n_admitted, 4 + 2 + 2);
+}
+
+#[tokio::test]
+async fn sign_in_needs_a_key_and_a_safe_way() {
+    let proxied = Settings {
+        trusted_proxies: vec!["127.0.0.0/8".parse().unwrap()],
+        ..Settings::default()
+    };
+    let harness = Harness::start(proxied).await;
+    let mut wire = Wire::to(&harness).await;
+    let token = harness.token.clone();
+
+    for host in [
+        "api.example.com",
+        "192.0.2.1",
+        "localhost.example.com",
+        "127.0.0.1.example.com",
+    ] {
+        let (host, origin) = (format!("Host: {host}"), format!("Origin: http://{host}"));
+        let answer = sign_in(&mut wire, &token, &[&host, &origin, BY_CONSOLE]).await;
+        assert_eq!(answer.status, 403, "{host}");
+        assert_eq!(answer.header("set-cookie"), None);
+    }
+    for host in ["127.0.0.1:8420", "[::1]:8420", "culvert.localhost"] {
+        let (host, origin) = (format!("Host: {host}"), format!("Origin: http://{host}"));
+        let answer = sign_in(&mut wire, &token, &[&host, &origin, BY_CONSOLE]).await;
+        assert_eq!(answer.status, 200, "{host}");
+    }
+    let headers = [
+        "Host: culvert.example.com",
+        "Origin: https://culvert.example.com",
+        "X-Forwarded-Proto: https",
+        BY_CONSOLE,
+    ];
+    let answer = sign_in(&mut wire, &token, &headers).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let set = answer.header("set-cookie").unwrap();
+    assert!(
+        set.starts_with("__Host-culvert=") && set.contains("; Path=/; Secure;"),
+        "{set}"
+    );
+
+    let page = [HOST, ORIGIN, BY_CONSOLE];
+    for (body, status, code) in [
+        ("", 400, 215),
+        ("{}", 400, 215),
+        (r#"{"token": 1}"#, 400, 215),
+        ("[]", 400, 213),
+        (r#"{"token": "nonsense"}"#, 401, 202),
+        (r#"{"token": ""}"#, 401, 201),
+    ] {
+        let answer = wire
+            .ask("POST", "/console/session", None, &page, body)
+            .await;
+        assert_eq!(
+            (answer.status, answer.code()),
+            (status, Some(code)),
+            "{body}"
+        );
+        answer.check_shape(body);
+    }
+    let answer = wire
+        .ask("PATCH", "/console/session", None, &page, "{}")
+        .await;
+    assert_eq!(answer.status, 405);
+    // Cookies that are not sessions, and a session beside another value of the same name.
+    let cookie = cookie_of(&sign_in(&mut wire, &token, &page).await);
+    let twice = format!("{cookie}; culvert=x");
+    let key = format!("Cookie: culvert={token}");
+    for wrong in [
+        "Cookie: culvert=",
+        "Cookie: culvert=abc",
+        "Cookie: other=1",
+        &key,
+        &twice,
+    ] {
+        let headers = [HOST, ORIGIN, BY_CONSOLE, wrong];
+        let answer = wire
+            .ask("GET", "/console/session", None, &headers, NO_BODY)
+            .await;
+        assert_eq!(answer.status, 401, "{wrong}");
+    }
+}
+
+#[tokio::test]
+async fn a_browser_gets_the_page_and_a_program_gets_json() {
+    let harness = Harness::start(Settings::default()).await;
+    let mut wire = Wire::to(&harness).await;
+    let html = "Accept: text/html,application/xhtml+xml";
+    let answer = wire.ask("GET", "/", None, &[html], NO_BODY).await;
+    assert_eq!(answer.status, 303);
+    assert_eq!(answer.header("location"), Some("/console/"));
+    let answer = wire.ask("GET", "/", None, &["Accept: */*"], NO_BODY).await;
+    assert!(answer.status >= 400, "{answer:?}");
+    answer.check_shape("a program");
+
+    for path in ["/console/", "/console/endpoints/ep_1", "/console/assets/"] {
+        let mut wire = Wire::to(&harness).await;
+        let answer = wire.open("GET", path, None).await;
+        if path == "/console/assets/" {
+            assert_eq!(answer.status, 404, "{path}");
+            continue;
+        }
+        assert_eq!(answer.status, 200, "{path}");
+        assert_eq!(
+            answer.header("content-type"),
+            Some("text/html; charset=utf-8")
+        );
+        let policy = answer.header("content-security-policy").unwrap();
+        assert!(
+            policy.starts_with("default-src 'none'") && !policy.contains("unsafe"),
+            "{policy}"
+        );
+        assert!(policy.contains("frame-ancestors 'none'"), "{policy}");
+        assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
+        let tag = format!("If-None-Match: {}", answer.header("etag").unwrap());
+        let mut wire = Wire::to(&harness).await;
+        let again = wire.ask("GET", path, None, &[&tag], NO_BODY).await;
+        assert_eq!(again.status, 304, "{path}");
+    }
+    let answer = wire.ask("POST", "/console/", None, &[], NO_BODY).await;
+    assert_eq!(answer.status, 405);
+}

@@ -1,0 +1,265 @@
+//! Sessions of the web console: a cookie of a browser that stands for an API key.
+//!
+//! The cookie is a token like a key's; the store keeps its digest. A session ends 30 minutes after its last
+//! request, 12 hours after it began, when its user signs out, and with its key. Session and key are read
+//! for every request, so an end takes effect on every node at once.
+//!
+//! The sessions of a key are one document, whose id is made of the key's: what a user can make grow is
+//! bounded by the number of keys.
+//!
+//! Not here: the cookie's name and attributes, and which requests may use it (the HTTP face).
+
+use std::time::Duration;
+
+use culvert_base::{Code, Fault, Ksuid, Refusal, Secret, Timestamp};
+use culvert_store::{Changes, CommitError, Document, Head, Told};
+use serde::{Deserialize, Serialize};
+
+use crate::caller::{Caller, KeyOfCaller};
+use crate::resource::api_key;
+use crate::service::RUNS_MAX;
+use crate::stored::{self, Format};
+use crate::token::{self, Shape};
+use crate::{Control, Error};
+
+const KIND: &str = "console_sessions";
+const SILENT: Told = Told::Nothing {
+    why: "signing in to the console changes no object",
+};
+
+/// A session ends this long after its last request.
+const IDLE_MAX: Duration = Duration::from_secs(30 * 60);
+/// A session ends this long after it began.
+pub const CONSOLE_SESSION_MAX: Duration = Duration::from_secs(12 * 3_600);
+/// Sessions of one key; another one ends the oldest.
+const SESSIONS_MAX: usize = 10;
+/// The time of the last request is written this often at most.
+const SEEN_EVERY: Duration = Duration::from_secs(60);
+
+/// A session, and the caller it stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConsoleSession {
+    /// Owner and key.
+    pub caller: Caller,
+    /// When it ends if no request comes before.
+    pub expires_at: Timestamp,
+}
+
+/// The sessions of a key. The stored form; times are in milliseconds.
+#[derive(Debug, Default, Deserialize, Serialize)]
+struct Sessions {
+    format: Format<1>,
+    /// The oldest first.
+    sessions: Vec<Session>,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct Session {
+    /// `<pepper id>.<hex>`, of the cookie.
+    digest: String,
+    began_at: i64,
+    seen_at: i64,
+}
+
+impl Session {
+    fn expires_at(&self) -> Timestamp {
+        let idle = Timestamp::from_unix_millis(self.seen_at).plus(IDLE_MAX);
+        let last = Timestamp::from_unix_millis(self.began_at).plus(CONSOLE_SESSION_MAX);
+        idle.min(last)
+    }
+}
+
+/// The id of the document that holds the sessions of a key.
+fn id_of(key_body: &str) -> String {
+    format!("cses_{key_body}")
+}
+
+fn ended() -> Error {
+    const UNKNOWN: Code = Code::new(203);
+    Refusal::new(UNKNOWN, "The console session has ended; sign in again.").into()
+}
+
+impl Control {
+    /// Begins a session for the key with this token. Returns the cookie.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Control::authenticate`].
+    pub async fn sign_in(&self, token: &Secret) -> Result<(Secret, ConsoleSession), Error> {
+        let header = Secret::new(format!("Bearer {}", token.reveal()));
+        let caller = self.authenticate(Some(header.reveal())).await?;
+        let (_, body) = caller.key_id.split_once('_').unwrap_or_default();
+        let key: Ksuid = body
+            .parse()
+            .map_err(|error| Fault::new("reading the id of an API key", error))?;
+        let cookie = token::mint(key, &*self.entropy);
+        let now = self.clock.now();
+        let session = Session {
+            digest: self.pepper.digest(cookie.reveal()),
+            began_at: now.unix_millis(),
+            seen_at: now.unix_millis(),
+        };
+        let expires_at = session.expires_at();
+        self.change(body, Some(&caller.account), |sessions| {
+            let excess = (sessions.len() + 1).saturating_sub(SESSIONS_MAX);
+            sessions.drain(..excess);
+            sessions.push(session.clone());
+        })
+        .await?;
+        Ok((cookie, ConsoleSession { caller, expires_at }))
+    }
+
+    /// The session of a cookie.
+    ///
+    /// # Errors
+    ///
+    /// 203 if it has ended, and those of [`Control::authenticate`] for its key and owner.
+    pub async fn console_session(&self, cookie: &str) -> Result<ConsoleSession, Error> {
+        let Shape::Token { body } = token::shape(cookie) else {
+            return Err(ended());
+        };
+        let now = self.clock.now();
+        let found = self.session_of(body, cookie).await?;
+        let Some(session) = found.filter(|session| now < session.expires_at()) else {
+            return Err(ended());
+        };
+        let key_id = format!("{}_{body}", api_key::TYPE.id_prefix);
+        let Some(document) = self.store.get(api_key::TYPE.kind, &key_id).await? else {
+            return Err(ended());
+        };
+        let key: KeyOfCaller = stored::read(&document)?;
+        let caller = self.caller_of(key, document.head).await?;
+        let seen_at = Timestamp::from_unix_millis(session.seen_at);
+        let session = match now.since(seen_at) > SEEN_EVERY {
+            true => self.note_seen(body, session, now).await,
+            false => session,
+        };
+        Ok(ConsoleSession {
+            caller,
+            expires_at: session.expires_at(),
+        })
+    }
+
+    /// Ends the session of a cookie, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// A store that fails.
+    pub async fn sign_out(&self, cookie: &str) -> Result<(), Error> {
+        let Shape::Token { body } = token::shape(cookie) else {
+            return Ok(());
+        };
+        let Some(session) = self.session_of(body, cookie).await? else {
+            return Ok(());
+        };
+        self.change(body, None, |sessions| {
+            sessions.retain(|other| other.digest != session.digest);
+        })
+        .await?;
+        Ok(())
+    }
+
+    async fn session_of(&self, key_body: &str, cookie: &str) -> Result<Option<Session>, Fault> {
+        let document = self.store.get(KIND, &id_of(key_body)).await?;
+        let stored: Option<Sessions> = document.as_ref().map(stored::read).transpose()?;
+        let sessions = stored.map_or(Vec::new(), |stored| stored.sessions);
+        Ok(sessions
+            .into_iter()
+            .find(|session| self.pepper.recognises(Some(&session.digest), cookie)))
+    }
+
+    /// Notes that a session is in use. It is valid even if the note cannot be written.
+    async fn note_seen(&self, key_body: &str, session: Session, now: Timestamp) -> Session {
+        let seen = Session {
+            seen_at: now.unix_millis(),
+            ..session.clone()
+        };
+        let noted = self.change(key_body, None, |sessions| {
+            let mine = |other: &&mut Session| other.digest == seen.digest;
+            if let Some(stored) = sessions.iter_mut().find(mine) {
+                stored.seen_at = stored.seen_at.max(seen.seen_at);
+            }
+        });
+        match noted.await {
+            Ok(()) => seen,
+            Err(fault) => {
+                tracing::warn!(cause = %fault.chain(), "the use of a console session was not recorded");
+                session
+            }
+        }
+    }
+
+    /// Changes the sessions of a key that have not ended. `account` allows a first one.
+    async fn change(
+        &self,
+        key_body: &str,
+        account: Option<&str>,
+        edit: impl Fn(&mut Vec<Session>),
+    ) -> Result<(), Fault> {
+        let id = id_of(key_body);
+        let _turn = self.turns.of(&id).await;
+        for _ in 0..RUNS_MAX {
+            let now = self.clock.now();
+            let known = self.store.get(KIND, &id).await?;
+            let mut stored: Sessions = match &known {
+                Some(document) => stored::read(document)?,
+                None => Sessions::default(),
+            };
+            stored.sessions.retain(|session| now < session.expires_at());
+            edit(&mut stored.sessions);
+            let body = stored::write(&stored)?;
+            let changes = match (known, account) {
+                (Some(document), _) if stored.sessions.is_empty() => {
+                    Changes::remove(document.head, SILENT)
+                }
+                (Some(document), _) => Changes::replace(Document { body, ..document }, SILENT),
+                (None, Some(account)) => Changes::insert(
+                    Document {
+                        head: Head {
+                            id: id.clone(),
+                            kind: KIND.to_owned(),
+                            account: account.to_owned(),
+                            revision: 0,
+                            created_at: now.whole_seconds(),
+                            updated_at: now.whole_seconds(),
+                        },
+                        body,
+                        keys: Vec::new(),
+                        refs: Vec::new(),
+                        topics: Vec::new(),
+                    },
+                    SILENT,
+                ),
+                (None, None) => return Ok(()),
+            };
+            match self.store.commit(changes).await {
+                Ok(_) => return Ok(()),
+                Err(CommitError::Fault(fault)) => return Err(fault),
+                // Another node changed them at the same moment.
+                Err(_) => {}
+            }
+        }
+        Err(Fault::bare("changing console sessions: they keep changing"))
+    }
+
+    /// Removes the sessions that have ended, and those of keys that were deleted.
+    pub(crate) async fn clean_console_sessions(&self) -> Result<(), Fault> {
+        let now = self.clock.now();
+        for document in self.store.all(KIND).await? {
+            let stored: Sessions = stored::read(&document)?;
+            let has_ended = |session: &Session| now >= session.expires_at();
+            if stored.sessions.iter().all(has_ended) {
+                match self
+                    .store
+                    .commit(Changes::remove(document.head, SILENT))
+                    .await
+                {
+                    Err(CommitError::Fault(fault)) => return Err(fault),
+                    // One that was signed in to meanwhile stays.
+                    Ok(_) | Err(_) => {}
+                }
+            }
+        }
+        Ok(())
+    }
+}
