@@ -9,7 +9,7 @@
 )]
 
 use std::hint::black_box;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Instant;
 
 use culvert_base::{Entropy, SeededEntropy};
@@ -46,8 +46,8 @@ fn main() {
     };
     let first = networks.get(..LISTED).unwrap_or_default();
     let files = IpDataFiles {
-        geo: Some(file("geo.mmdb", &database(&networks, false))),
-        asn: Some(file("asn.mmdb", &database(&networks, true))),
+        geo: Some(file("geo.mmdb", &database(&networks, false, 6))),
+        asn: Some(file("asn.mmdb", &database(&networks, true, 4))),
         categories: vec![
             ("blocklist".into(), file("bad", lines(first).as_bytes())),
             ("tor".into(), file("tor", lines(first).as_bytes())),
@@ -66,8 +66,15 @@ fn main() {
     let any: Vec<IpAddr> = (0..QUESTIONS)
         .map(|_| Ipv4Addr::from(random() as u32).into())
         .collect();
+    let v6: Vec<IpAddr> = (0..QUESTIONS)
+        .map(|_| {
+            let network = networks.get(random() as usize % NETWORKS).copied();
+            let network = of_v6(network.unwrap_or_default());
+            Ipv6Addr::from(network | u128::from(random())).into()
+        })
+        .collect();
     println!(
-        "{NETWORKS} networks, {RECORDS} records; nanoseconds per look-up of a known, an any address"
+        "{NETWORKS} networks of each protocol, {RECORDS} records; nanoseconds per look-up of a known address, of any, and of a known one of IPv6"
     );
     for field in [
         IpField::CountryCode,
@@ -88,12 +95,17 @@ fn main() {
             };
             (0..ROUNDS).map(|_| round()).min().unwrap_or_default()
         };
-        println!("{field:?}: {} {}", cost(&hits), cost(&any));
+        println!("{field:?}: {} {} {}", cost(&hits), cost(&any), cost(&v6));
     }
 }
 
-/// An MMDB file with these networks, each a /24.
-fn database(networks: &[u32], is_asn: bool) -> Vec<u8> {
+/// The /48 of IPv6 beside a /24.
+fn of_v6(network: u32) -> u128 {
+    0x2a << 120 | u128::from(network) << 80
+}
+
+/// An MMDB file with these networks, each a /24, and with version 6 a /48 of IPv6 beside it.
+fn database(networks: &[u32], is_asn: bool, version: u32) -> Vec<u8> {
     let (mut data, mut places) = (Vec::new(), Vec::new());
     // Shared, as in real databases.
     let countries: Vec<u32> = (0..250)
@@ -153,11 +165,20 @@ fn database(networks: &[u32], is_asn: bool) -> Vec<u8> {
     const NONE: u32 = u32::MAX;
     let mut nodes: Vec<[u32; 2]> = vec![[NONE; 2]];
     let mut leaves: Vec<(usize, usize, u32)> = Vec::new();
-    for (index, network) in networks.iter().enumerate() {
+    let of_v4 = |network: u32| match version {
+        6 => (u128::from(network), 120),
+        _ => (u128::from(network) << 96, 24),
+    };
+    let both = networks.iter().enumerate().flat_map(|(index, network)| {
+        let v6 = (version == 6).then(|| (of_v6(*network), 48));
+        let all = [Some(of_v4(*network)), v6].into_iter().flatten();
+        all.map(move |(address, bits)| (index, address, bits))
+    });
+    for (index, address, bits) in both {
         let mut node = 0;
-        for depth in 0..24 {
-            let bit = (network >> (31 - depth) & 1) as usize;
-            if depth == 23 {
+        for depth in 0..bits {
+            let bit = (address >> (127 - depth) & 1) as usize;
+            if depth + 1 == bits {
                 leaves.push((node, bit, (index % RECORDS) as u32));
                 break;
             }
@@ -194,7 +215,7 @@ fn database(networks: &[u32], is_asn: bool) -> Vec<u8> {
     for (key, value) in [
         ("binary_format_major_version", 2),
         ("binary_format_minor_version", 0),
-        ("ip_version", 4),
+        ("ip_version", version),
         ("node_count", count),
         ("record_size", 32),
         ("build_epoch", 1),

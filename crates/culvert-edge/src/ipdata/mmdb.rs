@@ -9,8 +9,11 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::Path;
 
-use maxminddb::{PathElement, Reader};
+use maxminddb::Reader;
 use serde::de::{Deserialize, Deserializer, Visitor};
+
+use super::flat::{Flat, Found, Networks};
+use super::{IpField, IpFields};
 
 /// Bytes of a file.
 const FILE_BYTES_MAX: u64 = 1 << 30;
@@ -27,7 +30,10 @@ const VALUES_MAX: u64 = 4096;
 pub(super) struct Database {
     reader: Reader<Vec<u8>>,
     /// The fields that some record has.
-    held: Vec<&'static [PathElement<'static>]>,
+    held: IpFields,
+    /// The place of a field in a laid-out record, by the number of the field.
+    columns: [Option<usize>; IpField::ALL.len()],
+    flat: Option<Flat>,
 }
 
 /// A value that is no list and no map.
@@ -55,31 +61,31 @@ impl Database {
 
     pub(super) fn of(bytes: Vec<u8>) -> Result<Self, String> {
         let damaged = |why: &str| format!("is not a valid MMDB file: {why}");
-        let records = check(&bytes).map_err(damaged)?;
+        let (records, networks) = check(&bytes).map_err(damaged)?;
         let reader = Reader::from_source(bytes).map_err(|error| damaged(&error.to_string()))?;
         let mut database = Self {
             reader,
-            held: Vec::new(),
+            held: IpFields::default(),
+            columns: [None; IpField::ALL.len()],
+            flat: None,
         };
         database.look_for_fields(&records);
+        if let Some(networks) = networks {
+            database.lay_out(&records, networks);
+        }
         Ok(database)
     }
 
     /// Notes which fields there are, by an address of each record.
     fn look_for_fields(&mut self, records: &[IpAddr]) {
-        let mut wanted: Vec<_> = super::IpField::ALL
-            .into_iter()
-            .filter_map(|field| match field.place() {
-                super::Place::Geo(path) | super::Place::Asn(path) => Some(path),
-                super::Place::Lists => None,
-            })
-            .collect();
-        let mut held = Vec::new();
+        let has_place = |field: &IpField| field.path().is_some();
+        let mut wanted: Vec<_> = IpField::ALL.into_iter().filter(has_place).collect();
+        let mut held = IpFields::default();
         for address in records {
-            wanted.retain(|path| {
-                let has = self.get(*address, path).is_some();
+            wanted.retain(|field| {
+                let has = self.walk(*address, *field).is_some();
                 if has {
-                    held.push(*path);
+                    held.insert(*field);
                 }
                 !has
             });
@@ -90,15 +96,52 @@ impl Database {
         self.held = held;
     }
 
+    /// Makes look-ups quick, if there is room for that.
+    fn lay_out(&mut self, records: &[IpAddr], networks: Networks) {
+        let held: Vec<IpField> = self.held.iter().collect();
+        for (column, field) in held.iter().enumerate() {
+            if let Some(place) = self.columns.get_mut(*field as usize) {
+                *place = Some(column);
+            }
+        }
+        let field =
+            |record: usize, column: usize| self.walk(*records.get(record)?, *held.get(column)?);
+        let flat = Flat::new(networks, records.len(), held.len(), field);
+        if flat.is_none() {
+            tracing::warn!(
+                "a database of addresses is too large to be laid out; look-ups in it are slower"
+            );
+        }
+        self.flat = flat;
+    }
+
     /// Whether some record has the field.
-    pub(super) fn holds(&self, path: &[PathElement<'static>]) -> bool {
-        self.held.contains(&path)
+    pub(super) fn holds(&self, field: IpField) -> bool {
+        self.held.contains(field)
     }
 
     /// A field of the record of an address. A database of IPv4 has none for addresses of IPv6.
-    pub(super) fn get(&self, address: IpAddr, path: &[PathElement<'_>]) -> Option<Scalar<'_>> {
+    pub(super) fn get(&self, address: IpAddr, field: IpField) -> Option<Scalar<'_>> {
+        let Some(flat) = &self.flat else {
+            return self.walk(address, field);
+        };
+        let column = (*self.columns.get(field as usize)?)?;
+        match flat.find(address) {
+            Found::Nothing => None,
+            Found::Record(record) => flat.get(record, column),
+            Found::InTree => self.walk(address, field),
+        }
+    }
+
+    /// The same, by the tree of the file.
+    pub(super) fn walk(&self, address: IpAddr, field: IpField) -> Option<Scalar<'_>> {
         let found = self.reader.lookup(address).ok()?;
-        found.decode_path(path).ok()?
+        found.decode_path(field.path()?).ok()?
+    }
+
+    #[cfg(test)]
+    pub(super) fn flat(&self) -> Option<&Flat> {
+        self.flat.as_ref()
     }
 }
 
@@ -138,8 +181,9 @@ impl<'de> Deserialize<'de> for Scalar<'de> {
     }
 }
 
-/// Checks a whole file. Gives an address of each record, so that one can be looked up.
-fn check(file: &[u8]) -> Result<Vec<IpAddr>, &'static str> {
+/// Checks a whole file. Gives an address of each record, so that one can be looked up, and the networks with the
+/// numbers of their records, if they are not too many.
+fn check(file: &[u8]) -> Result<(Vec<IpAddr>, Option<Networks>), &'static str> {
     let marker = memchr::memmem::rfind(file, METADATA_MARKER).ok_or("it has no metadata")?;
     let (body, metadata) = file.split_at(marker);
     let metadata = metadata.get(METADATA_MARKER.len()..).unwrap_or_default();
@@ -154,11 +198,12 @@ fn check(file: &[u8]) -> Result<Vec<IpAddr>, &'static str> {
             return Err("a record has too many values");
         }
     }
-    Ok(records.into_iter().map(|(_, address)| address).collect())
+    let (places, addresses): (Vec<usize>, Vec<IpAddr>) = records.into_iter().unzip();
+    Ok((addresses, Networks::of(&tree, &places)))
 }
 
 /// The search tree.
-struct Tree<'f> {
+pub(super) struct Tree<'f> {
     nodes: &'f [u8],
     data: &'f [u8],
     node_count: usize,
@@ -205,8 +250,23 @@ impl<'f> Tree<'f> {
         })
     }
 
+    pub(super) fn is_v6(&self) -> bool {
+        self.is_v6
+    }
+
+    /// A record of this number leads to nothing, a lower one to a node, a higher one to data.
+    pub(super) fn node_count(&self) -> usize {
+        self.node_count
+    }
+
+    /// The place in the data that a record leads to.
+    pub(super) fn place(&self, record: usize) -> Option<usize> {
+        let at = (record.checked_sub(self.node_count)?).checked_sub(SEPARATOR)?;
+        (at < self.data.len()).then_some(at)
+    }
+
     /// Both records of a node.
-    fn node(&self, index: usize) -> Option<[usize; 2]> {
+    pub(super) fn node(&self, index: usize) -> Option<[usize; 2]> {
         let begin = index.checked_mul(self.node_bytes)?;
         let node = self.nodes.get(begin..begin.checked_add(self.node_bytes)?)?;
         let number = |bytes: &[u8], high: u8| {
@@ -246,8 +306,7 @@ impl<'f> Tree<'f> {
                 if record < self.node_count {
                     open.push((record, path, depth + 1));
                 } else if record > self.node_count {
-                    let at = (record - self.node_count).checked_sub(SEPARATOR);
-                    let at = at.filter(|at| *at < self.data.len());
+                    let at = self.place(record);
                     found.push((
                         at.ok_or("its tree leads out of its data")?,
                         self.address(path),

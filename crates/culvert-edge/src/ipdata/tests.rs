@@ -146,8 +146,13 @@ fn lists_are_categories_with_those_above_them() {
     assert_eq!(missing, [IpField::Blocklist, IpField::Tor]);
 
     let bad = write("bad", "192.0.2.0/24\nexample.com\n");
+    let empty = write("empty", "");
+    let comments = write("comments", "# all gone\n\n ; nothing\n");
     for (name, path, why) in [
         ("bad", &bad, "line 2"),
+        // A list that was cut off must not switch a rule off.
+        ("empty", &empty, "lists no network"),
+        ("comments", &comments, "lists no network"),
         ("Tor", &tor, "labels"),
         ("", &tor, "labels"),
         ("a..b", &tor, "labels"),
@@ -318,5 +323,179 @@ proptest! {
             }
         }
         look_through(changed);
+    }
+}
+
+/// A database of random networks, that lead to some records. One of IPv6 has IPv4 below 96 zeros, and from 6to4.
+fn random_database(is_v6: bool, count: usize, seed: u64) -> Vec<u8> {
+    use culvert_base::{Entropy, SeededEntropy};
+    const NONE: u32 = u32::MAX;
+    const RECORDS: u32 = 200;
+    let entropy = SeededEntropy::new(seed);
+    let entropy: &dyn Entropy = &entropy;
+    let random = || u128::from_le_bytes(entropy.bytes());
+    let mut data = Vec::new();
+    let mut places = Vec::new();
+    for record in 0..RECORDS {
+        places.push(u32::try_from(data.len()).unwrap());
+        // {"country": {"iso_code": ".."}, "location": {"latitude": 1.5}}, the latter for some.
+        let has_place = record % 3 == 0;
+        data.push(0xe1 + u8::from(has_place));
+        data.extend(b"\x47country\xe1\x48iso_code\x43");
+        data.extend(format!("{:03}", record % 50).as_bytes());
+        if has_place {
+            data.extend(b"\x48location\xe1\x48latitude\x68");
+            data.extend((f64::from(record) / 7.0).to_be_bytes());
+        }
+    }
+    let mut nodes: Vec<[u32; 2]> = vec![[NONE; 2]];
+    let mut leaves = Vec::new();
+    let mut insert = |address: u128, bits: u32, leaf: Option<u32>| {
+        let mut node = 0;
+        for depth in 0..bits {
+            let bit = (address >> (127 - depth) & 1) as usize;
+            if let (Some(record), true) = (leaf, depth + 1 == bits) {
+                leaves.push((node, bit, record));
+                break;
+            }
+            let next = nodes.len() as u32;
+            if nodes[node][bit] == NONE {
+                nodes[node][bit] = next;
+                nodes.push([NONE; 2]);
+            }
+            node = nodes[node][bit] as usize;
+        }
+        node
+    };
+    let zeros = if is_v6 { 96 } else { 0 };
+    for nth in 0..count {
+        let record = (random() % u128::from(RECORDS)) as u32;
+        let is_of_v4 = !is_v6 || nth % 2 == 0;
+        let (address, bits) = if is_of_v4 {
+            let bits = 8 + (random() % 25) as u32;
+            (random() & u128::from(u32::MAX), zeros + bits)
+        } else {
+            // Long prefixes, too, which the table leaves to the tree.
+            (random() >> 3 | 1 << 125, 16 + (random() % 100) as u32)
+        };
+        let address = if is_v6 { address } else { address << 96 };
+        insert(address, bits, Some(record));
+    }
+    let v4 = insert(0, zeros, None) as u32;
+    let six_to_four = insert(0x2002 << 112, 15, None);
+    // What is longer goes on below a leaf that came first, so leaves come last.
+    let count = nodes.len() as u32;
+    for (node, bit, record) in leaves {
+        if nodes[node][bit] == NONE {
+            nodes[node][bit] = count + 16 + places[record as usize];
+        }
+    }
+    if is_v6 {
+        nodes[six_to_four][0] = v4;
+    }
+    let mut file = Vec::new();
+    for record in nodes.iter().flatten() {
+        let record = if *record == NONE { count } else { *record };
+        file.extend(record.to_be_bytes());
+    }
+    file.extend([0; 16]);
+    file.extend(data);
+    file.extend(b"\xab\xcd\xefMaxMind.com\xe9");
+    let version = if is_v6 { 6 } else { 4 };
+    for (key, value) in [
+        ("binary_format_major_version", 2),
+        ("binary_format_minor_version", 0),
+        ("ip_version", version),
+        ("node_count", count),
+        ("record_size", 32),
+        ("build_epoch", 1),
+    ] {
+        file.push(0x40 | u8::try_from(key.len()).unwrap());
+        file.extend(key.as_bytes());
+        file.push(0xc4);
+        file.extend(value.to_be_bytes());
+    }
+    file.extend(b"\x4ddatabase_type\x41x\x4bdescription\xe0\x49languages\x00\x04");
+    file
+}
+
+/// The tables say what the tree says: at the edges of every network, and of random addresses.
+#[test]
+fn tables_say_what_the_tree_says() {
+    use culvert_base::{Entropy, SeededEntropy};
+    let entropy = SeededEntropy::new(1);
+    let entropy: &dyn Entropy = &entropy;
+    let files = [
+        ("geo", GEO.to_vec()),
+        ("asn", ASN.to_vec()),
+        ("country", COUNTRY.to_vec()),
+        ("few of IPv4", random_database(false, 100, 2)),
+        ("IPv4", random_database(false, 3_000, 3)),
+        ("few of IPv6", random_database(true, 100, 4)),
+        ("IPv6", random_database(true, 3_000, 5)),
+    ];
+    for (name, file) in files {
+        let database = Database::of(file).unwrap();
+        let flat = database.flat().expect("it is small");
+        let held: Vec<IpField> = IpField::ALL
+            .into_iter()
+            .filter(|field| database.holds(*field))
+            .collect();
+        assert!(!held.is_empty(), "{name}");
+        let mut found = 0;
+        let mut same = |address: IpAddr| {
+            for field in &held {
+                let of_tree = database.walk(address, *field);
+                assert_eq!(
+                    database.get(address, *field),
+                    of_tree,
+                    "{name}: {address} {field:?}"
+                );
+                found += usize::from(of_tree.is_some());
+            }
+        };
+        let starts = flat.starts();
+        for start in &starts {
+            match start {
+                IpAddr::V4(start) => {
+                    let start = u32::from(*start);
+                    for near in [start.wrapping_sub(1), start, start.wrapping_add(1)] {
+                        same(IpAddr::V4(near.into()));
+                    }
+                }
+                IpAddr::V6(start) => {
+                    let start = u128::from(*start);
+                    for near in [start.wrapping_sub(1), start, start.wrapping_add(1)] {
+                        same(IpAddr::V6(near.into()));
+                    }
+                }
+            }
+        }
+        for nth in 0..100_000 {
+            let random = u128::from_le_bytes(entropy.bytes());
+            // Half of them near a network.
+            let start = starts[nth % starts.len()];
+            same(match (start, nth % 4) {
+                (_, 0) => IpAddr::V4((random as u32).into()),
+                (_, 1) => IpAddr::V6((random >> 3 | 1 << 125).into()),
+                (IpAddr::V4(start), _) => IpAddr::V4(
+                    (u32::from(start) ^ (random as u32 >> (random >> 96) as u32 % 32)).into(),
+                ),
+                (IpAddr::V6(start), _) => {
+                    let flipped = random >> ((random & 127) as u32 % 64 + 64);
+                    IpAddr::V6((u128::from(start) ^ flipped).into())
+                }
+            });
+        }
+        for address in [
+            "2002:102:304::",
+            "::1",
+            "::ffff:1.2.3.4",
+            "2001::1",
+            "::1.2.3.4",
+        ] {
+            same(ip(address));
+        }
+        assert!(found > 0, "{name}");
     }
 }
