@@ -32,6 +32,7 @@ use crate::overload::{
 };
 use crate::route::Hosts;
 use crate::settings::{Rules, Settings};
+use crate::shared_counts::SharedCounts;
 use crate::snapshot::{Change, Kept, Live, Snapshot};
 use crate::tls::Presented;
 use crate::upstream::{Dial, Dialer};
@@ -88,6 +89,8 @@ pub(crate) struct Shared {
     pub(crate) documents: Documents,
     /// What the operator's files say of addresses.
     pub(crate) ip_data: IpDatabases,
+    /// What rate limits of the cluster count.
+    pub(crate) counts: SharedCounts,
     /// The region of this node.
     pub(crate) region: String,
     /// Certificates of the operator's files.
@@ -167,6 +170,8 @@ impl Edge {
         let [http_addr, https_addr] = bound;
         let dialer = settings.dialer()?;
         let files = settings.files()?;
+        let alone = || SharedCounts::new(Arc::clone(&clock), &*settings.entropy);
+        let counts = settings.counts.clone().unwrap_or_else(alone);
         let shared = Shared {
             live: ArcSwap::default(),
             recorder,
@@ -185,6 +190,7 @@ impl Edge {
             write_delay: settings.write_delay,
             agents: settings.agents,
             ip_data: settings.ip_data,
+            counts,
             region: settings.region,
             missing_data: AtomicU64::new(0),
             files: ArcSwap::from_pointee(files),
@@ -749,6 +755,15 @@ pub(crate) fn source(client: IpAddr) -> IpAddr {
             let network = u128::from(address) >> 64 << 64;
             Ipv6Addr::from(network).into()
         }
+    }
+}
+
+/// The same block as a number, which is the same on every node.
+pub(crate) fn source_number(client: IpAddr) -> u64 {
+    match client {
+        // No network of IPv6 begins with 32 zeros.
+        IpAddr::V4(address) => u32::from(address).into(),
+        IpAddr::V6(address) => (u128::from(address) >> 64) as u64,
     }
 }
 

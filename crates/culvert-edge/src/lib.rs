@@ -14,6 +14,7 @@ mod bounds;
 mod documents;
 mod downstream;
 mod edge;
+mod fair_table;
 pub mod fuzz;
 mod http;
 mod http1;
@@ -32,6 +33,7 @@ mod proxy;
 mod recording;
 mod route;
 mod settings;
+mod shared_counts;
 mod slots;
 mod slow_reader;
 mod snapshot;
@@ -57,6 +59,7 @@ pub use policy::{
     IpPolicy, Phase, Policy, REDACTED, Reference, Resources, Secrets, Source, read_yaml, reference,
 };
 pub use settings::{Limits, ProxyProtocol, Settings, Timeouts};
+pub use shared_counts::{CountMeters, MESSAGE_BYTES_MAX, MESSAGES_MAX, SharedCounts, TELL_EVERY};
 pub use snapshot::{Change, Endpoint, Restriction, Scheme, Snapshot, SnapshotBuilder};
 pub use tls::read_certificate;
 pub use tls::terms::Authorities;

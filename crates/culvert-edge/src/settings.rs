@@ -16,6 +16,7 @@ use crate::ipdata::IpDatabases;
 use crate::listener::Kind;
 use crate::overload::WriteDelay;
 use crate::route::Hosts;
+use crate::shared_counts::SharedCounts;
 use crate::tls::Presented;
 use crate::upstream::{Dial, Dialer, Reach};
 
@@ -48,6 +49,8 @@ pub struct Settings {
     pub agents: Option<Arc<dyn Dial>>,
     /// What files of the operator say of addresses.
     pub ip_data: IpDatabases,
+    /// What rate limits of the cluster count, where there is a cluster.
+    pub counts: Option<SharedCounts>,
     /// The region of this node, for traffic policies.
     pub region: String,
     /// Where traffic policies get their randomness.
@@ -99,6 +102,7 @@ impl Default for Settings {
             write_delay: None,
             agents: None,
             ip_data: IpDatabases::default(),
+            counts: None,
             region: String::new(),
             entropy: Arc::new(OsEntropy),
             refuses_undecided: false,

@@ -5,6 +5,7 @@
 //! and references never dangle.
 
 mod audit;
+mod broadcast;
 mod chain;
 mod changes;
 #[cfg(test)]
@@ -50,6 +51,7 @@ use crate::writer::Writer;
 pub use audit::{
     AuditError, AuditLog, AuditRow, Bound, Damage, Extent, NotedHead, Range, RangeError,
 };
+pub use broadcast::Broadcast;
 pub use chain::{Hash, Link, NotAHash};
 pub use changes::{Changes, CommitError, Told};
 pub use document::{Document, Head, Key, OnDelete, PageQuery, Ref, Topic};

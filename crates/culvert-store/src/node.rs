@@ -14,15 +14,12 @@ use tokio::sync::watch;
 
 use crate::Store;
 use crate::dialect::{Access, Arg, Connection, Site, While};
-use crate::statements::{CLAIM, NOW};
+use crate::statements::{CLAIM, KEEP_ALIVE, NOW};
 
 /// Names tried before giving up: the wanted one, and the same with a number.
 const NAMES_MAX: u32 = 1_000;
 /// How often the connection that holds the name is used, and the time looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// A machine that went without a word is noticed after half a minute and not after hours.
-const KEEP_ALIVE: &str = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; \
-     SET tcp_keepalives_count = 4";
 
 /// What this process is called among all that use the database, and the time they share.
 #[derive(Debug)]

@@ -51,6 +51,11 @@ impl Schema {
         })
     }
 
+    /// How a connection is made.
+    pub(crate) fn options(&self) -> PgConnectOptions {
+        (*self.options).clone()
+    }
+
     pub(crate) async fn connect(&self) -> Result<PgConnection, sqlx::Error> {
         tokio::time::timeout(CONNECT_TIMEOUT, PgConnection::connect_with(&self.options))
             .await

@@ -527,6 +527,14 @@ pub(crate) const HAS_META: Pair = Pair {
          WHERE table_schema = current_schema() AND table_name = 'meta'",
 };
 
+/// A machine that went without a word is noticed after half a minute and not after hours.
+pub(crate) const KEEP_ALIVE: &str = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; \
+     SET tcp_keepalives_count = 4";
+
+/// Sends each of some messages to whoever listens to a channel. Of PostgreSQL alone.
+pub(crate) const TELL: &str =
+    "SELECT pg_notify($1, message) FROM unnest($2::text[]) AS told(message)";
+
 /// 1 if this connection has the name of a node from now on, 0 if another has it. A file has one process.
 pub(crate) const CLAIM: Pair = Pair {
     sqlite: "SELECT 1 WHERE $1 IS NOT NULL",

@@ -16,6 +16,7 @@ pub mod issuer;
 pub mod keys;
 mod memory;
 pub mod metrics;
-pub mod reload;
+pub mod rate_exchange;
+mod reload;
 pub mod server;
 pub mod telemetry;

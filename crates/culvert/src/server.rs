@@ -14,7 +14,7 @@ use culvert_control::{
 };
 use culvert_delivery::{Delivery, TargetSettings};
 use culvert_edge::login::Entry as LoginEntry;
-use culvert_edge::{Change, Dial, Edge, Inherited, IpData, IpDatabases, Snapshot};
+use culvert_edge::{Change, Dial, Edge, Inherited, IpData, IpDatabases, SharedCounts, Snapshot};
 use culvert_ssh::{HostKey, SshIngress};
 use culvert_store::{Queue, Store};
 use culvert_tunnel::nodes::NodeIngress;
@@ -32,6 +32,7 @@ use crate::issuer;
 use crate::keys::{self, MasterKey};
 use crate::memory;
 use crate::metrics::{self, samples};
+use crate::rate_exchange;
 use crate::reload::Reload;
 
 mod foundation;
@@ -270,7 +271,7 @@ impl Server {
             queue.clone(),
             store.clone(),
             // Leases are held by the time that all nodes share.
-            node.clock,
+            node.clock.clone(),
             entropy.clone(),
         );
         let is_dialled = !settings.agents.addr.is_empty() || !settings.agents.ssh_addr.is_empty();
@@ -291,6 +292,7 @@ impl Server {
             Arc::new(to_agents) as Arc<dyn Dial>
         });
         let ip_data = ip_data(&settings)?;
+        let counts = SharedCounts::new(node.clock.clone(), &*entropy);
         let edge = match has(Role::Edge) {
             true => Some({
                 let (store, queue) = (store.clone(), queue.clone());
@@ -301,6 +303,7 @@ impl Server {
                     agents: dial,
                     supervisor: supervisor.clone(),
                     ip_data: ip_data.clone(),
+                    counts: Some(counts.clone()),
                     ..edge_settings(&settings)?
                 };
                 let edge = Edge::bind(around, delivery.recorder(), clock.clone()).await;
@@ -384,6 +387,11 @@ impl Server {
         }
         let run = |stop| control.clone().run(stop);
         parts.control.start("configuration", run);
+        let shares_counts = has(Role::Edge) && !settings.database_url.is_empty();
+        if shares_counts {
+            let run = |stop| rate_exchange::run(store.clone(), counts.clone(), stop);
+            parts.control.start("rate_limits", run);
+        }
         if has(Role::Edge) {
             let keep = |stop| control.clone().keep_logins(entries, stop);
             parts.control.start("logins", keep);
@@ -487,6 +495,9 @@ impl Server {
             let read = move || {
                 let mut rows = samples::delivery(&delivery);
                 rows.extend(nodes.iter().flat_map(|nodes| among_nodes::samples(nodes)));
+                if shares_counts {
+                    rows.extend(rate_exchange::samples(&counts));
+                }
                 rows.extend(edge.iter().flat_map(samples::edge));
                 rows.extend(samples::certificate(&control));
                 rows.extend(

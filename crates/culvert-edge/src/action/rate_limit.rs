@@ -1,27 +1,29 @@
 //! rate-limit: so many requests in so much time.
 
-use std::sync::Mutex;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 
-use culvert_base::{Code, LimitTable};
-use culvert_cel::{Program, Value};
+use culvert_base::Code;
+use culvert_cel::{Program, Resolver, Slot, Value, ValueRef};
 use http::StatusCode;
 use http::header::{HeaderValue, RETRY_AFTER};
 use schemars::JsonSchema;
 use serde::Deserialize;
+use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
 use super::{ActionType, Ends};
 use crate::downstream::lock;
+use crate::edge::{source, source_number};
+use crate::fair_table::FairTable;
 use crate::http::reply;
 use crate::policy::template::text;
-use crate::policy::{Action, Exchange, Flow, GoDuration, Phase, Run};
+use crate::policy::{Action, Exchange, Flow, GoDuration, Phase, Run, variables};
+use crate::shared_counts::{ASIDE_MAX, BUCKETS_MAX, Bucket, Place, window_of};
 
 const NAME_BYTES_MAX: usize = 1023;
 const KEYS_MAX: usize = 10;
-/// Buckets of one action, and those that all further keys share while every one of the others counts.
-const BUCKETS_MAX: usize = 65_536;
-const SHARED_MAX: usize = 16_384;
 /// Bytes of a bucket's key; what is longer is told apart by its beginning.
 const KEY_BYTES_MAX: usize = 1 << 10;
 /// A whole number of these is a window.
@@ -29,7 +31,7 @@ const STEP: Duration = Duration::from_secs(10);
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "rate-limit",
-    doc: "Lets `capacity` requests of a bucket pass in each window of `rate`, counted by a sliding window on this node. Others get 429 with `retry-after`.",
+    doc: "Lets `capacity` requests of a bucket pass in each window of `rate`, counted by a sliding window. Others get 429 with `retry-after`. The limit is that of each node, or with `scope: cluster` that of all nodes together, nearly: while a node has not heard of them, it does not count the requests that other nodes let pass. So a bucket is over its limit by at most as many requests as the other nodes let pass in 200 ms and the time that a message takes through the database, and never by more than (N - 1) times `capacity` with N nodes. A node that cannot reach the others goes on with its own counts and what it has heard.",
     phases: &[Phase::Request],
     ends: Ends::Sometimes,
     schema: Some(|generator| generator.subschema_for::<Config>()),
@@ -67,8 +69,13 @@ pub(crate) static TYPE: ActionType = ActionType {
             capacity: config.capacity,
             window: rate.0,
             key: key.collect::<Result<_, _>>()?,
-            began: Instant::now(),
-            buckets: Mutex::new(LimitTable::new(BUCKETS_MAX, SHARED_MAX)),
+            counts: match config.scope {
+                Scope::Node => Counts::of_node(),
+                Scope::Cluster => Counts::Cluster {
+                    fingerprint: site.fingerprint(),
+                    place: Place::new(),
+                },
+            },
         }))
     },
     ..ActionType::PLAIN
@@ -93,7 +100,22 @@ struct Config {
     /// Length of a window: a multiple of 10s, from 60s to 24h.
     rate: GoDuration,
     /// Expressions whose values together name the bucket, 1 to 10.
+    /// `conn.client_ip` is the address of the client's /64 here where it is one of IPv6.
     bucket_key: Vec<String>,
+    /// Whose requests the limit is for. `node`, also by default: each node counts those that it serves itself, so N
+    /// nodes together let up to N times `capacity` pass. `cluster`: nodes tell each other their counts, several
+    /// times a second; one node is the same as with `node`.
+    #[serde(default)]
+    scope: Scope,
+}
+
+/// Where requests are counted.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+enum Scope {
+    #[default]
+    Node,
+    Cluster,
 }
 
 #[derive(Debug)]
@@ -102,61 +124,95 @@ struct RateLimit {
     capacity: u64,
     window: Duration,
     key: Vec<Program>,
-    began: Instant,
-    buckets: Mutex<LimitTable<Box<str>, Bucket>>,
+    counts: Counts,
 }
 
-/// Requests of the window that runs, and of the one before.
-#[derive(Clone, Copy, Debug, Default)]
-struct Bucket {
-    window: u64,
-    now: u64,
-    before: u64,
+#[derive(Debug)]
+enum Counts {
+    /// Of this node alone. Keys are hashed in a way that strangers cannot foresee.
+    Node {
+        began: Instant,
+        buckets: Box<Mutex<FairTable<Bucket>>>,
+        hashers: [RandomState; 2],
+    },
+    /// Of all nodes, which know the buckets by the same hashes.
+    Cluster { fingerprint: [u8; 32], place: Place },
 }
 
-impl Bucket {
-    /// Takes one request, or says how long to wait.
-    ///
-    /// The window before counts by the part of it that is not over yet, as if its requests had been
-    /// spread evenly.
-    fn take(&mut self, at: Duration, length: Duration, capacity: u64) -> Result<(), Duration> {
-        let window = window_of(at, length);
-        match window - self.window.min(window) {
-            0 => {}
-            1 => (self.before, self.now) = (self.now, 0),
-            _ => (self.before, self.now) = (0, 0),
+impl Counts {
+    fn of_node() -> Self {
+        Self::Node {
+            began: Instant::now(),
+            buckets: Box::new(Mutex::new(FairTable::new(BUCKETS_MAX, ASIDE_MAX))),
+            hashers: [RandomState::new(), RandomState::new()],
         }
-        self.window = window;
-        let passed = at.as_secs_f64() / length.as_secs_f64() - window as f64;
-        let weighed = self.before as f64 * (1.0 - passed) + self.now as f64;
-        if weighed + 1.0 <= capacity as f64 {
-            self.now += 1;
-            return Ok(());
-        }
-        let left = length.mul_f64((1.0 - passed).clamp(0.0, 1.0));
-        let excess = weighed + 1.0 - capacity as f64;
-        // While only the window before is in the way, it fades evenly.
-        let fades = (self.now < capacity && self.before > 0)
-            .then(|| length.mul_f64(excess / self.before as f64));
-        Err(fades.map_or(left, |fades| fades.min(left)))
     }
-}
-
-fn window_of(at: Duration, length: Duration) -> u64 {
-    u64::try_from(at.as_nanos() / length.as_nanos().max(1)).unwrap_or(u64::MAX)
 }
 
 impl RateLimit {
-    fn take(&self, key: String) -> Result<(), Duration> {
-        self.take_at(key, self.began.elapsed())
+    fn take(&self, key: &str, x: &Exchange<'_>) -> Result<(), Duration> {
+        let client = source_number(x.down.client.ip());
+        match &self.counts {
+            Counts::Node { began, .. } => self.take_at(key, client, began.elapsed()),
+            Counts::Cluster { fingerprint, place } => {
+                let counts = &x.down.edge.counts;
+                let id = hash(&[x.endpoint.id.as_bytes(), fingerprint]);
+                let table = place.get_or_init(|| counts.table(id, self.window));
+                let key = hash(&[&id.to_be_bytes(), key.as_bytes()]);
+                counts.take(table, key, client, self.capacity)
+            }
+        }
     }
 
-    fn take_at(&self, key: String, at: Duration) -> Result<(), Duration> {
-        let current = window_of(at, self.window);
-        let mut buckets = lock(&self.buckets);
-        // After a whole window without a request nothing counts.
-        let bucket = buckets.state(key.into(), |bucket| bucket.window + 1 < current);
+    fn take_at(&self, key: &str, source: u64, at: Duration) -> Result<(), Duration> {
+        let Counts::Node {
+            buckets, hashers, ..
+        } = &self.counts
+        else {
+            return Ok(());
+        };
+        let [high, low] = hashers;
+        let key = u128::from(high.hash_one(key)) << 64 | u128::from(low.hash_one(key));
+        let mut buckets = lock(buckets);
+        let bucket = buckets.count(key, source, window_of(at, self.window));
         bucket.take(at, self.window, self.capacity)
+    }
+}
+
+/// The first half of SHA-256, by which strangers find no two texts with one bucket.
+fn hash(parts: &[&[u8]]) -> u128 {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    let hash: [u8; 32] = hash.finalize().into();
+    let half = hash.first_chunk().copied();
+    u128::from_be_bytes(half.unwrap_or_default())
+}
+
+/// What the expressions of a key read: the client's address is that of its block, as one client has all of it.
+struct ByBlock<'k, 'x> {
+    x: &'k Exchange<'x>,
+    /// The address of the client's /64, if it is one of IPv6.
+    block: Option<String>,
+}
+
+impl<'k, 'x> ByBlock<'k, 'x> {
+    fn new(x: &'k Exchange<'x>) -> Self {
+        let client = x.down.client.ip();
+        let block = client.is_ipv6().then(|| source(client).to_string());
+        Self { x, block }
+    }
+}
+
+impl Resolver for ByBlock<'_, '_> {
+    fn value(&self, slot: Slot) -> Option<ValueRef<'_>> {
+        static CLIENT_IP: LazyLock<Slot> = LazyLock::new(|| variables::slot("conn.client_ip"));
+        match &self.block {
+            Some(block) if slot == *CLIENT_IP => Some(ValueRef::String(block)),
+            _ => self.x.value(slot),
+        }
     }
 }
 
@@ -165,24 +221,26 @@ impl Action for RateLimit {
         let mut key = String::new();
         for program in &self.key {
             // A key that cannot be computed is a bucket too.
-            match program.eval(&*x) {
+            match program.eval(&ByBlock::new(x)) {
                 Ok(value) => key.push_str(&text(value.borrow())),
                 Err(error) => x.failed(&error),
             }
             key.push('\0');
         }
         key.truncate(key.floor_char_boundary(KEY_BYTES_MAX));
-        let shown = key.trim_end_matches('\0').replace('\0', ",");
-        let taken = self.take(key);
+        let taken = self.take(&key, x);
         let error = x.error();
-        x.result(
-            "rate_limit",
-            vec![
-                ("bucket_key", Value::from(shown.as_str())),
-                ("limited", Value::Bool(taken.is_err())),
-                error,
-            ],
-        );
+        if x.wants_results() {
+            let shown = key.trim_end_matches('\0').replace('\0', ",");
+            x.result(
+                "rate_limit",
+                vec![
+                    ("bucket_key", Value::from(shown.as_str())),
+                    ("limited", Value::Bool(taken.is_err())),
+                    error,
+                ],
+            );
+        }
         match taken {
             Err(wait) if self.enforce => {
                 let mut answer = reply::plain(StatusCode::TOO_MANY_REQUESTS, "Too many requests\n");
@@ -196,7 +254,7 @@ impl Action for RateLimit {
         }
     }
 
-    fn slots(&self) -> Vec<culvert_cel::Slot> {
+    fn slots(&self) -> Vec<Slot> {
         let keys = self.key.iter();
         keys.flat_map(|program| program.slots().iter().copied())
             .collect()
@@ -227,33 +285,59 @@ mod tests {
         }
         assert!(bucket.take(at(300.0), minute, 4).is_err());
     }
-    #[test]
-    fn no_number_of_keys_resets_a_bucket_or_costs_more() {
-        let window = Duration::from_secs(60);
-        let limit = RateLimit {
+
+    fn limit(capacity: u64) -> RateLimit {
+        RateLimit {
             enforce: true,
-            capacity: 2,
-            window,
+            capacity,
+            window: Duration::from_secs(60),
             key: Vec::new(),
-            began: Instant::now(),
-            buckets: Mutex::new(LimitTable::new(BUCKETS_MAX, SHARED_MAX)),
-        };
-        let at = Duration::from_secs;
-        let victim = || "victim".to_owned();
+            counts: Counts::of_node(),
+        }
+    }
+
+    fn places(limit: &RateLimit) -> usize {
+        match &limit.counts {
+            Counts::Node { buckets, .. } => lock(buckets).len(),
+            Counts::Cluster { .. } => 0,
+        }
+    }
+
+    #[test]
+    fn a_client_with_ever_new_keys_locks_nobody_out() {
+        let (limit, at) = (limit(2), Duration::from_secs);
         for _ in 0..2 {
-            assert_eq!(limit.take_at(victim(), at(1)), Ok(()));
+            assert_eq!(limit.take_at("victim", 2, at(1)), Ok(()));
+            assert_eq!(limit.take_at("greedy", 1, at(1)), Ok(()));
         }
-        let others = 3 * u32::try_from(BUCKETS_MAX).unwrap();
+        let keys = 3 * BUCKETS_MAX;
         let mut refused = 0;
-        for other in 0..others {
-            refused += u32::from(limit.take_at(other.to_string(), at(2)).is_err());
+        for key in 0..keys {
+            refused += usize::from(limit.take_at(&key.to_string(), 1, at(2)).is_err());
         }
-        assert!(limit.take_at(victim(), at(3)).is_err());
-        assert_eq!(lock(&limit.buckets).len(), BUCKETS_MAX);
-        // Those beyond share what there is for them, which is used up in the end.
-        assert!(refused > 0 && refused < others / 3 * 2, "{refused}");
+        assert_eq!(places(&limit), BUCKETS_MAX);
+        // None of its limits and of those of others is reset, and once the table is full its new keys are refused.
+        assert!(limit.take_at("victim", 2, at(3)).is_err());
+        assert!(limit.take_at("greedy", 1, at(3)).is_err());
+        assert!(limit.take_at("greedy", 9, at(3)).is_err());
+        assert!(refused > keys / 2, "{refused}");
+        // Honest clients with new keys get all of their limit.
+        for source in 10..1_000 {
+            let key = format!("honest {source}");
+            for _ in 0..2 {
+                assert_eq!(limit.take_at(&key, source, at(3)), Ok(()), "{source}");
+            }
+            assert!(limit.take_at(&key, source, at(3)).is_err());
+        }
         // Two windows later all is forgotten.
-        assert_eq!(limit.take_at("late".to_owned(), at(181)), Ok(()));
-        assert_eq!(limit.take_at(victim(), at(181)), Ok(()));
+        assert_eq!(limit.take_at("late", 1, at(181)), Ok(()));
+        assert_eq!(limit.take_at("victim", 2, at(181)), Ok(()));
+    }
+
+    #[test]
+    fn buckets_of_the_cluster_are_known_by_the_same_hash_everywhere() {
+        assert_ne!(hash(&[b"ab", b"c"]), hash(&[b"a", b"bc"]));
+        let known = 127_758_177_345_770_750_612_842_648_274_318_026_135;
+        assert_eq!(hash(&[b"ab", b"c"]), known);
     }
 }

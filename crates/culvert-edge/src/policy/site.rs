@@ -13,6 +13,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 use crate::ipdata::IpData;
 use crate::login::Logins;
@@ -73,6 +74,17 @@ impl<'c> Site<'c> {
     /// The phase it is in.
     pub(crate) fn phase(&self) -> Phase {
         self.phase
+    }
+
+    /// Tells this action from every other one of its policy, in the same way on every node.
+    pub(crate) fn fingerprint(&self) -> [u8; 32] {
+        let mut hash = Sha256::new();
+        hash.update(self.phase.name());
+        hash.update([0]);
+        hash.update(self.place);
+        hash.update([0]);
+        hash.update(self.config.to_string());
+        hash.finalize().into()
     }
 
     /// The scheme of the endpoint.

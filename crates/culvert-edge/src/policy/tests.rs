@@ -508,6 +508,21 @@ fn configurations_of_guards() {
             2222,
             "`algorithm`",
         ),
+        (
+            "type: rate-limit\n    config: {capacity: 1, rate: 1m, bucket_key: ['1'], scope: node}",
+            0,
+            "",
+        ),
+        (
+            "type: rate-limit\n    config: {capacity: 1, rate: 1m, bucket_key: ['1'], scope: cluster}",
+            0,
+            "",
+        ),
+        (
+            "type: rate-limit\n    config: {capacity: 1, rate: 1m, bucket_key: ['1'], scope: world}",
+            2203,
+            "`scope`: it must be `node` or `cluster`",
+        ),
         ("type: circuit-breaker", 0, ""),
         (
             "type: circuit-breaker\n    config: {error_threshold: 1.1}",

@@ -88,6 +88,7 @@ pub(crate) fn edge_settings(settings: &Settings) -> Result<culvert_edge::Setting
         write_delay: None,
         agents: None,
         ip_data: IpDatabases::default(),
+        counts: None,
         region: settings.region.clone(),
         entropy: Arc::new(OsEntropy),
         refuses_undecided: settings.policy.on_expression_error == OnExpressionError::Deny,

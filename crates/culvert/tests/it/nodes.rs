@@ -417,6 +417,128 @@ async fn a_rolling_restart_of_three_nodes_fails_no_request() {
     one.stop().await;
 }
 
+/// Clients spread over three nodes: a limit of the cluster holds but for what was under way, and other buckets are
+/// not touched. A limit without a scope is each node's own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rate_limit_of_the_cluster_is_that_of_all_nodes() {
+    const CAPACITY: usize = 100;
+    // How long a count may take to be known elsewhere, on a machine with other work.
+    const KNOWN_WITHIN: Duration = Duration::from_secs(6);
+    let Some(backend) = shared().await else {
+        return;
+    };
+    let one = Harness::start(&backend).await;
+    let (two, three) = (beside(&one).await, beside(&one).await);
+    let nodes = [&one, &two, &three];
+    let policy = |capacity: usize, scope: &str| {
+        json!({"on_http_request": [{"actions": [
+            {"type": "rate-limit", "config": {"capacity": capacity, "rate": "1h", "bucket_key": ["req.url.path"], "scope": scope}},
+            {"type": "custom-response", "config": {"body": "in"}},
+        ]}]})
+        .to_string()
+    };
+    for (host, capacity, scope) in [
+        ("cluster.culvert.localhost", CAPACITY, "cluster"),
+        ("node.culvert.localhost", 3, "node"),
+    ] {
+        let url = format!("http://{host}");
+        let body = json!({"url": url, "traffic_policy": policy(capacity, scope)});
+        one.create("endpoints", body).await;
+    }
+    let ask = async |at: SocketAddr, host: &str, path: &str| {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+        let answer = text_of(at, &request).await;
+        let status = answer.split(' ').nth(1).and_then(|text| text.parse().ok());
+        status.unwrap_or_else(|| panic!("{at}: {answer:?}"))
+    };
+    for node in nodes {
+        eventually("every node serves both and shares counts", async || {
+            let metrics = text_of(node.metrics, "GET /metrics HTTP/1.0\r\n\r\n").await;
+            ask(node.http, "cluster.culvert.localhost", "/warm").await == 200_u16
+                && ask(
+                    node.http,
+                    "node.culvert.localhost",
+                    &format!("/{}", node.http),
+                )
+                .await
+                    != 404
+                && metrics.contains("\nculvert_rate_limit_exchange 1\n")
+        })
+        .await;
+    }
+
+    let began = Instant::now();
+    let mut clients = JoinSet::new();
+    for nth in 0..6 {
+        let at = nodes[nth % 3].http;
+        clients.spawn(async move {
+            let (mut passed, mut refused) = (Vec::new(), 0);
+            while refused < 20 {
+                let request = "GET /shared HTTP/1.1\r\nhost: cluster.culvert.localhost\r\nconnection: close\r\n\r\n";
+                let answer = text_of(at, request).await;
+                if answer.starts_with("HTTP/1.1 200 ") {
+                    passed.push((began.elapsed(), at));
+                    refused = 0;
+                } else {
+                    assert!(answer.starts_with("HTTP/1.1 429 "), "{answer:?}");
+                    assert!(answer.contains("retry-after: "), "{answer:?}");
+                    refused += 1;
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            passed
+        });
+    }
+    let mut passed: Vec<(Duration, SocketAddr)> = clients.join_all().await.concat();
+    passed.sort_unstable();
+    println!(
+        "{} of {CAPACITY} passed in {:?}",
+        passed.len(),
+        began.elapsed()
+    );
+    assert!(passed.len() >= CAPACITY, "{}", passed.len());
+    for (before, (at, node)) in passed.iter().enumerate() {
+        let since = at.saturating_sub(KNOWN_WITHIN);
+        let is_unheard = |(when, by): &&(Duration, SocketAddr)| *when >= since && by != node;
+        let unheard = passed[..before].iter().filter(is_unheard).count();
+        assert!(
+            before < CAPACITY + unheard,
+            "{before} before {at:?}, {unheard} unheard"
+        );
+    }
+    // When all is known, no node lets one more pass.
+    for node in nodes {
+        eventually("each node knows", async || {
+            ask(node.http, "cluster.culvert.localhost", "/shared").await == 429_u16
+        })
+        .await;
+        for _ in 0..10 {
+            let status: u16 = ask(node.http, "cluster.culvert.localhost", "/other").await;
+            assert_eq!(status, 200);
+        }
+        for expected in [200, 200, 200, 429] {
+            let status: u16 = ask(node.http, "node.culvert.localhost", "/shared").await;
+            assert_eq!(status, expected, "each node's own");
+        }
+    }
+    three.stop().await;
+    two.stop().await;
+    one.stop().await;
+}
+
+/// All that is answered to one request.
+async fn text_of(at: SocketAddr, request: &str) -> String {
+    let exchange = async {
+        let mut stream = TcpStream::connect(at).await?;
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await?;
+        std::io::Result::Ok(String::from_utf8_lossy(&answer).into_owned())
+    };
+    let answer = tokio::time::timeout(Duration::from_secs(30), exchange).await;
+    answer.unwrap().unwrap()
+}
+
 /// A process that ends with its test.
 struct Ended(std::process::Child);
 

@@ -48,11 +48,12 @@ const TASKS: [&str; 28] = [
 ];
 
 /// Further ones on PostgreSQL.
-const TASKS_AMONG_NODES: [&str; 5] = [
+const TASKS_AMONG_NODES: [&str; 6] = [
     "delivery.cluster",
     "node_identity",
     "node_listener",
     "nodes",
+    "rate_limits",
     "store.node_name",
 ];
 

@@ -1,0 +1,537 @@
+//! Counts of rate limits with `scope: cluster`, which nodes tell each other.
+//!
+//! Every node counts what it lets pass itself, and tells the others those of its counts that moved. It decides by
+//! its own counts and by what it has heard. Nothing here waits for another node, so nodes that decide at the same
+//! moment do not know of each other: together they let at most so many requests more pass than the limit as the
+//! other nodes let pass in the time that a count takes to arrive.
+//!
+//! What is told are whole counts and no differences. A message that is lost or comes twice does no harm beyond its
+//! time, and a node that comes back asks the others to say everything again.
+//!
+//! This module knows no network: its owner carries messages, at most [`MESSAGE_BYTES_MAX`] bytes each, from
+//! [`SharedCounts::outgoing`] of each node to [`SharedCounts::hear`] of all. Windows begin at the same moments
+//! everywhere, by a clock that the nodes share.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use culvert_base::{Clock, Entropy};
+
+use crate::downstream::lock;
+use crate::fair_table::{Count, FairTable};
+use crate::meters::Meter;
+
+/// How often nodes tell each other what moved.
+pub const TELL_EVERY: Duration = Duration::from_millis(200);
+/// Bytes of a message.
+pub const MESSAGE_BYTES_MAX: usize = 5_800;
+/// Messages of a node in one turn.
+pub const MESSAGES_MAX: usize = 32;
+
+/// Buckets of one action that have a place, and counts aside for those that lost theirs or found none.
+pub(crate) const BUCKETS_MAX: usize = 65_536;
+pub(crate) const ASIDE_MAX: usize = 16_384;
+/// Other nodes of which one bucket knows.
+const RUNS_MAX: usize = 64;
+/// Tables that other nodes can make us hold. One is made for each action that has let a request pass somewhere.
+const TABLES_MAX: usize = 4_096;
+/// The longest window of a rate limit in seconds.
+const WINDOW_SECONDS_MAX: u32 = 86_400;
+
+const VERSION: u8 = 1;
+const COUNTS: u8 = 0;
+const HELLO: u8 = 1;
+const GROUP_BYTES: usize = 22;
+const ITEM_BYTES: usize = 36;
+
+/// Requests that one node let pass in a window, and in the one before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Passed {
+    window: u64,
+    now: u64,
+    before: u64,
+}
+
+impl Passed {
+    /// Both numbers as of a window. What a node with a clock ahead of ours counts is counted in full.
+    fn of(&self, window: u64) -> (u64, u64) {
+        if self.window == window {
+            (self.now, self.before)
+        } else if self.window == window + 1 {
+            (self.now.saturating_add(self.before), 0)
+        } else if self.window + 1 == window {
+            (0, self.now)
+        } else {
+            (0, 0)
+        }
+    }
+
+    fn turn_to(&mut self, window: u64) {
+        if self.window < window {
+            let (now, before) = self.of(window);
+            *self = Self {
+                window,
+                now,
+                before,
+            };
+        }
+    }
+
+    fn cover(&mut self, mut other: Self) {
+        let window = self.window.max(other.window);
+        self.turn_to(window);
+        other.turn_to(window);
+        self.now = self.now.max(other.now);
+        self.before = self.before.max(other.before);
+    }
+}
+
+/// Requests of one key.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Bucket {
+    own: Passed,
+    /// What other nodes said of themselves.
+    others: Vec<(u64, Passed)>,
+    /// Whether it waits to be told.
+    is_moved: bool,
+}
+
+impl Count for Bucket {
+    type Now = u64;
+
+    /// After a whole window without a request nothing counts.
+    fn is_over(&self, window: u64) -> bool {
+        let mut all = self.others.iter().map(|(_, passed)| passed);
+        self.own.window + 1 < window && all.all(|passed| passed.window + 1 < window)
+    }
+
+    fn cover(&mut self, other: &Self) {
+        self.own.cover(other.own);
+        for (run, passed) in &other.others {
+            self.hear(*run, *passed);
+        }
+    }
+
+    fn weight(&self) -> u64 {
+        let all = self.others.iter().map(|(_, passed)| passed);
+        all.chain([&self.own])
+            .map(|passed| passed.now + passed.before)
+            .fold(0, u64::saturating_add)
+    }
+}
+
+impl Bucket {
+    /// Takes one request, or says how long to wait.
+    ///
+    /// The window before counts by the part of it that is not over yet, as if its requests had been
+    /// spread evenly.
+    pub(crate) fn take(
+        &mut self,
+        at: Duration,
+        length: Duration,
+        capacity: u64,
+    ) -> Result<(), Duration> {
+        // A clock that was set back does not open a window again.
+        let window = window_of(at, length).max(self.own.window);
+        self.own.turn_to(window);
+        let (mut now, mut before) = (self.own.now, self.own.before);
+        for (_, passed) in &self.others {
+            let (also_now, also_before) = passed.of(window);
+            now = now.saturating_add(also_now);
+            before = before.saturating_add(also_before);
+        }
+        let passed = (at.as_secs_f64() / length.as_secs_f64() - window as f64).clamp(0.0, 1.0);
+        let weighed = before as f64 * (1.0 - passed) + now as f64;
+        if weighed + 1.0 <= capacity as f64 {
+            self.own.now += 1;
+            return Ok(());
+        }
+        let left = length.mul_f64(1.0 - passed);
+        let excess = weighed + 1.0 - capacity as f64;
+        // While only the window before is in the way, it fades evenly.
+        let fades = (now < capacity && before > 0).then(|| length.mul_f64(excess / before as f64));
+        Err(fades.map_or(left, |fades| fades.min(left)))
+    }
+
+    /// Notes what another node counted. Its counts do not go back.
+    fn hear(&mut self, run: u64, passed: Passed) -> bool {
+        if let Some((_, known)) = self.others.iter_mut().find(|(of, _)| *of == run) {
+            known.cover(passed);
+            return true;
+        }
+        if self.others.len() >= RUNS_MAX {
+            let newest = self.others.iter().map(|(_, passed)| passed.window).max();
+            let newest = newest.unwrap_or_default().max(passed.window);
+            self.others.retain(|(_, known)| known.window + 1 >= newest);
+        }
+        let has_room = self.others.len() < RUNS_MAX;
+        if has_room {
+            self.others.push((run, passed));
+        }
+        has_room
+    }
+}
+
+pub(crate) fn window_of(at: Duration, length: Duration) -> u64 {
+    u64::try_from(at.as_nanos() / length.as_nanos().max(1)).unwrap_or(u64::MAX)
+}
+
+/// The buckets of one action, on all nodes.
+pub(crate) struct SharedTable {
+    id: u128,
+    window: Duration,
+    state: Mutex<State>,
+}
+
+struct State {
+    buckets: FairTable<Bucket>,
+    /// Keys of buckets that wait to be told, those that have waited longest first.
+    moved: VecDeque<u128>,
+}
+
+impl SharedTable {
+    fn new(id: u128, window: Duration) -> Self {
+        Self {
+            id,
+            window,
+            state: Mutex::new(State {
+                buckets: FairTable::new(BUCKETS_MAX, ASIDE_MAX),
+                moved: VecDeque::new(),
+            }),
+        }
+    }
+
+    /// Writes what moved, while there is room. Whether everything was written.
+    fn tell(&self, out: &mut Outgoing) -> bool {
+        let mut state = lock(&self.state);
+        let State { buckets, moved } = &mut *state;
+        while let Some(&key) = moved.front() {
+            let Some((bucket, source)) = buckets.get_mut(key) else {
+                // It lost its place. Its count is in what its source lost.
+                moved.pop_front();
+                continue;
+            };
+            if !out.put(self, key, source, bucket.own) {
+                return false;
+            }
+            bucket.is_moved = false;
+            moved.pop_front();
+        }
+        true
+    }
+
+    fn tell_again(&self) {
+        let mut state = lock(&self.state);
+        let State { buckets, moved } = &mut *state;
+        buckets.each_mut(|key, bucket| {
+            if bucket.own.now + bucket.own.before > 0 {
+                note_moved(bucket, key, moved);
+            }
+        });
+    }
+}
+
+impl fmt::Debug for SharedTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedTable")
+            .field("window", &self.window)
+            .finish_non_exhaustive()
+    }
+}
+
+fn note_moved(bucket: &mut Bucket, key: u128, moved: &mut VecDeque<u128>) {
+    // One that finds no room is noted when it moves again.
+    if !bucket.is_moved && moved.len() < BUCKETS_MAX {
+        bucket.is_moved = true;
+        moved.push_back(key);
+    }
+}
+
+/// What is counted of the exchange.
+#[derive(Debug, Default)]
+pub struct CountMeters {
+    /// Counts told to other nodes.
+    pub told: Meter,
+    /// Counts heard from other nodes.
+    pub heard: Meter,
+    /// Counts and messages of other nodes that are not understood, or have no room.
+    pub refused: Meter,
+    /// 1 while the exchange works.
+    pub is_up: Meter,
+}
+
+/// The counts of rate limits with `scope: cluster`. Clones are handles to the same.
+#[derive(Clone)]
+pub struct SharedCounts(Arc<Inner>);
+
+struct Inner {
+    clock: Arc<dyn Clock>,
+    /// This process, among all that count.
+    run: u64,
+    /// Whether there is anyone to tell.
+    is_joined: AtomicBool,
+    /// Whether another node asked for everything.
+    is_asked: AtomicBool,
+    tables: Mutex<HashMap<u128, Arc<SharedTable>>>,
+    /// How often it was asked for messages.
+    turns: AtomicUsize,
+    meters: CountMeters,
+}
+
+impl fmt::Debug for SharedCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedCounts")
+            .field("run", &self.0.run)
+            .finish_non_exhaustive()
+    }
+}
+
+impl SharedCounts {
+    /// Of a node that has told nothing yet. The clock is the one that all nodes go by.
+    pub fn new(clock: Arc<dyn Clock>, entropy: &dyn Entropy) -> Self {
+        Self(Arc::new(Inner {
+            clock,
+            run: u64::from_le_bytes(entropy.bytes()),
+            is_joined: AtomicBool::new(false),
+            is_asked: AtomicBool::new(false),
+            tables: Mutex::default(),
+            turns: AtomicUsize::new(0),
+            meters: CountMeters::default(),
+        }))
+    }
+
+    /// What is counted of the exchange.
+    pub fn meters(&self) -> &CountMeters {
+        &self.0.meters
+    }
+
+    /// From now on there are others to tell, with this message first: it asks them to tell everything.
+    pub fn join(&self) -> Vec<u8> {
+        self.0.is_joined.store(true, Ordering::Relaxed);
+        self.0.is_asked.store(true, Ordering::Relaxed);
+        self.head(HELLO)
+    }
+
+    /// A message that says nothing, for the owner to see that messages arrive.
+    pub fn beat(&self) -> Vec<u8> {
+        self.head(COUNTS)
+    }
+
+    fn head(&self, kind: u8) -> Vec<u8> {
+        let mut message = Vec::with_capacity(MESSAGE_BYTES_MAX);
+        message.extend([VERSION, kind]);
+        message.extend(self.0.run.to_be_bytes());
+        message
+    }
+
+    /// Messages about what moved, for all other nodes. What finds no room waits for the next turn.
+    pub fn outgoing(&self) -> Vec<Vec<u8>> {
+        let mut tables: Vec<Arc<SharedTable>> = {
+            let mut tables = lock(&self.0.tables);
+            let at = self.now();
+            tables.retain(|_, table| {
+                // An action that is in use has it, too.
+                Arc::strong_count(table) > 1
+                    || !lock(&table.state)
+                        .buckets
+                        .is_over(window_of(at, table.window))
+            });
+            tables.values().cloned().collect()
+        };
+        if self.0.is_asked.swap(false, Ordering::Relaxed) {
+            tables.iter().for_each(|table| table.tell_again());
+        }
+        let mut out = Outgoing {
+            counts: self,
+            messages: Vec::new(),
+            group: None,
+            told: 0,
+        };
+        // Each table gets an equal part first, and each turn begins with another table.
+        let turn = self.0.turns.fetch_add(1, Ordering::Relaxed);
+        let begin = turn.checked_rem(tables.len()).unwrap_or(0);
+        tables.rotate_left(begin);
+        let part = MESSAGES_MAX * (MESSAGE_BYTES_MAX / ITEM_BYTES) / tables.len().max(1);
+        let mut left = Vec::new();
+        for table in &tables {
+            out.group = None;
+            out.told = part.max(1);
+            if !table.tell(&mut out) {
+                left.push(table);
+            }
+        }
+        for table in left {
+            out.group = None;
+            out.told = usize::MAX;
+            table.tell(&mut out);
+        }
+        out.messages
+    }
+
+    /// Takes in the message of a node, its own included. What is wrong with a message ends it there.
+    pub fn hear(&self, message: &[u8]) {
+        if self.read(message).is_none() {
+            self.0.meters.refused.up();
+        }
+    }
+
+    fn read(&self, message: &[u8]) -> Option<()> {
+        let mut rest = message.get(..MESSAGE_BYTES_MAX.min(message.len()))?;
+        let [version, kind] = *take(&mut rest)?;
+        let run = u64::from_be_bytes(*take(&mut rest)?);
+        if version != VERSION || message.len() > MESSAGE_BYTES_MAX {
+            return None;
+        }
+        if run == self.0.run {
+            return Some(());
+        }
+        if kind == HELLO {
+            self.0.is_asked.store(true, Ordering::Relaxed);
+            return Some(());
+        }
+        if kind != COUNTS {
+            return None;
+        }
+        while !rest.is_empty() {
+            let id = u128::from_be_bytes(*take(&mut rest)?);
+            let seconds = u32::from_be_bytes(*take(&mut rest)?);
+            let items = u16::from_be_bytes(*take(&mut rest)?);
+            if !(1..=WINDOW_SECONDS_MAX).contains(&seconds) {
+                return None;
+            }
+            let window = Duration::from_secs(seconds.into());
+            let table = self.heard_of(id, window)?;
+            let current = window_of(self.now(), window);
+            let mut state = lock(&table.state);
+            for _ in 0..items {
+                let key = u128::from_be_bytes(*take(&mut rest)?);
+                let source = u64::from_be_bytes(*take(&mut rest)?);
+                let number = |rest: &mut &[u8]| Some(u32::from_be_bytes(*take(rest)?).into());
+                let passed = Passed {
+                    window: number(&mut rest)?,
+                    now: number(&mut rest)?,
+                    before: number(&mut rest)?,
+                };
+                // What is over says nothing, and what is far ahead would never be over.
+                let is_of_now = passed.window + 1 >= current && passed.window <= current + 1;
+                if is_of_now && state.buckets.count(key, source, current).hear(run, passed) {
+                    self.0.meters.heard.up();
+                } else {
+                    self.0.meters.refused.up();
+                }
+            }
+        }
+        Some(())
+    }
+
+    fn heard_of(&self, id: u128, window: Duration) -> Option<Arc<SharedTable>> {
+        let mut tables = lock(&self.0.tables);
+        match tables.get(&id) {
+            Some(table) => (table.window == window).then(|| table.clone()),
+            None if tables.len() < TABLES_MAX => {
+                let table = Arc::new(SharedTable::new(id, window));
+                tables.insert(id, table.clone());
+                Some(table)
+            }
+            None => None,
+        }
+    }
+
+    /// The buckets of an action. Its window goes into its id.
+    pub(crate) fn table(&self, id: u128, window: Duration) -> Arc<SharedTable> {
+        let mut tables = lock(&self.0.tables);
+        let made = || Arc::new(SharedTable::new(id, window));
+        tables.entry(id).or_insert_with(made).clone()
+    }
+
+    /// Takes one request of a key that a source asks with, or says how long to wait.
+    pub(crate) fn take(
+        &self,
+        table: &SharedTable,
+        key: u128,
+        source: u64,
+        capacity: u64,
+    ) -> Result<(), Duration> {
+        let at = self.now();
+        let mut state = lock(&table.state);
+        let State { buckets, moved } = &mut *state;
+        let bucket = buckets.count(key, source, window_of(at, table.window));
+        let taken = bucket.take(at, table.window, capacity);
+        if taken.is_ok() && self.0.is_joined.load(Ordering::Relaxed) {
+            note_moved(bucket, key, moved);
+        }
+        taken
+    }
+
+    fn now(&self) -> Duration {
+        let nanos = self.0.clock.now().unix_nanos();
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
+    }
+}
+
+/// Messages that are being written.
+struct Outgoing<'c> {
+    counts: &'c SharedCounts,
+    messages: Vec<Vec<u8>>,
+    /// Where the number of items of the group stands that is being written, in the last message.
+    group: Option<(usize, u16)>,
+    /// How many more the table may tell.
+    told: usize,
+}
+
+impl Outgoing<'_> {
+    fn put(&mut self, table: &SharedTable, key: u128, source: u64, passed: Passed) -> bool {
+        if self.told == 0 {
+            return false;
+        }
+        let group_bytes = if self.group.is_some() { 0 } else { GROUP_BYTES };
+        let wanted = group_bytes + ITEM_BYTES;
+        let has_room = |message: &Vec<u8>| message.len() + wanted <= MESSAGE_BYTES_MAX;
+        if !self.messages.last().is_some_and(has_room) {
+            if self.messages.len() >= MESSAGES_MAX {
+                return false;
+            }
+            self.messages.push(self.counts.head(COUNTS));
+            self.group = None;
+        }
+        let Some(message) = self.messages.last_mut() else {
+            return false;
+        };
+        let (place, items) = self.group.unwrap_or_else(|| {
+            message.extend(table.id.to_be_bytes());
+            let seconds = u32::try_from(table.window.as_secs()).unwrap_or(u32::MAX);
+            message.extend(seconds.to_be_bytes());
+            message.extend([0, 0]);
+            (message.len() - 2, 0)
+        });
+        message.extend(key.to_be_bytes());
+        message.extend(source.to_be_bytes());
+        for number in [passed.window, passed.now, passed.before] {
+            let number = u32::try_from(number).unwrap_or(u32::MAX);
+            message.extend(number.to_be_bytes());
+        }
+        let items = items + 1;
+        if let Some(place) = message.get_mut(place..place + 2) {
+            place.copy_from_slice(&items.to_be_bytes());
+        }
+        self.group = Some((place, items));
+        self.told -= 1;
+        self.counts.0.meters.told.up();
+        true
+    }
+}
+
+fn take<'m, const N: usize>(rest: &mut &'m [u8]) -> Option<&'m [u8; N]> {
+    let (taken, left) = rest.split_first_chunk()?;
+    *rest = left;
+    Some(taken)
+}
+
+/// The place of a shared table in an action, which finds it with its first request.
+pub(crate) type Place = OnceLock<Arc<SharedTable>>;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,258 @@
+use culvert_base::{Entropy, ManualClock, SeededEntropy, Timestamp};
+
+use super::*;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn millis(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+/// Some nodes, and messages between them that are under way.
+struct Nodes {
+    clock: Arc<ManualClock>,
+    nodes: Vec<SharedCounts>,
+    tables: Vec<Arc<SharedTable>>,
+    /// When each is there, who hears it, and what it says.
+    under_way: Vec<(Duration, usize, Vec<u8>)>,
+    at: Duration,
+}
+
+impl Nodes {
+    fn new(count: usize) -> Self {
+        let clock = Arc::new(ManualClock::at(Timestamp::from_unix_seconds(0)));
+        let made = |index| SharedCounts::new(clock.clone(), &SeededEntropy::new(index as u64));
+        let nodes: Vec<SharedCounts> = (0..count).map(made).collect();
+        let tables = nodes.iter().map(|node| node.table(7, MINUTE)).collect();
+        nodes.iter().for_each(|node| drop(node.join()));
+        Self {
+            clock,
+            nodes,
+            tables,
+            under_way: Vec::new(),
+            at: Duration::ZERO,
+        }
+    }
+
+    fn go_to(&mut self, at: Duration) {
+        self.clock.advance(at - self.at);
+        self.at = at;
+        self.under_way.retain(|(there_at, who, message)| {
+            let is_there = *there_at <= at;
+            if is_there {
+                self.nodes[*who].hear(message);
+            }
+            !is_there
+        });
+    }
+
+    fn tell(&mut self, who: usize, mut delay: impl FnMut() -> Duration) {
+        for message in self.nodes[who].outgoing() {
+            assert!(message.len() <= MESSAGE_BYTES_MAX);
+            for other in 0..self.nodes.len() {
+                let there_at = self.at + delay();
+                self.under_way.push((there_at, other, message.clone()));
+            }
+        }
+    }
+
+    fn take(&self, who: usize, key: u128, source: u64, capacity: u64) -> bool {
+        let taken = self.nodes[who].take(&self.tables[who], key, source, capacity);
+        taken.is_ok()
+    }
+
+    /// Everybody hears everything, at once.
+    fn settle(&mut self) {
+        for _ in 0..2 {
+            for who in 0..self.nodes.len() {
+                self.tell(who, || Duration::ZERO);
+            }
+            self.go_to(self.at);
+        }
+    }
+}
+
+/// By how much a bucket may be over its limit: no more than what others let pass within a turn and the time of a
+/// message. And nothing is refused that fits the limit.
+#[test]
+fn together_nodes_are_over_the_limit_by_what_was_under_way_at_most() {
+    const DELAY_MS: u64 = 300;
+    let mut was_over = 0;
+    for seed in 0..60 {
+        let entropy = SeededEntropy::new(seed);
+        let entropy: &dyn Entropy = &entropy;
+        let random = |below: u64| u64::from_le_bytes(entropy.bytes()) % below;
+        let count = 2 + random(3) as usize;
+        let capacity = 5 + random(60);
+        let pause = 1 + random(400);
+        let mut nodes = Nodes::new(count);
+        // What one node that saw everything would have counted.
+        let mut truth = Bucket::default();
+        let mut passed: Vec<(Duration, usize)> = Vec::new();
+        let mut told_at = vec![Duration::ZERO; count];
+        let mut at = millis(random(60_000));
+        for _ in 0..600 {
+            at += millis(random(pause));
+            for who in 0..count {
+                // Turns that fall between two requests.
+                while told_at[who] + TELL_EVERY <= at {
+                    let next = (told_at[who] + TELL_EVERY).max(nodes.at);
+                    told_at[who] += TELL_EVERY;
+                    nodes.go_to(next);
+                    nodes.tell(who, || millis(random(DELAY_MS)));
+                }
+            }
+            nodes.go_to(at);
+            let who = random(count as u64) as usize;
+            let fits = truth.clone().take(at, MINUTE, capacity).is_ok();
+            if nodes.take(who, 1, who as u64, capacity) {
+                let since = at.saturating_sub(TELL_EVERY + millis(DELAY_MS));
+                let unheard = passed
+                    .iter()
+                    .filter(|(when, by)| *when >= since && *by != who)
+                    .count();
+                was_over += u32::from(!fits);
+                let with_error = capacity + unheard as u64;
+                let taken = truth.take(at, MINUTE, with_error);
+                assert_eq!(taken, Ok(()), "{seed}: more than {capacity} and {unheard}");
+                passed.push((at, who));
+            } else {
+                assert!(!fits, "{seed}: refused what fits");
+            }
+        }
+    }
+    assert!(was_over > 0, "no schedule showed the error");
+}
+
+#[test]
+fn a_node_that_hears_nothing_goes_on_by_itself_and_learns_later() {
+    let mut nodes = Nodes::new(2);
+    let pass = |nodes: &Nodes, who| (0..20).filter(|_| nodes.take(who, 1, 1, 10)).count();
+    assert_eq!(pass(&nodes, 0), 10);
+    // What was told while the other was away is lost.
+    nodes.nodes[0].outgoing();
+    assert_eq!(pass(&nodes, 1), 10, "it has only its own counts");
+    // It comes back, and says so.
+    let hello = nodes.nodes[1].join();
+    nodes.nodes[0].hear(&hello);
+    nodes.settle();
+    nodes.go_to(millis(90_000));
+    // Half of both windows' requests still count, so each alone would let five pass.
+    assert_eq!(pass(&nodes, 0) + pass(&nodes, 1), 0);
+    nodes.go_to(millis(180_000));
+    assert_eq!(pass(&nodes, 0), 10, "all is over");
+}
+
+#[test]
+fn other_keys_and_other_actions_are_not_touched() {
+    let mut nodes = Nodes::new(2);
+    assert!((0..10).all(|_| nodes.take(0, 1, 1, 10)));
+    nodes.settle();
+    assert!(!nodes.take(1, 1, 1, 10));
+    assert!((0..10).all(|_| nodes.take(1, 2, 1, 10)));
+    let other = nodes.nodes[1].table(8, MINUTE);
+    assert!(nodes.nodes[1].take(&other, 1, 1, 10).is_ok());
+}
+
+#[test]
+fn an_action_knows_what_was_heard_before_its_first_request() {
+    let mut nodes = Nodes::new(2);
+    let first = nodes.nodes[0].table(9, MINUTE);
+    for _ in 0..10 {
+        assert!(nodes.nodes[0].take(&first, 1, 1, 10).is_ok());
+    }
+    nodes.settle();
+    let second = nodes.nodes[1].table(9, MINUTE);
+    assert!(nodes.nodes[1].take(&second, 1, 1, 10).is_err());
+    // What is not in use is forgotten when it is over.
+    drop((first, second));
+    nodes.go_to(millis(200_000));
+    nodes.settle();
+    assert_eq!(lock(&nodes.nodes[0].0.tables).len(), 1);
+    assert_eq!(lock(&nodes.nodes[1].0.tables).len(), 1);
+}
+
+/// A flood of keys at one node: the messages stay bounded, the other node's table too, and an honest key counts.
+#[test]
+fn a_flood_of_keys_is_bounded_everywhere() {
+    let nodes = Nodes::new(2);
+    for _ in 0..5 {
+        assert!(nodes.take(0, 1, 2, 5));
+    }
+    for key in 0..100_000 {
+        nodes.take(0, 1_000 + key, 1, 5);
+    }
+    assert!(lock(&nodes.tables[0].state).moved.len() <= BUCKETS_MAX);
+    let mut turns = 0;
+    loop {
+        let messages = nodes.nodes[0].outgoing();
+        assert!(messages.len() <= MESSAGES_MAX);
+        if messages.is_empty() {
+            break;
+        }
+        messages
+            .iter()
+            .for_each(|message| nodes.nodes[1].hear(message));
+        turns += 1;
+        assert!(turns < 100);
+    }
+    assert!(lock(&nodes.tables[1].state).buckets.len() <= BUCKETS_MAX);
+    assert!(!nodes.take(1, 1, 2, 5), "the honest key is known");
+    assert!(nodes.take(1, 2, 3, 5));
+}
+
+#[test]
+fn no_message_does_harm() {
+    let mut nodes = Nodes::new(2);
+    assert!(nodes.take(0, 1, 1, 10));
+    let message = nodes.nodes[0].outgoing().remove(0);
+    let node = &nodes.nodes[1];
+    for end in 0..message.len() {
+        node.hear(&message[..end]);
+    }
+    for at in 0..message.len() {
+        for bit in 0..8 {
+            let mut other = message.clone();
+            other[at] ^= 1 << bit;
+            node.hear(&other);
+        }
+    }
+    node.hear(&vec![1; MESSAGE_BYTES_MAX + 1]);
+    let refused = node.meters().refused.get();
+    assert!(refused > 0);
+    // A window far ahead would never be over: it is not taken.
+    nodes.go_to(millis(600_000));
+    assert!((0..10).all(|_| nodes.take(1, 1, 1, 10)));
+}
+
+#[test]
+fn more_nodes_than_a_bucket_has_room_for_are_refused_and_counted() {
+    let nodes = Nodes::new(2 + RUNS_MAX);
+    for who in 1..nodes.nodes.len() {
+        assert!(nodes.take(who, 1, 1, 1_000));
+        for message in nodes.nodes[who].outgoing() {
+            nodes.nodes[0].hear(&message);
+        }
+    }
+    assert_eq!(nodes.nodes[0].meters().heard.get(), RUNS_MAX as u64);
+    assert_eq!(nodes.nodes[0].meters().refused.get(), 1);
+}
+
+#[test]
+fn clocks_that_differ_a_little_do_no_harm() {
+    let length = MINUTE;
+    let mut bucket = Bucket::default();
+    let ahead = Passed {
+        window: 2,
+        now: 3,
+        before: 4,
+    };
+    bucket.hear(1, ahead);
+    // In our window 1 what the other has of windows 1 and 2 counts in full.
+    assert!(bucket.take(millis(119_000), length, 8).is_ok());
+    assert!(bucket.take(millis(119_000), length, 8).is_err());
+    // A clock that is set back by a moment opens no window again.
+    let mut bucket = Bucket::default();
+    assert!(bucket.take(millis(60_001), length, 1).is_ok());
+    assert!(bucket.take(millis(59_999), length, 1).is_err());
+}

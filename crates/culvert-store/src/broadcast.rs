@@ -1,0 +1,98 @@
+//! Short messages from each process on a PostgreSQL database to all of them, at once and to nobody later.
+//!
+//! They are notifications of the database: nothing is stored, and a process that is away when one is sent never gets
+//! it. A SQLite file has one process, which has nobody to tell.
+
+use std::fmt;
+use std::time::Duration;
+
+use culvert_base::Fault;
+use sqlx::postgres::{PgListener, PgPoolOptions};
+
+use crate::Store;
+use crate::dialect::{Site, While};
+use crate::statements::{KEEP_ALIVE, TELL};
+
+/// Bytes of a message: the database takes less than 8000.
+const BYTES_MAX: usize = 7_900;
+/// A message that takes longer is lost, and with it the connection.
+const TELL_WITHIN: Duration = Duration::from_secs(5);
+
+/// A channel between all processes on a database, on a connection of its own.
+pub struct Broadcast {
+    listener: PgListener,
+    channel: &'static str,
+}
+
+impl fmt::Debug for Broadcast {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Broadcast")
+            .field("channel", &self.channel)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// Opens a channel; `None` on SQLite.
+    ///
+    /// # Errors
+    /// A database that cannot be reached.
+    pub async fn broadcast(&self, channel: &'static str) -> Result<Option<Broadcast>, Fault> {
+        let doing = "listening for messages of other nodes";
+        let Site::Postgres(schema) = &self.shared.database.site else {
+            return Ok(None);
+        };
+        let open = async {
+            // Its pool has no other use.
+            let pool = PgPoolOptions::new()
+                .max_connections(1)
+                .max_lifetime(None)
+                .idle_timeout(None)
+                .test_before_acquire(false)
+                .connect_with(schema.options())
+                .await?;
+            let mut listener = PgListener::connect_with(&pool).await?;
+            listener.ignore_pool_close_event(true);
+            // What was missed has to be asked for, so a lost connection is an error here.
+            listener.eager_reconnect(false);
+            sqlx::raw_sql(KEEP_ALIVE).execute(&mut listener).await?;
+            listener.listen(channel).await?;
+            Ok::<_, sqlx::Error>(listener)
+        };
+        let opened = tokio::time::timeout(TELL_WITHIN, open).await;
+        let listener = opened
+            .map_err(|late| Fault::new(doing, late))?
+            .during(doing)?;
+        Ok(Some(Broadcast { listener, channel }))
+    }
+}
+
+impl Broadcast {
+    /// Sends messages to all processes, this one included.
+    ///
+    /// # Errors
+    /// The database does not answer, or a message is too long.
+    pub async fn tell(&mut self, messages: &[String]) -> Result<(), Fault> {
+        let doing = "sending messages to other nodes";
+        if messages.iter().any(|message| message.len() > BYTES_MAX) {
+            return Err(Fault::bare(format!("{doing}: a message is too long")));
+        }
+        let query = sqlx::query(TELL).bind(self.channel).bind(messages);
+        match tokio::time::timeout(TELL_WITHIN, query.execute(&mut self.listener)).await {
+            Ok(told) => told.map(drop).during(doing),
+            Err(late) => Err(Fault::new(doing, late)),
+        }
+    }
+
+    /// The next message. Nothing is lost if the wait is cut short.
+    ///
+    /// # Errors
+    /// The connection is lost, and with it what was sent since.
+    pub async fn hear(&mut self) -> Result<String, Fault> {
+        let doing = "hearing messages of other nodes";
+        match self.listener.try_recv().await.during(doing)? {
+            Some(message) => Ok(message.payload().to_owned()),
+            None => Err(Fault::bare(format!("{doing}: the connection was lost"))),
+        }
+    }
+}

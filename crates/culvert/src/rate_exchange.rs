@@ -1,0 +1,128 @@
+//! What nodes on one database tell each other of rate limits with `scope: cluster`.
+//!
+//! The edge says what to send and takes in what comes ([`SharedCounts`]); notifications of the database carry it. A
+//! node that cannot send or hear decides by its own counts and what it has heard, says so in the log and in
+//! `culvert_rate_limit_exchange`, and asks the others for everything when it is back.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use culvert_base::Fault;
+use culvert_edge::{SharedCounts, TELL_EVERY};
+use culvert_store::{Broadcast, Store};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::metrics::Sample;
+use crate::metrics::samples::{counter, gauge};
+
+const CHANNEL: &str = "culvert_rate_limits";
+/// Until a lost connection is made again.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// Something is sent so often, which this node hears as well.
+const BEAT_EVERY: Duration = Duration::from_secs(5);
+/// A connection that brings nothing for so long is lost.
+const SILENCE_MAX: Duration = Duration::from_secs(15);
+/// What the last counts of a node that stops may take.
+const LAST_WITHIN: Duration = Duration::from_secs(1);
+
+/// Carries messages until stopped.
+pub(crate) async fn run(store: Store, counts: SharedCounts, stop: CancellationToken) {
+    let mut is_failing = false;
+    while !stop.is_cancelled() {
+        let Err(fault) = carry(&store, &counts, &stop, &mut is_failing).await else {
+            continue;
+        };
+        counts.meters().is_up.set(0);
+        if !std::mem::replace(&mut is_failing, true) {
+            tracing::warn!(cause = %fault.chain(),
+                "rate limits of the cluster are not shared: this node decides by its own counts and what it has heard");
+        }
+        tokio::select! {
+            () = sleep(AGAIN_AFTER) => {}
+            () = stop.cancelled() => {}
+        }
+    }
+    counts.meters().is_up.set(0);
+}
+
+async fn carry(
+    store: &Store,
+    counts: &SharedCounts,
+    stop: &CancellationToken,
+    is_failing: &mut bool,
+) -> Result<(), Fault> {
+    let Some(mut channel) = store.broadcast(CHANNEL).await? else {
+        stop.cancelled().await;
+        return Ok(());
+    };
+    tell(&mut channel, vec![counts.join()]).await?;
+    counts.meters().is_up.set(1);
+    if std::mem::take(is_failing) {
+        tracing::info!("rate limits of the cluster are shared again");
+    }
+    let mut turns = interval(TELL_EVERY);
+    turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut told_at, mut heard_at) = (Instant::now(), Instant::now());
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => {
+                // What this node let pass counts on.
+                drop(timeout(LAST_WITHIN, tell(&mut channel, counts.outgoing())).await);
+                return Ok(());
+            }
+            _ = turns.tick() => {
+                if heard_at.elapsed() > SILENCE_MAX {
+                    return Err(Fault::bare("hearing messages of other nodes: none came"));
+                }
+                let mut messages = counts.outgoing();
+                if messages.is_empty() && told_at.elapsed() >= BEAT_EVERY {
+                    messages.push(counts.beat());
+                }
+                if !messages.is_empty() {
+                    tell(&mut channel, messages).await?;
+                    told_at = Instant::now();
+                }
+            }
+            message = channel.hear() => {
+                heard_at = Instant::now();
+                // What is not even text of ours is refused and counted like any other message.
+                counts.hear(&STANDARD.decode(message?).unwrap_or_default());
+            }
+        }
+    }
+}
+
+async fn tell(channel: &mut Broadcast, messages: Vec<Vec<u8>>) -> Result<(), Fault> {
+    let messages: Vec<String> = messages.iter().map(|it| STANDARD.encode(it)).collect();
+    channel.tell(&messages).await
+}
+
+/// What is counted of the exchange.
+pub(crate) fn samples(counts: &SharedCounts) -> Vec<Sample> {
+    let m = counts.meters();
+    vec![
+        gauge(
+            "rate_limit_exchange",
+            "Whether rate limits of the cluster are shared: 1, or 0 while this node is by itself",
+            m.is_up.get(),
+        ),
+        counter(
+            "rate_limit_counts_told",
+            "Counts of rate limits that other nodes were told",
+            m.told.get(),
+        ),
+        counter(
+            "rate_limit_counts_heard",
+            "Counts of rate limits that other nodes told",
+            m.heard.get(),
+        ),
+        counter(
+            "rate_limit_counts_refused",
+            "Counts of other nodes that were not understood, late, or had no room",
+            m.refused.get(),
+        ),
+    ]
+}
