@@ -22,6 +22,7 @@
 //! - an escaped slash or backslash (`%2F`, `%5C`) beside a `.` or `..`, as in `..%2F`: a server that decodes
 //!   first takes it for a dot segment;
 //! - a `.` or `..` with parameters, as in `..;x`: servlet containers cut the parameters off first;
+//! - the same, or parameters, that stand for an empty first segment with more behind it, as in `/%2Fa`;
 //! - where slashes are merged: an escaped slash or backslash, or parameters, that stand for an empty segment,
 //!   as in `/%2Fa` and `/;x/a`.
 //!
@@ -326,6 +327,9 @@ fn normal(path: &[u8], query: &[u8]) -> Result<PathAndQuery, Wrong> {
     if out.is_empty() {
         out.push(b'/');
     }
+    if hides_empty_root(&out) {
+        return Err(EMPTY);
+    }
     out.extend_from_slice(query);
     PathAndQuery::from_maybe_shared(Bytes::from(out)).map_err(|_| NOT_A_TARGET)
 }
@@ -408,6 +412,19 @@ fn parts(segment: &[u8]) -> impl Iterator<Item = &[u8]> {
 fn is_hidden_dot(segment: &[u8]) -> bool {
     let is_dot = |part: &[u8]| matches!(part, b"." | b"..");
     !is_dot(segment) && memchr(b'.', segment).is_some() && parts(segment).any(is_dot)
+}
+
+/// Whether a path begins with an empty segment, as in `//a`, to servers that decode it, or cut its parameters off,
+/// first, and to no others. Where empty segments are kept, rules must see that one too: such a path passes every rule
+/// about its beginning, and reads like a host in a reference.
+fn hides_empty_root(path: &[u8]) -> bool {
+    let mut segments = path.split(|&byte| byte == b'/').skip(1);
+    let first = segments.next().unwrap_or_default();
+    let mut behind = parts(first);
+    if first.is_empty() || behind.next().is_none_or(|part| !part.is_empty()) {
+        return false;
+    }
+    behind.any(|part| !part.is_empty()) || segments.any(|segment| !segment.is_empty())
 }
 
 /// Removes empty segments from a normalised path: `//` becomes `/`. `None` when there are none.

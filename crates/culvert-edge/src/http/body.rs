@@ -39,8 +39,8 @@ pub(crate) struct RequestBody {
     cap: Option<Cap>,
     /// Set when the client breaks it off.
     is_cut: Option<Arc<AtomicBool>>,
-    /// Whether trailers may have underscores in their names.
-    keeps_underscores: bool,
+    /// Whether trailers may have underscores in their names; `None` where they are not looked at.
+    keeps_underscores: Option<bool>,
     /// Judges how fast the client sends it.
     watch: Option<UploadWatch>,
 }
@@ -257,7 +257,7 @@ impl RequestBody {
             received: None,
             cap: None,
             is_cut: None,
-            keeps_underscores: false,
+            keeps_underscores: Some(false),
             watch: None,
         }
     }
@@ -269,13 +269,13 @@ impl RequestBody {
             received,
             cap,
             is_cut: None,
-            keeps_underscores: false,
+            keeps_underscores: Some(false),
             watch: None,
         }
     }
 
-    /// Whether trailers may have underscores in their names.
-    pub(crate) fn underscores(self, keeps_underscores: bool) -> Self {
+    /// Whether trailers may have underscores in their names; with `None` they are not looked at.
+    pub(crate) fn underscores(self, keeps_underscores: Option<bool>) -> Self {
         Self {
             keeps_underscores,
             ..self
@@ -324,9 +324,13 @@ impl Body for RequestBody {
                 }
                 if let Some(trailers) = frame.trailers_mut() {
                     fields::strip_trailers(trailers);
-                    if !this.keeps_underscores {
-                        fields::strip_underscores(trailers);
+                    if let Some(keeps_underscores) = this.keeps_underscores {
+                        fields::strip_mixed_up(trailers, keeps_underscores);
                     }
+                }
+                // Its reader may not ask for what comes behind the end.
+                if let (Some(watch), true) = (&this.watch, this.source.is_ended()) {
+                    watch.is_whole();
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
@@ -343,7 +347,9 @@ impl Body for RequestBody {
                 Poll::Pending
             }
             Poll::Ready(None) => {
-                this.watch = None;
+                if let Some(watch) = this.watch.take() {
+                    watch.is_whole();
+                }
                 Poll::Ready(None)
             }
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header::{
     ACCEPT, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, EXPECT, Entry, HOST, HeaderMap,
-    HeaderValue, LOCATION, TRANSFER_ENCODING,
+    HeaderValue, LOCATION, TE, TRANSFER_ENCODING,
 };
 use http::{Method, Response, StatusCode, Version, request, response};
 use http_body::Body;
@@ -93,9 +93,7 @@ pub(crate) async fn serve(
         Err(problem) => return Ok(refuse(recording, problem, &asked)),
     };
     // Events tell what came; policies see what is sent.
-    if !down.rules.underscore_headers {
-        fields::strip_underscores(&mut parts.headers);
-    }
+    fields::strip_mixed_up(&mut parts.headers, down.rules.underscore_headers);
     if body.size_hint().lower() > down.rules.limits.body_bytes {
         return Ok(refuse(recording, Problem::Oversized, &asked));
     }
@@ -160,7 +158,7 @@ pub(super) fn outgoing(
         upgrade::ask(&mut parts.headers);
     }
     if let Some(mut edits) = edits {
-        edits.apply(&mut parts.headers);
+        edits.apply_to_request(&mut parts.headers);
         if let Some(target) = edits.target {
             parts.uri = target;
         }
@@ -168,12 +166,13 @@ pub(super) fn outgoing(
     let is_client = matches!(body, Upload::Http1(_) | Upload::Http2(_));
     if !is_client {
         // What a policy sends is the operator's.
-        return (parts, RequestBody::new(body, None, None).underscores(true));
+        return (parts, RequestBody::new(body, None, None).underscores(None));
     }
     let over = recording.down().rules.limits.body_rate_over;
     // A call's stream costs an upstream little; a request on HTTP/1 holds a whole connection of it.
     let is_call = parts.version == Version::HTTP_2
         && fields::is_grpc(&parts.headers)
+        && fields::has_token(&parts.headers, &TE, b"trailers")
         && member
             .pool
             .as_ref()
@@ -182,7 +181,7 @@ pub(super) fn outgoing(
     let keeps_underscores = recording.down().rules.underscore_headers;
     let body = RequestBody::new(body, recording.count_received(), recording.cap())
         .cut(recording.cut())
-        .underscores(keeps_underscores)
+        .underscores(Some(keeps_underscores))
         .watched(Some(UploadWatch::new(pace, over)));
     (parts, body)
 }

@@ -155,15 +155,72 @@ pub(crate) fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes a client's fields whose names have an underscore: servers that take `-` for `_` in names (CGI, WSGI
-/// and their like) would take `X_Forwarded_For` for ours.
-pub(crate) fn strip_underscores(headers: &mut HeaderMap) {
-    let has_one = |name: &&HeaderName| memchr::memchr(b'_', name.as_str().as_bytes()).is_some();
-    if headers.keys().any(|name| has_one(&name)) {
-        let names: Vec<HeaderName> = headers.keys().filter(has_one).cloned().collect();
-        for name in names {
-            headers.remove(name);
+/// Whether a name is of letters, digits and `-` alone, as nearly all are.
+fn is_plain(name: &HeaderName) -> bool {
+    let mut bytes = name.as_str().bytes();
+    bytes.all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'))
+}
+
+/// A name as servers read it that keep fields in variables (CGI, WSGI and their like): each character that is no
+/// letter and no digit is the same to them. With `-` for all of these.
+fn folded(name: &HeaderName) -> String {
+    let fold = |byte: u8| match byte.is_ascii_alphanumeric() {
+        true => char::from(byte),
+        false => '-',
+    };
+    name.as_str().bytes().map(fold).collect()
+}
+
+/// Whether a field is the edge's own to say, or to act upon.
+fn is_ours(name: &str) -> bool {
+    let is_other = matches!(name, "content-length" | "expect" | "host" | "trailer");
+    is_other
+        || name == ERROR_CODE_NAME
+        || is_of_one_hop(name)
+        || says_who_calls(name)
+        || name.starts_with("sec-websocket-")
+}
+
+/// Removes a client's fields that servers may take for others: names with an underscore, unless those are kept, and
+/// names with other characters that read like a field of ours or like another one of the message.
+pub(crate) fn strip_mixed_up(headers: &mut HeaderMap, keeps_underscores: bool) {
+    if headers.keys().all(is_plain) {
+        return;
+    }
+    let is_mixed_up = |name: &&HeaderName| {
+        if is_plain(name) {
+            return false;
         }
+        let text = name.as_str();
+        let is_odd = |byte: u8| byte != b'_' && byte != b'-' && !byte.is_ascii_alphanumeric();
+        if !text.bytes().any(is_odd) {
+            return !keeps_underscores;
+        }
+        let read = folded(name);
+        let is_other = |other: &HeaderName| other != *name && folded(other) == read;
+        text.contains('_') && !keeps_underscores || is_ours(&read) || headers.keys().any(is_other)
+    };
+    let names: Vec<HeaderName> = headers.keys().filter(is_mixed_up).cloned().collect();
+    for name in names {
+        headers.remove(name);
+    }
+}
+
+/// Removes fields that servers may take for one of these, which a policy is about to set or to remove.
+pub(crate) fn strip_spellings<'n>(
+    headers: &mut HeaderMap,
+    of: impl Iterator<Item = &'n HeaderName> + Clone,
+) {
+    if headers.keys().all(is_plain) {
+        return;
+    }
+    let is_one = |name: &&HeaderName| {
+        let read = folded(name);
+        !is_plain(name) && of.clone().any(|own| own != *name && folded(own) == read)
+    };
+    let names: Vec<HeaderName> = headers.keys().filter(is_one).cloned().collect();
+    for name in names {
+        headers.remove(name);
     }
 }
 

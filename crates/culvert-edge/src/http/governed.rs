@@ -251,7 +251,7 @@ impl Passage {
         member: Arc<Member>,
     ) -> Result<(), Problem> {
         prepare(self, down, wanted);
-        edits.apply(&mut self.parts.headers);
+        edits.apply_to_request(&mut self.parts.headers);
         if let Some(target) = edits.target {
             // From here on this is what was received.
             self.parts.extensions.remove::<Received>();

@@ -4,6 +4,7 @@
 //! here. A client owes its body until the answer begins. From then on it may pause as it likes, as clients
 //! of streams in both directions do; those of gRPC may from the start.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ pub(crate) struct UploadPace {
     is_answered: AtomicBool,
     is_too_slow: AtomicBool,
     is_grpc: bool,
+    /// When the whole body had arrived.
+    whole: OnceLock<Instant>,
 }
 
 /// What an exchange without an answer waits for.
@@ -44,7 +47,13 @@ impl UploadPace {
             is_answered: AtomicBool::new(false),
             is_too_slow: AtomicBool::new(false),
             is_grpc,
+            whole: OnceLock::new(),
         }
+    }
+
+    /// How long ago the whole body had arrived.
+    pub(crate) fn since_whole(&self) -> Option<Duration> {
+        Some(self.whole.get()?.elapsed())
     }
 
     pub(crate) fn is_grpc(&self) -> bool {
@@ -110,6 +119,11 @@ impl UploadWatch {
             bytes: 0,
             judged_over,
         }
+    }
+
+    /// The whole body has come.
+    pub(crate) fn is_whole(&self) {
+        self.pace.whole.get_or_init(Instant::now);
     }
 
     /// The client has to send more.

@@ -512,17 +512,34 @@ impl Reader<'_> {
         let compiled = variables::of(phase)
             .compile_predicate(source)
             .map_err(|error| refusal(INVALID, &place, &error.to_string()))?;
-        self.has_data(compiled.slots(), &place, INVALID)?;
+        self.has_data(phase, compiled.slots(), &place, INVALID)?;
         self.reads.extend(compiled.slots());
         Ok(compiled)
     }
 
     /// Refuses variables whose data is not loaded: a rule that can never match is a mistake, and a dangerous one
     /// where it denies.
-    fn has_data(&self, slots: &[Slot], place: &str, code: Code) -> Result<(), Refusal> {
+    fn has_data(
+        &self,
+        phase: Phase,
+        slots: &[Slot],
+        place: &str,
+        code: Code,
+    ) -> Result<(), Refusal> {
         let Some(data) = &self.resources.ip_data else {
             return Ok(());
         };
+        let mut unfilled = slots
+            .iter()
+            .filter_map(|slot| variables::unfilled(*slot, phase));
+        if let Some(variable) = unfilled.next() {
+            let why = match variable.filled {
+                variables::Filled::Answered => "is known in `on_http_response` alone",
+                _ => "never has a value on this server",
+            };
+            let why = format!("`{}` {why}", variable.path);
+            return Err(refusal(code, place, &why));
+        }
         for (variable, field) in slots.iter().filter_map(|slot| variables::data(*slot)) {
             let mut wanted = IpFields::default();
             wanted.insert(field);
@@ -588,7 +605,7 @@ impl Reader<'_> {
         let site = Site::new(phase, self.scheme, place, config, self.resources);
         let compiled = (ty.compile)(&site)?;
         let slots = compiled.slots();
-        self.has_data(&slots, place, TEMPLATE)?;
+        self.has_data(phase, &slots, place, TEMPLATE)?;
         self.reads.extend(slots);
         Ok((ty, compiled))
     }

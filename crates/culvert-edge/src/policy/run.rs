@@ -14,6 +14,7 @@ use http::{Response, Uri, request, response};
 use crate::downstream::Downstream;
 use crate::http::body::Upload;
 use crate::http::coding::Coding;
+use crate::http::fields;
 use crate::http::reply::Problem;
 use crate::http::room::Room;
 use crate::ipdata::IpData;
@@ -200,6 +201,15 @@ impl Edits {
 
     pub(crate) fn remove(&mut self, name: HeaderName) {
         self.headers.push(Edit::Remove(name));
+    }
+
+    /// Makes the changes to the fields of a request, which has no other spelling of them afterwards.
+    pub(crate) fn apply_to_request(&mut self, headers: &mut HeaderMap) {
+        let names = self.headers.iter().map(|edit| match edit {
+            Edit::Add(name, _) | Edit::Remove(name) => name,
+        });
+        fields::strip_spellings(headers, names);
+        self.apply(headers);
     }
 
     /// Makes the changes to the fields, in their order. A message has one host.
@@ -441,6 +451,14 @@ impl<'x> Exchange<'x> {
             Some(data) => read(data),
             None => read(&self.down.edge.ip_data.now()),
         }
+    }
+
+    /// When the request's whole body had arrived, if it has.
+    pub(crate) fn body_received(&self) -> Option<Timestamp> {
+        let since = self.recording.as_ref()?.upload()?.since_whole()?;
+        let since = i64::try_from(since.as_nanos()).ok()?;
+        let now = self.down.now().unix_nanos();
+        Some(Timestamp::from_unix_nanos(now.saturating_sub(since)))
     }
 
     /// 63 random bits.

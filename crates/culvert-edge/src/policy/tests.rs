@@ -628,3 +628,67 @@ fn rules_that_differ_in_their_secrets_alone_keep_each_its_own() {
         .unwrap();
     assert_eq!(restored.text(), text(["\"first\"", "\"second\""]));
 }
+
+/// Where a policy is judged, it names no variable that cannot have a value; what is stored already runs on.
+#[test]
+fn variables_that_nothing_fills_are_refused_when_a_policy_is_written() {
+    let judged = Resources {
+        ip_data: Some(Arc::default()),
+        ..Resources::default()
+    };
+    let mut refused = Vec::new();
+    for variable in variables::ALL.iter() {
+        for phase in Phase::ALL
+            .into_iter()
+            .filter(|phase| variable.since <= *phase)
+        {
+            let is_known = match variable.filled {
+                variables::Filled::Never => false,
+                variables::Filled::Answered => phase == Phase::Response,
+                // Refused for want of data, or no name at all.
+                variables::Filled::Data(_) | variables::Filled::Hidden => continue,
+                _ => true,
+            };
+            let rule = format!("[\"{0} == {0}\"]", variable.path);
+            let logs = format!(
+                "{{type: log, config: {{metadata: {{a: '${{{}}}'}}}}}}",
+                variable.path
+            );
+            for text in [
+                format!(
+                    "{}: [{{expressions: {rule}, actions: [{{type: log, config: {{metadata: {{a: b}}}}}}]}}]",
+                    phase.name()
+                ),
+                format!("{}: [{{actions: [{logs}]}}]", phase.name()),
+            ] {
+                let source = Source::read(&text).unwrap();
+                let made = source.compile(Scheme::Https, true, &judged);
+                match (made, is_known) {
+                    (Ok(_), true) => {}
+                    (Err(refusal), false) => {
+                        let message = refusal.message;
+                        assert!(
+                            message.contains(&format!("`{}`", variable.path)),
+                            "{message}"
+                        );
+                        refused.push(variable.path.to_string());
+                    }
+                    (made, _) => panic!("{text}: {made:?}"),
+                }
+                let stored = source.compile(Scheme::Https, true, &Resources::default());
+                assert!(stored.is_ok(), "{text}: {stored:?}");
+            }
+        }
+    }
+    for path in [
+        "req.trailers",
+        "res.trailers",
+        "req.user_agent.is_bot",
+        "req.ts.body_received",
+    ] {
+        assert!(
+            refused.iter().any(|known| known == path),
+            "{path}: {refused:?}"
+        );
+    }
+}

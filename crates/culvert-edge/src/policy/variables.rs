@@ -59,7 +59,9 @@ pub(crate) enum Filled {
     Message,
     /// Once an action set it.
     Actions,
-    /// Never: this build does not fill it.
+    /// In the response phase, as far as the request had it.
+    Answered,
+    /// Never: this build does not fill it. Policies that name it are refused when they are written.
     Never,
     /// No variable that a policy can name.
     Hidden,
@@ -81,7 +83,8 @@ impl Filled {
             Self::Data(field) => format!("with {}", field.source()).into(),
             Self::Message => "if the message has it".into(),
             Self::Actions => "after the action that sets it".into(),
-            Self::Never => "never".into(),
+            Self::Answered => "`on_http_response`, if the request has it".into(),
+            Self::Never => "never: refused".into(),
             Self::Hidden => "".into(),
         }
     }
@@ -158,6 +161,17 @@ pub(crate) fn data(slot: Slot) -> Option<(&'static Variable, IpField)> {
         Filled::Data(field) => Some((variable, field)),
         _ => None,
     }
+}
+
+/// The variable of a slot, if it has no value in a phase, whatever comes.
+pub(crate) fn unfilled(slot: Slot, phase: Phase) -> Option<&'static Variable> {
+    let variable = ALL.get(usize::from(slot))?;
+    let is_unfilled = match variable.filled {
+        Filled::Never => true,
+        Filled::Answered => phase != Phase::Response,
+        _ => false,
+    };
+    is_unfilled.then_some(variable)
 }
 
 /// The value of a slot.
@@ -395,7 +409,7 @@ fn asked(row: Row<'_>) {
     row("req.content_type.raw", "string", "The whole field.", Filled::Message, |x| made(first(&x.request?.headers, &CONTENT_TYPE)));
     row("req.location", "string", "Location header; empty without one.", Filled::Message, |x| made(first(&x.request?.headers, &LOCATION)));
     row("req.ts.header_received", "timestamp", "When the request's head had arrived.", Filled::Always, |x| made(moment(x.memory.began)));
-    row("req.ts.body_received", "timestamp", "When the body had arrived. No phase waits for that: absent.", Filled::Never, |_| None);
+    row("req.ts.body_received", "timestamp", "When the whole body had arrived. Absent without a body, and while it still comes.", Filled::Answered, |x| made(moment(x.body_received()?)));
     row("req.url", "string", "The whole URL, normalised: host in lower case, no default port, path and query as they are sent.", Filled::Always, |x| owned(x.url()?));
     row("req.url.raw", "string", "The whole URL as received.", Filled::Always, |x| owned(x.raw_url()?));
     row("req.url.scheme", "string", "`https` if the client's connection is TLS, else `http`.", Filled::Always, |x| there(x.scheme()));

@@ -12,10 +12,12 @@ use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
 use super::harness::*;
+use super::internal::{named, publish};
 use super::policies::last_event;
 use crate::{Authorities, Resources, Scheme, Snapshot, SnapshotBuilder, Source};
 
@@ -471,6 +473,72 @@ async fn a_session_goes_on_without_another_certificate() {
         let told = last_event(&rig, 2 * n + 1).await;
         assert_eq!(told["tls"]["client_cert"]["subject"]["cn"], "Me");
         rig.recorder.events(2 * n + 2).await;
+    }
+}
+
+/// A request comes to an internal endpoint over a handshake that its policy had no part in, so the client showed no
+/// certificate to it, whatever it showed before.
+#[tokio::test]
+async fn an_internal_endpoint_that_asks_for_certificates_serves_nobody() {
+    let mut rig = Rig::start().await;
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        while client.request().await.is_some() {
+            let answer = "HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nsecret";
+            client.send(answer).await;
+        }
+    })
+    .await;
+    let origin = format!("http://{origin}");
+    let ca = Ca::new("ours");
+    let asks = |strategy: &str| {
+        let config = json!({
+            "mutual_tls_certificate_authorities": [ca.pem],
+            "mutual_tls_verification_strategy": strategy,
+        });
+        json!({"on_tcp_connect": [{"actions": [{"type": "terminate-tls", "config": config}]}]})
+            .to_string()
+    };
+    let forwards = |to: &str| {
+        let config = json!({"url": to});
+        json!({"on_http_request": [{"actions": [{"type": "forward-internal", "config": config}]}]})
+            .to_string()
+    };
+    let plain = json!({"on_tcp_connect": [{"actions": [{"type": "terminate-tls", "config": {"min_version": "1.2"}}]}]});
+    let public = |host, to: &str| named(Scheme::Http, host, 80, "", &forwards(to));
+    let inner = |host, policy: &str| named(Scheme::Https, host, 443, &origin, policy);
+    publish(
+        &rig,
+        [
+            public("must.example", "https://must.internal"),
+            public("may.example", "https://may.internal"),
+            public("open.example", "https://open.internal"),
+            inner("must.internal", &asks("require-and-verify")),
+            inner("may.internal", &asks("request")),
+            inner("open.internal", &plain.to_string()),
+        ],
+    )
+    .await;
+    for (host, is_served) in [
+        ("must.example", false),
+        ("may.example", false),
+        ("open.example", true),
+    ] {
+        // Twice: what was decided of a connection is remembered.
+        let mut stream = TcpStream::connect(rig.edge.http_addr().unwrap())
+            .await
+            .unwrap();
+        let ask = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        let last = ask.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n");
+        stream
+            .write_all(format!("{ask}{last}").as_bytes())
+            .await
+            .unwrap();
+        let mut got = Vec::new();
+        // A connection that is closed may be reset.
+        drop(soon("the end", stream.read_to_end(&mut got)).await);
+        let got = String::from_utf8_lossy(&got);
+        assert_eq!(got.contains("secret"), is_served, "{host}: {got}");
+        assert_eq!(got.contains("200 OK"), is_served, "{host}: {got}");
     }
 }
 

@@ -350,6 +350,95 @@ async fn what_is_judged_is_what_is_sent_and_told() {
     }
 }
 
+/// As servers read a path that decode slashes first and keep empty segments.
+fn read_raw(path: &str) -> String {
+    let mut decoded = path.to_ascii_uppercase();
+    for (escape, slash) in [("%2F", "/"), ("%5C", "/"), ("\\", "/")] {
+        decoded = decoded.replace(escape, slash);
+    }
+    let segments = decoded.split('/').map(|segment| {
+        let end = segment.find("%3B").unwrap_or(segment.len());
+        segment[..end].split(';').next().unwrap()
+    });
+    segments.collect::<Vec<_>>().join("/")
+}
+
+/// Where empty segments stay: rules see whether a path begins with one, however it is written, and url-rewrite
+/// makes nothing that could not have been asked for.
+#[tokio::test]
+async fn paths_that_keep_empty_segments_are_judged_as_they_are_sent() {
+    const TARGETS: usize = 2_500;
+    let mut rig = Rig::start().await;
+    let origin = echo(&mut rig).await;
+    // It takes the first segment away, and decodes slashes, which no rule behind it sees.
+    let rewrites = format!(
+        "on_http_request:\n\
+         - expressions: [\"req.url.path.startsWith('/admin') || req.url.path.startsWith('//')\"]\n  \
+           actions: [{{type: deny, config: {{status_code: 451}}}}]\n\
+         - actions:\n  \
+           - {{type: url-rewrite, config: {{from: \"^(https?://[^/]*)/public(.*)\", to: \"$1$2\"}}}}\n  \
+           - {{type: url-rewrite, config: {{from: \"%2F\", to: \"/\"}}}}{ECHO}"
+    );
+    let keeps = |host, policy: &str| Endpoint {
+        merge_slashes: false,
+        ..named(Scheme::Http, host, 80, &origin, policy)
+    };
+    let strict = "on_http_request:\n\
+         - expressions: [\"req.url.path.startsWith('/admin') || req.url.path.startsWith('//')\"]\n  \
+           actions: [{type: deny, config: {status_code: 451}}]\n\
+         - actions:"
+        .to_owned()
+        + ECHO;
+    let endpoints = [
+        keeps("raw.example", &strict),
+        keeps("rewrite.example", &rewrites),
+    ];
+    super::internal::publish(&rig, endpoints).await;
+    let mut asker = Asker::http1(&rig).await;
+    let mut dice = Dice(0xD1B5_4A32_D192_ED03);
+    let mut statuses: BTreeMap<u16, usize> = BTreeMap::new();
+    for _ in 0..TARGETS {
+        let target = dice.target();
+        let host = ["raw.example", "rewrite.example"][dice.roll(2)];
+        let (status, head) = asker.ask(&rig, host, &target).await;
+        *statuses.entry(status).or_default() += 1;
+        let case = format!("{host} {target}");
+        // What url-rewrite makes may be no path: then the policy fails.
+        let is_expected =
+            [200, 400, 451].contains(&status) || host == "rewrite.example" && status == 500;
+        assert!(is_expected, "{case}: {status}");
+        if status != 200 {
+            continue;
+        }
+        let (sent, fields) = got(&head);
+        let path = sent.split('?').next().unwrap();
+        let judged = &fields["x-path"];
+        let read = read_raw(path);
+        assert!(
+            !judged.starts_with("//") && !judged.starts_with("/admin"),
+            "{case}"
+        );
+        // A path of empty segments alone begins no other one.
+        let begins_empty = |read: &str| read.starts_with("//") && read.bytes().any(|b| b != b'/');
+        assert!(!begins_empty(&read_raw(judged)), "{case}: {judged}");
+        if host == "raw.example" {
+            assert_eq!(judged, path, "{case}");
+            assert_eq!(fields["x-uri"], sent, "{case}");
+            assert!(!read.starts_with("/ADMIN"), "{case}: {sent}");
+        } else {
+            // A rewrite may make another path of it, but none with two meanings.
+            let normal = crate::target::settle(&sent, false).unwrap();
+            assert_eq!(normal.as_str(), sent, "{case}");
+            let hides = begins_empty(&read) && !path.starts_with("//");
+            assert!(!hides, "{case}: {sent}");
+        }
+    }
+    assert!(
+        statuses[&200] > TARGETS / 10 && statuses[&400] > TARGETS / 20,
+        "{statuses:?}"
+    );
+}
+
 #[tokio::test]
 async fn no_spelling_passes_a_rule() {
     let (mut rig, root) = rig().await;
@@ -402,6 +491,16 @@ async fn no_spelling_passes_a_rule() {
             Ok("/api/queues/%2F/name"),
         ),
         ("raw.example", "/x/../admin", Err(451)),
+        // What begins with `//` to a server that decodes first does so for rules, too.
+        ("raw.example", "/%2Fadmin", Err(400)),
+        ("raw.example", "/%2fadmin", Err(400)),
+        ("raw.example", "/%5Cadmin", Err(400)),
+        ("raw.example", "/;x/admin", Err(400)),
+        ("raw.example", "/%3bx/admin", Err(400)),
+        ("raw.example", "/%2F%2Fadmin", Err(400)),
+        ("raw.example", "/x/../%2Fadmin", Err(400)),
+        ("raw.example", "/;jsessionid=1", Ok("/;jsessionid=1")),
+        ("raw.example", "/a%2Fb//c", Ok("/a%2Fb//c")),
         ("raw.example", "/x/..%2fadmin", Err(400)),
     ] {
         for asker in &mut askers {
@@ -727,6 +826,98 @@ async fn fields_with_underscores_do_not_pass() {
             }
             for name in ["x-fine:", "x-tail:", "x_mine:", &format!("x-saw: {keeps}")] {
                 assert!(text.contains(name), "{name} in {text}");
+            }
+        }
+    }
+}
+
+/// Servers that keep fields in variables (CGI, WSGI and their like) read every character that is no letter and no
+/// digit as `_`, so these names are ours to them, or those of other fields.
+#[tokio::test]
+async fn fields_that_origins_mix_up_do_not_pass() {
+    const DROPPED: [&str; 11] = [
+        "x.forwarded.for",
+        "x!forwarded!for",
+        "x-forwarded.host",
+        "x.real~ip",
+        "content.length",
+        "transfer*encoding",
+        "proxy.connection",
+        "ngrok.error.code",
+        "x.user",
+        "x.gone",
+        "x.given",
+    ];
+    const KEPT: [&str; 4] = ["x.fine", "x-amz-meta-a.b", "x-given", "x-user"];
+    for keeps in [false, true] {
+        let settings = Settings {
+            underscore_headers: keeps,
+            ..settings()
+        };
+        let mut rig = Rig::with(settings).await;
+        let origin = origin(&mut rig.tasks, |mut client| async move {
+            while let Some(head) = client.head().await {
+                let (_, trailers) = client.body(&head).await.unwrap();
+                let text = format!("{head}{trailers}");
+                let answer = format!(
+                    "HTTP/1.1 200 OK\r\nx.forwarded.for: 1\r\ncontent-length: {}\r\n\r\n{text}",
+                    text.len()
+                );
+                client.send(answer).await;
+            }
+        })
+        .await;
+        let (names, key, root) = certificate(&["app.example"]);
+        // A field that a policy sets, or takes away, has no other spelling behind it.
+        let policy = r#"
+on_http_request:
+- actions:
+  - {type: add-headers, config: {headers: {x-user: "anna", x_mine: "1"}}}
+  - {type: remove-headers, config: {headers: [x-gone]}}
+"#;
+        let origin = format!("http://{origin}");
+        let snapshot = Snapshot::builder()
+            .endpoint(named(Scheme::Http, "app.example", 80, &origin, policy))
+            .endpoint(named(Scheme::Https, "app.example", 443, &origin, policy))
+            .certificate(names, key);
+        rig.edge.publish(snapshot.build()).await;
+        let mut request = "POST / HTTP/1.1\r\nHost: app.example\r\nX-Given: 1\r\nx.fine: 1\r\n\
+                           x-amz-meta-a.b: 1\r\nTransfer-Encoding: chunked\r\n"
+            .to_owned();
+        for name in DROPPED {
+            request += &format!("{name}: evil\r\n");
+        }
+        request += "\r\n0\r\nx.real.ip: evil\r\nx-tail: 1\r\nx.tail: evil\r\n\r\n";
+        let answer = rig.ask(&request).await;
+        assert_eq!(answer.header("x.forwarded.for"), Some("1"), "an upstream's");
+        let one = answer.text().to_ascii_lowercase();
+
+        let mut sender = connect(&mut rig, &root).await;
+        let (send, body) = frames();
+        let mut request = Request::post("https://app.example/")
+            .header("te", "trailers")
+            .header("x-given", "1")
+            .header("x.fine", "1")
+            .header("x-amz-meta-a.b", "1");
+        for name in DROPPED {
+            request = request.header(name, "evil");
+        }
+        let asked = sender.send_request(request.body(body).unwrap());
+        let mut trailers = http::HeaderMap::new();
+        for (name, value) in [("x.real.ip", "evil"), ("x-tail", "1"), ("x.tail", "evil")] {
+            trailers.insert(name, http::HeaderValue::from_static(value));
+        }
+        send.send(hyper::body::Frame::trailers(trailers))
+            .await
+            .unwrap();
+        drop(send);
+        let answer = soon("an answer", asked).await.unwrap();
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        let two = String::from_utf8_lossy(&body).to_ascii_lowercase();
+        for text in [one, two] {
+            assert!(!text.contains("evil"), "{text}");
+            for name in KEPT.into_iter().chain(["x_mine", "x-tail"]) {
+                assert!(text.contains(&format!("{name}:")), "{name} in {text}");
             }
         }
     }

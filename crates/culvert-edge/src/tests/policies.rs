@@ -760,3 +760,41 @@ async fn rules_on_the_host_hold_for_every_spelling_of_it() {
         assert_eq!(ask(allowed).await, 200, "{rule}");
     }
 }
+
+/// When the request's body had arrived is known to the response phase, where there was one and it is whole.
+#[tokio::test]
+async fn the_response_phase_knows_when_the_body_had_arrived() {
+    let mut rig = Rig::start().await;
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        while client.request().await.is_some() {
+            client
+                .send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+                .await;
+        }
+    })
+    .await;
+    publish(
+        &rig,
+        &format!("http://{origin}"),
+        r#"
+on_http_response:
+- expressions: ["has(req.ts.body_received) && req.ts.body_received >= req.ts.header_received && req.ts.body_received <= timestamp(time.now) + duration('1s')"]
+  actions: [{type: add-headers, config: {headers: {x-body: arrived}}}]
+"#,
+    )
+    .await;
+    for (request, expected) in [
+        ("GET / HTTP/1.1\r\nHost: app.example\r\n\r\n", None),
+        (
+            "POST / HTTP/1.1\r\nHost: app.example\r\nContent-Length: 3\r\n\r\nabc",
+            Some("arrived"),
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: app.example\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+            Some("arrived"),
+        ),
+    ] {
+        let answer = rig.ask(request).await;
+        assert_eq!(answer.header("x-body"), expected, "{request}");
+    }
+}

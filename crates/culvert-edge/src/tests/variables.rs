@@ -98,7 +98,8 @@ fn is_promised(variable: &Variable, kind: Kind) -> bool {
         // Fields that the files do not have are refused when a policy is written.
         Filled::Data(_) => true,
         Filled::Actions => true,
-        Filled::Never | Filled::Hidden => false,
+        // A body has a test of its own.
+        Filled::Answered | Filled::Never | Filled::Hidden => false,
     }
 }
 
