@@ -7,6 +7,7 @@ use culvert_base::{BoxFuture, Event, Fault};
 use tokio::sync::watch;
 
 use crate::chain::Link;
+use crate::condition::Condition;
 use crate::dialect::{Arg, Connection};
 use crate::document::{Document, Head, Key, OnDelete};
 use crate::feed::{Feed, Touched};
@@ -28,6 +29,7 @@ pub enum Told {
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
     steps: Vec<Step>,
+    conditions: Vec<Condition>,
 }
 
 #[derive(Clone, Debug)]
@@ -64,11 +66,65 @@ impl Changes {
     /// These, then `more`, committed together.
     pub fn and(mut self, more: Self) -> Self {
         self.steps.extend(more.steps);
+        self.conditions.extend(more.conditions);
         self
     }
 
+    /// No write: refuses what it is joined with as stale unless the document is still at the revision in
+    /// `head`.
+    pub fn while_at(head: &Head) -> Self {
+        Self::when(Condition::Unchanged(head.clone()))
+    }
+
+    /// No write: refuses what it is joined with as stale when a document refers to this id.
+    pub fn unless_referred(id: &str) -> Self {
+        Self::when(Condition::Unreferred(id.to_owned()))
+    }
+
+    /// No write: refuses what it is joined with as stale when a document of this kind that holds one of
+    /// these keys was written after the revision `since`. Take `since` before looking for them.
+    pub fn unless_written(
+        kind: &str,
+        key_name: &'static str,
+        values: Vec<String>,
+        since: i64,
+    ) -> Self {
+        Self::when(Condition::Unwritten {
+            kind: kind.to_owned(),
+            name: key_name,
+            values,
+            since,
+        })
+    }
+
+    /// The same of every key that ends in `end`. It costs a look at all documents of the kind that were
+    /// written since.
+    pub fn unless_written_below(
+        kind: &str,
+        key_name: &'static str,
+        end: String,
+        since: i64,
+    ) -> Self {
+        Self::when(Condition::UnwrittenBelow {
+            kind: kind.to_owned(),
+            name: key_name,
+            end,
+            since,
+        })
+    }
+
     fn of(step: Step) -> Self {
-        Self { steps: vec![step] }
+        Self {
+            steps: vec![step],
+            conditions: Vec::new(),
+        }
+    }
+
+    fn when(condition: Condition) -> Self {
+        Self {
+            steps: Vec::new(),
+            conditions: vec![condition],
+        }
     }
 }
 
@@ -322,6 +378,7 @@ impl Changes {
         page: &mut Page,
         texts: &Texts,
     ) -> Result<(), Failure> {
+        Condition::check(&self.conditions, connection).await??;
         for step in &self.steps {
             step.apply(connection, page, texts).await?;
         }

@@ -8,6 +8,7 @@ mod audit;
 mod broadcast;
 mod chain;
 mod changes;
+mod condition;
 #[cfg(test)]
 mod conformance;
 mod database;
@@ -215,6 +216,19 @@ impl Store {
         let arguments = [Arg::Text(kind), Arg::Text(key_name), Arg::Text(&value)];
         let documents = self.documents(state::FIND, &arguments).await?;
         Ok(documents.into_iter().next())
+    }
+
+    /// The documents of this kind that hold a unique value that ends in `end`. It costs a look at all
+    /// values of this name.
+    pub async fn find_ending(
+        &self,
+        kind: &str,
+        key_name: &str,
+        end: &str,
+    ) -> Result<Vec<Document>, Fault> {
+        let end = Key::spelled(end);
+        let arguments = [Arg::Text(kind), Arg::Text(key_name), Arg::Text(&end)];
+        self.documents(state::FIND_ENDING, &arguments).await
     }
 
     /// Documents of one kind and account, newest (largest id) first.

@@ -65,6 +65,11 @@ pub(crate) mod state {
     pub(crate) const FIND: &str = document!(
         "JOIN document_key k ON k.id = d.id WHERE k.kind = $1 AND k.name = $2 AND k.value = $3"
     );
+    pub(crate) const FIND_ENDING: &str = document!(
+        "JOIN document_key k ON k.id = d.id WHERE k.kind = $1 AND k.name = $2 \
+         AND length(k.value) >= length($3) \
+         AND substr(k.value, length(k.value) - length($3) + 1) = $3 ORDER BY d.id"
+    );
     pub(crate) const PAGE: &str =
         document!("WHERE d.kind = $1 AND d.account = $2 AND d.id < $3 ORDER BY d.id DESC LIMIT $4");
     /// A document that refers twice is read at the first of its fields.
@@ -168,6 +173,7 @@ pub(crate) mod state {
     pub(crate) const ALL: &[&str] = &[
         GET,
         FIND,
+        FIND_ENDING,
         PAGE,
         PAGE_OF_REFERRERS,
         COUNT_REFERRERS,
@@ -449,6 +455,17 @@ pub(crate) const GET_MANY: Pair = Pair {
     ),
 };
 
+/// Whether a document that holds a key of a JSON list of values was written after a revision.
+pub(crate) const WRITTEN_SINCE: Pair = Pair {
+    sqlite: "SELECT d.id FROM document_key k JOIN document d ON d.id = k.id \
+         WHERE k.kind = $1 AND k.name = $2 AND k.value IN (SELECT value FROM json_each($3)) \
+         AND d.revision > $4 LIMIT 1",
+    postgres: "SELECT d.id FROM document_key k JOIN document d ON d.id = k.id \
+         WHERE k.kind = $1 AND k.name = $2 \
+         AND k.value = ANY (ARRAY(SELECT jsonb_array_elements_text(CAST($3 AS jsonb)))) \
+         AND d.revision > $4 LIMIT 1",
+};
+
 /// A page of the documents whose body has a text in it.
 pub(crate) const PAGE_CONTAINING: Pair = Pair {
     sqlite: document!(
@@ -563,6 +580,7 @@ pub(crate) const PAIRS: &[Pair] = &[
     LEASE_LISTED,
     BODIES,
     GET_MANY,
+    WRITTEN_SINCE,
     PAGE_CONTAINING,
     INSERT_TEXTS,
     REMOVE_TEXTS,

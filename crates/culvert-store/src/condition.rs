@@ -1,0 +1,102 @@
+//! What must still hold when changes are committed.
+//!
+//! A write that depends on documents it does not change names them here. The writer looks at them in the
+//! same transaction, before any step is applied. Commits run one after another, so of two writes that
+//! depend on each other the later one is refused as stale and decides again. A condition changes nothing,
+//! so writes that share one do not wait for each other.
+
+use crate::changes::CommitError;
+use crate::dialect::{Arg, Connection};
+use crate::document::{Document, Head, Key};
+use crate::statements::{WRITTEN_SINCE, state};
+
+/// One of them.
+#[derive(Clone, Debug)]
+pub(crate) enum Condition {
+    /// The document is there, at the revision of this head.
+    Unchanged(Head),
+    /// No document refers to this id.
+    Unreferred(String),
+    /// No document that holds one of these keys was written after a revision.
+    Unwritten {
+        kind: String,
+        name: &'static str,
+        values: Vec<String>,
+        since: i64,
+    },
+    /// The same of every key that ends like this.
+    UnwrittenBelow {
+        kind: String,
+        name: &'static str,
+        end: String,
+        since: i64,
+    },
+}
+
+impl Condition {
+    /// Whether it holds.
+    async fn holds(&self, connection: &mut Connection) -> Result<bool, sqlx::Error> {
+        match self {
+            Self::Unchanged(head) => {
+                let arguments = [
+                    Arg::Text(&head.id),
+                    Arg::Text(&head.kind),
+                    Arg::Int(head.revision),
+                ];
+                let found = connection.row(state::BEFORE, &arguments).await?;
+                Ok(found.is_some())
+            }
+            Self::Unreferred(id) => {
+                let found = connection.row(state::REFERRER, &[Arg::Text(id)]).await?;
+                Ok(found.is_none())
+            }
+            Self::Unwritten {
+                kind,
+                name,
+                values,
+                since,
+            } => {
+                let spelled: Vec<_> = values.iter().map(|value| Key::spelled(value)).collect();
+                let list = serde_json::to_string(&spelled)
+                    .map_err(|error| sqlx::Error::Encode(error.into()))?;
+                let arguments = [
+                    Arg::Text(kind),
+                    Arg::Text(name),
+                    Arg::Text(&list),
+                    Arg::Int(*since),
+                ];
+                let sql = connection.spell(WRITTEN_SINCE);
+                Ok(connection.row(sql, &arguments).await?.is_none())
+            }
+            Self::UnwrittenBelow {
+                kind,
+                name,
+                end,
+                since,
+            } => {
+                let arguments = [Arg::Text(kind), Arg::Int(*since)];
+                for row in connection.rows(state::CHANGED, &arguments).await? {
+                    let document = Document::read(&row)?;
+                    let mut keys = document.keys.iter().filter(|key| key.name == *name);
+                    if keys.any(|key| key.value.ends_with(end)) {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            }
+        }
+    }
+
+    /// Refuses changes whose conditions do not all hold.
+    pub(crate) async fn check(
+        conditions: &[Self],
+        connection: &mut Connection,
+    ) -> Result<Result<(), CommitError>, sqlx::Error> {
+        for condition in conditions {
+            if !condition.holds(connection).await? {
+                return Ok(Err(CommitError::Stale));
+            }
+        }
+        Ok(Ok(()))
+    }
+}
