@@ -15,8 +15,51 @@ pub fn literal_calls(source: &str, function: &str, limits: &Limits) -> Vec<Vec<S
     found
 }
 
+/// Whether `function`, such as `secrets.get`, or the name before its point stands anywhere else than in a
+/// call all of whose arguments are string literals. `false` for what is no expression within `limits`.
+pub fn has_computed_calls(source: &str, function: &str, limits: &Limits) -> bool {
+    let Ok(expression) = parse::parse(source, limits) else {
+        return false;
+    };
+    let root = function.split('.').next().unwrap_or(function);
+    let mut literal = Vec::new();
+    walk(&expression, function, &mut literal);
+    let mut n_named = 0;
+    count(&expression, root, &mut n_named);
+    n_named > literal.len()
+}
+
+/// Counts where a name stands.
+fn count(expression: &Expr, root: &str, n_named: &mut usize) {
+    if let ExprKind::Name(name) = &expression.kind
+        && **name == *root
+    {
+        *n_named += 1;
+    }
+    each_part(expression, &mut |part| count(part, root, n_named));
+}
+
 fn walk(expression: &Expr, function: &str, found: &mut Vec<Vec<String>>) {
-    let mut each = |part: &Expr| walk(part, function, found);
+    each_part(expression, &mut |part| walk(part, function, found));
+    if let ExprKind::Call {
+        name,
+        target,
+        arguments,
+    } = &expression.kind
+    {
+        let called = match target {
+            None => Some(name.to_string()),
+            Some(target) => path(target).map(|path| format!("{path}.{name}")),
+        };
+        let texts: Option<Vec<String>> = arguments.iter().map(text).collect();
+        if let (true, Some(texts)) = (called.as_deref() == Some(function), texts) {
+            found.push(texts);
+        }
+    }
+}
+
+/// The expressions that an expression is made of, in the order of the text.
+fn each_part(expression: &Expr, each: &mut dyn FnMut(&Expr)) {
     match &expression.kind {
         ExprKind::Literal(_) | ExprKind::Name(_) => {}
         ExprKind::Select { operand, .. }
@@ -28,36 +71,26 @@ fn walk(expression: &Expr, function: &str, found: &mut Vec<Vec<String>>) {
             each(index);
         }
         ExprKind::Call {
-            name,
-            target,
-            arguments,
+            target, arguments, ..
         } => {
             target.iter().for_each(|target| each(target));
-            arguments.iter().for_each(&mut each);
-            let called = match target {
-                None => Some(name.to_string()),
-                Some(target) => path(target).map(|path| format!("{path}.{name}")),
-            };
-            let texts: Option<Vec<String>> = arguments.iter().map(text).collect();
-            if let (true, Some(texts)) = (called.as_deref() == Some(function), texts) {
-                found.push(texts);
-            }
+            arguments.iter().for_each(&mut *each);
         }
         ExprKind::Binary { left, right, .. } => {
             each(left);
             each(right);
         }
         ExprKind::And(parts) | ExprKind::Or(parts) | ExprKind::List(parts) => {
-            parts.iter().for_each(each);
+            parts.iter().for_each(&mut *each);
         }
-        ExprKind::Conditional(parts) => parts.iter().for_each(each),
+        ExprKind::Conditional(parts) => parts.iter().for_each(&mut *each),
         ExprKind::Map(entries) => entries.iter().for_each(|(key, value)| {
             each(key);
             each(value);
         }),
         ExprKind::Fold(fold) => {
             each(&fold.range);
-            fold.condition.iter().for_each(&mut each);
+            fold.condition.iter().for_each(&mut *each);
             each(&fold.body);
         }
     }
@@ -110,6 +143,28 @@ mod tests {
         ] {
             let found = literal_calls(source, "secrets.get", &Limits::POLICY);
             let expected = vec![vec!["v".to_owned(), "n".to_owned()]; expected];
+            assert_eq!(found, expected, "{source}");
+        }
+    }
+
+    #[test]
+    fn computed_names_are_told() {
+        for (source, expected) in [
+            ("secrets.get('v', 'n')", false),
+            ("secrets.get('v', 'n') + secrets . get(\"v\", r'n')", false),
+            ("a.secrets.get(x, 'n')", false),
+            ("'secrets'", false),
+            ("secrets.get('v', 'n' + 'o')", true),
+            ("secrets.get(x, 'n')", true),
+            ("secrets.get('v', 'n') + secrets.get('v', x)", true),
+            ("secrets.get('v', secrets.get('v', 'n'))", true),
+            ("[secrets].map(s, s.get('v', 'n'))", true),
+            ("secrets['v']['n']", true),
+            ("secrets.v", true),
+            ("size(secrets)", true),
+            ("has(secrets.v)", true),
+        ] {
+            let found = has_computed_calls(source, "secrets.get", &Limits::POLICY);
             assert_eq!(found, expected, "{source}");
         }
     }

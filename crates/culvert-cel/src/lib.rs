@@ -31,7 +31,7 @@ mod time;
 mod types;
 mod value;
 
-pub use calls::literal_calls;
+pub use calls::{has_computed_calls, literal_calls};
 pub use cost::Meter;
 pub use env::{Env, Resolver, Slot, Zones};
 pub use error::{Error, ErrorKind, EvalError, EvalErrorKind, Position};

@@ -247,10 +247,26 @@ impl Source {
     /// once. Names that an expression computes are known only when it runs.
     pub fn secrets(&self) -> Vec<(String, String)> {
         let mut found = Vec::new();
-        if self.text.contains("secrets") {
-            secret_names(&self.root, false, &mut found);
-        }
+        expressions(&self.root, false, &mut |source| {
+            for call in culvert_cel::literal_calls(source, "secrets.get", &Limits::POLICY) {
+                if let Ok([vault, name]) = <[String; 2]>::try_from(call)
+                    && !found.contains(&(vault.clone(), name.clone()))
+                {
+                    found.push((vault, name));
+                }
+            }
+        });
         found
+    }
+
+    /// Whether its expressions read secrets by names that are not written out, which [`Self::secrets`]
+    /// cannot tell.
+    pub fn computes_secret_names(&self) -> bool {
+        let mut computes = false;
+        expressions(&self.root, false, &mut |source| {
+            computes |= culvert_cel::has_computed_calls(source, "secrets.get", &Limits::POLICY);
+        });
+        computes
     }
 
     /// Makes it ready to run for an endpoint.
@@ -373,18 +389,19 @@ impl Source {
 /// Keys whose texts are expressions; other texts have expressions between `${` and `}`.
 const EXPRESSIONS: [&str; 2] = ["expressions", "retry_condition"];
 
-/// Gathers the secrets that the texts of a node name.
-fn secret_names(node: &Node, is_expression: bool, found: &mut Vec<(String, String)>) {
+/// Shows each expression of a node that has the word `secrets` in it.
+fn expressions(node: &Node, is_expression: bool, look: &mut dyn FnMut(&str)) {
     match node {
         Node::Null | Node::Bool(_) | Node::Number(_) => {}
         Node::List(items) => {
-            let each = |item| secret_names(item, is_expression, found);
-            items.iter().for_each(each);
+            for item in items {
+                expressions(item, is_expression, look);
+            }
         }
         Node::Object(entries) => {
             for (key, value) in entries {
                 let is_expression = EXPRESSIONS.contains(&key.as_str());
-                secret_names(value, is_expression, found);
+                expressions(value, is_expression, look);
             }
         }
         Node::Text(text) => {
@@ -393,13 +410,8 @@ fn secret_names(node: &Node, is_expression: bool, found: &mut Vec<(String, Strin
                 false => template::sources(&text.value),
             };
             for source in sources {
-                let calls = culvert_cel::literal_calls(source, "secrets.get", &Limits::POLICY);
-                for call in calls {
-                    if let Ok([vault, name]) = <[String; 2]>::try_from(call)
-                        && !found.contains(&(vault.clone(), name.clone()))
-                    {
-                        found.push((vault, name));
-                    }
+                if source.contains("secrets") {
+                    look(source);
                 }
             }
         }
