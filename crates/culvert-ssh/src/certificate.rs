@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use culvert_base::ipset::{IpSet, Prefix, Verdict};
 use culvert_base::net::plain_address;
 use culvert_base::{Code, Refusal};
-use culvert_tunnel::server::Proof;
+use culvert_tunnel::server::{ISSUER, Proof};
 use russh::keys::ssh_key::certificate::CertType;
 use russh::keys::{Certificate, HashAlg};
 
@@ -59,6 +59,7 @@ pub(crate) fn read(certificate: &Certificate, user: &str, peer: IpAddr) -> Resul
                 .to_string(),
             // The format's own word for "for ever" is the largest number.
             valid_until: i64::try_from(until).is_ok().then_some(until),
+            issuer: certificate.extensions().get(ISSUER).cloned(),
         },
         command,
     })

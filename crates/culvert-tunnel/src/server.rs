@@ -23,7 +23,8 @@ pub use bindings::{Bindings, DialError, PATIENCE};
 pub(crate) use bindings::{open_first, open_in_turn};
 pub use command::{Command, CommandError};
 pub use gate::{
-    About, Binding, EndReason, Former, Gate, Grant, Hello, Proof, SessionEnd, Transport, Wanted,
+    About, Binding, EndReason, Former, Gate, Grant, Hello, ISSUER, Proof, SessionEnd, Transport,
+    Wanted,
 };
 pub use guest::{Brought, Guest, carry, decline};
 pub use ingress::Ingress;

@@ -80,8 +80,13 @@ pub enum Proof {
         authority: String,
         /// When it ends, in seconds of Unix time; `None` if it never does.
         valid_until: Option<u64>,
+        /// What its extension [`ISSUER`] says.
+        issuer: Option<String>,
     },
 }
+
+/// The extension in which this installation writes who had a certificate of a user issued.
+pub const ISSUER: &str = "issuer@culvert";
 
 /// An agent that says who it is.
 #[derive(Clone, Debug)]
