@@ -38,7 +38,7 @@ const REPEATED_PARAMETER: Code = Code::new(232);
 pub(crate) static PARAMETERS: [Parameter; 3] = [
     Parameter {
         name: "type",
-        doc: "Event types to follow, such as `http_request_complete.v0`; none: all.",
+        doc: "Event types to follow, such as `http_request_complete.v0`; none: all that the caller may follow. Those about API keys, credentials and agent sessions are for admins (630).",
         repeatable: true,
         within: None,
     },

@@ -3,7 +3,7 @@
 //! The object of an event is the view without the fields the resource keeps out of events, in the
 //! order of the view. So an event shows what the API shows, and cannot show what is not stored.
 
-use culvert_base::{Fault, Timestamp};
+use culvert_base::{Code, Fault, Refusal, Timestamp};
 use culvert_events::catalogue::AuditKind;
 use culvert_events::{EventId, Principal, Reference, encode};
 use culvert_store::Told;
@@ -13,8 +13,8 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::cx::Cx;
-use crate::gate;
 use crate::resource::{self, ResourceType, Uri};
+use crate::{Caller, Role, gate};
 
 /// What was done to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +100,27 @@ pub(crate) fn kind_name(ty: &ResourceType, verb: Verb) -> String {
 /// Whether an audit event of this kind exists.
 pub(crate) fn is_kind(name: &str) -> bool {
     names().any(|kind| kind == name)
+}
+
+/// Whether events of this kind are about keys or credentials, which exist for their owners and for admins
+/// alone. Those of agents' sessions name the credential.
+pub(crate) fn is_private(name: &str) -> bool {
+    let mut private = resource::ALL.iter().filter(|ty| ty.is_private);
+    private.any(|ty| Verb::ALL.iter().any(|verb| kind_name(ty, *verb) == name))
+        || gate::NAMES.contains(&name)
+}
+
+/// Refuses events about keys and credentials to anybody but admins (630).
+pub(crate) fn may_follow(caller: &Caller, name: &str) -> Result<(), Refusal> {
+    const PRIVATE: Code = Code::new(630);
+    if caller.role == Role::Admin || !is_private(name) {
+        return Ok(());
+    }
+    let why = format!(
+        "Events of the type `{name}` tell about keys and credentials of every owner; only admins follow \
+         and subscribe to them."
+    );
+    Err(Refusal::new(PRIVATE, why))
 }
 
 /// The name of every kind of audit event.

@@ -49,6 +49,15 @@ pub(crate) struct Base<'a> {
     /// Of `uri` fields, without a trailing slash.
     pub(crate) uri: &'a str,
     pub(crate) ports: PublicPorts,
+    /// The owner whose private fields are shown; `None` shows everybody's.
+    pub(crate) viewer: Option<&'a str>,
+}
+
+impl Base<'_> {
+    /// Whether private fields of this owner's objects are shown.
+    pub(crate) fn shows_fields_of(&self, owner_id: &str) -> bool {
+        self.viewer.is_none_or(|viewer| viewer == owner_id)
+    }
 }
 
 impl fmt::Display for Base<'_> {

@@ -160,6 +160,7 @@ impl Founder<'_> {
         let base = Base {
             uri: self.base,
             ports: PublicPorts::default(),
+            viewer: None,
         };
         let view = ty.view_text(document, base)?;
         let at = self.clock.now();

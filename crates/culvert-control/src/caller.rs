@@ -72,6 +72,17 @@ impl Caller {
             Role::ReadOnly => Err(Refusal::of(READ_ONLY)),
         }
     }
+
+    /// Refuses a writing operation of anybody but an admin (630, or 635 for one who may only read). `why`
+    /// is the sentence that says so.
+    pub(crate) fn must_be_admin(&self, why: &'static str) -> Result<(), Refusal> {
+        const NOT_AN_ADMIN: Code = Code::new(630);
+        self.may_write()?;
+        match self.role {
+            Role::Admin => Ok(()),
+            Role::Developer | Role::ReadOnly => Err(Refusal::new(NOT_AN_ADMIN, why)),
+        }
+    }
 }
 
 /// The part of a stored key that authentication reads.

@@ -259,6 +259,7 @@ impl Control {
         let mut elsewhere = self.elsewhere(seen).await?;
         self.read_endpoints(seen).await?;
         elsewhere.extend(self.elsewhere(seen).await?);
+        self.find_runs(seen, &mut elsewhere).await?;
         for mirror in [&mut seen.domains, &mut seen.ingresses] {
             let changes = mirror.refresh(&self.store, |document| document).await?;
             seen.due.certificates |= !changes.is_empty();
@@ -350,6 +351,39 @@ impl Control {
         seen.due = Due::default();
         seen.restrictions = Some(restrictions);
         seen.elsewhere = elsewhere;
+        Ok(())
+    }
+
+    /// Adds the runs that endpoints name and that are not known here yet. An endpoint that this process
+    /// touched is read as it stands, which may be after a later commit by which it moved to a node that
+    /// has just started; commits of other nodes are known here only a moment later.
+    async fn find_runs(
+        &self,
+        seen: &Seen,
+        elsewhere: &mut BTreeMap<String, String>,
+    ) -> Result<(), Fault> {
+        if self.nodes.is_none() {
+            return Ok(());
+        }
+        let own = self.agents.as_ref().map(|agents| agents.run.as_str());
+        let run_of = |ready: &Ready| Some(ready.served.as_ref()?.1.clone());
+        let due = seen.due.endpoints.iter();
+        let due = due.filter_map(|id| seen.endpoints.get(id)?.as_ref().and_then(run_of));
+        let mut named: BTreeSet<String> = due.collect();
+        // Then the snapshot is made as a whole.
+        if *elsewhere != seen.elsewhere {
+            named.extend(seen.endpoints.made().flatten().filter_map(run_of));
+        }
+        for run in named {
+            if own == Some(run.as_str()) || elsewhere.contains_key(&run) {
+                continue;
+            }
+            if let Some(document) = self.store.get(runs::KIND, &run).await?
+                && let Some(address) = runs::address(&document)?
+            {
+                elsewhere.insert(run, address);
+            }
+        }
         Ok(())
     }
 

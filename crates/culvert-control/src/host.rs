@@ -84,10 +84,12 @@ pub(crate) async fn join(cx: &Cx<'_>, want: Want<'_>) -> Result<Changes, Error> 
             return Err(another(want.name));
         }
     }
-    // A name that the owner has already was looked at when it was taken.
-    if known.as_ref().is_none_or(|known| !known.is_held(now)) {
-        check_kin(cx, want.name).await?;
-    }
+    // Kin was looked at when the endpoints that are there took the name, and their document stands for it:
+    // this commit changes it. A name that is only reserved may be free by the time of the commit.
+    let kin = match &known {
+        Some(known) if !known.endpoint_ids.is_empty() => Changes::default(),
+        _ => check_kin(cx, want.name).await?,
+    };
     match (found, known) {
         (Some(document), Some(mut known)) => {
             if !known.is_held(now) {
@@ -96,7 +98,7 @@ pub(crate) async fn join(cx: &Cx<'_>, want: Want<'_>) -> Result<Changes, Error> 
             }
             known.endpoint_ids.push(want.endpoint_id.to_owned());
             known.kept_until = None;
-            Ok(known.put(document)?)
+            Ok(known.put(document)?.and(kin))
         }
         _ => {
             let host = Host {
@@ -108,7 +110,7 @@ pub(crate) async fn join(cx: &Cx<'_>, want: Want<'_>) -> Result<Changes, Error> 
                 kept_until: None,
             };
             let id = cx.new_id();
-            Ok(Changes::insert(host.document(id, id.at())?, NOTHING))
+            Ok(Changes::insert(host.document(id, id.at())?, NOTHING).and(kin))
         }
     }
 }
@@ -133,33 +135,105 @@ impl Host {
     }
 }
 
-/// Refuses a name below a wildcard of another owner, and a wildcard above a name of one. A wildcard looks
-/// at every name there is: wildcards are bound rarely.
-async fn check_kin(cx: &Cx<'_>, name: &str) -> Result<(), Error> {
+/// Refuses a name below a wildcard of another owner, and a wildcard above a name of one. What is returned
+/// is the condition under which that still holds at the commit. A name depends on the wildcards above it
+/// alone, so names beside each other do not disturb each other. A wildcard looks at every name there is:
+/// wildcards are bound rarely.
+async fn check_kin(cx: &Cx<'_>, name: &str) -> Result<Changes, Error> {
     let (host, behind) = match name.split_once(' ') {
         Some((host, account)) => (host, format!(" {account}")),
-        None if name.contains(':') => return Ok(()),
+        None if name.contains(':') => return Ok(Changes::default()),
         None => (name, String::new()),
     };
-    let mut rest = host.strip_prefix("*.").unwrap_or(host);
-    while let Some((_, above)) = rest.split_once('.') {
-        let wildcard = format!("*.{above}{behind}");
-        if let Some(document) = cx.store.find(KIND, KEY, &wildcard).await? {
+    let since = cx.store.revision().await?;
+    let above: Vec<String> = wildcards_above(host)
+        .map(|wildcard| format!("{wildcard}{behind}"))
+        .collect();
+    for wildcard in &above {
+        if let Some(document) = cx.store.find(KIND, KEY, wildcard).await? {
             let known: Host = stored::read(&document)?;
             if !known.admits(cx) {
                 return Err(another(name));
             }
         }
-        rest = above;
     }
+    let kin = Changes::unless_written(KIND, KEY, above, since);
     let Some(base) = host.strip_prefix('*') else {
-        return Ok(());
+        return Ok(kin);
     };
     let end = format!("{base}{behind}");
-    for document in cx.store.all(KIND).await? {
+    for document in cx.store.find_ending(KIND, KEY, &end).await? {
         let known: Host = stored::read(&document)?;
-        if known.name.ends_with(&end) && !known.admits(cx) {
+        if !known.admits(cx) {
             return Err(another(name));
+        }
+    }
+    Ok(kin.and(Changes::unless_written_below(KIND, KEY, end, since)))
+}
+
+/// The wildcards that cover a host, nearest first. Of a wildcard those above it.
+pub(crate) fn wildcards_above(host: &str) -> impl Iterator<Item = String> {
+    let mut rest = host.strip_prefix("*.").unwrap_or(host);
+    std::iter::from_fn(move || {
+        let (_, above) = rest.split_once('.')?;
+        rest = above;
+        Some(format!("*.{above}"))
+    })
+}
+
+/// The condition under which a domain can be reserved: no endpoint of another account has the name, one
+/// below it, or a wildcard above it. `None` if one has.
+pub(crate) async fn free_for_reservation(
+    cx: &Cx<'_>,
+    domain: &str,
+) -> Result<Option<Changes>, Fault> {
+    let base = domain.strip_prefix("*.").unwrap_or(domain);
+    let since = cx.store.revision().await?;
+    let above: Vec<String> = wildcards_above(base).collect();
+    let mut kin = cx.store.find_ending(KIND, KEY, base).await?;
+    for wildcard in &above {
+        kin.extend(cx.store.find(KIND, KEY, wildcard).await?);
+    }
+    let now = cx.clock.now();
+    for document in kin {
+        let known: Host = stored::read(&document)?;
+        let is_kin = above.contains(&known.name)
+            || known
+                .name
+                .strip_suffix(base)
+                .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+        if is_kin && known.is_held(now) && known.account != cx.caller.account {
+            return Ok(None);
+        }
+    }
+    let below = Changes::unless_written_below(KIND, KEY, base.to_owned(), since);
+    Ok(Some(
+        below.and(Changes::unless_written(KIND, KEY, above, since)),
+    ))
+}
+
+/// Refuses to give up a reservation below which an agent of another owner serves (446). Admins may.
+pub(crate) async fn may_unreserve(cx: &Cx<'_>, name: &str) -> Result<(), Error> {
+    const IN_USE: Code = Code::new(446);
+    if cx.caller.role == Role::Admin {
+        return Ok(());
+    }
+    let mut documents: Vec<Document> = Vec::new();
+    documents.extend(cx.store.find(KIND, KEY, name).await?);
+    if let Some(end) = name.strip_prefix('*') {
+        documents.extend(cx.store.find_ending(KIND, KEY, end).await?);
+    }
+    for document in documents {
+        let known: Host = stored::read(&document)?;
+        if !known.endpoint_ids.is_empty()
+            && known.account == cx.caller.account
+            && known.owner_id != cx.caller.owner_id
+        {
+            let why = format!(
+                "Another owner serves `{}`, which this reservation covers; only admins delete it meanwhile.",
+                known.name
+            );
+            return Err(Refusal::new(IN_USE, why).into());
         }
     }
     Ok(())

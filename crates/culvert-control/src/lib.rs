@@ -290,7 +290,8 @@ impl Control {
         &self.ca_pem
     }
 
-    /// Follows events of the caller's account as they happen.
+    /// Follows events of the caller's account as they happen. Events about keys and credentials are for
+    /// admins alone.
     pub fn tail(&self, caller: &Caller, spec: TailSpec) -> Result<Tail, Refusal> {
         const UNKNOWN: Code = Code::new(238);
         let known = |name: &String| catalogue().find(name).is_some();
@@ -301,8 +302,19 @@ impl Control {
                 format!("There is no event type `{name}`."),
             ));
         }
+        for name in &spec.kinds {
+            audit::may_follow(caller, name)?;
+        }
+        let mut kinds = spec.kinds;
+        let is_shaped = !spec.filter.is_empty() || !spec.fields.is_empty();
+        // With a filter or fields no kinds means those of traffic.
+        if kinds.is_empty() && !is_shaped && caller.role != Role::Admin {
+            kinds = resource::event_subscription::event_types();
+            kinds.retain(|name| !audit::is_private(name));
+        }
         self.delivery.tail(TailSpec {
             account: caller.account.clone(),
+            kinds,
             ..spec
         })
     }
@@ -319,7 +331,10 @@ impl Control {
             settings: &self.settings,
             logins: &self.logins,
             caller,
-            base: self.base(base),
+            base: Base {
+                viewer: (caller.role != Role::Admin).then_some(caller.owner_id.as_str()),
+                ..self.base(base)
+            },
         }
     }
 
@@ -328,6 +343,7 @@ impl Control {
         Base {
             uri,
             ports: self.settings.public_ports,
+            viewer: None,
         }
     }
 }

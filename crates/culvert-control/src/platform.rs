@@ -6,8 +6,22 @@ use url::Url;
 use crate::Settings;
 
 /// First labels above the platform domain. What is below them is the installation's too, such as
-/// `1.tcp.`.
-const LABELS: [&str; 4] = ["acme-challenge", "api", "connect", "tcp"];
+/// `1.tcp.`. Some are not in use yet: a page of the installation's at one of them must not meet what an
+/// owner put there.
+const LABELS: [&str; 9] = [
+    "acme-challenge",
+    "admin",
+    "api",
+    "auth",
+    "connect",
+    "console",
+    "login",
+    "metrics",
+    "tcp",
+];
+
+/// The label at which authorities look for the proof that somebody has a domain.
+const CHALLENGE: &str = "_acme-challenge";
 
 /// Whether a name, or what a wildcard covers, is the installation's own: the names above, the host of
 /// the management API, and those that agents dial.
@@ -19,6 +33,9 @@ pub(crate) fn is_own(settings: &Settings, name: &HostName) -> bool {
         .and_then(|rest| rest.strip_suffix('.'));
     let label = above.map(|above| above.rsplit_once('.').map_or(above, |(_, last)| last));
     if label.is_some_and(|label| LABELS.contains(&label)) {
+        return true;
+    }
+    if above.is_some_and(|above| above.split('.').any(|label| label == CHALLENGE)) {
         return true;
     }
     let api = Url::parse(&settings.base_url).ok();

@@ -49,19 +49,18 @@ pub(crate) fn host(settings: &Settings) -> String {
 pub(crate) async fn take(cx: &Cx<'_>) -> Result<Option<Taken>, Error> {
     let (host, now) = (host(cx.settings), cx.clock.now());
     let mut known = HashSet::new();
-    let mut released: Option<(u16, Document)> = None;
+    let mut released: Vec<(u16, Document)> = Vec::new();
     let mut kept: Vec<(u16, Document)> = Vec::new();
     for document in cx.store.all(KIND).await? {
         let Some(port) = port_of(&document, &host) else {
             continue;
         };
         known.insert(port);
-        let is_older = |(_, other): &(u16, Document)| document.head.revision < other.head.revision;
         let lot: Lot = stored::read(&document)?;
         let is_free = !lot.is_taken && lot.kept_until.is_none_or(|until| until <= now);
-        if is_free && released.as_ref().is_none_or(is_older) {
-            released = Some((port, document));
-        } else if !lot.is_taken && !is_free {
+        if is_free {
+            released.push((port, document));
+        } else if !lot.is_taken {
             kept.push((port, document));
         }
     }
@@ -90,18 +89,21 @@ pub(crate) async fn take(cx: &Cx<'_>) -> Result<Option<Taken>, Error> {
         let taking = Changes::insert(document, NOTHING);
         return Ok(Some(Taken { port, taking }));
     }
-    let mut released = released.filter(|(port, _)| ports.contains(port));
-    if released.is_none() {
-        // Before there is none at all, one that is reserved for the caller's own agents.
-        kept.sort_by_key(|(_, document)| document.head.revision);
-        for (port, document) in kept {
-            if ports.contains(&port) && !hosts::is_anothers(cx, &format!("{host}:{port}")).await? {
-                released = Some((port, document));
-                break;
-            }
+    // Released longest ago first. Before there is none at all, one that is reserved for the caller's own
+    // agents.
+    for lots in [&mut released, &mut kept] {
+        lots.retain(|(port, _)| ports.contains(port));
+        lots.sort_by_key(|(_, document)| document.head.revision);
+    }
+    let mut found = None;
+    for (port, document) in released.into_iter().chain(kept) {
+        // An agent may still be about to leave it, or have its name reserved.
+        if !hosts::is_anothers(cx, &format!("{host}:{port}")).await? {
+            found = Some((port, document));
+            break;
         }
     }
-    let Some((port, mut document)) = released else {
+    let Some((port, mut document)) = found else {
         return Ok(None);
     };
     document.body = body(true, None)?;

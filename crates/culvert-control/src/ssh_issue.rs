@@ -16,6 +16,7 @@ use crate::Error;
 use crate::cx::Cx;
 use crate::resource::{ssh_certificate_authority, ssh_public_key};
 use crate::ssh::{Algorithm, BadKey, Certificate, PublicKey, Role, SigningKey};
+use culvert_tunnel::server::ISSUER;
 
 /// Most principals of one certificate; OpenSSH reads no more.
 pub(crate) const PRINCIPALS_MAX: usize = 256;
@@ -25,6 +26,9 @@ pub(crate) const OPTIONS_MAX: usize = 64;
 pub(crate) const NAME_BYTES_MAX: usize = 255;
 /// Longest value of an option, in bytes.
 pub(crate) const VALUE_BYTES_MAX: usize = 4096;
+
+/// What [`ISSUER`] says of a certificate that an admin issued.
+pub(crate) const ISSUED_BY_ADMIN: &str = "admin";
 
 /// Refusals that have no code of their own.
 const WRONG: Code = Code::new(215);
@@ -103,6 +107,15 @@ pub(crate) async fn issue(cx: &Cx<'_>, asked: Asked<'_>) -> Result<Issued, Error
     if asked.role == Role::User {
         check_login(cx, &authority).await?;
     }
+    // Whoever gets hold of it may be another owner than the authority is registered for, now or later.
+    let mut extensions = asked.extensions.clone();
+    if asked.role == Role::User {
+        let issuer = match cx.caller.role {
+            crate::Role::Admin => ISSUED_BY_ADMIN,
+            crate::Role::Developer | crate::Role::ReadOnly => &cx.caller.owner_id,
+        };
+        extensions.insert(ISSUER.to_owned(), issuer.to_owned());
+    }
     let certificate = Certificate {
         role: asked.role,
         key_id: asked.id,
@@ -111,7 +124,7 @@ pub(crate) async fn issue(cx: &Cx<'_>, asked: Asked<'_>) -> Result<Issued, Error
         valid_after,
         valid_until,
         critical_options: asked.critical_options,
-        extensions: asked.extensions,
+        extensions: &extensions,
     };
     let certificate = certificate.signed(&authority, cx.entropy.bytes())?;
     Ok(Issued {

@@ -10,23 +10,23 @@ use culvert_base::net::HostName;
 use culvert_base::{Code, Fault, Refusal, id};
 use culvert_edge::login::Logins;
 use culvert_edge::{Authorities, IpPolicy, Policy, Reference, Resources, Scheme, Secrets, Source};
-use culvert_store::{Document, Head, OnDelete, Ref, Store};
+use culvert_store::{Changes, Document, Head, OnDelete, Ref, Store};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use tracing::error;
 
-use crate::Error;
 use crate::cx::Cx;
 use crate::mirror::Mirror;
+use crate::owner::Owner;
 use crate::resource::certificate_authority::{self, CertificateAuthority};
 use crate::resource::ip_policy;
 use crate::resource::ip_policy_rule::{self, IpPolicyRule};
 use crate::resource::reserved_domain;
 use crate::resource::vault_secret::{self, VaultSecret};
 use crate::seal::Seal;
-use crate::stored;
+use crate::{Error, Role, stored};
 
 /// Prefixes of the ids that policies name.
 const IP_POLICY: &str = "ipp";
@@ -78,19 +78,21 @@ impl JsonSchema for Given {
 }
 
 impl StoredPolicy {
-    /// Checks a policy for an endpoint; `before` is the one it had.
+    /// Checks a policy for an endpoint; `before` is the one it had. With it comes the condition under which
+    /// its secrets still have the names that it gives them at the commit.
     pub(crate) async fn check(
         cx: &Cx<'_>,
         id: &str,
         place: Place<'_>,
         text: &str,
         before: Option<&Self>,
-    ) -> Result<Self, Error> {
+    ) -> Result<(Self, Changes), Error> {
         let Place {
             scheme,
             host,
             has_upstream,
         } = place;
+        let names_before = before.map(|before| before.names.clone());
         let before = match before {
             Some(before) => {
                 let text = before.text(cx.seal, id)?;
@@ -115,7 +117,15 @@ impl StoredPolicy {
         {
             resources.own_domains = Some(own_domains(cx, host).await?);
         }
+        if source.computes_secret_names() {
+            const COMPUTED: Code = Code::new(2204);
+            let why = "The traffic policy is not valid: `secrets` stands only in `secrets.get('vault', 'name')`, with both names written out.";
+            return Err(Refusal::new(COMPUTED, why).into());
+        }
         let named = Named::by(cx.store, &cx.caller.account, &source).await?;
+        named
+            .check_owners(cx, names_before.as_deref().unwrap_or_default())
+            .await?;
         for id in &named.ids {
             if is_id_of(id, IP_POLICY) {
                 resources.ip_policies.insert(id.clone(), Arc::default());
@@ -136,8 +146,12 @@ impl StoredPolicy {
             )
             .into());
         }
+        let secrets = named.secrets.iter();
+        let condition = secrets.fold(Changes::default(), |changes, secret| {
+            changes.and(Changes::while_at(&secret.head))
+        });
         let names = named.ids;
-        Ok(match source.redacted() {
+        let checked = match source.redacted() {
             None => Self {
                 shown: text.to_owned(),
                 sealed: None,
@@ -148,7 +162,8 @@ impl StoredPolicy {
                 sealed: Some(cx.seal.seal(cx.entropy, id, source.text())?),
                 names,
             },
-        })
+        };
+        Ok((checked, condition))
     }
 
     /// What the store enforces: nothing that it names can be deleted.
@@ -191,6 +206,8 @@ impl StoredPolicy {
 /// The objects of an account that a policy names.
 struct Named {
     ids: Vec<String>,
+    /// The secrets among them.
+    secrets: Vec<Document>,
     /// The first secret that does not exist: vault and name.
     missing_secret: Option<(String, String)>,
 }
@@ -199,6 +216,7 @@ impl Named {
     async fn by(store: &Store, account: &str, source: &Source) -> Result<Self, Fault> {
         let mut named = Self {
             ids: Vec::new(),
+            secrets: Vec::new(),
             missing_secret: None,
         };
         for Reference { prefix, id } in source.references() {
@@ -214,12 +232,44 @@ impl Named {
         }
         for (vault, name) in source.secrets() {
             match vault_secret::find(store, account, &vault, &name).await? {
-                Some(secret) => named.ids.push(secret.head.id),
+                Some(secret) => {
+                    named.ids.push(secret.head.id.clone());
+                    named.secrets.push(secret);
+                }
                 None => named.missing_secret = named.missing_secret.or(Some((vault, name))),
             }
         }
         Ok(named)
     }
+
+    /// Refuses a secret of another owner (2204), unless an admin made it or the policy named it `before`:
+    /// who names a secret can have it sent to an upstream of their own.
+    async fn check_owners(&self, cx: &Cx<'_>, before: &[String]) -> Result<(), Error> {
+        const ANOTHERS: Code = Code::new(2204);
+        let caller = cx.caller;
+        for document in &self.secrets {
+            let id = &document.head.id;
+            let secret: VaultSecret = stored::read(document)?;
+            if caller.role == Role::Admin
+                || secret.made_by() == caller.owner_id
+                || before.contains(id)
+                || is_admin(cx, secret.made_by()).await?
+                || is_admin(cx, &caller.owner_id).await?
+            {
+                continue;
+            }
+            let why = format!(
+                "The traffic policy is not valid: the secret `{id}` was made by another owner; a policy names secrets of its own owner and of admins."
+            );
+            return Err(Refusal::new(ANOTHERS, why).into());
+        }
+        Ok(())
+    }
+}
+
+async fn is_admin(cx: &Cx<'_>, owner_id: &str) -> Result<bool, Fault> {
+    let owner = Owner::load(cx.store, owner_id).await?;
+    Ok(owner.is_some_and(|(owner, _)| owner.role == Role::Admin))
 }
 
 /// Whether an id has this prefix.

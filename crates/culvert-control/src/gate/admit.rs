@@ -15,12 +15,14 @@ use super::{AgentLimits, Agents, GRACE, Live, told};
 use crate::acl::Acl;
 use crate::cx::Cx;
 use crate::resource::tunnel_session::{self, TunnelSession};
-use crate::resource::{agent_ingress, api_key, ssh_public_key, tunnel_credential};
+use crate::resource::{
+    agent_ingress, api_key, ssh_certificate_authority, ssh_public_key, tunnel_credential,
+};
 use crate::service::{RUNS_MAX, overtaken};
 use crate::stored::{self, Format};
 use crate::tenant::Account;
 use crate::token::{self, Shape};
-use crate::{Caller, Control, Error};
+use crate::{Caller, Control, Error, ssh_issue};
 
 /// Bytes that are kept of what an agent says of itself.
 const USER_AGENT_BYTES_MAX: usize = 1024;
@@ -131,13 +133,17 @@ impl Control {
                 let credential: Credential = stored::read(&document)?;
                 (document, credential)
             }
-            Proof::Certificate { authority, .. } => {
+            Proof::Certificate {
+                authority, issuer, ..
+            } => {
                 let document = ssh_public_key::find(&self.store, authority, true).await?;
                 let document = document.ok_or_else(|| {
                     let why = "The authority of the SSH certificate is not registered here.";
                     Refusal::new(UNKNOWN_KEY, why)
                 })?;
                 let credential: Credential = stored::read(&document)?;
+                self.check_issuer(authority, issuer.as_deref(), &credential.owner_id)
+                    .await?;
                 (document, credential)
             }
         };
@@ -161,6 +167,30 @@ impl Control {
             subject: owner.subject,
             account: document.head.account,
         })
+    }
+
+    /// Refuses a certificate that another owner had issued (1102). The authority may have been registered
+    /// after that, so the certificate itself says who it was. One of an authority of this installation
+    /// that says nothing is from before certificates said so.
+    async fn check_issuer(
+        &self,
+        authority: &str,
+        issuer: Option<&str>,
+        owner_id: &str,
+    ) -> Result<(), Error> {
+        const ANOTHERS: Code = Code::new(1102);
+        let is_its = match issuer {
+            Some(issuer) => issuer == owner_id || issuer == ssh_issue::ISSUED_BY_ADMIN,
+            None => !ssh_certificate_authority::is_known(&self.store, authority).await?,
+        };
+        if is_its {
+            return Ok(());
+        }
+        let why = match issuer {
+            Some(_) => "Another owner had the SSH certificate issued.",
+            None => "The SSH certificate does not say who had it issued; have it issued again.",
+        };
+        Err(Refusal::new(ANOTHERS, why).into())
     }
 
     async fn credential_of_token(&self, token: &str) -> Result<(Document, Credential), Error> {

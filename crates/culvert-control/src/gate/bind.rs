@@ -118,7 +118,7 @@ impl Control {
                 let session = self.session(&session_id).await;
                 if let (Some(document), Ok((_, session))) = (document, session) {
                     let cx = self.cx(&session.caller, &self.settings.base_url);
-                    self.remove_endpoints(&cx, &session_id, vec![document], None)
+                    self.remove_endpoints(&cx, &session_id, vec![document], self.names_kept())
                         .await
                         .map_err(|error| {
                             Fault::new("taking an unanswered endpoint offline", error)
@@ -438,7 +438,8 @@ impl Control {
             // The session has taken it to another node, and gives up an old connection.
             return Ok(());
         }
-        self.remove_endpoints(&cx, session_id, vec![document], None)
+        // The agent may be asked to connect elsewhere, or be about to start again.
+        self.remove_endpoints(&cx, session_id, vec![document], self.names_kept())
             .await
             .map(drop)
             .map_err(|error| Fault::new("taking an agent's endpoint offline", error))

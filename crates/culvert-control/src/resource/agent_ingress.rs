@@ -17,7 +17,7 @@ use crate::listfilter::{self, Field, Shape, field};
 use crate::management::{self, Managed, Management, Policy, PolicyView, StatusView};
 use crate::operation::Call;
 use crate::stored::{self, Format};
-use crate::{Control, Error};
+use crate::{Caller, Control, Error};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<AgentIngress>();
 
@@ -117,6 +117,11 @@ impl Resource for AgentIngress {
     type Create = Create;
     type Update = Update;
     type View<'a> = View<'a>;
+
+    /// Without its ingress, or with another certificate, every agent that dials it stays outside.
+    fn permit(caller: &Caller) -> Result<(), Refusal> {
+        caller.must_be_admin("Only admins make, change and delete agent ingresses.")
+    }
 
     async fn create(cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
         let domain = check_domain(&input.domain, &cx.settings.edge_domain)?;

@@ -195,6 +195,8 @@ pub(crate) struct View<'a> {
     hostport: String,
     /// Empty for cloud endpoints.
     region: &'a str,
+    /// `[redacted]` where the endpoint is another owner's and the caller is no admin: policies hold
+    /// secrets in many places, such as the headers that they add.
     traffic_policy: &'a str,
     #[schemars(extend("items" = binding_schema()))]
     bindings: [&'static str; 1],
@@ -272,11 +274,12 @@ impl Resource for Endpoint {
             input.upstream_protocol,
         )?;
         let id = format!("{}_{id}", Self::ID_PREFIX);
-        let policy = match input.traffic_policy.0 {
-            text if text.is_empty() => None,
+        let (policy, named) = match input.traffic_policy.0 {
+            text if text.is_empty() => (None, Changes::default()),
             text => {
                 let place = address.governed(upstream.is_some());
-                Some(StoredPolicy::check(cx, &id, place, &text, None).await?)
+                let checked = StoredPolicy::check(cx, &id, place, &text, None).await?;
+                (Some(checked.0), checked.1)
             }
         };
         needs_one(upstream.as_ref(), policy.as_ref())?;
@@ -301,7 +304,7 @@ impl Resource for Endpoint {
             None => claim::join(cx, endpoint.want(cx, &id)).await?,
         };
         Ok(Draft {
-            also,
+            also: also.and(settled.condition).and(named),
             ..Draft::of(endpoint)
         })
     }
@@ -320,6 +323,7 @@ impl Resource for Endpoint {
         let name_before = self.host_name(&head.account);
         let held_before = self.held();
         let pooled_before = self.pooling_enabled;
+        let mut also = Changes::default();
         if let Some(url) = input.url {
             let wanted = Wanted::parse(&url)?;
             if wanted.scheme != self.address.scheme {
@@ -335,6 +339,7 @@ impl Resource for Endpoint {
                 self.address = settled.address;
                 self.domain_id = settled.domain_id;
                 self.tcp_addr_id = settled.tcp_addr_id;
+                also = settled.condition;
             }
         }
         if let Some(bindings) = &input.bindings {
@@ -363,7 +368,9 @@ impl Resource for Endpoint {
         if !text.is_empty() {
             let (place, before) = (self.address.governed(goes_on), self.policy.as_ref());
             let checked = StoredPolicy::check(cx, &head.id, place, &text, before);
-            self.policy = Some(checked.await?);
+            let (policy, named) = checked.await?;
+            self.policy = Some(policy);
+            also = also.and(named);
         } else if input.traffic_policy.is_some() {
             self.policy = None;
         }
@@ -376,7 +383,6 @@ impl Resource for Endpoint {
         self.description = input.description.unwrap_or(self.description);
         self.metadata = input.metadata.unwrap_or(self.metadata);
 
-        let mut also = Changes::default();
         if place_before != self.place(&head.account) {
             also = also.and(claim::leave_all(cx, &[&head.id], &place_before).await?);
             if name_before != self.host_name(&head.account) {
@@ -456,7 +462,11 @@ impl Resource for Endpoint {
             port: self.address.port,
             hostport: self.address.hostport(),
             region: served.map_or("", |served| &served.region),
-            traffic_policy: self.policy.as_ref().map_or("", |policy| &policy.shown),
+            traffic_policy: match &self.policy {
+                Some(_) if !base.shows_fields_of(&self.principal_id) => "[redacted]",
+                Some(policy) => &policy.shown,
+                None => "",
+            },
             bindings: [self.binding.name()],
             pooling_enabled: self.pooling_enabled,
             domain: self

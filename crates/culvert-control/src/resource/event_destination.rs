@@ -12,14 +12,14 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use super::{Draft, Extra, Resource, ResourceType, Reveal, Uri};
+use super::{Draft, Extra, Resource, ResourceType, Reveal, Uri, event_subscription};
 use crate::base::Base;
 use crate::cx::Cx;
 use crate::input;
 use crate::listfilter::{self, Field};
 use crate::seal::Seal;
 use crate::stored::Format;
-use crate::{Error, replay, upkeep};
+use crate::{Error, Role, replay, upkeep};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<EventDestination>();
 
@@ -183,6 +183,9 @@ impl Resource for EventDestination {
             check_format(&format)?;
             self.format = format;
         }
+        if input.target.is_some() && cx.caller.role != Role::Admin {
+            may_redirect(cx, head).await?;
+        }
         if let Some(target) = input.target {
             let (ty, given) = only(target)?;
             if ty.name != self.target.name {
@@ -220,6 +223,19 @@ impl Resource for EventDestination {
             },
         }
     }
+}
+
+/// Refuses another target for a destination that gets events about keys and credentials (630): its maker
+/// would get them. Admins may.
+async fn may_redirect(cx: &Cx<'_>, head: &Head) -> Result<(), Error> {
+    const GETS_PRIVATE: Code = Code::new(630);
+    for document in cx.referring(event_subscription::TYPE.kind, head).await? {
+        if event_subscription::is_private(&document)? {
+            let why = "Events about keys and credentials go to this destination; only admins change its target.";
+            return Err(Refusal::new(GETS_PRIVATE, why).into());
+        }
+    }
+    Ok(())
 }
 
 impl EventDestination {

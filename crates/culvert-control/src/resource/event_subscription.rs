@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 
-use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, Timestamp};
+use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp};
 use culvert_events::{Family, Filter, Kind, Selection, kinds};
 use culvert_store::{Changes, Document, Head, OnDelete, Ref, Topic};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -22,7 +22,7 @@ use crate::operation::{Answer, BodySpec, Call, Method, Reply, Status};
 use crate::page::reference;
 use crate::service::{self, RUNS_MAX};
 use crate::stored::{self, Format};
-use crate::{Control, Error};
+use crate::{Caller, Control, Error};
 
 use super::event_destination;
 
@@ -152,7 +152,8 @@ impl Resource for EventSubscription {
     const COLLECTION: &'static str = "event_subscriptions";
     const LIST_FIELD: &'static str = "event_subscriptions";
     const ID_PREFIX: &'static str = "esb";
-    const DOC: &'static str = "Event subscriptions: which events go to which destinations.";
+    const DOC: &'static str = "Event subscriptions: which events go to which destinations. Those to events about \
+        keys, credentials and agent sessions are the admins'.";
     const FILTER: Option<&'static [Field]> = Some(&[
         listfilter::ID,
         listfilter::CREATED_AT,
@@ -173,6 +174,7 @@ impl Resource for EventSubscription {
 
     async fn create(cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
         let sources = check_sources(input.sources)?;
+        may_have(cx.caller, &sources)?;
         Ok(Draft::of(Self {
             format: Format,
             description: input.description,
@@ -188,9 +190,11 @@ impl Resource for EventSubscription {
         _head: &Head,
         input: Update,
     ) -> Result<Draft<Self>, Error> {
+        may_have(cx.caller, &self.sources)?;
         // An empty list is what one client sends for a field its caller did not name.
         if let Some(sources) = input.sources.filter(|sources| !sources.is_empty()) {
             self.sources = check_sources(sources)?;
+            may_have(cx.caller, &self.sources)?;
         }
         if let Some(ids) = input.destination_ids {
             self.destination_ids = check_destinations(cx, ids).await?;
@@ -198,6 +202,11 @@ impl Resource for EventSubscription {
         self.description = input.description.unwrap_or(self.description);
         self.metadata = input.metadata.unwrap_or(self.metadata);
         Ok(Draft::of(self))
+    }
+
+    async fn before_removal(&self, cx: &Cx<'_>, _head: &Head) -> Result<Changes, Error> {
+        may_have(cx.caller, &self.sources)?;
+        Ok(Changes::default())
     }
 
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
@@ -306,6 +315,21 @@ impl From<SourceInput> for Source {
             filter: input.filter.unwrap_or_default(),
         }
     }
+}
+
+/// Refuses a subscription to events about keys and credentials to anybody but admins (630).
+fn may_have(caller: &Caller, sources: &[Source]) -> Result<(), Refusal> {
+    match sources.iter().find(|one| audit::is_private(&one.kind)) {
+        Some(source) => audit::may_follow(caller, &source.kind),
+        None => Ok(()),
+    }
+}
+
+/// Whether a stored subscription wants events about keys and credentials.
+pub(crate) fn is_private(document: &Document) -> Result<bool, Fault> {
+    let subscription: EventSubscription = stored::read(document)?;
+    let mut sources = subscription.sources.iter();
+    Ok(sources.any(|source| audit::is_private(&source.kind)))
 }
 
 fn traffic_kinds() -> impl Iterator<Item = &'static Kind> {
@@ -594,7 +618,9 @@ async fn change(
     for _ in 0..RUNS_MAX {
         let (mut subscription, head) = of_call(control, call).await?;
         EventSubscription::permit(cx.caller)?;
+        may_have(cx.caller, &subscription.sources)?;
         let index = edit(&mut subscription)?;
+        may_have(cx.caller, &subscription.sources)?;
         let shown = match index {
             Some(index) => subscription.source_text(index, &head, cx.base)?,
             None => String::new(),

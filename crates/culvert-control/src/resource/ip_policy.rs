@@ -130,13 +130,16 @@ impl Resource for IpPolicy {
 
     async fn update(
         mut self,
-        _cx: &Cx<'_>,
-        _head: &Head,
+        cx: &Cx<'_>,
+        head: &Head,
         input: Update,
     ) -> Result<Draft<Self>, Error> {
         self.description = input.description.unwrap_or(self.description);
         self.metadata = input.metadata.unwrap_or(self.metadata);
-        Ok(Draft::of(self))
+        Ok(Draft {
+            also: ip_restriction::may_change_policy(cx, &head.id).await?,
+            ..Draft::of(self)
+        })
     }
 
     /// Its rules go with it, oldest first.

@@ -142,19 +142,23 @@ impl Resource for IpPolicyRule {
         let ip_policy_id = check_policy(cx, input.ip_policy_id).await?;
         let action = check_action(&input.action)?;
         check_room(cx, &ip_policy_id).await?;
-        Ok(Draft::of(Self {
-            format: Format,
-            description: input.description,
-            metadata: input.metadata,
-            cidr,
-            ip_policy_id,
-            action,
-        }))
+        let also = ip_restriction::may_change_policy(cx, &ip_policy_id).await?;
+        Ok(Draft {
+            also,
+            ..Draft::of(Self {
+                format: Format,
+                description: input.description,
+                metadata: input.metadata,
+                cidr,
+                ip_policy_id,
+                action,
+            })
+        })
     }
 
     async fn update(
         mut self,
-        _cx: &Cx<'_>,
+        cx: &Cx<'_>,
         _head: &Head,
         input: Update,
     ) -> Result<Draft<Self>, Error> {
@@ -163,7 +167,10 @@ impl Resource for IpPolicyRule {
         }
         self.description = input.description.unwrap_or(self.description);
         self.metadata = input.metadata.unwrap_or(self.metadata);
-        Ok(Draft::of(self))
+        Ok(Draft {
+            also: ip_restriction::may_change_policy(cx, &self.ip_policy_id).await?,
+            ..Draft::of(self)
+        })
     }
 
     /// A dashboard restriction keeps the last rule of its policies.
@@ -188,7 +195,7 @@ impl Resource for IpPolicyRule {
                 }
             }
         }
-        Ok(Changes::default())
+        ip_restriction::may_change_policy(cx, &self.ip_policy_id).await
     }
 
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {

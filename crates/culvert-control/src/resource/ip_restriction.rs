@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 
 use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, Timestamp};
-use culvert_store::{Head, Key, OnDelete, Ref};
+use culvert_store::{Changes, Head, Key, OnDelete, PageQuery, Ref};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -16,9 +16,12 @@ use crate::cx::Cx;
 use crate::listfilter::{self, Field};
 use crate::page::reference;
 use crate::stored::Format;
-use crate::{Error, input};
+use crate::{Caller, Error, Role, input};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<IpRestriction>();
+
+/// Key of the one restriction of a type.
+const KEY: &str = "type";
 
 /// The stored form.
 #[derive(Debug, Deserialize, Serialize)]
@@ -176,6 +179,11 @@ impl Resource for IpRestriction {
         Ok(Draft::of(self))
     }
 
+    /// One that admits no address shuts everybody out, its maker's admins included.
+    fn permit(caller: &Caller) -> Result<(), Refusal> {
+        caller.must_be_admin("Only admins make, change and delete IP restrictions.")
+    }
+
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
         View {
             id: &head.id,
@@ -205,7 +213,7 @@ impl Resource for IpRestriction {
             .iter()
             .map(|id| Ref::new("ip_policy_ids", id, OnDelete::Block));
         Links {
-            keys: vec![Key::new("type", place)],
+            keys: vec![Key::new(KEY, place)],
             refs: refs.collect(),
             ..Links::default()
         }
@@ -231,4 +239,27 @@ async fn check_policies(cx: &Cx<'_>, given: Vec<String>) -> Result<Vec<String>, 
         ids.push(id);
     }
     Ok(ids)
+}
+
+/// Refuses a change of an IP policy or its rules while an IP restriction names the policy, but by admins
+/// (630). What is returned is the condition under which that holds at the commit.
+pub(crate) async fn may_change_policy(cx: &Cx<'_>, policy_id: &str) -> Result<Changes, Error> {
+    const RESTRICTS: Code = Code::new(630);
+    if cx.caller.role == Role::Admin {
+        return Ok(Changes::default());
+    }
+    let since = cx.store.revision().await?;
+    let naming = PageQuery {
+        kind: TYPE.kind.to_owned(),
+        account: cx.caller.account.clone(),
+        before: None,
+        limit: 1,
+        refs_to: Some(policy_id.to_owned()),
+    };
+    if !cx.store.page(&naming).await?.is_empty() {
+        let why = "An IP restriction names the IP policy; only admins change it and its rules.";
+        return Err(Refusal::new(RESTRICTS, why).into());
+    }
+    let any = String::new();
+    Ok(Changes::unless_written_below(TYPE.kind, KEY, any, since))
 }

@@ -15,7 +15,7 @@ use crate::cx::Cx;
 use crate::listfilter::{self, Field, Shape, field};
 use crate::pool::{self, Taken};
 use crate::stored::Format;
-use crate::{Error, input};
+use crate::{Error, host, input};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<ReservedAddr>();
 
@@ -146,6 +146,7 @@ impl Resource for ReservedAddr {
     }
 
     async fn before_removal(&self, cx: &Cx<'_>, _head: &Head) -> Result<Changes, Error> {
+        host::may_unreserve(cx, &self.addr).await?;
         pool::release(cx, &self.addr).await
     }
 

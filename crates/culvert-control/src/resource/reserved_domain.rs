@@ -25,7 +25,7 @@ use crate::page::reference;
 use crate::platform;
 use crate::service::{self, RUNS_MAX};
 use crate::stored::{self, Format};
-use crate::{Control, Error};
+use crate::{Control, Error, host};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<ReservedDomain>();
 
@@ -219,6 +219,11 @@ impl Resource for ReservedDomain {
         };
         let turn = take_turn(cx).await?;
         check_free(cx, &name).await?;
+        let Some(free) = host::free_for_reservation(cx, &name).await? else {
+            const THEIRS: Code = Code::new(414);
+            let why = "The domain, or a name below it or above it, is in use by another account.";
+            return Err(Refusal::new(THEIRS, why).into());
+        };
         let label = |length| {
             const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";
             cx.entropy.text(LETTERS, length)
@@ -234,7 +239,7 @@ impl Resource for ReservedDomain {
             )
         });
         Ok(Draft {
-            also: turn,
+            also: turn.and(free),
             ..Draft::of(Self {
                 format: Format,
                 description: input.description,
@@ -289,6 +294,11 @@ impl Resource for ReservedDomain {
         self.description = input.description.unwrap_or(self.description);
         self.metadata = input.metadata.unwrap_or(self.metadata);
         Ok(Draft::of(self))
+    }
+
+    async fn before_removal(&self, cx: &Cx<'_>, _head: &Head) -> Result<Changes, Error> {
+        host::may_unreserve(cx, &self.domain).await?;
+        Ok(Changes::default())
     }
 
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
@@ -394,6 +404,28 @@ pub(crate) async fn covering(cx: &Cx<'_>, host: &HostName) -> Result<Option<Docu
             None => return Ok(None),
         }
         name = format!("*.{rest}");
+    }
+}
+
+/// The condition under which what [`covering`] and [`is_kin_of_another`] say of a host still holds at the
+/// commit. `since` is the revision before they were asked.
+pub(crate) fn as_it_was(host: &HostName, since: i64) -> Changes {
+    let mut names = vec![host.to_string()];
+    let mut rest: &str = host.strip_prefix("*.").unwrap_or(host);
+    names.push(rest.to_owned());
+    while let Some((_, above)) = rest.split_once('.') {
+        names.extend([above.to_owned(), format!("*.{above}")]);
+        rest = above;
+    }
+    let above = Changes::unless_written(TYPE.kind, KEY, names, since);
+    match host.strip_prefix('*') {
+        Some(end) => above.and(Changes::unless_written_below(
+            TYPE.kind,
+            KEY,
+            end.to_owned(),
+            since,
+        )),
+        None => above,
     }
 }
 

@@ -4,7 +4,7 @@
 //! The private key is made here, kept sealed, and never leaves.
 
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp};
-use culvert_store::Head;
+use culvert_store::{Head, Store};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
@@ -16,7 +16,7 @@ use crate::cx::Cx;
 use crate::input;
 use crate::listfilter::{self, Field};
 use crate::page::reference;
-use crate::ssh::{Algorithm, SigningKey, Spec};
+use crate::ssh::{Algorithm, PublicKey, SigningKey, Spec};
 use crate::stored::{self, Format};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<SshCertificateAuthority>();
@@ -170,6 +170,18 @@ pub(crate) async fn named(cx: &Cx<'_>, id: &str, unknown: Code) -> Result<Signin
     let authority: SshCertificateAuthority = stored::read(&document)?;
     let text = cx.seal.open(&document.head.id, &authority.sealed_key)?;
     Ok(SigningKey::from_text(authority.algorithm, &text)?)
+}
+
+/// Whether an authority of this installation has the public key with this fingerprint.
+pub(crate) async fn is_known(store: &Store, fingerprint: &str) -> Result<bool, Fault> {
+    for document in store.all(TYPE.kind).await? {
+        let authority: SshCertificateAuthority = stored::read(&document)?;
+        let key = PublicKey::parse(&authority.public_key);
+        if key.is_ok_and(|key| key.fingerprint == fingerprint) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn spec(input: &Create) -> Result<Spec, Refusal> {

@@ -150,6 +150,9 @@ impl Resource for SshPublicKey {
             let why = "An authority's key must be of the kind ecdsa or ed25519.";
             return Err(Refusal::new(BAD, why).into());
         }
+        // A key tells whose agent it is, so it has one owner, and a second one has to be told that the key is
+        // taken (contract: 609 and 610). Who asks needs the whole public key, and learns neither the owner
+        // nor an id.
         // Of two creations at the same moment one is decided again and finds the other here.
         if let Some(other) = cx.store.find(Self::KIND, KEY, &key.fingerprint).await? {
             let is_here = other.head.account == cx.caller.account;

@@ -57,7 +57,8 @@ pub(crate) struct View<'a> {
     #[schemars(with = "String")]
     uri: Uri<'a>,
     agent_version: &'a str,
-    credential: Reference<'a>,
+    /// `null` where the credential is another owner's and the caller is no admin.
+    credential: Option<Reference<'a>>,
     /// Where it comes from, without the port.
     ip: &'a str,
     metadata: &'a str,
@@ -137,7 +138,9 @@ impl Resource for TunnelSession {
                 id: &head.id,
             },
             agent_version: &self.agent_version,
-            credential: Reference::to(base, credentials, &self.credential_id),
+            credential: base
+                .shows_fields_of(&self.principal_id)
+                .then(|| Reference::to(base, credentials, &self.credential_id)),
             ip: &self.ip,
             metadata: &self.metadata,
             os: &self.os,

@@ -151,7 +151,7 @@ impl Resource for Vault {
         if let Some(name) = input.name.filter(|name| *name != self.name) {
             self.name = check_name(name)?;
             for mut document in cx.referring(vault_secret::TYPE.kind, head).await? {
-                vault_secret::check_renamed(cx.store, &document.head).await?;
+                also = also.and(vault_secret::check_renamed(cx.store, &document.head).await?);
                 let mut secret: VaultSecret = stored::read(&document)?;
                 secret.vault_name = self.name.clone();
                 document.body = stored::write(&secret)?;

@@ -194,9 +194,10 @@ impl Resource for VaultSecret {
         head: &Head,
         input: Update,
     ) -> Result<Draft<Self>, Error> {
+        let mut also = Changes::default();
         if let Some(name) = input.name.filter(|name| *name != self.name) {
             self.name = check_name(name)?;
-            check_renamed(cx.store, head).await?;
+            also = check_renamed(cx.store, head).await?;
         }
         if let Some(value) = input.value {
             self.sealed_value = seal(cx, &head.id, &value)?;
@@ -204,7 +205,10 @@ impl Resource for VaultSecret {
         self.description = input.description.unwrap_or(self.description);
         self.metadata = input.metadata.unwrap_or(self.metadata);
         self.last_updated_by.clone_from(&cx.caller.owner_id);
-        Ok(Draft::of(self))
+        Ok(Draft {
+            also,
+            ..Draft::of(self)
+        })
     }
 
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
@@ -257,10 +261,10 @@ fn unique_name(vault_id: &str, name: &str) -> String {
 }
 
 /// Refuses another name for a secret that a traffic policy names (23003): the policy would not find
-/// it any more.
-pub(crate) async fn check_renamed(store: &Store, head: &Head) -> Result<(), Error> {
+/// it any more. What is returned is the condition under which that holds at the commit.
+pub(crate) async fn check_renamed(store: &Store, head: &Head) -> Result<Changes, Error> {
     if store.n_referring(&head.id).await? == 0 {
-        return Ok(());
+        return Ok(Changes::unless_referred(&head.id));
     }
     let why = format!(
         "The secret `{}` is in use by a traffic policy, which finds it by its name and its vault's.",
@@ -270,6 +274,11 @@ pub(crate) async fn check_renamed(store: &Store, head: &Head) -> Result<(), Erro
 }
 
 impl VaultSecret {
+    /// The owner of the key it was made with.
+    pub(crate) fn made_by(&self) -> &str {
+        &self.created_by
+    }
+
     /// What expressions find a stored one by, and its value: vault, name, value.
     pub(crate) fn open(document: &Document, seal: &Seal) -> Result<(Name, Name, Secret), Fault> {
         let secret: Self = stored::read(document)?;

@@ -22,6 +22,8 @@ mod managed;
 mod names;
 mod observed;
 mod operators;
+mod private;
+mod races;
 mod references;
 mod replays;
 mod reseal;

@@ -8,7 +8,7 @@ use culvert_tunnel::wire::Options;
 use super::agents::{Open, again, hello};
 use super::*;
 
-const LIMITS: AgentLimits = AgentLimits {
+pub(super) const LIMITS: AgentLimits = AgentLimits {
     endpoints_per_account: 10_000,
     ..AGENTS
 };
@@ -26,7 +26,7 @@ enum State {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Agent,
     Cloud,
 }
@@ -44,17 +44,17 @@ enum Relation {
 }
 
 const SCHEMES: [&str; 3] = ["http", "https", "tls"];
-const KINDS: [Kind; 2] = [Kind::Agent, Kind::Cloud];
+pub(super) const KINDS: [Kind; 2] = [Kind::Agent, Kind::Cloud];
 
 /// Someone with an API key and an agent.
-struct Owner {
-    caller: Caller,
-    token: String,
-    grant: Grant,
+pub(super) struct Owner {
+    pub(super) caller: Caller,
+    pub(super) token: String,
+    pub(super) grant: Grant,
 }
 
 impl Owner {
-    async fn of(open: &Open, caller: Caller) -> Self {
+    pub(super) async fn of(open: &Open, caller: Caller) -> Self {
         let made = open
             .house
             .call(&caller, "POST", "/credentials", Value::Null)
@@ -69,7 +69,7 @@ impl Owner {
         }
     }
 
-    async fn bot(open: &Open, name: &str) -> Self {
+    pub(super) async fn bot(open: &Open, name: &str) -> Self {
         let house = &open.house;
         let made = house.post("/bot_users", json!({"name": name})).await.body();
         let key = json!({"owner_id": made["id"]});
@@ -79,7 +79,7 @@ impl Owner {
     }
 
     /// Takes a url; the id of the endpoint, or the code of the refusal.
-    async fn take(&self, open: &Open, kind: Kind, url: &str) -> Result<String, u16> {
+    pub(super) async fn take(&self, open: &Open, kind: Kind, url: &str) -> Result<String, u16> {
         match kind {
             Kind::Agent => {
                 let want = wanted(url);
@@ -101,7 +101,7 @@ impl Owner {
         }
     }
 
-    async fn give_up(&self, open: &Open, kind: Kind, id: &str) {
+    pub(super) async fn give_up(&self, open: &Open, kind: Kind, id: &str) {
         match kind {
             Kind::Agent => open.house.control.unbind(&self.grant, id).await,
             Kind::Cloud => {
@@ -247,6 +247,10 @@ async fn a_host_belongs_to_one_owner_with_all_its_schemes_and_what_is_below() {
                 let added = admin.take(&open, Kind::Cloud, &url).await.unwrap();
                 admin.give_up(&open, Kind::Cloud, &added).await;
             }
+            // What the other's agent gave up is the other's for a while.
+            if state == State::Over {
+                open.house.clock.advance(Duration::from_secs(181));
+            }
             // The owner has it at any time, under any scheme on another port, and what is below.
             if state == State::Grace {
                 continue;
@@ -323,20 +327,29 @@ async fn random_names_and_ports_come_back_to_their_owner() {
     }
     let back = open.admit(hello(&holder.token)).await.unwrap();
     // An agent of the same owner that has no token is not left without a port.
-    let mut ports = Vec::new();
-    for _ in 0..3 {
-        ports.push(open.bind(&back, wants[1].clone()).await.unwrap());
-    }
-    assert_eq!(ports[2].url, had[1].url);
-    for port in ports {
-        open.house.control.unbind(&back, &port.id).await;
-    }
+    let port = open.bind(&back, wants[1].clone()).await.unwrap();
+    assert_eq!(
+        port.url, had[1].url,
+        "the other two are reserved for the other"
+    );
+    open.house.control.unbind(&back, &port.id).await;
     for (want, had) in wants.iter().zip(&had) {
         let kept = open.bind(&back, again(want, had)).await.unwrap();
         assert_eq!((&kept.id, &kept.url), (&had.id, &had.url));
     }
-    // What its owner gives up is free at once.
-    open.house.control.unbind(&back, &had[0].id).await;
+    // What its agent gives up is reserved like that of a session that ended: the agent may be on its way
+    // to another node, or about to start again.
+    for had in &had {
+        open.house.control.unbind(&back, &had.id).await;
+        let taken = open.bind(&other.grant, wanted(&had.url)).await;
+        assert!(matches!(taken, Err(307 | 320)), "{} {taken:?}", had.url);
+    }
+    for (want, had) in wants.iter().zip(&had) {
+        let kept = open.bind(&back, again(want, had)).await.unwrap();
+        assert_eq!(kept.url, had.url);
+        open.house.control.unbind(&back, &kept.id).await;
+    }
+    open.house.clock.advance(Duration::from_secs(181));
     let taken = open.bind(&other.grant, wanted(&had[0].url)).await;
     assert_eq!(taken.unwrap().url, had[0].url);
 }
@@ -356,6 +369,11 @@ async fn nobody_serves_or_reserves_names_of_the_platform() {
         "x.y.connect",
         "*.api",
         "abcdefgh.acme-challenge",
+        "admin",
+        "x.auth",
+        "console",
+        "*.login",
+        "metrics",
     ] {
         let host = format!("{name}.culvert.localhost");
         for scheme in SCHEMES {
@@ -372,6 +390,16 @@ async fn nobody_serves_or_reserves_names_of_the_platform() {
             .house
             .post("/reserved_domains", json!({"domain": host}));
         assert_eq!(reserved.await.code(), Some(414), "{host}");
+    }
+    for name in [
+        "_acme-challenge",
+        "_acme-challenge.x",
+        "*._acme-challenge.x",
+    ] {
+        for kind in KINDS {
+            let url = format!("https://{name}.culvert.localhost");
+            assert!(admin.take(&open, kind, &url).await.is_err(), "{url}");
+        }
     }
     for name in ["connects", "my-api", "api.my", "tcps", "1.x"] {
         let url = format!("https://{name}.culvert.localhost");

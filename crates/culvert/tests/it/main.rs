@@ -44,6 +44,7 @@ mod outage;
 mod own_agent;
 mod policy;
 mod public_ports;
+mod races;
 mod reload;
 mod reserved_addresses;
 mod restart;

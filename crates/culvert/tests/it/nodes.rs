@@ -43,7 +43,7 @@ async fn shared() -> Option<Backend> {
 }
 
 /// Another server on the database of `first`, in this process.
-async fn beside(first: &Harness) -> Harness {
+pub async fn beside(first: &Harness) -> Harness {
     let of_first = first.settings.clone();
     Harness::start_with(&Backend::Sqlite, move |settings| {
         settings.database_url = of_first.database_url.clone();

@@ -30,7 +30,13 @@ pub struct Tail {
 
 impl Tail {
     pub async fn start(culvert: &Harness, arguments: &[&str]) -> Self {
-        let mut child = tail(culvert, arguments).spawn().unwrap();
+        Self::start_as(culvert, &culvert.token, arguments).await
+    }
+
+    /// The same with another key.
+    async fn start_as(culvert: &Harness, token: &str, arguments: &[&str]) -> Self {
+        let mut command = tail(culvert, arguments);
+        let mut child = command.env("CULVERT_API_KEY", token).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         let (send, lines) = std::sync::mpsc::sync_channel(100);
         std::thread::spawn(move || {
@@ -65,6 +71,33 @@ impl Drop for Tail {
         drop(self.child.kill());
         drop(self.child.wait());
     }
+}
+
+/// Keys and credentials exist for their owner and for admins alone, in events too.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_tail_of_a_bot_tells_nothing_about_keys() {
+    let culvert = Harness::start(&Backend::Sqlite).await;
+    let bot = culvert.create("bot_users", json!({"name": "bot"})).await;
+    let key = culvert
+        .create("api_keys", json!({"owner_id": bot["id"]}))
+        .await;
+    let token = key["token"].as_str().unwrap();
+    let tail = Tail::start_as(&culvert, token, &[]).await;
+    culvert.create("api_keys", json!({})).await;
+    culvert.create("credentials", json!({})).await;
+    culvert.create("vaults", json!({"name": "v"})).await;
+    assert_eq!(tail.next()["event_type"], "vault_created.v0");
+    drop(tail);
+    let output = tail_as(&culvert, token, &["--type", "api_key_created.v0"]);
+    assert!(!output.status.success());
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(told.contains("ERR_NGROK_630"), "{told}");
+    culvert.stop().await;
+}
+
+fn tail_as(culvert: &Harness, token: &str, arguments: &[&str]) -> std::process::Output {
+    let mut command = tail(culvert, arguments);
+    command.env("CULVERT_API_KEY", token).output().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -234,9 +234,13 @@ impl Wanted {
             return Err(Refusal::of(WRONG_PORT).into());
         }
         let domain = &settings.edge_domain;
-        let (host, domain_id) = match self.host {
-            None => (format!("{}.{domain}", random_label(cx)), None),
+        let (host, domain_id, condition) = match self.host {
+            None => {
+                let host = format!("{}.{domain}", random_label(cx));
+                (host, None, Changes::default())
+            }
             Some(host) => {
+                let since = cx.store.revision().await?;
                 let covering = reserved_domain::covering(cx, &host).await?;
                 let is_free = covering.is_none()
                     && is_below(&host, domain)
@@ -253,7 +257,11 @@ impl Wanted {
                         .into());
                     }
                 };
-                (host.to_string(), id)
+                (
+                    host.to_string(),
+                    id,
+                    reserved_domain::as_it_was(&host, since),
+                )
             }
         };
         let url = match (scheme, self.port) {
@@ -272,6 +280,7 @@ impl Wanted {
             domain_id,
             tcp_addr_id: None,
             taking: None,
+            condition,
         })
     }
 
@@ -308,6 +317,7 @@ impl Wanted {
             domain_id: None,
             tcp_addr_id: None,
             taking: None,
+            condition: Changes::default(),
         })
     }
 
@@ -347,6 +357,7 @@ impl Wanted {
             domain_id: None,
             tcp_addr_id,
             taking,
+            condition: Changes::default(),
         })
     }
 }
@@ -359,6 +370,8 @@ pub(super) struct Settled {
     pub(super) tcp_addr_id: Option<String>,
     /// The writes by which the installation gives one of its pool.
     pub(super) taking: Option<Changes>,
+    /// What it depends on. Part of every commit that uses the address.
+    pub(super) condition: Changes,
 }
 
 fn random_label(cx: &Cx<'_>) -> String {

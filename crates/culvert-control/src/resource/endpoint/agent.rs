@@ -185,6 +185,7 @@ async fn settle_again(
         domain_id: None,
         tcp_addr_id: None,
         taking,
+        condition: Changes::default(),
     };
     Ok(Some(Place(settled, Binding::Public)))
 }
@@ -250,17 +251,22 @@ impl Endpoint {
             domain_id,
             tcp_addr_id,
             taking,
+            condition,
         } = place.0;
         let binding = place.1;
         let known = before.as_ref().and_then(|before| before.policy.as_ref());
-        let policy = match (parts.policy, known) {
-            ("", _) => None,
-            (text, Some(known)) if known.is(cx.seal, id, text)? => Some(known.clone()),
+        let (policy, named) = match (parts.policy, known) {
+            ("", _) => (None, Changes::default()),
+            (text, Some(known)) if known.is(cx.seal, id, text)? => {
+                (Some(known.clone()), Changes::default())
+            }
             (text, _) => {
                 let place = address.governed(true);
-                Some(StoredPolicy::check(cx, id, place, text, None).await?)
+                let checked = StoredPolicy::check(cx, id, place, text, None).await?;
+                (Some(checked.0), checked.1)
             }
         };
+        let condition = condition.and(named);
         let endpoint = Self {
             format: Format,
             description: parts.description,
@@ -282,14 +288,14 @@ impl Endpoint {
                 Some(taking) => taking.and(claim::join(cx, endpoint.want(cx, id)).await?),
                 None => claim::join(cx, endpoint.want(cx, id)).await?,
             };
-            return Ok(Written::New(endpoint, also));
+            return Ok(Written::New(endpoint, also.and(condition)));
         };
         let stays = before.address == endpoint.address
             && before.pooling_enabled == endpoint.pooling_enabled;
         if stays && stored::write(&before)? == stored::write(&endpoint)? {
             return Ok(Written::Same);
         }
-        let mut also = taking.unwrap_or_default();
+        let mut also = taking.unwrap_or_default().and(condition);
         let account = &cx.caller.account;
         if before.place(account) != endpoint.place(account) {
             also = also.and(before.left(cx, id).await?);
@@ -316,21 +322,23 @@ impl Endpoint {
         if let (Some(name), Some(served)) = (patch.name, &mut self.served) {
             name.clone_into(&mut served.name);
         }
+        let mut also = Changes::default();
         match patch.policy {
             None => {}
             Some("") => self.policy = None,
             Some(text) => {
                 let (place, before) = (self.address.governed(true), self.policy.as_ref());
                 let checked = StoredPolicy::check(cx, id, place, text, before);
-                self.policy = Some(checked.await?);
+                let (policy, named) = checked.await?;
+                self.policy = Some(policy);
+                also = named;
             }
         }
-        let mut also = Changes::default();
         if let Some(pooling) = patch.pooling_enabled
             && pooling != self.pooling_enabled
         {
             self.pooling_enabled = pooling;
-            also = claim::join(cx, self.want(cx, id)).await?;
+            also = also.and(claim::join(cx, self.want(cx, id)).await?);
         }
         Ok((self, also))
     }

@@ -1,0 +1,448 @@
+//! What is told about objects that belong to one owner alone: nothing reaches another owner, by whatever
+//! way it is asked for.
+
+use culvert_base::Refusal;
+use culvert_tunnel::server::{Gate as AgentGate, Proof};
+
+use super::agents::{Open, hello};
+use super::names::{Kind, LIMITS, Owner};
+use super::rights::{Cast, PRIVATE};
+use super::*;
+use crate::resource::event_subscription::event_types;
+
+const KEYS: [&str; 5] = [
+    "api_key_created.v0",
+    "tunnel_credential_deleted.v0",
+    "ssh_public_key_updated.v0",
+    "agent_session_start.v0",
+    "agent_session_stop.v0",
+];
+
+fn spec(kinds: &[&str]) -> TailSpec {
+    TailSpec {
+        kinds: kinds.iter().map(|kind| (*kind).to_owned()).collect(),
+        ..TailSpec::default()
+    }
+}
+
+#[test]
+fn events_of_private_resources_are_known_by_their_kind() {
+    let private: Vec<String> = event_types()
+        .into_iter()
+        .filter(|name| audit::is_private(name))
+        .collect();
+    // Each private resource has three kinds; sessions of agents have two and name the credential.
+    assert_eq!(private.len(), 3 * PRIVATE.len() + 2, "{private:?}");
+    for kind in KEYS {
+        assert!(private.iter().any(|name| name == kind), "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn only_admins_follow_events_about_keys() {
+    let cast = Cast::start().await;
+    let house = &cast.house;
+    let code = |refusal: Refusal| refusal.code.map(Code::number);
+    for kind in KEYS {
+        house.control.tail(&house.admin, spec(&[kind])).unwrap();
+        for caller in &cast.callers[1..4] {
+            let refused = house
+                .control
+                .tail(caller, spec(&["vault_created.v0", kind]));
+            assert_eq!(code(refused.unwrap_err()), Some(630), "{kind}");
+        }
+    }
+    for caller in &cast.callers[..4] {
+        house.control.tail(caller, spec(&[])).unwrap();
+        let traffic = spec(&["http_request_complete.v0", "vault_created.v0"]);
+        house.control.tail(caller, traffic).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn only_admins_subscribe_to_events_about_keys() {
+    let cast = Cast::start().await;
+    let house = &cast.house;
+    let bot = &cast.callers[1];
+    let call = async |caller: &Caller, method: &str, path: &str, body: Value| {
+        house.call(caller, method, path, body).await
+    };
+    let own = json!({"sources": [{"type": "vault_created.v0"}]});
+    let own = call(bot, "POST", "/event_subscriptions", own).await.body();
+    let own = format!("/event_subscriptions/{}", own["id"].as_str().unwrap());
+    for kind in KEYS {
+        let sources = json!({"sources": [{"type": "vault_created.v0"}, {"type": kind}]});
+        for (method, path, body) in [
+            ("POST", "/event_subscriptions", sources.clone()),
+            ("PATCH", own.as_str(), sources.clone()),
+            ("POST", &format!("{own}/sources"), json!({"type": kind})),
+        ] {
+            let answered = call(bot, method, path, body).await;
+            assert_eq!(answered.code(), Some(630), "{method} {path} {kind}");
+        }
+        // What an admin made stays as it is.
+        let hook =
+            json!({"format": "json", "target": {"webhook": {"url": "https://hooks.example/in"}}});
+        let hook = house.post("/event_destinations", hook).await.body();
+        let mut theirs = sources;
+        theirs["destination_ids"] = json!([hook["id"]]);
+        let theirs = house.post("/event_subscriptions", theirs).await.body();
+        let theirs = format!("/event_subscriptions/{}", theirs["id"].as_str().unwrap());
+        let hook = format!("/event_destinations/{}", hook["id"].as_str().unwrap());
+        let elsewhere = json!({"target": {"webhook": {"url": "https://evil.example/in"}}});
+        for (method, path, body) in [
+            ("PATCH", theirs.clone(), json!({"destination_ids": []})),
+            ("PATCH", format!("{theirs}/sources/{kind}"), json!({})),
+            (
+                "DELETE",
+                format!("{theirs}/sources/vault_created.v0"),
+                Value::Null,
+            ),
+            ("DELETE", theirs.clone(), Value::Null),
+            ("PATCH", hook.clone(), elsewhere.clone()),
+        ] {
+            let answered = call(bot, method, &path, body.clone()).await;
+            assert_eq!(answered.code(), Some(630), "{method} {path} {kind}");
+        }
+        call(bot, "PATCH", &hook, json!({"description": "d"}))
+            .await
+            .body();
+        call(&house.admin, "PATCH", &hook, elsewhere).await.body();
+        let gone = call(&house.admin, "DELETE", &theirs, Value::Null).await;
+        assert_eq!(gone, Answered::NoContent);
+    }
+}
+
+/// Lists, filters, single objects and refusals say nothing of the ids of others' keys, nor of secrets in
+/// their policies.
+#[tokio::test]
+async fn nothing_tells_of_keys_and_secrets_of_others() {
+    let open = Open::with(LIMITS).await;
+    let house = &open.house;
+    let owner = Owner::bot(&open, "owner").await;
+    let other = Owner::bot(&open, "other").await;
+    let reader = house.user("reader@x.example", Role::ReadOnly, true).await;
+    let policy = json!({"on_http_request": [{"actions": [{"type": "add-headers", "config": {
+        "headers": {"authorization": "Bearer hush"}
+    }}]}]});
+    let body = json!({
+        "url": "https://e.culvert.localhost",
+        "upstream_url": "http://127.0.0.1:1",
+        "traffic_policy": policy.to_string(),
+    });
+    let made = house.call(&owner.caller, "POST", "/endpoints", body).await;
+    let endpoint = made.body()["id"].as_str().unwrap().to_owned();
+    owner
+        .take(&open, Kind::Agent, "https://a.culvert.localhost")
+        .await
+        .unwrap();
+    let session = owner.grant.session_id.clone();
+    let shown = house
+        .get(&format!("/tunnel_sessions/{session}"))
+        .await
+        .body();
+    let credential = shown["credential"]["id"].as_str().unwrap().to_owned();
+    let key = owner.caller.key_id.clone();
+    let filter = |text: &str| {
+        url::form_urlencoded::Serializer::new(String::new())
+            .append_pair("filter", text)
+            .finish()
+    };
+    let paths = [
+        "/tunnel_sessions".to_owned(),
+        format!("/tunnel_sessions/{session}"),
+        "/tunnels".to_owned(),
+        "/endpoints".to_owned(),
+        format!("/endpoints/{endpoint}"),
+        "/api_keys".to_owned(),
+        format!("/api_keys/{key}"),
+        "/credentials".to_owned(),
+        format!("/credentials/{credential}"),
+        "/ssh_credentials".to_owned(),
+    ];
+    for (caller, is_told) in [
+        (&house.admin, true),
+        (&owner.caller, true),
+        (&other.caller, false),
+        (&reader, false),
+    ] {
+        let mut told = String::new();
+        for path in &paths {
+            let answered = house.call(caller, "GET", path, Value::Null).await;
+            // A refusal does not repeat the path.
+            told += &format!("{answered:?}\n");
+        }
+        for secret in [&credential, &key, "hush"] {
+            assert_eq!(
+                told.contains(secret),
+                is_told,
+                "{}: {secret}\n{told}",
+                caller.subject
+            );
+        }
+        for expression in [
+            format!("obj.credential == '{credential}'"),
+            format!("obj.credential.id == '{credential}'"),
+        ] {
+            let path = format!("/tunnel_sessions?{}", filter(&expression));
+            let listed = house.call(caller, "GET", &path, Value::Null).await.body();
+            let n = listed["tunnel_sessions"].as_array().unwrap().len();
+            assert_eq!(n, usize::from(is_told), "{}: {expression}", caller.subject);
+        }
+    }
+}
+
+/// The rules of an IP restriction, and its policy, are the admins'.
+#[tokio::test]
+async fn only_admins_change_who_gets_in() {
+    let cast = Cast::start().await;
+    let house = &cast.house;
+    let bot = &cast.callers[1];
+    let policy = house
+        .call(bot, "POST", "/ip_policies", Value::Null)
+        .await
+        .body();
+    let policy = policy["id"].as_str().unwrap().to_owned();
+    let rule = |cidr: &str| json!({"cidr": cidr, "action": "deny", "ip_policy_id": policy});
+    let made = house
+        .call(bot, "POST", "/ip_policy_rules", rule("192.0.2.1/32"))
+        .await;
+    let of_policy = format!("/ip_policy_rules/{}", made.body()["id"].as_str().unwrap());
+    for place in ["api", "agent", "endpoints", "dashboard"] {
+        for enforced in [true, false] {
+            let body = json!({"type": place, "ip_policy_ids": [policy], "enforced": enforced});
+            let answered = house.call(bot, "POST", "/ip_restrictions", body).await;
+            assert_eq!(answered.code(), Some(630), "{place}");
+        }
+    }
+    let body = json!({"type": "api", "ip_policy_ids": [policy], "enforced": false});
+    let made = house.post("/ip_restrictions", body).await.body();
+    let restriction = format!("/ip_restrictions/{}", made["id"].as_str().unwrap());
+    let the_policy = format!("/ip_policies/{policy}");
+    for (method, path, body) in [
+        ("PATCH", &restriction, json!({"enforced": true})),
+        ("DELETE", &restriction, Value::Null),
+        ("POST", &"/ip_policy_rules".to_owned(), rule("0.0.0.0/0")),
+        ("PATCH", &of_policy, json!({"cidr": "0.0.0.0/0"})),
+        ("DELETE", &of_policy, Value::Null),
+        ("PATCH", &the_policy, json!({"description": "d"})),
+    ] {
+        let answered = house.call(bot, method, path, body).await;
+        assert_eq!(answered.code(), Some(630), "{method} {path}");
+    }
+    house
+        .patch(&of_policy, json!({"cidr": "192.0.2.2/32"}))
+        .await
+        .body();
+    assert_eq!(house.delete(&restriction).await, Answered::NoContent);
+    let changed = house.call(bot, "PATCH", &of_policy, json!({"cidr": "192.0.2.3/32"}));
+    changed.await.body();
+}
+
+/// A reservation that another owner's agent serves stays until an admin deletes it, and then the name is
+/// its owner's for a while.
+#[tokio::test]
+async fn a_reservation_that_is_served_is_not_given_to_a_third() {
+    let open = Open::with(LIMITS).await;
+    let house = &open.house;
+    let owner = Owner::bot(&open, "owner").await;
+    let other = Owner::bot(&open, "other").await;
+    let admin = Owner::of(&open, house.admin.clone()).await;
+    for (domain, served) in [
+        ("d1.example", "d1.example"),
+        ("*.d2.example", "x.d2.example"),
+        ("*.d3.example", "*.d3.example"),
+    ] {
+        let made = house
+            .post("/reserved_domains", json!({"domain": domain}))
+            .await;
+        let path = format!("/reserved_domains/{}", made.body()["id"].as_str().unwrap());
+        let url = format!("https://{served}");
+        owner.take(&open, Kind::Agent, &url).await.unwrap();
+        let refused = house
+            .call(&other.caller, "DELETE", &path, Value::Null)
+            .await;
+        assert_eq!(refused.code(), Some(446), "{domain}");
+        assert_eq!(house.delete(&path).await, Answered::NoContent);
+        // The keeper takes the endpoint offline.
+        for _ in 0..6000 {
+            let endpoints = open.collection("endpoints").await;
+            if !endpoints.iter().any(|one| one["url"] == *url) {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        let again = house
+            .post("/reserved_domains", json!({"domain": domain}))
+            .await;
+        again.body();
+        for third in [&other, &admin] {
+            let taken = third.take(&open, Kind::Agent, &url).await;
+            assert_eq!(taken, Err(320), "{domain}");
+        }
+        owner.take(&open, Kind::Agent, &url).await.unwrap();
+    }
+    let made = house.post("/reserved_addrs", Value::Null).await.body();
+    let path = format!("/reserved_addrs/{}", made["id"].as_str().unwrap());
+    let url = format!("tcp://{}", made["addr"].as_str().unwrap());
+    owner.take(&open, Kind::Agent, &url).await.unwrap();
+    let refused = house
+        .call(&other.caller, "DELETE", &path, Value::Null)
+        .await;
+    assert_eq!(refused.code(), Some(446));
+    assert_eq!(house.delete(&path).await, Answered::NoContent);
+    // The other two ports of the pool are free; this one is not given away.
+    for _ in 0..2 {
+        let taken = other.take(&open, Kind::Agent, "tcp://").await.unwrap();
+        let shown = house.get(&format!("/endpoints/{taken}")).await.body();
+        assert_ne!(shown["url"], *url);
+    }
+    assert!(other.take(&open, Kind::Agent, "tcp://").await.is_err());
+}
+
+/// A certificate of an authority that was registered only later logs in as the owner it was issued by.
+#[tokio::test]
+async fn a_certificate_logs_in_as_no_other_owner() {
+    let open = Open::with(LIMITS).await;
+    let house = &open.house;
+    let owner = Owner::bot(&open, "owner").await;
+    let other = Owner::bot(&open, "other").await;
+    let authority = house
+        .post("/ssh_certificate_authorities", Value::Null)
+        .await
+        .body();
+    let issued = async |caller: &Caller| {
+        let body = json!({
+            "ssh_certificate_authority_id": authority["id"],
+            "public_key": ssh::new_key(),
+            // Ours wins.
+            "extensions": {"permit-port-forwarding": "", "issuer@culvert": "admin"},
+        });
+        let made = house
+            .call(caller, "POST", "/ssh_user_certificates", body)
+            .await;
+        let made = made.body();
+        let line = made["certificate"].as_str().unwrap();
+        let read = ssh_key::Certificate::from_openssh(line).unwrap();
+        let issuer = read.extensions().get("issuer@culvert").cloned();
+        let authority = read.signature_key().fingerprint(ssh_key::HashAlg::Sha256);
+        Proof::Certificate {
+            authority: authority.to_string(),
+            valid_until: Some(read.valid_before()),
+            issuer,
+        }
+    };
+    let before = [
+        issued(&owner.caller).await,
+        issued(&other.caller).await,
+        issued(&house.admin).await,
+    ];
+    let key = authority["public_key"].as_str().unwrap();
+    let body = json!({"public_key": format!("cert-authority {key}")});
+    let made = house
+        .call(&owner.caller, "POST", "/ssh_credentials", body)
+        .await;
+    made.body();
+    let admit = async |proof: &Proof| {
+        let hello = culvert_tunnel::server::Hello {
+            proof: proof.clone(),
+            ..hello("")
+        };
+        AgentGate::admit(&*house.control, hello)
+            .await
+            .map(drop)
+            .map_err(agents::code)
+    };
+    assert_eq!(admit(&before[0]).await, Ok(()));
+    assert_eq!(admit(&before[1]).await, Err(1102));
+    assert_eq!(admit(&before[2]).await, Ok(()));
+    // One from before certificates said so, and after the authority is gone one that does.
+    let Proof::Certificate {
+        authority: by,
+        valid_until,
+        ..
+    } = before[0].clone()
+    else {
+        panic!("{before:?}");
+    };
+    let silent = Proof::Certificate {
+        authority: by,
+        valid_until,
+        issuer: None,
+    };
+    assert_eq!(admit(&silent).await, Err(1102));
+    let path = "/ssh_certificate_authorities";
+    let path = format!("{path}/{}", authority["id"].as_str().unwrap());
+    drop(house.delete(&path).await);
+    assert_eq!(admit(&before[1]).await, Err(1102));
+}
+
+/// Whoever names a secret can have it sent to an upstream of their own.
+#[tokio::test]
+async fn policies_name_secrets_of_their_owner_and_of_admins() {
+    let cast = Cast::start().await;
+    let house = &cast.house;
+    let [admin, owner, other] = [0, 1, 2].map(|index| &cast.callers[index]);
+    let vault = house.post("/vaults", json!({"name": "v"})).await.body()["id"].clone();
+    for (caller, name) in [
+        (admin, "of-admin"),
+        (owner, "of-owner"),
+        (other, "of-other"),
+    ] {
+        let body = json!({"name": name, "value": "hush", "vault_id": vault});
+        house
+            .call(caller, "POST", "/vault_secrets", body)
+            .await
+            .body();
+    }
+    let policy = |value: &str| {
+        let config = json!({"headers": {"x-secret": value}});
+        json!({"on_http_request": [{"actions": [{"type": "add-headers", "config": config}]}]})
+            .to_string()
+    };
+    let mut n = 0;
+    let mut make = async |caller: &Caller, value: &str| {
+        n += 1;
+        let body = json!({
+            "url": format!("https://p{n}.culvert.localhost"),
+            "upstream_url": "http://127.0.0.1:1",
+            "traffic_policy": policy(value),
+        });
+        match house.call(caller, "POST", "/endpoints", body).await {
+            Answered::Created(made) => Ok(made["id"].as_str().unwrap().to_owned()),
+            refused => Err(refused.code()),
+        }
+    };
+    for (caller, name, is_allowed) in [
+        (admin, "of-admin", true),
+        (admin, "of-owner", true),
+        (owner, "of-admin", true),
+        (owner, "of-owner", true),
+        (owner, "of-other", false),
+    ] {
+        let made = make(caller, &format!("${{secrets.get('v', '{name}')}}")).await;
+        match is_allowed {
+            true => drop(made.unwrap()),
+            false => assert_eq!(made, Err(Some(2204)), "{name}"),
+        }
+    }
+    // A name that is computed is no reference: nobody could say what it keeps in use.
+    for value in [
+        "${secrets.get('v', 'of-' + 'admin')}",
+        "${secrets.get(req.headers['x'][0], 'of-admin')}",
+        "${[secrets].map(s, s.get('v', 'of-admin'))[0]}",
+        "${secrets.get('v', 'of-admin') + secrets.get('v', req.method)}",
+    ] {
+        assert_eq!(make(admin, value).await, Err(Some(2204)), "{value}");
+    }
+    // What an admin put there stays when the owner changes something else.
+    let own = make(owner, "plain").await.unwrap();
+    let path = format!("/endpoints/{own}");
+    let text = policy("${secrets.get('v', 'of-other')}");
+    house
+        .patch(&path, json!({"traffic_policy": text}))
+        .await
+        .body();
+    let changed = json!({"traffic_policy": text.replace("x-secret", "x-other")});
+    house.call(owner, "PATCH", &path, changed).await.body();
+}

@@ -1,0 +1,199 @@
+//! Two owners who want what is one's alone at the same moment: one has it, the other is refused.
+
+use super::agents::Open;
+use super::names::{KINDS, Kind, LIMITS, Owner};
+use super::*;
+
+/// How a name is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Of(Kind),
+    /// An endpoint that is there gets another URL.
+    Rename,
+}
+
+const WAYS: [Way; 3] = [Way::Of(KINDS[0]), Way::Of(KINDS[1]), Way::Rename];
+
+/// URLs that belong to one owner together.
+const KIN: [[&str; 2]; 6] = [
+    ["https://a.", "https://a."],
+    ["http://a.", "https://a."],
+    ["https://*.", "https://a."],
+    ["http://*.", "tls://x.y."],
+    ["https://*.", "https://*.y."],
+    ["tls://*.", "http://*."],
+];
+
+/// One owner takes a URL; an endpoint to be renamed is there already.
+async fn take(open: &Open, owner: &Owner, way: Way, url: &str, neutral: &str) -> Result<(), u16> {
+    match way {
+        Way::Of(kind) => owner.take(open, kind, url).await.map(drop),
+        Way::Rename => {
+            let path = format!("/endpoints/{neutral}");
+            let body = json!({"url": url});
+            match open.house.call(&owner.caller, "PATCH", &path, body).await {
+                Answered::Ok(_) => Ok(()),
+                refused => Err(refused.code().unwrap()),
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_owners_who_want_kin_names_at_once_one_gets_them() {
+    let open = Open::with(LIMITS).await;
+    let owners = [
+        Owner::bot(&open, "one").await,
+        Owner::bot(&open, "two").await,
+    ];
+    let mut n = 0;
+    for kin in KIN {
+        for ways in WAYS.iter().flat_map(|a| WAYS.map(|b| [*a, b])) {
+            for end in ["culvert.localhost", "internal"] {
+                n += 1;
+                let urls = kin.map(|url| format!("{url}n{n}.{end}"));
+                let mut neutral = Vec::new();
+                for (at, owner) in owners.iter().enumerate() {
+                    let scheme = urls[at].split_once(':').unwrap().0;
+                    let url = format!("{scheme}://neutral-{n}-{at}.{end}");
+                    neutral.push(match ways[at] {
+                        Way::Rename => owner.take(&open, Kind::Cloud, &url).await.unwrap(),
+                        Way::Of(_) => String::new(),
+                    });
+                }
+                let (first, second) = tokio::join!(
+                    take(&open, &owners[0], ways[0], &urls[0], &neutral[0]),
+                    take(&open, &owners[1], ways[1], &urls[1], &neutral[1]),
+                );
+                let n_refused = [first, second]
+                    .iter()
+                    .filter(|taken| matches!(taken, Err(320 | 334 | 18006 | 18016 | 18017)))
+                    .count();
+                assert_eq!(
+                    (n_refused, first.is_ok() || second.is_ok()),
+                    (1, true),
+                    "{ways:?} {urls:?}: {first:?} {second:?}"
+                );
+            }
+        }
+    }
+}
+
+/// Names that have nothing to do with each other do not disturb each other, whatever comes and goes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unrelated_names_are_all_taken() {
+    let open = Open::with(LIMITS).await;
+    let owners = [
+        Owner::bot(&open, "one").await,
+        Owner::bot(&open, "two").await,
+    ];
+    for round in 0..4 {
+        let (open, owners) = (&open, &owners);
+        let taken = futures(24, async |n| {
+            let kind = KINDS[n % 2];
+            let star = if n % 12 == 5 { "*." } else { "" };
+            let url = format!("https://{star}u{round}-{n}.culvert.localhost");
+            owners[n / 2 % 2].take(open, kind, &url).await
+        });
+        for (n, taken) in taken.await.into_iter().enumerate() {
+            taken.unwrap_or_else(|code| panic!("{round} {n}: {code}"));
+        }
+    }
+}
+
+/// Runs them all at once.
+async fn futures<T>(n: usize, run: impl AsyncFn(usize) -> T) -> Vec<T> {
+    let mut waiting: Vec<_> = (0..n).map(|n| Box::pin(run(n))).collect();
+    let mut done: Vec<Option<T>> = (0..n).map(|_| None).collect();
+    std::future::poll_fn(|cx| {
+        let mut is_ready = true;
+        for (one, done) in waiting.iter_mut().zip(&mut done) {
+            if done.is_none() {
+                match one.as_mut().poll(cx) {
+                    std::task::Poll::Ready(value) => *done = Some(value),
+                    std::task::Poll::Pending => is_ready = false,
+                }
+            }
+        }
+        match is_ready {
+            true => std::task::Poll::Ready(()),
+            false => std::task::Poll::Pending,
+        }
+    })
+    .await;
+    done.into_iter().flatten().collect()
+}
+
+/// A reservation of one account and an endpoint of another, in the names of each other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_reservation_and_an_endpoint_of_two_accounts_one_is_made() {
+    let open = Open::with(LIMITS).await;
+    let owner = Owner::bot(&open, "one").await;
+    let stranger = open.house.stranger().await;
+    let mut n = 0;
+    for [domain, url] in [
+        ["a.", "https://a."],
+        ["*.", "https://a."],
+        ["a.", "https://*."],
+        ["a.", "http://b.a."],
+        ["*.", "tls://*."],
+    ] {
+        for kind in KINDS {
+            for is_held in [false, true] {
+                n += 1;
+                let domain = format!("{domain}r{n}.culvert.localhost");
+                let url = format!("{url}r{n}.culvert.localhost");
+                let body = json!({"domain": domain});
+                let reserve = async || {
+                    let path = "/reserved_domains";
+                    let made = open.house.call(&stranger, "POST", path, body.clone());
+                    matches!(made.await, Answered::Created(_))
+                };
+                let (is_reserved, taken) = match is_held {
+                    true => {
+                        let taken = owner.take(&open, kind, &url).await;
+                        (reserve().await, taken)
+                    }
+                    false => tokio::join!(reserve(), owner.take(&open, kind, &url)),
+                };
+                assert_ne!(
+                    is_reserved,
+                    taken.is_ok(),
+                    "{kind:?} {domain} {url} {taken:?}"
+                );
+            }
+        }
+    }
+}
+
+/// A policy that names a secret, and another name for the secret or its vault.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_policy_and_another_name_for_its_secret_one_is_made() {
+    let house = House::start().await;
+    for n in 0..20 {
+        let vault = json!({"name": format!("v{n}")});
+        let vault = house.post("/vaults", vault).await.body()["id"].clone();
+        let secret = json!({"name": "s", "value": "x", "vault_id": vault});
+        let secret = house.post("/vault_secrets", secret).await.body()["id"].clone();
+        let renamed = match n % 2 {
+            0 => format!("/vault_secrets/{}", secret.as_str().unwrap()),
+            _ => format!("/vaults/{}", vault.as_str().unwrap()),
+        };
+        let policy = json!({"on_http_request": [{"actions": [{"type": "add-headers", "config": {
+            "headers": {"x-secret": format!("${{secrets.get('v{n}', 's')}}")}
+        }}]}]});
+        let endpoint = json!({
+            "url": format!("https://s{n}.culvert.localhost"),
+            "upstream_url": "http://127.0.0.1:1",
+            "traffic_policy": policy.to_string(),
+        });
+        let change = json!({"name": format!("other-{n}")});
+        let (made, renamed) = tokio::join!(
+            house.post("/endpoints", endpoint),
+            house.patch(&renamed, change)
+        );
+        let is_made = matches!(made, Answered::Created(_));
+        let is_renamed = matches!(renamed, Answered::Ok(_));
+        assert_ne!(is_made, is_renamed, "{n}: {made:?} {renamed:?}");
+    }
+}
