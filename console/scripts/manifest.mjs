@@ -1,0 +1,19 @@
+// Writes dist/MANIFEST: a hash of every source file that the bundle is made of, so that a test without Node can tell
+// whether the committed bundle is that of the committed sources.
+import { createHash } from 'node:crypto';
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const root = fileURLToPath(new URL('..', import.meta.url));
+const single = ['index.html', 'package-lock.json', 'package.json', 'tsconfig.json', 'vite.config.ts'];
+
+const files = (folder) =>
+  readdirSync(join(root, folder), { withFileTypes: true, recursive: true })
+    .filter((entry) => entry.isFile())
+    .map((entry) => join(entry.parentPath ?? entry.path, entry.name).slice(root.length));
+
+const paths = [...single, ...files('src')];
+paths.sort((a, b) => (a < b ? -1 : 1));
+const lines = paths.map((path) => `${createHash('sha256').update(readFileSync(join(root, path))).digest('hex')}  ${path}\n`);
+writeFileSync(join(root, '../crates/culvert-console/dist/MANIFEST'), lines.join(''));

@@ -1,0 +1,42 @@
+import { connection } from './connection';
+import { ApiError, LostServerError } from './error';
+import type { Json } from './json';
+
+export const API_PREFIX = '/console/api';
+
+/** Set by the session: called when the server no longer knows it. */
+export const onSessionEnd: { call: () => void } = { call: () => {} };
+
+/** `fetch` of the management API: adds the console's header, and notices a lost server and an ended session. */
+export async function consoleFetch(input: Request | string, init?: RequestInit): Promise<Response> {
+  const request = new Request(input, init);
+  request.headers.set('x-culvert-console', '1');
+  let response: Response;
+  try {
+    response = await fetch(request);
+  } catch (error) {
+    if (request.signal.aborted) throw error;
+    connection.lose();
+    throw new LostServerError();
+  }
+  if (response.status === 401) onSessionEnd.call();
+  return response;
+}
+
+export async function errorOf(response: Response): Promise<ApiError> {
+  const body: unknown = await response.json().catch(() => null);
+  return new ApiError(response.status, body as ConstructorParameters<typeof ApiError>[1], response.headers.get('ngrok-operation-id'));
+}
+
+/** One call of the management API whose path is known at run time only. */
+export async function call(method: string, path: string, body?: Json, signal?: AbortSignal): Promise<Json> {
+  const init: RequestInit = { method };
+  if (signal) init.signal = signal;
+  if (body !== undefined) {
+    init.body = JSON.stringify(body);
+    init.headers = { 'content-type': 'application/json' };
+  }
+  const response = await consoleFetch(API_PREFIX + path, init);
+  if (!response.ok) throw await errorOf(response);
+  return response.status === 204 ? null : ((await response.json()) as Json);
+}

@@ -1,0 +1,53 @@
+const CAPITALS = new Set(['acl', 'acme', 'api', 'arn', 'asn', 'ca', 'cel', 'cidr', 'cname', 'dns', 'http', 'id', 'ids', 'ip', 'ips', 'json', 'os', 'pem', 'sasl', 'ssh', 'tcp', 'tls', 'uri', 'url', 'urls']);
+const SPELLED: Record<string, string> = {
+  ids: 'IDs', ips: 'IPs', urls: 'URLs', addr: 'address', addrs: 'addresses', nats: 'NATS', otlp: 'OpenTelemetry', s3: 'Amazon S3',
+  cloudwatch: 'Amazon CloudWatch', firehose: 'Amazon Data Firehose', kinesis: 'Amazon Kinesis', kafka: 'Kafka', datadog: 'Datadog',
+  azure: 'Azure', postgres: 'PostgreSQL', rabbitmq: 'RabbitMQ', kubernetes: 'Kubernetes', creds: 'credentials',
+};
+const TITLES: Record<string, string> = {
+  'app/users': 'Application users',
+  'app/sessions': 'Application sessions',
+  tunnel_sessions: 'Agents',
+  tunnels: 'Agent endpoints',
+  credentials: 'Agent credentials',
+  ssh_credentials: 'SSH keys',
+  event_destinations: 'Destinations',
+  event_subscriptions: 'Subscriptions',
+  reserved_domains: 'Domains',
+  reserved_addrs: 'TCP addresses',
+  vault_secrets: 'Secrets',
+};
+const SINGULAR: Record<string, string> = {
+  tunnel_sessions: 'agent',
+  ip_policies: 'IP policy',
+  certificate_authorities: 'certificate authority',
+  ssh_certificate_authorities: 'SSH certificate authority',
+  reserved_addrs: 'TCP address',
+  agent_ingresses: 'agent ingress',
+};
+
+/** `certificate_pem` becomes "Certificate PEM". */
+export function humanize(name: string): string {
+  const words = name.split(/[_/.-]/).map((word) => SPELLED[word] ?? (CAPITALS.has(word) ? word.toUpperCase() : word));
+  const line = words.join(' ');
+  return line.charAt(0).toUpperCase() + line.slice(1);
+}
+
+export function titleOf(resource: string): string {
+  return TITLES[resource] ?? humanize(resource);
+}
+
+/** One object of the resource, in the middle of a sentence. */
+export function nounOf(resource: string): string {
+  const title = SINGULAR[resource] ?? titleOf(resource).replace(/s$/, '');
+  return /^[A-Z][a-z ]/.test(title) ? title.charAt(0).toLowerCase() + title.slice(1) : title;
+}
+
+export function article(noun: string): string {
+  return /^([aeio]|SSH|IP|API)/.test(noun) ? `an ${noun}` : `a ${noun}`;
+}
+
+/** `api_key_created.v0` becomes "API key created". */
+export function eventTitle(type: string): string {
+  return humanize(type.replace(/\.v\d+$/, ''));
+}

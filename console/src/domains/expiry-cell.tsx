@@ -1,0 +1,15 @@
+import { type JsonObject, text } from '@/api/json';
+import { Tag, type Tone } from '@/ui/page';
+import { Time } from '@/ui/time';
+
+const DAY = 86_400_000;
+
+function tone(left: number): Tone {
+  if (left < 0) return 'bad';
+  return left < 21 * DAY ? 'warn' : 'ok';
+}
+
+export default function ExpiryCell({ object }: { object: JsonObject }) {
+  const end = text(object.not_after);
+  return <Tag tone={tone(new Date(end).getTime() - Date.now())}><Time value={end} relative /></Tag>;
+}

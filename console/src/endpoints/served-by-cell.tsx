@@ -1,0 +1,8 @@
+import { Link } from '@tanstack/react-router';
+import { type JsonObject, refId, text } from '@/api/json';
+
+export default function ServedByCell({ object }: { object: JsonObject }) {
+  const agent = refId(object.tunnel_session);
+  if (agent) return <Link to="/$collection/$id" params={{ collection: 'tunnel_sessions', id: agent }}>An agent</Link>;
+  return <>{text(object.upstream_url) || 'Its policy'}</>;
+}

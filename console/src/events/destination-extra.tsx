@@ -1,0 +1,22 @@
+import type { JsonObject } from '@/api/json';
+import ui from '@/ui/ui.module.css';
+import { DeadLetters } from './dead-letters';
+import { Health } from './health';
+import { Replay } from './replay';
+import { SubscriptionsTo } from './subscriptions-to';
+
+export default function DestinationExtra({ object }: { object: JsonObject }) {
+  const id = String(object.id);
+  return (
+    <>
+      <div className={ui.columns}>
+        <Health id={id} />
+        <div>
+          <SubscriptionsTo id={id} />
+          <Replay id={id} />
+        </div>
+      </div>
+      <DeadLetters id={id} />
+    </>
+  );
+}

@@ -1,0 +1,50 @@
+import { Button } from '@mantine/core';
+import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
+import type { EventDestinationHealth } from '../../generated/api';
+import { api, body } from '@/api/client';
+import { Section } from '@/ui/page';
+import { Failure, Loading } from '@/ui/states';
+import { Time } from '@/ui/time';
+import ui from '@/ui/ui.module.css';
+import { HealthTag } from './health-tag';
+import { healthQuery } from './queries';
+
+/** Sends an event of type `test` now, once, and shows what became of it. */
+function TestResult({ test }: { test: { delivered: boolean; error: string | null } }) {
+  return test.delivered
+    ? <p className={ui.once} role="status">The destination took the test event.</p>
+    : <div className={ui.failure} role="alert"><h2>The destination did not take the test event</h2><p>{test.error}</p></div>;
+}
+
+function Figures({ health }: { health: EventDestinationHealth }) {
+  const rows: [string, React.ReactNode][] = [
+    ['State', <HealthTag key="state" health={health} />],
+    ['Last success', health.last_success_at ? <Time key="success" value={health.last_success_at} relative /> : 'Never'],
+    ['Last failure', health.last_error_at ? <Time key="failure" value={health.last_error_at} relative /> : 'Never'],
+    ...(health.last_error ? [['Why', `${health.last_error.text} (${health.last_error.class}, ${health.last_error.code})`] as [string, React.ReactNode]] : []),
+    ['Delivered', `${health.sent.toLocaleString()} events, ${health.bytes.toLocaleString()} bytes`],
+    ['Waiting', health.queued.toLocaleString()],
+    ['Dropped', health.dropped.toLocaleString()],
+    ['Dead letters', health.dead_lettered.toLocaleString()],
+    ...(health.nodes.length > 1 ? health.nodes.map((node) => [node.node, `${node.state}, ${node.sent.toLocaleString()} delivered`] as [string, React.ReactNode]) : []),
+  ];
+  return <dl className={ui.fields}>{rows.map(([label, value]) => [<dt key={`${label} name`}>{label}</dt>, <dd key={label}>{value}</dd>])}</dl>;
+}
+
+export function Health({ id }: { id: string }) {
+  const health = useQuery(healthQuery(id));
+  const client = useQueryClient();
+  const test = useMutation({
+    mutationFn: async () => body(await api.POST('/event_destinations/{id}/test', { params: { path: { id } } })),
+    onSettled: () => client.invalidateQueries({ queryKey: healthQuery(id).queryKey }),
+  });
+  return (
+    <Section title="Health" actions={<Button size="xs" variant="default" loading={test.isPending} onClick={() => test.mutate()}>Send a test event</Button>}>
+      {test.data ? <TestResult test={test.data} /> : null}
+      {test.error ? <Failure error={test.error} /> : null}
+      {health.isPending ? <Loading /> : null}
+      {health.error ? <Failure error={health.error} /> : null}
+      {health.data ? <Figures health={health.data} /> : null}
+    </Section>
+  );
+}

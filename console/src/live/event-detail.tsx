@@ -1,0 +1,52 @@
+import { Tabs } from '@mantine/core';
+import { Link } from '@tanstack/react-router';
+import { type JsonObject, isObject, text } from '@/api/json';
+import { eventTitle } from '@/api/words';
+import { pathOf } from '@/resources/names';
+import { Fields } from '@/resources/value';
+import { CopyBlock, CopyButton } from '@/ui/copy';
+import { Time } from '@/ui/time';
+import ui from '@/ui/ui.module.css';
+import type { LiveEvent } from './tail';
+
+/** The request of an event as a line of curl. */
+function curlOf(object: JsonObject): string | undefined {
+  const request = isObject(object.http) && isObject(object.http.request) ? object.http.request : undefined;
+  if (!request || !isObject(request.url)) return undefined;
+  const quoted = (value: string) => `'${value.replaceAll("'", String.raw`'\''`)}'`;
+  const headers = Object.entries(isObject(request.headers) ? request.headers : {})
+    .filter(([name]) => !['Host', 'Content-Length', 'Connection'].includes(name))
+    .flatMap(([name, values]) => (Array.isArray(values) ? values : []).map((value) => `-H ${quoted(`${name}: ${text(value)}`)}`));
+  return [`curl -X ${text(request.method).toUpperCase()} ${quoted(text(request.url.raw))}`, ...headers].join(' \\\n  ');
+}
+
+export function EventDetail({ event }: { event: LiveEvent }) {
+  const { n: _, ...whole } = event;
+  const json = JSON.stringify(whole, null, 2);
+  const id = text(event.object.id);
+  const path = id ? pathOf(id) : undefined;
+  const curl = curlOf(event.object);
+  return (
+    <div className={ui.stack}>
+      <div>
+        <strong>{eventTitle(event.event_type)}</strong> <code>{event.event_type}</code>
+        <div className={ui.dim}><Time value={event.event_timestamp} /></div>
+        <span className={ui.idline}><code>{event.event_id}</code><CopyButton value={event.event_id} label="Copy the event id" /></span>
+      </div>
+      {path && !event.event_type.includes('_deleted') ? <Link to={path}>Open the object</Link> : null}
+      <Tabs defaultValue="fields" keepMounted={false}>
+        <Tabs.List aria-label="Views of the event">
+          <Tabs.Tab value="fields">Fields</Tabs.Tab>
+          <Tabs.Tab value="json">As delivered</Tabs.Tab>
+          {curl ? <Tabs.Tab value="curl">As curl</Tabs.Tab> : null}
+        </Tabs.List>
+        <Tabs.Panel value="fields" pt="sm">
+          {event.principal ? <Fields value={event.principal} /> : null}
+          <Fields value={event.object} />
+        </Tabs.Panel>
+        <Tabs.Panel value="json" pt="sm"><CopyBlock value={json} label="the event" /></Tabs.Panel>
+        {curl ? <Tabs.Panel value="curl" pt="sm"><CopyBlock value={curl} label="the curl command" /></Tabs.Panel> : null}
+      </Tabs>
+    </div>
+  );
+}

@@ -1,0 +1,52 @@
+import { useVirtualizer } from '@tanstack/react-virtual';
+import { type KeyboardEvent, type ReactNode, useEffect, useRef } from 'react';
+import type { LiveEvent } from './tail';
+import css from './live.module.css';
+
+const ROW = 34;
+
+interface Props {
+  label: string;
+  events: LiveEvent[];
+  selected: string | undefined;
+  onSelect: (event: LiveEvent) => void;
+  /** Whether the person reads further down, so that nothing may move. */
+  onAway: (away: boolean) => void;
+  row: (event: LiveEvent) => ReactNode;
+}
+
+/** Events, the newest on top. Only the rows that are seen are in the page. */
+export function LiveList({ label, events, selected, onSelect, onAway, row }: Props) {
+  const box = useRef<HTMLDivElement>(null);
+  const virtual = useVirtualizer({ count: events.length, getScrollElement: () => box.current, estimateSize: () => ROW, overscan: 12 });
+  const last = events.length - 1;
+  const at = events.findIndex((event) => event.event_id === selected);
+  useEffect(() => {
+    if (at >= 0) virtual.scrollToIndex(last - at, { align: 'auto' });
+    // Only a new selection moves the list.
+    // oxlint-disable-next-line react/exhaustive-deps
+  }, [selected]);
+  const onKey = (event: KeyboardEvent) => {
+    const step = event.key === 'ArrowDown' ? -1 : event.key === 'ArrowUp' ? 1 : 0;
+    if (step === 0) return;
+    event.preventDefault();
+    const next = events[at < 0 ? last : Math.min(Math.max(at + step, 0), last)];
+    if (next) onSelect(next);
+  };
+  return (
+    <div ref={box} className={css.list} role="listbox" aria-label={label} tabIndex={0} onKeyDown={onKey} aria-activedescendant={selected && at >= 0 ? `event-${selected}` : undefined}
+      onScroll={(event) => onAway(event.currentTarget.scrollTop > ROW)}>
+      <div style={{ height: virtual.getTotalSize() }} className={css.inner} role="presentation">
+        {virtual.getVirtualItems().map(({ index, start }) => {
+          const event = events[last - index];
+          return event ? (
+            <div key={event.n} id={`event-${event.event_id}`} className={css.row} style={{ transform: `translateY(${start}px)` }} role="option" aria-selected={event.event_id === selected}
+              aria-setsize={events.length} aria-posinset={index + 1} onClick={() => onSelect(event)} onKeyDown={onKey}>
+              {row(event)}
+            </div>
+          ) : null;
+        })}
+      </div>
+    </div>
+  );
+}

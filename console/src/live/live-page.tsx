@@ -1,0 +1,71 @@
+import { Button, Drawer } from '@mantine/core';
+import { type ReactNode, useMemo, useRef, useState } from 'react';
+import { Icon } from '@/ui/icons';
+import { Page, Tag } from '@/ui/page';
+import { Empty, Failure } from '@/ui/states';
+import ui from '@/ui/ui.module.css';
+import { EventDetail } from './event-detail';
+import { LiveList } from './live-list';
+import type { LiveEvent, Tail, TailState } from './tail';
+import css from './live.module.css';
+
+const STATES: Record<TailState, { tone: 'ok' | 'warn' | 'bad' | 'accent'; word: string }> = {
+  connecting: { tone: 'accent', word: 'Connecting' },
+  live: { tone: 'ok', word: 'Live' },
+  waiting: { tone: 'warn', word: 'Connecting again' },
+  refused: { tone: 'bad', word: 'Refused' },
+};
+
+interface Props {
+  title: string;
+  text: string;
+  tail: Tail;
+  tools: ReactNode;
+  heads: string[];
+  row: (event: LiveEvent) => ReactNode;
+  /** Which of the events are shown. */
+  keep?: ((event: LiveEvent) => boolean) | undefined;
+  empty: { title: string; text: string; command?: string };
+}
+
+/** A page that follows events: pause, clear, a list that scrolls, and the chosen event at the side. */
+export function LivePage({ title, text, tail, tools, heads, row, keep, empty }: Props) {
+  const [paused, setPaused] = useState(false);
+  const [away, setAway] = useState(false);
+  const [selected, setSelected] = useState<LiveEvent>();
+  const held = useRef<LiveEvent[]>([]);
+  const still = paused || away;
+  if (!still) held.current = tail.events;
+  const source = still ? held.current : tail.events;
+  const events = useMemo(() => (keep ? source.filter(keep) : source), [source, keep]);
+  const newer = still ? tail.total - (held.current.at(-1)?.n ?? 0) : 0;
+  const state = STATES[tail.state];
+  const clear = () => {
+    held.current = [];
+    tail.clear();
+  };
+  return (
+    <Page title={title} text={text}>
+      {tools}
+      <div className={css.bar}>
+        <Tag tone={paused ? 'warn' : state.tone}>{paused ? 'Paused' : state.word}</Tag>
+        <span className={ui.dim}>{events.length.toLocaleString()} shown</span>
+        {tail.dropped > 0 ? <Tag tone="warn">{tail.dropped.toLocaleString()} dropped</Tag> : null}
+        {newer > 0 ? <span className={ui.dim}>{newer.toLocaleString()} newer</span> : null}
+        <span className={css.space} />
+        <Button size="xs" variant="default" leftSection={<Icon name={paused ? 'play' : 'pause'} size={14} />} onClick={() => setPaused(!paused)}>{paused ? 'Go on' : 'Pause'}</Button>
+        <Button size="xs" variant="default" onClick={clear}>Clear</Button>
+      </div>
+      {tail.error ? <Failure error={tail.error} /> : null}
+      <div className={css.box} data-kind={heads.length}>
+        <div className={css.head} aria-hidden="true">{heads.map((head) => <span key={head}>{head}</span>)}</div>
+        {events.length === 0 && !tail.error ? <Empty {...empty} /> : (
+          <LiveList label={title} events={events} selected={selected?.event_id} onSelect={setSelected} onAway={setAway} row={row} />
+        )}
+      </div>
+      <Drawer opened={selected !== undefined} onClose={() => setSelected(undefined)} title="Event" size="lg" withOverlay={false} trapFocus={false} closeOnClickOutside={false} returnFocus={false}>
+        {selected ? <EventDetail event={selected} /> : null}
+      </Drawer>
+    </Page>
+  );
+}

@@ -1,0 +1,69 @@
+import { Button, Select } from '@mantine/core';
+import { useNavigate, useSearch } from '@tanstack/react-router';
+import { lazy, Suspense, useState } from 'react';
+import { type Json, isObject, text } from '@/api/json';
+import { clock } from '@/ui/time';
+import ui from '@/ui/ui.module.css';
+import { LivePage } from './live-page';
+import type { LiveEvent } from './tail';
+import { useTail } from './use-tail';
+import css from './live.module.css';
+
+const CodeEditor = lazy(() => import('@/ui/code-editor'));
+
+const KINDS = [
+  { value: 'http_request_complete.v0', label: 'HTTP requests' },
+  { value: 'tcp_connection_closed.v0', label: 'Connections' },
+];
+const ALL = KINDS.map(({ value }) => value);
+
+function at(value: Json | undefined, ...path: string[]): Json | undefined {
+  return path.reduce<Json | undefined>((now, key) => (isObject(now) ? now[key] : undefined), value);
+}
+
+function size(bytes: Json | undefined): string {
+  const n = Number(bytes ?? 0);
+  if (n < 1000) return `${n} B`;
+  return n < 1_000_000 ? `${(n / 1000).toFixed(1)} kB` : `${(n / 1_000_000).toFixed(1)} MB`;
+}
+
+function row({ event_type, event_timestamp, object }: LiveEvent) {
+  const http = event_type === 'http_request_complete.v0';
+  const status = at(object, 'http', 'response', 'status_code');
+  const query = text(at(object, 'http', 'request', 'url', 'query'));
+  return (
+    <>
+      <span>{clock(event_timestamp)}</span>
+      <span className={css.method}>{http ? text(at(object, 'http', 'request', 'method')) : 'tcp'}</span>
+      <span>{text(at(object, 'conn', 'server_name'))}</span>
+      <span>{http ? text(at(object, 'http', 'request', 'url', 'path')) + (query && `?${query}`) : `from ${text(at(object, 'conn', 'client_ip'))}`}</span>
+      <span className={css.code} data-class={http ? Math.floor(Number(status ?? 0) / 100) : 'none'}>{http ? text(status) || 'cut' : ''}</span>
+      <span className={css.size}>{size(http ? at(object, 'http', 'response', 'body_length') : at(object, 'conn', 'bytes_out'))}</span>
+    </>
+  );
+}
+
+/** The requests that pass through now. */
+export default function TrafficPage() {
+  const search = useSearch({ from: '/traffic' });
+  const navigate = useNavigate();
+  const [draft, setDraft] = useState(search.filter ?? '');
+  const tail = useTail({ types: search.type ? [search.type] : ALL, filter: search.filter });
+  const go = (filter: string, type = search.type) => void navigate({ to: '/traffic', search: { filter: filter.trim() || undefined, type } });
+  const tools = (
+    <form className={ui.toolbar} role="search" onSubmit={(event) => { event.preventDefault(); go(draft); }}>
+      <div className={ui.grow}>
+        <span className={ui.label}>Filter</span>
+        <Suspense fallback={null}><CodeEditor label="Filter, a condition in CEL on ev" language="cel" value={draft} onChange={setDraft} /></Suspense>
+      </div>
+      <Select label="Kind" data={KINDS} placeholder="All" clearable value={search.type ?? null} onChange={(type) => go(draft, type ?? undefined)} />
+      <Button type="submit" variant="default">Apply</Button>
+      {search.filter ? <Button variant="subtle" onClick={() => { setDraft(''); go(''); }}>Clear the filter</Button> : null}
+    </form>
+  );
+  return (
+    <LivePage title="Traffic" text="Requests and connections as they end, on all nodes." tail={tail} tools={tools} row={row}
+      heads={['Time', 'Method', 'Host', 'Path', 'Status', 'Response']}
+      empty={{ title: 'Nothing has passed since you opened this page', text: 'A request to any endpoint appears here within a second.', command: 'culvert events tail --type http_request_complete.v0' }} />
+  );
+}

@@ -1,0 +1,65 @@
+import { Button, Modal } from '@mantine/core';
+import { useMutation, useQueryClient } from '@tanstack/react-query';
+import { useState } from 'react';
+import { call } from '@/api/http';
+import type { Operation, Resource } from '@/api/model';
+import { humanize } from '@/api/words';
+import { LinkButton } from '@/ui/link-button';
+import { Prose } from '@/ui/page';
+import { Failure } from '@/ui/states';
+import { announce } from '@/ui/toast';
+import ui from '@/ui/ui.module.css';
+import { CommandsOf } from './commands-of';
+
+export function sentence(operation: Operation): string {
+  return humanize(operation.command);
+}
+
+export function hasFields(operation: Operation): boolean {
+  return Object.keys(operation.body?.properties ?? {}).some((key) => key !== 'id');
+}
+
+interface Props {
+  resource: Resource;
+  operation: Operation;
+  id: string;
+  label?: string;
+  danger?: boolean;
+}
+
+/** A button for an operation without fields: says what it does, and does it after a second click. */
+export function ActionButton({ resource, operation, id, label = sentence(operation), danger = operation.method === 'DELETE' }: Props) {
+  const [asking, setAsking] = useState(false);
+  const client = useQueryClient();
+  const path = operation.path.replace('{id}', encodeURIComponent(id));
+  const run = useMutation({
+    mutationFn: () => call(operation.method, path, operation.body ? {} : undefined),
+    onSuccess: async () => {
+      setAsking(false);
+      announce('Done.');
+      await client.invalidateQueries({ queryKey: [resource.name] });
+    },
+  });
+  return (
+    <>
+      <Button {...(danger ? { color: 'red', variant: 'outline' } : { variant: 'default' })} onClick={() => setAsking(true)}>{label}</Button>
+      <Modal opened={asking} onClose={() => setAsking(false)} title={label}>
+        <p><Prose text={operation.summary} /></p>
+        {run.error ? <Failure error={run.error} /> : null}
+        <CommandsOf collection={resource.name} operation={operation} path={path} id={id} body={{}} />
+        <div className={ui.formFoot}>
+          <Button variant="default" onClick={() => setAsking(false)}>Cancel</Button>
+          <Button {...(danger ? { color: 'red' } : {})} loading={run.isPending} onClick={() => run.mutate()} data-autofocus>{label}</Button>
+        </div>
+      </Modal>
+    </>
+  );
+}
+
+/** Everything that can be done to one object beyond changing and deleting it. */
+export function Actions({ resource, id, handled }: { resource: Resource; id: string; handled: string[] }) {
+  const shown = resource.below.filter((one) => one.method !== 'GET' && !handled.includes(one.command) && !/\{(?!id\})/.test(one.path));
+  return shown.map((operation) => (hasFields(operation)
+    ? <LinkButton key={operation.id} variant="default" to="/$collection/$id/do/$action" params={{ collection: resource.slug, id, action: operation.command }}>{sentence(operation)}</LinkButton>
+    : <ActionButton key={operation.id} resource={resource} operation={operation} id={id} />));
+}

@@ -1,0 +1,87 @@
+import { type ComponentType, lazy } from 'react';
+import type { JsonObject } from '@/api/json';
+
+export interface ColumnDef {
+  label: string;
+  Cell: ComponentType<{ object: JsonObject }>;
+}
+
+/** What a resource's pages have beyond those drawn from the OpenAPI document. Everything is optional. */
+export interface Custom {
+  columns?: ColumnDef[];
+  /** Above the table. */
+  ListExtra?: ComponentType;
+  /** Between the head of the detail page and its fields. */
+  DetailExtra?: ComponentType<{ object: JsonObject }>;
+  /** Operations below an object that `DetailExtra` does itself. */
+  handled?: string[];
+  /** A new object begins with these values. */
+  defaults?: JsonObject;
+  empty?: { title: string; text?: string; command?: string };
+  /** Deleting asks for the name to be typed. */
+  dangerous?: boolean;
+}
+
+const DestinationExtra = lazy(() => import('@/events/destination-extra'));
+const DestinationHealth = lazy(() => import('@/events/health-cell'));
+const SubscriptionExtra = lazy(() => import('@/events/subscription-extra'));
+const AgentsExtra = lazy(() => import('@/agents/agents-extra'));
+const AgentExtra = lazy(() => import('@/agents/agent-extra'));
+const EndpointExtra = lazy(() => import('@/endpoints/endpoint-extra'));
+const DomainExtra = lazy(() => import('@/domains/domain-extra'));
+const DomainStatus = lazy(() => import('@/domains/status-cell'));
+const CertificateExpiry = lazy(() => import('@/domains/expiry-cell'));
+const AgentOfEndpoint = lazy(() => import('@/endpoints/served-by-cell'));
+
+export const CUSTOM: Record<string, Custom> = {
+  endpoints: {
+    columns: [{ label: 'Served by', Cell: AgentOfEndpoint }],
+    DetailExtra: EndpointExtra,
+    dangerous: true,
+    empty: { title: 'No endpoints yet', text: 'An endpoint is a public address and what is behind it.', command: 'culvert http 3000' },
+  },
+  api_keys: {
+    dangerous: true,
+    empty: { title: 'No API keys', command: 'culvert api api_keys create --description deploys' },
+  },
+  event_destinations: {
+    columns: [{ label: 'Health', Cell: DestinationHealth }],
+    DetailExtra: DestinationExtra,
+    handled: ['get-health', 'list-dead-letters', 'redrive', 'replay', 'get-replay', 'test'],
+    defaults: { format: 'json' },
+    dangerous: true,
+    empty: {
+      title: 'No destinations yet',
+      text: 'A destination is a system that receives events: a webhook, a stream, a table, a file.',
+      command: `culvert api event_destinations create --format json --target '{"file": {"path": "events.ndjson"}}'`,
+    },
+  },
+  event_subscriptions: {
+    DetailExtra: SubscriptionExtra,
+    handled: ['list-sources', 'create-source', 'get-source', 'update-source', 'delete-source'],
+    empty: { title: 'No subscriptions yet', text: 'A subscription says which events go to which destinations.' },
+  },
+  tunnel_sessions: {
+    ListExtra: AgentsExtra,
+    DetailExtra: AgentExtra,
+    handled: ['stop', 'restart', 'update-agent'],
+    empty: { title: 'No agent is connected', text: 'An agent runs beside a service and brings it online.', command: 'culvert http 3000' },
+  },
+  reserved_domains: {
+    columns: [{ label: 'Certificate', Cell: DomainStatus }],
+    DetailExtra: DomainExtra,
+    handled: ['retry-certificate-management'],
+    dangerous: true,
+    empty: { title: 'No domains yet', text: 'A domain of your own gets a certificate by itself.', command: 'culvert api reserved_domains create --domain app.example.com' },
+  },
+  tls_certificates: { columns: [{ label: 'Expires', Cell: CertificateExpiry }], dangerous: true },
+  credentials: { dangerous: true, empty: { title: 'No agent credentials yet', text: 'An agent signs in with the token of a credential.', command: 'culvert api credentials create' } },
+  vaults: { dangerous: true },
+  reserved_addrs: { dangerous: true },
+  certificate_authorities: { dangerous: true },
+  ssh_certificate_authorities: { dangerous: true },
+};
+
+export function customOf(name: string): Custom {
+  return CUSTOM[name] ?? {};
+}

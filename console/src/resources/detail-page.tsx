@@ -1,0 +1,46 @@
+import { useQuery } from '@tanstack/react-query';
+import { Link, Outlet, useParams } from '@tanstack/react-router';
+import { Suspense } from 'react';
+import { titleOf } from '@/api/words';
+import { CopyButton } from '@/ui/copy';
+import { Icon } from '@/ui/icons';
+import { LinkButton } from '@/ui/link-button';
+import { Page, Section } from '@/ui/page';
+import { Failure, Loading } from '@/ui/states';
+import ui from '@/ui/ui.module.css';
+import { Actions } from './actions';
+import { Below } from './below';
+import { customOf } from './custom';
+import { DeleteButton } from './delete-button';
+import { nameOf } from './names';
+import { objectQuery } from './queries';
+import { useResource } from './use-resource';
+import { Fields } from './value';
+
+export default function DetailPage() {
+  const { collection, id } = useParams({ from: '/$collection/$id' });
+  const resource = useResource(collection);
+  const { data: object, error, refetch } = useQuery(objectQuery(resource.name, id));
+  const { DetailExtra, handled = [] } = customOf(resource.name);
+  const above = (
+    <Link className={ui.back} to="/$collection" params={{ collection }} search={{}}><Icon name="back" size={14} />{titleOf(resource.name)}</Link>
+  );
+  if (error) return <Page title={titleOf(resource.name)} above={above}><Failure error={error} retry={() => void refetch()} /></Page>;
+  if (!object) return <Page title={titleOf(resource.name)} above={above}><Loading /></Page>;
+  const actions = (
+    <>
+      <Actions resource={resource} id={id} handled={handled} />
+      {resource.update ? <LinkButton variant="default" to="/$collection/$id/edit" params={{ collection, id }}>Edit</LinkButton> : null}
+      {resource.remove ? <DeleteButton resource={resource} operation={resource.remove} object={object} /> : null}
+    </>
+  );
+  const idLine = <span className={ui.idline}><code>{id}</code><CopyButton value={id} label="Copy the id" /></span>;
+  return (
+    <Page title={nameOf(object)} text={idLine} actions={actions} above={above}>
+      {DetailExtra ? <Suspense fallback={<Loading />}><DetailExtra object={object} /></Suspense> : null}
+      <Section title="Details"><Fields value={object} schema={resource.item} skip={['id', 'uri', 'token']} /></Section>
+      <Below resource={resource} id={id} handled={handled} />
+      <Suspense fallback={null}><Outlet /></Suspense>
+    </Page>
+  );
+}

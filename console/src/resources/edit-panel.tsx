@@ -1,0 +1,18 @@
+import { useQuery } from '@tanstack/react-query';
+import { useNavigate, useParams } from '@tanstack/react-router';
+import { nameOf } from './names';
+import { FormPanel } from './form-panel';
+import { objectQuery } from './queries';
+import { useResource } from './use-resource';
+
+export default function EditPanel() {
+  const { collection, id } = useParams({ from: '/$collection/$id' });
+  const resource = useResource(collection);
+  const navigate = useNavigate();
+  const object = useQuery(objectQuery(resource.name, id));
+  const back = () => void navigate({ to: '/$collection/$id', params: { collection, id } });
+  if (!resource.update || !object.data) return null;
+  return (
+    <FormPanel resource={resource} operation={resource.update} title={`Edit ${nameOf(object.data)}`} verb="Save" object={object.data} id={id} onClose={back} onDone={back} />
+  );
+}

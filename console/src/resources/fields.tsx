@@ -1,0 +1,208 @@
+import { ActionIcon, Button, MultiSelect, NumberInput, PasswordInput, Select, TagsInput, Textarea, TextInput } from '@mantine/core';
+import { lazy, Suspense } from 'react';
+import { useModel } from '@/api/document';
+import { type Json, type JsonObject, isObject, text } from '@/api/json';
+import { type Resolved, type Schema, resolve } from '@/api/schema';
+import { humanize } from '@/api/words';
+import { Icon } from '@/ui/icons';
+import { Prose } from '@/ui/page';
+import ui from '@/ui/ui.module.css';
+import { type FieldError, messageAt } from './field-errors';
+import { FieldPicker } from '@/events/field-picker';
+import { MapField } from './map-field';
+import { collectionIn } from './names';
+import { ReferenceField } from './reference-field';
+
+const CodeEditor = lazy(() => import('@/ui/code-editor'));
+
+export type Path = (string | number)[];
+export type SetValue = (path: Path, value: Json | undefined) => void;
+
+export interface FieldProps {
+  name: string;
+  label?: string;
+  path: Path;
+  schema: Resolved;
+  value: Json | undefined;
+  required: boolean;
+  error: FieldError | undefined;
+  onChange: SetValue;
+}
+
+const SECRET = /password|secret(_access)?(_key)?$|^value$|^token$|client_secret/;
+const LONG = /pem$|^metadata$|public_key$|private_key$/;
+
+const strings = (value: Json | undefined): string[] => (Array.isArray(value) ? value.map(text) : []);
+
+function CodeField({ path, value, onChange, language, common }: Pick<FieldProps, 'path' | 'value' | 'onChange'> & { language: 'policy' | 'cel'; common: Common }) {
+  const shown = typeof value === 'string' ? value : value ? JSON.stringify(value, null, 2) : '';
+  return (
+    <div className={ui.stack}>
+      <div>
+        <span className={ui.label}>{common.label}</span>
+        <p className={ui.hint}>{common.description}</p>
+        <Suspense fallback={<Textarea aria-label={common.label} value={shown} autosize minRows={language === 'cel' ? 1 : 6} readOnly />}>
+          <CodeEditor label={common.label} language={language} value={shown} onChange={(next) => onChange(path, next)} />
+        </Suspense>
+        {common.error ? <p role="alert" className="field-error">{common.error}</p> : null}
+      </div>
+    </div>
+  );
+}
+
+interface Common {
+  label: string;
+  description: React.ReactNode;
+  error: string | undefined;
+  withAsterisk: boolean;
+}
+
+/** One field of a form, drawn from its schema. */
+export function Field(props: FieldProps) {
+  const { name, label, path, schema, value, required, error, onChange } = props;
+  const set = (next: Json | undefined) => onChange(path, next);
+  const common: Common = {
+    label: label ?? humanize(name),
+    description: schema.description ? <Prose text={schema.description} /> : undefined,
+    error: messageAt(error, path),
+    withAsterisk: required,
+  };
+  if (name === 'traffic_policy') return <CodeField {...{ path, value, onChange, common }} language="policy" />;
+  if (name === 'filter') return <CodeField {...{ path, value, onChange, common }} language="cel" />;
+  if (name === 'fields' && path.includes('sources')) return <FieldPicker {...common} value={value} onChange={set} />;
+  if (schema.types.includes('array')) return <ListField {...props} common={common} />;
+  if (schema.types.includes('object') && !schema.types.includes('string')) return <ObjectField {...props} common={common} />;
+  if (schema.types.includes('boolean')) {
+    const data = [{ value: 'true', label: 'Yes' }, { value: 'false', label: 'No' }];
+    return <Select {...common} data={data} clearable={!required} placeholder="Default" value={typeof value === 'boolean' ? String(value) : null}
+      onChange={(next) => set(next === null ? undefined : next === 'true')} />;
+  }
+  const choices = schema.enum?.filter((one) => one !== null && one !== '').map(String);
+  if (choices) {
+    return <Select {...common} data={choices} searchable={choices.length > 8} clearable={!required} placeholder={required ? 'Choose one' : 'Default'} value={text(value) || null}
+      onChange={(next) => set(next === null ? undefined : schema.types.includes('integer') ? Number(next) : next)} />;
+  }
+  if (schema.types.includes('integer') || schema.types.includes('number')) {
+    return <NumberInput {...common} value={typeof value === 'number' ? value : ''} min={schema.minimum} max={schema.maximum}
+      onChange={(next) => set(typeof next === 'number' ? next : undefined)} hideControls />;
+  }
+  const collection = collectionIn(schema.pattern);
+  if (collection) return <ReferenceField {...common} collection={collection} value={text(value)} onChange={set} />;
+  if (SECRET.test(name)) {
+    return <PasswordInput {...common} value={text(value)} onChange={(event) => set(event.currentTarget.value)} autoComplete="new-password"
+      visibilityToggleButtonProps={{ 'aria-label': `Show ${common.label}` }} />;
+  }
+  if (LONG.test(name) || (schema.maxLength ?? 0) > 2048) {
+    return <Textarea {...common} value={text(value)} autosize minRows={name === 'metadata' ? 1 : 4} maxRows={14} onChange={(event) => set(event.currentTarget.value)} />;
+  }
+  return <TextInput {...common} value={text(value)} onChange={(event) => set(event.currentTarget.value)} />;
+}
+
+function ListField({ name, path, schema, value, onChange, error, common }: FieldProps & { common: Common }) {
+  const model = useModel();
+  const inner = resolve(model.schemas, schema.items ?? {});
+  const set = (next: Json | undefined) => onChange(path, next);
+  if (inner.types.includes('object')) {
+    const list = Array.isArray(value) ? value : [];
+    const add = `Add ${humanize(name).toLowerCase().replace(/s$/, '')}`;
+    return (
+      <fieldset className={ui.fieldset}>
+        <legend>{common.label}</legend>
+        <p className={ui.hint}>{common.description}</p>
+        {common.error ? <p role="alert" className="field-error">{common.error}</p> : null}
+        <div className={ui.stack}>
+          {list.map((one, index) => (
+            <div key={index} className={ui.row}>
+              <div className={ui.stack}>
+                <ObjectFields path={[...path, index]} schema={inner} value={isObject(one) ? one : {}} error={error} onChange={onChange} />
+              </div>
+              <ActionIcon variant="subtle" color="gray" aria-label={`Remove ${humanize(name)} ${index + 1}`} onClick={() => set(list.filter((_, other) => other !== index))}>
+                <Icon name="close" size={14} />
+              </ActionIcon>
+            </div>
+          ))}
+          <div><Button size="xs" variant="default" leftSection={<Icon name="plus" size={14} />} onClick={() => set([...list, {}])}>{add}</Button></div>
+        </div>
+      </fieldset>
+    );
+  }
+  const choices = inner.enum?.filter((one) => typeof one === 'string');
+  if (choices) return <MultiSelect {...common} data={choices} searchable clearable value={strings(value)} onChange={set} />;
+  const collection = collectionIn(inner.pattern);
+  if (collection) return <ReferenceField {...common} collection={collection} many values={strings(value)} onChange={set} />;
+  return <TagsInput {...common} value={strings(value)} onChange={set} splitChars={[',', '\n']} acceptValueOnBlur placeholder="Type and press Enter" />;
+}
+
+function ObjectField(props: FieldProps & { common: Common }) {
+  const { path, schema, value, onChange, error, required, common } = props;
+  const kinds = Object.keys(schema.properties ?? {});
+  if (kinds.length === 0) return <MapField {...common} value={isObject(value) ? value : {}} onChange={(next) => onChange(path, next)} />;
+  const object = isObject(value) ? value : undefined;
+  if (schema.maxProperties === 1) return <ChoiceField {...props} object={object} />;
+  const open = required || object !== undefined;
+  return (
+    <fieldset className={ui.fieldset}>
+      <legend>{common.label}</legend>
+      <p className={ui.hint}>{common.description}</p>
+      {common.error ? <p role="alert" className="field-error">{common.error}</p> : null}
+      {open ? (
+        <div className={ui.stack}>
+          <ObjectFields path={path} schema={schema} value={object ?? {}} error={error} onChange={onChange} />
+          {required ? null : <div><Button size="xs" variant="default" onClick={() => onChange(path, undefined)}>Leave it out</Button></div>}
+        </div>
+      ) : <Button size="xs" variant="default" leftSection={<Icon name="plus" size={14} />} onClick={() => onChange(path, {})}>{`Set ${common.label.toLowerCase()}`}</Button>}
+    </fieldset>
+  );
+}
+
+/** An object that has exactly one of its members: first which, then what is in it. */
+function ChoiceField({ path, schema, onChange, error, common, object }: FieldProps & { common: Common; object: JsonObject | undefined }) {
+  const model = useModel();
+  const kind = Object.keys(object ?? {}).find((key) => isObject(object?.[key]));
+  const chosen = kind ? schema.properties?.[kind] : undefined;
+  const data = Object.keys(schema.properties ?? {}).map((key) => ({ value: key, label: humanize(key) })).toSorted((a, b) => a.label.localeCompare(b.label));
+  return (
+    <fieldset className={ui.fieldset}>
+      <legend>{common.label}</legend>
+      <div className={ui.stack}>
+        <Select label="Kind" description={common.description} error={common.error} withAsterisk data={data} searchable value={kind ?? null} placeholder="Choose one" allowDeselect={false}
+          onChange={(next) => onChange(path, next ? { [next]: {} } : undefined)} />
+        {kind && chosen ? (
+          <>
+            <p className={ui.hint}><Prose text={chosen.description ?? ''} /></p>
+            <ObjectFields path={[...path, kind]} schema={resolve(model.schemas, chosen)} value={object?.[kind] as JsonObject} error={error} onChange={onChange} />
+          </>
+        ) : null}
+      </div>
+    </fieldset>
+  );
+}
+
+interface ObjectFieldsProps {
+  path: Path;
+  schema: Resolved;
+  value: JsonObject;
+  error: FieldError | undefined;
+  onChange: SetValue;
+  skip?: string[];
+}
+
+const ORDER = ['name', 'url', 'domain', 'upstream_url', 'traffic_policy', 'type', 'target', 'destination_ids', 'sources'];
+const LAST = ['description', 'metadata'];
+
+function rank(key: string, schema: Resolved): number {
+  if (LAST.includes(key)) return 300 + LAST.indexOf(key);
+  if (ORDER.includes(key)) return ORDER.indexOf(key);
+  return schema.required?.includes(key) ? 100 : 200;
+}
+
+/** All fields of an object: the telling ones first, what is optional behind them. */
+export function ObjectFields({ path, schema, value, error, onChange, skip = ['id'] }: ObjectFieldsProps) {
+  const model = useModel();
+  const entries: [string, Schema][] = Object.entries(schema.properties ?? {}).filter(([key, field]) => !(path.length === 0 && skip.includes(key)) && field.type !== 'null');
+  entries.sort(([a], [b]) => rank(a, schema) - rank(b, schema));
+  return entries.map(([key, field]) => (
+    <Field key={key} name={key} path={[...path, key]} schema={resolve(model.schemas, field)} value={value[key]}
+      required={schema.required?.includes(key) ?? false} error={error} onChange={onChange} />
+  ));
+}

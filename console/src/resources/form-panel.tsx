@@ -1,0 +1,77 @@
+import { Button, Drawer } from '@mantine/core';
+import { useMutation, useQueryClient } from '@tanstack/react-query';
+import { type FormEvent, useMemo, useState } from 'react';
+import { useModel } from '@/api/document';
+import { call } from '@/api/http';
+import { type JsonObject, isObject } from '@/api/json';
+import type { Operation, Resource } from '@/api/model';
+import { ApiError } from '@/api/error';
+import { Codes } from '@/ui/states';
+import { announce } from '@/ui/toast';
+import ui from '@/ui/ui.module.css';
+import { CommandsOf } from './commands-of';
+import { fieldError } from './field-errors';
+import { ObjectFields } from './fields';
+import { bodyOf, initialValues, withValue } from './form-values';
+import { ShownOnce, secretsIn } from './shown-once';
+
+interface Props {
+  resource: Resource;
+  operation: Operation;
+  title: string;
+  /** The word on the button. */
+  verb: string;
+  /** What is changed; nothing for a creation. */
+  object?: JsonObject;
+  id?: string;
+  defaults?: JsonObject;
+  onClose: () => void;
+  onDone: (answer: JsonObject | undefined) => void;
+}
+
+/** A form in a panel at the side, drawn from the body that its operation takes. */
+export function FormPanel({ resource, operation, title, verb, object, id, defaults, onClose, onDone }: Props) {
+  const model = useModel();
+  const client = useQueryClient();
+  const schema = operation.body;
+  const before = useMemo(() => (schema && object ? initialValues(model.schemas, schema, object) : undefined), [model, schema, object]);
+  const [values, setValues] = useState<JsonObject>(before ?? defaults ?? {});
+  const [created, setCreated] = useState<JsonObject>();
+  const path = id ? operation.path.replace('{id}', encodeURIComponent(id)) : operation.path;
+  const body = bodyOf(values, before);
+  const send = useMutation({
+    mutationFn: () => call(operation.method, path, body),
+    onSuccess: async (answer) => {
+      await client.invalidateQueries({ queryKey: [resource.name] });
+      announce('Done.');
+      const made = isObject(answer) ? answer : undefined;
+      if (made && secretsIn(made).length > 0) setCreated(made);
+      else onDone(made);
+    },
+  });
+  const problem = fieldError(send.error, Object.keys(schema?.properties ?? {}));
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    send.mutate();
+  };
+  return (
+    <Drawer opened onClose={created ? () => onDone(created) : onClose} title={title} size="lg" closeOnClickOutside={false}>
+      {created ? <ShownOnce object={created} onDone={() => onDone(created)} /> : (
+        <form onSubmit={submit} className={ui.stack} noValidate>
+          {schema ? <ObjectFields path={[]} schema={schema} value={values} error={problem} onChange={(at, value) => setValues((now) => withValue(now, at, value))} /> : null}
+          {send.error ? (
+            <div className={ui.failure} role="alert">
+              <p>{send.error.message}</p>
+              {send.error instanceof ApiError ? <Codes error={send.error} /> : null}
+            </div>
+          ) : null}
+          <CommandsOf collection={resource.name} operation={operation} path={path} id={id} body={body} />
+          <div className={ui.formFoot}>
+            <Button variant="default" onClick={onClose}>Cancel</Button>
+            <Button type="submit" loading={send.isPending}>{verb}</Button>
+          </div>
+        </form>
+      )}
+    </Drawer>
+  );
+}

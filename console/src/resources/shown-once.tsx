@@ -1,0 +1,38 @@
+import { Button } from '@mantine/core';
+import { type JsonObject, isObject } from '@/api/json';
+import { humanize } from '@/api/words';
+import { CopyBlock } from '@/ui/copy';
+import ui from '@/ui/ui.module.css';
+
+interface Secret {
+  label: string;
+  value: string;
+}
+
+/** Secrets of an answer that are never shown again: tokens, and the signing secrets of a webhook. */
+export function secretsIn(object: JsonObject): Secret[] {
+  const secrets: Secret[] = [];
+  if (typeof object.token === 'string' && object.token) secrets.push({ label: 'Token', value: object.token });
+  const webhook = isObject(object.target) ? object.target.webhook : undefined;
+  if (isObject(webhook) && Array.isArray(webhook.secrets)) {
+    for (const value of webhook.secrets) if (typeof value === 'string' && value.startsWith('whsec_')) secrets.push({ label: 'Signing secret', value });
+  }
+  for (const [key, value] of Object.entries(object)) {
+    if (key.startsWith('private_key') && key !== 'private_key_type' && typeof value === 'string' && value) secrets.push({ label: humanize(key), value });
+  }
+  return secrets;
+}
+
+export function ShownOnce({ object, onDone }: { object: JsonObject; onDone: () => void }) {
+  return (
+    <div className={ui.stack}>
+      {secretsIn(object).map(({ label, value }) => (
+        <div key={value} className={ui.once} role="status">
+          <p><strong>{label}.</strong> Copy it now. It is not shown again.</p>
+          <CopyBlock value={value} label={label.toLowerCase()} />
+        </div>
+      ))}
+      <div className={ui.formFoot}><Button onClick={onDone} data-autofocus>I have copied it</Button></div>
+    </div>
+  );
+}

@@ -1,0 +1,96 @@
+import { Link } from '@tanstack/react-router';
+import { useModelIfThere } from '@/api/document';
+import { type Json, isObject, refId } from '@/api/json';
+import { type Resolved, type Schema, resolve } from '@/api/schema';
+import { humanize } from '@/api/words';
+import { CopyButton } from '@/ui/copy';
+import { Time } from '@/ui/time';
+import ui from '@/ui/ui.module.css';
+import { collectionOf, pathOf } from './names';
+
+const TIME = /^\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d)$/;
+const LONG = 160;
+
+function ObjectLink({ id }: { id: string }) {
+  const known = useModelIfThere()?.resources.has(collectionOf(id) ?? '');
+  const path = known ? pathOf(id) : undefined;
+  return path ? <Link to={path}>{id}</Link> : <span>{id}</span>;
+}
+
+function TextValue({ value, short }: { value: string; short: boolean }) {
+  if (value === '') return <Nothing />;
+  if (TIME.test(value)) return <Time value={value} relative={short} />;
+  if (collectionOf(value) && /^[a-z0-9]+_[A-Za-z0-9]{20,}$/.test(value)) return <ObjectLink id={value} />;
+  if (short) return <>{value.length > LONG ? `${value.slice(0, LONG)}…` : value}</>;
+  if (value.includes('\n') || value.length > LONG * 2) {
+    return (
+      <div className={ui.row}>
+        <pre className={ui.long} tabIndex={0} role="group" aria-label="Text">{value}</pre>
+        <CopyButton value={value} />
+      </div>
+    );
+  }
+  return <>{value}</>;
+}
+
+function Nothing() {
+  return <span className={ui.dim} aria-label="nothing">–</span>;
+}
+
+interface ValueProps {
+  value: Json | undefined;
+  schema?: Resolved | undefined;
+  /** In a table: one line, relative times. */
+  short?: boolean;
+}
+
+/** Any value of the API, read by its schema where there is one. */
+export function Value({ value, schema, short = false }: ValueProps) {
+  const model = useModelIfThere();
+  if (value === null || value === undefined) return <Nothing />;
+  if (typeof value === 'boolean') return <>{value ? 'Yes' : 'No'}</>;
+  if (typeof value === 'number') return <>{schema?.format === 'uint16' ? value : value.toLocaleString()}</>;
+  if (typeof value === 'string') return <TextValue value={value} short={short} />;
+  const id = refId(value);
+  if (id) return <ObjectLink id={id} />;
+  if (Array.isArray(value)) {
+    if (value.length === 0) return <Nothing />;
+    const inner = schema?.items && model ? resolve(model.schemas, schema.items) : undefined;
+    const flat = value.every((one) => !isObject(one) || refId(one));
+    return (
+      <ul className={flat ? ui.list : ui.items}>
+        {value.map((one, index) => (
+          <li key={index}><Value value={one} schema={inner} short={short} />{flat && index < value.length - 1 ? ',' : ''}</li>
+        ))}
+      </ul>
+    );
+  }
+  const set = Object.entries(value).filter(([, one]) => one !== null);
+  if (short) return <>{set.map(([key]) => humanize(key)).join(', ') || <Nothing />}</>;
+  return set.length === 0 ? <Nothing /> : <Fields value={value} schema={schema} skip={Object.keys(value).filter((key) => value[key] === null)} />;
+}
+
+interface FieldsProps {
+  value: { [key: string]: Json };
+  schema?: Resolved | Schema | undefined;
+  skip?: string[];
+}
+
+/** Every field of an object, in the order of its schema. */
+export function Fields({ value, schema, skip = [] }: FieldsProps) {
+  const model = useModelIfThere();
+  const known = Object.keys(schema?.properties ?? {}).filter((key) => key in value);
+  const keys = [...known, ...Object.keys(value).filter((key) => !known.includes(key))].filter((key) => !skip.includes(key));
+  return (
+    <dl className={ui.fields}>
+      {keys.map((key) => {
+        const field = schema?.properties?.[key];
+        const meaning = field?.description?.replaceAll('`', '').replaceAll('\n', ' ');
+        return [
+          <dt key={`${key} name`} title={meaning}>{humanize(key)}</dt>,
+          <dd key={key}><Value value={value[key]} schema={field && model ? resolve(model.schemas, field) : undefined} /></dd>,
+        ];
+      })}
+    </dl>
+  );
+}

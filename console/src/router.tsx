@@ -1,0 +1,52 @@
+import { createRootRoute, createRoute, createRouter, lazyRouteComponent } from '@tanstack/react-router';
+import { Shell } from './shell/shell';
+import { Failure, Loading } from './ui/states';
+import { NotFound } from './shell/not-found';
+import type { ListSearch } from './resources/queries';
+
+const root = createRootRoute({ component: Shell, notFoundComponent: NotFound });
+
+const word = (value: unknown): string | undefined => (typeof value === 'string' && value !== '' ? value : undefined);
+interface LiveSearch {
+  filter?: string | undefined;
+  type?: string | undefined;
+}
+
+const liveSearch = (search: Record<string, unknown>): LiveSearch => ({ filter: word(search.filter), type: word(search.type) });
+
+const overview = createRoute({ getParentRoute: () => root, path: '/', component: lazyRouteComponent(() => import('./overview/overview-page')) });
+const traffic = createRoute({ getParentRoute: () => root, path: '/traffic', validateSearch: liveSearch, component: lazyRouteComponent(() => import('./live/traffic-page')) });
+const audit = createRoute({ getParentRoute: () => root, path: '/audit', validateSearch: liveSearch, component: lazyRouteComponent(() => import('./live/audit-page')) });
+const connect = createRoute({ getParentRoute: () => root, path: '/connect', component: lazyRouteComponent(() => import('./agents/connect-page')) });
+
+/** Every collection of the API, such as `/endpoints` or `/app.users`. */
+const collection = createRoute({ getParentRoute: () => root, path: '/$collection' });
+const list = createRoute({
+  getParentRoute: () => collection,
+  id: '_list',
+  validateSearch: (search: Record<string, unknown>): ListSearch => ({ filter: word(search.filter), before: word(search.before) }),
+  component: lazyRouteComponent(() => import('./resources/list-page')),
+});
+const listIndex = createRoute({ getParentRoute: () => list, path: '/' });
+const create = createRoute({ getParentRoute: () => list, path: '/new', component: lazyRouteComponent(() => import('./resources/create-panel')) });
+const detail = createRoute({ getParentRoute: () => collection, path: '/$id', component: lazyRouteComponent(() => import('./resources/detail-page')) });
+const edit = createRoute({ getParentRoute: () => detail, path: '/edit', component: lazyRouteComponent(() => import('./resources/edit-panel')) });
+const action = createRoute({ getParentRoute: () => detail, path: '/do/$action', component: lazyRouteComponent(() => import('./resources/action-panel')) });
+
+export const router = createRouter({
+  basepath: '/console',
+  routeTree: root.addChildren([
+    overview, traffic, audit, connect,
+    collection.addChildren([list.addChildren([listIndex, create]), detail.addChildren([edit, action])]),
+  ]),
+  defaultPreload: 'intent',
+  defaultPendingComponent: Loading,
+  defaultErrorComponent: ({ error, reset }) => <Failure error={error instanceof Error ? error : new Error(String(error))} retry={reset} />,
+  defaultNotFoundComponent: NotFound,
+});
+
+declare module '@tanstack/react-router' {
+  interface Register {
+    router: typeof router;
+  }
+}

@@ -1,0 +1,45 @@
+import { Button, PasswordInput } from '@mantine/core';
+import { useMutation, useQueryClient } from '@tanstack/react-query';
+import { type FormEvent, useState } from 'react';
+import { ApiError } from '@/api/error';
+import { CopyBlock } from '@/ui/copy';
+import { Codes } from '@/ui/states';
+import ui from '@/ui/ui.module.css';
+import { sessionQuery, signIn } from './session';
+import css from './sign-in.module.css';
+
+/** Asks for the token of an API key. `again`: a session ended while the person was at work. */
+export function SignIn({ again = false }: { again?: boolean }) {
+  const [token, setToken] = useState('');
+  const client = useQueryClient();
+  const enter = useMutation({
+    mutationFn: signIn,
+    onSuccess: async (session) => {
+      client.setQueryData(sessionQuery.queryKey, session);
+      await client.invalidateQueries({ predicate: (query) => query.queryKey[0] !== 'session' });
+    },
+  });
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    if (token.trim()) enter.mutate(token.trim());
+  };
+  const message = enter.error instanceof ApiError && enter.error.status === 401 ? 'The server does not know this token.' : enter.error?.message;
+  return (
+    <form className={css.panel} onSubmit={submit}>
+      <img src="/console/assets/icon.svg" width="44" height="44" alt="" />
+      <h1>{again ? 'Sign in again' : 'Sign in to culvert'}</h1>
+      {again ? <p className={ui.dim}>Your session ended. Sign in and go on where you were.</p> : null}
+      <PasswordInput label="Token of an API key" value={token} onChange={(event) => setToken(event.currentTarget.value)}
+        autoComplete="current-password" data-autofocus autoFocus error={message} visibilityToggleButtonProps={{ 'aria-label': 'Show the token' }} />
+      {enter.error instanceof ApiError ? <Codes error={enter.error} /> : null}
+      <Button type="submit" fullWidth loading={enter.isPending} disabled={!token.trim()}>Sign in</Button>
+      <details className={ui.commands}>
+        <summary>Where do I find a token?</summary>
+        <p className={ui.hint}>The first key's token is in the data folder of the server:</p>
+        <CopyBlock value="cat culvert-data/bootstrap-key" label="the command" />
+        <p className={ui.hint}>If all tokens are lost, make another key beside the server:</p>
+        <CopyBlock value="culvert admin create-key" label="the command" />
+      </details>
+    </form>
+  );
+}

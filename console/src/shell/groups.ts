@@ -1,0 +1,43 @@
+import type { Model, Resource } from '@/api/model';
+import { titleOf } from '@/api/words';
+import type { IconName } from '@/ui/icons';
+
+export interface NavItem {
+  label: string;
+  to: string;
+}
+
+export interface NavGroup {
+  label: string;
+  icon: IconName;
+  items: NavItem[];
+}
+
+const GROUPS: { label: string; icon: IconName; resources: string[] }[] = [
+  { label: 'Agents', icon: 'agents', resources: ['tunnel_sessions', 'tunnels', 'credentials', 'ssh_credentials', 'agent_ingresses'] },
+  { label: 'Domains and certificates', icon: 'domains', resources: ['reserved_domains', 'tls_certificates', 'certificate_authorities', 'reserved_addrs'] },
+  { label: 'Events', icon: 'events', resources: ['event_destinations', 'event_subscriptions'] },
+  { label: 'Access', icon: 'access', resources: ['api_keys', 'bot_users', 'service_users', 'ip_restrictions', 'ip_policies', 'ip_policy_rules'] },
+];
+
+/** Pages that stand alone in the navigation. */
+export const TOP: (NavItem & { icon: IconName })[] = [
+  { label: 'Overview', to: '/', icon: 'overview' },
+  { label: 'Traffic', to: '/traffic', icon: 'traffic' },
+  { label: 'Audit', to: '/audit', icon: 'audit' },
+  { label: 'Endpoints', to: '/endpoints', icon: 'endpoints' },
+];
+
+const item = (resource: Resource): NavItem => ({ label: titleOf(resource.name), to: `/${resource.slug}` });
+
+/** The navigation: the groups above, and every other resource of the API under "More". */
+export function navGroups(model: Model): NavGroup[] {
+  const left = new Map(model.resources);
+  left.delete('endpoints');
+  const groups = GROUPS.map(({ label, icon, resources }) => {
+    const there = resources.flatMap((name) => left.get(name) ?? []);
+    for (const name of resources) left.delete(name);
+    return { label, icon, items: there.map(item) };
+  });
+  return [...groups, { label: 'More', icon: 'more' as const, items: [...left.values()].map(item) }].filter((group) => group.items.length > 0);
+}

@@ -1,0 +1,96 @@
+import { ActionIcon, useMantineColorScheme } from '@mantine/core';
+import { useHotkeys } from '@mantine/hooks';
+import { useMutation, useQueryClient } from '@tanstack/react-query';
+import { Link, Outlet, useLocation } from '@tanstack/react-router';
+import { lazy, Suspense, useEffect, useRef, useState } from 'react';
+import { useConnectionLost } from '@/api/connection';
+import { sessionQuery, signOut, useSession } from '@/session/session';
+import { Icon } from '@/ui/icons';
+import { Loading } from '@/ui/states';
+import { announce, Toast } from '@/ui/toast';
+import { Nav } from './nav';
+import css from './shell.module.css';
+
+const Palette = lazy(() => import('./palette'));
+
+function SchemeButton() {
+  const { colorScheme, setColorScheme } = useMantineColorScheme();
+  const dark = colorScheme === 'dark' || (colorScheme === 'auto' && matchMedia('(prefers-color-scheme: dark)').matches);
+  const label = dark ? 'Use light colours' : 'Use dark colours';
+  return (
+    <ActionIcon variant="subtle" color="gray" aria-label={label} title={label} onClick={() => setColorScheme(dark ? 'light' : 'dark')}>
+      <Icon name={dark ? 'sun' : 'moon'} />
+    </ActionIcon>
+  );
+}
+
+function Account() {
+  const session = useSession();
+  const client = useQueryClient();
+  const leave = useMutation({
+    mutationFn: signOut,
+    onSuccess: () => {
+      client.clear();
+      client.setQueryData(sessionQuery.queryKey, null);
+      location.assign('/console/');
+    },
+    onError: (error) => announce(error.message),
+  });
+  return (
+    <div className={css.account}>
+      <span title={session?.key_id}>{session?.role === 'admin' ? 'Admin' : (session?.role ?? '')}</span>
+      <SchemeButton />
+      <ActionIcon variant="subtle" color="gray" aria-label="Sign out" title="Sign out" onClick={() => leave.mutate()}>
+        <Icon name="leave" />
+      </ActionIcon>
+    </div>
+  );
+}
+
+function LostServer() {
+  return useConnectionLost() ? (
+    <div className={css.lost} role="alert"><Icon name="warning" /> The server does not answer. Trying again every two seconds.</div>
+  ) : null;
+}
+
+export function Shell() {
+  const [menu, setMenu] = useState(false);
+  const [palette, setPalette] = useState(false);
+  const main = useRef<HTMLElement>(null);
+  const page = useLocation().pathname.split('/')[1];
+  const first = useRef(true);
+  useHotkeys([['mod+K', () => setPalette(true)]], []);
+  useEffect(() => {
+    // A new page starts at its top, and a screen reader with its heading.
+    if (!first.current) {
+      window.scrollTo(0, 0);
+      main.current?.focus({ preventScroll: true });
+    }
+    first.current = false;
+  }, [page]);
+  return (
+    <div className={css.shell}>
+      <a className={css.skip} href="#main" onClick={(event) => { event.preventDefault(); main.current?.focus(); }}>Skip to the page</a>
+      <header className={css.top}>
+        <ActionIcon variant="subtle" color="gray" aria-label={menu ? 'Close the menu' : 'Open the menu'} aria-expanded={menu} onClick={() => setMenu(!menu)}>
+          <Icon name={menu ? 'close' : 'menu'} />
+        </ActionIcon>
+        <Link to="/" className={css.brand}><img src="/console/assets/icon.svg" width="24" height="24" alt="" />culvert</Link>
+      </header>
+      <div className={css.side} data-open={menu}>
+        <Link to="/" className={css.brand}><img src="/console/assets/icon.svg" width="26" height="26" alt="" />culvert</Link>
+        <button type="button" className={css.find} onClick={() => setPalette(true)}>
+          <Icon name="search" size={16} /><span>Go to…</span><kbd>Ctrl K</kbd>
+        </button>
+        <Suspense fallback={<Loading label="Loading the menu" />}><Nav onPick={() => setMenu(false)} /></Suspense>
+        <Account />
+      </div>
+      <main id="main" ref={main} tabIndex={-1} className={css.main}>
+        <LostServer />
+        <Suspense fallback={<Loading />}><Outlet /></Suspense>
+      </main>
+      {palette ? <Suspense fallback={null}><Palette onClose={() => setPalette(false)} /></Suspense> : null}
+      <Toast />
+    </div>
+  );
+}

@@ -1,0 +1,46 @@
+import { ActionIcon } from '@mantine/core';
+import { useState } from 'react';
+import { Icon } from './icons';
+import { announce } from './toast';
+import css from './ui.module.css';
+
+async function toClipboard(value: string): Promise<boolean> {
+  try {
+    await navigator.clipboard.writeText(value);
+    return true;
+  } catch {
+    // Plain HTTP has no clipboard: what is selected can still be copied.
+    const area = document.createElement('textarea');
+    area.value = value;
+    document.body.append(area);
+    area.select();
+    const done = document.execCommand('copy');
+    area.remove();
+    return done;
+  }
+}
+
+export function CopyButton({ value, label = 'Copy' }: { value: string; label?: string }) {
+  const [copied, setCopied] = useState(false);
+  const copy = async () => {
+    const done = await toClipboard(value);
+    announce(done ? 'Copied.' : 'The browser does not allow copying. Select the text and copy it.');
+    setCopied(done);
+    setTimeout(() => setCopied(false), 1500);
+  };
+  return (
+    <ActionIcon variant="subtle" aria-label={label} title={label} onClick={() => void copy()}>
+      <Icon name={copied ? 'check' : 'copy'} size={16} />
+    </ActionIcon>
+  );
+}
+
+/** A command, or any text to be taken elsewhere. */
+export function CopyBlock({ value, label }: { value: string; label: string }) {
+  return (
+    <div className={css.copyBlock}>
+      <pre tabIndex={0} role="group" aria-label={label}>{value}</pre>
+      <CopyButton value={value} label={`Copy ${label}`} />
+    </div>
+  );
+}

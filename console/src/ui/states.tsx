@@ -1,0 +1,79 @@
+import { Button } from '@mantine/core';
+import type { ReactNode } from 'react';
+import { ApiError, LostServerError } from '@/api/error';
+import { CopyBlock, CopyButton } from './copy';
+import css from './ui.module.css';
+
+export function Loading({ label = 'Loading' }: { label?: string }) {
+  return (
+    <div className={css.loading} role="status" aria-label={label}>
+      <span /><span /><span />
+    </div>
+  );
+}
+
+interface EmptyProps {
+  title: string;
+  text?: ReactNode;
+  command?: string | undefined;
+  action?: ReactNode;
+}
+
+/** Nothing is there: says what to do next, and holds the command for it. */
+export function Empty({ title, text, command, action }: EmptyProps) {
+  return (
+    <div className={css.empty}>
+      <h2>{title}</h2>
+      {text ? <p>{text}</p> : null}
+      {action}
+      {command ? (
+        <>
+          <p className={css.dim}>In a terminal:</p>
+          <CopyBlock value={command} label="the command" />
+        </>
+      ) : null}
+    </div>
+  );
+}
+
+function explain(error: Error): { title: string; text: string } {
+  if (error instanceof LostServerError) {
+    return { title: 'The server does not answer', text: 'The page goes on by itself when it is back.' };
+  }
+  if (error instanceof ApiError) {
+    if (error.status === 403) {
+      return { title: 'Your key may not do this', text: `${error.message} An admin can do it, or give you an admin's key.` };
+    }
+    if (error.status === 404) return { title: 'It is not there', text: `${error.message} It may have been deleted.` };
+    if (error.status >= 500) return { title: 'The server could not do this', text: error.message };
+    return { title: 'The server refused this', text: error.message };
+  }
+  return { title: 'This page failed', text: error.message };
+}
+
+/** What went wrong, with the code and the request id that the server's log has too. */
+export function Failure({ error, retry }: { error: Error; retry?: (() => void) | undefined }) {
+  const { title, text } = explain(error);
+  return (
+    <div className={css.failure} role="alert">
+      <h2>{title}</h2>
+      <p>{text}</p>
+      {error instanceof ApiError ? <Codes error={error} /> : null}
+      {retry ? <Button variant="default" size="xs" onClick={retry}>Try again</Button> : null}
+    </div>
+  );
+}
+
+export function Codes({ error }: { error: ApiError }) {
+  return (
+    <p className={css.codes}>
+      {error.code ? <code>{error.code}</code> : null}
+      {error.requestId ? (
+        <span>
+          Request <code>{error.requestId}</code>
+          <CopyButton value={error.requestId} label="Copy the request id" />
+        </span>
+      ) : null}
+    </p>
+  );
+}
