@@ -4,6 +4,11 @@ import { defineConfig } from 'vite';
 
 const here = (path: string) => fileURLToPath(new URL(path, import.meta.url));
 
+const EDITOR = /node_modules\/(@codemirror|@lezer|@marijn|style-mod|crelt|w3c-keyname)\//;
+const VIRTUAL = /@tanstack\/(react-virtual|virtual-core)\//;
+const FORMS =
+  /src\/resources\/(fields|form-|map-|reference-|shown-|create-|edit-|action-panel)|src\/events\/field-picker|catalogue\.json|node_modules\/(@floating-ui|react-number-format|@mantine\/core\/esm\/components\/(Combobox|Select|MultiSelect|TagsInput|NumberInput|Pill|PillsInput|Popover)\/)/;
+
 /** The server embeds the bundle, so every file has a stable name; its content hash is the ETag. */
 export default defineConfig({
   base: '/console/',
@@ -16,14 +21,18 @@ export default defineConfig({
     cssCodeSplit: false,
     modulePreload: { polyfill: false },
     assetsInlineLimit: 0,
+    chunkSizeWarningLimit: 700,
     rolldownOptions: {
       output: {
         codeSplitting: {
           groups: [
-            { name: 'editor', test: /node_modules\/(@codemirror|@lezer|@marijn|style-mod|crelt|w3c-keyname)\// },
-            { name: 'vendor', test: /node_modules\// },
-            { name: 'live', test: /src\/live\/(?!catalogue)/ },
-            { name: 'resources', test: /src\/(resources|events|domains|endpoints)\/|src\/live\/catalogue/ },
+            { name: 'editor', test: EDITOR },
+            { name: 'vendor', test: (id) => /node_modules\//.test(id) && !FORMS.test(id) && !VIRTUAL.test(id) },
+            { name: 'shared', test: /src\/(api|ui|session|theme)\/(?!code-editor)|src\/resources\/(names|queries|use-resource|value|columns|table|custom)|src\/live\/(tail|sse|use-tail)/ },
+            { name: 'forms', test: (id) => FORMS.test(id) },
+            { name: 'live', test: /src\/live\/(traffic|audit|live-|event-)|@tanstack\/(react-)?virtual/ },
+            { name: 'events', test: /src\/events\/(destination|dead|replay|health\.tsx|subscription)/ },
+            { name: 'resources', test: /src\/(resources|events|domains|endpoints|live)\// },
           ],
         },
         entryFileNames: 'assets/app.js',

@@ -20,7 +20,7 @@ const audit = createRoute({ getParentRoute: () => root, path: '/audit', validate
 const connect = createRoute({ getParentRoute: () => root, path: '/connect', component: lazyRouteComponent(() => import('./agents/connect-page')) });
 
 /** Every collection of the API, such as `/endpoints` or `/app.users`. */
-const collection = createRoute({ getParentRoute: () => root, path: '/$collection' });
+const collection = createRoute({ getParentRoute: () => root, path: '/$collection', component: lazyRouteComponent(() => import('./resources/collection')) });
 const list = createRoute({
   getParentRoute: () => collection,
   id: '_list',

@@ -102,8 +102,8 @@ export function buildModel(document: RawDocument): Model {
     const found = list.method === 'GET' && !list.path.includes('{') ? listIn(schemas, list.answer) : undefined;
     if (!found) continue;
     const name = list.path.slice(1);
-    const one = all.filter((other) => other.path === `${list.path}/{id}`);
-    const by = (method: string) => one.find((other) => other.method === method);
+    const single = all.filter((other) => other.path === `${list.path}/{id}`);
+    const by = (method: string) => single.find((other) => other.method === method);
     resources.set(name, {
       name,
       slug: name.replaceAll('/', '.'),
@@ -120,6 +120,6 @@ export function buildModel(document: RawDocument): Model {
     });
   }
   const source = schemas.EventSourceCreate?.properties?.type;
-  const eventTypes = (source ? (resolve(schemas, source).enum ?? []) : []).filter((one) => typeof one === 'string');
+  const eventTypes = (source ? (resolve(schemas, source).enum ?? []) : []).filter((type) => typeof type === 'string');
   return { version: document.info.version, schemas, resources, eventTypes };
 }

@@ -4,12 +4,13 @@ import { Time } from '@/ui/time';
 
 const DAY = 86_400_000;
 
-function tone(left: number): Tone {
+function tone(end: string): Tone {
+  const left = new Date(end).getTime() - Date.now();
   if (left < 0) return 'bad';
   return left < 21 * DAY ? 'warn' : 'ok';
 }
 
 export default function ExpiryCell({ object }: { object: JsonObject }) {
   const end = text(object.not_after);
-  return <Tag tone={tone(new Date(end).getTime() - Date.now())}><Time value={end} relative /></Tag>;
+  return <Tag tone={tone(end)}><Time value={end} relative /></Tag>;
 }

@@ -9,11 +9,14 @@ import { Time } from '@/ui/time';
 import ui from '@/ui/ui.module.css';
 import type { LiveEvent } from './tail';
 
+function quoted(value: string): string {
+  return `'${value.replaceAll("'", String.raw`'\''`)}'`;
+}
+
 /** The request of an event as a line of curl. */
 function curlOf(object: JsonObject): string | undefined {
   const request = isObject(object.http) && isObject(object.http.request) ? object.http.request : undefined;
   if (!request || !isObject(request.url)) return undefined;
-  const quoted = (value: string) => `'${value.replaceAll("'", String.raw`'\''`)}'`;
   const headers = Object.entries(isObject(request.headers) ? request.headers : {})
     .filter(([name]) => !['Host', 'Content-Length', 'Connection'].includes(name))
     .flatMap(([name, values]) => (Array.isArray(values) ? values : []).map((value) => `-H ${quoted(`${name}: ${text(value)}`)}`));

@@ -40,7 +40,7 @@ export function LiveList({ label, events, selected, onSelect, onAway, row }: Pro
         {virtual.getVirtualItems().map(({ index, start }) => {
           const event = events[last - index];
           return event ? (
-            <div key={event.n} id={`event-${event.event_id}`} className={css.row} style={{ transform: `translateY(${start}px)` }} role="option" aria-selected={event.event_id === selected}
+            <div key={event.n} id={`event-${event.event_id}`} className={css.row} style={{ transform: `translateY(${start}px)` }} role="option" tabIndex={-1} aria-selected={event.event_id === selected}
               aria-setsize={events.length} aria-posinset={index + 1} onClick={() => onSelect(event)} onKeyDown={onKey}>
               {row(event)}
             </div>

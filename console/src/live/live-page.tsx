@@ -1,5 +1,5 @@
 import { Button, Drawer } from '@mantine/core';
-import { type ReactNode, useMemo, useRef, useState } from 'react';
+import { type ReactNode, useMemo, useState } from 'react';
 import { Icon } from '@/ui/icons';
 import { Page, Tag } from '@/ui/page';
 import { Empty, Failure } from '@/ui/states';
@@ -31,18 +31,24 @@ interface Props {
 /** A page that follows events: pause, clear, a list that scrolls, and the chosen event at the side. */
 export function LivePage({ title, text, tail, tools, heads, row, keep, empty }: Props) {
   const [paused, setPaused] = useState(false);
-  const [away, setAway] = useState(false);
   const [selected, setSelected] = useState<LiveEvent>();
-  const held = useRef<LiveEvent[]>([]);
-  const still = paused || away;
-  if (!still) held.current = tail.events;
-  const source = still ? held.current : tail.events;
+  /** What stays in view while the person reads further down or has paused. */
+  const [held, setHeld] = useState<LiveEvent[]>();
+  const source = held ?? tail.events;
   const events = useMemo(() => (keep ? source.filter(keep) : source), [source, keep]);
-  const newer = still ? tail.total - (held.current.at(-1)?.n ?? 0) : 0;
+  const newer = held ? tail.total - (held.at(-1)?.n ?? tail.total) : 0;
+  const pause = () => {
+    setPaused(!paused);
+    setHeld(paused ? undefined : tail.events);
+  };
+  const onAway = (away: boolean) => {
+    if (away) setHeld((now) => now ?? tail.events);
+    else if (!paused) setHeld(undefined);
+  };
   const state = STATES[tail.state];
   const clear = () => {
-    held.current = [];
     tail.clear();
+    setHeld(paused ? [] : undefined);
   };
   return (
     <Page title={title} text={text}>
@@ -53,14 +59,14 @@ export function LivePage({ title, text, tail, tools, heads, row, keep, empty }: 
         {tail.dropped > 0 ? <Tag tone="warn">{tail.dropped.toLocaleString()} dropped</Tag> : null}
         {newer > 0 ? <span className={ui.dim}>{newer.toLocaleString()} newer</span> : null}
         <span className={css.space} />
-        <Button size="xs" variant="default" leftSection={<Icon name={paused ? 'play' : 'pause'} size={14} />} onClick={() => setPaused(!paused)}>{paused ? 'Go on' : 'Pause'}</Button>
+        <Button size="xs" variant="default" leftSection={<Icon name={paused ? 'play' : 'pause'} size={14} />} onClick={pause}>{paused ? 'Go on' : 'Pause'}</Button>
         <Button size="xs" variant="default" onClick={clear}>Clear</Button>
       </div>
       {tail.error ? <Failure error={tail.error} /> : null}
       <div className={css.box} data-kind={heads.length}>
         <div className={css.head} aria-hidden="true">{heads.map((head) => <span key={head}>{head}</span>)}</div>
         {events.length === 0 && !tail.error ? <Empty {...empty} /> : (
-          <LiveList label={title} events={events} selected={selected?.event_id} onSelect={setSelected} onAway={setAway} row={row} />
+          <LiveList label={title} events={events} selected={selected?.event_id} onSelect={setSelected} onAway={onAway} row={row} />
         )}
       </div>
       <Drawer opened={selected !== undefined} onClose={() => setSelected(undefined)} title="Event" size="lg" withOverlay={false} trapFocus={false} closeOnClickOutside={false} returnFocus={false}>

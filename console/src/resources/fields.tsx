@@ -184,7 +184,6 @@ interface ObjectFieldsProps {
   value: JsonObject;
   error: FieldError | undefined;
   onChange: SetValue;
-  skip?: string[];
 }
 
 const ORDER = ['name', 'url', 'domain', 'upstream_url', 'traffic_policy', 'type', 'target', 'destination_ids', 'sources'];
@@ -197,9 +196,9 @@ function rank(key: string, schema: Resolved): number {
 }
 
 /** All fields of an object: the telling ones first, what is optional behind them. */
-export function ObjectFields({ path, schema, value, error, onChange, skip = ['id'] }: ObjectFieldsProps) {
+export function ObjectFields({ path, schema, value, error, onChange }: ObjectFieldsProps) {
   const model = useModel();
-  const entries: [string, Schema][] = Object.entries(schema.properties ?? {}).filter(([key, field]) => !(path.length === 0 && skip.includes(key)) && field.type !== 'null');
+  const entries: [string, Schema][] = Object.entries(schema.properties ?? {}).filter(([key, field]) => !(path.length === 0 && key === 'id') && field.type !== 'null');
   entries.sort(([a], [b]) => rank(a, schema) - rank(b, schema));
   return entries.map(([key, field]) => (
     <Field key={key} name={key} path={[...path, key]} schema={resolve(model.schemas, field)} value={value[key]}

@@ -10,6 +10,7 @@ import { collectionOf, pathOf } from './names';
 
 const TIME = /^\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d)$/;
 const LONG = 160;
+const NONE: string[] = [];
 
 function ObjectLink({ id }: { id: string }) {
   const known = useModelIfThere()?.resources.has(collectionOf(id) ?? '');
@@ -77,7 +78,7 @@ interface FieldsProps {
 }
 
 /** Every field of an object, in the order of its schema. */
-export function Fields({ value, schema, skip = [] }: FieldsProps) {
+export function Fields({ value, schema, skip = NONE }: FieldsProps) {
   const model = useModelIfThere();
   const known = Object.keys(schema?.properties ?? {}).filter((key) => key in value);
   const keys = [...known, ...Object.keys(value).filter((key) => !known.includes(key))].filter((key) => !skip.includes(key));

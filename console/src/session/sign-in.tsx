@@ -30,7 +30,7 @@ export function SignIn({ again = false }: { again?: boolean }) {
       <h1>{again ? 'Sign in again' : 'Sign in to culvert'}</h1>
       {again ? <p className={ui.dim}>Your session ended. Sign in and go on where you were.</p> : null}
       <PasswordInput label="Token of an API key" value={token} onChange={(event) => setToken(event.currentTarget.value)}
-        autoComplete="current-password" data-autofocus autoFocus error={message} visibilityToggleButtonProps={{ 'aria-label': 'Show the token' }} />
+        autoComplete="current-password" data-autofocus error={message} visibilityToggleButtonProps={{ 'aria-label': 'Show the token' }} />
       {enter.error instanceof ApiError ? <Codes error={enter.error} /> : null}
       <Button type="submit" fullWidth loading={enter.isPending} disabled={!token.trim()}>Sign in</Button>
       <details className={ui.commands}>

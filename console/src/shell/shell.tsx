@@ -67,6 +67,7 @@ export function Shell() {
       main.current?.focus({ preventScroll: true });
     }
     first.current = false;
+    // oxlint-disable-next-line react/exhaustive-effect-dependencies
   }, [page]);
   return (
     <div className={css.shell}>

@@ -1,0 +1,67 @@
+// What every test needs: a browser, a page that notes everything that went wrong in it, and the API beside it.
+import { chromium } from 'playwright-core';
+
+export const base = process.env.CULVERT_CONSOLE_URL ?? 'http://127.0.0.1:5180';
+export const token = process.env.CULVERT_API_KEY;
+if (!token) throw new Error('Set CULVERT_API_KEY to the token of an admin key.');
+
+export function launch() {
+  return chromium.launch({
+    executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
+    args: [
+      '--headless', '--no-sandbox', '--disable-gpu', '--no-first-run', '--disable-background-networking',
+      '--disable-component-update', '--disable-sync',
+    ],
+  });
+}
+
+/** A page whose `faults` holds console errors, broken policies, failed requests and requests to other hosts. */
+export async function open(browser, { width = 1440, height = 900, scheme = 'light', expected = [] } = {}) {
+  const context = await browser.newContext({ viewport: { width, height }, colorScheme: scheme, reducedMotion: 'reduce' });
+  const page = await context.newPage();
+  const faults = [];
+  const note = (text) => {
+    if (!expected.some((pattern) => pattern.test(text))) faults.push(`${page.url()}: ${text}`);
+  };
+  await page.addInitScript(() => {
+    globalThis.violations = [];
+    addEventListener('securitypolicyviolation', (event) => {
+      console.error(`policy: ${event.violatedDirective} ${event.blockedURI} ${event.sourceFile}:${event.lineNumber}`);
+    });
+  });
+  page.on('console', (message) => message.type() === 'error' && note(`console: ${message.text()} ${message.location().url}`));
+  page.on('pageerror', (error) => note(`uncaught: ${error.stack}`));
+  page.on('requestfailed', (request) => {
+    const why = request.failure()?.errorText;
+    if (why !== 'net::ERR_ABORTED') note(`failed: ${request.url()} ${why}`);
+  });
+  page.on('request', (request) => {
+    if (new URL(request.url()).origin !== new URL(base).origin && !request.url().startsWith('data:')) note(`elsewhere: ${request.url()}`);
+  });
+  return { page, context, faults };
+}
+
+export async function signIn(page, path = '/console/') {
+  await page.goto(base + path);
+  await page.getByLabel('Token of an API key').fill(token);
+  await page.getByRole('button', { name: 'Sign in' }).click();
+  await page.getByRole('navigation', { name: 'Main' }).waitFor();
+}
+
+/** A call of the management API in the page's session. */
+export function api(page, method, path, body) {
+  return page.evaluate(async ([verb, at, content]) => {
+    const response = await fetch(`/console/api${at}`, {
+      method: verb,
+      headers: { 'x-culvert-console': '1', ...(content ? { 'content-type': 'application/json' } : {}) },
+      ...(content ? { body: JSON.stringify(content) } : {}),
+    });
+    return { status: response.status, body: response.status === 204 ? null : await response.json() };
+  }, [method, path, body]);
+}
+
+/** Waits until the page has nothing left to load. The live stream never ends, so the network is not asked. */
+export async function settled(page) {
+  await page.locator('[role="status"][aria-label^="Loading"]').first().waitFor({ state: 'detached', timeout: 15_000 });
+  await page.waitForTimeout(150);
+}
