@@ -45,7 +45,7 @@ export async function signIn(page, path = '/console/') {
   await page.goto(base + path);
   await page.getByLabel('Token of an API key').fill(token);
   await page.getByRole('button', { name: 'Sign in' }).click();
-  await page.getByRole('navigation', { name: 'Main' }).waitFor();
+  await page.getByRole('main').and(page.locator('#main')).waitFor();
 }
 
 /** A call of the management API in the page's session. */

@@ -2,6 +2,7 @@ import { Button, Modal } from '@mantine/core';
 import { useMutation, useQueryClient } from '@tanstack/react-query';
 import { useState } from 'react';
 import { call } from '@/api/http';
+import type { JsonObject } from '@/api/json';
 import type { Operation, Resource } from '@/api/model';
 import { humanize } from '@/api/words';
 import { LinkButton } from '@/ui/link-button';
@@ -57,8 +58,11 @@ export function ActionButton({ resource, operation, id, label = sentence(operati
 }
 
 /** Everything that can be done to one object beyond changing and deleting it. */
-export function Actions({ resource, id, handled }: { resource: Resource; id: string; handled: string[] }) {
-  const shown = resource.below.filter((one) => one.method !== 'GET' && !handled.includes(one.command) && !/\{(?!id\})/.test(one.path));
+export function Actions({ resource, object, handled }: { resource: Resource; object: JsonObject; handled: string[] }) {
+  const id = String(object.id);
+  // What is deleted below an object is a field of it; while that is `null` there is nothing to delete.
+  const there = ({ path }: Operation) => object[path.split('/')[3] ?? ''] !== null;
+  const shown = resource.below.filter((one) => there(one) && one.method !== 'GET' && !handled.includes(one.command) && !/\{(?!id\})/.test(one.path));
   return shown.map((operation) => (hasFields(operation)
     ? <LinkButton key={operation.id} variant="default" to="/$collection/$id/do/$action" params={{ collection: resource.slug, id, action: operation.command }}>{sentence(operation)}</LinkButton>
     : <ActionButton key={operation.id} resource={resource} operation={operation} id={id} />));

@@ -1,6 +1,7 @@
 import type { JsonObject } from '@/api/json';
 import type { Resource } from '@/api/model';
 import { type Schemas, resolve } from '@/api/schema';
+import { customOf } from './custom';
 import { nameOf } from './names';
 
 const FIRST = ['url', 'domain', 'name', 'addr', 'cidr', 'subject_common_name', 'email'];
@@ -9,6 +10,8 @@ const MOST = 4;
 
 /** The fields that a table shows besides name and time: short ones, in the order of the schema. */
 export function columnsOf(resource: Resource, schemas: Schemas): string[] {
+  const chosen = customOf(resource.name).fields?.filter((key) => resource.item.properties?.[key]);
+  if (chosen) return chosen;
   const named = FIRST.find((key) => resource.item.properties?.[key]);
   const keys = Object.entries(resource.item.properties ?? {}).flatMap(([key, raw]) => {
     const schema = resolve(schemas, raw);

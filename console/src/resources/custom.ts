@@ -8,6 +8,8 @@ export interface ColumnDef {
 
 /** What a resource's pages have beyond those drawn from the OpenAPI document. Everything is optional. */
 export interface Custom {
+  /** The fields that the table shows besides name and time. */
+  fields?: string[];
   columns?: ColumnDef[];
   /** Above the table. */
   ListExtra?: ComponentType;
@@ -35,6 +37,7 @@ const AgentOfEndpoint = lazy(() => import('@/endpoints/served-by-cell'));
 
 export const CUSTOM: Record<string, Custom> = {
   endpoints: {
+    fields: ['type', 'bindings'],
     columns: [{ label: 'Served by', Cell: AgentOfEndpoint }],
     DetailExtra: EndpointExtra,
     dangerous: true,
@@ -45,6 +48,7 @@ export const CUSTOM: Record<string, Custom> = {
     empty: { title: 'No API keys', command: 'culvert api api_keys create --description deploys' },
   },
   event_destinations: {
+    fields: ['target'],
     columns: [{ label: 'Health', Cell: DestinationHealth }],
     DetailExtra: DestinationExtra,
     handled: ['get-health', 'list-dead-letters', 'redrive', 'replay', 'get-replay', 'test'],
@@ -57,26 +61,32 @@ export const CUSTOM: Record<string, Custom> = {
     },
   },
   event_subscriptions: {
+    fields: ['sources', 'destinations'],
     DetailExtra: SubscriptionExtra,
     handled: ['list-sources', 'create-source', 'get-source', 'update-source', 'delete-source'],
     empty: { title: 'No subscriptions yet', text: 'A subscription says which events go to which destinations.' },
   },
   tunnel_sessions: {
+    fields: ['ip', 'os', 'agent_version', 'transport'],
     ListExtra: AgentsExtra,
     DetailExtra: AgentExtra,
     handled: ['stop', 'restart', 'update-agent'],
     empty: { title: 'No agent is connected', text: 'An agent runs beside a service and brings it online.', command: 'culvert http 3000' },
   },
   reserved_domains: {
+    fields: ['cname_target'],
     columns: [{ label: 'Certificate', Cell: DomainStatus }],
     DetailExtra: DomainExtra,
     handled: ['retry-certificate-management'],
     dangerous: true,
     empty: { title: 'No domains yet', text: 'A domain of your own gets a certificate by itself.', command: 'culvert api reserved_domains create --domain app.example.com' },
   },
-  tls_certificates: { columns: [{ label: 'Expires', Cell: CertificateExpiry }], dangerous: true },
-  credentials: { dangerous: true, empty: { title: 'No agent credentials yet', text: 'An agent signs in with the token of a credential.', command: 'culvert api credentials create' } },
+  tls_certificates: {
+    fields: ['issuer_common_name', 'private_key_type'],
+    columns: [{ label: 'Expires', Cell: CertificateExpiry }], dangerous: true },
+  credentials: { fields: ['acl', 'owner_id'], dangerous: true, empty: { title: 'No agent credentials yet', text: 'An agent signs in with the token of a credential.', command: 'culvert api credentials create' } },
   vaults: { dangerous: true },
+  ip_policy_rules: { fields: ['action', 'ip_policy'] },
   reserved_addrs: { dangerous: true },
   certificate_authorities: { dangerous: true },
   ssh_certificate_authorities: { dangerous: true },

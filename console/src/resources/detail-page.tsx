@@ -29,7 +29,7 @@ export default function DetailPage() {
   if (!object) return <Page title={titleOf(resource.name)} above={above}><Loading /></Page>;
   const actions = (
     <>
-      <Actions resource={resource} id={id} handled={handled} />
+      <Actions resource={resource} object={object} handled={handled} />
       {resource.update ? <LinkButton variant="default" to="/$collection/$id/edit" params={{ collection, id }}>Edit</LinkButton> : null}
       {resource.remove ? <DeleteButton resource={resource} operation={resource.remove} object={object} /> : null}
     </>

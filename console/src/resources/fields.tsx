@@ -25,6 +25,8 @@ export interface FieldProps {
   schema: Resolved;
   value: Json | undefined;
   required: boolean;
+  /** Has the focus when the form opens. */
+  first?: boolean;
   error: FieldError | undefined;
   onChange: SetValue;
 }
@@ -59,7 +61,7 @@ interface Common {
 
 /** One field of a form, drawn from its schema. */
 export function Field(props: FieldProps) {
-  const { name, label, path, schema, value, required, error, onChange } = props;
+  const { name, label, path, schema, value, required, first, error, onChange } = props;
   const set = (next: Json | undefined) => onChange(path, next);
   const common: Common = {
     label: label ?? humanize(name),
@@ -95,7 +97,7 @@ export function Field(props: FieldProps) {
   if (LONG.test(name) || (schema.maxLength ?? 0) > 2048) {
     return <Textarea {...common} value={text(value)} autosize minRows={name === 'metadata' ? 1 : 4} maxRows={14} onChange={(event) => set(event.currentTarget.value)} />;
   }
-  return <TextInput {...common} value={text(value)} onChange={(event) => set(event.currentTarget.value)} />;
+  return <TextInput {...common} data-autofocus={first || undefined} value={text(value)} onChange={(event) => set(event.currentTarget.value)} />;
 }
 
 function ListField({ name, path, schema, value, onChange, error, common }: FieldProps & { common: Common }) {
@@ -186,7 +188,8 @@ interface ObjectFieldsProps {
   onChange: SetValue;
 }
 
-const ORDER = ['name', 'url', 'domain', 'upstream_url', 'traffic_policy', 'type', 'target', 'destination_ids', 'sources'];
+const FEW = 6;
+const ORDER = ['name', 'url', 'domain', 'upstream_url', 'traffic_policy', 'target', 'destination_ids', 'sources'];
 const LAST = ['description', 'metadata'];
 
 function rank(key: string, schema: Resolved): number {
@@ -200,8 +203,22 @@ export function ObjectFields({ path, schema, value, error, onChange }: ObjectFie
   const model = useModel();
   const entries: [string, Schema][] = Object.entries(schema.properties ?? {}).filter(([key, field]) => !(path.length === 0 && key === 'id') && field.type !== 'null');
   entries.sort(([a], [b]) => rank(a, schema) - rank(b, schema));
-  return entries.map(([key, field]) => (
-    <Field key={key} name={key} path={[...path, key]} schema={resolve(model.schemas, field)} value={value[key]}
+  const draw = ([key, field]: [string, Schema], index: number) => (
+    <Field key={key} name={key} path={[...path, key]} schema={resolve(model.schemas, field)} value={value[key]} first={path.length === 0 && index === 0}
       required={schema.required?.includes(key) ?? false} error={error} onChange={onChange} />
-  ));
+  );
+  const rare = path.length === 0 && entries.length > FEW ? entries.filter(([key]) => rank(key, schema) >= 200 && key !== 'description') : [];
+  const often = entries.filter((entry) => !rare.includes(entry));
+  const needed = rare.some(([key]) => (value[key] !== undefined && value[key] !== '') || error?.field.split('.')[0] === key);
+  return (
+    <>
+      {often.map(draw)}
+      {rare.length > 0 ? (
+        <details className={ui.commands} open={needed || undefined}>
+          <summary>{`${rare.length} more fields`}</summary>
+          <div className={ui.stack}>{rare.map((entry) => draw(entry, 1))}</div>
+        </details>
+      ) : null}
+    </>
+  );
 }

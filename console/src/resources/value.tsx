@@ -10,6 +10,7 @@ import { collectionOf, pathOf } from './names';
 
 const TIME = /^\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d)$/;
 const LONG = 160;
+const MOST = 3;
 const NONE: string[] = [];
 
 function ObjectLink({ id }: { id: string }) {
@@ -57,7 +58,8 @@ export function Value({ value, schema, short = false }: ValueProps) {
   if (Array.isArray(value)) {
     if (value.length === 0) return <Nothing />;
     const inner = schema?.items && model ? resolve(model.schemas, schema.items) : undefined;
-    const flat = value.every((one) => !isObject(one) || refId(one));
+    const flat = short || value.every((one) => !isObject(one) || refId(one));
+    if (short && value.length > MOST) return <>{value.length.toLocaleString()} entries</>;
     return (
       <ul className={flat ? ui.list : ui.items}>
         {value.map((one, index) => (
@@ -67,6 +69,7 @@ export function Value({ value, schema, short = false }: ValueProps) {
     );
   }
   const set = Object.entries(value).filter(([, one]) => one !== null);
+  if (short && typeof value.type === 'string') return <>{value.type}</>;
   if (short) return <>{set.map(([key]) => humanize(key)).join(', ') || <Nothing />}</>;
   return set.length === 0 ? <Nothing /> : <Fields value={value} schema={schema} skip={Object.keys(value).filter((key) => value[key] === null)} />;
 }

@@ -1,0 +1,84 @@
+// Every route of a seeded installation: no error, no broken policy, no request that failed or went elsewhere, no
+// violation that axe knows, no markup that became an element, nothing wider than the page.
+import assert from 'node:assert/strict';
+import { mkdirSync, readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { after, before, test } from 'node:test';
+import { base, launch, open, settled, signIn } from './browser.mjs';
+import { MARKUP, seed } from './seed.mjs';
+import { upstream, visit } from './upstream.mjs';
+
+const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+const shots = process.env.SCREENSHOTS;
+let browser, service, routes, endpoint;
+
+before(async () => {
+  browser = await launch();
+  service = await upstream();
+  const { page, context } = await open(browser);
+  await signIn(page);
+  const seeded = await seed(page, service.url);
+  endpoint = seeded.endpoint;
+  const model = await page.evaluate(async () => (await fetch('/openapi.json')).json());
+  routes = ['/', '/traffic', '/audit', '/connect', '/nonsense'];
+  for (const path of Object.keys(model.paths).filter((one) => one.endsWith('/{id}') && one.split('/{').length === 2)) {
+    const collection = path.slice(1, -'/{id}'.length);
+    const slug = collection.replaceAll('/', '.');
+    routes.push(`/${slug}`);
+    if (model.paths[`/${collection}`].post) routes.push(`/${slug}/new`);
+    const id = seeded.ids[collection];
+    if (id) routes.push(`/${slug}/${id}`);
+    if (id && model.paths[path].patch) routes.push(`/${slug}/${id}/edit`);
+  }
+  await context.close();
+});
+after(async () => {
+  await browser.close();
+  service.server.close();
+});
+
+const wanted = (width, scheme) => ({ width, height: width === 360 ? 760 : 900, scheme, expected: [/status of 40[14]/] });
+
+async function look(page, route) {
+  await page.goto(`${base}/console${route}`);
+  await page.getByRole('heading', { level: 1 }).first().waitFor();
+  await settled(page);
+  if (route === '/traffic') {
+    await page.getByText('Live', { exact: true }).waitFor();
+    await page.waitForTimeout(600);
+    await visit(endpoint.public_url, '/<b>x</b>', { 'user-agent': MARKUP });
+    await page.getByRole('option').first().click();
+  }
+  await page.waitForTimeout(route.endsWith('/new') || route.endsWith('/edit') ? 400 : 100);
+}
+
+async function violations(page) {
+  await page.evaluate(axe);
+  return page.evaluate(async () => {
+    const { violations: found } = await globalThis.axe.run(document, { resultTypes: ['violations'] });
+    return found.map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map((node) => `${node.target} ${node.failureSummary}`).join(' | ')}`);
+  });
+}
+
+for (const [width, scheme] of [[1440, 'light'], [768, 'dark'], [360, 'light']]) {
+  test(`every page at ${width} pixels, ${scheme}`, { timeout: 600_000 }, async (t) => {
+    const { page, context, faults } = await open(browser, wanted(width, scheme));
+    await signIn(page);
+    for (const route of routes) {
+      await look(page, route);
+      const found = width === 360 ? [] : await violations(page);
+      const made = await page.evaluate(() => document.querySelectorAll('img[src="x"], main b > b').length);
+      const wide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+      if (shots) {
+        mkdirSync(shots, { recursive: true });
+        await page.screenshot({ path: `${shots}/${width}-${scheme}-${route.slice(1).replace(/_[A-Za-z0-9]{20,}/, '').replaceAll('/', '-') || 'overview'}.png` });
+      }
+      if (found.length > 0) faults.push(`${route}: ${found.join('\n  ')}`);
+      if (made > 0) faults.push(`${route}: markup became elements`);
+      if (wide > 0) faults.push(`${route}: ${wide} pixels wider than the page`);
+    }
+    t.diagnostic(`${routes.length} routes`);
+    assert.deepEqual(faults, []);
+    await context.close();
+  });
+}

@@ -1,0 +1,64 @@
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { api, base, launch, open, signIn } from './browser.mjs';
+
+let browser;
+before(async () => { browser = await launch(); });
+after(() => browser.close());
+
+test('a wrong token is refused in words, the right one lets in, and signing out ends it', async () => {
+  const { page, context, faults } = await open(browser, { expected: [/status of 401/] });
+  await page.goto(`${base}/console/`);
+  await page.getByLabel('Token of an API key').fill('wrong');
+  await page.keyboard.press('Enter');
+  await page.getByText('The server does not know this token.').waitFor();
+  await signIn(page);
+  await page.getByRole('heading', { name: 'Overview' }).waitFor();
+  const cookies = await context.cookies();
+  assert.ok(cookies.every((cookie) => cookie.httpOnly && cookie.sameSite === 'Strict'));
+  assert.ok(!(await page.evaluate(() => JSON.stringify({ ...localStorage, ...sessionStorage }))).includes('ak_'));
+  await page.getByRole('button', { name: 'Sign out' }).click();
+  await page.getByRole('heading', { name: 'Sign in to culvert' }).waitFor();
+  assert.equal((await api(page, 'GET', '/api_keys')).status, 401);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test('a session that ends asks for a token over the page, and goes on there', async () => {
+  const { page, context, faults } = await open(browser, { expected: [/status of 401/] });
+  await signIn(page, '/console/endpoints/new');
+  const panel = page.getByRole('dialog', { name: 'Create an endpoint' });
+  await panel.getByRole('textbox', { name: 'URL', exact: true }).fill('https://kept.example.com');
+  await page.evaluate(() => fetch('/console/session', { method: 'DELETE', headers: { 'x-culvert-console': '1' } }));
+  await panel.getByRole('button', { name: 'Create' }).click();
+  const again = page.getByRole('dialog', { name: 'Sign in again' });
+  await again.getByLabel('Token of an API key').fill(process.env.CULVERT_API_KEY);
+  await page.keyboard.press('Enter');
+  await again.waitFor({ state: 'detached' });
+  assert.equal(await panel.getByRole('textbox', { name: 'URL', exact: true }).inputValue(), 'https://kept.example.com');
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test('a server that is away is told, and the page goes on by itself', async () => {
+  const { page, context } = await open(browser);
+  await signIn(page, '/console/api_keys');
+  await context.route('**/console/**', (route) => route.abort('connectionrefused'));
+  await page.getByRole('link', { name: 'Endpoints' }).click();
+  await page.getByText('Trying again every two seconds.').waitFor();
+  await context.unroute('**/console/**');
+  await page.getByText('Trying again every two seconds.').waitFor({ state: 'detached' });
+  await page.getByText('Addresses at which traffic arrives.').waitFor();
+  await context.close();
+});
+
+test('a refusal for a lack of rights is told with its code and request', async () => {
+  const { page, context } = await open(browser, { expected: [/403/] });
+  await signIn(page);
+  const body = { status_code: 403, error_code: 'ERR_NGROK_300', msg: 'This key is not an admin\'s.', details: { operation_id: 'op_test' } };
+  await context.route('**/console/api/api_keys?*', (route) => route.fulfill({ status: 403, json: body }));
+  await page.goto(`${base}/console/api_keys`);
+  await page.getByRole('heading', { name: 'Your key may not do this' }).waitFor();
+  await page.getByText('op_test').waitFor();
+  await context.close();
+});

@@ -1,0 +1,180 @@
+// The main task of each page, end to end.
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { api, base, launch, open, signIn } from './browser.mjs';
+import { upstream, visit } from './upstream.mjs';
+
+let browser, page, faults, service;
+const run = Date.now() % 1_000_000;
+before(async () => {
+  browser = await launch();
+  service = await upstream();
+  ({ page, faults } = await open(browser, { expected: [/status of 40[014]/] }));
+  await signIn(page);
+});
+after(async () => {
+  await browser.close();
+  service.server.close();
+});
+
+const go = (path) => page.goto(`${base}/console${path}`);
+const box = (name) => page.getByRole('textbox', { name, exact: true });
+
+async function remove(name) {
+  await page.getByRole('button', { name: 'Delete', exact: true }).click();
+  const dialog = page.getByRole('dialog');
+  assert.ok(await dialog.getByRole('button', { name: 'Delete' }).isDisabled());
+  await dialog.getByLabel(`Type ${name} to confirm`).fill(name);
+  await dialog.getByRole('button', { name: 'Delete' }).click();
+  await page.getByText(`Deleted ${name}.`).waitFor();
+}
+
+test('an API key is made, its token shown once, found by a filter, changed and deleted', async () => {
+  const name = `deploys ${run}`;
+  await go('/api_keys');
+  await page.getByRole('link', { name: 'Create an API key' }).click();
+  await box('Description').fill(name);
+  await page.getByText('As a command').click();
+  await page.getByText(`api_keys create --description 'deploys ${run}'`).waitFor();
+  await page.getByRole('button', { name: 'Create', exact: true }).click();
+  await page.getByText('It is not shown again.').waitFor();
+  await page.getByRole('button', { name: 'I have copied it' }).click();
+  await page.getByRole('heading', { name, level: 1 }).waitFor();
+  await go('/api_keys');
+  await page.getByLabel('Filter').fill(`obj.description == "${name}"`);
+  await page.keyboard.press('Enter');
+  await page.getByRole('link', { name }).click();
+  await page.getByRole('link', { name: 'Edit' }).click();
+  await box('Description').fill(`${name} x`);
+  await page.getByRole('button', { name: 'Save' }).click();
+  await page.getByRole('heading', { name: `${name} x`, level: 1 }).waitFor();
+  await remove(`${name} x`);
+});
+
+test('a filter that is wrong is told at the filter', async () => {
+  await go('/endpoints?filter=obj.bogus');
+  await page.getByText('`obj.bogus` is not a field').waitFor();
+});
+
+test('an endpoint is made with a policy, a mistake is told at its field, and its traffic is seen live', async () => {
+  const host = `task${run}.culvert.localhost`;
+  await go('/endpoints');
+  await page.getByRole('link', { name: 'Create an endpoint' }).first().click();
+  await box('URL').fill(`http://${host}`);
+  await box('Upstream URL').fill('nonsense');
+  await page.getByRole('button', { name: 'Create', exact: true }).click();
+  await page.getByRole('alert').first().waitFor();
+  assert.equal(await box('Upstream URL').getAttribute('aria-invalid'), 'true');
+  await box('Upstream URL').fill(service.url);
+  await page.getByRole('textbox', { name: 'Traffic policy' }).fill('on_http_response:\n  - actions:\n      - type: add-headers\n        config: {headers: {x-seen: "1"}}\n');
+  await page.getByRole('button', { name: 'Create', exact: true }).click();
+  await page.getByRole('heading', { name: `http://${host}`, level: 1 }).waitFor();
+  await page.getByRole('link', { name: 'Watch its traffic' }).click();
+  await page.getByText('Live', { exact: true }).waitFor();
+  const { body } = await api(page, 'GET', '/endpoints?limit=1');
+  const url = body.endpoints[0].public_url;
+  await page.waitForTimeout(700);
+  for (const path of ['/a', '/b/500', '/c/404']) await visit(url, path);
+  const row = page.getByRole('option', { name: /\/b\/500/ });
+  await row.click();
+  const detail = page.getByRole('dialog', { name: 'Event' });
+  await detail.getByRole('tab', { name: 'As curl' }).click();
+  await detail.getByText(`curl -X GET '${url}/b/500'`).waitFor();
+  await detail.getByRole('button', { name: 'Close' }).click();
+  await page.getByRole('button', { name: 'Pause' }).click();
+  await visit(url, '/later');
+  await page.getByText('1 newer').waitFor();
+  assert.equal(await page.getByRole('option', { name: /later/ }).count(), 0);
+  await page.getByRole('button', { name: 'Go on' }).click();
+  await page.getByRole('option', { name: /later/ }).waitFor();
+  await page.getByRole('button', { name: 'Clear', exact: true }).click();
+  await page.getByText('Nothing has passed').waitFor();
+});
+
+test('a destination and a subscription are made, a test event is sent, and a replay runs', async () => {
+  await go('/event_destinations/new');
+  await page.getByRole('combobox', { name: 'Kind' }).click();
+  await page.getByRole('option', { name: 'File' }).click();
+  await box('Path').fill(`task${run}.ndjson`);
+  await box('Description').fill(`file ${run}`);
+  await page.getByRole('button', { name: 'Create', exact: true }).click();
+  await page.getByRole('heading', { name: `file ${run}`, level: 1 }).waitFor();
+  await page.getByRole('button', { name: 'Send a test event' }).click();
+  await page.getByText('The destination took the test event.').waitFor();
+  await page.getByRole('link', { name: 'Add a subscription' }).click();
+  await page.getByRole('combobox', { name: 'Destination IDs' }).click();
+  await page.getByRole('option', { name: new RegExp(`file ${run}`) }).click();
+  await page.keyboard.press('Escape');
+  await page.getByRole('button', { name: 'Add source' }).click();
+  await page.getByRole('combobox', { name: 'Type' }).click();
+  await page.getByRole('combobox', { name: 'Type' }).fill('http_request');
+  await page.getByRole('option', { name: 'http_request_complete.v0' }).click();
+  await page.getByRole('combobox', { name: 'Fields' }).fill('status_code');
+  await page.getByRole('option', { name: 'http.response.status_code' }).click();
+  await page.keyboard.press('Escape');
+  await page.getByRole('textbox', { name: 'Filter' }).last().fill('ev.conn.server_port == 443');
+  await box('Description').fill(`subscription ${run}`);
+  await page.getByRole('button', { name: 'Create', exact: true }).click();
+  await page.getByRole('heading', { name: `subscription ${run}`, level: 1 }).waitFor();
+  await page.getByText('ev.conn.server_port == 443').first().waitFor();
+  await page.getByRole('link', { name: /^ed_/ }).first().click();
+  await page.getByRole('button', { name: 'Replay events' }).click();
+  await page.getByLabel('From').fill('2026-01-01T00:00:00');
+  await page.getByRole('button', { name: 'Start' }).click();
+  await page.getByText('The last replay was of events').waitFor();
+  await page.getByRole('heading', { name: 'Dead letters' }).waitFor();
+});
+
+test('dead letters are shown with their reason and sent again', async () => {
+  const refusing = await api(page, 'POST', '/event_destinations', { format: 'json', description: `dead ${run}`, target: { file: { path: `dead${run}.ndjson` } } });
+  const letter = { id: '7', class: 'audit', attempts: 3, first_at: '2026-01-01T00:00:00Z', buried_at: '2026-01-01T00:01:00Z', reason: { class: 'permanent', code: '422', text: 'It was refused.' }, events: [{ event_id: 'ev_1' }] };
+  await page.route('**/dead_letters?*', (route) => route.fulfill({ json: { dead_letters: [letter], next_page_uri: null } }));
+  await go(`/event_destinations/${refusing.body.id}`);
+  await page.getByText('It was refused.').waitFor();
+  await page.getByRole('button', { name: 'Send all again' }).click();
+  await page.getByText('0 dead letters are in the queue again.').waitFor();
+  await page.unroute('**/dead_letters?*');
+});
+
+test('a domain says what it needs', async () => {
+  await go('/reserved_domains/new');
+  await box('Domain').fill(`task${run}.example.com`);
+  await page.getByRole('button', { name: 'Create', exact: true }).click();
+  await page.getByRole('heading', { name: `task${run}.example.com`, level: 1 }).waitFor();
+  await page.getByRole('heading', { name: 'Certificate' }).waitFor();
+  await remove(`task${run}.example.com`);
+});
+
+test('an agent is connected by a command that holds its new token', async () => {
+  await go('/connect');
+  await page.getByRole('button', { name: 'Create a credential' }).click();
+  await page.getByText('The commands below have it.').waitFor();
+  await page.getByText(/^CULVERT_AUTHTOKEN=\S{20,} culvert http 3000/).waitFor();
+});
+
+test('a change is seen live on the audit page', async () => {
+  await go('/audit');
+  await page.getByText('Live', { exact: true }).waitFor();
+  await page.waitForTimeout(700);
+  await api(page, 'POST', '/api_keys', { description: `audited ${run}` });
+  await page.getByRole('option', { name: new RegExp(`API key created.*audited ${run}`) }).click();
+  await page.getByRole('dialog', { name: 'Event' }).getByRole('link', { name: 'Open the object' }).click();
+  await page.getByRole('heading', { name: `audited ${run}`, level: 1 }).waitFor();
+});
+
+test('the palette goes to pages and to objects, by keyboard alone', async () => {
+  await go('/');
+  await page.getByRole('heading', { name: 'Overview' }).waitFor();
+  await page.keyboard.press('Control+k');
+  await page.getByRole('combobox', { name: 'Page, name or id' }).waitFor();
+  await page.keyboard.type('secrets');
+  await page.keyboard.press('Enter');
+  await page.getByRole('heading', { name: 'Secrets', level: 1 }).waitFor();
+  await page.keyboard.press('Control+k');
+  await page.getByRole('combobox', { name: 'Page, name or id' }).fill(`audited ${run}`);
+  await page.getByRole('option', { name: `audited ${run}` }).waitFor();
+  await page.keyboard.press('Enter');
+  await page.getByRole('heading', { name: `audited ${run}`, level: 1 }).waitFor();
+});
+
+test('none of this left an error in the console', () => assert.deepEqual(faults, []));
