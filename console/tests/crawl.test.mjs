@@ -46,7 +46,7 @@ async function look(page, route) {
   if (route === '/traffic') {
     await page.getByText('Live', { exact: true }).waitFor();
     await page.waitForTimeout(600);
-    await visit(endpoint.public_url, '/<b>x</b>', { 'user-agent': MARKUP });
+    await visit(endpoint.public_url, '/seen?q=%3Cimg%20src=x%3E', { 'user-agent': MARKUP });
     await page.getByRole('option').first().click();
   }
   await page.waitForTimeout(route.endsWith('/new') || route.endsWith('/edit') ? 400 : 100);

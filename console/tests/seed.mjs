@@ -35,7 +35,7 @@ export async function seed(page, upstream) {
   };
   await make('api_keys', texts);
   await make('bot_users', { name: `${MARKUP}${run}` });
-  await make('service_users', { name: `${MARKUP}${run}` });
+  await make('service_users', { name: `${MARKUP}s${run}` });
   await make('credentials', { ...texts, acl: ['bind:*.example.com'] });
   await make('ssh_credentials', { ...texts, public_key: ssh });
   await make('certificate_authorities', { ...texts, ca_pem: certificate });
@@ -45,6 +45,8 @@ export async function seed(page, upstream) {
   await make('agent_ingresses', { ...texts, domain: `agents${run}.example.com` });
   await make('ip_policies', texts);
   await make('ip_policy_rules', { ...texts, ip_policy_id: ids.ip_policies, cidr: '192.0.2.0/24', action: 'deny' });
+  const { body: old } = await api(page, 'GET', '/ip_restrictions');
+  for (const one of old.ip_restrictions) await api(page, 'DELETE', `/ip_restrictions/${one.id}`);
   await make('ip_restrictions', { ...texts, type: 'endpoints', ip_policy_ids: [ids.ip_policies] });
   await make('ssh_certificate_authorities', { ...texts, private_key_type: 'ed25519' });
   const signed = { ...texts, ssh_certificate_authority_id: ids.ssh_certificate_authorities, public_key: ssh };

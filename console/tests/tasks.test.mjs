@@ -120,6 +120,9 @@ test('a destination and a subscription are made, a test event is sent, and a rep
   await page.getByRole('link', { name: /^ed_/ }).first().click();
   await page.getByRole('button', { name: 'Replay events' }).click();
   await page.getByLabel('From').fill('2026-01-01T00:00:00');
+  await page.getByRole('combobox', { name: 'Kinds' }).fill('API key created');
+  await page.getByRole('option', { name: 'API key created' }).click();
+  await page.keyboard.press('Escape');
   await page.getByRole('button', { name: 'Start' }).click();
   await page.getByText('The last replay was of events').waitFor();
   await page.getByRole('heading', { name: 'Dead letters' }).waitFor();

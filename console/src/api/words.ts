@@ -39,8 +39,16 @@ export function titleOf(resource: string): string {
 
 /** One object of the resource, in the middle of a sentence. */
 export function nounOf(resource: string): string {
-  const title = SINGULAR[resource] ?? titleOf(resource).replace(/s$/, '');
+  return lowered(SINGULAR[resource] ?? titleOf(resource).replace(/s$/, ''));
+}
+
+function lowered(title: string): string {
   return /^[A-Z][a-z ]/.test(title) ? title.charAt(0).toLowerCase() + title.slice(1) : title;
+}
+
+/** Several objects of the resource, in the middle of a sentence. */
+export function pluralOf(resource: string): string {
+  return lowered(titleOf(resource));
 }
 
 export function article(noun: string): string {

@@ -39,15 +39,16 @@ export function DeadLetters({ id }: { id: string }) {
       {redrive.error ? <Failure error={redrive.error} /> : null}
       {page.data && letters.length === 0 ? <p className={ui.dim}>None. Events that a destination refuses for good are kept here for seven days.</p> : null}
       {letters.map((letter) => (
-        <details key={letter.id} className={ui.commands}>
-          <summary>
-            <Checkbox size="xs" display="inline-block" aria-label={`Pick dead letter ${letter.id}`} checked={picked.includes(letter.id)} onClick={(event) => event.stopPropagation()}
-              onChange={(event) => toggle(letter.id, event.currentTarget.checked)} />{' '}
-            <Tag tone="bad">{letter.reason.class}</Tag> {letter.reason.text} <span className={ui.dim}>({letter.reason.code})</span>{' '}
-            <span className={ui.dim}>{letter.events.length} events, {letter.attempts} attempts, <Time value={letter.buried_at} relative /></span>
-          </summary>
-          <pre className={ui.long} tabIndex={0} role="group" aria-label="Its events">{letter.events.map((event) => JSON.stringify(event, null, 2)).join('\n')}</pre>
-        </details>
+        <div key={letter.id} className={ui.picked}>
+          <Checkbox size="xs" aria-label={`Pick dead letter ${letter.id}`} checked={picked.includes(letter.id)} onChange={(event) => toggle(letter.id, event.currentTarget.checked)} />
+          <details className={ui.commands}>
+            <summary>
+              <Tag tone="bad">{letter.reason.class}</Tag> {letter.reason.text} <span className={ui.dim}>({letter.reason.code})</span>{' '}
+              <span className={ui.dim}>{letter.events.length} events, {letter.attempts} attempts, <Time value={letter.buried_at} relative /></span>
+            </summary>
+            <pre className={ui.long} tabIndex={0} role="group" aria-label="Its events">{letter.events.map((event) => JSON.stringify(event, null, 2)).join('\n')}</pre>
+          </details>
+        </div>
       ))}
       {before || next ? (
         <div className={ui.pager}>

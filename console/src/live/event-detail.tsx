@@ -1,9 +1,9 @@
 import { Tabs } from '@mantine/core';
 import { Link } from '@tanstack/react-router';
-import { type JsonObject, isObject, text } from '@/api/json';
+import { type Json, type JsonObject, isObject, refId, text } from '@/api/json';
 import { eventTitle } from '@/api/words';
 import { pathOf } from '@/resources/names';
-import { Fields } from '@/resources/value';
+import { Value } from '@/resources/value';
 import { CopyBlock, CopyButton } from '@/ui/copy';
 import { Time } from '@/ui/time';
 import ui from '@/ui/ui.module.css';
@@ -11,6 +11,15 @@ import type { LiveEvent } from './tail';
 
 function quoted(value: string): string {
   return `'${value.replaceAll("'", String.raw`'\''`)}'`;
+}
+
+/** The fields under the names that filters and subscriptions use, without those that are null. */
+function flat(object: JsonObject, prefix: string): [string, Json][] {
+  return Object.entries(object).flatMap(([key, value]): [string, Json][] => {
+    const name = prefix ? `${prefix}.${key}` : key;
+    if (value === null) return [];
+    return isObject(value) && !refId(value) ? flat(value, name) : [[name, value]];
+  });
 }
 
 /** The request of an event as a line of curl. */
@@ -44,8 +53,11 @@ export function EventDetail({ event }: { event: LiveEvent }) {
           {curl ? <Tabs.Tab value="curl">As curl</Tabs.Tab> : null}
         </Tabs.List>
         <Tabs.Panel value="fields" pt="sm">
-          {event.principal ? <Fields value={event.principal} /> : null}
-          <Fields value={event.object} />
+          <dl className={ui.pairs}>
+            {[...flat(event.principal ?? {}, 'principal'), ...flat(event.object, '')].map(([name, value]) => [
+              <dt key={`${name} name`}>{name}</dt>, <dd key={name}><Value value={value} /></dd>,
+            ])}
+          </dl>
         </Tabs.Panel>
         <Tabs.Panel value="json" pt="sm"><CopyBlock value={json} label="the event" /></Tabs.Panel>
         {curl ? <Tabs.Panel value="curl" pt="sm"><CopyBlock value={curl} label="the curl command" /></Tabs.Panel> : null}

@@ -190,10 +190,10 @@ interface ObjectFieldsProps {
 
 const FEW = 6;
 const ORDER = ['name', 'url', 'domain', 'upstream_url', 'traffic_policy', 'target', 'destination_ids', 'sources'];
-const LAST = ['description', 'metadata'];
 
 function rank(key: string, schema: Resolved): number {
-  if (LAST.includes(key)) return 300 + LAST.indexOf(key);
+  if (key === 'metadata') return 300;
+  if (key === 'description') return 150;
   if (ORDER.includes(key)) return ORDER.indexOf(key);
   return schema.required?.includes(key) ? 100 : 200;
 }
@@ -207,7 +207,7 @@ export function ObjectFields({ path, schema, value, error, onChange }: ObjectFie
     <Field key={key} name={key} path={[...path, key]} schema={resolve(model.schemas, field)} value={value[key]} first={path.length === 0 && index === 0}
       required={schema.required?.includes(key) ?? false} error={error} onChange={onChange} />
   );
-  const rare = path.length === 0 && entries.length > FEW ? entries.filter(([key]) => rank(key, schema) >= 200 && key !== 'description') : [];
+  const rare = path.length === 0 && entries.length > FEW ? entries.filter(([key]) => rank(key, schema) >= 200) : [];
   const often = entries.filter((entry) => !rare.includes(entry));
   const needed = rare.some(([key]) => (value[key] !== undefined && value[key] !== '') || error?.field.split('.')[0] === key);
   return (

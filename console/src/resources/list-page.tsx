@@ -3,7 +3,7 @@ import { useQuery } from '@tanstack/react-query';
 import { Outlet, useNavigate, useParams, useSearch } from '@tanstack/react-router';
 import { type FormEvent, Suspense, useState } from 'react';
 import { ApiError } from '@/api/error';
-import { article, nounOf, titleOf } from '@/api/words';
+import { article, nounOf, pluralOf, titleOf } from '@/api/words';
 import { Icon } from '@/ui/icons';
 import { LinkButton } from '@/ui/link-button';
 import { Page, Prose } from '@/ui/page';
@@ -55,7 +55,7 @@ export default function ListPage() {
       {list.error && !filterError ? <Failure error={list.error} retry={() => void list.refetch()} /> : null}
       {empty && search.filter ? <Empty title="Nothing matches this filter" action={<Button variant="default" onClick={() => apply('')}>Clear the filter</Button>} /> : null}
       {empty && !search.filter ? (
-        <Empty title={custom.empty?.title ?? `No ${title.charAt(0).toLowerCase() === title.charAt(0) ? title : nounOf(resource.name)}s yet`.replace(/ys yet$/, 'ies yet').replace(/sss yet$|ss yet$/, 'sses yet')}
+        <Empty title={custom.empty?.title ?? `No ${pluralOf(resource.name)} yet`}
           text={custom.empty?.text} command={custom.empty?.command ?? (resource.create ? `culvert api ${resource.name} create --help` : undefined)} action={create} />
       ) : null}
       {objects.length > 0 ? <ResourceTable resource={resource} objects={objects} label={title} /> : null}

@@ -51,7 +51,7 @@ export function Value({ value, schema, short = false }: ValueProps) {
   const model = useModelIfThere();
   if (value === null || value === undefined) return <Nothing />;
   if (typeof value === 'boolean') return <>{value ? 'Yes' : 'No'}</>;
-  if (typeof value === 'number') return <>{schema?.format === 'uint16' ? value : value.toLocaleString()}</>;
+  if (typeof value === 'number') return <>{schema && schema.format !== 'uint16' ? value.toLocaleString() : value}</>;
   if (typeof value === 'string') return <TextValue value={value} short={short} />;
   const id = refId(value);
   if (id) return <ObjectLink id={id} />;

@@ -78,14 +78,14 @@ export function Shell() {
         </ActionIcon>
         <Link to="/" className={css.brand}><img src="/console/assets/icon.svg" width="24" height="24" alt="" />culvert</Link>
       </header>
-      <div className={css.side} data-open={menu}>
+      <aside aria-label="Console" className={css.side} data-open={menu}>
         <Link to="/" className={css.brand}><img src="/console/assets/icon.svg" width="26" height="26" alt="" />culvert</Link>
         <button type="button" className={css.find} onClick={() => setPalette(true)}>
           <Icon name="search" size={16} /><span>Go to…</span><kbd>Ctrl K</kbd>
         </button>
         <Suspense fallback={<Loading label="Loading the menu" />}><Nav onPick={() => setMenu(false)} /></Suspense>
         <Account />
-      </div>
+      </aside>
       <main id="main" ref={main} tabIndex={-1} className={css.main}>
         <LostServer />
         <Suspense fallback={<Loading />}><Outlet /></Suspense>
