@@ -72,12 +72,12 @@ export function Shell() {
   return (
     <div className={css.shell}>
       <a className={css.skip} href="#main" onClick={(event) => { event.preventDefault(); main.current?.focus(); }}>Skip to the page</a>
-      <header className={css.top}>
+      <section aria-label="Top" className={css.top}>
         <ActionIcon variant="subtle" color="gray" aria-label={menu ? 'Close the menu' : 'Open the menu'} aria-expanded={menu} onClick={() => setMenu(!menu)}>
           <Icon name={menu ? 'close' : 'menu'} />
         </ActionIcon>
         <Link to="/" className={css.brand}><img src="/console/assets/icon.svg" width="24" height="24" alt="" />culvert</Link>
-      </header>
+      </section>
       <aside aria-label="Console" className={css.side} data-open={menu}>
         <Link to="/" className={css.brand}><img src="/console/assets/icon.svg" width="26" height="26" alt="" />culvert</Link>
         <button type="button" className={css.find} onClick={() => setPalette(true)}>
