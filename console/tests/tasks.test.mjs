@@ -135,7 +135,7 @@ test('dead letters are shown with their reason and sent again', async () => {
   await go(`/event_destinations/${refusing.body.id}`);
   await page.getByText('It was refused.').waitFor();
   await page.getByRole('button', { name: 'Send all again' }).click();
-  await page.getByText('0 dead letters are in the queue again.').waitFor();
+  await page.getByText('0 dead letters sent to the queue again.').waitFor();
   await page.unroute('**/dead_letters?*');
 });
 

@@ -59,3 +59,8 @@ export function article(noun: string): string {
 export function eventTitle(type: string): string {
   return humanize(type.replace(/\.v\d+$/, ''));
 }
+
+/** "1 event", "2 events". */
+export function counted(n: number, noun: string): string {
+  return `${n.toLocaleString()} ${noun}${n === 1 ? '' : 's'}`;
+}

@@ -2,6 +2,7 @@ import { Button, Checkbox } from '@mantine/core';
 import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { useState } from 'react';
 import { api, body } from '@/api/client';
+import { counted } from '@/api/words';
 import { Section, Tag } from '@/ui/page';
 import { Failure, Loading } from '@/ui/states';
 import { Time } from '@/ui/time';
@@ -18,7 +19,7 @@ export function DeadLetters({ id }: { id: string }) {
   const redrive = useMutation({
     mutationFn: async (ids: string[]) => body(await api.POST('/event_destinations/{id}/dead_letters/redrive', { params: { path: { id } }, body: { ids } })),
     onSuccess: async ({ redriven }) => {
-      announce(`${redriven} dead letters are in the queue again.`);
+      announce(`${counted(redriven, 'dead letter')} sent to the queue again.`);
       setPicked([]);
       await client.invalidateQueries({ queryKey: ['event_destinations'] });
     },
@@ -44,7 +45,7 @@ export function DeadLetters({ id }: { id: string }) {
           <details className={ui.commands}>
             <summary>
               <Tag tone="bad">{letter.reason.class}</Tag> {letter.reason.text} <span className={ui.dim}>({letter.reason.code})</span>{' '}
-              <span className={ui.dim}>{letter.events.length} events, {letter.attempts} attempts, <Time value={letter.buried_at} relative /></span>
+              <span className={ui.dim}>{counted(letter.events.length, 'event')}, {counted(letter.attempts, 'attempt')}, <Time value={letter.buried_at} relative /></span>
             </summary>
             <pre className={ui.long} tabIndex={0} role="group" aria-label="Its events">{letter.events.map((event) => JSON.stringify(event, null, 2)).join('\n')}</pre>
           </details>

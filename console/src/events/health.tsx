@@ -2,6 +2,7 @@ import { Button } from '@mantine/core';
 import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import type { EventDestinationHealth } from '../../generated/api';
 import { api, body } from '@/api/client';
+import { counted } from '@/api/words';
 import { Section } from '@/ui/page';
 import { Failure, Loading } from '@/ui/states';
 import { Time } from '@/ui/time';
@@ -22,7 +23,7 @@ function Figures({ health }: { health: EventDestinationHealth }) {
     ['Last success', health.last_success_at ? <Time key="success" value={health.last_success_at} relative /> : 'Never'],
     ['Last failure', health.last_error_at ? <Time key="failure" value={health.last_error_at} relative /> : 'Never'],
     ...(health.last_error ? [['Why', `${health.last_error.text} (${health.last_error.class}, ${health.last_error.code})`] as [string, React.ReactNode]] : []),
-    ['Delivered', `${health.sent.toLocaleString()} events, ${health.bytes.toLocaleString()} bytes`],
+    ['Delivered', `${counted(health.sent, 'event')}, ${counted(health.bytes, 'byte')}`],
     ['Waiting', health.queued.toLocaleString()],
     ['Dropped', health.dropped.toLocaleString()],
     ['Dead letters', health.dead_lettered.toLocaleString()],

@@ -102,13 +102,13 @@ export class Tail {
       else fresh.push({ ...value, n: (this.total += 1) });
     }
     this.#options.onEvents?.(fresh);
-    this.#waiting.push(...fresh);
+    this.#waiting = this.#waiting.concat(fresh).slice(-KEPT);
     this.#timer ??= setTimeout(() => this.#flush(), FLUSH_MS);
   }
 
   #flush(): void {
     this.#timer = undefined;
-    this.events = [...this.events, ...this.#waiting].slice(-KEPT);
+    this.events = this.events.concat(this.#waiting).slice(-KEPT);
     this.#waiting = [];
     this.#tell();
   }
