@@ -2,8 +2,100 @@
 
 use crate::File;
 
-pub(crate) static FILES: [File; 1] = [File::new(
-    "index.html",
-    "text/html; charset=utf-8",
-    include_bytes!("../dist/index.html"),
-)];
+pub(crate) static FILES: [File; 19] = [
+    File::new(
+        "assets/agent-extra.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../dist/assets/agent-extra.js"),
+    ),
+    File::new(
+        "assets/agents-extra.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../dist/assets/agents-extra.js"),
+    ),
+    File::new(
+        "assets/app.css",
+        "text/css; charset=utf-8",
+        include_bytes!("../dist/assets/app.css"),
+    ),
+    File::new(
+        "assets/app.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../dist/assets/app.js"),
+    ),
+    File::new(
+        "assets/code-editor.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../dist/assets/code-editor.js"),
+    ),
+    File::new(
+        "assets/connect-page.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../dist/assets/connect-page.js"),
+    ),
+    File::new(
+        "assets/editor.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../dist/assets/editor.js"),
+    ),
+    File::new(
+        "assets/events.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../dist/assets/events.js"),
+    ),
+    File::new(
+        "assets/first-paint.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../dist/assets/first-paint.js"),
+    ),
+    File::new(
+        "assets/forms.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../dist/assets/forms.js"),
+    ),
+    File::new(
+        "assets/icon.svg",
+        "image/svg+xml",
+        include_bytes!("../dist/assets/icon.svg"),
+    ),
+    File::new(
+        "assets/live.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../dist/assets/live.js"),
+    ),
+    File::new(
+        "assets/overview-page.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../dist/assets/overview-page.js"),
+    ),
+    File::new(
+        "assets/palette.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../dist/assets/palette.js"),
+    ),
+    File::new(
+        "assets/resources.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../dist/assets/resources.js"),
+    ),
+    File::new(
+        "assets/rolldown-runtime.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../dist/assets/rolldown-runtime.js"),
+    ),
+    File::new(
+        "assets/shared.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../dist/assets/shared.js"),
+    ),
+    File::new(
+        "assets/vendor.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../dist/assets/vendor.js"),
+    ),
+    File::new(
+        "index.html",
+        "text/html; charset=utf-8",
+        include_bytes!("../dist/index.html"),
+    ),
+];

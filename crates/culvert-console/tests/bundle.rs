@@ -1,0 +1,117 @@
+//! The committed bundle belongs to its source, and the binary has all of it.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+fn crate_root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// All files below a folder, by their path from `root`.
+fn files(root: &Path, folder: &Path) -> BTreeMap<String, PathBuf> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files(root, &path));
+        } else {
+            let name = path.strip_prefix(root).unwrap().to_str().unwrap();
+            found.insert(name.to_owned(), path);
+        }
+    }
+    found
+}
+
+fn media_type(name: &str) -> &'static str {
+    match name.rsplit('.').next() {
+        Some("html") => "text/html; charset=utf-8",
+        Some("js") => "text/javascript; charset=utf-8",
+        Some("css") => "text/css; charset=utf-8",
+        Some("svg") => "image/svg+xml",
+        Some("txt") => "text/plain; charset=utf-8",
+        _ => panic!("{name}: a kind of file without media type"),
+    }
+}
+
+#[test]
+fn the_list_of_files_is_complete() {
+    let dist = crate_root().join("dist");
+    let mut names: Vec<String> = files(&dist, &dist).into_keys().collect();
+    names.retain(|name| name != "MANIFEST");
+    let mut list = format!(
+        "//! The files of `dist/`. Written by the test `the_list_of_files_is_complete`.\n\n\
+         use crate::File;\n\n\
+         pub(crate) static FILES: [File; {}] = [\n",
+        names.len()
+    );
+    assert!(names.contains(&"index.html".to_owned()));
+    for name in names {
+        let media_type = media_type(&name);
+        write!(
+            list,
+            "    File::new(\n        \"{name}\",\n        \"{media_type}\",\n        \
+             include_bytes!(\"../dist/{name}\"),\n    ),\n"
+        )
+        .unwrap();
+    }
+    list.push_str("];\n");
+    let path = crate_root().join("src/files.rs");
+    if fs::read_to_string(&path).unwrap_or_default() != list {
+        fs::write(&path, list).unwrap();
+        panic!("src/files.rs was stale and is rewritten: build again and commit it");
+    }
+}
+
+#[test]
+fn the_bundle_is_built_from_the_source() {
+    let manifest = fs::read_to_string(crate_root().join("dist/MANIFEST")).unwrap();
+    let console = crate_root().join("../../console");
+    let mut listed = BTreeMap::new();
+    for line in manifest.lines() {
+        let (hash, name) = line.split_once("  ").unwrap();
+        listed.insert(name.to_owned(), hash.to_owned());
+    }
+    // Every source file is listed, and no file has changed since.
+    for (name, _) in files(&console, &console.join("src")) {
+        assert!(
+            listed.contains_key(&name),
+            "console/{name} is not in the bundle: npm run build"
+        );
+    }
+    assert!(listed.contains_key("package-lock.json") && listed.contains_key("index.html"));
+    for (name, hash) in listed {
+        let bytes = fs::read(console.join(&name)).unwrap_or_default();
+        let mut found = String::new();
+        for byte in Sha256::digest(&bytes) {
+            write!(found, "{byte:02x}").unwrap();
+        }
+        assert_eq!(
+            found, hash,
+            "console/{name} has changed since the bundle: npm run build"
+        );
+    }
+}
+
+#[test]
+fn nothing_in_the_page_runs_inline_or_comes_from_elsewhere() {
+    let page = std::str::from_utf8(culvert_console::page().bytes).unwrap();
+    assert!(
+        !page.contains("http://") && !page.contains("https://"),
+        "{page}"
+    );
+    for tag in page.split("<script").skip(1) {
+        let (attributes, rest) = tag.split_once('>').unwrap();
+        assert!(attributes.contains("src="), "{attributes}");
+        assert!(rest.starts_with("</script>"), "{rest}");
+    }
+    assert!(
+        !page.contains("<style") && !page.contains("style="),
+        "{page}"
+    );
+}
