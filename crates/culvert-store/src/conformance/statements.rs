@@ -8,7 +8,7 @@ use super::place::Place;
 use super::store::document;
 use crate::database::{Database, Part};
 use crate::dialect::{Access, Connection};
-use crate::statements::{PAIRS, TEXTS_ONE_OF, events, meta, state};
+use crate::statements::{PAIRS, TEXTS_ONE_OF, WRITTEN_SINCE, events, meta, state};
 use crate::{Changes, Document, OnDelete, Ref, Told};
 
 on_both_engines!(
@@ -123,6 +123,10 @@ async fn a_page_is_read_from_an_index_and_no_further(place: &Place) {
     let by_values = plan(&mut connection, database.site.spell(TEXTS_ONE_OF)).await;
     assert!(by_values.contains("document_text_value"), "{by_values}");
     assert!(!by_values.contains("Seq Scan"), "{by_values}");
+    let by_keys = plan(&mut connection, database.site.spell(WRITTEN_SINCE)).await;
+    for slow in ["SCAN k", "SCAN d", "Seq Scan"] {
+        assert!(!by_keys.contains(slow), "{by_keys}");
+    }
     connection.close().await;
     database.close().await;
 }
@@ -137,6 +141,7 @@ async fn plan(connection: &mut Connection, sql: &str) -> String {
         state::CHANGED_AT => &["'item'", "5"],
         state::PAGE_BY_TEXT => &["'item'", "'ac_1'", "'item_500'", "100", "'name'", "'same'"],
         state::TEXTS_BETWEEN => &["'item'", "'ac_1'", "'name'", "100", "'sa'", "'sb'"],
+        sql if sql.contains("document_key") => &["'item'", "'name'", "'[\"same\"]'", "5"],
         sql if sql.contains("document_text") => {
             &["'item'", "'ac_1'", "'name'", "100", "'[\"same\"]'"]
         }

@@ -22,6 +22,7 @@ on_both_engines!(
     references_hold_at_both_ends,
     a_parent_goes_with_its_children_in_any_order,
     stale_writes_are_refused,
+    conditions_hold_at_the_commit,
     what_is_refused_leaves_nothing,
     events_go_to_those_who_wanted_them_then,
     pages_are_newest_first,
@@ -293,6 +294,82 @@ async fn stale_writes_are_refused(place: &Place) {
     }
     assert_eq!(store.get("user", "usr_1").await.unwrap(), Some(stored));
     assert_eq!(store.revision().await.unwrap(), revision);
+}
+
+async fn conditions_hold_at_the_commit(place: &Place) {
+    // Of two nodes, each of which learns of the other's commits only later.
+    let (here, there) = (place.store().await, place.store().await);
+    let since = here
+        .commit(insert(key("host", "hst_1", "*.a.example")))
+        .await
+        .unwrap();
+    let mut n = 0;
+    let mut commit = async |condition: Changes| {
+        n += 1;
+        let id = format!("usr_{n}");
+        let is_made = match here
+            .commit(condition.and(insert(document("user", &id))))
+            .await
+        {
+            Ok(_) => true,
+            Err(CommitError::Stale) => false,
+            Err(error) => panic!("{error}"),
+        };
+        let stored = here.get("user", &id).await.unwrap();
+        assert_eq!(stored.is_some(), is_made, "it leaves nothing");
+        is_made
+    };
+    let values = |values: &[&str]| values.iter().map(|one| (*one).to_owned()).collect();
+    let unwritten = |names: &[&str]| Changes::unless_written("host", "token", values(names), since);
+    let below = |end: &str| Changes::unless_written_below("host", "token", end.to_owned(), since);
+    let seen = head(&here, "host", "hst_1").await;
+    assert!(commit(Changes::while_at(&seen)).await);
+    assert!(commit(Changes::unless_referred("hst_1")).await);
+    assert!(commit(unwritten(&["*.a.example", "*.b.example"])).await);
+    assert!(commit(below(".example")).await);
+    // What is not asked about changes nothing.
+    for (id, name) in [("hst_2", "x.b.example"), ("hst_3", "*.c.example")] {
+        there.commit(insert(key("host", id, name))).await.unwrap();
+    }
+    let other = key("other", "oth_1", "*.b.example");
+    there.commit(insert(other)).await.unwrap();
+    assert!(commit(unwritten(&["*.a.example", "*.b.example"])).await);
+    assert!(commit(below(".a.example")).await);
+    assert!(!commit(below(".b.example")).await);
+    assert!(!commit(unwritten(&["*.b.example", "*.c.example"])).await);
+    assert!(!commit(unwritten(&["*.a.example"]).and(below(".example"))).await);
+    // Another state of what was seen, a reference to it, and its end.
+    let first = key("host", "hst_1", "*.a.example");
+    let again = Document {
+        head: seen.clone(),
+        ..first
+    };
+    there.commit(Changes::replace(again, SILENT)).await.unwrap();
+    assert!(!commit(Changes::while_at(&seen)).await);
+    assert!(!commit(unwritten(&["*.a.example"])).await);
+    there
+        .commit(insert(child("chd_1", "hst_1", OnDelete::Block)))
+        .await
+        .unwrap();
+    assert!(!commit(Changes::unless_referred("hst_1")).await);
+    let gone = head(&here, "host", "hst_2").await;
+    there
+        .commit(Changes::remove(gone.clone(), SILENT))
+        .await
+        .unwrap();
+    assert!(!commit(Changes::while_at(&gone)).await);
+    assert!(
+        commit(below(".b.example")).await,
+        "what is gone is in nobody's way"
+    );
+    let found = here.find_ending("host", "token", ".example").await.unwrap();
+    let found: Vec<&str> = found.iter().map(|one| one.head.id.as_str()).collect();
+    assert_eq!(found, ["hst_1", "hst_3"]);
+    let found = here.find_ending("host", "token", "a.example").await;
+    assert_eq!(found.unwrap().len(), 1);
+    let longer = "a longer text than any name here, *.a.example";
+    let found = here.find_ending("host", "token", longer).await;
+    assert_eq!(found.unwrap(), []);
 }
 
 async fn what_is_refused_leaves_nothing(place: &Place) {
