@@ -42,6 +42,7 @@ impl Store {
         let Site::Postgres(schema) = &self.shared.database.site else {
             return Ok(None);
         };
+        // In a box, because connecting is rare and its futures are large.
         let open = async {
             // Its pool has no other use.
             let pool = PgPoolOptions::new()
@@ -59,7 +60,7 @@ impl Store {
             listener.listen(channel).await?;
             Ok::<_, sqlx::Error>(listener)
         };
-        let opened = tokio::time::timeout(TELL_WITHIN, open).await;
+        let opened = tokio::time::timeout(TELL_WITHIN, Box::pin(open)).await;
         let listener = opened
             .map_err(|late| Fault::new(doing, late))?
             .during(doing)?;

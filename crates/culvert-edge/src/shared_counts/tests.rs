@@ -217,7 +217,7 @@ fn no_message_does_harm() {
             node.hear(&other);
         }
     }
-    node.hear(&vec![1; MESSAGE_BYTES_MAX + 1]);
+    node.hear(&[1; MESSAGE_BYTES_MAX + 1]);
     let refused = node.meters().refused.get();
     assert!(refused > 0);
     // A window far ahead would never be over: it is not taken.
