@@ -12,7 +12,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
-use super::accept::{Room, accept};
+use super::accept::{Room, Stranger, accept};
 use super::session::{Origin, Server};
 use crate::socket::Socket;
 
@@ -70,7 +70,7 @@ impl Ingress {
                 let (server, stop) = (Arc::clone(&server), stop.clone());
                 async move {
                     let greeted = tokio::select! {
-                        greeted = greet(socket, peer, tls) => greeted,
+                        greeted = greet(socket, peer, tls, &stranger) => greeted,
                         () = stranger.displaced() => None,
                         () = stop.cancelled() => None,
                     };
@@ -95,11 +95,15 @@ async fn greet(
     socket: TcpStream,
     peer: SocketAddr,
     tls: TlsAcceptor,
+    stranger: &Stranger,
 ) -> Option<(TlsStream<Socket>, Origin)> {
     let local = socket.local_addr().ok()?;
     let prompt = Arc::new(AtomicBool::new(true));
-    let socket = Socket::prompt(socket, Arc::clone(&prompt)).ok()?;
-    let handshake = tls.accept(socket);
+    let to_socket = Arc::clone(&prompt);
+    let handshake = async {
+        stranger.begins(&socket).await?;
+        tls.accept(Socket::prompt(socket, to_socket)?).await
+    };
     let socket = tokio::time::timeout(HANDSHAKE_TIME, handshake)
         .await
         .ok()?

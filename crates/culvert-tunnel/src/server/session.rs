@@ -35,6 +35,8 @@ use crate::wire::{
 const AUTH_TIME: Duration = Duration::from_secs(10);
 /// For the gate to decide. Agents are held rather than refused.
 const DECISION_TIME: Duration = Duration::from_secs(20);
+/// For an answer to be held back and heard.
+const ANSWER_TIME: Duration = Duration::from_secs(20);
 /// Of one session at once, where nothing else is said.
 const ENDPOINTS_MAX: usize = 100;
 /// One is what agents open; another may be left over from before.
@@ -190,10 +192,14 @@ struct Admitted {
 enum Done {
     /// A stream said what it is for.
     Kind(StreamType, Stream),
-    /// The agent said who it is, and may stay.
+    /// The agent said who it is.
+    Asked(Box<AuthRequest>, Stream),
+    /// It may stay.
     Admitted(Grant, Box<AuthRequest>, Stream),
+    /// It may not, and does not know yet.
+    Refused(Refusal, Stream),
     /// It may not, and knows.
-    Refused,
+    Told,
     /// A heartbeat stream ended.
     HeartbeatEnded,
     /// Nothing of interest.
@@ -205,14 +211,15 @@ impl Connection {
         let mut stranger = Some(stranger);
         let mut tasks: JoinSet<Done> = JoinSet::new();
         let mut admitted: Option<Arc<Admitted>> = None;
-        let (mut asked, mut heartbeats) = (false, 0);
+        let (mut has_begun, mut heartbeats) = (false, 0);
+        // Whether the gate is asked at this moment, and until when an agent may still have to hear its answer.
+        let (mut is_deciding, mut answered_by) = (false, None);
         let began = Instant::now();
         let mut expires = None;
         let reason = loop {
             // The one moment at which something must have happened.
             let deadline = match &admitted {
-                None if asked => began + AUTH_TIME + DECISION_TIME + Duration::from_secs(10),
-                None => began + AUTH_TIME,
+                None => answered_by.unwrap_or(began + AUTH_TIME),
                 Some(admitted) => expires
                     .into_iter()
                     .chain([self.last_beat() + admitted.silence])
@@ -265,12 +272,25 @@ impl Connection {
                     tasks.spawn(Arc::clone(&self).echo(stream));
                 }
                 Done::HeartbeatEnded => heartbeats -= 1,
-                Done::Kind(StreamType::AUTH, stream) if !asked => {
-                    asked = true;
-                    if let Some(stranger) = &mut stranger {
+                Done::Kind(StreamType::AUTH, stream) if !has_begun => {
+                    has_begun = true;
+                    tasks.spawn(read_auth(stream));
+                }
+                Done::Asked(auth, stream) => {
+                    if let Some(stranger) = &stranger {
                         stranger.has_spoken();
                     }
-                    tasks.spawn(Arc::clone(&self).authenticate(stream));
+                    is_deciding = true;
+                    answered_by = Some(Instant::now() + DECISION_TIME + ANSWER_TIME);
+                    tasks.spawn(Arc::clone(&self).authenticate(auth, stream));
+                }
+                Done::Refused(refusal, stream) => {
+                    if let Some(stranger) = &stranger {
+                        stranger.is_refused();
+                    }
+                    is_deciding = false;
+                    answered_by = Some(Instant::now() + ANSWER_TIME);
+                    tasks.spawn(Arc::clone(&self).refuse(refusal, stream));
                 }
                 Done::Kind(kind, stream) => {
                     let this = Arc::clone(&self);
@@ -281,6 +301,7 @@ impl Connection {
                     });
                 }
                 Done::Admitted(grant, auth, stream) => {
+                    is_deciding = false;
                     drop(stranger.take());
                     self.session.set_limits(limits_of(&auth));
                     if auth.extra.user_agent.starts_with(wire::OWN_AGENT) {
@@ -297,18 +318,19 @@ impl Connection {
                         Done::Nothing
                     });
                 }
-                Done::Refused => break EndReason::Stopped("refused".into()),
+                Done::Told => break EndReason::Stopped("refused".into()),
                 Done::Nothing => {}
             }
         };
         self.session.hang_up();
         // The gate may be admitting at this moment, and what began must end.
-        while asked && admitted.is_none() {
+        while is_deciding {
             match tasks.join_next().await {
                 Some(Ok(Done::Admitted(grant, auth, _))) => {
                     admitted = Some(self.enter(grant, &auth));
+                    is_deciding = false;
                 }
-                Some(Ok(Done::Refused)) | None => break,
+                Some(Ok(Done::Refused(..))) | None => is_deciding = false,
                 Some(_) => {}
             }
         }
@@ -427,31 +449,25 @@ impl Connection {
         }
     }
 
-    async fn authenticate(self: Arc<Self>, mut stream: Stream) -> Done {
-        let asked = async {
-            let object = call::request(&mut stream, Patience::STRANGER).await?;
-            let auth: AuthRequest =
-                wire::parse(object).map_err(|_| Refusal::of(const { Code::new(109) }))?;
-            if !auth.versions.iter().any(|version| version == wire::VERSION) {
-                return Err(Refusal::of(const { Code::new(811) }));
-            }
-            let grant = decided(self.server.gate.admit(self.hello(&auth))).await?;
-            Ok((grant, auth))
-        };
-        match asked.await {
-            Ok((grant, auth)) => {
+    /// Asks the gate.
+    async fn authenticate(self: Arc<Self>, auth: Box<AuthRequest>, stream: Stream) -> Done {
+        match decided(self.server.gate.admit(self.hello(&auth))).await {
+            Ok(grant) => {
                 self.server.meters.admitted.up();
-                Done::Admitted(grant, Box::new(auth), stream)
+                Done::Admitted(grant, auth, stream)
             }
-            Err(refusal) => {
-                self.server.meters.refused.up();
-                let source = self.origin.peer.ip();
-                let wait = self.server.pace.wait(source, std::time::Instant::now());
-                tokio::time::sleep(wait).await;
-                call::answer(stream, &wire::reply(&Outcome::refused(&refusal))).await;
-                Done::Refused
-            }
+            Err(refusal) => Done::Refused(refusal, stream),
         }
+    }
+
+    /// Tells an agent why it may not stay, after a while if its source was refused too often.
+    async fn refuse(self: Arc<Self>, refusal: Refusal, stream: Stream) -> Done {
+        self.server.meters.refused.up();
+        let source = self.origin.peer.ip();
+        let wait = self.server.pace.wait(source, std::time::Instant::now());
+        tokio::time::sleep(wait).await;
+        call::answer(stream, &wire::reply(&Outcome::refused(&refusal))).await;
+        Done::Told
     }
 
     /// Answers any other call.
@@ -599,6 +615,23 @@ impl Admitted {
         self.serves
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// Reads who an agent says it is.
+async fn read_auth(mut stream: Stream) -> Done {
+    let read = async {
+        let object = call::request(&mut stream, Patience::STRANGER).await?;
+        let auth: AuthRequest =
+            wire::parse(object).map_err(|_| Refusal::of(const { Code::new(109) }))?;
+        if !auth.versions.iter().any(|version| version == wire::VERSION) {
+            return Err(Refusal::of(const { Code::new(811) }));
+        }
+        Ok(auth)
+    };
+    match read.await {
+        Ok(auth) => Done::Asked(Box::new(auth), stream),
+        Err(refusal) => Done::Refused(refusal, stream),
     }
 }
 

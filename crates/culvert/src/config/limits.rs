@@ -24,10 +24,11 @@ pub struct Limits {
     /// Connections at once of clients of SSH; further ones wait to be accepted.
     pub ssh_connections_max: u32,
     /// Connections at once, of agents and of clients of SSH each, that have not said who they are;
-    /// for a further one the oldest that has sent nothing is closed.
+    /// for a further one the oldest of the address with most of them is closed.
     pub handshakes_max: u32,
-    /// Of them, those of one address or one /64 of IPv6; for a further one the oldest of them is closed.
-    /// Many agents behind one address that come back together need more.
+    /// Of them, those of one address or one /64 of IPv6; for a further one the oldest of them is closed,
+    /// or the new one where all came within 1.5 seconds. Many agents behind one address that come back
+    /// together need more.
     pub handshakes_per_source_max: u32,
 }
 

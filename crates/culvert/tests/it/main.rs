@@ -52,6 +52,7 @@ mod rotate;
 mod secrets;
 mod ssh_reverse;
 mod stop;
+mod strangers;
 mod supervision;
 mod tail;
 mod traffic_replay;
