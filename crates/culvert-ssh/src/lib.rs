@@ -12,6 +12,7 @@
 
 mod certificate;
 mod command;
+mod held;
 mod key;
 mod line;
 mod listener;

@@ -20,11 +20,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::HostKey;
+use crate::held::{Buffered, Held};
 use crate::line::{ClientName, Line};
 use crate::visit::{ATTEMPTS_MAX, METHODS, Step, Visit};
 
 /// To show a key, for which somebody may have to type a password.
 const AUTH_TIME: Duration = Duration::from_secs(60);
+/// For the first byte, before the server's name is sent all the same.
+const FIRST_BYTE_TIME: Duration = Duration::from_millis(200);
 /// To give the command and the forward.
 const COMMAND_TIME: Duration = Duration::from_secs(10);
 /// For a client to leave when its command is over.
@@ -38,6 +41,8 @@ const EARLY_MAX: usize = 16;
 /// What a channel may carry ahead of its reader, and how many of its messages wait here.
 const WINDOW_BYTES: u32 = 512 << 10;
 const WAITING_MESSAGES: usize = 8;
+/// What a client is told when the server stops: no client of SSH connects again by itself.
+const STOPPING: &str = "server shutdown; connect again to reach the next one";
 /// When a session without a limit expires.
 const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 
@@ -173,6 +178,13 @@ async fn serve(
         has_asked: false,
     };
     let began = Instant::now();
+    // Some clients may want to hear the server's name before they say theirs.
+    let beginning = tokio::time::timeout(FIRST_BYTE_TIME, stranger.begins(&socket));
+    tokio::select! {
+        begun = beginning => drop(begun),
+        () = stranger.displaced() => return,
+        () = stop.cancelled() => return,
+    }
     let line = Line::new(socket, name, cut.clone());
     let greeting = russh::server::run_stream(config, line, visit);
     let running = tokio::select! {
@@ -193,6 +205,7 @@ async fn serve(
     let (bringing, mut brought) = mpsc::channel(EARLY_MAX);
     // What came before the client's forward was known.
     let mut early = Vec::new();
+    let held = Held::default();
     let mut carried = JoinSet::new();
     let reason = loop {
         tokio::select! {
@@ -210,7 +223,8 @@ async fn serve(
                 Step::Serving(address, port) => {
                     for (header, stream) in early.drain(..) {
                         let (handle, address) = (handle.clone(), address.clone());
-                        carried.spawn(forward(handle, address, port, header, stream));
+                        let held = held.clone();
+                        carried.spawn(forward(handle, address, port, header, stream, held));
                     }
                     serving = Some((address, port));
                     let duration = guest.as_ref().and_then(|guest| guest.grant().duration);
@@ -228,7 +242,8 @@ async fn serve(
             Some(brought) = brought.recv() => match (brought, &serving) {
                 (Some(Brought::Connection(header, stream)), Some((address, port))) => {
                     let (handle, address, port) = (handle.clone(), address.clone(), *port);
-                    carried.spawn(forward(handle, address, port, header, stream));
+                    let held = held.clone();
+                    carried.spawn(forward(handle, address, port, header, stream, held));
                 }
                 (Some(Brought::Connection(header, stream)), None) => {
                     if early.len() < EARLY_MAX {
@@ -274,7 +289,7 @@ async fn serve(
                 break EndReason::Stopped(refusal.message.into_owned());
             }
             () = stop.cancelled() => {
-                goodbye(&handle, EndReason::shutdown().to_string()).await;
+                goodbye(&handle, STOPPING.into()).await;
                 break EndReason::shutdown();
             }
         }
@@ -333,7 +348,14 @@ fn how_it_ended(ended: Result<(), russh::Error>) -> EndReason {
 }
 
 /// Carries one connection to the client's forward.
-async fn forward(handle: Handle, address: String, port: u32, header: ProxyHeader, stream: Stream) {
+async fn forward(
+    handle: Handle,
+    address: String,
+    port: u32,
+    header: ProxyHeader,
+    stream: Stream,
+    held: Held,
+) {
     let client = header.client_addr.parse::<SocketAddr>().ok();
     let (from, from_port) = match client {
         Some(client) => (client.ip().to_string(), client.port()),
@@ -341,7 +363,21 @@ async fn forward(handle: Handle, address: String, port: u32, header: ProxyHeader
     };
     let opening = handle.channel_open_forwarded_tcpip(address, port, from, u32::from(from_port));
     match tokio::time::timeout(OPEN_TIME, opening).await {
-        Ok(Ok(channel)) => carry(stream, channel.into_stream()).await,
+        Ok(Ok(channel)) => {
+            let (reader, writer) = tokio::io::split(channel.into_stream());
+            let inbox = held.channel();
+            let (cut, filling) = (inbox.cut(), inbox.filling(reader));
+            let carrying = carry(stream, Buffered { inbox, writer });
+            let filling = async {
+                filling.await;
+                std::future::pending().await
+            };
+            tokio::select! {
+                () = carrying => {}
+                () = filling => {}
+                () = cut.cancelled() => {}
+            }
+        }
         // The service behind the client is not there.
         Ok(Err(_)) | Err(_) => decline(stream).await,
     }

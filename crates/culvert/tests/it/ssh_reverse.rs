@@ -4,8 +4,11 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use culvert::config::Span;
 use culvert_base::{Clock, SystemClock, Timestamp};
 use http::Method;
 use serde_json::{Value, json};
@@ -267,5 +270,93 @@ async fn certificates_of_a_registered_authority_log_in_until_they_end() {
         assert_eq!(Timestamp::parse(expires_at), Some(end));
         assert_eq!(object["error"], error);
     }
+    culvert.stop().await;
+}
+
+/// A service that answers `/endless` without end and everything else with `ok`; how many bytes it wrote.
+async fn endless(tasks: &mut JoinSet<()>) -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let written = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&written);
+    tasks.spawn(async move {
+        let mut connections = JoinSet::new();
+        while let Ok((mut socket, _)) = listener.accept().await {
+            let count = Arc::clone(&count);
+            connections.spawn(async move {
+                let mut bytes = Vec::new();
+                while socket.read_buf(&mut bytes).await.unwrap_or(0) > 0 {
+                    if !bytes.ends_with(b"\r\n\r\n") {
+                        continue;
+                    }
+                    if !bytes.starts_with(b"GET /endless ") {
+                        bytes.clear();
+                        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+                        drop(socket.write_all(answer).await);
+                        continue;
+                    }
+                    let head = b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000000\r\n\r\n";
+                    drop(socket.write_all(head).await);
+                    let piece = vec![7; 64 << 10];
+                    while socket.write_all(&piece).await.is_ok() {
+                        count.fetch_add(piece.len(), Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    (address, written)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn downloads_that_stall_hold_up_no_other_of_the_same_client() {
+    const STALLED: usize = 20;
+    let folder = tempfile::tempdir().unwrap();
+    let Some(public) = key(folder.path()) else {
+        return;
+    };
+    let culvert = Harness::start_with(&Backend::Sqlite, |settings| {
+        // Nothing but what is tested ends a stalled download.
+        settings.edge.timeouts.write = Span(Duration::from_secs(600));
+    })
+    .await;
+    culvert
+        .create("ssh_credentials", json!({"public_key": public}))
+        .await;
+    let mut tasks = JoinSet::new();
+    let (service, written) = endless(&mut tasks).await;
+    let mut child = stock_client(folder.path(), culvert.ssh)
+        .args(["-R", &format!("{HOST}:80:{service}")])
+        .args(["v2@127.0.0.1", "http", "--scheme", "http"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    line(&mut child, "Forwarding").await;
+    let mut stalled = Vec::new();
+    for _ in 0..STALLED {
+        let mut client = tokio::net::TcpStream::connect(culvert.http).await.unwrap();
+        let request = format!("GET /endless HTTP/1.1\r\nhost: {HOST}\r\n\r\n");
+        client.write_all(request.as_bytes()).await.unwrap();
+        stalled.push(client);
+    }
+    // All that can be on its way is.
+    eventually("the downloads stall, or are cut", async || {
+        let before = written.load(Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        before > 0 && written.load(Ordering::Relaxed) == before
+    })
+    .await;
+    let mut slowest = Duration::ZERO;
+    for _ in 0..20 {
+        let began = std::time::Instant::now();
+        // It fails after thirty seconds.
+        assert_eq!(culvert.get(HOST, "/").await.status, 200);
+        slowest = slowest.max(began.elapsed());
+    }
+    println!("beside {STALLED} stalled downloads the slowest request took {slowest:?}");
+    drop((stalled, child));
     culvert.stop().await;
 }

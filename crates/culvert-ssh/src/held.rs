@@ -1,0 +1,311 @@
+//! What the channels of one client hold between its connection and those who read them.
+//!
+//! The library lets a client send more on a channel as soon as it received what the client sent, and hands
+//! all channels their bytes one after the other. So a channel whose reader is slow would stop the others.
+//! Here each channel is read at once, into memory that all channels of a connection share. When that is
+//! full, the channel that holds most is cut if its reader took nothing for a while; while all take
+//! something, or there is one channel alone, the connection waits.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// For all channels of a connection.
+const HELD_BYTES_MAX: usize = 16 << 20;
+/// Whose reader took nothing for so long is cut when there is no room.
+const STALLED_AFTER: Duration = Duration::from_secs(2);
+/// What one read takes: as much as one message of the protocol carries.
+const READ_BYTES: usize = 32 << 10;
+
+/// What the channels of a connection hold.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Held(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// There is more room.
+    room: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    numbers: u64,
+    bytes: usize,
+    channels: BTreeMap<u64, Channel>,
+}
+
+#[derive(Debug)]
+struct Channel {
+    pieces: VecDeque<Vec<u8>>,
+    /// Of the first piece, what was taken.
+    taken: usize,
+    bytes: usize,
+    /// When something was last taken, or there was nothing to take.
+    moved_at: Instant,
+    ended: bool,
+    reader: Option<Waker>,
+    cut: CancellationToken,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What becomes of bytes that arrived.
+enum Room {
+    Kept,
+    Full(Instant),
+}
+
+impl State {
+    /// Keeps bytes of a channel, if there is room. Else until when somebody's reader may move.
+    fn keep(&mut self, number: u64, piece: &mut Vec<u8>, now: Instant) -> Room {
+        while self.bytes + piece.len() > HELD_BYTES_MAX {
+            let is_alone = self.channels.len() < 2;
+            let holders = self.channels.iter().filter(|(_, it)| it.bytes > 0);
+            let is_stalled = |it: &Channel| now >= it.moved_at + STALLED_AFTER;
+            let stalled = holders.clone().filter(|(_, it)| is_stalled(it));
+            let most = stalled.max_by_key(|(_, it)| it.bytes);
+            match most.map(|(number, _)| *number) {
+                Some(greedy) if !is_alone => self.cut(greedy),
+                _ => {
+                    let first = holders.map(|(_, it)| it.moved_at).min();
+                    let next = first.map_or(now, |at| at + STALLED_AFTER);
+                    return Room::Full(next.max(now + STALLED_AFTER / 20));
+                }
+            }
+        }
+        // One that was cut meanwhile keeps nothing.
+        if let Some(channel) = self.channels.get_mut(&number) {
+            if channel.bytes == 0 {
+                channel.moved_at = now;
+            }
+            channel.bytes += piece.len();
+            self.bytes += piece.len();
+            channel.pieces.push_back(std::mem::take(piece));
+            if let Some(reader) = channel.reader.take() {
+                reader.wake();
+            }
+        }
+        Room::Kept
+    }
+
+    fn cut(&mut self, number: u64) {
+        if let Some(channel) = self.channels.remove(&number) {
+            self.bytes -= channel.bytes;
+            channel.cut.cancel();
+        }
+    }
+}
+
+impl Held {
+    /// Room for one more channel.
+    pub(crate) fn channel(&self) -> Inbox {
+        let mut state = self.0.lock();
+        state.numbers += 1;
+        let number = state.numbers;
+        let cut = CancellationToken::new();
+        let channel = Channel {
+            pieces: VecDeque::new(),
+            taken: 0,
+            bytes: 0,
+            moved_at: Instant::now(),
+            ended: false,
+            reader: None,
+            cut: cut.clone(),
+        };
+        state.channels.insert(number, channel);
+        Inbox {
+            shared: Arc::clone(&self.0),
+            number,
+            cut,
+        }
+    }
+}
+
+/// What one channel holds.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    shared: Arc<Shared>,
+    number: u64,
+    cut: CancellationToken,
+}
+
+impl Inbox {
+    /// Cancelled when the channel is to end because it holds too much for too long.
+    pub(crate) fn cut(&self) -> CancellationToken {
+        self.cut.clone()
+    }
+
+    /// Reads a channel to its end, as fast as it comes.
+    pub(crate) fn filling<R>(&self, mut from: R) -> impl Future<Output = ()> + use<R>
+    where
+        R: AsyncRead + Unpin,
+    {
+        let (shared, number) = (Arc::clone(&self.shared), self.number);
+        async move {
+            loop {
+                let mut piece = Vec::with_capacity(READ_BYTES);
+                match from.read_buf(&mut piece).await {
+                    Ok(1..) => {}
+                    // However it ended, its other end is gone.
+                    Ok(0) | Err(_) => break,
+                }
+                piece.shrink_to_fit();
+                loop {
+                    let room = shared.room.notified();
+                    let kept = shared.lock().keep(number, &mut piece, Instant::now());
+                    match kept {
+                        Room::Kept => break,
+                        Room::Full(until) => {
+                            tokio::select! {
+                                () = room => {}
+                                () = tokio::time::sleep_until(until) => {}
+                            }
+                        }
+                    }
+                }
+            }
+            if let Some(channel) = shared.lock().channels.get_mut(&number) {
+                channel.ended = true;
+                if let Some(reader) = channel.reader.take() {
+                    reader.wake();
+                }
+            }
+        }
+    }
+
+    fn poll_take(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let mut state = self.shared.lock();
+        let Some(channel) = state.channels.get_mut(&self.number) else {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        };
+        let mut count = 0;
+        while let Some(piece) = channel.pieces.front()
+            && buf.remaining() > 0
+        {
+            let rest = piece.get(channel.taken..).unwrap_or_default();
+            let length = rest.len().min(buf.remaining());
+            buf.put_slice(rest.get(..length).unwrap_or_default());
+            count += length;
+            channel.taken += length;
+            if channel.taken == piece.len() {
+                channel.pieces.pop_front();
+                channel.taken = 0;
+            }
+        }
+        if count == 0 && !channel.ended {
+            channel.reader = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        channel.bytes -= count;
+        channel.moved_at = Instant::now();
+        state.bytes -= count;
+        drop(state);
+        if count > 0 {
+            self.shared.room.notify_waiters();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for Inbox {
+    fn drop(&mut self) {
+        self.shared.lock().cut(self.number);
+        self.shared.room.notify_waiters();
+    }
+}
+
+/// A channel that is read out of its inbox and written to directly.
+pub(crate) struct Buffered<W> {
+    pub(crate) inbox: Inbox,
+    pub(crate) writer: W,
+}
+
+impl<W: Unpin> AsyncRead for Buffered<W> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.inbox.poll_take(cx, buf)
+    }
+}
+
+impl<W: AsyncWrite + Unpin> AsyncWrite for Buffered<W> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.writer).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.writer).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.writer).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PIECE: usize = 1 << 20;
+
+    async fn fill(inbox: &Inbox, bytes: usize) {
+        let from = tokio::io::repeat(7).take(bytes as u64);
+        inbox.filling(from).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_stalled_channel_that_holds_most_is_cut_for_one_that_moves() {
+        let held = Held::default();
+        let [most, less, good] = [(); 3].map(|()| held.channel());
+        fill(&most, HELD_BYTES_MAX / 2).await;
+        fill(&less, HELD_BYTES_MAX / 2 - PIECE).await;
+        let began = Instant::now();
+        // The rest of the room is taken, and then somebody has to go.
+        fill(&good, 2 * PIECE).await;
+        assert!(most.cut().is_cancelled() && !less.cut().is_cancelled());
+        assert!(!good.cut().is_cancelled());
+        assert!(began.elapsed() >= STALLED_AFTER && began.elapsed() < 2 * STALLED_AFTER);
+        drop((most, less, good));
+        let state = held.0.lock();
+        assert!(state.bytes == 0 && state.channels.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_channel_alone_waits_for_its_reader() {
+        let held = Held::default();
+        let mut only = Buffered {
+            inbox: held.channel(),
+            writer: tokio::io::sink(),
+        };
+        let total = HELD_BYTES_MAX + PIECE;
+        let filling = only.inbox.filling(tokio::io::repeat(7).take(total as u64));
+        let reading = async {
+            tokio::time::sleep(20 * STALLED_AFTER).await;
+            let mut read = Vec::new();
+            only.read_to_end(&mut read).await.unwrap();
+            read
+        };
+        let ((), read) = tokio::join!(filling, reading);
+        assert_eq!(read.len(), total);
+        assert!(read.iter().all(|byte| *byte == 7));
+    }
+}
