@@ -173,6 +173,16 @@ impl Connection {
         self.streams.len()
     }
 
+    /// Streams opened here on which something is under way.
+    pub fn busy(&self) -> impl Iterator<Item = StreamId> + '_ {
+        let own = self.streams.iter().filter(|(id, _)| self.side.opens(**id));
+        own.filter(|(_, stream)| {
+            let is_kept = !stream.released && !stream.lingers && stream.rests.is_none();
+            is_kept && stream.is_open_on_the_wire()
+        })
+        .map(|(id, _)| *id)
+    }
+
     /// Bytes received that nobody has read.
     pub fn held_bytes(&self) -> usize {
         self.held

@@ -10,7 +10,7 @@
 //! Back-pressure runs through: a slow reader of a stream withholds its credit, a full socket stops
 //! the writers of its streams. Who wants a stream where there is no room can [queue](Session::queue). A peer that takes nothing for [`STALL`] is given up.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -64,6 +64,7 @@ where
             room: Arc::default(),
             queued: 0,
             granted: 0,
+            rests_none: false,
         }),
     });
     let driver = Driver {
@@ -146,6 +147,20 @@ impl Session {
             notified,
             is_granted: false,
         }
+    }
+
+    /// Ends the streams that rest, and lets no other rest: the connection is about to end.
+    pub fn rest_none(&self) {
+        let mut state = self.shared.lock();
+        state.rests_none = true;
+        let now = Instant::now();
+        while state.mux.take_back(now) {}
+        state.release_and_wake_driver();
+    }
+
+    /// Streams opened here on which something is under way.
+    pub fn busy(&self) -> BTreeSet<StreamId> {
+        self.shared.lock().mux.busy().collect()
     }
 
     /// Streams that were reset because their readers left too much unread.
@@ -302,6 +317,8 @@ struct State {
     queued: usize,
     /// Of them, those that were woken and have not opened a stream yet.
     granted: usize,
+    /// Whether streams are kept for later no more.
+    rests_none: bool,
 }
 
 #[derive(Default)]
@@ -716,7 +733,7 @@ impl Stream {
     /// meanwhile, if streams run short. `false` if it cannot serve again.
     pub fn rest(&mut self) -> bool {
         let mut state = self.shared.lock();
-        let is_wanted = state.queued > state.granted;
+        let is_wanted = state.queued > state.granted || state.rests_none;
         let rests = !is_wanted && state.mux.rest(self.id);
         if !rests {
             state.mux.end_in_order(self.id, Instant::now());
@@ -840,11 +857,16 @@ fn why_lost(error: &io::Error) -> String {
 
 /// Whether the peer refused a stream: it used nothing of it (codes 5 and 9).
 pub fn is_refused(error: &io::Error) -> bool {
-    let broken = error.get_ref().and_then(|inner| inner.downcast_ref());
     matches!(
-        broken,
-        Some(Broken::ByPeer(
-            ErrorCode::STREAM_REFUSED | ErrorCode::ACCEPT_QUEUE_FULL
-        ))
+        reset_code(error),
+        Some(ErrorCode::STREAM_REFUSED | ErrorCode::ACCEPT_QUEUE_FULL)
     )
+}
+
+/// Why the peer broke a stream off, if it did.
+pub fn reset_code(error: &io::Error) -> Option<ErrorCode> {
+    match error.get_ref()?.downcast_ref()? {
+        Broken::ByPeer(code) => Some(*code),
+        Broken::Here(_) | Broken::Gone | Broken::Finished => None,
+    }
 }

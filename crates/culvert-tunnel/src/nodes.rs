@@ -6,7 +6,7 @@
 //!
 //! A node keeps connections to every other that has agents, so that opening a stream never waits. A
 //! stream begins like one to an agent, with the header that names the endpoint; the node it arrives at
-//! hands it to an agent of its own or ends it without a byte, and never passes it on. Both ends show a
+//! hands it to an agent of its own or refuses it, and never passes it on. Both ends show a
 //! certificate of the installation's authority for nodes; who has none gets no further than the handshake.
 //!
 //! Not here: who is a node and which endpoint is where (control).
@@ -41,7 +41,7 @@ pub use errand::{Errand, Errands};
 use crate::client::{header, relay};
 use crate::driver::{self, Session, Stream};
 use crate::server::{
-    Bindings, DialError, Meter, Room, Stranger, accept, call, decline, open_first, open_in_turn,
+    Bindings, DialError, Meter, Room, Stranger, accept, call, open_first, open_in_turn,
 };
 use crate::wire::{ProxyHeader, StreamType};
 
@@ -67,6 +67,9 @@ const ROOM: Room = Room {
     strangers: 64,
     strangers_per_source: 64,
 };
+/// Why a node ends a stream that another brought: no agent of its serves the endpoint now. The other may
+/// know better by then.
+pub const AWAY: ErrorCode = ErrorCode(0x100);
 /// A node that went without a word is noticed in so long.
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 
@@ -557,6 +560,7 @@ impl Guest {
     async fn serve(self, socket: TcpStream, stranger: Stranger) {
         let greeting = async {
             prepare(&socket)?;
+            stranger.begins(&socket).await?;
             let acceptor = TlsAcceptor::from(Arc::clone(&self.nodes.server));
             acceptor.accept(socket).await
         };
@@ -579,7 +583,8 @@ impl Guest {
         let accepting = async {
             while let Some(stream) = session.accept().await {
                 self.nodes.meters.brought.up();
-                self.brought.spawn(hand_over(stream, self.agents.clone()));
+                let (agents, nodes) = (self.agents.clone(), Arc::clone(&self.nodes));
+                self.brought.spawn(hand_over(stream, agents, nodes));
             }
         };
         tokio::join!(accepting, async { drop(driver.run().await) });
@@ -587,7 +592,7 @@ impl Guest {
 }
 
 /// Carries a stream of another node to an agent of this one.
-async fn hand_over(mut stream: Stream, agents: Here) {
+async fn hand_over(mut stream: Stream, agents: Here, nodes: Arc<Nodes>) {
     match call::kind(&mut stream).await {
         Some(StreamType::PROXY) => {}
         Some(StreamType::ERRAND) => return errand::run(stream, &*agents.errands).await,
@@ -596,10 +601,11 @@ async fn hand_over(mut stream: Stream, agents: Here) {
     let Some(header) = header(&mut stream).await else {
         return;
     };
-    match agents.bindings.dial_soon(&header).await {
+    let has_moved = || nodes.is_online(&header.id);
+    match agents.bindings.dial_soon(&header, has_moved).await {
         // Who broke off knows it.
         Ok(agent) => drop(relay(stream, Bytes::new(), agent, None, None).await),
-        Err(DialError::Away) => decline(stream).await,
+        Err(DialError::Away) => stream.reset(AWAY),
         // The node that brought it may know another agent.
         Err(DialError::Busy) => stream.reset(ErrorCode::STREAM_REFUSED),
     }

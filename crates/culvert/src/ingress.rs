@@ -13,7 +13,7 @@ use culvert_base::net::HostName;
 use culvert_base::{BoxFuture, Refusal};
 use culvert_edge::{AgentCall, AgentIo, AgentRefused, Dial, Edge, Scheme};
 use culvert_tunnel::driver::{self, Stream};
-use culvert_tunnel::nodes::Nodes;
+use culvert_tunnel::nodes::{self, Nodes};
 use culvert_tunnel::server::{
     Binding, Bindings, DialError, Gate, Grant, Hello, SessionEnd, Wanted,
 };
@@ -112,11 +112,15 @@ impl AgentIo for Carried {
     }
 }
 
-/// An error as the edge knows it: a stream that was refused was busy.
+/// An error as the edge knows it: an agent that refused a stream was busy, or was not where it was
+/// looked for.
 fn told(error: io::Error) -> io::Error {
-    match driver::is_refused(&error) {
-        true => io::Error::new(error.kind(), AgentRefused::Busy),
-        false => error,
+    if driver::is_refused(&error) {
+        return io::Error::new(error.kind(), AgentRefused::Busy);
+    }
+    match driver::reset_code(&error) {
+        Some(nodes::AWAY) => io::Error::new(error.kind(), AgentRefused::Away),
+        _ => error,
     }
 }
 

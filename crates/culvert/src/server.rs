@@ -49,6 +49,8 @@ use parts::{api_settings, event_log, public_ports, target_settings};
 const BROUGHT_DRAIN: Duration = Duration::from_secs(3);
 /// How long agents may take to connect to other nodes before this one stops.
 const AGENTS_MOVE: Duration = Duration::from_secs(10);
+/// How long agents whose connection was ended may take to be back at another node.
+const AGENTS_RETURN: Duration = Duration::from_secs(3);
 /// How long the first snapshot may take to reach the edge before the server says that it is ready.
 const FIRST_SNAPSHOT: Duration = Duration::from_secs(30);
 
@@ -121,8 +123,17 @@ impl Moving {
             Err(_) => return,
         }
         self.server.closing().cancel();
-        let (asked, left) = self.server.bindings().ask_to_move(patience).await;
-        tracing::info!(asked, left, "agents were asked to connect to other nodes");
+        let moved = self.server.bindings().ask_to_move(patience).await;
+        // Their sessions end with this node where they have no other.
+        let away = self.control.wait_for_agents_elsewhere(AGENTS_RETURN).await;
+        tracing::info!(
+            away,
+            asked = moved.asked,
+            left = moved.left,
+            ended = moved.ended,
+            cut = moved.cut,
+            "agents were sent to other nodes"
+        );
     }
 }
 

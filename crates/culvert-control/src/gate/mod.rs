@@ -589,6 +589,15 @@ fn holder(document: &Document, run: &str) -> Option<Holder> {
 
 impl Agents {
     /// A session has no connection, and is over at `at` unless it comes back.
+    /// Sessions that have no connection and are still kept for their agents.
+    fn away(&self) -> Vec<String> {
+        let now = Instant::now();
+        let is_kept = |live: &Live| live.leaving.as_ref().is_some_and(|(at, _)| *at > now);
+        let sessions = self.lock();
+        let away = sessions.iter().filter(|(_, live)| is_kept(live));
+        away.map(|(id, _)| id.clone()).collect()
+    }
+
     fn leave(&self, id: &str, at: Instant, reason: EndReason) {
         if let Some(live) = self.lock().get_mut(id) {
             live.leaving = Some((at, reason));

@@ -32,6 +32,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const LOOK_EVERY_ALONE: Duration = Duration::from_secs(20);
 /// A run that was seen to say nothing for this long is over.
 const SILENCE_MAX: Duration = Duration::from_secs(25);
+/// How often it is looked whether agents are back at another node.
+const RETURN_LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Two looks that are further apart say nothing of what was between them.
 const GAP_MAX: Duration = Duration::from_secs(12);
 
@@ -230,6 +232,29 @@ impl Control {
             }
         }
         Ok(false)
+    }
+
+    /// Waits until the agents whose connections ended here are connected to another node, or need not be
+    /// waited for any more. How many are not back after `patience`.
+    pub async fn wait_for_agents_elsewhere(&self, patience: Duration) -> usize {
+        let Some(agents) = &self.agents else { return 0 };
+        let deadline = Instant::now() + patience;
+        loop {
+            // First: an end that was just brought about may not be noted yet.
+            tokio::time::sleep(RETURN_LOOK_EVERY).await;
+            let mut away = 0;
+            for id in agents.away() {
+                let session = self.store.get(tunnel_session::TYPE.kind, &id).await;
+                let is_here = session.ok().flatten().is_some_and(|document| {
+                    stored::read::<TunnelSession>(&document)
+                        .is_ok_and(|session| session.run == agents.run)
+                });
+                away += usize::from(is_here);
+            }
+            if away == 0 || Instant::now() >= deadline {
+                return away;
+            }
+        }
     }
 
     /// Says that this run is over.

@@ -20,7 +20,7 @@ use super::endpoint::Endpoint;
 use super::exchanges::{Exchanges, ReplayError};
 use super::tap::{About, Tap};
 use super::upstream::{CONNECT_TIME, Upstream};
-use crate::driver::Stream;
+use crate::driver::{self, Stream};
 use crate::wire::{self, ProxyHeader};
 
 /// What one read of a service asks for at first; twice as much whenever it was all there.
@@ -275,6 +275,7 @@ where
         Err(Broke::Service) => {
             relay.stream.shutdown().await.ok();
         }
+        Err(Broke::Refused) => relay.stream.reset(ErrorCode::STREAM_REFUSED),
         Err(Broke::Stream) => relay.stream.reset(ErrorCode::STREAM_RESET),
     }
     Ok(())
@@ -284,6 +285,8 @@ where
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Broke {
     Service,
+    /// The service is an agent of this node, and used nothing of the stream.
+    Refused,
     Stream,
 }
 
@@ -461,6 +464,9 @@ where
             let read = match ready!(pin!(reading).poll(cx)) {
                 Ok(read) => read,
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => 0,
+                Err(error) if driver::is_refused(&error) => {
+                    return Poll::Ready(Err(Broke::Refused));
+                }
                 Err(error) => {
                     if let Some(tap) = &mut self.tap {
                         tap.fail(&format!("the connection to the service broke: {error}"));

@@ -1,6 +1,6 @@
 //! Which sessions are connected, and which of them serve which endpoint.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,6 +32,8 @@ pub struct Bindings {
     state: Mutex<State>,
     /// Whether `lost` has any, to be asked by every request.
     has_lost: AtomicBool,
+    /// Whether agents are sent to other nodes.
+    is_moving: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -124,8 +126,27 @@ pub(crate) async fn open_in_turn(
         .unwrap_or(Err(DialError::Busy))
 }
 
+/// Waits until something holds, for no longer than until `deadline`. Whether it does.
+async fn until(deadline: Instant, holds: impl Fn() -> bool) -> bool {
+    loop {
+        if holds() {
+            return true;
+        }
+        if Instant::now() >= deadline {
+            return false;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
 /// An agent whose connection was lost is waited for this long.
 const RETURNS_WITHIN: Duration = Duration::from_secs(2);
+/// Requests that were on their way when a connection was taken out of service may take so long, while
+/// others wait for the agent to come back.
+const LAST_STREAMS: Duration = Duration::from_secs(2);
+/// The same where this node ends the connections of its agents, so that they connect to another: their
+/// sessions are kept for as long.
+const MOVES_WITHIN: Duration = Duration::from_secs(5);
 /// How often a stream that waits for an agent looks whether it is there.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Endpoints that are remembered as lost.
@@ -164,16 +185,29 @@ impl Bindings {
     }
 
     /// The same, for a stream that another node brought because an agent of this node serves the endpoint:
-    /// one that just left or is about to come is waited for, for two seconds at most.
-    pub(crate) async fn dial_soon(&self, header: &ProxyHeader) -> Result<Stream, DialError> {
-        let deadline = Instant::now() + RETURNS_WITHIN;
+    /// one that just left or is about to come is waited for, for two seconds at most, unless it
+    /// `has_moved` to another node.
+    pub(crate) async fn dial_soon(
+        &self,
+        header: &ProxyHeader,
+        has_moved: impl Fn() -> bool,
+    ) -> Result<Stream, DialError> {
+        let deadline = Instant::now() + self.returns_within();
         loop {
             match self.dial_in_turn(header).await {
-                Err(DialError::Away) if Instant::now() < deadline => {
+                Err(DialError::Away) if Instant::now() < deadline && !has_moved() => {
                     tokio::time::sleep(LOOK_EVERY).await;
                 }
                 opened => return opened,
             }
+        }
+    }
+
+    /// How long a request waits for an agent that lost its connection.
+    fn returns_within(&self) -> Duration {
+        match self.is_moving.load(Ordering::Relaxed) {
+            true => MOVES_WITHIN,
+            false => RETURNS_WITHIN,
         }
     }
 
@@ -183,8 +217,9 @@ impl Bindings {
         if !self.has_lost.load(Ordering::Relaxed) {
             return false;
         }
+        let within = self.returns_within();
         let mut state = self.lock();
-        state.lost.retain(|_, at| at.elapsed() < RETURNS_WITHIN);
+        state.lost.retain(|_, at| at.elapsed() < within);
         self.has_lost
             .store(!state.lost.is_empty(), Ordering::Relaxed);
         state.lost.contains_key(endpoint) && !state.endpoints.contains_key(endpoint)
@@ -322,13 +357,85 @@ impl Bindings {
         let Some(served) = state.endpoints.get_mut(endpoint) else {
             return false;
         };
-        served.served_by.retain(|(other, _)| other != leg);
+        let is_own = |(other, _): &mut (Leg, Session)| other == leg;
+        let own = served.served_by.extract_if(.., is_own).last();
         let mut others = served.served_by.iter();
         let goes_on = others.any(|(other, _)| other.session_id == leg.session_id);
         if served.served_by.is_empty() {
             state.endpoints.remove(endpoint);
         }
+        let serves = |endpoint: &Endpoint| endpoint.served_by.iter().any(|(other, _)| other == leg);
+        let serves_more = own.is_some() && state.endpoints.values().any(serves);
+        drop(state);
+        if let Some((_, session)) = own
+            && !serves_more
+        {
+            // An agent that gave all up waits for its streams to end before it leaves.
+            session.rest_none();
+        }
         goes_on
+    }
+
+    /// Connections of the sessions that `stays` does not name.
+    fn others(&self, stays: &BTreeSet<String>) -> Vec<(Leg, Session, Arc<OnceLock<EndReason>>)> {
+        let state = self.lock();
+        let legs = state.legs.iter();
+        legs.filter(|((id, _), _)| !stays.contains(id))
+            .map(|((id, number), connected)| {
+                let leg = Leg {
+                    session_id: id.clone(),
+                    number: *number,
+                    serial: connected.serial,
+                };
+                (leg, connected.session.clone(), Arc::clone(&connected.told))
+            })
+            .collect()
+    }
+
+    /// Ends the connections of agents that could not be asked to connect elsewhere, so that they do it:
+    /// all sessions but those that `stays` names. What is under way on them may end first, until
+    /// `deadline`; then requests wait here and at other nodes until the agent is back, and the
+    /// connection ends as soon as it carries none. How many were ended, and how many of those cut
+    /// something off.
+    pub(crate) async fn let_go(
+        &self,
+        stays: &BTreeSet<String>,
+        deadline: Instant,
+    ) -> (usize, usize) {
+        self.is_moving.store(true, Ordering::Relaxed);
+        let mut leaving = FuturesUnordered::new();
+        for (leg, session, told) in self.others(stays) {
+            leaving.push(self.let_one_go(leg, session, told, deadline));
+        }
+        let (mut count, mut cut) = (0, 0);
+        while let Some(has_cut) = leaving.next().await {
+            count += 1;
+            cut += usize::from(has_cut);
+        }
+        (count, cut)
+    }
+
+    /// Whether something was cut off.
+    async fn let_one_go(
+        &self,
+        leg: Leg,
+        session: Session,
+        told: Arc<OnceLock<EndReason>>,
+        deadline: Instant,
+    ) -> bool {
+        session.rest_none();
+        let before = session.busy();
+        until(deadline, || session.busy().is_disjoint(&before)).await;
+        if self.lock().lose(&leg) {
+            self.has_lost.store(true, Ordering::Relaxed);
+        }
+        let is_quiet = until(Instant::now() + LAST_STREAMS, || session.busy().is_empty()).await;
+        // Its agent may come back to the session.
+        told.get_or_init(|| EndReason::Lost("the node is stopping".to_owned()));
+        session.hang_up();
+        let is_gone = || !self.lock().holds(&leg);
+        until(Instant::now() + LAST_STREAMS, is_gone).await;
+        !is_quiet
     }
 
     /// The sessions that have a connection.
@@ -337,6 +444,13 @@ impl Bindings {
         let mut ids: Vec<String> = state.legs.keys().map(|(id, _)| id.clone()).collect();
         ids.dedup();
         ids
+    }
+
+    /// The sessions whose agents cannot come back to them.
+    pub(crate) fn guests(&self) -> Vec<String> {
+        let state = self.lock();
+        let guests = state.legs.iter().filter(|(_, it)| it.abilities.is_guest());
+        guests.map(|((id, _), _)| id.clone()).collect()
     }
 
     /// The first connection of a session, and what its agent can be asked for.
@@ -391,7 +505,7 @@ impl State {
         }
         let now = Instant::now();
         self.lost
-            .retain(|_, at| now.duration_since(*at) < RETURNS_WITHIN);
+            .retain(|_, at| now.duration_since(*at) < MOVES_WITHIN);
         let room = LOST_MAX.saturating_sub(self.lost.len());
         self.lost.extend(ids.take(room).map(|id| (id, now)));
         true

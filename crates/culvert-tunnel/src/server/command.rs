@@ -1,5 +1,6 @@
 //! What a server asks of an agent: to end, to start anew, to replace itself, to let an endpoint go.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
@@ -28,6 +29,22 @@ const ASKED_AT_ONCE: usize = 256;
 
 /// How often to look whether agents have left.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Of the time that agents have to move, what is left when the last connections are ended.
+const LET_GO_WITHIN: Duration = Duration::from_secs(2);
+
+/// What became of the agents of a node that stops.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Those that were asked to connect elsewhere, and agreed.
+    pub asked: usize,
+    /// Of them, those that were still connected in the end.
+    pub left: usize,
+    /// Connections that were ended so that their agents dial again.
+    pub ended: usize,
+    /// Of them, those that carried something still.
+    pub cut: usize,
+}
 
 /// Something an agent can be asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +88,8 @@ impl std::error::Error for CommandError {}
 /// if it can; else why not.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Abilities {
+    /// Whether it cannot come back when its connection ends.
+    is_guest: bool,
     stop: Option<String>,
     restart: Option<String>,
     update: Option<String>,
@@ -79,10 +98,23 @@ pub(crate) struct Abilities {
 impl Abilities {
     pub(crate) fn of(agent: &AuthExtra) -> Self {
         Self {
+            is_guest: false,
             stop: agent.stop_unsupported.clone(),
             restart: agent.restart_unsupported.clone(),
             update: agent.update_unsupported.clone(),
         }
+    }
+
+    pub(crate) fn of_guest(guest: &AuthExtra) -> Self {
+        Self {
+            is_guest: true,
+            ..Self::of(guest)
+        }
+    }
+
+    /// Whether its connection is all it has: it does not dial again.
+    pub(crate) fn is_guest(&self) -> bool {
+        self.is_guest
     }
 
     fn refuse(&self, command: &Command) -> Option<String> {
@@ -129,9 +161,10 @@ impl Bindings {
     }
 
     /// Asks every agent to connect again, and waits until those that agreed have left, for `patience` at
-    /// most. They find another node if this one takes no new connections. How many agreed, and how many
-    /// of those are still connected.
-    pub async fn ask_to_move(&self, patience: Duration) -> (usize, usize) {
+    /// most. They find another node if this one takes no new connections. The connections of agents
+    /// that cannot be asked, such as those of published libraries, are ended as gently as can be: they
+    /// dial again at once. Clients of SSH do not, and stay to the end.
+    pub async fn ask_to_move(&self, patience: Duration) -> Moved {
         let deadline = Instant::now() + patience;
         let mut agreed = Vec::new();
         let asking = async {
@@ -148,13 +181,28 @@ impl Bindings {
         };
         // Those that have not answered in time are not waited for.
         drop(tokio::time::timeout_at(deadline, asking).await);
-        let count = agreed.len();
-        loop {
-            agreed.retain(|id| self.is_connected(id));
-            if agreed.is_empty() || Instant::now() >= deadline {
-                return (count, agreed.len());
+        let asked = agreed.len();
+        let mut stays: BTreeSet<String> = agreed.iter().cloned().collect();
+        stays.extend(self.guests());
+        let gently = deadline
+            .checked_sub(LET_GO_WITHIN)
+            .unwrap_or(deadline)
+            .into_std();
+        let leaving = async {
+            loop {
+                agreed.retain(|id| self.is_connected(id));
+                if agreed.is_empty() || Instant::now() >= deadline {
+                    return agreed.len();
+                }
+                tokio::time::sleep(LOOK_EVERY).await;
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+        };
+        let (left, (ended, cut)) = tokio::join!(leaving, self.let_go(&stays, gently));
+        Moved {
+            asked,
+            left,
+            ended,
+            cut,
         }
     }
 

@@ -83,7 +83,7 @@ impl Server {
         drivers.spawn(async { drop(driver.run().await) });
         drivers.spawn(async { drop(own_driver.run().await) });
         let told = Arc::new(OnceLock::new());
-        let abilities = Abilities::of(&AuthExtra {
+        let abilities = Abilities::of_guest(&AuthExtra {
             stop_unsupported: Some(String::new()),
             restart_unsupported: Some(restart.to_owned()),
             update_unsupported: Some(update.to_owned()),

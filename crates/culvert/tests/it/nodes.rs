@@ -28,6 +28,7 @@ use tokio::sync::RwLock;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::agent_clients::{Kind, Order, Running, start};
 use crate::agent_options::{connector, made, repeating, secure, talk};
 use crate::agents::{Service, builder, credential, get, list, pattern, soon};
 use crate::events_arrive::{subscribe, subscribe_debug};
@@ -314,6 +315,24 @@ async fn status_of(at: SocketAddr, host: &str) -> Result<u16, String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rolling_restart_of_three_nodes_fails_no_request() {
+    rolling_restart(Kind::Own).await;
+}
+
+/// It knows no command to connect elsewhere.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rolling_restart_of_three_nodes_fails_no_request_of_a_published_agent() {
+    if Kind::Python.is_here() {
+        rolling_restart(Kind::Python).await;
+    }
+}
+
+/// What an agent is kept by for as long as it serves.
+enum Kept {
+    Own(Ended),
+    Published(Running),
+}
+
+async fn rolling_restart(kind: Kind) {
     const HOSTS: [&str; 2] = ["behind.culvert.localhost", "cloud.culvert.localhost"];
     const CLIENTS: usize = 4;
     let Some(backend) = shared().await else {
@@ -329,16 +348,31 @@ async fn a_rolling_restart_of_three_nodes_fails_no_request() {
     let nodes = Arc::new(RwLock::new(first));
     let (road, _passed_on) = balanced(Arc::clone(&nodes)).await;
     let service = Service::named("one").await;
-    let agent = binary()
-        .args(["http", &service.address.to_string(), "--inspect=false"])
-        .args(["--url", &format!("http://{}", HOSTS[0])])
-        .env("CULVERT_SERVER", format!("localhost:{}", road.port()))
-        .env("CULVERT_AUTHTOKEN", &token)
-        .env("CULVERT_DATA_DIR", &one.settings.data_dir)
-        .stdout(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut agent = Ended(agent);
+    let mut agent = match kind {
+        // It keeps nothing of requests, and so does not know when a stream is idle.
+        Kind::Own => {
+            let agent = binary()
+                .args(["http", &service.address.to_string(), "--inspect=false"])
+                .args(["--url", &format!("http://{}", HOSTS[0])])
+                .env("CULVERT_SERVER", format!("localhost:{}", road.port()))
+                .env("CULVERT_AUTHTOKEN", &token)
+                .env("CULVERT_DATA_DIR", &one.settings.data_dir)
+                .stdout(std::process::Stdio::null())
+                .spawn();
+            Kept::Own(Ended(agent.unwrap()))
+        }
+        _ => {
+            let order = Order {
+                proto: "http",
+                name: HOSTS[0],
+                upstream: service.address,
+                at: road,
+                token: &token,
+                folder: &one.settings.data_dir,
+            };
+            Kept::Published(start(kind, &one, order).await.unwrap())
+        }
+    };
     let body = json!({
         "url": format!("http://{}", HOSTS[1]),
         "upstream_url": format!("http://{}", service.address),
@@ -386,7 +420,9 @@ async fn a_rolling_restart_of_three_nodes_fails_no_request() {
     }
     for _ in 0..3 {
         let old = nodes.write().await.remove(0);
+        let began = Instant::now();
         old.stop().await;
+        println!("a node stopped in {:?}", began.elapsed());
         let new = beside(&one).await;
         eventually("the new one serves both", async || {
             status_of(new.http, HOSTS[0]).await == Ok(200)
@@ -407,10 +443,15 @@ async fn a_rolling_restart_of_three_nodes_fails_no_request() {
         "{} of {count}: {failed:#?}",
         failed.len()
     );
-    assert!(agent.0.try_wait().unwrap().is_none(), "the agent goes on");
+    if let Kept::Own(agent) = &mut agent {
+        assert!(agent.0.try_wait().unwrap().is_none(), "the agent goes on");
+    }
     let sessions = list(&one, "tunnel_sessions").await;
     assert_eq!(sessions.len(), 1, "{sessions:?}");
-    drop(agent);
+    match agent {
+        Kept::Own(agent) => drop(agent),
+        Kept::Published(agent) => agent.kill().await,
+    }
     for node in std::mem::take(&mut *nodes.write().await) {
         node.stop().await;
     }
@@ -537,6 +578,107 @@ async fn text_of(at: SocketAddr, request: &str) -> String {
     };
     let answer = tokio::time::timeout(Duration::from_secs(30), exchange).await;
     answer.unwrap().unwrap()
+}
+
+/// What became of requests to one node.
+#[derive(Default)]
+struct Asked {
+    count: usize,
+    failed: Vec<(Instant, String)>,
+    slowest: Duration,
+}
+
+async fn ask_on(at: SocketAddr, host: &'static str, over: CancellationToken) -> Asked {
+    let mut asked = Asked::default();
+    while !over.is_cancelled() {
+        let began = Instant::now();
+        let status = status_of(at, host).await;
+        asked.slowest = asked.slowest.max(began.elapsed());
+        if status != Ok(200) {
+            asked
+                .failed
+                .push((Instant::now(), format!("{status:?} at {at}")));
+        }
+        asked.count += 1;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    asked
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_node_of_three_breaks_no_request_of_its_agents() {
+    const HOST: &str = "killed.culvert.localhost";
+    const CLIENTS: usize = 4;
+    let Some(backend) = shared().await else {
+        return;
+    };
+    for kind in [Kind::Own, Kind::Python] {
+        if !kind.is_here() {
+            continue;
+        }
+        let one = Harness::start(&backend).await;
+        let two = beside(&one).await;
+        let folder = tempfile::tempdir().unwrap();
+        let dies = process_beside(&one, folder.path());
+        let (_, token) = credential(&one, json!([])).await;
+        let road = Road::to(dies.agents.unwrap()).await;
+        let service = Service::named("one").await;
+        let order = Order {
+            proto: "http",
+            name: HOST,
+            upstream: service.address,
+            at: road.address,
+            token: &token,
+            folder: &one.settings.data_dir,
+        };
+        let agent = start(kind, &one, order).await.unwrap();
+        let nodes = [one.http, two.http];
+        eventually("every node serves it", async || {
+            let mut served = true;
+            for at in nodes {
+                served &= status_of(at, HOST).await == Ok(200);
+            }
+            served
+        })
+        .await;
+        *road.leads_to.lock().unwrap() = one.agents;
+        let over = CancellationToken::new();
+        let mut clients = JoinSet::new();
+        for nth in 0..CLIENTS {
+            clients.spawn(ask_on(nodes[nth % 2], HOST, over.clone()));
+        }
+        // Requests are on their way when it dies.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let killed_at = Instant::now();
+        dies.kill();
+        eventually("the agent is back", async || {
+            let is_elsewhere = list(&one, "endpoints").await;
+            is_elsewhere.len() == 1 && status_of(one.http, HOST).await == Ok(200)
+        })
+        .await;
+        // Whatever would fail late has the time for it.
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        over.cancel();
+        let (mut count, mut failed, mut slowest) = (0, Vec::new(), Duration::ZERO);
+        for asked in clients.join_all().await {
+            count += asked.count;
+            failed.extend(asked.failed);
+            slowest = slowest.max(asked.slowest);
+        }
+        let last = failed.iter().map(|(at, _)| *at - killed_at).max();
+        println!(
+            "{kind:?}: 1 kill, {count} requests, {} failed, the last {last:?} after the kill, the slowest took {slowest:?}",
+            failed.len()
+        );
+        // Requests that were on their way are repeated, and later ones wait for two seconds. Only where the
+        // agent takes longer to be back, and known everywhere, are clients told that it is away.
+        let is_told = |(_, why): &(Instant, String)| why.starts_with("Ok(404)");
+        assert!(failed.iter().all(is_told), "{failed:#?}");
+        assert!(last.is_none_or(|last| last < Duration::from_secs(20)));
+        agent.kill().await;
+        two.stop().await;
+        one.stop().await;
+    }
 }
 
 /// A process that ends with its test.
