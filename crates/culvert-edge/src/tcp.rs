@@ -5,9 +5,10 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
+use culvert_base::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, copy_bidirectional};
 use tokio::time::Instant;
 
@@ -20,8 +21,14 @@ use crate::http2::Tunnelled;
 use crate::settings::Timeouts;
 use crate::slow_reader::SlowReader;
 use crate::snapshot::Member;
-use crate::upstream::{DialError, UpWire};
+use crate::upstream::{DialError, Pool, UpWire, refusal};
 
+/// What a client sent is kept up to this, until its upstream says something.
+const KEPT_BYTES_MAX: usize = 64 << 10;
+/// A connection that an agent refuses is taken to another after so long, twice as long each time, for
+/// as long as a client waits for a stream.
+const REFUSED_PAUSE: Duration = Duration::from_millis(20);
+const REFUSED_PATIENCE: Duration = Duration::from_secs(5);
 /// How long nothing may move when one end has said all it has to say: whether it is still there to hear
 /// the other is not known.
 const HALF_CLOSED_MAX: Duration = Duration::from_secs(3600);
@@ -38,8 +45,20 @@ pub(crate) async fn endpoint<S>(
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let limit = timeouts.connect.unwrap_or(down.rules.limits.connect);
-    let Some(mut wire) = connected(member, limit, down).await else {
+    let pools: Vec<Arc<Pool>> = member
+        .pool
+        .iter()
+        .chain(&member.stand_ins)
+        .cloned()
+        .collect();
+    member.wait_for_agent(&down.edge).await;
+    let Some(wire) = connected(&pools, &member.endpoint.id, limit, down).await else {
         return;
+    };
+    let is_agents = |pool: &Arc<Pool>| pool.upstream().agents_endpoint().is_some();
+    let mut wire = match pools.iter().any(is_agents) {
+        true => Movable::new(wire, pools, member, limit, down),
+        false => Movable::fixed(wire),
     };
     if wire.write_all(ahead).await.is_ok() {
         relay(&mut socket, &mut wire, timeouts, down).await;
@@ -48,13 +67,17 @@ pub(crate) async fn endpoint<S>(
 
 /// A connection to the first upstream that takes one. Where all that could are busy, waits for the
 /// first of those.
-async fn connected(member: &Member, limit: Duration, down: &Arc<Downstream>) -> Option<UpWire> {
+async fn connected(
+    pools: &[Arc<Pool>],
+    endpoint: &str,
+    limit: Duration,
+    down: &Arc<Downstream>,
+) -> Option<UpWire> {
     let unreached = |error: &DialError| {
-        tracing::debug!(endpoint.id = %member.endpoint.id, %error, "an upstream cannot be reached");
+        tracing::debug!(endpoint.id = endpoint, %error, "an upstream cannot be reached");
     };
-    member.wait_for_agent(&down.edge).await;
     let mut busy = None;
-    for pool in member.pool.iter().chain(&member.stand_ins) {
+    for pool in pools {
         match pool.dial(down, limit).await {
             Ok(wire) => return Some(wire),
             Err(error) => {
@@ -70,6 +93,172 @@ async fn connected(member: &Member, limit: Duration, down: &Arc<Downstream>) -> 
         .await
         .inspect_err(unreached)
         .ok()
+}
+
+/// A connection to an upstream behind agents. One that an agent refuses begins again at the next agent: what
+/// the client sent is kept until the first byte comes back.
+struct Movable {
+    way: Way,
+    /// What the upstream was sent; `None` where it cannot begin again.
+    sent: Option<Vec<u8>>,
+    /// The client has nothing more to say.
+    is_shut: bool,
+    again: Option<Again>,
+}
+
+enum Way {
+    There(UpWire),
+    Moving(BoxFuture<'static, Option<UpWire>>),
+}
+
+/// How to begin again.
+struct Again {
+    pools: Vec<Arc<Pool>>,
+    endpoint: String,
+    limit: Duration,
+    down: Arc<Downstream>,
+    until: Instant,
+    pause: Duration,
+}
+
+impl Movable {
+    fn new(
+        wire: UpWire,
+        pools: Vec<Arc<Pool>>,
+        member: &Member,
+        limit: Duration,
+        down: &Arc<Downstream>,
+    ) -> Self {
+        let again = Again {
+            pools,
+            endpoint: member.endpoint.id.to_string(),
+            limit,
+            down: Arc::clone(down),
+            until: Instant::now() + REFUSED_PATIENCE,
+            pause: REFUSED_PAUSE,
+        };
+        Self {
+            way: Way::There(wire),
+            sent: Some(Vec::new()),
+            is_shut: false,
+            again: Some(again),
+        }
+    }
+
+    fn fixed(wire: UpWire) -> Self {
+        Self {
+            way: Way::There(wire),
+            sent: None,
+            is_shut: false,
+            again: None,
+        }
+    }
+
+    /// From now on it stays where it is.
+    fn settle(&mut self) {
+        (self.sent, self.again) = (None, None);
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        match &mut self.sent {
+            Some(sent) if sent.len() + bytes.len() <= KEPT_BYTES_MAX => sent.extend(bytes),
+            _ => self.settle(),
+        }
+    }
+
+    /// Begins again elsewhere, if it can.
+    fn begin_again(&mut self) -> bool {
+        let (Some(sent), Some(again)) = (&self.sent, &mut self.again) else {
+            return false;
+        };
+        if Instant::now() >= again.until {
+            return false;
+        }
+        again.down.edge.meters.upstream_retries.up();
+        // Another has its turn.
+        again.pools.rotate_left(1);
+        let (pools, endpoint) = (again.pools.clone(), again.endpoint.clone());
+        let (limit, down, pause) = (again.limit, Arc::clone(&again.down), again.pause);
+        again.pause = pause * 2;
+        let (sent, is_shut) = (sent.clone(), self.is_shut);
+        self.way = Way::Moving(Box::pin(async move {
+            tokio::time::sleep(pause).await;
+            let mut wire = connected(&pools, &endpoint, limit, &down).await?;
+            wire.write_all(&sent).await.ok()?;
+            if is_shut {
+                wire.shutdown().await.ok()?;
+            }
+            Some(wire)
+        }));
+        true
+    }
+
+    fn poll_wire(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&mut UpWire>> {
+        if let Way::Moving(moving) = &mut self.way {
+            let wire = ready!(moving.as_mut().poll(cx));
+            let wire = wire.ok_or(io::ErrorKind::ConnectionRefused)?;
+            self.way = Way::There(wire);
+        }
+        match &mut self.way {
+            Way::There(wire) => Poll::Ready(Ok(wire)),
+            Way::Moving(_) => Poll::Pending,
+        }
+    }
+}
+
+impl AsyncRead for Movable {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            let wire = ready!(self.poll_wire(cx))?;
+            match ready!(Pin::new(wire).poll_read(cx, buf)) {
+                Err(error) if refusal(&error).is_some() && self.begin_again() => {}
+                read => {
+                    self.settle();
+                    return Poll::Ready(read);
+                }
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Movable {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            let wire = ready!(self.poll_wire(cx))?;
+            match ready!(Pin::new(wire).poll_write(cx, bytes)) {
+                Err(error) if refusal(&error).is_some() && self.begin_again() => {}
+                Ok(count) => {
+                    self.keep(bytes.get(..count).unwrap_or_default());
+                    return Poll::Ready(Ok(count));
+                }
+                failed => return Poll::Ready(failed),
+            }
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let wire = ready!(self.poll_wire(cx))?;
+        Pin::new(wire).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let wire = ready!(self.poll_wire(cx))?;
+        let shut = ready!(Pin::new(wire).poll_shutdown(cx));
+        self.is_shut = true;
+        match shut {
+            // The refusal is met by who reads.
+            Err(error) if refusal(&error).is_some() && self.again.is_some() => Poll::Ready(Ok(())),
+            shut => Poll::Ready(shut),
+        }
+    }
 }
 
 /// Passes bytes of an upgraded connection: `early` came from the client ahead of the 101.

@@ -21,12 +21,16 @@ use crate::http::upgrade;
 use crate::http::upload::{Awaited, UploadPace};
 use crate::http1::{self, OutboundError};
 use crate::recording::Recording;
-use crate::upstream::{AgentRefused, DialError, Failure, Heard, Lease, Pool, Sent, is_refusal};
+use crate::upstream::{AgentRefused, DialError, Failure, Heard, Lease, Pool, Sent, refusal};
 
 /// An agent that refuses a request is asked again after so long, twice as long each time, for as long
 /// as a request waits for a stream.
 const REFUSED_PAUSE: Duration = Duration::from_millis(50);
 const REFUSED_PATIENCE: Duration = Duration::from_secs(5);
+/// An agent that has just left, or was looked for at a node that it had left, is looked for again so
+/// often and for so long.
+const LOOK_FOR_AGENT_EVERY: Duration = Duration::from_millis(20);
+const LOOK_FOR_AGENT_WITHIN: Duration = Duration::from_secs(2);
 
 /// An answer's head, and where its body comes from.
 pub(crate) type Answer = (response::Parts, Source);
@@ -49,11 +53,18 @@ pub(crate) async fn over_http1(
             .into();
     }
     let can_be_repeated = body.is_end_stream() && is_idempotent(&head.method);
+    let mut search = Search::new();
     if let Some(mut lease) = poll_fn(|cx| Poll::Ready(pool.reuse(cx))).await {
         recording.upstream(true);
         meters.upstream_reused.up();
         match send(&mut lease, recording, &down, &head, body).await? {
             Sent::Answered(head) => return Ok(take(head, lease)),
+            Sent::Failed(OutboundError::Io(error), Heard::Nothing)
+                if can_be_repeated && is_lost(&error) =>
+            {
+                meters.upstream_retries.up();
+                search.begin();
+            }
             Sent::Failed(error, _) => return Err(error.into()),
             Sent::Stale if can_be_repeated => meters.upstream_retries.up(),
             Sent::Stale => return Err(Failure::Closed),
@@ -85,6 +96,7 @@ pub(crate) async fn over_http1(
                 match (next, busy.take_if(|_| next.is_none() && !in_turn)) {
                     (Some(next), _) => pool = down.pool(next),
                     (None, Some(first)) => (pool, in_turn) = (first, true),
+                    (None, None) if search.goes_on(&error, &pool, &down).await => {}
                     (None, None) => return Err(Failure::Dial(error)),
                 }
                 continue;
@@ -95,18 +107,29 @@ pub(crate) async fn over_http1(
         match (send(&mut lease, recording, &down, &head, body).await?, next) {
             (Sent::Answered(head), _) => return Ok(take(head, lease)),
             (Sent::Failed(OutboundError::Io(error), Heard::Nothing), next)
-                if is_refusal(&error) =>
+                if refusal(&error).is_some() =>
             {
-                if !can_be_moved || (next.is_none() && Instant::now() >= patience) {
-                    return Err(Failure::Dial(DialError::Agent(AgentRefused::Busy)));
+                let refused = DialError::Agent(refusal(&error).unwrap_or(AgentRefused::Busy));
+                if refused.is_away() {
+                    search.begin();
+                }
+                let is_over = match refused.is_away() {
+                    true => search.is_over(),
+                    false => Instant::now() >= patience,
+                };
+                if !can_be_moved || (next.is_none() && is_over) {
+                    return Err(Failure::Dial(refused));
                 }
                 meters.upstream_retries.up();
                 body = RequestBody::empty();
                 match next {
                     Some(next) => {
-                        busy.get_or_insert_with(|| Arc::clone(&pool));
+                        if refused.is_busy() {
+                            busy.get_or_insert_with(|| Arc::clone(&pool));
+                        }
                         pool = down.pool(next);
                     }
+                    None if refused.is_away() => tokio::time::sleep(LOOK_FOR_AGENT_EVERY).await,
                     None => {
                         tokio::time::sleep(pause).await;
                         (pause, in_turn) = (pause * 2, true);
@@ -119,12 +142,73 @@ pub(crate) async fn over_http1(
                 body = RequestBody::empty();
                 pool = down.pool(next);
             }
+            // The connection to the agent, or to its node, was lost: another is about to stand.
+            (Sent::Failed(OutboundError::Io(error), Heard::Nothing), None)
+                if is_agents && can_be_repeated && is_lost(&error) && !search.has_failed() =>
+            {
+                meters.upstream_retries.up();
+                search.begin();
+                body = RequestBody::empty();
+                tokio::time::sleep(LOOK_FOR_AGENT_EVERY).await;
+            }
             (Sent::Failed(error, Heard::Nothing), _) if is_agents => {
                 return Err(Failure::Silent(error));
             }
             (Sent::Failed(error, _), _) => return Err(error.into()),
             (Sent::Stale, _) => return Err(Failure::Closed),
         }
+    }
+}
+
+/// Whether a stream ended with the connection that carried it.
+fn is_lost(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::ConnectionAborted
+}
+
+/// Looks for an agent that is about to come back, or to be known at another node.
+struct Search {
+    until: Instant,
+    /// Whether it was looked for where it had just been.
+    is_begun: bool,
+}
+
+impl Search {
+    fn new() -> Self {
+        Self {
+            until: Instant::now() + LOOK_FOR_AGENT_WITHIN,
+            is_begun: false,
+        }
+    }
+
+    /// The agent was looked for where it had just been. The time begins with the first such failure.
+    fn begin(&mut self) {
+        if !std::mem::replace(&mut self.is_begun, true) {
+            self.until = Instant::now() + LOOK_FOR_AGENT_WITHIN;
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        Instant::now() >= self.until
+    }
+
+    /// Whether it was looked for again for as long as may be.
+    fn has_failed(&self) -> bool {
+        self.is_begun && self.is_over()
+    }
+
+    /// Waits a little if dialling failed because the agent is away and it may help to look again.
+    async fn goes_on(&self, error: &DialError, pool: &Pool, down: &Downstream) -> bool {
+        let may_return = || {
+            let id = pool.upstream().agents_endpoint();
+            let agents = down.edge.agents.as_ref();
+            id.zip(agents)
+                .is_some_and(|(id, agents)| agents.may_return(id))
+        };
+        let goes_on = error.is_away() && !self.is_over() && (self.is_begun || may_return());
+        if goes_on {
+            tokio::time::sleep(LOOK_FOR_AGENT_EVERY).await;
+        }
+        goes_on
     }
 }
 
@@ -145,7 +229,7 @@ pub(crate) async fn over_http2(
     let connect = recording.connect_limit();
     let mut stand_ins = stand_ins.iter();
     let mut pool = Arc::clone(pool);
-    let mut attempts = 0;
+    let (mut attempts, search) = (0, Search::new());
     loop {
         let mut link = match (pool.http2(&down, connect).await, attempts) {
             (Ok(link), _) => link,
@@ -154,6 +238,7 @@ pub(crate) async fn over_http2(
                     pool = down.pool(next);
                     continue;
                 }
+                None if search.goes_on(&error, &pool, &down).await => continue,
                 None => return Err(Failure::Dial(error)),
             },
             (Err(failure), _) => return Err(failure),

@@ -34,6 +34,10 @@ enum Agent {
     Refuses,
     /// Refuses the next stream and serves from then on.
     RefusesOne,
+    /// Is not where it was looked for the next time, and serves from then on.
+    MovesOnce,
+    /// Its connection is lost with the next stream, and it serves on another from then on.
+    LostOnce,
     /// Is gone, and nobody noticed.
     IsGone,
     /// Is gone.
@@ -86,7 +90,7 @@ impl Agents {
 #[derive(Debug)]
 struct Near {
     io: DuplexStream,
-    is_refused: bool,
+    fails: Option<Agent>,
     may_rest: bool,
     ended: Arc<AtomicUsize>,
 }
@@ -107,9 +111,16 @@ impl AsyncRead for Near {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.is_refused {
-            let refused = io::Error::new(io::ErrorKind::ConnectionReset, AgentRefused::Busy);
-            return Poll::Ready(Err(refused));
+        let reset = io::ErrorKind::ConnectionReset;
+        match self.fails {
+            None => {}
+            Some(Agent::LostOnce) => {
+                return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+            }
+            Some(Agent::MovesOnce) => {
+                return Poll::Ready(Err(io::Error::new(reset, AgentRefused::Away)));
+            }
+            Some(_) => return Poll::Ready(Err(io::Error::new(reset, AgentRefused::Busy))),
         }
         Pin::new(&mut self.io).poll_read(cx, buf)
     }
@@ -138,23 +149,27 @@ impl Dial for Agents {
         let mut of = self.of.lock().unwrap();
         let (near, far) = tokio::io::duplex(64 << 10);
         let agent = of.get_mut(call.endpoint);
-        let mut is_refused = false;
+        let mut fails = None;
         match agent {
             None | Some(Agent::IsAway | Agent::IsGone) => return Err(AgentRefused::Away),
             Some(Agent::Busy) => return Err(AgentRefused::Busy),
             Some(agent) => {
                 let id = call.endpoint.to_owned();
                 self.dialled.lock().unwrap().push((id.clone(), call.client));
-                is_refused |= matches!(agent, Agent::Refuses | Agent::RefusesOne);
+                let is_once = matches!(
+                    agent,
+                    Agent::RefusesOne | Agent::MovesOnce | Agent::LostOnce
+                );
+                fails = (is_once || *agent == Agent::Refuses).then_some(*agent);
                 self.tasks.lock().unwrap().spawn(serve(far, *agent, id));
-                if *agent == Agent::RefusesOne {
+                if is_once {
                     *agent = Agent::Serves;
                 }
             }
         }
         Ok(Box::new(Near {
             io: near,
-            is_refused,
+            fails,
             may_rest: self.may_rest,
             ended: Arc::clone(&self.ended),
         }))
@@ -307,10 +322,7 @@ fn who_is_told_of_each_client_gets_a_stream_of_each() {
             for proxy in proxies {
                 for clients in [Clients::Apart, Clients::Shared] {
                     let upstream = Upstream::agent("ep_a", scheme, protocol, proxy, clients);
-                    let shares = clients == Clients::Shared
-                        && scheme.is_http()
-                        && protocol == Protocol::Http1
-                        && proxy.is_none();
+                    let shares = clients == Clients::Shared && scheme.is_http() && proxy.is_none();
                     assert_eq!(upstream.keeps_clients_apart(), !shares, "{upstream:?}");
                 }
             }
@@ -480,6 +492,71 @@ async fn bytes_of_tcp_pass_and_the_service_is_told_of_the_client() {
     assert_eq!(String::from_utf8(told).unwrap(), header);
     client.send(b"over").await;
     assert_eq!(client.take(4).await.unwrap(), b"over");
+}
+
+#[tokio::test]
+async fn a_stream_of_tcp_that_an_agent_refuses_begins_again_at_another() {
+    let agents = Agents::new(&[("ep_a", Agent::RefusesOne), ("ep_b", Agent::Refuses)]);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let rig = Rig::with(Settings {
+        agents: Some(Arc::clone(&agents) as _),
+        inherited: Inherited::new(vec![listener]),
+        ..settings()
+    })
+    .await;
+    let endpoint_of = |id| Endpoint {
+        port,
+        ..endpoint_of(id, Scheme::Tcp, "tcp.example", None)
+    };
+    let connect = async || {
+        let stream = tokio::net::TcpStream::connect(("127.0.0.1", port));
+        Client::new(stream.await.unwrap())
+    };
+    // The same agent takes the next stream.
+    let one = Snapshot::builder().endpoint(endpoint_of("ep_a"));
+    rig.edge.publish(one.build()).await;
+    let mut client = connect().await;
+    client.send(REQUEST).await;
+    assert_eq!(client.answer("GET").await.text(), "ep_a");
+    assert_eq!(agents.take_dialled(), ["ep_a", "ep_a"]);
+    // One is busy for good, and the other is not.
+    let both = ["ep_a", "ep_b"].map(endpoint_of);
+    let both = both
+        .into_iter()
+        .fold(Snapshot::builder(), |all, it| all.endpoint(it));
+    rig.edge.publish(both.build()).await;
+    for _ in 0..4 {
+        let mut client = connect().await;
+        client.send(REQUEST).await;
+        assert_eq!(client.answer("GET").await.text(), "ep_a");
+    }
+    // A client that speaks late loses nothing either, and one that says nothing more is heard.
+    agents.set("ep_a", Agent::Echoes);
+    let mut client = connect().await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    client.send(b"late").await;
+    assert_eq!(client.take(4).await.unwrap(), b"late");
+    assert!(agents.take_dialled().contains(&"ep_b".to_owned()));
+}
+
+#[tokio::test]
+async fn a_request_looks_again_for_an_agent_that_moved_or_whose_connection_was_lost() {
+    for fails in [Agent::MovesOnce, Agent::LostOnce] {
+        let mut agents = Agents::new(&[("ep_a", fails)]);
+        Arc::get_mut(&mut agents).unwrap().may_rest = false;
+        let rig = rig(&agents, vec![forwarding("ep_a")]).await;
+        assert_eq!(rig.ask(REQUEST).await.text(), "ep_a", "{fails:?}");
+        assert_eq!(agents.take_dialled().len(), 2);
+        // What may have been used, and what is gone, is not sent again.
+        agents.set("ep_a", fails);
+        let mut client = rig.connect().await;
+        client.send(UPLOAD).await;
+        let head = client.head().await.unwrap();
+        assert!(!head.starts_with("HTTP/1.1 200 "), "{head}");
+        assert_eq!(agents.take_dialled().len(), 1);
+    }
 }
 
 #[tokio::test]

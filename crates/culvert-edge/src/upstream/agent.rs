@@ -36,7 +36,8 @@ pub struct AgentCall<'a> {
 /// A stream to a service behind an agent. An agent takes only so many, so each is held no longer than
 /// there is use for it.
 ///
-/// Reading from a stream that the agent refused gives an error that holds [`AgentRefused::Busy`].
+/// Reading from a stream that was refused gives an error that holds an [`AgentRefused`]: the agent was
+/// busy, or is away from where the stream looked for it.
 pub trait AgentIo: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin {
     /// Its user keeps it for later: nothing is on its way in either direction. It may be ended
     /// meanwhile where streams run short. `false` if it cannot serve again.
@@ -64,10 +65,9 @@ pub enum AgentRefused {
     Busy,
 }
 
-/// Whether an agent refused a stream, of which nothing was used then.
-pub(crate) fn is_refusal(error: &std::io::Error) -> bool {
-    let inner = error.get_ref();
-    inner.is_some_and(|inner| inner.downcast_ref::<AgentRefused>() == Some(&AgentRefused::Busy))
+/// Why a stream was refused after it was opened, if it was. Nothing of it was used then.
+pub(crate) fn refusal(error: &std::io::Error) -> Option<AgentRefused> {
+    error.get_ref()?.downcast_ref().copied()
 }
 
 /// Opens streams to services behind agents.

@@ -5,7 +5,7 @@ mod guard;
 mod pool;
 mod url;
 
-pub(crate) use agent::is_refusal;
+pub(crate) use agent::refusal;
 pub use agent::{AgentCall, AgentIo, AgentRefused, Dial, ProxyVersion};
 pub(crate) use guard::Reach;
 pub(crate) use pool::{Failure, Heard, Lease, Pool, Sent};

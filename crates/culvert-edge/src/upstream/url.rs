@@ -136,7 +136,7 @@ impl Upstream {
         clients: Clients,
     ) -> Self {
         let clients = match (scheme, protocol, proxy) {
-            (Scheme::Http | Scheme::Https, Protocol::Http1, None) => clients,
+            (Scheme::Http | Scheme::Https, _, None) => clients,
             _ => Clients::Apart,
         };
         Self {
@@ -232,6 +232,11 @@ pub(crate) enum DialError {
 }
 
 impl DialError {
+    /// Whether no agent serves the endpoint now.
+    pub(crate) fn is_away(&self) -> bool {
+        matches!(self, Self::Agent(AgentRefused::Away))
+    }
+
     /// Whether waiting may help.
     pub(crate) fn is_busy(&self) -> bool {
         matches!(self, Self::Agent(AgentRefused::Busy))
