@@ -121,6 +121,8 @@ struct Reset {
 const SQUEEZED_WINDOW_BYTES: u32 = 16 << 10;
 /// How often the streams are looked through while too much is held. A look visits each stream.
 const RELIEVE_EVERY: Duration = Duration::from_millis(100);
+/// What each stream may have queued however many others send: see [`Connection::share`].
+const SHARE_BYTES_MIN: usize = 4 << 10;
 /// At the limit of a burst, a stream whose bytes wait for less time is not reset: its reader may not
 /// have had its turn yet.
 const FRESH: Duration = Duration::from_millis(100);
@@ -186,6 +188,11 @@ impl Connection {
     /// Bytes received that nobody has read.
     pub fn held_bytes(&self) -> usize {
         self.held
+    }
+
+    /// Bytes written that are in no frame yet.
+    pub fn queued_bytes(&self) -> usize {
+        self.queued
     }
 
     /// Streams that were reset because their readers left too much unread.
@@ -636,8 +643,23 @@ impl Connection {
         Ok(Some(copied))
     }
 
+    /// Tells by [`Event::Readable`] of the next bytes or of the end of a stream whose user reads nothing
+    /// now. An error if it broke.
+    pub fn watch(&mut self, id: StreamId) -> Result<(), Broken> {
+        let ended = self.ending.is_some();
+        let stream = self.streams.get_mut(&id).ok_or(Broken::Gone)?;
+        match stream.receiving {
+            Receiving::Broken(why) if stream.unread.is_empty() => return Err(why),
+            Receiving::Open if ended => return Err(Broken::Gone),
+            _ => {}
+        }
+        stream.reader_waits = true;
+        Ok(())
+    }
+
     /// How many bytes a write would take now. With zero, [`Event::Writable`] will tell.
     pub fn capacity(&mut self, id: StreamId) -> Result<usize, Broken> {
+        let share = self.share();
         let stream = self.streams.get_mut(&id).ok_or(Broken::Gone)?;
         match stream.sending {
             Sending::Open => {}
@@ -647,13 +669,15 @@ impl Connection {
         if self.ending.is_some() {
             return Err(Broken::Gone);
         }
-        let room = stream_room(stream, &self.limits);
+        let room = stream_room(stream, share);
         if room == 0 {
             stream.writer_waits = true;
             return Ok(0);
         }
         let room_of_all = self.limits.queue_bytes_max.saturating_sub(self.queued);
-        if room_of_all == 0 {
+        // A stream that writes again and again takes no room from those that wait.
+        let has_turn = stream.has_turn || self.waiting.is_empty();
+        if room_of_all == 0 || !has_turn {
             stream.writer_waits = true;
             if !std::mem::replace(&mut stream.waits_for_all, true) {
                 self.waiting.push_back(id);
@@ -661,6 +685,15 @@ impl Connection {
             return Ok(0);
         }
         Ok(room.min(room_of_all))
+    }
+
+    /// What a stream may have queued: an equal part of what all may have, so that one that comes later
+    /// finds room soon, however much the others have to say.
+    fn share(&self) -> usize {
+        let most = self.limits.stream_queue_bytes_max;
+        let senders = self.round.len() + self.waiting.len();
+        let equal = self.limits.queue_bytes_max / senders.max(1);
+        equal.clamp(SHARE_BYTES_MIN.min(most), most)
     }
 
     /// Takes as much of the front of `data` as there is capacity for, and says how much.
@@ -685,6 +718,7 @@ impl Connection {
         if length > 0
             && let Some(stream) = self.streams.get_mut(&id)
         {
+            stream.has_turn = false;
             push(&mut stream.queue);
             stream.send_window.spend(length);
             self.queued += length;
@@ -891,10 +925,11 @@ impl Connection {
     }
 
     fn wake_writer(&mut self, id: StreamId) {
+        let share = self.share();
         if let Some(stream) = self.streams.get_mut(&id)
             && stream.writer_waits
             && !stream.waits_for_all
-            && stream_room(stream, &self.limits) > 0
+            && stream_room(stream, share) > 0
         {
             stream.writer_waits = false;
             self.events.push_back(Event::Writable(id));
@@ -909,6 +944,7 @@ impl Connection {
             || !self.round.is_empty()
             || !self.credits.is_empty()
             || !self.resets.is_empty()
+            || !self.waiting.is_empty() && self.has_room_for_waiting()
     }
 
     /// Puts frames into `out` until there is nothing more to send or `out` holds `enough` bytes.
@@ -937,22 +973,44 @@ impl Connection {
             };
             self.transmit_data(id, out, now);
         }
-        if self.queued <= self.limits.queue_bytes_max / 2 {
-            while let Some(id) = self.waiting.pop_front() {
-                if let Some(stream) = self.streams.get_mut(&id) {
-                    stream.waits_for_all = false;
-                }
-                self.wake_writer(id);
-            }
-        }
+        self.wake_waiting();
         if let Some((code, why)) = self.goodbye.take() {
             out.put(&frame::goaway_head(self.last_accepted, code, why.len()));
             out.put(why.as_bytes());
         }
     }
 
+    fn has_room_for_waiting(&self) -> bool {
+        self.queued <= self.limits.queue_bytes_max / 2
+    }
+
+    /// Tells those that wait for the queue of all that there is room, the first of them first and no more
+    /// of them than there is room for.
+    fn wake_waiting(&mut self) {
+        if !self.has_room_for_waiting() {
+            return;
+        }
+        let free = self.limits.queue_bytes_max - self.queued;
+        let mut turns = match self.queued {
+            // Nothing leaves that would bring the next turn.
+            0 => usize::MAX,
+            _ => free / self.share().max(1),
+        };
+        while turns > 0
+            && let Some(id) = self.waiting.pop_front()
+        {
+            turns -= 1;
+            if let Some(stream) = self.streams.get_mut(&id) {
+                stream.waits_for_all = false;
+                stream.has_turn = true;
+            }
+            self.wake_writer(id);
+        }
+    }
+
     /// One frame of one stream.
     fn transmit_data(&mut self, id: StreamId, out: &mut Outbox, now: Instant) {
+        let share = self.share();
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
         };
@@ -995,7 +1053,7 @@ impl Connection {
             self.remove(id);
             return;
         }
-        if stream_is_low(stream, &self.limits) {
+        if stream_is_low(stream, share) {
             self.wake_writer(id);
         }
     }
@@ -1115,17 +1173,16 @@ fn nothing_to_read(stream: &mut Stream, ended: bool) -> Result<Read, Broken> {
     }
 }
 
-/// What a stream's own window and queue have room for.
-fn stream_room(stream: &Stream, limits: &Limits) -> usize {
-    limits
-        .stream_queue_bytes_max
+/// What a stream's own window and its share of the queue have room for.
+fn stream_room(stream: &Stream, share: usize) -> usize {
+    share
         .saturating_sub(stream.queue.len())
         .min(stream.send_window.available())
 }
 
-/// Whether a waiting writer is worth waking: half of the queue is free.
-fn stream_is_low(stream: &Stream, limits: &Limits) -> bool {
-    stream.queue.len() <= limits.stream_queue_bytes_max / 2
+/// Whether a waiting writer is worth waking: half of its share is free.
+fn stream_is_low(stream: &Stream, share: usize) -> bool {
+    stream.queue.len() <= share / 2
 }
 
 #[cfg(test)]

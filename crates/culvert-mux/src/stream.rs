@@ -82,6 +82,8 @@ pub(crate) struct Stream {
     pub(crate) writer_waits: bool,
     /// It waits for the queues of all streams together, and is in the connection's list of those.
     pub(crate) waits_for_all: bool,
+    /// It has waited for them, and was told that there is room.
+    pub(crate) has_turn: bool,
 
     pub(crate) receiving: Receiving,
     pub(crate) receive_window: ReceiveWindow,
@@ -116,6 +118,7 @@ impl Stream {
             scheduled: false,
             writer_waits: false,
             waits_for_all: false,
+            has_turn: false,
             receiving: Receiving::Open,
             receive_window: ReceiveWindow::new(),
             unread: Chunks::default(),

@@ -550,6 +550,59 @@ fn all_queues_together_have_a_bound_and_their_writers_are_woken() {
 }
 
 #[test]
+fn who_reads_nothing_hears_that_a_stream_broke() {
+    let mut pair = Pair::server();
+    let stream = pair.open(b"x");
+    pair.send(&[data(2, &[1; 1_000])]);
+    assert_eq!(pair.here.watch(stream), Ok(()));
+    pair.send(&[rst(2, ErrorCode::STREAM_CANCELLED)]);
+    assert_eq!(pair.here.next_event(), Some(Event::Readable(stream)));
+    assert_eq!(
+        pair.here.watch(stream),
+        Err(Broken::ByPeer(ErrorCode::STREAM_CANCELLED))
+    );
+}
+
+#[test]
+fn a_small_answer_waits_for_little_more_than_what_is_queued() {
+    let mut pair = Pair::server();
+    let endless = Bytes::from(vec![1; 1 << 20]);
+    let bulk: Vec<StreamId> = (0..300).map(|_| pair.open(b"x")).collect();
+    let small = pair.open(b"x");
+    for stream in &bulk {
+        pair.send(&[Frame::WndInc {
+            id: *stream,
+            increment: 1 << 30,
+        }]);
+        while pair.here.write(*stream, &mut endless.clone()).unwrap() > 0 {}
+    }
+    assert_eq!(pair.here.write_copy(small, b"answer"), Ok(0), "all is full");
+    // As much as one write takes, and then those that were told fill up again, in that order.
+    let (mut sent, mut woken) = (0, 0);
+    let mut is_written = false;
+    while !is_written {
+        let mut out = Outbox::default();
+        pair.here.transmit(&mut out, 64 << 10, pair.now);
+        pair.here.check();
+        sent += out.remaining();
+        while let Some(event) = pair.here.next_event() {
+            let Event::Writable(id) = event else {
+                panic!("{event:?}");
+            };
+            woken += 1;
+            if id == small {
+                is_written |= pair.here.write_copy(small, b"answer").unwrap() > 0;
+            } else {
+                while pair.here.write(id, &mut endless.clone()).unwrap() > 0 {}
+            }
+        }
+    }
+    // It was 18.7 MiB, and 10,000 were woken for nothing.
+    assert!(sent <= 4 << 20, "{sent} bytes went ahead");
+    assert!(woken <= 2 * 300, "{woken} were woken");
+}
+
+#[test]
 fn a_stream_that_holds_most_for_longest_is_reset_and_the_connection_is_read_on() {
     let mut pair = Pair::with(Limits {
         held_bytes_max: 100_000,
