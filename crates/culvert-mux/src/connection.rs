@@ -530,10 +530,14 @@ impl Connection {
             self.limits.unread_after
         };
         if self.held >= self.limits.held_bytes_max {
+            let holding = self.streams.values().filter(|it| !it.unread.is_empty());
+            // Those that hold less than half of the average are not what fills the connection: all the
+            // others together hold more than half of it.
+            let little = self.held / holding.count().max(1) / 2;
             let mut holding: Vec<(u128, StreamId)> = self
                 .streams
                 .iter()
-                .filter(|(_, stream)| !stream.unread.is_empty())
+                .filter(|(_, stream)| stream.unread.len() > little)
                 .filter_map(|(id, stream)| {
                     let waits = now.saturating_duration_since(stream.since);
                     let weight = stream.unread.len() as u128 * waits.as_micros();

@@ -634,6 +634,32 @@ fn a_stream_that_holds_most_for_longest_is_reset_and_the_connection_is_read_on()
     assert_eq!(pair.drain(quick).len(), 60_000);
 }
 
+#[test]
+fn who_holds_little_is_never_cut_for_those_who_hold_much() {
+    let mut pair = Pair::server();
+    let small = pair.open(b"x");
+    let bulk: Vec<StreamId> = (0..80).map(|_| pair.open(b"x")).collect();
+    pair.send(&[data(small.get(), b"answer")]);
+    // Its reader had no turn for a while, and half of what comes now is fresh when the other half is cut.
+    pair.now += Duration::from_millis(150);
+    for (nth, stream) in bulk.iter().enumerate() {
+        if nth == 33 {
+            pair.now += Duration::from_millis(60);
+        }
+        if pair.here.wants_input() {
+            pair.send(&[data(stream.get(), &vec![1; WINDOW_BYTES as usize])]);
+        }
+    }
+    assert!(pair.here.held_bytes() >= 16 << 20);
+    for _ in 0..150 {
+        pair.now += Duration::from_millis(20);
+        pair.here.expire(pair.now);
+    }
+    assert!(pair.here.cut_streams() > 0);
+    assert!(pair.here.held_bytes() < 8 << 20);
+    assert_eq!(pair.drain(small), b"answer");
+}
+
 /// A service answers 300 clients that read nothing, as fast as their windows allow, and one that
 /// reads: for how long the connection was not read, and how many streams were reset.
 fn stalled_readers(limits: Limits) -> (Duration, u64) {
