@@ -23,6 +23,7 @@ mod exchanges;
 mod flags;
 mod forward;
 mod framing;
+mod further;
 mod session;
 mod tap;
 mod upstream;

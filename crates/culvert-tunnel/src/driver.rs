@@ -40,6 +40,8 @@ const READ_BYTES: usize = 16 << 10;
 const IDLE_READ_BYTES: usize = 1 << 10;
 /// An agent that rests has its heartbeats, perhaps one in each direction.
 const IDLE_STREAMS: usize = 2;
+/// Half of what may wait to be sent: see [`Limits::queue_bytes_max`].
+const CONGESTED_BYTES: usize = 512 << 10;
 /// Slices of one gathering write.
 const SLICES: usize = 64;
 /// Turns of the driver before other tasks get theirs.
@@ -193,6 +195,11 @@ impl Session {
         .await
     }
 
+    /// Whether the connection has ended.
+    pub fn is_over(&self) -> bool {
+        self.shared.lock().mux.ending().is_some()
+    }
+
     /// Waits for the end of the connection.
     pub async fn ended(&self) -> Ending {
         std::future::poll_fn(|cx| {
@@ -239,6 +246,17 @@ impl Session {
         let mut state = self.shared.lock();
         state.mux.set_limits(limits);
         state.release_and_wake_driver();
+    }
+
+    /// Whether so much waits to be sent that writers wait their turn.
+    pub fn is_congested(&self) -> bool {
+        self.shared.lock().mux.queued_bytes() > CONGESTED_BYTES
+    }
+
+    /// Bytes that its streams hold in either direction: received and not read, written and not sent.
+    pub fn held_bytes(&self) -> usize {
+        let state = self.shared.lock();
+        state.mux.held_bytes() + state.mux.queued_bytes()
     }
 
     /// Streams that exist, whoever opened them.
@@ -707,6 +725,29 @@ impl Stream {
         data: &mut Bytes,
     ) -> Poll<io::Result<usize>> {
         self.poll_enqueue(cx, data.is_empty(), |mux, id| mux.write(id, data))
+    }
+
+    /// Wakes its user for the next bytes or the end of the stream, though it reads nothing now.
+    pub fn watch(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        let mut state = self.shared.lock();
+        state.mux.watch(self.id).map_err(error)?;
+        state.streams.entry(self.id).or_default().reader = Some(cx.waker().clone());
+        Ok(())
+    }
+
+    /// How many bytes a write would take now, once there are any.
+    pub fn poll_capacity(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let mut state = self.shared.lock();
+        match state.mux.capacity(self.id) {
+            Ok(0) => {
+                state.streams.entry(self.id).or_default().writer = Some(cx.waker().clone());
+                // Others may be in front of it, with room for them.
+                state.release_and_wake_driver();
+                Poll::Pending
+            }
+            Ok(room) => Poll::Ready(Ok(room)),
+            Err(broken) => Poll::Ready(Err(error(broken))),
+        }
     }
 
     fn poll_enqueue(

@@ -13,6 +13,8 @@ use tokio::net::TcpStream;
 
 /// What is read ahead: the library of TLS asks for 4 KiB at a time, a fourth of a record.
 const AHEAD_BYTES: usize = 64 << 10;
+/// What the kernel may hold that it has not sent yet. More would stand ahead of every small answer.
+const NOT_SENT_BYTES: u32 = 128 << 10;
 /// So many reads in turn that would have fit without reading ahead end it.
 const QUIET_READS: u8 = 32;
 
@@ -31,6 +33,11 @@ impl Socket {
     /// One that sends at once and leaves acknowledging to the kernel.
     pub(crate) fn new(tcp: TcpStream) -> io::Result<Self> {
         tcp.set_nodelay(true)?;
+        // What cannot be set makes things slower and not wrong.
+        #[cfg(target_os = "linux")]
+        SockRef::from(&tcp)
+            .set_tcp_notsent_lowat(NOT_SENT_BYTES)
+            .ok();
         Ok(Self {
             tcp,
             ahead: BytesMut::new(),

@@ -269,17 +269,20 @@ impl Running {
         (session, reply)
     }
 
-    async fn dial(&self, id: &str) -> Stream {
-        let header = ProxyHeader {
+    fn dial_at_once(&self, id: &str) -> Result<Stream, DialError> {
+        self.bindings.dial(&ProxyHeader {
             id: id.into(),
             client_addr: "192.0.2.7:1234".into(),
             proto: "tcp".into(),
             edge_type: "1".into(),
             passthrough_tls: false,
-        };
+        })
+    }
+
+    async fn dial(&self, id: &str) -> Stream {
         soon(async {
             loop {
-                match self.bindings.dial(&header) {
+                match self.dial_at_once(id) {
                     Ok(stream) => return stream,
                     Err(DialError::Away | DialError::Busy) => {
                         tokio::time::sleep(Duration::from_millis(10)).await;

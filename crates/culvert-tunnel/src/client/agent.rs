@@ -8,7 +8,7 @@ use std::time::Duration;
 use culvert_base::{Entropy, Secret};
 use culvert_mux::{ErrorCode, OURS_STREAMS_MAX};
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -17,7 +17,8 @@ use super::backoff::Backoff;
 use super::connect::Dialing;
 use super::endpoint::Endpoint;
 use super::exchanges::{Exchanges, ReplayError};
-use super::forward::{self, Unreached};
+use super::forward::{self, Held, Unreached};
+use super::further::{Load, Others};
 use super::session::{self, HEARTBEAT_INTERVAL, HEARTBEAT_TOLERANCE};
 use super::tap::{About, Tap};
 use crate::driver::{Session, Stream};
@@ -34,6 +35,8 @@ const BINDING_TIME: Duration = Duration::from_secs(10);
 const OVERLAP: Duration = Duration::from_secs(2);
 /// How long a request may take to follow its stream through other nodes.
 const STRAGGLERS: Duration = Duration::from_secs(1);
+/// Streams that are carried beyond those that the server is told of.
+const SPARE_PLACES: usize = 8;
 /// The token is of no use and will not become so.
 const CREDENTIAL_CODES: [u16; 8] = [103, 105, 107, 109, 121, 123, 300, 4018];
 /// The server would say otherwise a little later.
@@ -42,6 +45,10 @@ const PASSING_CODES: [u16; 7] = [108, 348, 349, 350, 351, 802, 803];
 const SESSION_CODES: [u16; 1] = [110];
 /// The endpoint is not to be had under its former id.
 const BINDING_CODES: [u16; 2] = [333, 335];
+
+/// Errors of the system about open files, the same on Linux and macOS: the process, or the whole machine,
+/// has as many as it may have.
+const NO_FILES: [i32; 2] = [24, 23];
 
 /// Who the agent is.
 #[derive(Debug)]
@@ -56,6 +63,9 @@ pub struct Settings {
     pub version: String,
     /// Time for open requests and connections to end when the agent stops.
     pub drain_time: Duration,
+    /// Streams that it takes at once, each with a connection to its service. The server is told, and what
+    /// is beyond it is refused as busy.
+    pub streams_max: usize,
 }
 
 /// Something an agent tells as it happens.
@@ -203,6 +213,11 @@ pub struct Agent {
     /// What the server gave, endpoint by endpoint.
     slots: watch::Sender<Vec<Slot>>,
     resumption: Mutex<Resumption>,
+    /// One for each stream that is carried.
+    places: Semaphore,
+    held: Held,
+    /// Its connections, those that have ended lately among them.
+    sessions: Mutex<Vec<Session>>,
 }
 
 impl fmt::Debug for Agent {
@@ -240,21 +255,21 @@ struct Resumption {
 }
 
 /// A connection whose driver and heartbeat run.
-struct Started {
-    session: Session,
-    chores: JoinSet<Chore>,
+pub(super) struct Started {
+    pub(super) session: Session,
+    pub(super) chores: JoinSet<Chore>,
 }
 
 /// A connection that another has replaced.
-struct Replaced {
-    session: Session,
-    chores: JoinSet<Chore>,
-    streams: JoinSet<Done>,
-    draining: CancellationToken,
+pub(super) struct Replaced {
+    pub(super) session: Session,
+    pub(super) chores: JoinSet<Chore>,
+    pub(super) streams: JoinSet<Done>,
+    pub(super) draining: CancellationToken,
 }
 
 /// Why there is no session.
-enum Trouble {
+pub(super) enum Trouble {
     Refused(String, Option<u16>),
     Lost(String),
 }
@@ -278,7 +293,7 @@ enum Left {
 }
 
 /// What one of a session's streams has come to.
-enum Done {
+pub(super) enum Done {
     Nothing,
     Stop,
     Restart,
@@ -286,7 +301,7 @@ enum Done {
 }
 
 /// What one of a session's own tasks has come to.
-enum Chore {
+pub(super) enum Chore {
     Ended,
     Silent,
     Bound(Result<(), Trouble>),
@@ -314,6 +329,8 @@ impl Agent {
             ..Status::default()
         };
         let slots = vec![Slot::default(); endpoints.len()];
+        // The server counts a stream no longer once both ends have said all; the service may take longer.
+        let places = settings.streams_max.saturating_add(SPARE_PLACES);
         Self {
             settings,
             endpoints,
@@ -323,7 +340,16 @@ impl Agent {
             status: watch::Sender::new(status),
             slots: watch::Sender::new(slots),
             resumption: Mutex::default(),
+            places: Semaphore::new(places.min(Semaphore::MAX_PERMITS)),
+            held: Held::default(),
+            sessions: Mutex::default(),
         }
+    }
+
+    /// Bytes that it holds on their way, in either direction.
+    pub fn held_bytes(&self) -> usize {
+        let sessions = self.sessions();
+        self.held.bytes() + sessions.iter().map(Session::held_bytes).sum::<usize>()
     }
 
     /// How it stands, now and after each change.
@@ -351,7 +377,7 @@ impl Agent {
     /// The server refused for good, or took the last endpoint away.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) -> Result<(), AgentError> {
         let (mut backoff, mut was_online) = (Backoff::default(), false);
-        let (mut started, mut replaced) = (None, JoinSet::new());
+        let (mut started, mut others) = (None, Others::new());
         // A connection that was replaced can be told to stop, too.
         let stop = stop.child_token();
         loop {
@@ -364,9 +390,15 @@ impl Agent {
             }
             let mut is_online = false;
             let left = self
-                .serve(started.take(), &stop, &mut is_online, was_online)
+                .serve(
+                    started.take(),
+                    &stop,
+                    &mut is_online,
+                    was_online,
+                    &mut others,
+                )
                 .await;
-            while replaced.try_join_next().is_some() {}
+            while others.connections.try_join_next().is_some() {}
             if is_online {
                 was_online = true;
                 backoff.reset();
@@ -374,7 +406,7 @@ impl Agent {
             let why = match left {
                 Ok(Left::Stopped) => {
                     stop.cancel();
-                    let cut: usize = replaced.join_all().await.into_iter().sum();
+                    let cut: usize = others.connections.join_all().await.into_iter().sum();
                     return match cut {
                         0 => Ok(()),
                         count => Err(AgentError::Cut(count)),
@@ -382,17 +414,19 @@ impl Agent {
                 }
                 Ok(Left::Cut(count)) => {
                     stop.cancel();
-                    let more: usize = replaced.join_all().await.into_iter().sum();
+                    let more: usize = others.connections.join_all().await.into_iter().sum();
                     return Err(AgentError::Cut(count + more));
                 }
                 Ok(Left::Moved(next, old)) => {
                     started = Some(next);
-                    replaced.spawn(Arc::clone(&self).leave(old, stop.clone()));
+                    others.supersede();
+                    let leaving = Arc::clone(&self).leave(old, stop.clone());
+                    others.connections.spawn(leaving);
                     continue;
                 }
                 Ok(Left::Taken(message)) => {
                     stop.cancel();
-                    replaced.join_all().await;
+                    others.connections.join_all().await;
                     return Err(AgentError::Taken(message));
                 }
                 Ok(Left::Lost(why)) | Err(Trouble::Lost(why)) => why,
@@ -428,8 +462,12 @@ impl Agent {
     }
 
     /// Connects. The server does not know yet who the agent is.
-    async fn begin(self: &Arc<Self>) -> io::Result<Started> {
+    pub(super) async fn begin(self: &Arc<Self>) -> io::Result<Started> {
         let (session, driver) = self.settings.dialing.dial().await?;
+        let mut sessions = self.sessions();
+        sessions.retain(|session| !session.is_over());
+        sessions.push(session.clone());
+        drop(sessions);
         let mut chores = JoinSet::new();
         chores.spawn(async {
             driver.run().await;
@@ -458,7 +496,7 @@ impl Agent {
                 address: self.settings.dialing.address().to_owned(),
             });
             let why = match self.begin().await {
-                Ok(started) => match self.introduce(&started.session).await {
+                Ok(started) => match self.introduce(&started.session, None).await {
                     Ok(()) => return started,
                     Err(Trouble::Refused(why, _) | Trouble::Lost(why)) => {
                         started.session.hang_up();
@@ -475,7 +513,7 @@ impl Agent {
 
     /// Serves on a connection that another has replaced until the whole installation knows the other, and
     /// then ends it in order. How many streams were cut.
-    async fn leave(self: Arc<Self>, old: Replaced, stop: CancellationToken) -> usize {
+    pub(super) async fn leave(self: Arc<Self>, old: Replaced, stop: CancellationToken) -> usize {
         let Replaced {
             session,
             chores,
@@ -502,6 +540,7 @@ impl Agent {
         stop: &CancellationToken,
         is_online: &mut bool,
         again: bool,
+        others: &mut Others,
     ) -> Result<Left, Trouble> {
         let Started {
             session,
@@ -520,7 +559,7 @@ impl Agent {
                 let (this, session) = (Arc::clone(self), started.session.clone());
                 started
                     .chores
-                    .spawn(async move { Chore::Bound(this.introduce(&session).await) });
+                    .spawn(async move { Chore::Bound(this.introduce(&session, None).await) });
                 started
             }
         };
@@ -573,6 +612,7 @@ impl Agent {
                     }
                     Ok(Chore::Ended | Chore::Silent) | Err(_) => {}
                 },
+                () = others.look(), if *is_online => others.open_if_needed(self, stop),
                 () = stop.cancelled() => break Left::Stopped,
             }
         };
@@ -659,9 +699,26 @@ impl Agent {
         streams.len()
     }
 
-    /// Says who the agent is and asks for its endpoints.
-    async fn introduce(&self, session: &Session) -> Result<(), Trouble> {
+    /// What its connections carry.
+    pub(super) fn load(&self) -> Load {
+        let sessions = self.sessions();
+        let live = || sessions.iter().filter(|session| !session.is_over());
+        Load {
+            connections: live().count(),
+            streams: live().map(Session::stream_count).sum(),
+            is_congested: live().all(Session::is_congested),
+        }
+    }
+
+    /// Says who the agent is and asks for its endpoints. With a `number`, as a further connection beside
+    /// the one that is the agent's own.
+    pub(super) async fn introduce(
+        &self,
+        session: &Session,
+        number: Option<u32>,
+    ) -> Result<(), Trouble> {
         let former = self.resumption().clone();
+        let former_id = former.client_id.clone();
         let request = AuthRequest {
             versions: vec![wire::VERSION.into()],
             client_id: former.client_id,
@@ -679,18 +736,22 @@ impl Agent {
                 stop_unsupported: Some(String::new()),
                 restart_unsupported: Some(String::new()),
                 update_unsupported: Some("it is updated by whoever installed it".into()),
-                streams_max: u32::try_from(OURS_STREAMS_MAX).unwrap_or(u32::MAX),
-                leg: former.leg,
+                streams_max: u32::try_from(self.settings.streams_max.min(OURS_STREAMS_MAX))
+                    .unwrap_or(u32::MAX),
+                leg: number.unwrap_or(former.leg),
                 ..AuthExtra::default()
             },
         };
         let reply: AuthReply = session::call(session, StreamType::AUTH, &request).await?;
         refused(&reply.error)?;
-        *self.resumption() = Resumption {
-            client_id: reply.client_id.clone(),
-            cookie: reply.extra.cookie,
-            leg: former.leg,
-        };
+        if number.is_some() && reply.client_id != former_id {
+            return Err(Trouble::Lost("the session is another one now".into()));
+        }
+        {
+            let mut resumption = self.resumption();
+            resumption.client_id.clone_from(&reply.client_id);
+            resumption.cookie = reply.extra.cookie;
+        }
         self.status.send_modify(|status| {
             status.session_id = reply.client_id;
             status.account = reply.extra.account_name;
@@ -698,13 +759,13 @@ impl Agent {
             status.server_version = reply.extra.version;
         });
         for nth in 0..self.endpoints.len() {
-            self.bind(session, nth).await?;
+            self.bind(session, nth, number.is_some()).await?;
         }
         Ok(())
     }
 
     /// Asks for an endpoint, as the one it was if it was there before.
-    async fn bind(&self, session: &Session, nth: usize) -> Result<(), Trouble> {
+    async fn bind(&self, session: &Session, nth: usize, is_further: bool) -> Result<(), Trouble> {
         let slot = self.slots.borrow().get(nth).cloned().unwrap_or_default();
         if slot.is_gone {
             return Ok(());
@@ -715,6 +776,9 @@ impl Agent {
             request.id = bound.id;
             request.extra.token = bound.token;
             request.opts = bound.opts;
+        } else if is_further {
+            // The first connection has the first word.
+            return Err(Trouble::Lost("an endpoint is not there yet".into()));
         }
         let reply: BindReply = {
             // The options are kept as they are spelled.
@@ -726,10 +790,16 @@ impl Agent {
             reply
         };
         if let Err(trouble) = refused(&reply.error) {
+            if is_further {
+                return Err(trouble);
+            }
             if matches!(trouble, Trouble::Refused(_, Some(code)) if BINDING_CODES.contains(&code)) {
                 self.slots.send_modify(|slots| slots[nth].bound = None);
             }
             return Err(trouble);
+        }
+        if is_further {
+            return Ok(());
         }
         let bound = Bound {
             id: reply.id,
@@ -782,7 +852,11 @@ impl Agent {
     }
 
     /// Takes one stream of the server to its end.
-    async fn take(self: Arc<Self>, mut stream: Stream, draining: CancellationToken) -> Done {
+    pub(super) async fn take(
+        self: Arc<Self>,
+        mut stream: Stream,
+        draining: CancellationToken,
+    ) -> Done {
         match call::kind(&mut stream).await {
             Some(StreamType::PROXY) => {
                 self.proxy(stream, draining).await;
@@ -838,6 +912,10 @@ impl Agent {
             stream.reset(ErrorCode::STREAM_REFUSED);
             return;
         };
+        let Ok(_place) = self.places.try_acquire() else {
+            stream.reset(ErrorCode::STREAM_REFUSED);
+            return;
+        };
         let endpoint = &self.endpoints[nth];
         let tap = match &self.exchanges {
             Some(all) if endpoint.protocol.is_http() && !endpoint.http2 => {
@@ -854,13 +932,20 @@ impl Agent {
             }
             _ => None,
         };
-        let forwarded = forward::forward(stream, endpoint, tap, draining).await;
+        let forwarded = forward::forward(stream, endpoint, tap, draining, &self.held).await;
         if let Err(Unreached(error, stream)) = forwarded {
+            let is_busy = error
+                .raw_os_error()
+                .is_some_and(|it| NO_FILES.contains(&it));
             self.tell(Event::Unreached {
                 upstream: endpoint.upstream.as_str().to_owned(),
                 why: error.to_string(),
             });
-            if let Some(stream) = stream {
+            if let Some(mut stream) = stream {
+                if is_busy {
+                    stream.reset(ErrorCode::STREAM_REFUSED);
+                    return;
+                }
                 // It ends without a byte; the server tells the client what that means.
                 call::answer(stream, b"").await;
             }
@@ -897,6 +982,12 @@ impl Agent {
 
     fn tell(&self, event: Event) {
         (self.observer)(event);
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, Vec<Session>> {
+        self.sessions
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn resumption(&self) -> MutexGuard<'_, Resumption> {

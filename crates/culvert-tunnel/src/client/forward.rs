@@ -8,9 +8,10 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use culvert_mux::ErrorCode;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -27,8 +28,15 @@ use crate::wire::{self, ProxyHeader};
 const READ_BYTES: usize = 8 << 10;
 /// What it asks for at most: no more waits in a stream.
 const READ_BYTES_MAX: usize = 64 << 10;
-/// What is taken from the session before it is written.
+/// What is taken from the session before it is written, at most.
 const GATHER_BYTES: usize = 128 << 10;
+/// The same at first; twice as much whenever the service took it all at once.
+const GATHER_BYTES_FIRST: usize = 16 << 10;
+/// The same for a service that does not read, and for all while [`HELD_BYTES_MAX`] are held.
+const GATHER_BYTES_MIN: usize = 4 << 10;
+/// Bytes that all connections of an agent hold outside the session. What is beyond it stays in the session,
+/// whose own limits hold for it.
+const HELD_BYTES_MAX: usize = 8 << 20;
 /// Slices of one gathering write.
 const SLICES: usize = 16;
 /// Longest header of the PROXY protocol that stands ahead of TLS.
@@ -49,6 +57,41 @@ pub(crate) async fn header(stream: &mut Stream) -> Option<ProxyHeader> {
     wire::parse(serde_json::from_slice(&header).ok()?).ok()
 }
 
+/// Bytes that connections have taken from one side and not yet given to the other.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Held(Arc<AtomicUsize>);
+
+impl Held {
+    /// Of all connections.
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What one connection holds of them.
+struct Share {
+    all: Held,
+    bytes: usize,
+}
+
+impl Share {
+    fn set(&mut self, bytes: usize) {
+        let all = &self.all.0;
+        if bytes > self.bytes {
+            all.fetch_add(bytes - self.bytes, Ordering::Relaxed);
+        } else if bytes < self.bytes {
+            all.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
+        }
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
 /// A connection that did not reach its service: why, and the stream, which is still to be ended.
 #[derive(Debug)]
 pub(crate) struct Unreached(pub(crate) io::Error, pub(crate) Option<Stream>);
@@ -59,8 +102,9 @@ pub(crate) async fn forward(
     endpoint: &Endpoint,
     mut tap: Option<Tap>,
     draining: CancellationToken,
+    held: &Held,
 ) -> Result<(), Unreached> {
-    let mut forwarded = forward_to(stream, endpoint, &mut tap, draining).await;
+    let mut forwarded = forward_to(stream, endpoint, &mut tap, draining, held).await;
     if let (Err(Unreached(error, Some(stream))), Some(tap)) = (&mut forwarded, &mut tap) {
         let reading = async {
             while !tap.has_request() {
@@ -84,6 +128,7 @@ async fn forward_to(
     endpoint: &Endpoint,
     tap: &mut Option<Tap>,
     draining: CancellationToken,
+    held: &Held,
 ) -> Result<(), Unreached> {
     let mut first = Bytes::new();
     // Only requests can be told to be over.
@@ -93,7 +138,7 @@ async fn forward_to(
         Err(error) => return Err(Unreached(error, Some(stream))),
     };
     match (&endpoint.tls_end, endpoint.upstream.tls()) {
-        (None, None) => relay(stream, first, socket, tap.take(), draining).await,
+        (None, None) => carry(stream, first, socket, tap.take(), draining, held).await,
         (None, Some((connector, name))) => {
             if endpoint.proxied {
                 // The service reads the header before its TLS begins.
@@ -109,7 +154,7 @@ async fn forward_to(
             let handshake = connector.connect(name.clone(), socket);
             let greeted = tokio::time::timeout(CONNECT_TIME, handshake).await;
             match greeted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-                Ok(socket) => relay(stream, first, socket, tap.take(), draining).await,
+                Ok(socket) => carry(stream, first, socket, tap.take(), draining, held).await,
                 Err(error) => Err(Unreached(error, Some(stream))),
             }
         }
@@ -226,8 +271,23 @@ pub(crate) async fn relay<S>(
     stream: Stream,
     first: Bytes,
     socket: S,
+    tap: Option<Tap>,
+    draining: Option<CancellationToken>,
+) -> Result<(), Unreached>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    carry(stream, first, socket, tap, draining, &Held::default()).await
+}
+
+/// The same, where what it holds counts among `held`.
+async fn carry<S>(
+    stream: Stream,
+    first: Bytes,
+    socket: S,
     mut tap: Option<Tap>,
     draining: Option<CancellationToken>,
+    held: &Held,
 ) -> Result<(), Unreached>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -242,6 +302,7 @@ where
         to_socket: ToSocket {
             pieces: VecDeque::new(),
             bytes: first.len(),
+            gather: GATHER_BYTES_FIRST,
             ..ToSocket::default()
         },
         to_stream: ToStream {
@@ -250,6 +311,10 @@ where
             pending: Bytes::new(),
             ended: false,
             done: false,
+        },
+        share: Share {
+            all: held.clone(),
+            bytes: 0,
         },
     };
     if !first.is_empty() {
@@ -296,6 +361,7 @@ struct Relay<S> {
     tap: Option<Tap>,
     to_socket: ToSocket,
     to_stream: ToStream,
+    share: Share,
 }
 
 /// Bytes on their way to the service.
@@ -303,6 +369,8 @@ struct Relay<S> {
 struct ToSocket {
     pieces: VecDeque<Bytes>,
     bytes: usize,
+    /// What is taken from the stream before it is written.
+    gather: usize,
     /// The stream has no more.
     ended: bool,
     /// Something was written since the last flush.
@@ -329,6 +397,13 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broke>> {
+        let relayed = self.poll_both(cx);
+        self.share
+            .set(self.to_socket.bytes + self.to_stream.pending.len());
+        relayed
+    }
+
+    fn poll_both(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broke>> {
         if !self.to_socket.done
             && let Poll::Ready(Err(broke)) = self.poll_to_socket(cx)
         {
@@ -376,9 +451,13 @@ where
     fn poll_to_socket(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broke>> {
         let it = &mut self.to_socket;
         loop {
+            let most = match self.share.all.bytes() {
+                all if all < HELD_BYTES_MAX => it.gather,
+                _ => GATHER_BYTES_MIN,
+            };
             // Takes what is there, so that one write carries it.
-            while !it.ended && it.bytes < GATHER_BYTES && it.pieces.len() < SLICES {
-                let room = GATHER_BYTES - it.bytes;
+            while !it.ended && it.bytes < most && it.pieces.len() < SLICES {
+                let room = most - it.bytes;
                 let Poll::Ready(piece) = self.stream.poll_read_bytes(cx, room) else {
                     break;
                 };
@@ -421,9 +500,17 @@ where
                 *slice = IoSlice::new(piece);
             }
             let written = Pin::new(&mut self.socket).poll_write_vectored(cx, &slices[..count]);
-            let mut written = match ready!(written) {
-                Ok(written) if written > 0 => written,
-                Ok(_) | Err(_) => {
+            let mut written = match written {
+                Poll::Ready(Ok(written)) if written > 0 => written,
+                Poll::Pending => {
+                    it.gather = GATHER_BYTES_MIN;
+                    // A client that leaves is noticed, however long the service does not read.
+                    return match self.stream.watch(cx) {
+                        Ok(()) => Poll::Pending,
+                        Err(_) => Poll::Ready(Err(Broke::Stream)),
+                    };
+                }
+                Poll::Ready(_) => {
                     it.refused = true;
                     it.bytes = 0;
                     it.pieces.clear();
@@ -432,6 +519,9 @@ where
             };
             it.dirty = true;
             it.bytes -= written;
+            if it.bytes == 0 && written >= it.gather {
+                it.gather = (2 * it.gather).min(GATHER_BYTES);
+            }
             while let Some(piece) = it.pieces.front_mut() {
                 if written < piece.len() {
                     piece.advance(written);
@@ -458,24 +548,34 @@ where
             }
             // Releases the buffer of a short read, so that it is used again.
             it.pending = Bytes::new();
-            it.buffer.reserve(it.want);
-            let room = it.buffer.capacity();
-            let reading = self.socket.read_buf(&mut it.buffer);
-            let read = match ready!(pin!(reading).poll(cx)) {
-                Ok(read) => read,
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => 0,
-                Err(error) if driver::is_refused(&error) => {
+            // No more than the stream takes, so that what its reader does not read stays at the service.
+            let room = ready!(self.stream.poll_capacity(cx)).map_err(|_| Broke::Stream)?;
+            let want = it.want.min(room);
+            it.buffer.reserve(want);
+            let mut buffer = (&mut it.buffer).limit(want);
+            let reading = pin!(self.socket.read_buf(&mut buffer)).poll(cx);
+            let read = match reading {
+                Poll::Pending => {
+                    // A connection that waits holds no buffer.
+                    it.buffer = BytesMut::new();
+                    return Poll::Pending;
+                }
+                Poll::Ready(Ok(read)) => read,
+                Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => 0,
+                Poll::Ready(Err(error)) if driver::is_refused(&error) => {
                     return Poll::Ready(Err(Broke::Refused));
                 }
-                Err(error) => {
+                Poll::Ready(Err(error)) => {
                     if let Some(tap) = &mut self.tap {
                         tap.fail(&format!("the connection to the service broke: {error}"));
                     }
                     return Poll::Ready(Err(Broke::Service));
                 }
             };
-            if read == room {
+            if read == it.want {
                 it.want = (2 * it.want).min(READ_BYTES_MAX);
+            } else if read < READ_BYTES {
+                it.want = READ_BYTES;
             }
             if read == 0 {
                 it.ended = true;

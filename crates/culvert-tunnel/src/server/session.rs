@@ -41,6 +41,8 @@ const ANSWER_TIME: Duration = Duration::from_secs(20);
 const ENDPOINTS_MAX: usize = 100;
 /// One is what agents open; another may be left over from before.
 const HEARTBEATS_MAX: usize = 2;
+/// Streams of an agent that says how many it takes, however few those are.
+const STREAMS_MIN: usize = 8;
 /// What an agent may ask for between heartbeats, together with how late one may be.
 const SILENCE: std::ops::RangeInclusive<Duration> =
     Duration::from_secs(2)..=Duration::from_secs(600);
@@ -639,8 +641,9 @@ async fn read_auth(mut stream: Stream) -> Done {
 /// 512th stream and free a stream a little after its end.
 fn limits_of(auth: &AuthRequest) -> Limits {
     match usize::try_from(auth.extra.streams_max) {
-        Ok(most) if most > Limits::default().streams_max => Limits {
-            streams_max: most.min(OURS_STREAMS_MAX),
+        Ok(most) if most > 0 => Limits {
+            // Beside heartbeats there is room for a request, and for what is asked of the agent.
+            streams_max: most.clamp(STREAMS_MIN, OURS_STREAMS_MAX),
             ..Limits::for_ours()
         },
         Ok(_) | Err(_) => Limits::default(),

@@ -55,6 +55,16 @@ fn run(running: &Running, token: &str, endpoints: Vec<Endpoint>) -> Own {
 }
 
 fn run_with(running: &Running, token: &str, endpoints: Vec<Endpoint>, drain_time: Duration) -> Own {
+    run_taking(running, token, endpoints, drain_time, 100)
+}
+
+fn run_taking(
+    running: &Running,
+    token: &str,
+    endpoints: Vec<Endpoint>,
+    drain_time: Duration,
+    streams_max: usize,
+) -> Own {
     let address = format!("localhost:{}", running.address.port());
     let settings = Settings {
         dialing: Dialing::new(&address, Some(running.authority.as_bytes())).unwrap(),
@@ -62,6 +72,7 @@ fn run_with(running: &Running, token: &str, endpoints: Vec<Endpoint>, drain_time
         metadata: "of the test".into(),
         version: "1.2.3".into(),
         drain_time,
+        streams_max,
     };
     let (told, events) = watch::channel(Vec::new());
     let agent = Arc::new(Agent::new(
@@ -831,4 +842,152 @@ async fn tls_can_begin_or_end_at_the_agent_with_the_clients_address_ahead() {
     let mut back = [0; 16];
     soon(clear.read_exact(&mut back)).await.unwrap();
     assert_eq!(&back, b"through and back");
+}
+
+/// A service that sends without end and reads nothing, or neither.
+async fn stalling_service(tasks: &mut JoinSet<()>, sends: bool) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tasks.spawn(async move {
+        let mut connections = JoinSet::new();
+        loop {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            connections.spawn(async move {
+                while sends && socket.write_all(&[7; 16 << 10]).await.is_ok() {}
+                std::future::pending::<()>().await;
+            });
+        }
+    });
+    address
+}
+
+/// Streams whose readers stall, on whichever side: what the agent holds of them is bounded, and gone with them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_that_stall_take_a_bounded_amount_of_memory_and_give_it_back() {
+    const STREAMS: usize = 40;
+    // Queued in the session; or held by connections, and received by the session in a burst.
+    for (sends, most) in [(true, 2 << 20), (false, (8 + 16 + 2) << 20)] {
+        let mut running = start().await;
+        let upstream = stalling_service(&mut running.tasks, sends).await;
+        let mut own = run(
+            &running,
+            "right",
+            vec![endpoint(Protocol::Tcp, &upstream, &[])],
+        );
+        let id = own.online().await.endpoints[0].id.clone();
+        let mut streams = JoinSet::new();
+        let stalled = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        for _ in 0..STREAMS {
+            let mut stream = running.dial(&id).await;
+            let stalled = Arc::clone(&stalled);
+            streams.spawn(async move {
+                if sends {
+                    soon(stream.read_u8()).await.unwrap();
+                } else {
+                    // Until nothing more is taken, or the stream is cut.
+                    let piece = [7; 16 << 10];
+                    let mut sent = 0;
+                    while sent < 64 << 20
+                        && tokio::time::timeout(Duration::from_secs(2), stream.write_all(&piece))
+                            .await
+                            .is_ok_and(|written| written.is_ok())
+                    {
+                        sent += piece.len();
+                    }
+                }
+                stalled.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                std::future::pending::<()>().await;
+            });
+        }
+        soon(async {
+            while stalled.load(std::sync::atomic::Ordering::Relaxed) < STREAMS {
+                let held = own.agent.held_bytes();
+                assert!(held <= most, "{held} bytes are held");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+        println!("sends {sends}: {} bytes are held", own.agent.held_bytes());
+        streams.shutdown().await;
+        soon(async {
+            while own.agent.held_bytes() > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+        own.stop.cancel();
+        drop(own.ended().await);
+    }
+}
+
+/// Of more streams than it takes, an agent refuses the rest as busy, and takes others when they are over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_server_opens_no_more_streams_than_the_agent_takes() {
+    let mut running = start().await;
+    let upstream = echo_server(&mut running.tasks).await;
+    let mut own = run(
+        &running,
+        "right",
+        vec![endpoint(Protocol::Tcp, &upstream.to_string(), &[])],
+    );
+    let id = own.online().await.endpoints[0].id.clone();
+    for _ in 0..2 {
+        let mut streams = Vec::new();
+        // One is the agent's heartbeat.
+        for _ in 0..99 {
+            streams.push(running.dial(&id).await);
+        }
+        let refused = running.dial_at_once(&id).unwrap_err();
+        assert_eq!(refused, culvert_tunnel::server::DialError::Busy);
+        for stream in streams {
+            expect_echo(stream, 1_000).await;
+        }
+    }
+    own.stop.cancel();
+    drop(own.ended().await);
+}
+
+/// More streams than one connection should carry: the agent opens another by itself, both serve, and
+/// there is one again when the streams are gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_streams_get_a_further_connection_for_as_long_as_they_need_it() {
+    let mut running = start().await;
+    let upstream = echo_server(&mut running.tasks).await;
+    let mut own = run_taking(
+        &running,
+        "right",
+        vec![endpoint(Protocol::Tcp, &upstream.to_string(), &[])],
+        Duration::from_secs(10),
+        10_000,
+    );
+    let status = own.online().await;
+    let id = &status.endpoints[0].id;
+    let count = async |count: usize| {
+        soon(async {
+            while running.bindings.count(id) != count {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+    };
+    let mut streams = Vec::new();
+    for _ in 0..520 {
+        streams.push(running.dial(id).await);
+    }
+    count(2).await;
+    assert_eq!(running.bindings.connections(), 2);
+    for _ in 0..2 {
+        expect_echo(running.dial(id).await, 100_000).await;
+    }
+    // They are one session, and the endpoint is asked for as the one that it is.
+    assert!(running.seen.borrow().ends.is_empty());
+    assert_eq!(own.status.borrow().endpoints, status.endpoints);
+    for stream in streams.drain(..10) {
+        expect_echo(stream, 1_000).await;
+    }
+    drop(streams);
+    count(1).await;
+    expect_echo(running.dial(id).await, 1_000).await;
+    own.stop.cancel();
+    drop(own.ended().await);
 }

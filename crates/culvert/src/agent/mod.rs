@@ -20,9 +20,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cli::{Failure, say};
 use crate::config::{Log, LogFormat};
-use crate::telemetry;
+use crate::{memory, telemetry};
 
 pub mod file;
+mod files;
 pub mod inspect;
 pub mod plan;
 
@@ -92,6 +93,7 @@ pub async fn run(plan: Plan) -> Result<(), Failure> {
         metadata: plan.metadata,
         version: env!("CARGO_PKG_VERSION").into(),
         drain_time: DRAIN_TIME,
+        streams_max: files::streams_that_fit(files::raise_limit()),
     };
     let observer = Arc::new(move |event| voice.tell(event));
     let agent = Arc::new(Agent::new(
@@ -106,6 +108,7 @@ pub async fn run(plan: Plan) -> Result<(), Failure> {
         tasks.spawn(inspect::serve(listener, Arc::clone(&agent)));
     }
     let stop = CancellationToken::new();
+    tasks.spawn(memory::give_back(stop.clone()));
     let running = agent.run(stop.clone());
     tokio::pin!(running);
     let outcome = tokio::select! {
