@@ -94,6 +94,20 @@ pub struct Order<'a> {
     pub token: &'a str,
     /// With the key of a client that has one.
     pub folder: &'a Path,
+    /// How many files our own agent may open: the limit that it starts with, and the one it may raise it to.
+    pub files: Option<(u64, u64)>,
+}
+
+/// The program with limits of open files.
+fn limited(soft: u64, hard: u64) -> std::process::Command {
+    let program = binary();
+    let mut shell = std::process::Command::new("sh");
+    let limits = format!("ulimit -Sn {soft} && ulimit -Hn {hard} && exec \"$0\" \"$@\"");
+    shell.args(["-c", &limits]).arg(program.get_program());
+    for (name, _) in program.get_envs() {
+        shell.env_remove(name);
+    }
+    shell
 }
 
 /// A client that has its endpoint. It ends without a word when this is dropped.
@@ -111,6 +125,27 @@ enum Ends {
 }
 
 impl Running {
+    /// Tells a program to end, and does not wait for that.
+    pub fn tell_to_end(&self) {
+        let Ends::Program(child, Some(signal), _) = &self.ends else {
+            panic!("only programs of the command line are told by signals");
+        };
+        let id = child.id().unwrap().to_string();
+        let kill = std::process::Command::new("kill")
+            .args([*signal, &id])
+            .status();
+        assert!(kill.unwrap().success());
+    }
+
+    /// Waits for a program that was told to end, and has cut nothing.
+    pub async fn exits_well(self) {
+        let Ends::Program(mut child, ..) = self.ends else {
+            panic!("a library does not exit");
+        };
+        let status = soon("the end of a client", child.wait()).await.unwrap();
+        assert!(status.success(), "{status}");
+    }
+
     /// Ends it as its users do.
     pub async fn close(self) {
         match self.ends {
@@ -172,7 +207,10 @@ pub async fn start(kind: Kind, culvert: &Harness, order: Order<'_>) -> Result<Ru
             (command, None, "")
         }
         Kind::Own => {
-            let mut command = Command::from(binary());
+            let mut command = match order.files {
+                None => Command::from(binary()),
+                Some((soft, hard)) => Command::from(limited(soft, hard)),
+            };
             command.args([proto, &upstream, "--server", &at_name]);
             if proto == "http" {
                 command

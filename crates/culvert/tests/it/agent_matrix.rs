@@ -41,6 +41,7 @@ impl Stage<'_> {
             at: self.kind.ingress(self.culvert),
             token,
             folder: self.folder,
+            files: None,
         }
     }
 

@@ -95,6 +95,7 @@ async fn a_session_of_every_kind_of_client_is_told_of_in_full() {
             at: said.of.ingress(&culvert),
             token: &token,
             folder: &folder,
+            files: None,
         };
         let client = start(said.of, &culvert, order).await.unwrap();
         let begun = hook.wait_for(START, 1).await.remove(0);

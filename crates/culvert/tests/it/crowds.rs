@@ -4,11 +4,11 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
@@ -29,6 +29,16 @@ async fn harness() -> Harness {
 }
 
 async fn agent(kind: Kind, culvert: &Harness, proto: &str, upstream: SocketAddr) -> Running {
+    agent_with(kind, culvert, proto, upstream, None).await
+}
+
+async fn agent_with(
+    kind: Kind,
+    culvert: &Harness,
+    proto: &str,
+    upstream: SocketAddr,
+    files: Option<(u64, u64)>,
+) -> Running {
     let folder = tempfile::tempdir().unwrap();
     let (_, token) = kind.credential(culvert, folder.path(), json!([])).await;
     let order = Order {
@@ -38,6 +48,7 @@ async fn agent(kind: Kind, culvert: &Harness, proto: &str, upstream: SocketAddr)
         at: kind.ingress(culvert),
         token: &token,
         folder: folder.path(),
+        files,
     };
     start(kind, culvert, order).await.unwrap()
 }
@@ -268,5 +279,258 @@ async fn tcp_clients_beyond_the_streams_of_an_agent_wait_for_one() {
     }
     assert_eq!(served.load(Ordering::Relaxed), STREAMS + 20);
     agent.close().await;
+    culvert.stop().await;
+}
+
+/// Clients that stall, all of one kind.
+#[derive(Clone, Copy, Debug)]
+enum Stall {
+    /// They ask for 8 MiB and read nothing.
+    ReadsNothing,
+    /// They ask for as much and read 100 bytes a second.
+    ReadsSlowly,
+    /// They send 8 MiB to a service that reads nothing.
+    Uploads,
+}
+
+const STALLED: usize = 300;
+const LONG: usize = 8 << 20;
+
+/// A service with 8 MiB at `/long`, that reads no upload, and that answers everything else with `ok`.
+async fn long_answers(tasks: &mut JoinSet<()>) -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tasks.spawn(async move {
+        let mut connections = JoinSet::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            connections.spawn(async move { drop(answer_at_length(stream).await) });
+        }
+    });
+    address
+}
+
+async fn answer_at_length(mut stream: TcpStream) -> std::io::Result<()> {
+    static PIECE: [u8; 64 << 10] = [7; 64 << 10];
+    let mut head = Vec::new();
+    loop {
+        head.push(stream.read_u8().await?);
+        if !head.ends_with(b"\r\n\r\n") {
+            continue;
+        }
+        if head.starts_with(b"POST") {
+            std::future::pending::<()>().await;
+        } else if head.starts_with(b"GET /long") {
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {LONG}\r\n\r\n");
+            stream.write_all(head.as_bytes()).await?;
+            for _ in 0..LONG / PIECE.len() {
+                stream.write_all(&PIECE).await?;
+            }
+        } else {
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+            stream.write_all(answer).await?;
+        }
+        head.clear();
+    }
+}
+
+/// A client that stalls for as long as its connection lasts: one that holds too much may be cut.
+async fn stall(at: SocketAddr, how: Stall, begun: Arc<AtomicUsize>) -> std::io::Result<()> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_recv_buffer_size(16 << 10)?;
+    let mut client = Client(socket.connect(at).await?);
+    match how {
+        Stall::ReadsNothing | Stall::ReadsSlowly => client.send("/long").await,
+        Stall::Uploads => {
+            let head =
+                format!("POST /up HTTP/1.1\r\nhost: {HOST}\r\ncontent-length: {LONG}\r\n\r\n");
+            client.0.write_all(head.as_bytes()).await?;
+        }
+    }
+    begun.fetch_add(1, Ordering::Relaxed);
+    match how {
+        Stall::ReadsNothing => std::future::pending().await,
+        Stall::ReadsSlowly => loop {
+            client.0.read_exact(&mut [0; 100]).await?;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        },
+        Stall::Uploads => loop {
+            client.0.write_all(&[7; 16 << 10]).await?;
+        },
+    }
+}
+
+/// Small requests on one connection, one after another: what each took.
+async fn small_requests(client: &mut Client, enough: impl Fn(usize) -> bool) -> Vec<Duration> {
+    let mut took = Vec::new();
+    while !enough(took.len()) {
+        let begun = Instant::now();
+        let status = soon("a small answer", client.ask("/small")).await;
+        assert_eq!(status, "HTTP/1.1 200");
+        took.push(begun.elapsed());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    took.sort();
+    took
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_stall_do_not_hold_up_the_others_of_their_agent() {
+    const REQUESTS: usize = 100;
+    let culvert = harness().await;
+    let mut tasks = JoinSet::new();
+    let service = long_answers(&mut tasks).await;
+    let all = [Stall::ReadsNothing, Stall::ReadsSlowly, Stall::Uploads];
+    for (kind, ways) in [
+        (Kind::Own, &all[..]),
+        (Kind::Python, &all[..1]),
+        (Kind::Node, &all[..1]),
+    ] {
+        if !kind.is_here() {
+            continue;
+        }
+        let agent = agent(kind, &culvert, "http", service).await;
+        let mut client = Client::new(culvert.http).await;
+        for how in ways {
+            let alone = small_requests(&mut client, |count| count == REQUESTS).await;
+            let begun = Arc::new(AtomicUsize::new(0));
+            let mut stalled = JoinSet::new();
+            for _ in 0..STALLED {
+                stalled.spawn(stall(culvert.http, *how, Arc::clone(&begun)));
+            }
+            // While they arrive, and then as many again.
+            let all_since = std::sync::OnceLock::new();
+            let beside = small_requests(&mut client, |count| {
+                begun.load(Ordering::Relaxed) == STALLED
+                    && count >= *all_since.get_or_init(|| count) + REQUESTS
+            })
+            .await;
+            let middle = |took: &[Duration]| took[took.len() / 2];
+            let (most_alone, most) = (alone[alone.len() - 1], beside[beside.len() - 1]);
+            println!(
+                "{kind:?} {how:?}: median {:?} and at most {most_alone:?} alone; beside {STALLED} \
+                 that stall {:?} and {most:?}",
+                middle(&alone),
+                middle(&beside)
+            );
+            stalled.shutdown().await;
+        }
+        drop(client);
+        agent.close().await;
+        all_gone(&culvert).await;
+    }
+    culvert.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_with_few_files_serves_its_share_and_refuses_the_rest_as_busy() {
+    // It may raise the first limit to the second; 32 files are not for streams.
+    const FILES: (u64, u64) = (64, 96);
+    const SHARE: usize = 64;
+    const CLIENTS: usize = 2 * SHARE;
+    let culvert = harness().await;
+    let mut tasks = JoinSet::new();
+    let (let_go, is_let) = watch::channel(false);
+    let (service, holding) = held(&mut tasks, is_let).await;
+    let agent = agent_with(Kind::Own, &culvert, "http", service, Some(FILES)).await;
+    let mut clients = JoinSet::new();
+    let refused = Arc::new(AtomicUsize::new(0));
+    for _ in 0..CLIENTS {
+        let (at, refused) = (culvert.http, Arc::clone(&refused));
+        clients.spawn(async move {
+            let mut client = Client::new(at).await;
+            client.send("/").await;
+            let head = client.head().await;
+            refused.fetch_add(
+                usize::from(!head.starts_with("HTTP/1.1 200 ")),
+                Ordering::Relaxed,
+            );
+            head
+        });
+    }
+    until("each is served or refused", || {
+        holding.load(Ordering::Relaxed) + refused.load(Ordering::Relaxed) == CLIENTS
+    })
+    .await;
+    let served = holding.load(Ordering::Relaxed);
+    // One stream is the agent's heartbeat, and a request may be refused while another is counted still.
+    assert!((SHARE - 4..SHARE).contains(&served), "{served}");
+    let_go.send_replace(true);
+    let mut good = 0;
+    while let Some(head) = soon("an answer", clients.join_next()).await {
+        let head = head.unwrap();
+        if head.starts_with("HTTP/1.1 200 ") {
+            good += 1;
+        } else {
+            assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
+            assert!(head.contains("ERR_NGROK_3621"), "{head}");
+        }
+    }
+    assert_eq!(good, served);
+    // It serves on.
+    let fresh = (0..CLIENTS).map(|_| None).collect();
+    let (_, refused) = soon("answers", ask_all(culvert.http, fresh, SHARE / 2)).await;
+    assert_eq!(refused, Vec::<String>::new());
+    agent.close().await;
+    culvert.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_is_free_for_its_owner_while_the_agent_before_finishes() {
+    let culvert = harness().await;
+    let mut tasks = JoinSet::new();
+    let (let_go, is_let) = watch::channel(false);
+    let (service, holding) = held(&mut tasks, is_let).await;
+    let folder = tempfile::tempdir().unwrap();
+    let (_, token) = Kind::Own
+        .credential(&culvert, folder.path(), json!([]))
+        .await;
+    let order = Order {
+        proto: "http",
+        name: HOST,
+        upstream: service,
+        at: Kind::Own.ingress(&culvert),
+        token: &token,
+        folder: folder.path(),
+        files: None,
+    };
+    let first = start(Kind::Own, &culvert, order).await.unwrap();
+    let mut held = Client::new(culvert.http).await;
+    held.send("/").await;
+    until("the request arrives", || {
+        holding.load(Ordering::Relaxed) == 1
+    })
+    .await;
+    first.tell_to_end();
+    // The first may not have said so yet.
+    let second = soon("the name", async {
+        loop {
+            match start(Kind::Own, &culvert, order).await {
+                Ok(second) => return second,
+                Err(code) => assert_eq!(code, "ERR_NGROK_334"),
+            }
+        }
+    })
+    .await;
+    let mut next = Client::new(culvert.http).await;
+    next.send("/").await;
+    until("a request reaches the second", || {
+        holding.load(Ordering::Relaxed) == 2
+    })
+    .await;
+    let_go.send_replace(true);
+    for client in [&mut held, &mut next] {
+        let head = soon("an answer", client.head()).await;
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    }
+    drop((held, next));
+    first.exits_well().await;
+    second.close().await;
+    all_gone(&culvert).await;
+    // Right after one that has ended, too.
+    for _ in 0..3 {
+        let agent = start(Kind::Own, &culvert, order).await.unwrap();
+        assert!(agent.url.ends_with(HOST), "{}", agent.url);
+        agent.close().await;
+    }
     culvert.stop().await;
 }
