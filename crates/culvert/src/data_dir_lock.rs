@@ -1,10 +1,13 @@
 //! The lock of a data directory: one process writes to it at a time.
 //!
-//! The kernel holds the lock for the open file and releases it when the process ends, however it ends, so
-//! a killed server leaves no stale lock behind. The file `lock` names the holder for error messages only.
+//! The lock is on the directory itself, which cannot be removed or replaced while its files are in use: a
+//! copy or a new directory of the same name has other files. The kernel holds it for the open directory and
+//! releases it when the process ends, however it ends, so a killed server leaves no stale lock behind. The
+//! file `lock` names the holder for error messages. It is locked as well, for versions that know no other
+//! lock and for file systems that cannot lock a directory.
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -15,42 +18,87 @@ const HOLDER_BYTES_MAX: u64 = 256;
 /// The lock. Dropping it releases the data directory.
 #[derive(Debug)]
 pub struct DataDirLock {
-    _file: File,
+    _directory: File,
+    _file: Option<File>,
 }
 
 impl DataDirLock {
     /// Locks the data directory `folder` for this process, which other processes will see as `node`.
     ///
     /// # Errors
-    /// Another process holds the lock, or the file system cannot lock.
+    /// Another process holds the lock, or the file system can lock neither the directory nor its file.
     pub fn acquire(folder: &Path, node: &str) -> Result<Self> {
         let path = path_in(folder);
-        let doing = || format!("locking the data directory with `{}`", path.display());
+        let doing = || format!("locking the data directory `{}`", folder.display());
+        let directory = File::open(folder).with_context(doing)?;
+        let has_directory = match directory.try_lock() {
+            Ok(()) => true,
+            Err(TryLockError::WouldBlock) => bail!(in_use(folder, File::open(&path).ok())),
+            Err(TryLockError::Error(error)) => {
+                tracing::warn!(%error, folder = %folder.display(),
+                    "the file system cannot lock a directory; do not remove the file `lock` while the server runs");
+                false
+            }
+        };
+        let file = match Self::lock_file(&path, node) {
+            Ok(Ok(file)) => Some(file),
+            Ok(Err(held)) => bail!(in_use(folder, Some(held))),
+            // The directory is locked, and reading needs no room.
+            Err(error) if has_directory && is_full(&error) => None,
+            Err(error) => {
+                let doing = || format!("locking the data directory with `{}`", path.display());
+                return Err(error).with_context(doing);
+            }
+        };
+        Ok(Self {
+            _directory: directory,
+            _file: file,
+        })
+    }
+
+    /// The lock file, locked and with this process's name, or the file that another process has locked.
+    fn lock_file(path: &Path, node: &str) -> io::Result<std::result::Result<File, File>> {
         // The holder's name stays until the lock is ours.
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
-            .open(&path)
-            .with_context(doing)?;
+            .open(path)?;
         match file.try_lock() {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => bail!(
-                "the data directory `{}` is in use by {}; stop that process first, or name another \
-                 directory with `--data-dir`",
-                folder.display(),
-                holder(&mut file)
-            ),
-            Err(TryLockError::Error(error)) => return Err(error).with_context(doing),
+            Err(TryLockError::WouldBlock) => return Ok(Err(file)),
+            Err(TryLockError::Error(error)) => return Err(error),
         }
-        file.set_len(0)
-            .and_then(|()| file.seek(SeekFrom::Start(0)))
-            .and_then(|_| writeln!(file, "{} {node}", std::process::id()))
-            .with_context(doing)?;
-        Ok(Self { _file: file })
+        file.set_len(0)?;
+        file.seek(SeekFrom::Start(0))?;
+        match writeln!(file, "{} {node}", std::process::id()) {
+            Err(error) if !is_full(&error) => Err(error),
+            // Without room for the name the file is locked all the same.
+            _ => Ok(Ok(file)),
+        }
     }
 }
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded
+    )
+}
+
+/// Why `folder` cannot be locked, and which process `lock` names as the holder.
+fn in_use(folder: &Path, lock: Option<File>) -> String {
+    let holder = lock.map_or_else(|| UNNAMED.to_owned(), |mut file| holder(&mut file));
+    format!(
+        "the data directory `{}` is in use by {holder}; stop that process first, or name another directory with \
+         `--data-dir`",
+        folder.display()
+    )
+}
+
+/// A holder whose lock file was removed or names no process.
+const UNNAMED: &str = "another process";
 
 fn path_in(folder: &Path) -> PathBuf {
     folder.join("lock")
@@ -63,7 +111,7 @@ fn holder(file: &mut File) -> String {
     drop(file.take(HOLDER_BYTES_MAX).read_to_string(&mut text));
     match text.trim().split_once(' ') {
         Some((process, node)) => format!("process {process} (node `{node}`)"),
-        None => "another process".to_owned(),
+        None => UNNAMED.to_owned(),
     }
 }
 
@@ -80,6 +128,46 @@ mod tests {
         assert!(refused.to_string().contains(&expected), "{refused}");
         drop(first);
         drop(DataDirLock::acquire(folder.path(), "two").unwrap());
+    }
+
+    #[test]
+    fn a_second_holder_is_refused_whatever_became_of_the_lock_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        std::fs::create_dir(&data).unwrap();
+        let path = path_in(&data);
+        let other = folder.path().join("other");
+        let moved = folder.path().join("moved");
+        let first = DataDirLock::acquire(&data, "one").unwrap();
+        let refuse = |folder: &Path, case: &str| {
+            let refused = DataDirLock::acquire(folder, "two");
+            let refused = refused.expect_err(case).to_string();
+            assert!(refused.contains("is in use by"), "{case}: {refused}");
+        };
+        std::fs::remove_file(&path).unwrap();
+        refuse(&data, "removed");
+        refuse(&data, "still removed");
+        std::fs::write(&other, "4711 other").unwrap();
+        std::fs::rename(&other, &path).unwrap();
+        refuse(&data, "replaced");
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&data, &link).unwrap();
+        refuse(&link, "by another path");
+        std::fs::rename(&data, &moved).unwrap();
+        refuse(&moved, "moved");
+        drop(first);
+        drop(DataDirLock::acquire(&moved, "two").unwrap());
+    }
+
+    #[test]
+    fn a_server_of_an_older_version_has_locked_the_file_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let older = File::create(path_in(folder.path())).unwrap();
+        older.lock().unwrap();
+        (&older).write_all(b"4711 older\n").unwrap();
+        let refused = DataDirLock::acquire(folder.path(), "two").unwrap_err();
+        let expected = "in use by process 4711 (node `older`)";
+        assert!(refused.to_string().contains(expected), "{refused}");
     }
 
     #[test]

@@ -53,6 +53,12 @@ async fn a_second_server_on_a_data_directory_is_refused() {
         let said = refusal(&run(&data, &url, &["serve"]));
         let holder = format!("is in use by process {}", server.id());
         assert!(said.contains(&holder), "{said}");
+        // Without the file that names the holder the directory is in use all the same.
+        std::fs::remove_file(data.join("lock")).unwrap();
+        for _ in 0..2 {
+            let said = refusal(&run(&data, &url, &["serve"]));
+            assert!(said.contains("is in use by another process"), "{said}");
+        }
         // The first server is untouched.
         let client = Client::new(&server.api, String::new()).unwrap();
         let ready = client.call(Method::GET, "/readyz", None).await.unwrap();
