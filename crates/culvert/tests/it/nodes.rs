@@ -315,14 +315,14 @@ async fn status_of(at: SocketAddr, host: &str) -> Result<u16, String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rolling_restart_of_three_nodes_fails_no_request() {
-    rolling_restart(Kind::Own).await;
+    Box::pin(rolling_restart(Kind::Own)).await;
 }
 
 /// It knows no command to connect elsewhere.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rolling_restart_of_three_nodes_fails_no_request_of_a_published_agent() {
     if Kind::Python.is_here() {
-        rolling_restart(Kind::Python).await;
+        Box::pin(rolling_restart(Kind::Python)).await;
     }
 }
 

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
 use crate::agent_clients::{Kind, Order, all_gone, start};
-use crate::agents::{Service, soon};
+use crate::agents::Service;
 use crate::harness::{Backend, Harness, eventually};
 
 const HOST: &str = "strangers.culvert.localhost";
@@ -158,7 +158,7 @@ async fn agents_that_never_end_their_first_words_keep_no_other_out() {
         standing.load(Ordering::Relaxed) > PLACES * 3 / 4
     })
     .await;
-    agents_come(&culvert, road, service.address, 3).await;
+    Box::pin(agents_come(&culvert, road, service.address, 3)).await;
     assert!(standing.load(Ordering::Relaxed) > PLACES / 2);
     tasks.shutdown().await;
     culvert.stop().await;
@@ -187,8 +187,7 @@ async fn silent_connections_delay_no_agent() {
         closed.await.is_err()
     })
     .await;
-    let agents = agents_come(&culvert, road, service.address, 1);
-    soon("agents", agents).await;
+    Box::pin(agents_come(&culvert, road, service.address, 1)).await;
     drop(silent);
     tasks.shutdown().await;
     culvert.stop().await;
