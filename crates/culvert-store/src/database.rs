@@ -62,7 +62,7 @@ impl Database {
             {
                 file.set_read_only()?;
                 tracing::error!(file = %file.path.display(), %error,
-                    "the disk is full: the database is read and nothing is written until the next start");
+                    "the disk is full: the database is read and nothing is written until there is room");
                 let connection = site.connect(Access::Read).await.during(opening)?;
                 (connection, Health::read_only())
             }
@@ -125,12 +125,13 @@ impl Database {
             let _guard = guard;
             task.await;
         });
-        if let Site::Sqlite(file) = &self.site
-            && !file.is_read_only()
-        {
+        if let Site::Sqlite(file) = &self.site {
             let (file, health) = (file.clone(), Arc::clone(&self.health));
-            let task = sqlite::checkpoint(file, committed, health, self.closing());
-            self.start(checkpointing, task);
+            let mut closing = self.closing();
+            self.start(checkpointing, async move {
+                sqlite::wait_for_room(&file, &health, &mut closing).await;
+                sqlite::checkpoint(file, committed, health, closing).await;
+            });
         }
         writer
     }
@@ -161,6 +162,10 @@ impl Database {
 
     pub(crate) fn health(&self) -> &Health {
         &self.health
+    }
+
+    pub(crate) fn shared_health(&self) -> Arc<Health> {
+        Arc::clone(&self.health)
     }
 
     pub(crate) async fn backup(&self, to: &Path) -> Result<(), Fault> {

@@ -4,6 +4,7 @@ use culvert_base::Fault;
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{AssertSqlSafe, Connection as _, Decode, Postgres, Row as _, Sqlite, Type};
+use tokio::sync::OwnedRwLockReadGuard;
 
 use crate::statements::{Pair, transaction};
 use crate::{postgres, sqlite};
@@ -28,6 +29,15 @@ impl Site {
             // Boxed, because connecting is rare and its futures are large.
             Self::Sqlite(file) => Box::pin(file.connect(access)).await.map(Connection::Sqlite),
             Self::Postgres(schema) => Box::pin(schema.connect()).await.map(Connection::Postgres),
+        }
+    }
+
+    /// While this is held a file that has no room beside it stays as it is; whoever reads it closes the
+    /// connection before letting go. `None` for what connections may be kept to.
+    pub(crate) async fn read_as_is(&self) -> Option<OwnedRwLockReadGuard<()>> {
+        match self {
+            Self::Sqlite(file) => file.read_as_is().await,
+            Self::Postgres(_) => None,
         }
     }
 

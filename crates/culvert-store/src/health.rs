@@ -16,7 +16,7 @@ use tokio::sync::watch;
 pub(crate) struct Health {
     broken: watch::Sender<Option<String>>,
     is_full: AtomicBool,
-    is_read_only: AtomicBool,
+    is_read_only: watch::Sender<bool>,
 }
 
 impl Health {
@@ -24,19 +24,31 @@ impl Health {
         Self {
             broken: watch::Sender::new(None),
             is_full: AtomicBool::new(false),
-            is_read_only: AtomicBool::new(false),
+            is_read_only: watch::Sender::new(false),
         }
     }
 
     /// Of a database that was opened on a full disk.
     pub(crate) fn read_only() -> Self {
         let health = Self::good();
-        health.is_read_only.store(true, Ordering::Relaxed);
+        health.is_read_only.send_replace(true);
         health
     }
 
     pub(crate) fn is_read_only(&self) -> bool {
-        self.is_read_only.load(Ordering::Relaxed)
+        *self.is_read_only.borrow()
+    }
+
+    /// There is room again.
+    pub(crate) fn set_writable(&self) {
+        self.is_read_only.send_replace(false);
+    }
+
+    /// Completes once writes are accepted, which may be at once.
+    pub(crate) async fn until_writable(&self) {
+        let mut is_read_only = self.is_read_only.subscribe();
+        // The sender lives as long as `self`.
+        drop(is_read_only.wait_for(|is_read_only| !is_read_only).await);
     }
 
     /// Marks the database broken if this error says so.
@@ -63,13 +75,13 @@ impl Health {
         }
     }
 
-    /// Whether there was room at the start.
+    /// Whether there was room at the start, or has been since.
     pub(crate) fn check_room(&self) -> Result<(), Fault> {
         match self.is_read_only() {
             false => Ok(()),
             true => Err(Fault::bare(
-                "writing to the database: the disk was full at the start, and nothing is written; free \
-                 room and start again",
+                "writing to the database: the disk was full at the start, and nothing is written until \
+                 there is room",
             )),
         }
     }

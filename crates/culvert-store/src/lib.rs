@@ -34,7 +34,7 @@ mod writer;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use culvert_base::{Clock, Fault, Supervisor};
@@ -44,6 +44,7 @@ use crate::changes::{Answer, Entry, Journal};
 use crate::database::{Database, Part};
 use crate::dialect::{Arg, While};
 use crate::feed::Feed;
+use crate::health::Health;
 use crate::lookup::Lookup;
 use crate::pool::Pool;
 use crate::statements::{PAGE_CONTAINING, meta, state};
@@ -163,12 +164,46 @@ impl Store {
                 journal,
             }),
         };
-        if !store.is_read_only() {
-            store.chain().await?;
-            store.claim_texts().await?;
+        let database = &store.shared.database;
+        if store.is_read_only() {
+            let shared = Arc::downgrade(&store.shared);
+            let writable = Self::until_begun(shared, database.shared_health(), database.closing());
+            database.start("store.ledger", async {
+                writable.await;
+                ledger.await;
+            });
+        } else {
+            store.begin().await?;
+            database.start("store.ledger", ledger);
         }
-        store.shared.database.start("store.ledger", ledger);
         Ok(store)
+    }
+
+    /// What is due before the first commit of this process.
+    async fn begin(&self) -> Result<(), Fault> {
+        self.chain().await?;
+        self.claim_texts().await
+    }
+
+    /// Waits until a store that is only read can be written, and does what is due then.
+    async fn until_begun(
+        shared: Weak<Shared>,
+        health: Arc<Health>,
+        mut closing: watch::Receiver<bool>,
+    ) {
+        tokio::select! {
+            () = health.until_writable() => {}
+            _ = closing.wait_for(|closing| *closing) => return,
+        }
+        while let Some(shared) = shared.upgrade() {
+            let begun = Self { shared }.begin().await;
+            let Err(fault) = begun else { return };
+            tracing::warn!(cause = %fault.chain(), "the store is not ready for changes yet");
+            tokio::select! {
+                () = tokio::time::sleep(POLL_EVERY) => {}
+                _ = closing.wait_for(|closing| *closing) => return,
+            }
+        }
     }
 
     /// Chains what a program of an older format has left without hashes.
@@ -402,9 +437,15 @@ impl Store {
         Ok(())
     }
 
-    /// Whether the disk was full at the start: then everything can be read and nothing is written.
+    /// Whether the disk was full at the start and still is: then everything can be read and nothing is
+    /// written.
     pub fn is_read_only(&self) -> bool {
         self.shared.database.health().is_read_only()
+    }
+
+    /// Completes once changes are accepted: at once, unless [`Self::is_read_only`].
+    pub async fn until_writable(&self) {
+        self.shared.database.health().until_writable().await;
     }
 
     /// Whether the store can be used right now, for readiness.

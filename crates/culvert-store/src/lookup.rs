@@ -83,6 +83,7 @@ async fn run(site: Site, mut asked: mpsc::Receiver<Asked>, mut closing: watch::R
         group.retain(|one| !one.answer.is_closed());
         // A connection that lay idle may have been closed by the server; reading again is harmless.
         let mut found = Err(Fault::bare("reading a document"));
+        let as_is = site.read_as_is().await;
         for _ in 0..2 {
             let open = match connection.take() {
                 Some(open) => Ok(open),
@@ -108,6 +109,12 @@ async fn run(site: Site, mut asked: mpsc::Receiver<Asked>, mut closing: watch::R
                 break;
             }
         }
+        if as_is.is_some()
+            && let Some(connection) = connection.take()
+        {
+            connection.close().await;
+        }
+        drop(as_is);
         answer(&mut group, found);
     }
     if let Some(connection) = connection {

@@ -39,6 +39,13 @@ impl Pool {
             let Ok(_permit) = self.permits.acquire().await else {
                 return Err(Fault::bare(format!("{doing}: the store is closed")));
             };
+            let as_is = self.site.read_as_is().await;
+            if as_is.is_some() {
+                let mut connection = self.site.connect(Access::Read).await.during(doing)?;
+                let rows = connection.rows(sql, arguments).await.during(doing);
+                connection.close().await;
+                return rows;
+            }
             if let Some(mut connection) = self.take() {
                 match connection.rows(sql, arguments).await {
                     Ok(rows) => {

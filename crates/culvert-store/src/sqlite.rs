@@ -16,11 +16,12 @@ use sqlx::sqlite::{
     SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteLockingMode, SqliteSynchronous,
 };
 use sqlx::{ConnectOptions, Connection as _};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, OwnedRwLockReadGuard, RwLock, watch};
 use tokio::time::Instant;
 
 use crate::dialect::{Access, Arg, Connection, While};
 use crate::health::Health;
+use crate::statements::transaction;
 
 /// A database file.
 #[derive(Clone, Debug)]
@@ -28,6 +29,8 @@ pub(crate) struct File {
     pub(crate) path: PathBuf,
     /// Read without any other file beside it, because there is no room for one.
     is_read_only: Arc<AtomicBool>,
+    /// Held shared by whoever reads it so: it must not change meanwhile.
+    read_as_is: Arc<RwLock<()>>,
 }
 
 impl File {
@@ -78,6 +81,7 @@ impl File {
         Self {
             path: path.to_owned(),
             is_read_only: Arc::default(),
+            read_as_is: Arc::default(),
         }
     }
 
@@ -93,6 +97,30 @@ impl File {
             )));
         }
         self.is_read_only.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// While this is held the file stays read-only, and a connection may read it as it is. `None` where the
+    /// file is written.
+    pub(crate) async fn read_as_is(&self) -> Option<OwnedRwLockReadGuard<()>> {
+        if !self.is_read_only() {
+            return None;
+        }
+        let held = Arc::clone(&self.read_as_is).read_owned().await;
+        self.is_read_only().then_some(held)
+    }
+
+    /// Opens the file for writing, if there is room for what must be beside it. Waits for those that read it as
+    /// it is.
+    pub(crate) async fn leave_read_only(&self) -> Result<(), sqlx::Error> {
+        let _alone = self.read_as_is.write().await;
+        let connection = connect(&self.options()).await?;
+        let mut connection = Connection::Sqlite(connection);
+        // Makes the log and its index.
+        connection.begin().await?;
+        connection.run(transaction::ROLLBACK, &[]).await?;
+        connection.close().await;
+        self.is_read_only.store(false, Ordering::Relaxed);
         Ok(())
     }
 
@@ -217,6 +245,38 @@ async fn connect(options: &SqliteConnectOptions) -> Result<SqliteConnection, sql
             connected => return connected,
         }
     }
+}
+
+/// Waits for room on the disk of a file that is only read, and opens it for writing. Ends early when told to
+/// stop.
+pub(crate) async fn wait_for_room(
+    file: &File,
+    health: &Health,
+    closing: &mut watch::Receiver<bool>,
+) {
+    let mut is_told = false;
+    while file.is_read_only() {
+        tokio::select! {
+            () = tokio::time::sleep(ROOM_LOOK_EVERY) => {}
+            _ = closing.wait_for(|closing| *closing) => return,
+        }
+        let looked = file.clone();
+        // A disk that hangs must not hold a thread that others need.
+        let is_full = tokio::task::spawn_blocking(move || looked.is_on_full_disk());
+        if is_full.await.unwrap_or(true) {
+            continue;
+        }
+        match file.leave_read_only().await {
+            Ok(()) => {
+                tracing::info!(file = %file.path.display(), "there is room on the disk: changes are written again");
+            }
+            Err(error) if !std::mem::replace(&mut is_told, true) => {
+                tracing::warn!(%error, file = %file.path.display(), "the database stays read-only");
+            }
+            Err(_) => {}
+        }
+    }
+    health.set_writable();
 }
 
 /// Copies the WAL back shortly after commits, until told to stop.
@@ -366,6 +426,8 @@ const CHECKPOINT_AFTER: Duration = Duration::from_millis(100);
 /// How long, in milliseconds, the checkpointer keeps writers waiting for others.
 const TRUNCATE_AT_MOST: &str = "PRAGMA busy_timeout = 50";
 const TRUNCATE_EVERY: Duration = Duration::from_secs(2);
+/// How often a disk that was full at the start is tried.
+const ROOM_LOOK_EVERY: Duration = Duration::from_secs(2);
 /// A longer write-ahead log is cut off once it is copied back.
 pub(crate) const WAL_BYTES_MAX: u64 = 16 << 20;
 /// The index of a write-ahead log, and a page.

@@ -197,6 +197,8 @@ struct Seen {
     certificate: (Vec<String>, Timestamp),
     /// When runs were last looked at.
     runs_at: Option<Instant>,
+    /// Whether this run of the server was found, or put, among the runs.
+    is_registered: bool,
 }
 
 /// An endpoint of an agent that is below a reservation of its account.
@@ -217,7 +219,7 @@ impl Control {
         };
         if self.store.is_read_only() {
             warn!(
-                "agents are refused: nothing can be written since the disk was full at the start"
+                "agents are refused while nothing can be written: the disk was full at the start"
             );
         } else {
             self.register_run(agents).await?;
@@ -249,6 +251,7 @@ impl Control {
         let mut revision = self.store.watch();
         while !cancel.is_cancelled() {
             revision.mark_unchanged();
+            let is_read_only = self.store.is_read_only();
             if let Err(fault) = self.keep(agents, &mut seen).await {
                 error!(cause = %fault.chain(), "sessions of agents stay as they are");
             }
@@ -260,6 +263,7 @@ impl Control {
                 () = tokio::time::sleep_until(until.into()) => {}
                 _ = revision.changed() => {}
                 () = agents.woken.notified() => {}
+                () = self.store.until_writable(), if is_read_only => {}
                 () = cancel.cancelled() => {}
             }
         }
@@ -295,6 +299,10 @@ impl Control {
                 let reason = EndReason::Stopped(ask::CREDENTIAL_DELETED.into());
                 agents.leave(&id, Instant::now(), reason);
             }
+        }
+        if !seen.is_registered && !self.store.is_read_only() {
+            self.register_late(agents).await?;
+            seen.is_registered = true;
         }
         self.withdraw_unreserved(agents, seen).await?;
         self.forget_names(agents, seen).await?;
@@ -568,6 +576,7 @@ impl Seen {
             issued: BTreeMap::new(),
             certificate: (Vec::new(), Timestamp::from_unix_seconds(0)),
             runs_at: None,
+            is_registered: false,
         }
     }
 

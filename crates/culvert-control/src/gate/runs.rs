@@ -160,6 +160,18 @@ impl Control {
         self.write_run(Changes::insert(document, NOTHING)).await
     }
 
+    /// Says that this run is there if that could not be said at the start, when the disk was full.
+    pub(crate) async fn register_late(&self, agents: &Agents) -> Result<(), Fault> {
+        // Nodes of a cluster have another database, which is never read-only.
+        if !agents.settings.is_alone || self.store.get(KIND, &agents.run).await?.is_some() {
+            return Ok(());
+        }
+        self.register_run(agents).await?;
+        self.look_at_runs(agents).await?;
+        info!("agents are let in: changes are written again");
+        Ok(())
+    }
+
     /// Writes the heartbeat of this run until cancelled: one statement at a time, in a task of its own,
     /// so that nothing else this process is busy with makes it late.
     pub async fn keep_heartbeat(self: Arc<Self>, cancel: CancellationToken) {

@@ -3,6 +3,8 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use culvert_base::Clock;
 
@@ -95,18 +97,60 @@ async fn a_start_on_a_full_disk_reads_everything_and_refuses_writes_at_once() {
     let began = std::time::Instant::now();
     assert!(store.commit(item(&place, "it_2")).await.is_err());
     assert!(queue.append(Vec::new(), None).await.is_err());
-    assert!(began.elapsed() < std::time::Duration::from_secs(1));
+    assert!(began.elapsed() < Duration::from_secs(1));
     for usable in [store.usable().await, queue.usable().await] {
         let fault = usable.unwrap_err().chain();
         assert!(fault.contains("the disk was full at the start"), "{fault}");
     }
+
+    // Readers all the while: none sees the change of the file's mode.
+    let reading = AtomicBool::new(true);
+    let mut revision = store.watch();
+    let read = async {
+        while reading.load(Ordering::Relaxed) {
+            assert!(store.get("item", "it_1").await.unwrap().is_some());
+            assert!(
+                store
+                    .ids("item")
+                    .await
+                    .unwrap()
+                    .contains(&"it_1".to_owned())
+            );
+            assert!(queue.backlog().await.is_ok());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let write = async {
+        disk.empty();
+        let writable = async {
+            store.until_writable().await;
+            while queue.usable().await.is_err() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let waited = tokio::time::timeout(Duration::from_secs(60), writable).await;
+        waited.expect("there is room again");
+        assert!(!store.is_read_only());
+        store.usable().await.unwrap();
+        for n in 2..40 {
+            let id = format!("it_{n}");
+            store.commit(item(&place, &id)).await.unwrap();
+            assert!(store.get("item", &id).await.unwrap().is_some());
+        }
+        assert_eq!(store.ids("item").await.unwrap().len(), 39);
+        assert_eq!(*revision.borrow_and_update(), 39);
+        queue.append(Vec::new(), None).await.unwrap();
+        reading.store(false, Ordering::Relaxed);
+    };
+    tokio::join!(read, write);
+    store.check().await.unwrap();
     store.close().await;
     queue.close().await;
 
-    disk.empty();
+    // What was written is there, and the next start finds room.
     let (store, queue) = open().await;
-    store.commit(item(&place, "it_2")).await.unwrap();
-    assert_eq!(store.ids("item").await.unwrap().len(), 2);
+    assert!(!store.is_read_only());
+    assert_eq!(store.ids("item").await.unwrap().len(), 39);
     store.close().await;
     queue.close().await;
 }

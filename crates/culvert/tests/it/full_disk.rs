@@ -1,4 +1,5 @@
-//! A server that starts on a full disk serves what it served before, and says that nothing can be written.
+//! A server that starts on a full disk serves what it served before, says that nothing can be written, and writes
+//! again when there is room.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,8 @@ use culvert::client::Client;
 use http::Method;
 use serde_json::json;
 
-use crate::harness::{Receiver, eventually, raw};
+use crate::events_arrive::subscribe;
+use crate::harness::{Receiver, binary, eventually, raw};
 use crate::kill::Process;
 
 const HOST: &str = "kept.culvert.localhost";
@@ -44,7 +46,7 @@ async fn status_of_edge(server: &Process) -> u16 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_start_on_a_full_disk_serves_the_edge_and_refuses_writes_with_a_code() {
+async fn a_start_on_a_full_disk_serves_the_edge_and_refuses_writes_until_there_is_room() {
     let folder = tempfile::tempdir().unwrap();
     let Some(disk) = Small::mount(&folder.path().join("disk")) else {
         return;
@@ -52,7 +54,7 @@ async fn a_start_on_a_full_disk_serves_the_edge_and_refuses_writes_with_a_code()
     let data = disk.0.join("data");
     let origin = Receiver::start().await;
     let allow = ["--edge-allow-private-upstreams", "true"];
-    let start = || Process::start_as(crate::harness::binary(), &data, "", &allow);
+    let start = || Process::start_as(binary(), &data, "", &allow);
     let server = start();
     let token = culvert::client::read_token(&data.join("bootstrap-key")).unwrap();
     let client = Client::new(&server.api, token.clone()).unwrap();
@@ -101,14 +103,66 @@ async fn a_start_on_a_full_disk_serves_the_edge_and_refuses_writes_with_a_code()
     let why = ready.body["parts"]["store"].as_str().unwrap();
     assert_eq!(why, "read-only: the disk was full at the start");
     assert_eq!(status_of_edge(&server).await, 200);
-    server.terminate();
 
+    // With room the same server takes changes, delivers events and lets agents in.
     std::fs::remove_file(filler).unwrap();
+    eventually("the server is ready again", async || {
+        let ready = client.call(Method::GET, "/readyz", None).await.unwrap();
+        ready.status == 200
+    })
+    .await;
+    let other = "other.culvert.localhost";
+    let endpoint = json!({
+        "url": format!("http://{other}"),
+        "upstream_url": format!("http://{}", origin.address),
+    });
+    let made = client.expect(Method::POST, "/endpoints", Some(&endpoint));
+    made.await.unwrap();
+    let request = format!("GET / HTTP/1.1\r\nhost: {other}\r\nconnection: close\r\n\r\n");
+    eventually("the new endpoint is live", async || {
+        raw(server.http, request.as_bytes()).await.status == 200
+    })
+    .await;
+    let receiver = Receiver::start().await;
+    let sources = json!([{"type": "http_request_complete.v0"}]);
+    subscribe(&client, &receiver, sources).await;
+    eventually("an event of the request arrives", async || {
+        raw(server.http, request.as_bytes()).await;
+        !receiver.events().is_empty()
+    })
+    .await;
+    let credential = client.expect(Method::POST, "/credentials", Some(&json!({})));
+    let port = server.agents.unwrap().port();
+    let agents_host = "agent.culvert.localhost";
+    let agent = tokio::process::Command::from(binary())
+        .args(["http", &origin.address.to_string(), "--inspect=false"])
+        .args(["--url", &format!("http://{agents_host}")])
+        .env("CULVERT_SERVER", format!("localhost:{port}"))
+        .env(
+            "CULVERT_AUTHTOKEN",
+            credential.await.unwrap()["token"].as_str().unwrap(),
+        )
+        .env("CULVERT_DATA_DIR", &data)
+        .stdout(std::process::Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    eventually("an agent is let in and serves", async || {
+        let request = format!("GET / HTTP/1.1\r\nhost: {agents_host}\r\nconnection: close\r\n\r\n");
+        raw(server.http, request.as_bytes()).await.status == 200
+    })
+    .await;
+    drop(agent);
+    assert_eq!(server.terminate(), 0);
+
+    // Nothing is lost at the next start.
     let server = start();
     let client = Client::new(&server.api, token).unwrap();
-    let empty = json!({});
-    let key = client.expect(Method::POST, "/api_keys", Some(&empty));
-    key.await.unwrap();
+    let endpoints = client
+        .expect(Method::GET, "/endpoints", None)
+        .await
+        .unwrap();
+    assert_eq!(endpoints["endpoints"].as_array().unwrap().len(), 2);
     assert_eq!(status_of_edge(&server).await, 200);
-    server.terminate();
+    assert_eq!(server.terminate(), 0);
 }
