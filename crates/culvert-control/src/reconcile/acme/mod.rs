@@ -30,6 +30,7 @@ use culvert_base::{BoxFuture, Fault, Secret, Timestamp};
 use culvert_edge::acme::{Blame, ChallengeKind, Failure, Order as Placed};
 use culvert_edge::{Meter, acme};
 use culvert_store::Document;
+use tokio::sync::Notify;
 use tokio::task::{Id, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -183,6 +184,8 @@ impl Control {
                 directory: certificates.directory(),
             };
             let mut wake = PASS_EVERY;
+            let mut skipped = Vec::new();
+            let has_ended = Notify::new();
             match self.due_domains(asker).await {
                 Ok((due, next)) => {
                     for domain_id in due {
@@ -190,7 +193,9 @@ impl Control {
                             wake = wake.min(PASS_EVERY_WHILE_FULL);
                             break;
                         }
+                        // It may be due again before the end of its attempt was noticed here.
                         if busy.values().any(|one| *one == domain_id) {
+                            skipped.push(domain_id);
                             continue;
                         }
                         let control = Arc::clone(&self);
@@ -211,8 +216,14 @@ impl Control {
             let apart = (10 * began.elapsed()).clamp(PASS_APART, PASS_APART_MAX);
             let woken = async {
                 tokio::time::sleep(apart).await;
-                // The sender goes with the store, which goes after this task.
-                drop(tokio::time::timeout(wake, revision.changed()).await);
+                let told = async {
+                    tokio::select! {
+                        // The sender goes with the store, which goes after this task.
+                        _ = revision.changed() => {}
+                        () = has_ended.notified() => {}
+                    }
+                };
+                drop(tokio::time::timeout(wake, told).await);
             };
             tokio::pin!(woken);
             loop {
@@ -227,7 +238,9 @@ impl Control {
                             }
                             None => continue,
                         };
-                        busy.remove(&id);
+                        if busy.remove(&id).is_some_and(|domain| skipped.contains(&domain)) {
+                            has_ended.notify_one();
+                        }
                     }
                     // An attempt is dropped between two steps and gone on with after the next start.
                     () = cancel.cancelled() => return,
