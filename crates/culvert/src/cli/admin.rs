@@ -3,7 +3,7 @@
 
 mod transfer;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{Arg, ArgMatches, Command, value_parser};
@@ -172,35 +172,46 @@ async fn backup(
             anyhow::bail!("`{}` exists already", path.display());
         }
     }
-    if key_file.is_some_and(|file| file.starts_with(&folder)) {
+    if let Some(file) = key_file
+        && std::path::absolute(file)?.starts_with(std::path::absolute(&folder)?)
+    {
         anyhow::bail!("the master key belongs outside the backup, which it unlocks");
     }
-    crate::keys::make_data_dir(&folder)?;
-    foundation
-        .queue
-        .backup(&folder.join("events.db"))
-        .await
-        .map_err(told)?;
-    foundation
-        .store
-        .backup(&folder.join("state.db"))
-        .await
-        .map_err(told)?;
+    // First, because it can fail where the copy does not.
+    if let Some(file) = key_file {
+        let key = std::fs::read_to_string(settings.key_file()).context("reading the master key")?;
+        if let Some(parent) = file
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty())
+        {
+            crate::keys::make_data_dir(parent)?;
+        }
+        crate::keys::write_private(file, &key)?;
+    }
+    let copied = copy_to(foundation, &folder).await;
+    if copied.is_err() {
+        // Half a backup is none, and would be in the way of the next.
+        drop(std::fs::remove_dir_all(&folder));
+        drop(key_file.map(std::fs::remove_file));
+    }
+    copied?;
     println!("copied to `{}`", folder.display());
     match key_file {
-        Some(file) => {
-            let key =
-                std::fs::read_to_string(settings.key_file()).context("reading the master key")?;
-            crate::keys::write_private(file, &key)?;
-            println!(
-                "copied the master key to `{}`; keep it apart",
-                file.display()
-            );
-        }
+        Some(file) => println!(
+            "copied the master key to `{}`; keep it apart",
+            file.display()
+        ),
         None => println!(
             "the master key is not in it; a restore needs `{}`",
             settings.key_file().display()
         ),
     }
     Ok(())
+}
+
+async fn copy_to(foundation: &Foundation, folder: &Path) -> anyhow::Result<()> {
+    crate::keys::make_data_dir(folder)?;
+    let (queue, store) = (folder.join("events.db"), folder.join("state.db"));
+    foundation.queue.backup(&queue).await.map_err(told)?;
+    foundation.store.backup(&store).await.map_err(told)
 }

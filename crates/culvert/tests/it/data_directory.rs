@@ -108,6 +108,42 @@ fn admin_commands_beside_a_running_server() {
     assert!(output.status.success(), "{output:?}");
 }
 
+#[test]
+fn a_backup_is_whole_or_not_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let server = Process::start(&data, "");
+    let copy = folder.path().join("copy");
+    let backup = |to: &Path, key: &Path| {
+        let (to, key) = (to.to_str().unwrap(), key.to_str().unwrap());
+        run(&data, "", &["admin", "backup", to, "--master-key-to", key])
+    };
+    // Its folder cannot be made.
+    let said = refusal(&backup(&copy, &data.join("lock/keys/master.key")));
+    assert!(said.contains("lock/keys"), "{said}");
+    assert!(!copy.exists());
+    let outside = |path: &Path| refusal(&backup(&copy, path)).contains("outside the backup");
+    assert!(outside(&copy.join("master.key")) && outside(&folder.path().join("./copy/key")));
+    assert!(!copy.exists());
+    // Neither folder is there yet.
+    let key = folder.path().join("keys/of/culvert.key");
+    let output = backup(&copy, &key);
+    assert!(output.status.success(), "{output:?}");
+    let kept = std::fs::read_to_string(&key).unwrap();
+    assert_eq!(
+        kept,
+        std::fs::read_to_string(data.join("master.key")).unwrap()
+    );
+    for file in ["state.db", "events.db"] {
+        assert!(copy.join(file).is_file(), "{file}");
+    }
+    // What is there is not written over.
+    let other = folder.path().join("other");
+    assert!(refusal(&backup(&other, &key)).contains("exists already"));
+    assert!(!other.exists());
+    assert_eq!(server.terminate(), 0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_master_key_is_never_replaced() {
     for backend in backends().await {
