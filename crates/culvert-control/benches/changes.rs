@@ -1,5 +1,6 @@
-//! What a change of one endpoint costs, with few and with many endpoints: time until the edge runs on it,
-//! and CPU of the whole process, from the commit to the tables of the edge.
+//! What a change costs, with few and with many objects: time until the edge runs on it, and CPU of the whole
+//! process, from the commit to the tables of the edge and of delivery. With `CULVERT_BENCH_POSTGRES_URL`,
+//! an empty database, also the time until another node runs on a change.
 //!
 //! `cargo bench -p culvert-control --bench changes`; numbers of endpoints may be given as arguments.
 #![allow(
@@ -14,8 +15,8 @@ use std::time::{Duration, Instant};
 use culvert_base::net::HostName;
 use culvert_base::{BoxFuture, OsEntropy, Secret, SystemClock};
 use culvert_control::{
-    Call, Control, EdgePort, LoginKeys, LoginSettings, Logins, Method, Parts, Pepper, Reply, Seal,
-    Settings, operations, texts,
+    Call, Caller, Control, EdgePort, LoginKeys, LoginSettings, Logins, Method, Parts, Pepper,
+    Reply, Seal, Settings, operations, texts,
 };
 use culvert_delivery::{Delivery, TargetSettings};
 use culvert_edge::{Change, Edge, Snapshot};
@@ -24,6 +25,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 const CHANGES: u32 = 200;
+const NOTHING: Told = Told::Nothing { why: "a bench" };
 const BASE: &str = "http://api.example";
 
 #[derive(Debug)]
@@ -47,10 +49,10 @@ fn cpu() -> Duration {
     Duration::from_millis((ticks(11) + ticks(12)) * 10)
 }
 
-async fn post(control: &Control, caller: &culvert_control::Caller, body: Value) -> Value {
+async fn post(node: &Node, caller: &Caller, path: &str, body: Value) -> Value {
     let found = operations()
         .iter()
-        .find(|one| one.method == Method::Post && one.path == "/endpoints");
+        .find(|one| one.method == Method::Post && one.path == path);
     let call = Call {
         caller: caller.clone(),
         path: Vec::new(),
@@ -58,119 +60,220 @@ async fn post(control: &Control, caller: &culvert_control::Caller, body: Value) 
         body: Some(body),
         base: BASE.to_owned(),
     };
-    match (found.unwrap().run)(control, call).await {
+    match (found.unwrap().run)(&node.control, call).await {
         Ok(Reply::Created { body, .. }) => serde_json::from_str(&body).unwrap(),
-        _ => panic!("the endpoint was not created"),
+        _ => panic!("nothing was created at {path}"),
     }
 }
 
-async fn measure(count: usize) {
-    let folder = tempfile::tempdir().unwrap();
-    let clock = Arc::new(SystemClock);
-    let entropy = Arc::new(OsEntropy);
-    let url = StoreUrl::Sqlite(folder.path().join("state.db"));
-    let store = Store::open(&url, clock.clone(), texts()).await.unwrap();
-    let queue = Queue::open(&url, clock.clone()).await.unwrap();
-    let targets = TargetSettings {
-        file_root: Some(folder.path().join("events")),
-        public_base: BASE.to_owned(),
-        ..TargetSettings::default()
-    };
-    let settings = culvert_delivery::Settings {
-        targets: targets.clone(),
-        ..culvert_delivery::Settings::default()
-    };
-    let delivery = Delivery::new(
-        settings,
-        queue,
-        store.clone(),
-        clock.clone(),
-        entropy.clone(),
-    );
-    let edge = Edge::bind(
-        culvert_edge::Settings::default(),
-        delivery.recorder(),
-        clock.clone(),
-    );
-    let edge = edge.await.unwrap();
-    let (logins, _entries) = Logins::new(LoginKeys::new([[1; 32]]), LoginSettings::default());
-    let control = Control::open(Parts {
-        ids: Arc::default(),
-        store: store.clone(),
-        clock,
-        entropy,
-        seal: Seal::new(&Secret::new("a master key".into())),
-        pepper: Pepper::new(&Secret::new("a pepper".into())),
-        settings: Settings {
-            agent_minimum: Default::default(),
-            ip_data: Default::default(),
-            own_names: Vec::new(),
-            edge_domain: HostName::parse("culvert.localhost").unwrap(),
-            public_ports: Default::default(),
-            tcp_ports: 20_000..=20_002,
-            allow_private_upstreams: true,
-            allow_public_calls: false,
-            targets,
-            base_url: BASE.to_owned(),
-        },
-        delivery,
-        edge: Some(Arc::new(Port(edge))),
-        logins,
-        certificates: None,
-        agents: None,
-        nodes: None,
-    });
-    let control = control.await.unwrap();
-    let token = control.bootstrap(None).await.unwrap().unwrap();
-    let header = format!("Bearer {}", token.reveal());
-    let Ok(caller) = control.authenticate(Some(&header)).await else {
-        panic!("the first key is not known");
-    };
-    let body =
-        json!({"url": "http://first.culvert.localhost", "upstream_url": "http://127.0.0.1:1"});
-    let made = post(&control, &caller, body).await;
-    let id = made["id"].as_str().unwrap();
-    let first = store.get("endpoint", id).await.unwrap().unwrap();
-    let nothing = Told::Nothing { why: "a bench" };
-    let mut changes = Changes::default();
-    for n in 1..count {
-        let mut one: Document = first.clone();
-        one.head.id = format!("{}{n:06}", &id[..id.len() - 6]);
-        one.keys = Vec::new();
-        one.body = first.body.replace("first.", &format!("n{n}."));
-        changes = changes.and(Changes::insert(one, nothing.clone()));
-        if n % 500 == 0 || n + 1 == count {
-            store.commit(std::mem::take(&mut changes)).await.unwrap();
+/// A node: its part of the database, and control with an edge and delivery below it.
+struct Node {
+    store: Store,
+    control: Arc<Control>,
+    stop: CancellationToken,
+    running: tokio::task::JoinSet<()>,
+    _folder: tempfile::TempDir,
+}
+
+impl Node {
+    /// On a database of its own, or on one that others may use.
+    async fn start(shared: Option<&StoreUrl>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let clock = Arc::new(SystemClock);
+        let entropy = Arc::new(OsEntropy);
+        let own = StoreUrl::Sqlite(folder.path().join("state.db"));
+        let url = shared.unwrap_or(&own);
+        let store = Store::open(url, clock.clone(), texts()).await.unwrap();
+        let queue = Queue::open(url, clock.clone()).await.unwrap();
+        let targets = TargetSettings {
+            file_root: Some(folder.path().join("events")),
+            public_base: BASE.to_owned(),
+            ..TargetSettings::default()
+        };
+        let settings = culvert_delivery::Settings {
+            targets: targets.clone(),
+            ..culvert_delivery::Settings::default()
+        };
+        let delivery = Delivery::new(
+            settings,
+            queue,
+            store.clone(),
+            clock.clone(),
+            entropy.clone(),
+        );
+        let edge = Edge::bind(
+            culvert_edge::Settings::default(),
+            delivery.recorder(),
+            clock.clone(),
+        );
+        let edge = edge.await.unwrap();
+        let (logins, _entries) = Logins::new(LoginKeys::new([[1; 32]]), LoginSettings::default());
+        let control = Control::open(Parts {
+            ids: Arc::default(),
+            store: store.clone(),
+            clock,
+            entropy,
+            seal: Seal::new(&Secret::new("a master key".into())),
+            pepper: Pepper::new(&Secret::new("a pepper".into())),
+            settings: Settings {
+                agent_minimum: Default::default(),
+                ip_data: Default::default(),
+                own_names: Vec::new(),
+                edge_domain: HostName::parse("culvert.localhost").unwrap(),
+                public_ports: Default::default(),
+                tcp_ports: 20_000..=20_002,
+                allow_private_upstreams: true,
+                allow_public_calls: false,
+                targets,
+                base_url: BASE.to_owned(),
+            },
+            delivery,
+            edge: Some(Arc::new(Port(edge))),
+            logins,
+            certificates: None,
+            agents: None,
+            nodes: None,
+        });
+        let control = control.await.unwrap();
+        Self {
+            store,
+            control,
+            stop: CancellationToken::new(),
+            running: tokio::task::JoinSet::new(),
+            _folder: folder,
         }
     }
-    let stop = CancellationToken::new();
-    let mut running = tokio::task::JoinSet::new();
-    running.spawn(Arc::clone(&control).run(stop.clone()));
-    while !control.is_applied(Duration::from_secs(60)).await {}
 
+    async fn first_caller(&self) -> Caller {
+        let token = self.control.bootstrap(None).await.unwrap().unwrap();
+        let header = format!("Bearer {}", token.reveal());
+        match self.control.authenticate(Some(&header)).await {
+            Ok(caller) => caller,
+            Err(_) => panic!("the first key is not known"),
+        }
+    }
+
+    /// Keeps the planes up to date from here on.
+    async fn run(&mut self) {
+        let control = Arc::clone(&self.control);
+        self.running.spawn(control.run(self.stop.clone()));
+        while !self.control.is_applied(Duration::from_secs(60)).await {}
+    }
+
+    /// As many more documents like this one, each with a name of its own.
+    async fn fill(&self, like: &Document, count: usize) {
+        let id = &like.head.id;
+        let mut changes = Changes::default();
+        for n in 1..count {
+            let mut one: Document = like.clone();
+            one.head.id = format!("{}{n:06}", &id[..id.len() - 6]);
+            one.keys = Vec::new();
+            one.body = like.body.replace("first", &format!("n{n}"));
+            changes = changes.and(Changes::insert(one, NOTHING));
+            if n % 500 == 0 || n + 1 == count {
+                self.store
+                    .commit(std::mem::take(&mut changes))
+                    .await
+                    .unwrap();
+            }
+        }
+    }
+
+    /// Commits a change of that document.
+    async fn change(&self, like: &Document, n: u32) -> i64 {
+        let head = &like.head;
+        let mut one = self.store.get(&head.kind, &head.id).await.unwrap().unwrap();
+        one.body = like.body.replace("first", &format!("changed{n}"));
+        let changes = Changes::replace(one, NOTHING);
+        self.store.commit(changes).await.unwrap()
+    }
+
+    async fn document(&self, kind: &str, made: &Value) -> Document {
+        let id = made["id"].as_str().unwrap();
+        self.store.get(kind, id).await.unwrap().unwrap()
+    }
+
+    async fn stop(mut self) {
+        self.stop.cancel();
+        while self.running.join_next().await.is_some() {}
+        self.store.close().await;
+    }
+}
+
+/// Changes one of these documents again and again; how long each was not live on `seen_at`, and what it cost.
+async fn measure(what: &str, count: usize, made_at: &Node, seen_at: &Node, like: &Document) {
     let (mut slowest, mut total) = (Duration::ZERO, Duration::ZERO);
+    let changes = match std::ptr::eq(made_at, seen_at) {
+        true => CHANGES,
+        // Each is awaited for up to half a second.
+        false => CHANGES / 10,
+    };
     let cpu_before = cpu();
-    for n in 0..CHANGES {
-        let mut one = store.get("endpoint", id).await.unwrap().unwrap();
-        one.body = first.body.replace("first.", &format!("changed{n}."));
-        store
-            .commit(Changes::replace(one, nothing.clone()))
-            .await
-            .unwrap();
+    let mut known = seen_at.store.watch();
+    for n in 0..changes {
+        let revision = made_at.change(like, n).await;
         let committed = Instant::now();
-        assert!(control.is_applied(Duration::from_secs(10)).await);
+        known.wait_for(|known| *known >= revision).await.unwrap();
+        assert!(seen_at.control.is_applied(Duration::from_secs(10)).await);
         total += committed.elapsed();
         slowest = slowest.max(committed.elapsed());
     }
-    let cpu = cpu().saturating_sub(cpu_before) / CHANGES;
+    let cpu = cpu().saturating_sub(cpu_before) / changes;
     println!(
-        "endpoints={count} cpu_per_change={} µs live_after={} µs (slowest {} µs)",
+        "{what}={count} cpu_per_change={} µs live_after={} µs (slowest {} µs)",
         cpu.as_micros(),
-        (total / CHANGES).as_micros(),
+        (total / changes).as_micros(),
         slowest.as_micros()
     );
-    stop.cancel();
-    running.join_all().await;
+}
+
+async fn endpoints(count: usize) {
+    let mut node = Node::start(None).await;
+    let caller = node.first_caller().await;
+    let body =
+        json!({"url": "http://first.culvert.localhost", "upstream_url": "http://127.0.0.1:1"});
+    let made = post(&node, &caller, "/endpoints", body).await;
+    let first = node.document("endpoint", &made).await;
+    node.fill(&first, count).await;
+    node.run().await;
+    measure("endpoints", count, &node, &node, &first).await;
+    node.stop().await;
+}
+
+async fn destinations(count: usize) {
+    let mut node = Node::start(None).await;
+    let caller = node.first_caller().await;
+    let target = json!({"debug": {"callback_url": "https://first.example/"}});
+    let body = json!({"format": "json", "target": target});
+    let made = post(&node, &caller, "/event_destinations", body).await;
+    let sources =
+        json!([{"type": "http_request_complete.v0", "filter": "ev.conn.server_port == 443"}]);
+    let body = json!({"destination_ids": [made["id"]], "sources": sources});
+    let subscribed = post(&node, &caller, "/event_subscriptions", body).await;
+    let first = node.document("event_destination", &made).await;
+    node.fill(&first, count).await;
+    let subscription = node.document("event_subscription", &subscribed).await;
+    node.fill(&subscription, count).await;
+    node.run().await;
+    measure("destinations", count, &node, &node, &first).await;
+    node.stop().await;
+}
+
+/// Endpoints that are changed at one node and seen at another, on a database that is empty.
+async fn among_nodes(count: usize, url: &StoreUrl) {
+    let mut one = Node::start(Some(url)).await;
+    let caller = one.first_caller().await;
+    let body =
+        json!({"url": "http://first.culvert.localhost", "upstream_url": "http://127.0.0.1:1"});
+    let made = post(&one, &caller, "/endpoints", body).await;
+    let first = one.document("endpoint", &made).await;
+    one.fill(&first, count).await;
+    let mut other = Node::start(Some(url)).await;
+    one.run().await;
+    other.run().await;
+    measure("endpoints_of_two_nodes", count, &one, &other, &first).await;
+    one.stop().await;
+    other.stop().await;
 }
 
 fn main() {
@@ -179,8 +282,15 @@ fn main() {
     if counts.is_empty() {
         counts = vec![1_000, 10_000, 100_000];
     }
+    let most = counts.iter().copied().max().unwrap_or(0);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     for count in counts {
-        runtime.block_on(measure(count));
+        runtime.block_on(endpoints(count));
+        // An installation has fewer destinations than endpoints.
+        runtime.block_on(destinations(count / 100));
+    }
+    if let Some(url) = std::env::var_os("CULVERT_BENCH_POSTGRES_URL") {
+        let url = url.to_str().unwrap().parse().unwrap();
+        runtime.block_on(among_nodes(most, &url));
     }
 }

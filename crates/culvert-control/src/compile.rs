@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use culvert_base::net::HostName;
 use culvert_base::{BoxFuture, Fault};
-use culvert_delivery::{Destination, Source, Table, Target, Whose};
+use culvert_delivery::{Destination, Replay, Source, Table, Target, Whose};
 use culvert_edge::login::{Logins, Revoked, UserKey};
 use culvert_edge::{Change, Scheme, Snapshot, SnapshotBuilder};
 use culvert_events::{Filter, Selection};
@@ -67,9 +67,11 @@ struct Seen {
     domains: Mirror<Document>,
     ingresses: Mirror<Document>,
     orders: Mirror<Document>,
-    subscriptions: Mirror<Document>,
+    /// The traffic sources of each subscription, ready to run.
+    subscriptions: Mirror<Vec<Arc<Source>>>,
     destinations: Mirror<Document>,
-    replays: Mirror<Document>,
+    /// `None` for one that is left out.
+    replays: Mirror<Option<Replay>>,
     /// What the edge does not have yet.
     due: Due,
     /// How many endpoints present a certificate for names below each parent.
@@ -90,7 +92,7 @@ struct Seen {
     policies: Compiled,
     /// Sessions that ended before their time, and which of them the edge has.
     ends: Mirror<Option<(UserKey, Revoked)>>,
-    revoked: Vec<(String, i64)>,
+    has_ends: bool,
     /// When the snapshot was last made, since certificates in it come of age.
     snapshot_at: Option<Instant>,
 }
@@ -152,7 +154,7 @@ impl Seen {
             targets: HashMap::new(),
             policies: Compiled::new(logins),
             ends: Mirror::of(login::KIND),
-            revoked: Vec::new(),
+            has_ends: false,
             snapshot_at: None,
         }
     }
@@ -239,11 +241,9 @@ impl Control {
                 None
             }
         };
-        seen.ends.refresh(&self.store, made).await?;
-        let read: Vec<_> = seen.ends.revisions().collect();
-        if read != seen.revoked {
+        let changes = seen.ends.refresh(&self.store, made).await?;
+        if !changes.is_empty() || !std::mem::replace(&mut seen.has_ends, true) {
             self.logins.revoke(login::table(seen.ends.made()));
-            seen.revoked = read;
         }
         Ok(())
     }
@@ -293,8 +293,19 @@ impl Control {
                 let (id, run) = ready.served.as_ref()?;
                 Some((id.clone(), elsewhere.get(run)?.clone()))
             };
-            let endpoints = seen.endpoints.made().flatten().filter_map(place).collect();
-            nodes.publish(Whereabouts { endpoints }).await;
+            if is_whole {
+                let endpoints = seen.endpoints.made().flatten().filter_map(place).collect();
+                nodes.publish(Whereabouts { endpoints }).await;
+            } else {
+                let moved = due.endpoints.iter().map(|id| {
+                    let ready = seen.endpoints.get(id).and_then(Option::as_ref);
+                    (
+                        id.clone(),
+                        ready.and_then(place).map(|(_, address)| address),
+                    )
+                });
+                nodes.apply(moved.collect()).await;
+            }
         }
         let certificates = match is_whole || seen.due.certificates {
             true => Some(self.certificates_due(authority, seen).await?),
@@ -533,48 +544,53 @@ impl Control {
     }
 
     async fn compile_delivery(&self, seen: &mut Seen) -> Result<(), Fault> {
-        let mut is_due = !seen.has_delivery;
-        for mirror in [
-            &mut seen.subscriptions,
-            &mut seen.destinations,
-            &mut seen.replays,
-        ] {
-            let changes = mirror.refresh(&self.store, |document| document).await?;
-            if !changes.is_empty() {
-                seen.has_delivery = false;
-                is_due = true;
-            }
-        }
-        if !is_due {
+        // What was read stays due while a pass fails.
+        let read = |document: Document| {
+            sources(&document).unwrap_or_else(|fault| {
+                error!(cause = %fault.chain(), "a subscription is left out");
+                Vec::new()
+            })
+        };
+        let changes = seen.subscriptions.refresh(&self.store, read).await?;
+        seen.has_delivery &= changes.is_empty();
+        let changes = seen.destinations.refresh(&self.store, |document| document);
+        seen.has_delivery &= changes.await?.is_empty();
+        let read = |document: Document| {
+            let compiled = replay::compile(&document);
+            let report = |fault: &Fault| error!(cause = %fault.chain(), "a replay is left out");
+            compiled.inspect_err(report).ok()
+        };
+        let changes = seen.replays.refresh(&self.store, read).await?;
+        seen.has_delivery &= changes.is_empty();
+        if seen.has_delivery {
             return Ok(());
         }
-        let made = |mirror: &Mirror<Document>| mirror.made().cloned().collect::<Vec<Document>>();
-        let (subscriptions, destinations) = (made(&seen.subscriptions), made(&seen.destinations));
-        let replays = made(&seen.replays);
-        seen.targets
-            .retain(|id, _| destinations.iter().any(|one| one.head.id == *id));
-        let mut table = Table::default();
-        for document in &destinations {
-            match self.open_target(document, seen) {
-                Ok(target) => table.destinations.push(Destination {
-                    id: document.head.id.clone(),
-                    account: document.head.account.clone(),
-                    revision: document.head.revision,
-                    target,
-                }),
+        let mut table = Table {
+            sources: seen.subscriptions.made().flatten().cloned().collect(),
+            replays: seen.replays.made().flatten().cloned().collect(),
+            ..Table::default()
+        };
+        // Of destinations that are gone nothing is kept.
+        let known = std::mem::take(&mut seen.targets);
+        for document in seen.destinations.made() {
+            let head = &document.head;
+            let target = match known.get(&head.id) {
+                // One that has not changed stays open.
+                Some((revision, target)) if *revision == head.revision => Ok(target.clone()),
+                _ => self.open_target(document),
+            };
+            match target {
+                Ok(target) => {
+                    let open = (head.revision, target.clone());
+                    seen.targets.insert(head.id.clone(), open);
+                    table.destinations.push(Destination {
+                        id: head.id.clone(),
+                        account: head.account.clone(),
+                        revision: head.revision,
+                        target,
+                    });
+                }
                 Err(fault) => error!(cause = %fault.chain(), "a destination is left out"),
-            }
-        }
-        for document in &subscriptions {
-            match sources(document) {
-                Ok(sources) => table.sources.extend(sources),
-                Err(fault) => error!(cause = %fault.chain(), "a subscription is left out"),
-            }
-        }
-        for document in &replays {
-            match replay::compile(document) {
-                Ok(replay) => table.replays.push(replay),
-                Err(fault) => error!(cause = %fault.chain(), "a replay is left out"),
             }
         }
         self.delivery.publish(table);
@@ -582,25 +598,16 @@ impl Control {
         Ok(())
     }
 
-    /// The target of a destination; one that has not changed stays open.
-    fn open_target(&self, document: &Document, seen: &mut Seen) -> Result<Arc<dyn Target>, Fault> {
+    fn open_target(&self, document: &Document) -> Result<Arc<dyn Target>, Fault> {
         let head = &document.head;
-        if let Some((revision, target)) = seen.targets.get(&head.id)
-            && *revision == head.revision
-        {
-            return Ok(target.clone());
-        }
         let destination: EventDestination = stored::read(document)?;
         let (ty, configuration) = destination.target(&self.seal, head)?;
         let whose = Whose {
             destination: &head.id,
             account: &head.account,
         };
-        let target = (ty.open)(&configuration, self.delivery.net(), whose)
-            .map_err(|refusal| Fault::new(format!("opening destination {}", head.id), refusal))?;
-        seen.targets
-            .insert(head.id.clone(), (head.revision, target.clone()));
-        Ok(target)
+        (ty.open)(&configuration, self.delivery.net(), whose)
+            .map_err(|refusal| Fault::new(format!("opening destination {}", head.id), refusal))
     }
 }
 
@@ -652,7 +659,7 @@ fn ingress(document: &Document) -> Result<Option<(HostName, Option<String>)>, Fa
 
 /// The traffic sources of a subscription. One that does not compile any more, after an upgrade,
 /// captures nothing and says so.
-fn sources(document: &Document) -> Result<Vec<Source>, Fault> {
+fn sources(document: &Document) -> Result<Vec<Arc<Source>>, Fault> {
     let subscription: EventSubscription = stored::read(document)?;
     let head = &document.head;
     let account: Arc<str> = head.account.as_str().into();
@@ -664,17 +671,17 @@ fn sources(document: &Document) -> Result<Vec<Source>, Fault> {
         let selection = Selection::parse(kind, &source.fields);
         let filter = match source.filter.as_str() {
             "" => Ok(None),
-            text => Filter::compile(kind, text).map(Some),
+            text => Filter::compile(kind, text).map(|filter| Some(Arc::new(filter))),
         };
         match (selection, filter) {
-            (Ok(selection), Ok(filter)) => compiled.push(Source {
+            (Ok(selection), Ok(filter)) => compiled.push(Arc::new(Source {
                 subscription: head.id.clone(),
                 account: account.clone(),
                 kind,
                 selection,
                 filter,
                 destinations: subscription.destination_ids.clone(),
-            }),
+            })),
             (Err(refusal), _) | (_, Err(refusal)) => error!(
                 subscription = head.id,
                 source = kind.name,

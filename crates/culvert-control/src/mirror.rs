@@ -19,13 +19,7 @@ pub(crate) struct Mirror<T> {
     complete_to: Option<i64>,
     /// The latest document that was read.
     revision: i64,
-    members: BTreeMap<String, Member<T>>,
-}
-
-#[derive(Debug)]
-struct Member<T> {
-    revision: i64,
-    made: T,
+    members: BTreeMap<String, T>,
 }
 
 impl<T> Mirror<T> {
@@ -75,8 +69,8 @@ impl<T> Mirror<T> {
             changes.push(self.put(document, &mut make));
         }
         for id in removed {
-            if let Some(member) = self.members.remove(&id) {
-                changes.push((id, Some(member.made)));
+            if let Some(made) = self.members.remove(&id) {
+                changes.push((id, Some(made)));
             }
         }
         // All that was committed up to there is in it.
@@ -90,18 +84,14 @@ impl<T> Mirror<T> {
         document: Document,
         make: &mut impl FnMut(Document) -> T,
     ) -> (String, Option<T>) {
-        let (id, revision) = (document.head.id.clone(), document.head.revision);
-        let made = make(document);
-        let before = self
-            .members
-            .insert(id.clone(), Member { revision, made })
-            .map(|member| member.made);
+        let id = document.head.id.clone();
+        let before = self.members.insert(id.clone(), make(document));
         (id, before)
     }
 
     /// What the document with this id was made into.
     pub(crate) fn get(&self, id: &str) -> Option<&T> {
-        self.members.get(id).map(|member| &member.made)
+        self.members.get(id)
     }
 
     /// How many there are.
@@ -111,17 +101,11 @@ impl<T> Mirror<T> {
 
     /// What they were made into, in the order of their ids.
     pub(crate) fn made(&self) -> impl Iterator<Item = &T> {
-        self.members.values().map(|member| &member.made)
+        self.members.values()
     }
 
     /// Whether there is one with this id.
     pub(crate) fn contains(&self, id: &str) -> bool {
         self.members.contains_key(id)
-    }
-
-    /// The id and revision of each, to know what is new.
-    pub(crate) fn revisions(&self) -> impl Iterator<Item = (String, i64)> {
-        let of = |(id, member): (&String, &Member<T>)| (id.clone(), member.revision);
-        self.members.iter().map(of)
     }
 }

@@ -150,12 +150,14 @@ impl Appender {
             let has_lanes = plane.direct_events.load(Ordering::Relaxed) > 0;
             let is_uncounted =
                 self.counts.is_some() && (has_lanes || self.count_now() != self.counted);
-            let due = self.counted_at + flush_after;
-            if is_uncounted && due <= Instant::now() {
+            let due = is_uncounted.then_some(self.counted_at + flush_after);
+            let refresh_at = self.counts.as_ref().and_then(Counts::refresh_at);
+            let count_at = due.into_iter().chain(refresh_at).min();
+            if count_at.is_some_and(|at| at <= Instant::now()) {
                 self.count().await;
                 continue;
             }
-            let next = is_uncounted.then_some(due).into_iter().chain(look_at).min();
+            let next = count_at.into_iter().chain(look_at).min();
             let timer = async {
                 match next {
                     Some(next) => tokio::time::sleep_until(next).await,
@@ -169,6 +171,9 @@ impl Appender {
         }
         self.outlast_sends(&cancel).await;
         self.count().await;
+        if let Some(counts) = &mut self.counts {
+            counts.end(&plane.queue).await;
+        }
     }
 
     /// Finds lanes whose batches have waited long enough. When to look again.

@@ -92,6 +92,9 @@ pub struct Settings {
     /// File of this node in which it notes how many records it was offered, for the life after it to
     /// tell what a crash took; without one, what was offered since the last commit goes uncounted.
     pub counts: Option<PathBuf>,
+    /// Names this start of the machine, which outlives the process: after another one what the file says may
+    /// be too little. Without a name that is not told apart.
+    pub boot: Option<String>,
     /// Whether other nodes use the same database: they tell each other how destinations are doing, and
     /// live tails see the traffic of all.
     pub is_shared: bool,
@@ -149,6 +152,7 @@ impl Default for Settings {
         Self {
             node: "culvert".to_owned(),
             counts: None,
+            boot: None,
             is_shared: false,
             sends: true,
             event_log: None,
@@ -335,10 +339,13 @@ impl Delivery {
     pub fn publish(&self, table: Table) {
         let compiled = Compiled::new(table, &self.plane.ledgers);
         self.plane.ledgers.keep(|id| compiled.outlet(id).is_some());
-        self.plane.table.store(Arc::new(compiled));
+        let compiled = Arc::new(compiled);
+        let before = self.plane.table.swap(Arc::clone(&compiled));
         self.plane.tables.send_modify(|n| *n = n.saturating_add(1));
         self.plane.recapture();
-        self.plane.wakes.wake_all();
+        // What did not change has nothing new to do.
+        let edited = compiled.unlike(&before).chain(before.unlike(&compiled));
+        self.plane.wakes.wake_each(edited);
     }
 
     /// The guard and the clients behind it.
@@ -530,16 +537,33 @@ impl Delivery {
             }
         }
         let counts = plane.settings.counts.as_deref();
-        let losses = match Losses::read(&plane.queue, &plane.settings.node, counts).await {
+        let boot = plane.settings.boot.as_deref();
+        let losses = match Losses::read(&plane.queue, &plane.settings.node, counts, boot).await {
             Ok((mut losses, lost)) => {
-                plane.meters.lost.add(lost);
-                if lost > 0 {
+                plane.meters.lost.add(lost.counted);
+                plane.meters.maybe_lost.add(lost.maybe);
+                if lost.counted > 0 {
                     tracing::warn!(
-                        lost,
-                        "the life before ended with {lost} records that were not queued"
+                        lost = lost.counted,
+                        "the server ended without a word with {} traffic events that were not queued",
+                        lost.counted
                     );
-                    // Counted once is enough.
-                    losses.counts.write(&plane.queue, 0, 0).await;
+                }
+                if lost.maybe > 0 {
+                    let span = losses::UNCOUNTED_INTERVALS * plane.settings.flush_after;
+                    tracing::warn!(
+                        maybe_lost = lost.maybe,
+                        "the machine went down, or this node ran on another, without a stop of the server: up to \
+                         {} traffic events of about the last {} ms before that may be lost besides, if traffic was no \
+                         denser than in the minutes before",
+                        lost.maybe,
+                        span.as_millis()
+                    );
+                }
+                // Counted once is enough. From here on this life counts.
+                losses.counts.write(&plane.queue, 0, 0).await;
+                if let Some(note) = &mut losses.note {
+                    note.write(0);
                 }
                 Some(losses)
             }

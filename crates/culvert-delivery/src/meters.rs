@@ -128,6 +128,8 @@ pub struct Meters {
     /// Records the life before this one had taken and not queued when it crashed:
     /// `events_lost_total{reason="crash"}`. Not part of this life's identity.
     pub lost: Counter,
+    /// Records besides those that a power cut, or a crash of the machine, may have taken without a count.
+    pub maybe_lost: Counter,
     /// Events that lost header maps to stay below the size of an event.
     pub truncated_headers: Counter,
     /// Events that lost policy logs.

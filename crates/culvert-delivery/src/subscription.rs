@@ -18,8 +18,8 @@ use crate::target::Target;
 /// What delivery runs on. Swapped whole.
 #[derive(Debug, Default)]
 pub struct Table {
-    /// Sources of traffic kinds. Audit kinds are matched by the store.
-    pub sources: Vec<Source>,
+    /// Sources of traffic kinds. Audit kinds are matched by the store. Shared with the tables before and after.
+    pub sources: Vec<Arc<Source>>,
     /// Every destination.
     pub destinations: Vec<Destination>,
     /// Replays, those that are done too.
@@ -38,7 +38,7 @@ pub struct Source {
     /// The fields it receives.
     pub selection: Selection,
     /// Which events it receives; all if there is none.
-    pub filter: Option<Filter>,
+    pub filter: Option<Arc<Filter>>,
     /// Ids of the subscription's destinations. Those that are not in the table receive nothing.
     pub destinations: Vec<String>,
 }
@@ -82,7 +82,7 @@ pub(crate) struct Group {
 #[derive(Debug)]
 pub(crate) struct Reader {
     pub(crate) subscription: Arc<str>,
-    pub(crate) filter: Option<Filter>,
+    pub(crate) filter: Option<Arc<Filter>>,
     pub(crate) outlets: Vec<Arc<Outlet>>,
 }
 
@@ -158,10 +158,13 @@ impl Compiled {
             if let Some(filter) = &source.filter {
                 plan.capture = plan.capture.union(filter.capture());
             }
-            let groups = plan.accounts.entry(source.account).or_default();
+            let groups = plan
+                .accounts
+                .entry(Arc::clone(&source.account))
+                .or_default();
             let reader = Reader {
-                subscription: source.subscription.into(),
-                filter: source.filter,
+                subscription: source.subscription.as_str().into(),
+                filter: source.filter.clone(),
                 outlets,
             };
             // What is written depends on the set of fields alone, not on the order they were named.
@@ -171,7 +174,7 @@ impl Compiled {
             {
                 Some(group) => group.readers.push(reader),
                 None => groups.push(Group {
-                    selection: source.selection,
+                    selection: source.selection.clone(),
                     readers: vec![reader],
                 }),
             }
@@ -199,6 +202,17 @@ impl Compiled {
 
     pub(crate) fn n_destinations(&self) -> u64 {
         u64::try_from(self.destinations.len()).unwrap_or(u64::MAX)
+    }
+
+    /// Destinations that are not in `other` as they are here.
+    pub(crate) fn unlike<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = &'a str> {
+        let is_unlike = move |outlet: &&Arc<Outlet>| {
+            other.outlet(&outlet.id).is_none_or(|there| {
+                there.revision != outlet.revision || !Arc::ptr_eq(&there.target, &outlet.target)
+            })
+        };
+        let outlets = self.destinations.values().filter(is_unlike);
+        outlets.map(|outlet| &*outlet.id)
     }
 
     pub(crate) fn outlet(&self, destination: &str) -> Option<&Arc<Outlet>> {

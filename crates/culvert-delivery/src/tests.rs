@@ -10,6 +10,7 @@ mod gathered;
 mod refused;
 mod retained;
 
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use culvert_store::BatchClass;
 use serde_json::{Value, json};
 
 use crate::fake::{Fake, Reply, until};
-use crate::losses::Losses;
+use crate::losses::{Losses, Lost};
 use crate::retry::FailureClass;
 use crate::target::{Failure, Outcome, Verdict};
 use crate::worker::{Step, Worker};
@@ -36,8 +37,11 @@ async fn each_subscription_receives_what_matches_with_its_fields() {
         &["conn.server_port", "http.request.method"],
     )
     .unwrap();
-    filtered.filter =
-        Some(Filter::compile(&HTTP_REQUEST_COMPLETE, "ev.conn.server_port == 443").unwrap());
+    filtered.filter = Some(
+        Filter::compile(&HTTP_REQUEST_COMPLETE, "ev.conn.server_port == 443")
+            .unwrap()
+            .into(),
+    );
     let mut foreign = source("esb_foreign", &["ed_all"]);
     foreign.account = "ac_other".into();
     bench.publish(
@@ -84,7 +88,8 @@ async fn a_filter_that_fails_is_counted_and_nothing_is_delivered() {
             &HTTP_REQUEST_COMPLETE,
             "1 / (ev.conn.server_port - 443) == 1",
         )
-        .unwrap(),
+        .unwrap()
+        .into(),
     );
     bench.publish(vec![failing], &[("ed_1", &target)]);
     let running = bench.run();
@@ -125,8 +130,11 @@ async fn capture_follows_sources_and_open_tails() {
 
     let mut narrow = source("esb_1", &["ed_1"]);
     narrow.selection = Selection::parse(&HTTP_REQUEST_COMPLETE, &["http.request.method"]).unwrap();
-    narrow.filter =
-        Some(Filter::compile(&HTTP_REQUEST_COMPLETE, "ev.conn.server_port == 443").unwrap());
+    narrow.filter = Some(
+        Filter::compile(&HTTP_REQUEST_COMPLETE, "ev.conn.server_port == 443")
+            .unwrap()
+            .into(),
+    );
     let wanted = narrow
         .selection
         .capture()
@@ -536,8 +544,9 @@ async fn what_a_crash_took_is_counted_by_the_next_life() {
         bench.delivery.recorder().offer(record(&bench, n));
     }
     running.abandon();
-    let (mut losses, lost) = Losses::read(&bench.queue, "culvert", None).await.unwrap();
-    assert_eq!(lost, 0);
+    let read = Losses::read(&bench.queue, "culvert", None, None).await;
+    let (mut losses, lost) = read.unwrap();
+    assert_eq!(lost.counted, 0);
     losses.counts.write(&bench.queue, 3, 0).await;
 
     let next = bench.next_life().await;
@@ -551,24 +560,67 @@ async fn what_a_crash_took_is_counted_by_the_next_life() {
     until("all deliveries", || next.meters().delivered.get() == 5).await;
     running.stop().await;
     // A clean stop loses nothing.
-    let (_, lost) = Losses::read(&next.queue, "culvert", None).await.unwrap();
-    assert_eq!(lost, 0);
+    let read = Losses::read(&next.queue, "culvert", None, None).await;
+    assert_eq!(read.unwrap().1, Lost::default());
 
     // What was offered after the last commit is known from the file.
     let file = next.folder.path().join("offered");
-    let (mut losses, _) = Losses::read(&next.queue, "culvert", Some(&file))
+    let (mut losses, _) = Losses::read(&next.queue, "culvert", Some(&file), None)
         .await
         .unwrap();
     losses.counts.write(&next.queue, 2, 2).await;
     losses.note.unwrap().write(7);
     loop {
-        let read = Losses::read(&next.queue, "culvert", Some(&file)).await;
+        let read = Losses::read(&next.queue, "culvert", Some(&file), None).await;
         // Nobody waits for the file.
-        if read.unwrap().1 == 5 {
+        if read.unwrap().1.counted == 5 {
             break;
         }
         tokio::task::yield_now().await;
     }
+}
+
+#[tokio::test]
+async fn what_a_power_cut_may_have_taken_besides_is_said_by_the_next_life() {
+    let bench = Bench::new().await;
+    let file = bench.folder.path().join("offered");
+    let read = async |file: Option<&Path>, boot: &str| {
+        Losses::read(&bench.queue, "culvert", file, Some(boot))
+            .await
+            .unwrap()
+    };
+    let (mut losses, lost) = read(Some(&file), "first").await;
+    assert_eq!(lost, Lost::default());
+    // At most five between two counts, which is less than eight.
+    for (offered, done) in [(3, 3), (8, 6), (12, 10)] {
+        losses.counts.write(&bench.queue, offered, done).await;
+    }
+    losses.note.unwrap().write(14);
+    let noted = async || std::fs::read(&file).is_ok_and(|bytes| bytes.starts_with(&[14]));
+    while !noted().await {
+        tokio::task::yield_now().await;
+    }
+    let lost = |counted, maybe| Lost { counted, maybe };
+    // The process alone died: the file has all but nothing is missing.
+    assert_eq!(read(Some(&file), "first").await.1, lost(4, 0));
+    // The machine went down, and what the file says is known at least.
+    assert_eq!(read(Some(&file), "second").await.1, lost(4, 14));
+    // It went down with the file, or the database is used elsewhere.
+    let empty = bench.folder.path().join("empty");
+    for (file, boot) in [
+        (Some(&*empty), "second"),
+        (Some(&*empty), "first"),
+        (None, "second"),
+    ] {
+        assert_eq!(read(file, boot).await.1, lost(2, 16), "{file:?} {boot}");
+    }
+    // It is said once: the life that says it counts from there.
+    let (mut losses, _) = read(Some(&empty), "second").await;
+    losses.counts.write(&bench.queue, 0, 0).await;
+    assert_eq!(read(Some(&empty), "second").await.1.counted, 0);
+    // After a clean stop nothing is missing, whatever became of machine and file.
+    losses.counts.end(&bench.queue).await;
+    assert_eq!(read(None, "third").await.1, Lost::default());
 }
 
 #[tokio::test]
@@ -846,7 +898,7 @@ async fn a_target_is_served_past_the_queue_until_it_fails() {
     target.otherwise(Verdict::Delivered);
     until("all deliveries", || {
         bench.clock.advance(Duration::from_secs(1));
-        bench.delivery.plane.wakes.wake_all();
+        bench.delivery.plane.wakes.wake("ed_1");
         bench.meters().delivered.get() == 3
     })
     .await;

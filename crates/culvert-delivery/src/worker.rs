@@ -68,13 +68,13 @@ impl Wakes {
         }
     }
 
-    /// Everybody shall look again: destinations were edited.
-    pub(crate) fn wake_all(&self) {
+    /// The workers of these destinations, where there are any, shall look again: they were edited.
+    pub(crate) fn wake_each<'a>(&self, destinations: impl Iterator<Item = &'a str>) {
         let asleep = self
             .asleep
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
-        for worker in asleep.values() {
+        for worker in destinations.filter_map(|id| asleep.get(id)) {
             worker.notify_one();
         }
     }

@@ -164,6 +164,8 @@ impl fmt::Debug for Nodes {
 #[derive(Debug)]
 struct Peer {
     address: String,
+    /// Endpoints of its agents.
+    n_endpoints: AtomicUsize,
     legs: Mutex<[Option<Session>; LEGS]>,
     turn: AtomicUsize,
     is_reached: watch::Sender<bool>,
@@ -177,6 +179,7 @@ impl Peer {
     fn new(address: String) -> Self {
         Self {
             address,
+            n_endpoints: AtomicUsize::new(0),
             legs: Mutex::default(),
             turn: AtomicUsize::new(0),
             is_reached: watch::Sender::new(false),
@@ -289,20 +292,73 @@ impl Nodes {
                 stays
             });
             for address in wanted {
-                if !peers.contains_key(address) {
-                    // Requests that come before its first connection stands wait for it.
-                    self.has_lost.store(true, Ordering::Relaxed);
-                    let peer = Arc::new(Peer::new(address.clone()));
-                    fresh.push(Arc::clone(&peer));
-                    peers.insert(address.clone(), peer);
-                }
+                self.peer_at(&mut peers, address, &mut fresh)
+                    .n_endpoints
+                    .store(0, Ordering::Relaxed);
             }
             let place = |(endpoint, address): (String, String)| {
-                peers.get(&address).map(|peer| (endpoint, Arc::clone(peer)))
+                let peer = peers.get(&address)?;
+                peer.n_endpoints.fetch_add(1, Ordering::Relaxed);
+                Some((endpoint, Arc::clone(peer)))
             };
             let table = whereabouts.endpoints.into_iter().filter_map(place);
             *self.table.write().unwrap_or_else(PoisonError::into_inner) = table.collect();
         }
+        self.reach(fresh).await;
+    }
+
+    /// Takes other whereabouts of some endpoints into use: `host:port` of the node that has the agent, or
+    /// that no other node has it.
+    pub async fn apply(&self, moved: Vec<(String, Option<String>)>) {
+        let mut fresh = Vec::new();
+        {
+            let mut peers = self.lock();
+            let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+            let mut left = Vec::new();
+            for (endpoint, address) in moved {
+                left.extend(match address {
+                    Some(address) => {
+                        let peer = self.peer_at(&mut peers, &address, &mut fresh);
+                        peer.n_endpoints.fetch_add(1, Ordering::Relaxed);
+                        table.insert(endpoint, peer)
+                    }
+                    None => table.remove(&endpoint),
+                });
+            }
+            for peer in &left {
+                peer.n_endpoints.fetch_sub(1, Ordering::Relaxed);
+            }
+            // One that has no endpoint any more is no peer any more.
+            for peer in left {
+                if peer.n_endpoints.load(Ordering::Relaxed) == 0 {
+                    peer.gone.cancel();
+                    peers.remove(&peer.address);
+                }
+            }
+        }
+        self.reach(fresh).await;
+    }
+
+    /// The peer at an address, new if it was not known.
+    fn peer_at(
+        &self,
+        peers: &mut BTreeMap<String, Arc<Peer>>,
+        address: &str,
+        fresh: &mut Vec<Arc<Peer>>,
+    ) -> Arc<Peer> {
+        if let Some(peer) = peers.get(address) {
+            return Arc::clone(peer);
+        }
+        // Requests that come before its first connection stands wait for it.
+        self.has_lost.store(true, Ordering::Relaxed);
+        let peer = Arc::new(Peer::new(address.to_owned()));
+        fresh.push(Arc::clone(&peer));
+        peers.insert(address.to_owned(), Arc::clone(&peer));
+        peer
+    }
+
+    /// Waits for the first connections to new peers, a little.
+    async fn reach(&self, fresh: Vec<Arc<Peer>>) {
         if fresh.is_empty() {
             return;
         }

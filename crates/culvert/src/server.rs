@@ -270,6 +270,7 @@ impl Server {
                 event_log: event_log(&settings, &pepper)?,
                 node: settings.node(),
                 counts: Some(settings.data_dir.join("offered")),
+                boot: boot(),
                 is_shared: !settings.database_url.is_empty(),
                 sends: has(Role::Delivery),
                 targets: targets.clone(),
@@ -900,6 +901,12 @@ fn ip_data(settings: &Settings) -> Result<IpDatabases, Invalid> {
         tracing::error!(cause = %fault.chain(), "data about addresses is not loaded");
     }
     Ok(IpDatabases::new(data))
+}
+
+/// The kernel's name for this start of the machine, where it has one.
+fn boot() -> Option<String> {
+    let read = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    read.ok().map(|id| id.trim().to_owned())
 }
 
 /// What log-ins share, and what they tell.

@@ -138,7 +138,7 @@ impl Bench {
             })
             .collect();
         self.delivery.publish(Table {
-            sources,
+            sources: sources.into_iter().map(Arc::new).collect(),
             destinations,
             replays: Vec::new(),
         });
@@ -166,7 +166,7 @@ impl Bench {
             .unwrap()
             .stored;
         self.delivery.publish(Table {
-            sources: vec![source("esb_1", &["ed_1"])],
+            sources: vec![source("esb_1", &["ed_1"]).into()],
             destinations: vec![Destination {
                 id: "ed_1".to_owned(),
                 account: "ac_1".to_owned(),

@@ -39,7 +39,7 @@ fn replay(range: TrafficRange) -> Replay {
 
 fn publish(bench: &Bench, sources: Vec<Source>, target: &std::sync::Arc<Scripted>, replay: Replay) {
     bench.delivery.publish(Table {
-        sources,
+        sources: sources.into_iter().map(std::sync::Arc::new).collect(),
         destinations: vec![Destination {
             id: "ed_1".to_owned(),
             account: "ac_1".to_owned(),
@@ -79,7 +79,11 @@ async fn a_replay_applies_the_subscriptions_of_today_to_the_traffic_of_yesterday
     let target = Scripted::new(500);
     let mut even = source("esb_even", &["ed_1"]);
     even.selection = Selection::parse(&HTTP, &["conn.server_port"]).unwrap();
-    even.filter = Some(Filter::compile(&HTTP, "ev.conn.server_port % 2 == 0").unwrap());
+    even.filter = Some(
+        Filter::compile(&HTTP, "ev.conn.server_port % 2 == 0")
+            .unwrap()
+            .into(),
+    );
     let from = Bound::At(started_at);
     let range = bench.delivery.traffic_range(&from, None, "ac_1").await;
     publish(&bench, vec![even], &target, replay(range.unwrap().unwrap()));

@@ -311,6 +311,11 @@ pub(crate) fn delivery(delivery: &Delivery) -> Vec<Sample> {
             "Deliveries a crash took before they were queued",
             m.lost.get(),
         ),
+        counter(
+            "events_maybe_lost",
+            "Deliveries besides that a power cut may have taken before they were counted, at most",
+            m.maybe_lost.get(),
+        ),
         gauge(
             "event_log_up",
             "Whether the event log in NATS can be used, 1 or 0; 0 too where there is none",

@@ -5,16 +5,18 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use culvert::client::Client;
 use culvert_base::{Entropy, SeededEntropy};
-use http::Method;
-use serde_json::json;
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::events_arrive::subscribe;
-use crate::harness::{Backend, Database, Receiver, backends, binary, eventually};
+use crate::harness::{Backend, Database, Receiver, backends, binary, eventually, raw};
 
 const ROUNDS: usize = 4;
 const WRITERS: usize = 8;
@@ -135,6 +137,85 @@ impl Drop for Process {
     }
 }
 
+/// A number of `/metrics`.
+async fn metric(server: &Process, name: &str) -> usize {
+    let request = b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let page = raw(server.metrics, request).await.text;
+    let value = page.lines().find_map(|line| line.strip_prefix(name));
+    let value = value.unwrap_or_else(|| panic!("{name}: {page}"));
+    value.trim().parse().unwrap()
+}
+
+const LOST: &str = "culvert_events_lost_total";
+const MAYBE_LOST: &str = "culvert_events_maybe_lost_total";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_power_cut_the_events_that_may_be_lost_are_counted() {
+    const REQUESTS: usize = 60;
+    let folder = tempfile::tempdir().unwrap();
+    let (data, cut) = (folder.path().join("data"), folder.path().join("cut"));
+    let (origin, hook) = (Receiver::start().await, Receiver::start().await);
+    // What it does not take waits on the disk.
+    hook.answer_with(StatusCode::SERVICE_UNAVAILABLE);
+    let allow = ["--edge-allow-private-upstreams", "true"];
+    let server = Process::start_as(binary(), &data, "", &allow);
+    let token = culvert::client::read_token(&data.join("bootstrap-key")).unwrap();
+    let client = Client::new(&server.api, token).unwrap();
+    let endpoint = json!({
+        "url": "http://cut.culvert.localhost",
+        "upstream_url": format!("http://{}", origin.address),
+    });
+    let made = client.expect(Method::POST, "/endpoints", Some(&endpoint));
+    made.await.unwrap();
+    let sources = json!([{"type": "http_request_complete.v0"}]);
+    subscribe(&client, &hook, sources).await;
+    let request = b"GET / HTTP/1.1\r\nhost: cut.culvert.localhost\r\nconnection: close\r\n\r\n";
+    for n in 0..REQUESTS {
+        assert_eq!(raw(server.http, request).await.status, 200);
+        if n == REQUESTS / 2 {
+            eventually("some events wait on the disk", async || {
+                metric(&server, "culvert_events_queued_total").await > 0
+            })
+            .await;
+        }
+    }
+    // What was synced is there; of the file with the latest count, which is never synced, nothing is.
+    server.signal("STOP");
+    std::fs::create_dir(&cut).unwrap();
+    for entry in std::fs::read_dir(&data).unwrap().map(Result::unwrap) {
+        if entry.file_type().unwrap().is_file() {
+            std::fs::copy(entry.path(), cut.join(entry.file_name())).unwrap();
+        }
+    }
+    server.kill();
+    let n_refused = hook.received().len();
+    std::fs::write(cut.join("offered"), []).unwrap();
+
+    hook.answer_with(StatusCode::OK);
+    let server = Process::start_as(binary(), &cut, "", &allow);
+    eventually("all that is not counted as lost arrives", async || {
+        let taken = hook.received().split_off(n_refused);
+        let events = taken.iter().flat_map(|request| match request.json() {
+            Value::Array(batch) => batch,
+            one => vec![one],
+        });
+        let ids: BTreeSet<String> = events.map(|one| one["event_id"].to_string()).collect();
+        let lost = metric(&server, LOST).await + metric(&server, MAYBE_LOST).await;
+        ids.len() + lost >= REQUESTS
+    })
+    .await;
+    let maybe = metric(&server, MAYBE_LOST).await;
+    assert!((1..=4 * REQUESTS).contains(&maybe), "{maybe}");
+    // It is counted once, and a clean stop leaves nothing to count.
+    assert_eq!(server.terminate(), 0);
+    std::fs::write(cut.join("offered"), []).unwrap();
+    let server = Process::start_as(binary(), &cut, "", &allow);
+    for name in [LOST, MAYBE_LOST] {
+        assert_eq!(metric(&server, name).await, 0, "{name}");
+    }
+    assert_eq!(server.terminate(), 0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn no_acknowledged_change_and_no_audit_event_is_lost() {
     for backend in backends().await {
@@ -161,24 +242,24 @@ async fn no_acknowledged_change_and_no_audit_event_is_lost() {
                 let wanted = json!([{"type": "api_key_created.v0"}]);
                 subscribe(&client, &hook, wanted).await;
             }
+            let acknowledgements = Arc::new(Semaphore::new(0));
             let mut writers = JoinSet::new();
             for _ in 0..WRITERS {
-                writers.spawn(write_until_it_dies(client.clone()));
+                let counted = Arc::clone(&acknowledgements);
+                writers.spawn(write_until_it_dies(client.clone(), counted));
             }
-            // Not a wait for a condition: the moment of the kill is what the test varies.
-            let [a, b] = entropy.bytes::<2>();
-            let alive = Duration::from_millis(100 + u64::from(u16::from_le_bytes([a, b]) % 600));
-            tokio::time::sleep(alive).await;
+            // Which change the kill meets, and where in it, is chance; some are acknowledged by then.
+            let [extra] = entropy.bytes::<1>();
+            let wanted = WRITERS + usize::from(extra % 64);
+            let written = acknowledgements.acquire_many(u32::try_from(wanted).unwrap());
+            let written = tokio::time::timeout(Duration::from_secs(60), written).await;
+            written.expect("the writers write").unwrap().forget();
             server.kill();
             for ids in writers.join_all().await {
                 acknowledged.extend(ids);
             }
         }
-        assert!(
-            acknowledged.len() > ROUNDS * WRITERS,
-            "the writers wrote: {}",
-            acknowledged.len()
-        );
+        assert!(acknowledged.len() >= ROUNDS * WRITERS);
 
         let server = Process::start(&data, &url);
         let token = culvert::client::read_token(&data.join("bootstrap-key")).unwrap();
@@ -211,7 +292,7 @@ async fn no_acknowledged_change_and_no_audit_event_is_lost() {
 }
 
 /// Ids whose creation was acknowledged before the server went away.
-async fn write_until_it_dies(client: Client) -> Vec<String> {
+async fn write_until_it_dies(client: Client, acknowledged: Arc<Semaphore>) -> Vec<String> {
     let mut ids = Vec::new();
     while let Ok(answer) = client
         .call(Method::POST, "/api_keys", Some(&json!({})))
@@ -219,6 +300,7 @@ async fn write_until_it_dies(client: Client) -> Vec<String> {
     {
         if answer.status == 201 {
             ids.push(answer.body["id"].as_str().unwrap().to_owned());
+            acknowledged.add_permits(1);
         }
     }
     ids
