@@ -131,7 +131,8 @@ async fn a_start_on_a_full_disk_serves_the_edge_and_refuses_writes_until_there_i
         !receiver.events().is_empty()
     })
     .await;
-    let credential = client.expect(Method::POST, "/credentials", Some(&json!({})));
+    let body = json!({});
+    let credential = client.expect(Method::POST, "/credentials", Some(&body));
     let port = server.agents.unwrap().port();
     let agents_host = "agent.culvert.localhost";
     let agent = tokio::process::Command::from(binary())

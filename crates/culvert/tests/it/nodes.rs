@@ -369,6 +369,7 @@ async fn rolling_restart(kind: Kind) {
                 at: road,
                 token: &token,
                 folder: &one.settings.data_dir,
+                files: None,
             };
             Kept::Published(start(kind, &one, order).await.unwrap())
         }
@@ -630,6 +631,7 @@ async fn a_killed_node_of_three_breaks_no_request_of_its_agents() {
             at: road.address,
             token: &token,
             folder: &one.settings.data_dir,
+            files: None,
         };
         let agent = start(kind, &one, order).await.unwrap();
         let nodes = [one.http, two.http];

@@ -122,6 +122,7 @@ async fn agents_come(culvert: &Harness, at: SocketAddr, upstream: SocketAddr, ti
                 at,
                 token: &token,
                 folder: folder.path(),
+                files: None,
             };
             let started = start(kind, culvert, order).await;
             let agent = started.unwrap_or_else(|code| panic!("{kind:?}, time {nth}: {code}"));
