@@ -80,7 +80,7 @@ fn credential(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
     if is_basic && by_a_page {
         return Err(Refusal::new(
             UNREADABLE,
-            "Pages of other origins must send `Authorization: Bearer <API key token>`.",
+            "Cross-origin requests must send `Authorization: Bearer <API key token>`.",
         ));
     }
     Ok(Some(text))

@@ -103,7 +103,7 @@ async fn next<B: Body<Data = Bytes> + Unpin>(body: &mut B) -> Result<Option<Byte
         let frame = frame.map_err(|_| {
             Refusal::new(
                 UNREADABLE,
-                "The request body broke off or is wrongly framed.",
+                "The request body is incomplete or incorrectly framed.",
             )
         })?;
         if let Ok(bytes) = frame.into_data()
@@ -283,7 +283,7 @@ impl<'de> Visitor<'de> for Node<'_> {
             self.budget.member()?;
             if map.contains_key(&name) {
                 let shown: String = name.chars().take(KEY_SHOWN_CHARS_MAX).collect();
-                return Err(A::Error::custom(format_args!("`{shown}` is given twice")));
+                return Err(A::Error::custom(format_args!("duplicate key `{shown}`")));
             }
             let value = members.next_value_seed(inner)?;
             map.insert(name, value);

@@ -395,7 +395,7 @@ impl Api {
         rolling
             .count(&caller.account, Instant::now())
             .map_err(|wait| {
-                let why = "The account has used up its requests per minute.";
+                let why = "The account has reached its limit of requests per minute.";
                 Problem::too_many(whole_seconds(wait), why)
             })
     }
@@ -441,7 +441,7 @@ impl Api {
             }
             Err(_late) => {
                 return Err(Problem::unavailable(
-                    "The server did not finish in time; look before you repeat a write.",
+                    "The server did not finish in time; check the result before you repeat a write.",
                 ));
             }
         };

@@ -44,8 +44,8 @@ pub fn openapi(operations: &[Operation]) -> Value {
         "info": {
             "title": "culvert management API",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "Everything a culvert installation is told to do. Bodies are JSON; \
-                            times are RFC 3339 in UTC; lists are newest first and paged by id.",
+            "description": "The management API of a culvert installation. Bodies are JSON. Times \
+                            are RFC 3339 in UTC. Lists are newest first and paginated by ID.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "jsonSchemaDialect": "https://json-schema.org/draft/2020-12/schema",
@@ -57,14 +57,14 @@ pub fn openapi(operations: &[Operation]) -> Value {
             "schemas": schemas.components,
             "responses": {"Error": problem_response()},
             "headers": {"OperationId": {
-                "description": "Names this call in the server's log.",
+                "description": "Identifies this request in the server's log.",
                 "required": true,
                 "schema": {"type": "string"},
             }},
             "securitySchemes": {"bearer": {
                 "type": "http",
                 "scheme": "bearer",
-                "description": "The token of an API key, shown once when the key is made.",
+                "description": "The token of an API key, shown once when the key is created.",
             }},
         },
     });
@@ -101,7 +101,7 @@ fn described(operation: &Operation, body: Option<Value>, view: Option<Value>) ->
     let (status, said) = match operation.answer.status {
         Status::Ok => ("200", "Done."),
         Status::Created => ("201", "Made."),
-        Status::NoContent => ("204", "Done; there is nothing to show."),
+        Status::NoContent => ("204", "Success, without a body."),
     };
     let mut success = json!({
         "description": said,
@@ -159,13 +159,13 @@ fn tail() -> Value {
     json!({
         "operationId": "events_tail",
         "tags": ["events"],
-        "summary": "Follows events as they happen on all nodes, as server-sent events. Traffic \
-                    of other nodes joins within about a second.",
+        "summary": "Streams events of all nodes as server-sent events. Traffic events of other \
+                    nodes arrive within about a second.",
         "parameters": parameters,
         "responses": {
             "200": {
-                "description": "One message per event, its data being the event; `lost` messages \
-                                say how many a slow reader missed.",
+                "description": "One message per event, with the event as data. A `lost` message \
+                                counts the events that a slow reader missed.",
                 "headers": {"ngrok-operation-id": {"$ref": "#/components/headers/OperationId"}},
                 "content": {"text/event-stream": {"schema": {"type": "string"}}},
             },
@@ -176,7 +176,7 @@ fn tail() -> Value {
 
 fn problem_response() -> Value {
     json!({
-        "description": "Not done, and why.",
+        "description": "The error.",
         "headers": {"ngrok-operation-id": {"$ref": "#/components/headers/OperationId"}},
         "content": {"application/json": {"schema": {"$ref": format!("{SCHEMAS}Error")}}},
     })
@@ -184,19 +184,19 @@ fn problem_response() -> Value {
 
 fn problem_schema() -> Value {
     json!({
-        "description": "Why a request was not done.",
+        "description": "An error response.",
         "type": "object",
         "required": ["status_code", "msg", "details"],
         "properties": {
             "error_code": {
-                "description": "The kind of refusal; absent where there is none.",
+                "description": "The error code; absent if the error has none.",
                 "type": "string",
                 "pattern": "^ERR_NGROK_[0-9]+$",
             },
             "status_code": {"description": "The HTTP status.", "type": "integer"},
-            "msg": {"description": "One sentence for people.", "type": "string"},
+            "msg": {"description": "A human-readable message.", "type": "string"},
             "details": {
-                "description": "Further facts; always has `operation_id`.",
+                "description": "Additional details; always includes `operation_id`.",
                 "type": "object",
                 "required": ["operation_id"],
                 "properties": {"operation_id": {"type": "string"}},

@@ -77,9 +77,8 @@ impl Problem {
 
     /// The same problem, told as one that passes: what we lean on is away right now.
     pub(crate) fn passing(self) -> Self {
-        let mut problem = Self::unavailable(
-            "The server cannot use its store; try again. `/readyz` says what is wrong.",
-        );
+        let mut problem =
+            Self::unavailable("The database is unavailable; try again. `/readyz` shows the cause.");
         problem.0.fault = self.0.fault;
         problem
     }

@@ -85,7 +85,7 @@ fn follow(page: &mut String, document: &Value) {
     line(
         page,
         format_args!(
-            "\nAnswers 200 with `text/event-stream`: {}",
+            "\nReturns 200 with `text/event-stream`: {}",
             said("/responses/200/description")
         ),
     );

@@ -38,19 +38,19 @@ const REPEATED_PARAMETER: Code = Code::new(232);
 pub(crate) static PARAMETERS: [Parameter; 3] = [
     Parameter {
         name: "type",
-        doc: "Event types to follow, such as `http_request_complete.v0`; none: all that the caller may follow. Those about API keys, credentials and agent sessions are for admins (630).",
+        doc: "Event types to stream, such as `http_request_complete.v0`; default: all that the caller may read. Types about API keys, credentials and agent sessions need an admin (630).",
         repeatable: true,
         within: None,
     },
     Parameter {
         name: "filter",
-        doc: "An expression over `ev`, for traffic events.",
+        doc: "CEL filter over `ev` for traffic events.",
         repeatable: false,
         within: None,
     },
     Parameter {
         name: "fields",
-        doc: "Fields of traffic events to show; none: all.",
+        doc: "Fields of traffic events to include; default: all.",
         repeatable: true,
         within: None,
     },

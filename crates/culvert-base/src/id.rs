@@ -92,7 +92,7 @@ impl fmt::Display for Ksuid {
 
 /// The text is not an identifier of the wanted kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not an identifier of this kind")]
+#[error("not an identifier of this type")]
 pub struct NotAnId;
 
 impl FromStr for Ksuid {

@@ -24,13 +24,13 @@ pub struct Prefix {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAPrefix {
     /// Not an address and a mask length.
-    #[error("a prefix is an IPv4 or IPv6 address, a slash and the length of its mask")]
+    #[error("a prefix must be an IPv4 or IPv6 address, a slash and the prefix length")]
     Malformed,
     /// An address alone.
-    #[error("the length of the mask is missing, such as `/32` or `/128` for one address")]
+    #[error("the prefix length is missing, such as `/32` or `/128` for a single address")]
     NoMask,
     /// Bits behind the mask are set.
-    #[error("the address has bits behind its mask")]
+    #[error("the address has bits set beyond its mask")]
     HostBits,
 }
 

@@ -17,13 +17,15 @@ pub enum NotAHostName {
     #[error("a host name must not be empty")]
     Empty,
     /// More than 253 bytes, or a label of more than 63.
-    #[error("a host name has at most 253 characters and its labels at most 63")]
+    #[error("a host name may have at most 253 characters, and each label at most 63")]
     TooLong,
     /// Two dots in a row, or a label that begins or ends with `-`.
-    #[error("a host name's labels are not empty and neither begin nor end with `-`")]
+    #[error("a label of a host name must not be empty or start or end with `-`")]
     Label,
     /// Something else than letters, digits, `-`, `_`, or a `*` that is not the whole first label.
-    #[error("a host name has letters, digits, `-`, `_` and dots, and `*` only as its first label")]
+    #[error(
+        "a host name may contain letters, digits, `-`, `_` and dots, and `*` as its first label"
+    )]
     Character,
     /// Text that has no valid punycode form.
     #[error("an internationalised host name must be valid (IDNA)")]

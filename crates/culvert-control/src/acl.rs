@@ -22,13 +22,13 @@ pub(crate) struct Acl(Vec<String>);
 /// Why a list is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadAcl {
-    #[error("it has more than {RULES_MAX} rules")]
+    #[error("the ACL has more than {RULES_MAX} rules")]
     TooMany,
     #[error("a rule is longer than {RULE_BYTES_MAX} bytes")]
     TooLong,
     #[error(
-        "rule {0} must be `*` or `bind:` with a domain, `*.` and a domain, `host:port`, \
-         `key=value` or `*` behind it"
+        "rule {0} must be `*` or `bind:` followed by a domain, `*.` and a domain, `host:port`, \
+         `key=value` or `*`"
     )]
     Rule(usize),
 }

@@ -140,7 +140,7 @@ pub(crate) fn unreadable(why: &str) -> Refusal {
 pub(crate) fn parse(der: &[u8]) -> Result<X509Certificate<'_>, Refusal> {
     match X509Certificate::from_der(der) {
         Ok(([], certificate)) => Ok(certificate),
-        Ok(_) => Err(unreadable("there is something behind it")),
+        Ok(_) => Err(unreadable("data follows the certificate")),
         Err(_) => Err(unreadable("it is not an X.509 certificate")),
     }
 }
@@ -348,7 +348,7 @@ pub(crate) fn private_key(pem: &str) -> Result<Arc<dyn SigningKey>, Refusal> {
     let mut sections = sections(pem).ok_or_else(|| {
         Refusal::new(
             UNKNOWN,
-            "`private_key_pem` is not well-formed PEM: a section does not end, or is not base64.",
+            "`private_key_pem` is not well-formed PEM: a section has no end line or is not Base64.",
         )
     })?;
     // Tools write the curve before the key; the key names it again.
@@ -362,7 +362,7 @@ pub(crate) fn private_key(pem: &str) -> Result<Arc<dyn SigningKey>, Refusal> {
         _ => {
             return Err(Refusal::new(
                 UNKNOWN,
-                "`private_key_pem` must hold exactly one private key.",
+                "`private_key_pem` must contain exactly one private key.",
             ));
         }
     };

@@ -73,7 +73,7 @@ async fn join_address(cx: &Cx<'_>, want: Want<'_>) -> Result<Changes, Error> {
         return first_there(cx, want);
     };
     if document.head.account != cx.caller.account {
-        return Err(Refusal::new(NOT_COVERED, "The url belongs to another account.").into());
+        return Err(Refusal::new(NOT_COVERED, "The `url` belongs to another account.").into());
     }
     let mut claim: Claim = stored::read(&document)?;
     let is_alone = claim.endpoint_ids.iter().all(|id| id == want.endpoint_id);
@@ -88,7 +88,7 @@ async fn join_address(cx: &Cx<'_>, want: Want<'_>) -> Result<Changes, Error> {
             return Err(Refusal::new(
                 NOT_ALONE,
                 format!(
-                    "`{}` is at this host and port; pools have one url.",
+                    "`{}` already uses this host and port; all endpoints of a pool must have the same `url`.",
                     claim.url
                 ),
             )

@@ -243,8 +243,8 @@ fn another(name: &str) -> Error {
     const ANOTHERS: Code = Code::new(18006);
     let host = name.split(' ').next().unwrap_or(name);
     let why = format!(
-        "The name `{host}`, or a wildcard above or name below it, is in use by another owner, or is \
-         reserved for one whose agent may come back."
+        "Another owner uses the name `{host}`, a wildcard that covers it or a name under it, or \
+         it is reserved for an agent that may reconnect."
     );
     Refusal::new(ANOTHERS, why).into()
 }

@@ -97,7 +97,7 @@ pub(crate) fn update_schema(schema: &mut Schema) {
     complete(schema, false);
     let id = json!({
         "type": ["string", "null"],
-        "description": "Ignored: the path says which object is changed.",
+        "description": "Ignored: the path identifies the object.",
     });
     if let Some(Value::Object(properties)) = schema.get_mut("properties") {
         properties.insert("id".to_owned(), id);
@@ -299,12 +299,12 @@ impl Wrong {
         let refusal = match self.what {
             What::Unknown([]) => Refusal::new(
                 UNKNOWN,
-                format!("`{path}` is not a field of this operation, which takes none."),
+                format!("Unknown field `{path}`; this operation has no fields."),
             ),
             What::Unknown(taken) => Refusal::new(
                 UNKNOWN,
                 format!(
-                    "`{path}` is not a field of this operation; it takes: {}.",
+                    "Unknown field `{path}`; valid fields: {}.",
                     taken.join(", ")
                 ),
             ),
@@ -575,12 +575,12 @@ mod tests {
             (
                 json!({"x": 1}),
                 214,
-                "`x` is not a field of this operation; it takes: description, active, items, size.",
+                "Unknown field `x`; valid fields: description, active, items, size.",
             ),
             (
                 json!({"x": null}),
                 214,
-                "`x` is not a field of this operation; it takes: description, active, items, size.",
+                "Unknown field `x`; valid fields: description, active, items, size.",
             ),
             (
                 json!({"description": 5}),
@@ -603,7 +603,7 @@ mod tests {
             (
                 json!({"items": [{"name": "a", "y": 1}]}),
                 214,
-                "`items[0].y` is not a field of this operation; it takes: name, tags.",
+                "Unknown field `items[0].y`; valid fields: name, tags.",
             ),
             (json!({"size": -1}), 215, "`size` must be u32."),
         ] {

@@ -299,7 +299,7 @@ impl Control {
             let name: String = name.chars().take(64).collect();
             return Err(Refusal::new(
                 UNKNOWN,
-                format!("There is no event type `{name}`."),
+                format!("The event type `{name}` does not exist."),
             ));
         }
         for name in &spec.kinds {

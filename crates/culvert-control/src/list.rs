@@ -325,7 +325,7 @@ fn too_long() -> Error {
     const INVALID: Code = Code::new(250);
     Refusal::new(
         INVALID,
-        "The filter takes too long over this many objects; ask for fewer of them, or filter by less.",
+        "The filter takes too long on this many objects; request fewer objects or simplify the filter.",
     )
     .into()
 }

@@ -126,7 +126,7 @@ impl ListFilter {
 
 fn refusal(why: impl std::fmt::Display) -> Refusal {
     const INVALID: Code = Code::new(250);
-    Refusal::new(INVALID, format!("The filter is not valid: {why}."))
+    Refusal::new(INVALID, format!("The filter is invalid: {why}."))
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -196,7 +196,7 @@ fn lex_text(rest: &str, quote: char, at: usize) -> Result<(String, usize), Refus
                 Some((_, 't')) => text.push('\t'),
                 _ => {
                     return Err(refusal(format!(
-                        "the text at column {} has an unknown escape",
+                        "the string at column {} has an unknown escape",
                         at + 1
                     )));
                 }
@@ -205,7 +205,7 @@ fn lex_text(rest: &str, quote: char, at: usize) -> Result<(String, usize), Refus
         }
     }
     Err(refusal(format!(
-        "the text at column {} does not end",
+        "the string at column {} is not terminated",
         at + 1
     )))
 }
@@ -302,7 +302,9 @@ impl Parser {
     fn deeper(&mut self) -> Result<(), Refusal> {
         self.depth += 1;
         if self.depth > DEPTH_MAX {
-            return Err(refusal(format!("it is nested deeper than {DEPTH_MAX}")));
+            return Err(refusal(format!(
+                "it is nested deeper than {DEPTH_MAX} levels"
+            )));
         }
         Ok(())
     }
@@ -357,7 +359,7 @@ impl Parser {
                 let (left, right) = spoken(left, self.unary()?);
                 if right.1 != Type::List || matches!(left.1, Type::List | Type::Null) {
                     return Err(refusal(format!(
-                        "`in` at column {} takes a value and a list",
+                        "`in` at column {} requires a value and a list",
                         at + 1
                     )));
                 }
@@ -369,7 +371,7 @@ impl Parser {
         let (left, right) = spoken(left, self.unary()?);
         if !comparable(relation, left.1, right.1) {
             return Err(refusal(format!(
-                "the two sides at column {} cannot be compared; times compare with `timestamp()`",
+                "the operands at column {} cannot be compared; compare times with `timestamp()`",
                 at + 1
             )));
         }
@@ -423,7 +425,7 @@ impl Parser {
                     }
                     let (item, kind) = self.unary()?;
                     if matches!(kind, Type::List | Type::Null) {
-                        return Err(self.unexpected("a list of plain values"));
+                        return Err(self.unexpected("a list of literals"));
                     }
                     items.push(item);
                 }
@@ -450,14 +452,14 @@ impl Parser {
                 let (inner, kind) = self.unary()?;
                 self.depth -= 1;
                 if !matches!(kind, Type::Text | Type::Id | Type::List) {
-                    return Err(self.unexpected("a text or a list in `size`"));
+                    return Err(self.unexpected("a string or a list in `size`"));
                 }
                 self.expect(")")?;
                 Ok((Expr::Size(Box::new(inner)), Type::Integer))
             }
             "timestamp" => self.timestamp(),
             _ => Err(refusal(format!(
-                "`{name}` is unknown; fields are `obj.…`, functions are size, timestamp, startsWith, endsWith and contains"
+                "`{name}` is unknown; use fields as `obj.…` and the functions size, timestamp, startsWith, endsWith and contains"
             ))),
         }
     }
@@ -468,7 +470,7 @@ impl Parser {
         let mut found: Option<Field> = None;
         while self.take(".") {
             let Token::Name(name) = self.peek().clone() else {
-                return Err(self.unexpected("the name of a field"));
+                return Err(self.unexpected("a field name"));
             };
             if let (Some(field), Some(function)) = (found, matching(&name)) {
                 self.next += 1;
@@ -484,7 +486,7 @@ impl Parser {
         let Some(field) = found else {
             let names: Vec<_> = self.fields.iter().map(|field| field.name).collect();
             return Err(refusal(format!(
-                "`obj.{path}` is not a field filters can use; usable: {}",
+                "filters cannot use `obj.{path}`; valid fields: {}",
                 names.join(", ")
             )));
         };
@@ -504,7 +506,7 @@ impl Parser {
     fn string_function(&mut self, field: Field, function: Match) -> Result<Typed, Refusal> {
         if type_of(field.shape) != Type::Text {
             return Err(refusal(format!(
-                "`obj.{}` takes no string functions",
+                "`obj.{}` does not support string functions",
                 field.name
             )));
         }
@@ -536,7 +538,7 @@ impl Parser {
                 self.next += 1;
                 self.now
             }
-            _ => return Err(self.unexpected("a text or `time.now`")),
+            _ => return Err(self.unexpected("a string or `time.now`")),
         };
         self.expect(")")?;
         while self.take(".") {

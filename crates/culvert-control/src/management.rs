@@ -174,9 +174,9 @@ pub(crate) const fn retry_operation<R: Managed>(run: Run) -> Extra {
         name: "retry_certificate_management",
         method: Method::Post,
         suffix: "/certificate_management_policy/retry",
-        doc: "Tries at once again to get a certificate after a failed attempt, and resets the waits \
-              between attempts. Two attempts are at least ten seconds apart; `retries_at` says when \
-              the next one is due. Does nothing where no attempt has failed.",
+        doc: "Retries a failed certificate request immediately and resets the retry delay. \
+              Attempts are at least ten seconds apart; `retries_at` shows when the next one is \
+              due. Has no effect if no attempt failed.",
         body: None,
         answer: Answer {
             status: Status::Ok,

@@ -182,7 +182,7 @@ fn of_resource(ty: &'static ResourceType) -> Vec<Operation> {
         of_one(
             "get",
             Method::Get,
-            format!("Shows {one_noun}."),
+            format!("Gets {one_noun}."),
             None,
             answer(Status::Ok, Some(ty.view_schema)),
             ty.run_get,
@@ -201,7 +201,7 @@ fn of_resource(ty: &'static ResourceType) -> Vec<Operation> {
         of_one(
             "update",
             Method::Patch,
-            format!("Changes {one_noun}. Absent and null fields stay as they are."),
+            format!("Updates {one_noun}. Absent and null fields are unchanged."),
             body(ty.update_schema, false),
             answer(Status::Ok, Some(ty.view_schema)),
             ty.run_update,

@@ -18,21 +18,21 @@ pub(crate) struct Argument {
 
 const LIMIT: Parameter = Parameter {
     name: "limit",
-    doc: "Objects of one page: 1 to 100, 100 by default.",
+    doc: "Maximum number of objects per page, 1 to 100; default: 100.",
     repeatable: false,
     within: Some((1, LIMIT_MAX)),
 };
 
 const BEFORE_ID: Parameter = Parameter {
     name: "before_id",
-    doc: "Only objects older than this one.",
+    doc: "Returns only objects older than the object with this ID.",
     repeatable: false,
     within: None,
 };
 
 const FILTER: Parameter = Parameter {
     name: "filter",
-    doc: "Only objects for which this condition on `obj` holds, a small part of CEL.",
+    doc: "Returns only objects that match this condition on `obj`, in a subset of CEL.",
     repeatable: false,
     within: None,
 };
@@ -48,10 +48,10 @@ pub(crate) const ENDPOINTS: &[Parameter] = &[
     LIMIT,
     BEFORE_ID,
     FILTER,
-    repeatable("id", "Only endpoints with one of these ids."),
-    repeatable("ids", "The same as `id`."),
-    repeatable("url", "Only endpoints with one of these urls."),
-    repeatable("urls", "The same as `url`."),
+    repeatable("id", "Returns only endpoints with one of these IDs."),
+    repeatable("ids", "Alias of `id`."),
+    repeatable("url", "Returns only endpoints with one of these URLs."),
+    repeatable("urls", "Alias of `url`."),
 ];
 
 const fn repeatable(name: &'static str, doc: &'static str) -> Parameter {
@@ -112,17 +112,14 @@ impl Wanted {
                 return Err(Refusal::new(
                     UNKNOWN,
                     format!(
-                        "`{}` is not a parameter of this list; it takes: {}.",
+                        "Unknown parameter `{}`; valid parameters: {}.",
                         name.chars().take(64).collect::<String>(),
                         names.join(", ")
                     ),
                 ));
             }
             if query.iter().take(index).any(|(earlier, _)| earlier == name) {
-                return Err(Refusal::new(
-                    REPEATED,
-                    format!("`{name}` is given more than once."),
-                ));
+                return Err(Refusal::new(REPEATED, format!("`{name}` is repeated.")));
             }
             if value.is_empty() {
                 continue;
@@ -191,7 +188,7 @@ pub(crate) fn reference<'t>(
                 _ => ANOTHER_KIND_OF_SEVERAL,
             },
             format!(
-                "`{field}` must be an identifier that begins with `{}_`.",
+                "`{field}` must be an identifier that starts with `{}_`.",
                 prefixes.join("_` or `")
             ),
         )),

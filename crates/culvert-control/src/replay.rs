@@ -106,7 +106,7 @@ pub(crate) const OPERATIONS: [Extra; 2] = [
         name: "replay",
         method: Method::Post,
         suffix: "/replay",
-        doc: "Sends retained events to an event destination again: audit events, and traffic events where the server keeps them. Only admins may.",
+        doc: "Replays retained events to an event destination: audit events, and traffic events if the server retains them. Requires an admin key.",
         body: Some(BodySpec {
             schema: SchemaGenerator::subschema_for::<Input>,
             required: true,
@@ -122,7 +122,7 @@ pub(crate) const OPERATIONS: [Extra; 2] = [
         name: "get_replay",
         method: Method::Get,
         suffix: "/replay",
-        doc: "Shows the latest replay to an event destination.",
+        doc: "Gets the latest replay to an event destination.",
         body: None,
         answer: Answer {
             status: Status::Ok,
@@ -158,7 +158,7 @@ fn run_create(control: &Control, call: Call) -> Running<'_> {
                 }
                 return Err(Refusal::new(
                     WRONG,
-                    "Another replay to this destination is on its way; wait until it is done.",
+                    "Another replay to this destination is in progress; wait until it completes.",
                 )
                 .into());
             }
@@ -251,7 +251,7 @@ async fn decide(
     if input.from.is_empty() {
         return Err(Refusal::new(
             MISSING,
-            "`from` is required: a time (RFC 3339) or an event's id.",
+            "`from` is required; send an RFC 3339 time or an event ID.",
         )
         .into());
     }
@@ -281,7 +281,7 @@ async fn decide(
         if event_types.is_empty() {
             return Err(Refusal::new(
                 WRONG,
-                "No subscription to this destination wants events that are kept; name them in `event_types`.",
+                "No subscription of this destination selects retained events; set `event_types`.",
             )
             .into());
         }
@@ -431,7 +431,12 @@ impl Logs<'_> {
         let delivery = &self.control.delivery;
         let range = delivery.traffic_range(&from, to.as_ref(), self.account);
         // It went since it was found.
-        let gone = || Refusal::new(WRONG, "An end of the range is no longer kept.");
+        let gone = || {
+            Refusal::new(
+                WRONG,
+                "The start or end of the range is no longer retained.",
+            )
+        };
         Ok(range.await?.ok_or_else(gone)?)
     }
 }
@@ -439,7 +444,7 @@ impl Logs<'_> {
 fn unknown(id: &str) -> Refusal {
     Refusal::new(
         WRONG,
-        format!("There is no retained event `{id}`; it may be older than what is kept."),
+        format!("The event `{id}` is not retained; it may be older than the retention period."),
     )
 }
 
@@ -475,7 +480,7 @@ fn bound(field: &str, text: &str) -> Result<Bound, Refusal> {
     Timestamp::parse(text).map(Bound::At).ok_or_else(|| {
         Refusal::new(
             NO_TIME,
-            format!("`{field}` must be an RFC 3339 time or the id of an event."),
+            format!("`{field}` must be an RFC 3339 time or an event ID."),
         )
     })
 }
@@ -492,7 +497,7 @@ fn check_kinds(control: &Control, given: &[String]) -> Result<Vec<String>, Refus
                 return Err(Refusal::new(
                     WRONG,
                     format!(
-                        "This server keeps no traffic events such as `{name}` (`events.traffic_retention`)."
+                        "This server does not retain traffic events such as `{name}` (see `events.traffic_retention`)."
                     ),
                 ));
             }
@@ -500,7 +505,7 @@ fn check_kinds(control: &Control, given: &[String]) -> Result<Vec<String>, Refus
             let name: String = name.chars().take(64).collect();
             return Err(Refusal::new(
                 UNKNOWN,
-                format!("There is no event type `{name}`."),
+                format!("The event type `{name}` does not exist."),
             ));
         }
     }

@@ -150,7 +150,7 @@ fn judge(
         return Err(Refusal::new(
             code,
             format!(
-                "The IP restriction `{}` does not admit the address {client}.",
+                "The IP restriction `{}` blocks the address {client}.",
                 restriction.id
             ),
         ));

@@ -33,14 +33,14 @@ pub(crate) fn operations() -> [Operation; 2] {
         operation(
             "root",
             "/",
-            "Shows which collections there are.",
+            "Lists the collections of the API.",
             SchemaGenerator::subschema_for::<Root>,
             |_, call| Box::pin(async move { root(&call) }),
         ),
         operation(
             "self",
             "/self",
-            "Shows the key, account and owner that the call is made with.",
+            "Gets the API key, account and owner of the request.",
             SchemaGenerator::subschema_for::<Oneself<'static>>,
             |control, call| Box::pin(oneself(control, call)),
         ),

@@ -204,7 +204,7 @@ async fn commit(cx: &Cx<'_>, ty: &ResourceType, changes: Changes) -> Result<bool
         .into()),
         Err(CommitError::InUse { by, .. }) => Err(Refusal::new(
             ty.in_use.unwrap_or(WRONG),
-            format!("This object is in use by `{by}`."),
+            format!("`{by}` uses this object."),
         )
         .into()),
         Err(CommitError::Fault(fault)) => Err(fault.into()),
@@ -214,7 +214,7 @@ async fn commit(cx: &Cx<'_>, ty: &ResourceType, changes: Changes) -> Result<bool
 pub(crate) fn overtaken() -> Error {
     Refusal::uncoded(
         Class::Conflict,
-        "Others kept changing this object; try again.",
+        "Concurrent updates to this object conflict; try again.",
     )
     .into()
 }

@@ -87,10 +87,10 @@ pub(crate) struct PublicKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadKey {
     #[error(
-        "The public key cannot be read: it must be one line as in a `.pub` file of OpenSSH, of at most {LINE_BYTES_MAX} bytes."
+        "The public key is malformed; it must be one line of an OpenSSH `.pub` file, at most {LINE_BYTES_MAX} bytes long."
     )]
     Unreadable,
-    #[error("The public key must be of the kind rsa, ecdsa or ed25519.")]
+    #[error("The public key must be an RSA, ECDSA or Ed25519 key.")]
     Kind,
     #[error("An RSA key must have 2048 to 16384 bits.")]
     Size,

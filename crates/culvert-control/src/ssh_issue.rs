@@ -154,8 +154,8 @@ async fn check_login(cx: &Cx<'_>, authority: &SigningKey) -> Result<(), Error> {
     if ssh_public_key::owner_of(&registered)? == cx.caller.owner_id {
         return Ok(());
     }
-    let why = "Agents log in as another owner with certificates of this authority; only that owner \
-               and admins may issue them.";
+    let why = "Certificates of this CA authenticate agents as another owner; only that owner and \
+               admins may issue them.";
     Err(Refusal::new(ANOTHERS, why).into())
 }
 
@@ -182,7 +182,7 @@ fn check_principals(principals: &[String]) -> Result<(), Refusal> {
     Err(Refusal::new(
         WRONG,
         format!(
-            "`principals` must be at most {PRINCIPALS_MAX} names of 1 to {NAME_BYTES_MAX} bytes."
+            "`principals` may have at most {PRINCIPALS_MAX} names of 1 to {NAME_BYTES_MAX} bytes."
         ),
     ))
 }
@@ -199,7 +199,7 @@ fn check_options(field: &str, options: &Options) -> Result<(), Refusal> {
     Err(Refusal::new(
         WRONG,
         format!(
-            "`{field}` must be at most {OPTIONS_MAX} names of 1 to {NAME_BYTES_MAX} bytes with values of at most {VALUE_BYTES_MAX} bytes."
+            "`{field}` may have at most {OPTIONS_MAX} names of 1 to {NAME_BYTES_MAX} bytes, with values of at most {VALUE_BYTES_MAX} bytes."
         ),
     ))
 }
@@ -210,7 +210,7 @@ fn check_values(critical: &Options) -> Result<(), Refusal> {
     if addresses.is_some_and(|text| !text.split(',').all(is_block)) {
         return Err(Refusal::new(
             WRONG,
-            "`critical_options.source-address` must be addresses or CIDR blocks with commas between them.",
+            "`critical_options.source-address` must be a comma-separated list of addresses or CIDR blocks.",
         ));
     }
     if critical.get("force-command").is_some_and(String::is_empty) {

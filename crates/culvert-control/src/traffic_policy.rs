@@ -58,7 +58,7 @@ impl<'de> Deserialize<'de> for Given {
         match Value::deserialize(deserializer)? {
             Value::String(text) => Ok(Self(text)),
             object @ Value::Object(_) => Ok(Self(object.to_string())),
-            _ => Err(D::Error::custom("it must be text or an object")),
+            _ => Err(D::Error::custom("it must be a string or an object")),
         }
     }
 }
@@ -141,7 +141,7 @@ impl StoredPolicy {
             return Err(Refusal::new(
                 NO_SECRET,
                 format!(
-                    "The traffic policy is not valid: the vault `{vault}` has no secret `{name}`."
+                    "The traffic policy is invalid: the vault `{vault}` has no secret `{name}`."
                 ),
             )
             .into());

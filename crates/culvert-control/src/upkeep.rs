@@ -28,7 +28,7 @@ pub(crate) const OPERATIONS: [Extra; 4] = [
         name: "test",
         method: Method::Post,
         suffix: "/test",
-        doc: "Sends a test event to an event destination, once, and says what became of it.",
+        doc: "Sends one test event to an event destination and returns the result.",
         body: None,
         answer: ok(SchemaGenerator::subschema_for::<Tested>),
         query: &[],
@@ -38,7 +38,7 @@ pub(crate) const OPERATIONS: [Extra; 4] = [
         name: "get_health",
         method: Method::Get,
         suffix: "/health",
-        doc: "Shows how an event destination is doing, as all nodes see it.",
+        doc: "Gets the health of an event destination across all nodes.",
         body: None,
         answer: ok(SchemaGenerator::subschema_for::<HealthView<'static>>),
         query: &[],
@@ -48,7 +48,7 @@ pub(crate) const OPERATIONS: [Extra; 4] = [
         name: "list_dead_letters",
         method: Method::Get,
         suffix: "/dead_letters",
-        doc: "Lists batches that an event destination refused for good or that grew too old, newest first.",
+        doc: "Lists batches that an event destination rejected permanently or that expired, newest first.",
         body: None,
         answer: ok(SchemaGenerator::subschema_for::<Letters>),
         query: PAGES,
@@ -58,7 +58,7 @@ pub(crate) const OPERATIONS: [Extra; 4] = [
         name: "redrive",
         method: Method::Post,
         suffix: "/dead_letters/redrive",
-        doc: "Puts dead letters back at the end of the destination's queue.",
+        doc: "Moves dead letters back to the end of the destination's queue.",
         body: Some(BodySpec {
             schema: SchemaGenerator::subschema_for::<Redrive>,
             required: false,
@@ -72,13 +72,13 @@ pub(crate) const OPERATIONS: [Extra; 4] = [
 const PAGES: &[Parameter] = &[
     Parameter {
         name: "limit",
-        doc: "Dead letters of one page: 1 to 100, 20 by default.",
+        doc: "Maximum number of dead letters per page, 1 to 100; default: 20.",
         repeatable: false,
         within: Some((1, 100)),
     },
     Parameter {
         name: "before_id",
-        doc: "Only dead letters older than this one.",
+        doc: "Returns only dead letters older than the one with this ID.",
         repeatable: false,
         within: None,
     },
@@ -348,7 +348,7 @@ fn run_redrive(control: &Control, call: Call) -> Running<'_> {
 
 fn number(text: &str) -> Result<i64, Refusal> {
     let number = text.parse().ok().filter(|number| *number > 0);
-    number.ok_or_else(|| Refusal::new(WRONG, "The id of a dead letter is a whole number."))
+    number.ok_or_else(|| Refusal::new(WRONG, "The ID of a dead letter must be an integer."))
 }
 
 fn shown(letter: DeadLetter) -> Result<Letter, Fault> {

@@ -47,7 +47,7 @@ pub enum Denied {
     #[error("its scheme must be https (or http where `destinations.allow_plain_http` is set)")]
     Scheme,
     /// A user or password in the URL.
-    #[error("it must not carry a user or password")]
+    #[error("it must not contain a user or password")]
     Userinfo,
     /// Port 0 or one on the operator's list.
     #[error("its port is not allowed")]

@@ -29,11 +29,13 @@ pub(crate) struct Shown {
 /// Code 1102, with what it lacks.
 pub(crate) fn read(certificate: &Certificate, user: &str, peer: IpAddr) -> Result<Shown, Refusal> {
     if certificate.cert_type() != CertType::User {
-        return Err(refuse("is not a user's"));
+        return Err(refuse("is not a user certificate"));
     }
     let principals = certificate.valid_principals();
     if !principals.is_empty() && !principals.iter().any(|name| name == user) {
-        return Err(refuse("does not name the user that the client gives"));
+        return Err(refuse(
+            "does not list the client's user name as a principal",
+        ));
     }
     let mut command = None;
     for (name, value) in certificate.critical_options().iter() {
@@ -41,10 +43,10 @@ pub(crate) fn read(certificate: &Certificate, user: &str, peer: IpAddr) -> Resul
             "force-command" => command = Some(value.clone()),
             "source-address" => {
                 if !is_from(value, peer) {
-                    return Err(refuse("is not for the address that the client comes from"));
+                    return Err(refuse("does not allow the client's source address"));
                 }
             }
-            _ => return Err(refuse("has a critical option that is not known here")),
+            _ => return Err(refuse("has an unsupported critical option")),
         }
     }
     if !certificate.extensions().contains_key(FORWARDING) {

@@ -39,7 +39,7 @@ pub(crate) fn read(user: &str, forward: &Forward, command: &str) -> Result<Asked
     if command.len() > COMMAND_BYTES_MAX {
         return Err(wrong_flag("the command is too long"));
     }
-    let words = words(command).ok_or_else(|| wrong_flag("a quote is not closed"))?;
+    let words = words(command).ok_or_else(|| wrong_flag("a quotation mark is not closed"))?;
     let Some((name, given)) = words.split_first() else {
         return Err(Refusal::of(const { Code::new(1107) }));
     };
@@ -50,7 +50,7 @@ pub(crate) fn read(user: &str, forward: &Forward, command: &str) -> Result<Asked
         "--help" | "help" => return Ok(Asked::Help(help(None))),
         other => {
             let text = format!(
-                "`{}` is not a command; `http`, `tcp` and `tls` are.",
+                "Unknown command `{}`; use `http`, `tcp` or `tls`.",
                 other.escape_debug()
             );
             return Err(Refusal::new(const { Code::new(1108) }, text));
@@ -135,7 +135,7 @@ fn flags(kind: Protocol, words: &[String], wanted: &mut Wanted) -> Result<(), Re
         let known = FLAGS.iter().find(|known| known.name == name);
         let Some(known) = known.filter(|known| known.reach.has(kind)) else {
             let text = format!(
-                "`--{}` is not a flag of `{}`",
+                "`--{}` is not a valid flag for `{}`",
                 name.escape_debug(),
                 kind.command()
             );
@@ -147,14 +147,14 @@ fn flags(kind: Protocol, words: &[String], wanted: &mut Wanted) -> Result<(), Re
             } else {
                 const { Code::new(1109) }
             };
-            return Err(Refusal::new(code, format!("`--{name}` needs an agent.")));
+            return Err(Refusal::new(code, format!("`--{name}` requires an agent.")));
         }
         let value = match (known.given, value) {
             (_, Some(value)) => value,
             (Given::Switch, None) => "",
             (_, None) => words
                 .next()
-                .ok_or_else(|| wrong_flag(&format!("`--{name}` needs a value")))?,
+                .ok_or_else(|| wrong_flag(&format!("`--{name}` requires a value")))?,
         };
         (known.apply)(wanted, value).map_err(|why| wrong_flag(&format!("`--{name}`: {why}")))?;
     }

@@ -291,7 +291,7 @@ impl Handler for Visit {
         }
         if offer.algorithm.clone().is_rsa() {
             // Nothing here can check what it would sign.
-            let why = "RSA keys cannot log in here; register an ed25519 or ecdsa key.";
+            let why = "RSA keys are not supported; register an Ed25519 or ECDSA key.";
             return Ok(self.reject(Refusal::new(UNKNOWN, why)));
         }
         Ok(Auth::Accept)

@@ -569,10 +569,10 @@ const CERTIFICATES: &[(&[&str], Result<&str, &str>)] = &[
         Ok("tls://random.test"),
     ),
     (&["-V", "+1h"], Ok("https://random.test")),
-    (&["-n", "ann"], Err("does not name the user")),
+    (&["-n", "ann"], Err("as a principal")),
     (
         &["-O", "source-address=192.0.2.0/24"],
-        Err("not for the address"),
+        Err("source address"),
     ),
     (&["-O", "clear"], Err("permit-port-forwarding")),
     (

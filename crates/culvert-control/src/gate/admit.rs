@@ -138,7 +138,7 @@ impl Control {
             } => {
                 let document = ssh_public_key::find(&self.store, authority, true).await?;
                 let document = document.ok_or_else(|| {
-                    let why = "The authority of the SSH certificate is not registered here.";
+                    let why = "The CA of the SSH certificate is not registered.";
                     Refusal::new(UNKNOWN_KEY, why)
                 })?;
                 let credential: Credential = stored::read(&document)?;
@@ -224,7 +224,7 @@ impl Control {
         if key.is_some_and(|key| self.pepper.recognises(Some(&key.digest), token)) {
             return Err(Refusal::new(
                 UNKNOWN,
-                "This is the token of an API key; agents show the token of a tunnel credential.",
+                "This is an API key token; agents require the token of a tunnel credential.",
             )
             .into());
         }

@@ -95,7 +95,7 @@ impl Control {
         let run = self.store.get(runs::KIND, &session.run).await?;
         let address = run.as_ref().map(runs::address).transpose()?.flatten();
         let (Some(address), Some(nodes)) = (address, &self.nodes) else {
-            let why = "The agent is connected to another node, which others cannot reach.";
+            let why = "The agent is connected to a node that other nodes cannot reach.";
             return Err(Refusal::new(AWAY, why).into());
         };
         let errand = Errand {

@@ -646,7 +646,7 @@ fn refuse_by(acl: &Acl, want: &Wanted, place: &Place) -> Result<(), Refusal> {
     let name = place.name();
     Err(Refusal::new(
         code,
-        format!("The acl of the credential does not allow `{name}`."),
+        format!("The credential's ACL does not allow `{name}`."),
     ))
 }
 

@@ -656,10 +656,7 @@ fn answered<T>(result: Result<T, Error>) -> Result<T, Refusal> {
         Error::Refused(refusal) => refusal,
         Error::Faulted(fault) => {
             error!(cause = %fault.chain(), "an agent's request failed");
-            Refusal::new(
-                FAILED,
-                "The server failed to do this; its log says why. Try again.",
-            )
+            Refusal::new(FAILED, "Internal error; see the server log. Try again.")
         }
     })
 }

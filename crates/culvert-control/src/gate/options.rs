@@ -108,7 +108,7 @@ fn agree(options: &BTreeMap<&str, Vec<Value>>, policy: &Value) -> Result<(), Ref
                 return Err(Refusal::new(
                     WRONG,
                     format!(
-                        "The option `{}` of the endpoint and a `terminate-tls` action of its traffic policy both say {}. Leave out one of them.",
+                        "The endpoint option `{}` and a `terminate-tls` action of the traffic policy both set {}. Remove one of them.",
                         group.option, group.what
                     ),
                 ));
@@ -132,12 +132,12 @@ const HANDSHAKE_SETTINGS: &[HandshakeSetting] = &[
             "mutual_tls_certificate_authorities",
             "mutual_tls_verification_strategy",
         ],
-        what: "how clients' certificates are verified",
+        what: "the verification of client certificates",
     },
     HandshakeSetting {
         option: "TLSTermination",
         fields: &["server_certificate", "server_private_key"],
-        what: "which certificate is presented",
+        what: "the server certificate",
     },
 ];
 
@@ -275,7 +275,7 @@ fn pem(base64: &str) -> Result<String, Wrong> {
         .decode(base64)
         .ok()
         .and_then(|bytes| String::from_utf8(bytes).ok())
-        .ok_or(Wrong("must be PEM in base64"))
+        .ok_or(Wrong("must be Base64-encoded PEM"))
 }
 
 /// Who is allowed is let in whatever else denies them. Where only some are allowed, nobody else is.
@@ -306,7 +306,9 @@ fn basic_auth(want: &Wanted) -> Result<Rules, Wrong> {
     for user in options.basic_auth.iter().flat_map(|auth| &auth.credentials) {
         let password = user.cleartext_password.reveal();
         if password.is_empty() {
-            return Err(Wrong("needs passwords in clear; hashed ones are not taken"));
+            return Err(Wrong(
+                "requires plain-text passwords; hashed passwords are not supported",
+            ));
         }
         credentials.push(literal(&format!("{}:{password}", user.username)));
     }
@@ -445,7 +447,9 @@ fn compression(want: &Wanted) -> Result<Rules, Wrong> {
 fn websocket_converter(want: &Wanted) -> Result<Rules, Wrong> {
     match want.options.websocket_tcp_converter {
         None => Ok(Vec::new()),
-        Some(_) => Err(Wrong("is not supported: WebSocket passes through as it is")),
+        Some(_) => Err(Wrong(
+            "is not supported; WebSocket traffic passes through unchanged",
+        )),
     }
 }
 

@@ -97,7 +97,7 @@ impl Resource for AgentIngress {
     const COLLECTION: &'static str = "agent_ingresses";
     const LIST_FIELD: &'static str = "ingresses";
     const ID_PREFIX: &'static str = "agin";
-    const DOC: &'static str = "Agent ingresses: domains at which agents connect.";
+    const DOC: &'static str = "Agent ingresses: domains that agents connect to.";
     const SILENT: Option<&'static str> = Some("the catalogue has no events for agent ingresses");
     const FILTER: Option<&'static [Field]> = Some(&[
         listfilter::ID,
@@ -250,7 +250,7 @@ fn check_domain(given: &str, platform: &HostName) -> Result<HostName, Refusal> {
     const INVALID: Code = Code::new(6704);
     const OF_THE_PLATFORM: Code = Code::new(6705);
     let host = HostName::parse(given)
-        .map_err(|why| Refusal::new(INVALID, format!("The domain is not valid: {why}.")))?;
+        .map_err(|why| Refusal::new(INVALID, format!("The domain is invalid: {why}.")))?;
     if host.starts_with('*') || !host.contains('.') || host.contains('_') {
         return Err(Refusal::of(INVALID));
     }

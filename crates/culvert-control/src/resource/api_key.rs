@@ -81,7 +81,7 @@ impl Resource for ApiKey {
     const COLLECTION: &'static str = "api_keys";
     const LIST_FIELD: &'static str = "keys";
     const ID_PREFIX: &'static str = "ak";
-    const DOC: &'static str = "API keys: what callers of this API are known by.";
+    const DOC: &'static str = "API keys: credentials for this API.";
     const NOT_IN_EVENTS: &'static [&'static str] = &["owner_id"];
     const FILTER: Option<&'static [Field]> = Some(&[
         listfilter::ID,
@@ -172,8 +172,9 @@ impl Resource for ApiKey {
             has_other |= keys.iter().any(|key| key.head.id != head.id);
         }
         if !has_other && !is_forced {
-            let why = "This is the last API key of an admin; `force=true` in the query deletes it. \
-                       Then only `culvert admin create-key` on the server makes another.";
+            let why = "This is the last API key of an admin. To delete it, send `force=true` in \
+                       the query; after that, only `culvert admin create-key` on the server can \
+                       create another.";
             return Err(Refusal::new(LAST, why).into());
         }
         // Of two keys that are deleted at the same moment, one deletion is decided again.
@@ -207,7 +208,7 @@ impl Resource for ApiKey {
 
 const FORCE: Parameter = Parameter {
     name: "force",
-    doc: "`true` deletes the key even if it is the last one of an admin.",
+    doc: "`true` deletes the key even if it is the last key of an admin.",
     repeatable: false,
     within: None,
 };
@@ -229,6 +230,6 @@ fn forced(query: &[(String, String)]) -> Result<bool, Refusal> {
             UNKNOWN,
             "The only query parameter of this operation is `force`.",
         ),
-        _ => wrong(REPEATED, "`force` is given more than once."),
+        _ => wrong(REPEATED, "`force` is repeated."),
     }
 }

@@ -111,7 +111,7 @@ impl Resource for ApplicationSession {
     const COLLECTION: &'static str = "app/sessions";
     const LIST_FIELD: &'static str = "application_sessions";
     const ID_PREFIX: &'static str = "as";
-    const DOC: &'static str = "Application sessions: browsers logged in through a traffic policy.";
+    const DOC: &'static str = "Application sessions: browsers signed in through a traffic policy.";
     const LIFE: Life = Life::Recorded;
     const SILENT: Option<&'static str> =
         Some("the catalogue has no events for application sessions");

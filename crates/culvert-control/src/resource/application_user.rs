@@ -106,7 +106,7 @@ impl Resource for ApplicationUser {
     const COLLECTION: &'static str = "app/users";
     const LIST_FIELD: &'static str = "application_users";
     const ID_PREFIX: &'static str = "au";
-    const DOC: &'static str = "Application users: who logged in through a traffic policy.";
+    const DOC: &'static str = "Application users: users that signed in through a traffic policy.";
     const LIFE: Life = Life::Recorded;
     const SILENT: Option<&'static str> = Some("the catalogue has no events for application users");
     const FILTER: Option<&'static [Field]> = None;

@@ -92,7 +92,7 @@ impl Resource for BotUser {
     const COLLECTION: &'static str = "bot_users";
     const LIST_FIELD: &'static str = "bot_users";
     const ID_PREFIX: &'static str = "bot";
-    const DOC: &'static str = "Bot users: owners of keys that are no persons.";
+    const DOC: &'static str = "Bot users: non-human owners of keys.";
     const PREFIXES: &'static [&'static str] = PREFIXES;
     const SILENT: Option<&'static str> = SILENT;
     const FILTER: Option<&'static [Field]> = None;

@@ -95,7 +95,7 @@ impl Resource for CertificateAuthority {
     const LIST_FIELD: &'static str = "certificate_authorities";
     const ID_PREFIX: &'static str = "ca";
     const DOC: &'static str =
-        "Certificate authorities: certificates whose holders' certificates are trusted.";
+        "Certificate authorities: CA certificates that verify client certificates.";
     const FILTER: Option<&'static [Field]> = Some(&[
         listfilter::ID,
         listfilter::CREATED_AT,

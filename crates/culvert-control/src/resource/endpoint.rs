@@ -221,7 +221,7 @@ impl Resource for Endpoint {
     const COLLECTION: &'static str = "endpoints";
     const LIST_FIELD: &'static str = "endpoints";
     const ID_PREFIX: &'static str = "ep";
-    const DOC: &'static str = "Endpoints: addresses at which traffic arrives.";
+    const DOC: &'static str = "Endpoints: addresses that receive traffic.";
     const SILENT: Option<&'static str> = Some("the catalogue has no events for endpoints");
     const FILTER: Option<&'static [Field]> = Some(&[
         listfilter::ID,
@@ -330,7 +330,9 @@ impl Resource for Endpoint {
                 return Err(Refusal::of(ANOTHER_SCHEME).into());
             }
             if wanted.host.is_none() {
-                return Err(Refusal::new(UNREADABLE, "An update's url needs a host.").into());
+                return Err(
+                    Refusal::new(UNREADABLE, "The `url` of an update must have a host.").into(),
+                );
             }
             self.binding = binding(input.bindings.as_deref().unwrap_or_default(), &wanted)?;
             // An address that it holds itself is in no reservation, and clients repeat the url.
@@ -576,7 +578,7 @@ impl Endpoint {
         }
         Err(Refusal::new(
             ANOTHERS,
-            "Only an admin or the owner of an endpoint changes or deletes it.",
+            "Only an admin or the owner of an endpoint may update or delete it.",
         ))
     }
 
@@ -587,7 +589,7 @@ impl Endpoint {
         }
         Err(Refusal::new(
             WRONG_FIELD,
-            "The endpoint is an agent's; only its agent changes it or takes it offline.",
+            "The endpoint belongs to an agent; only the agent can change it or take it offline.",
         ))
     }
 
@@ -670,7 +672,7 @@ impl StoredUpstream {
         if !scheme.is_http() && !protocol.is_empty() {
             return Err(Refusal::new(
                 WRONG_FIELD,
-                "`upstream_protocol` is for http and https endpoints.",
+                "`upstream_protocol` applies only to http and https endpoints.",
             ));
         }
         let upstream = Upstream::parse(&url, &protocol)?;
@@ -678,7 +680,7 @@ impl StoredUpstream {
             return Err(Refusal::new(
                 WRONG_FIELD,
                 format!(
-                    "The upstream_url of an endpoint with scheme {} begins with {}.",
+                    "The `upstream_url` of an endpoint with the scheme {} must start with {}.",
                     scheme.name(),
                     if scheme.is_http() {
                         "`http://` or `https://`"
@@ -691,7 +693,7 @@ impl StoredUpstream {
         if upstream.is_private() && !settings.allow_private_upstreams {
             return Err(Refusal::new(
                 WRONG_FIELD,
-                "The upstream_url leads to a private address, which this installation does not allow.",
+                "The `upstream_url` resolves to a private address, which this installation does not allow.",
             ));
         }
         let protocol = match (scheme.is_http(), protocol.is_empty()) {

@@ -178,7 +178,7 @@ impl Resource for EventDestination {
     ) -> Result<Draft<Self>, Error> {
         const ANOTHER_KIND: Code = Code::new(5108);
         const ANOTHER_PLACE: Code = Code::new(215);
-        const SECRETS_AGAIN: &str = "`target` names another address, so its secrets must be given again: a stored secret stays with its address.";
+        const SECRETS_AGAIN: &str = "The address in `target` changed; send its secrets again. A stored secret is only used with its original address.";
         if let Some(format) = input.format {
             check_format(&format)?;
             self.format = format;
@@ -316,7 +316,7 @@ fn only(given: Map<String, Value>) -> Result<(&'static TargetType, Value), Refus
                 return Err(Refusal::new(
                     UNKNOWN,
                     format!(
-                        "`{name}` is not a target of this build of culvert, which has: {}.",
+                        "This build of culvert does not support the target `{name}`; supported targets: {}.",
                         names.join(", ")
                     ),
                 ));

@@ -152,8 +152,8 @@ impl Resource for EventSubscription {
     const COLLECTION: &'static str = "event_subscriptions";
     const LIST_FIELD: &'static str = "event_subscriptions";
     const ID_PREFIX: &'static str = "esb";
-    const DOC: &'static str = "Event subscriptions: which events go to which destinations. Those to events about \
-        keys, credentials and agent sessions are the admins'.";
+    const DOC: &'static str = "Event subscriptions: rules that send events to destinations. Only admins subscribe to \
+        events about keys, credentials and agent sessions.";
     const FILTER: Option<&'static [Field]> = Some(&[
         listfilter::ID,
         listfilter::CREATED_AT,
@@ -289,7 +289,7 @@ impl Source {
             return Err(at(Refusal::new(
                 UNKNOWN,
                 format!(
-                    "There is no event type `{name}`; there are: {}.",
+                    "The event type `{name}` does not exist; valid types: {}.",
                     kinds.join(", ")
                 ),
             )));
@@ -357,7 +357,7 @@ fn check_sources(given: Vec<SourceInput>) -> Result<Vec<Source>, Refusal> {
         if sources.iter().any(|other| other.kind == source.kind) {
             return Err(Refusal::new(
                 TYPE_TWICE,
-                format!("{place}the event type is given more than once."),
+                format!("{place}the event type is repeated."),
             ));
         }
         sources.push(source);
@@ -377,9 +377,11 @@ async fn check_destinations(cx: &Cx<'_>, given: Vec<String>) -> Result<Vec<Strin
         let ty = &event_destination::TYPE;
         reference(&format!("destination_ids[{index}]"), &id, ty.prefixes)?;
         if cx.own(ty.kind, &id).await?.is_none() {
-            return Err(
-                Refusal::new(UNKNOWN, format!("There is no event destination `{id}`.")).into(),
-            );
+            return Err(Refusal::new(
+                UNKNOWN,
+                format!("The event destination `{id}` does not exist."),
+            )
+            .into());
         }
         ids.push(id);
     }
@@ -392,7 +394,7 @@ const SOURCES: &[Extra] = &[
         name: "create_source",
         method: Method::Post,
         suffix: "/sources",
-        doc: "Adds a kind of event to an event subscription.",
+        doc: "Adds an event type to an event subscription.",
         body: Some(BodySpec {
             schema: SchemaGenerator::subschema_for::<SourceInput>,
             required: true,
@@ -408,7 +410,7 @@ const SOURCES: &[Extra] = &[
         name: "list_sources",
         method: Method::Get,
         suffix: "/sources",
-        doc: "Lists the kinds of events an event subscription wants.",
+        doc: "Lists the event types of an event subscription.",
         body: None,
         answer: Answer {
             status: Status::Ok,
@@ -421,7 +423,7 @@ const SOURCES: &[Extra] = &[
         name: "get_source",
         method: Method::Get,
         suffix: "/sources/{type}",
-        doc: "Shows one kind of event an event subscription wants.",
+        doc: "Gets an event type of an event subscription.",
         body: None,
         answer: Answer {
             status: Status::Ok,
@@ -434,7 +436,7 @@ const SOURCES: &[Extra] = &[
         name: "update_source",
         method: Method::Patch,
         suffix: "/sources/{type}",
-        doc: "Changes fields or filter of a kind of event an event subscription wants.",
+        doc: "Updates the fields or the filter of an event type of an event subscription.",
         body: Some(BodySpec {
             schema: SchemaGenerator::subschema_for::<SourceUpdate>,
             required: false,
@@ -450,7 +452,7 @@ const SOURCES: &[Extra] = &[
         name: "delete_source",
         method: Method::Delete,
         suffix: "/sources/{type}",
-        doc: "Removes a kind of event from an event subscription.",
+        doc: "Removes an event type from an event subscription.",
         body: None,
         answer: Answer {
             status: Status::NoContent,
@@ -502,7 +504,7 @@ fn run_list_sources(control: &Control, call: Call) -> Running<'_> {
         const UNKNOWN_PARAMETER: Code = Code::new(231);
         // The one list without pages.
         if !call.query.is_empty() {
-            return Err(Refusal::new(UNKNOWN_PARAMETER, "This list takes no parameters.").into());
+            return Err(Refusal::new(UNKNOWN_PARAMETER, "This list has no parameters.").into());
         }
         let (subscription, head) = of_call(control, &call).await?;
         let view = subscription.view(&head, control.base(&call.base));
@@ -536,7 +538,7 @@ fn run_update_source(control: &Control, call: Call) -> Running<'_> {
         if input.kind.is_some() && input.kind.as_deref() != named {
             return Err(Refusal::new(
                 WRONG,
-                "`type` must be the type that the path names; it cannot be changed.",
+                "`type` must match the type in the path; it cannot be changed.",
             )
             .into());
         }

@@ -68,7 +68,9 @@ struct Retired;
 impl<'de> Deserialize<'de> for Retired {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         IgnoredAny::deserialize(deserializer)?;
-        Err(D::Error::custom("it is retired; rules have actions"))
+        Err(D::Error::custom(
+            "it is no longer supported; set the action on each rule",
+        ))
     }
 }
 
@@ -104,7 +106,7 @@ impl Resource for IpPolicy {
     const COLLECTION: &'static str = "ip_policies";
     const LIST_FIELD: &'static str = "ip_policies";
     const ID_PREFIX: &'static str = "ipp";
-    const DOC: &'static str = "IP policies: named sets of rules about addresses.";
+    const DOC: &'static str = "IP policies: named sets of IP policy rules.";
     const FILTER: Option<&'static [Field]> = Some(&[
         listfilter::ID,
         listfilter::CREATED_AT,

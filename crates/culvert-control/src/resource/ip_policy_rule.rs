@@ -116,8 +116,8 @@ impl Resource for IpPolicyRule {
     const COLLECTION: &'static str = "ip_policy_rules";
     const LIST_FIELD: &'static str = "ip_policy_rules";
     const ID_PREFIX: &'static str = "ipr";
-    const DOC: &'static str = "IP policy rules: prefixes whose addresses a policy allows or denies, at most 5000 of one \
-        policy.";
+    const DOC: &'static str = "IP policy rules: address prefixes that an IP policy allows or \
+        denies, at most 5000 per policy.";
     const FILTER: Option<&'static [Field]> = Some(&[
         listfilter::ID,
         listfilter::CREATED_AT,
@@ -301,7 +301,11 @@ async fn check_policy(cx: &Cx<'_>, id: String) -> Result<String, Error> {
     let ty = &ip_policy::TYPE;
     crate::page::reference("ip_policy_id", &id, ty.prefixes)?;
     if cx.own(ty.kind, &id).await?.is_none() {
-        return Err(Refusal::new(UNKNOWN_POLICY, format!("There is no IP policy `{id}`.")).into());
+        return Err(Refusal::new(
+            UNKNOWN_POLICY,
+            format!("The IP policy `{id}` does not exist."),
+        )
+        .into());
     }
     Ok(id)
 }
@@ -314,7 +318,7 @@ async fn check_room(cx: &Cx<'_>, policy_id: &str) -> Result<(), Error> {
     }
     Err(Refusal::new(
         WRONG,
-        format!("The IP policy `{policy_id}` has {RULES_MAX} rules, which is the most; a restriction takes several policies."),
+        format!("The IP policy `{policy_id}` has reached the limit of {RULES_MAX} rules; a restriction can use several policies."),
     )
     .into())
 }

@@ -128,8 +128,7 @@ impl Resource for IpRestriction {
     const COLLECTION: &'static str = "ip_restrictions";
     const LIST_FIELD: &'static str = "ip_restrictions";
     const ID_PREFIX: &'static str = "ipx";
-    const DOC: &'static str =
-        "IP restrictions: the addresses that API, agents and endpoints are reached from.";
+    const DOC: &'static str = "IP restrictions: source addresses that may reach the API, the agent ingress and endpoints.";
     const FILTER: Option<&'static [Field]> = Some(&[
         listfilter::ID,
         listfilter::CREATED_AT,
@@ -233,7 +232,7 @@ async fn check_policies(cx: &Cx<'_>, given: Vec<String>) -> Result<Vec<String>, 
         let ty = &ip_policy::TYPE;
         reference(&format!("ip_policy_ids[{index}]"), &id, ty.prefixes)?;
         if cx.own(ty.kind, &id).await?.is_none() {
-            let text = format!("There is no IP policy `{id}`.");
+            let text = format!("The IP policy `{id}` does not exist.");
             return Err(Refusal::new(UNKNOWN_POLICY, text).into());
         }
         ids.push(id);

@@ -207,7 +207,7 @@ impl Resource for KubernetesOperator {
     const COLLECTION: &'static str = "kubernetes_operators";
     const LIST_FIELD: &'static str = "operators";
     const ID_PREFIX: &'static str = "k8sop";
-    const DOC: &'static str = "Kubernetes operators: operators of clusters that registered.";
+    const DOC: &'static str = "Kubernetes operators: registered operators of Kubernetes clusters.";
     const SILENT: Option<&'static str> =
         Some("the catalogue has no events for Kubernetes operators");
     const FILTER: Option<&'static [Field]> = None;
@@ -383,7 +383,10 @@ fn check_features(given: &[String]) -> Result<Vec<String>, Refusal> {
         if !FEATURES.contains(&name.as_str()) {
             return Err(Refusal::new(
                 INVALID,
-                format!("`enabled_features` has some of: {}.", FEATURES.join(", ")),
+                format!(
+                    "`enabled_features` may contain only: {}.",
+                    FEATURES.join(", ")
+                ),
             ));
         }
         if !features.contains(&name) {
@@ -411,16 +414,21 @@ fn check_ingress(given: &str) -> Result<(), Refusal> {
 /// The key of a signing request that its owner signed.
 fn public_key(csr: &str) -> Result<P256Key, Refusal> {
     const BAD: Code = Code::new(19001);
-    let bad = |why: &str| Refusal::new(BAD, format!("The signing request is not valid: {why}."));
+    let bad = |why: &str| {
+        Refusal::new(
+            BAD,
+            format!("The certificate signing request is invalid: {why}."),
+        )
+    };
     if csr.len() > CSR_BYTES_MAX {
         return Err(bad("it is longer than 16 KiB"));
     }
     let (_, pem) =
         x509_parser::pem::parse_x509_pem(csr.as_bytes()).map_err(|_| bad("it is not PEM"))?;
     let (rest, request) = X509CertificationRequest::from_der(&pem.contents)
-        .map_err(|_| bad("it is no PKCS #10 request"))?;
+        .map_err(|_| bad("it is not a PKCS #10 request"))?;
     if !rest.is_empty() || !pem.label.ends_with("CERTIFICATE REQUEST") {
-        return Err(bad("it is no PKCS #10 request"));
+        return Err(bad("it is not a PKCS #10 request"));
     }
     let info = &request.certification_request_info;
     let algorithm = &info.subject_pki.algorithm;
@@ -450,7 +458,7 @@ fn public_key(csr: &str) -> Result<P256Key, Refusal> {
     .ok_or_else(|| bad("it must be signed with ECDSA"))?;
     UnparsedPublicKey::new(signed_with, point)
         .verify(info.raw, &request.signature_value.data)
-        .map_err(|_| bad("its signature is wrong"))?;
+        .map_err(|_| bad("its signature is invalid"))?;
     Ok(P256Key(point))
 }
 
@@ -513,14 +521,14 @@ fn selector(source: &str) -> Result<Predicate, culvert_cel::Error> {
 fn check_selectors(sources: &[String]) -> Result<(), Refusal> {
     const BAD: Code = Code::new(19003);
     if sources.len() > SELECTORS_MAX {
-        let why = format!("An operator has at most {SELECTORS_MAX} endpoint selectors.");
+        let why = format!("An operator may have at most {SELECTORS_MAX} endpoint selectors.");
         return Err(Refusal::new(BAD, why));
     }
     for (index, source) in sources.iter().enumerate() {
         selector(source).map_err(|error| {
             Refusal::new(
                 BAD,
-                format!("`binding.endpoint_selectors[{index}]` is not valid: {error}."),
+                format!("`binding.endpoint_selectors[{index}]` is invalid: {error}."),
             )
         })?;
     }

@@ -86,8 +86,8 @@ impl Resource for ReservedAddr {
     const COLLECTION: &'static str = "reserved_addrs";
     const LIST_FIELD: &'static str = "reserved_addrs";
     const ID_PREFIX: &'static str = "ra";
-    const DOC: &'static str = "Reserved addresses: hosts and ports for TCP endpoints that are an \
-        account's alone, assigned from the installation's pool.";
+    const DOC: &'static str = "Reserved addresses: TCP hosts and ports from the installation's \
+        pool, reserved for one account.";
     const FILTER: Option<&'static [Field]> = Some(&[
         listfilter::ID,
         listfilter::CREATED_AT,

@@ -160,9 +160,9 @@ impl Resource for ReservedDomain {
     const COLLECTION: &'static str = "reserved_domains";
     const LIST_FIELD: &'static str = "reserved_domains";
     const ID_PREFIX: &'static str = "rd";
-    const DOC: &'static str = "Reserved domains: names that are an account's alone. A custom domain \
-        is served under the uploaded certificate it names, or under one that the installation gets \
-        from its certificate authority and renews.";
+    const DOC: &'static str = "Reserved domains: domain names reserved for one account. A custom \
+        domain uses an uploaded certificate or a managed certificate, which the installation \
+        requests from its certificate authority and renews.";
     const NOT_IN_EVENTS: &'static [&'static str] = &["resolves_to"];
     const FILTER: Option<&'static [Field]> = Some(&[
         listfilter::ID,
@@ -195,7 +195,7 @@ impl Resource for ReservedDomain {
         let is_platform = name.is_within(edge_domain);
         if platform::is_own(cx.settings, &name) {
             const PLATFORM: Code = Code::new(414);
-            let why = format!("The name `{name}` is the installation's own.");
+            let why = format!("The name `{name}` belongs to the installation.");
             return Err(Refusal::new(PLATFORM, why).into());
         }
         if !input.region.is_empty() && !is_region(&input.region) {
@@ -496,10 +496,7 @@ fn name(text: &str, platform: &HostName) -> Result<HostName, Refusal> {
         return Err(if name.is_wildcard() {
             Refusal::of(STAR_OF_PLATFORM)
         } else {
-            Refusal::new(
-                PLATFORM,
-                "The platform domain itself is the installation's.",
-            )
+            Refusal::new(PLATFORM, "The platform domain belongs to the installation.")
         });
     }
     let Some((_, top)) = base.rsplit_once('.') else {
@@ -593,7 +590,7 @@ async fn check_free(cx: &Cx<'_>, name: &HostName) -> Result<(), Error> {
                 let is_wild = name.is_wildcard() || key.value.starts_with("*.");
                 return Err(Refusal::new(
                     if is_wild { OVERLAPS } else { THEIRS },
-                    "The domain overlaps with one that another account reserved.",
+                    "The domain overlaps a domain of another account.",
                 )
                 .into());
             }
@@ -651,7 +648,7 @@ fn unknown_region(field: &str, value: &str) -> Refusal {
     let known = REGIONS.join(", ");
     Refusal::new(
         UNKNOWN,
-        format!("`{field}` has an unknown region `{value}`; there are: {known}."),
+        format!("`{field}` has the unknown region `{value}`; valid regions: {known}."),
     )
 }
 
@@ -691,7 +688,7 @@ async fn certificate(
     if !certificate.covers(name) {
         return Err(Refusal::new(
             ANOTHER_NAME,
-            format!("`certificate_id` names a certificate that is not for the domain `{name}`."),
+            format!("The certificate in `certificate_id` does not cover the domain `{name}`."),
         )
         .into());
     }
@@ -721,7 +718,7 @@ const OPERATIONS: &[Extra] = &[
         name: "delete_certificate",
         method: Method::Delete,
         suffix: "/certificate",
-        doc: "Detaches the uploaded certificate from a domain; the certificate itself stays.",
+        doc: "Detaches the uploaded certificate from a domain without deleting the certificate.",
         body: None,
         answer: Answer {
             status: Status::NoContent,
@@ -734,8 +731,8 @@ const OPERATIONS: &[Extra] = &[
         name: "delete_certificate_management_policy",
         method: Method::Delete,
         suffix: "/certificate_management_policy",
-        doc: "Ends the management of a domain's certificate, which is not served any more but stays as \
-              an object. Succeeds where none is managed.",
+        doc: "Deletes the certificate management policy of a domain. The edge stops serving the \
+              certificate, and the certificate object remains. Succeeds if there is no policy.",
         body: None,
         answer: Answer {
             status: Status::NoContent,

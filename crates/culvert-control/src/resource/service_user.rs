@@ -37,7 +37,7 @@ impl Resource for ServiceUser {
     const COLLECTION: &'static str = "service_users";
     const LIST_FIELD: &'static str = "service_users";
     const ID_PREFIX: &'static str = "service";
-    const DOC: &'static str = "Service users: bot users under their newer name.";
+    const DOC: &'static str = "Service users: the current name of bot users.";
     const KIND: &'static str = BotUser::KIND;
     const PREFIXES: &'static [&'static str] = bot_user::PREFIXES;
     const SILENT: Option<&'static str> = bot_user::SILENT;

@@ -164,7 +164,7 @@ pub(crate) async fn named(cx: &Cx<'_>, id: &str, unknown: Code) -> Result<Signin
     let document = cx.own(TYPE.kind, id).await?.ok_or_else(|| {
         Refusal::new(
             unknown,
-            format!("There is no SSH certificate authority `{id}`."),
+            format!("The SSH certificate authority `{id}` does not exist."),
         )
     })?;
     let authority: SshCertificateAuthority = stored::read(&document)?;

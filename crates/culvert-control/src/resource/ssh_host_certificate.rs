@@ -119,7 +119,7 @@ impl Resource for SshHostCertificate {
     const LIST_FIELD: &'static str = "ssh_host_certificates";
     const ID_PREFIX: &'static str = "shcrt";
     const DOC: &'static str =
-        "SSH host certificates: what clients know servers by, signed by an authority.";
+        "SSH host certificates: certificates that authenticate servers to clients.";
     const FILTER: Option<&'static [Field]> = None;
     const PARAMETERS: &'static [Parameter] = page::PLAIN;
     const VALUE_CODES: &'static [(&'static str, Code)] = &[

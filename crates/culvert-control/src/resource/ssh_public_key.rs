@@ -109,7 +109,8 @@ impl Resource for SshPublicKey {
     const COLLECTION: &'static str = "ssh_credentials";
     const LIST_FIELD: &'static str = "ssh_credentials";
     const ID_PREFIX: &'static str = "sshcr";
-    const DOC: &'static str = "SSH public keys: what clients of reverse SSH tunnels are known by.";
+    const DOC: &'static str =
+        "SSH public keys: keys that authenticate clients of reverse SSH tunnels.";
     const FILTER: Option<&'static [Field]> = Some(&[
         listfilter::ID,
         listfilter::CREATED_AT,
@@ -147,7 +148,7 @@ impl Resource for SshPublicKey {
         let key = PublicKey::parse(authority.unwrap_or(line))
             .map_err(|bad| Refusal::new(BAD, bad.to_string()))?;
         if authority.is_some() && key.algorithm == Algorithm::Rsa {
-            let why = "An authority's key must be of the kind ecdsa or ed25519.";
+            let why = "A CA key must be an ECDSA or Ed25519 key.";
             return Err(Refusal::new(BAD, why).into());
         }
         // A key tells whose agent it is, so it has one owner, and a second one has to be told that the key is

@@ -138,7 +138,7 @@ impl Resource for SshUserCertificate {
     const LIST_FIELD: &'static str = "ssh_user_certificates";
     const ID_PREFIX: &'static str = "sucrt";
     const DOC: &'static str =
-        "SSH user certificates: what servers know users by, signed by an authority.";
+        "SSH user certificates: certificates that authenticate users to servers.";
     const FILTER: Option<&'static [Field]> = None;
     const PARAMETERS: &'static [Parameter] = page::PLAIN;
     const VALUE_CODES: &'static [(&'static str, Code)] = &[

@@ -135,7 +135,7 @@ impl Resource for TlsCertificate {
     const LIST_FIELD: &'static str = "tls_certificates";
     const ID_PREFIX: &'static str = "cert";
     const DOC: &'static str =
-        "TLS certificates: what the edge presents for the reserved domains that name them.";
+        "TLS certificates: certificates that the edge presents for reserved domains.";
     const FILTER: Option<&'static [Field]> = Some(&[
         listfilter::ID,
         listfilter::CREATED_AT,
@@ -192,7 +192,7 @@ impl Resource for TlsCertificate {
             Some(by) => Err(Refusal::new(
                 IN_USE,
                 format!(
-                    "The certificate is in use by `{}`; attach another there, or end its management.",
+                    "`{}` uses the certificate; attach another certificate or delete the certificate management policy.",
                     by.head.id
                 ),
             )
@@ -312,7 +312,7 @@ impl TlsCertificate {
     ) -> Result<Self, Error> {
         let mut issued = Self::read(seal, entropy, id, certificate_pem, private_key_pem)?;
         if !issued.names.dns_names.iter().any(|one| one == name) {
-            return Err(certificate::unreadable("it is for another name").into());
+            return Err(certificate::unreadable("it does not cover the domain").into());
         }
         issued.issued_at = Some(now.whole_seconds());
         Ok(issued)
@@ -361,7 +361,7 @@ fn chain(pem: &str) -> Result<Vec<CertificateDer<'static>>, Refusal> {
         return Err(Refusal::of(A_KEY));
     }
     let sections = certificate::sections(pem)
-        .ok_or_else(|| certificate::unreadable("its PEM does not end, or is not base64"))?;
+        .ok_or_else(|| certificate::unreadable("its PEM has no end line or is not Base64"))?;
     if sections.is_empty() {
         return Err(none());
     }

@@ -63,7 +63,7 @@ impl Resource for Tunnel {
     const COLLECTION: &'static str = "tunnels";
     const LIST_FIELD: &'static str = "tunnels";
     const ID_PREFIX: &'static str = "tn";
-    const DOC: &'static str = "Tunnels: endpoints of agents, while they are online.";
+    const DOC: &'static str = "Tunnels: online endpoints of agents.";
     const LIFE: Life = Life::Observed;
     const SILENT: Option<&'static str> = Some("the catalogue has no events for tunnels");
     const FILTER: Option<&'static [Field]> = None;

@@ -91,7 +91,7 @@ impl Resource for TunnelCredential {
     const COLLECTION: &'static str = "credentials";
     const LIST_FIELD: &'static str = "credentials";
     const ID_PREFIX: &'static str = "cr";
-    const DOC: &'static str = "Tunnel credentials: what agents are known by.";
+    const DOC: &'static str = "Tunnel credentials: credentials for agents.";
     const FILTER: Option<&'static [Field]> = Some(&[
         listfilter::ID,
         listfilter::CREATED_AT,

@@ -81,7 +81,7 @@ impl Resource for TunnelSession {
     const COLLECTION: &'static str = "tunnel_sessions";
     const LIST_FIELD: &'static str = "tunnel_sessions";
     const ID_PREFIX: &'static str = "ts";
-    const DOC: &'static str = "Tunnel sessions: connections of agents, while they last.";
+    const DOC: &'static str = "Tunnel sessions: connected agents.";
     const LIFE: Life = Life::Observed;
     const SILENT: Option<&'static str> = Some("sessions have events of their own, not of writes");
     const FILTER: Option<&'static [Field]> = Some(&[
@@ -99,19 +99,19 @@ impl Resource for TunnelSession {
         operation(
             "restart",
             "/restart",
-            "Makes the agent of a tunnel session restart.",
+            "Restarts the agent of a tunnel session.",
             restart,
         ),
         operation(
             "stop",
             "/stop",
-            "Makes the agent of a tunnel session exit.",
+            "Stops the agent of a tunnel session.",
             stop,
         ),
         operation(
             "update_agent",
             "/update",
-            "Makes the agent of a tunnel session update itself and restart.",
+            "Updates and restarts the agent of a tunnel session.",
             update,
         ),
     ];

@@ -99,7 +99,7 @@ impl Resource for Vault {
     const COLLECTION: &'static str = "vaults";
     const LIST_FIELD: &'static str = "vaults";
     const ID_PREFIX: &'static str = "vault";
-    const DOC: &'static str = "Vaults: named places for secrets.";
+    const DOC: &'static str = "Vaults: named collections of secrets.";
     const FILTER: Option<&'static [Field]> = Some(&[
         listfilter::ID,
         listfilter::CREATED_AT,

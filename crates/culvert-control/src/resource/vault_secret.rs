@@ -143,7 +143,7 @@ impl Resource for VaultSecret {
     const COLLECTION: &'static str = "vault_secrets";
     const LIST_FIELD: &'static str = "secrets";
     const ID_PREFIX: &'static str = "secret";
-    const DOC: &'static str = "Secrets: values that traffic policies use and nobody sees again.";
+    const DOC: &'static str = "Secrets: write-only values for traffic policies.";
     const FILTER: Option<&'static [Field]> = Some(&[
         listfilter::ID,
         listfilter::CREATED_AT,
@@ -267,7 +267,7 @@ pub(crate) async fn check_renamed(store: &Store, head: &Head) -> Result<Changes,
         return Ok(Changes::unless_referred(&head.id));
     }
     let why = format!(
-        "The secret `{}` is in use by a traffic policy, which finds it by its name and its vault's.",
+        "A traffic policy uses the secret `{}` by the names of its vault and itself.",
         head.id
     );
     Err(Refusal::new(IN_USE, why).into())
@@ -332,7 +332,7 @@ async fn vault_of(cx: &Cx<'_>, id: &str, name: &str) -> Result<Document, Error> 
     match (by_id, by_name) {
         (Some(by_id), Some(by_name)) if by_id.head.id != by_name.head.id => Err(Refusal::new(
             NOT_ONE,
-            "`vault_id` and `vault_name` name two different vaults.",
+            "`vault_id` and `vault_name` name different vaults.",
         )
         .into()),
         (Some(vault), _) | (None, Some(vault)) => Ok(vault),

@@ -167,7 +167,7 @@ pub(super) async fn refusals_change_and_tell_nothing() {
                 unreachable!();
             };
             assert!(
-                message.contains("`created_at`") && message.contains("it takes: "),
+                message.contains("`created_at`") && message.contains("valid fields: "),
                 "{message}"
             );
         }
@@ -474,7 +474,7 @@ async fn schemas_of_bodies_name_what_is_taken() {
         let Answered::Refused(_, Some(214), message) = answered else {
             panic!("{method} {path} {answered:?}");
         };
-        let mut listed: Vec<_> = match message.trim_end_matches('.').split_once("it takes: ") {
+        let mut listed: Vec<_> = match message.trim_end_matches('.').split_once("valid fields: ") {
             Some((_, names)) => names.split(", ").collect(),
             None => Vec::new(),
         };

@@ -26,7 +26,7 @@ pub(crate) static TYPE: ActionType = ActionType {
             .names()
             .find(|name| **name == USER_AGENT || fields::is_framing(name))
         {
-            let why = format!("`{name}` cannot be added: it is not a policy's to say");
+            let why = format!("`{name}` cannot be added: the edge controls this header");
             return Err(site.refuse(NOT_TAKEN, &why));
         }
         Ok(Box::new(AddHeaders { headers }))

@@ -78,14 +78,14 @@ fn credential_of(site: &Site<'_>, field: &str, text: &str) -> Result<Template, R
     }
     let is_split = template.literals().any(|text| text.contains(':'));
     if text == REDACTED || !is_split {
-        let why = format!("`{field}` must be `user:password`, with the `:` outside of `${{…}}`");
+        let why = format!("`{field}` must be `user:password`, with the `:` outside `${{…}}`");
         return Err(site.refuse(USER, &why));
     }
     if template
         .literals()
         .any(|text| text.chars().any(char::is_control))
     {
-        let why = format!("`{field}` must not have control characters");
+        let why = format!("`{field}` must not contain control characters");
         return Err(site.refuse(PASSWORD, &why));
     }
     if let Some((user, password)) = template.constant().and_then(|text| text.split_once(':')) {
@@ -93,7 +93,7 @@ fn credential_of(site: &Site<'_>, field: &str, text: &str) -> Result<Template, R
             return Err(site.refuse(USER, &format!("`{field}`: the user must not be empty")));
         }
         if !is_password(password) {
-            let why = format!("`{field}`: a password has 8 to 128 characters");
+            let why = format!("`{field}`: a password must have 8 to 128 characters");
             return Err(site.refuse(PASSWORD, &why));
         }
     }

@@ -49,7 +49,7 @@ pub(crate) static TYPE: ActionType = ActionType {
         )?;
         site.within("tripped_duration", GoDuration(settings.tripped), spans)?;
         if config.num_buckets.is_some_and(|buckets| buckets != BUCKETS) {
-            return Err(site.refuse(FIXED, "`num_buckets` is always 10"));
+            return Err(site.refuse(FIXED, "`num_buckets` must be 10"));
         }
         Ok(Box::new(CircuitBreaker {
             shared: Arc::new(Breaker {

@@ -42,7 +42,7 @@ fn codings(site: &Site<'_>, names: &[String]) -> Result<Vec<Coding>, Refusal> {
             return Err(site.refuse(UNKNOWN, &why));
         };
         if found.contains(&coding) {
-            let why = format!("`algorithms` has `{name}` twice");
+            let why = format!("`algorithms` has the duplicate `{name}`");
             return Err(site.refuse(TWICE, &why));
         }
         found.push(coding);

@@ -36,7 +36,10 @@ pub(crate) static TYPE: ActionType = ActionType {
             StatusCode::NOT_MODIFIED,
         ];
         if has_none.contains(&status) && !body.is_empty() {
-            let why = format!("a response with status {} has no `body`", status.as_u16());
+            let why = format!(
+                "a response with the status {} cannot have a `body`",
+                status.as_u16()
+            );
             return Err(site.refuse(BODY_OF_NONE, &why));
         }
         Ok(Box::new(CustomResponse {

@@ -36,7 +36,7 @@ pub(crate) static TYPE: ActionType = ActionType {
         };
         if site.scheme().is_http() && site.phase() == Phase::Connect {
             const WRONG_PHASE: Code = Code::new(2202);
-            let why = "an http or https endpoint forwards in on_http_request";
+            let why = "http and https endpoints forward only in `on_http_request`";
             return Err(site.refuse(WRONG_PHASE, why));
         }
         let url = site.template("url", &config.url)?;
@@ -52,12 +52,12 @@ pub(crate) static TYPE: ActionType = ActionType {
 fn constant(site: &Site<'_>, text: &str) -> Result<Target, Refusal> {
     const INVALID: Code = Code::new(2204);
     let target = Target::parse(text)
-        .ok_or("`url` must be a scheme and a host that ends in `.internal`, perhaps with a port")
+        .ok_or("`url` must be a scheme and a host that ends in `.internal`, with an optional port")
         .and_then(|target| {
             if target.scheme.is_http() == site.scheme().is_http() {
                 Ok(target)
             } else {
-                Err("`url` must name an endpoint of the same kind: http and https, or tcp and tls")
+                Err("`url` must name an endpoint of the same kind (http and https, or tcp and tls)")
             }
         });
     target.map_err(|why| site.refuse(INVALID, why))

@@ -131,15 +131,15 @@ enum Failed {
     /// An expression failed that says what to ask for.
     #[error("an expression of the request failed")]
     Template,
-    #[error("the URL is not one of an internal endpoint")]
+    #[error("the URL is not the URL of an internal endpoint")]
     Target,
-    #[error("there is no such internal endpoint")]
+    #[error("the internal endpoint does not exist")]
     Nobody,
-    #[error("policies of endpoints that are asked cannot ask further")]
+    #[error("the policy of a called endpoint cannot call other endpoints")]
     Nested,
-    #[error("too many requests of policies are waiting for answers")]
+    #[error("too many policy requests are in progress")]
     Busy,
-    #[error("there was no answer in time")]
+    #[error("the request timed out")]
     TooSlow,
     #[error("{0}")]
     NotCalled(#[from] NotCalled),
@@ -170,7 +170,7 @@ impl HttpRequest {
                 Some(Whom::Internal(..)) => None,
                 Some(Whom::Public) if allows_public => None,
                 Some(Whom::Public) => Some(
-                    "`url` must be one of an internal endpoint: the operator does not allow others",
+                    "`url` must be the URL of an internal endpoint; the operator does not allow other URLs",
                 ),
                 None => Some("`url` must be an http or https URL, without user and password"),
             };
@@ -192,7 +192,7 @@ impl HttpRequest {
             .names()
             .find(|name| is_framing(name) || **name == HOST)
         {
-            let why = format!("`headers.{name}`: this one is not a policy's to set");
+            let why = format!("`headers.{name}`: the edge controls this header");
             return Err(site.refuse(INVALID, &why));
         }
         let body = config.body.unwrap_or_default();

@@ -156,25 +156,25 @@ enum Place {
 /// Why a request does not pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 enum Invalid {
-    #[error("the request carries no token where one is expected")]
+    #[error("the request has no token in the expected place")]
     Missing,
-    #[error("what the request carries is not a signed token")]
+    #[error("the token is not a signed JWT")]
     Unreadable,
     #[error("the token's algorithm is not allowed")]
     Algorithm,
-    #[error("the token is not of the type that is expected")]
+    #[error("the token type is not the expected type")]
     Kind,
-    #[error("the token is not signed with a key that is known")]
+    #[error("the token is not signed with a known key")]
     Signature,
     #[error("the token's issuer is not allowed")]
     Issuer,
-    #[error("the token is for another audience")]
+    #[error("the token has a different audience")]
     Audience,
-    #[error("the token has expired, or says not when it does")]
+    #[error("the token has expired or has no expiry time")]
     Expired,
     #[error("the token is not valid yet")]
     Early,
-    #[error("the keys of the issuer cannot be had")]
+    #[error("the keys of the issuer cannot be fetched")]
     NoKeys,
 }
 
@@ -229,10 +229,7 @@ impl JwtValidation {
             tokens.push(Token {
                 kind: token.r#type,
                 place: place.ok_or_else(|| {
-                    site.refuse(
-                        INVALID,
-                        &format!("`{field}.name` is not the name of a field"),
-                    )
+                    site.refuse(INVALID, &format!("`{field}.name` is not a header name"))
                 })?,
                 name: token.name,
                 prefix: token.prefix,
@@ -244,7 +241,7 @@ impl JwtValidation {
             named.iter().map(|name| jws::algorithm(name)).collect();
         let algorithms = algorithms.ok_or_else(|| {
             let why = format!(
-                "`jws.allowed_algorithms` takes {} only",
+                "`jws.allowed_algorithms` may contain only {}",
                 ALGORITHMS.join(", ")
             );
             site.refuse(INVALID, &why)

@@ -106,7 +106,7 @@ impl ActionType {
         secrets: &[],
         references: &[],
         schema: None,
-        compile: |site| Err(site.refuse(Code::new(2201), "it cannot be run")),
+        compile: |site| Err(site.refuse(Code::new(2201), "it is not supported")),
     };
 }
 
@@ -152,15 +152,15 @@ const fn out(name: &'static str, reason: &'static str) -> NotBuilt {
 pub static NOT_BUILT: &[NotBuilt] = &[
     out(
         "ai-gateway",
-        "is not supported: it needs services of its vendor",
+        "is not supported: it requires services of its vendor",
     ),
     out(
         "owasp-crs-request",
-        "is not supported: it needs an engine for the Core Rule Set",
+        "is not supported: it requires an engine for the Core Rule Set",
     ),
     out(
         "owasp-crs-response",
-        "is not supported: it needs an engine for the Core Rule Set",
+        "is not supported: it requires an engine for the Core Rule Set",
     ),
     out("saml", "is not supported"),
     out("sse-find-replace", "is not supported"),

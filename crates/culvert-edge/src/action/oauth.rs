@@ -88,10 +88,10 @@ fn compile(site: &Site<'_>) -> Result<Box<dyn Action>, Refusal> {
     let settings = logins.settings().providers.get(known.id);
     let endpoints = known
         .endpoints(settings)
-        .ok_or_else(|| site.refuse(INVALID, "the addresses of this `provider` cannot be read"))?;
+        .ok_or_else(|| site.refuse(INVALID, "the URLs of this `provider` cannot be parsed"))?;
     let app = app(site, &logins, known, config.client_id, config.client_secret)?;
     if matches!(app, AppSource::Operators(_)) && !config.scopes.is_empty() {
-        let why = "`scopes` need a `client_id` and a `client_secret` of your own";
+        let why = "`scopes` requires your own `client_id` and `client_secret`";
         return Err(site.refuse(INVALID, why));
     }
     Common {
@@ -132,7 +132,7 @@ fn app(
                 })),
                 None => {
                     let why = format!(
-                        "`client_id` and `client_secret` are missing: register an application at {}, this installation has none of its own there",
+                        "`client_id` and `client_secret` are missing; this installation has no default application at {}, so register one there",
                         known.id
                     );
                     Err(site.refuse(MISSING, &why))

@@ -24,11 +24,10 @@ pub(crate) static TYPE: ActionType = ActionType {
         let mut names = Vec::with_capacity(config.headers.len());
         for name in &config.headers {
             let shown: String = name.chars().take(64).collect();
-            let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| {
-                site.refuse(NOT_TAKEN, &format!("`{shown}` is not a header's name"))
-            })?;
+            let name = HeaderName::from_bytes(name.as_bytes())
+                .map_err(|_| site.refuse(NOT_TAKEN, &format!("`{shown}` is not a header name")))?;
             if name == USER_AGENT || name == HOST || fields::is_framing(&name) {
-                let why = format!("`{shown}` cannot be removed: it is not a policy's to say");
+                let why = format!("`{shown}` cannot be removed: the edge controls this header");
                 return Err(site.refuse(NOT_TAKEN, &why));
             }
             names.push(name);

@@ -23,7 +23,7 @@ pub(crate) static TYPE: ActionType = ActionType {
         const NOTHING: Code = Code::new(2234);
         let config: Config = site.config()?;
         if config.allow.is_empty() && config.deny.is_empty() && config.ip_policies.is_empty() {
-            let why = "it needs one of `allow`, `deny` and `ip_policies`";
+            let why = "it requires at least one of `allow`, `deny` and `ip_policies`";
             return Err(site.refuse(NOTHING, why));
         }
         let (mut rules, mut computed) = (Vec::new(), Vec::new());

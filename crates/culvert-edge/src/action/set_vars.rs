@@ -42,7 +42,7 @@ fn variable(
     let field = format!("vars[{index}]");
     let mut entries = entry.into_iter();
     let (Some((name, value)), None) = (entries.next(), entries.next()) else {
-        let why = format!("`{field}` must be one name with its value");
+        let why = format!("`{field}` must be one name and its value");
         return Err(site.refuse(SHAPE, &why));
     };
     let is_name = name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
@@ -52,7 +52,7 @@ fn variable(
             .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     if !is_name {
         let why = format!(
-            "`{field}`: a name has letters, digits and `_`, at most 64, and begins with no digit"
+            "`{field}`: a name may have at most 64 letters, digits and `_` and must not start with a digit"
         );
         return Err(site.refuse(SHAPE, &why));
     }

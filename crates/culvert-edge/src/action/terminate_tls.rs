@@ -109,7 +109,7 @@ fn compile(site: &Site<'_>) -> Result<TerminateTls, Refusal> {
             site.template("server_private_key", key)?,
         )),
         _ => {
-            let why = "`server_certificate` and `server_private_key` need each other";
+            let why = "`server_certificate` and `server_private_key` must be set together";
             return Err(site.refuse(MISSING, why));
         }
     };
@@ -118,7 +118,7 @@ fn compile(site: &Site<'_>) -> Result<TerminateTls, Refusal> {
         && key != crate::policy::REDACTED
         && certified(chain, key).is_none()
     {
-        let why = "`server_certificate` and `server_private_key` must be a chain and the key of its first certificate, PEM";
+        let why = "`server_certificate` must be a PEM chain and `server_private_key` the PEM key of its first certificate";
         return Err(site.refuse(INVALID, why));
     }
     let strategy = match config.mutual_tls_verification_strategy.as_deref() {
@@ -142,7 +142,7 @@ fn compile(site: &Site<'_>) -> Result<TerminateTls, Refusal> {
                 Some(id) if id.starts_with("ca_") => named.push(site.authorities(&field, id)?),
                 Some(pem) if certificates(pem).is_none() => {
                     let why = format!(
-                        "`{field}` must be certificates of authorities, PEM, or the id of one"
+                        "`{field}` must be PEM CA certificates or the ID of a certificate authority"
                     );
                     return Err(site.refuse(INVALID, &why));
                 }
@@ -153,7 +153,7 @@ fn compile(site: &Site<'_>) -> Result<TerminateTls, Refusal> {
     let has_authorities = !inline.is_empty() || !named.is_empty();
     let strategy = strategy.or(has_authorities.then_some(Strategy::Verify));
     if strategy == Some(Strategy::Verify) && !has_authorities {
-        let why = "`mutual_tls_certificate_authorities` is missing: there is nothing to verify by";
+        let why = "`mutual_tls_certificate_authorities` is required to verify client certificates";
         return Err(site.refuse(MISSING, why));
     }
     Ok(TerminateTls {

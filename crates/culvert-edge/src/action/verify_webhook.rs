@@ -42,7 +42,7 @@ pub(crate) static TYPE: ActionType = ActionType {
         let secret = match (config.secret, provider.has_certificate()) {
             (None, true) => None,
             (Some(_), true) => {
-                let why = format!("{name} signs with a key of its own and takes no `secret`");
+                let why = format!("{name} signs with its own key and does not use a `secret`");
                 return Err(site.refuse(INVALID, &why));
             }
             (None, false) => return Err(site.refuse(MISSING, "`secret` is missing")),

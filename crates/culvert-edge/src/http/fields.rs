@@ -319,15 +319,19 @@ impl FieldTemplates {
             let shown: String = name.chars().take(64).collect();
             let place = format!("{field}.{shown}");
             let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| {
-                site.refuse(NOT_A_FIELD, &format!("`{place}`: this is no header's name"))
+                site.refuse(
+                    NOT_A_FIELD,
+                    &format!("`{place}`: this is not a header name"),
+                )
             })?;
             let template = site.template(&place, value)?;
             if template
                 .literals()
                 .any(|text| HeaderValue::from_str(text).is_err())
             {
-                let why =
-                    format!("`{place}`: a header's value has no line breaks or control characters");
+                let why = format!(
+                    "`{place}`: a header value must not contain line breaks or control characters"
+                );
                 return Err(site.refuse(NOT_A_FIELD, &why));
             }
             templates.push((name, template));

@@ -58,89 +58,89 @@ macro_rules! problems {
 
 problems! {
     /// The request names no host, or more than one.
-    Authority: BAD_REQUEST 3606 "The request does not name exactly one host.";
+    Authority: BAD_REQUEST 3606 "The request must name exactly one host.";
     /// The target or a field is not acceptable.
     Malformed: BAD_REQUEST 3601 "The request is malformed.";
     /// No endpoint has this host.
     UnknownHost: NOT_FOUND 3200 "No endpoint is online at this host.";
     /// The client's address is not admitted.
-    Restricted: FORBIDDEN 3205 "An IP restriction does not admit the address of this client.";
+    Restricted: FORBIDDEN 3205 "An IP restriction blocks the client's address.";
     /// The connection is for another endpoint.
-    Misdirected: MISDIRECTED_REQUEST 3607 "The connection was made for another host.";
+    Misdirected: MISDIRECTED_REQUEST 3607 "The connection was established for another host.";
     /// A method that is not served.
-    Method: METHOD_NOT_ALLOWED 3604 "The method is not served here.";
+    Method: METHOD_NOT_ALLOWED 3604 "The method is not supported.";
     /// An expectation other than `100-continue`.
-    Expectation: EXPECTATION_FAILED 3608 "The expectation cannot be met.";
+    Expectation: EXPECTATION_FAILED 3608 "The server cannot meet the `Expect` header.";
     /// An upgrade to WebSocket that is not one.
-    Upgrade: BAD_REQUEST 3609 "The WebSocket handshake is not valid.";
+    Upgrade: BAD_REQUEST 3609 "The WebSocket handshake is invalid.";
     /// The upstream does not take connections.
-    Unreachable: BAD_GATEWAY 8012 "The endpoint is online, but its upstream cannot be reached.";
+    Unreachable: BAD_GATEWAY 8012 "The endpoint is online, but the edge cannot connect to its upstream.";
     /// The upstream's answer broke off or cannot be taken.
-    BadAnswer: BAD_GATEWAY 3004 "The upstream's answer is incomplete or not valid HTTP.";
+    BadAnswer: BAD_GATEWAY 3004 "The upstream's response is incomplete or not valid HTTP.";
     /// The upstream did not answer in time.
-    UpstreamTooSlow: GATEWAY_TIMEOUT 3610 "The upstream did not answer in time.";
+    UpstreamTooSlow: GATEWAY_TIMEOUT 3610 "The upstream did not respond in time.";
     /// The endpoint's upstream cannot be spoken to like this.
-    Unsuited: SERVICE_UNAVAILABLE 3611 "The endpoint's upstream does not take this kind of request.";
+    Unsuited: SERVICE_UNAVAILABLE 3611 "The endpoint's upstream does not support this kind of request.";
     /// The traffic policy does not admit the client's address.
-    NotAdmitted: FORBIDDEN 3203 "The traffic policy does not admit the address of this client.";
+    NotAdmitted: FORBIDDEN 3203 "The traffic policy blocks the client's address.";
     /// The traffic policy leaves the upstream alone for now.
-    BreakerOpen: SERVICE_UNAVAILABLE 3202 "The endpoint's upstream failed too often and is left alone for now.";
+    BreakerOpen: SERVICE_UNAVAILABLE 3202 "The circuit breaker is open because the upstream failed too often.";
     /// The body is longer than the edge takes.
-    Oversized: PAYLOAD_TOO_LARGE 3616 "The request's body is longer than is taken here.";
+    Oversized: PAYLOAD_TOO_LARGE 3616 "The request body exceeds the edge's size limit.";
     /// An action of the traffic policy has to see the whole body, and it is too long.
-    BodyTooLong: PAYLOAD_TOO_LARGE 3612 "The request's body is longer than the traffic policy takes.";
+    BodyTooLong: PAYLOAD_TOO_LARGE 3612 "The request body is too long for the traffic policy.";
     /// The same for the upstream's answer.
-    AnswerTooLong: BAD_GATEWAY 3614 "The upstream's answer is longer than the traffic policy takes.";
+    AnswerTooLong: BAD_GATEWAY 3614 "The upstream's response body is too long for the traffic policy.";
     /// The same, and too many are held.
-    NoRoom: SERVICE_UNAVAILABLE 3613 "Too many requests are being read at once.";
+    NoRoom: SERVICE_UNAVAILABLE 3613 "Too many request bodies are being buffered.";
     /// A webhook is not signed by its provider.
-    Webhook: FORBIDDEN 3204 "The request is not a webhook that its provider signed.";
+    Webhook: FORBIDDEN 3204 "The webhook signature is missing or invalid.";
     /// There is no signed token.
-    NoToken: UNAUTHORIZED 3401 "The request carries no token.";
+    NoToken: UNAUTHORIZED 3401 "The request has no token.";
     /// There is something else in its place.
-    BadToken: UNAUTHORIZED 3406 "What the request carries is not a signed token.";
+    BadToken: UNAUTHORIZED 3406 "The token is not a signed JWT.";
     /// The token is not one that is let in.
-    TokenRefused: FORBIDDEN 3403 "The token that the request carries is not accepted.";
+    TokenRefused: FORBIDDEN 3403 "The token is not accepted.";
     /// The keys to check tokens by cannot be had.
-    NoKeys: BAD_GATEWAY 3422 "The keys to check the token by cannot be fetched.";
+    NoKeys: BAD_GATEWAY 3422 "The edge cannot fetch the keys that verify the token.";
     /// The traffic policy forwards to an internal endpoint that is not there.
-    NoInternal: BAD_GATEWAY 3615 "The internal endpoint that the traffic policy forwards to is not online.";
+    NoInternal: BAD_GATEWAY 3615 "The internal endpoint that the traffic policy forwards to is offline.";
     /// A request that the traffic policy makes has no answer.
-    Call: BAD_GATEWAY 3617 "A service that the traffic policy asks does not answer.";
+    Call: BAD_GATEWAY 3617 "A service that the traffic policy calls did not respond.";
     /// The traffic policies of internal endpoints forward too often.
-    Hops: BAD_GATEWAY 3501 "The traffic policies forward from endpoint to endpoint too often.";
+    Hops: BAD_GATEWAY 3501 "The traffic policies forwarded the request between endpoints too many times.";
     /// Nobody is logged in, and the request is no page that a log-in could come back to.
-    LoginFirst: UNAUTHORIZED 3100 "Log in first.";
+    LoginFirst: UNAUTHORIZED 3100 "Sign in first.";
     /// Where to go after the log-in is no path of this host.
-    LoginPath: BAD_REQUEST 3106 "The redirect_path is not a path of this host.";
+    LoginPath: BAD_REQUEST 3106 "The `redirect_path` is not a path on this host.";
     /// A user comes back without the cookie that the log-in began with.
-    LoginCookie: BAD_REQUEST 3107 "This log-in did not begin in this browser, or the browser did not keep its cookie; begin again.";
+    LoginCookie: BAD_REQUEST 3107 "This browser did not start the sign-in or did not keep its cookie; start again.";
     /// Without the state.
-    LoginNoState: BAD_REQUEST 3120 "The identity provider did not send the state parameter back; begin again.";
+    LoginNoState: BAD_REQUEST 3120 "The identity provider did not return the `state` parameter; start again.";
     /// With a state that is not ours, too old, or was used.
-    LoginState: BAD_REQUEST 3108 "The log-in is not valid, has taken too long, or is over already; begin again.";
+    LoginState: BAD_REQUEST 3108 "The sign-in is invalid, expired or already complete; start again.";
     /// With a state of another host.
-    LoginOtherHost: BAD_REQUEST 3124 "The log-in began on another host; begin again.";
+    LoginOtherHost: BAD_REQUEST 3124 "The sign-in started on another host; start again.";
     /// The provider does not let the user in.
-    LoginDenied: FORBIDDEN 3125 "The identity provider does not let you in.";
+    LoginDenied: FORBIDDEN 3125 "Your identity provider denied the sign-in.";
     /// The provider gives no e-mail address.
-    LoginNoEmail: FORBIDDEN 3109 "The identity provider gives no verified e-mail address of yours.";
+    LoginNoEmail: FORBIDDEN 3109 "Your identity provider returned no verified e-mail address.";
     /// The provider does not say who the user is.
-    LoginNobody: FORBIDDEN 3110 "The identity provider does not say who you are.";
+    LoginNobody: FORBIDDEN 3110 "Your identity provider returned no user ID.";
     /// The provider's ID token is not to be believed.
-    LoginToken: FORBIDDEN 3303 "The identity provider's ID token is not valid.";
+    LoginToken: FORBIDDEN 3303 "The identity provider's ID token is invalid.";
     /// The provider cannot be asked.
-    LoginProvider: BAD_GATEWAY 5536 "The identity provider cannot be reached, or its answer is not understood.";
+    LoginProvider: BAD_GATEWAY 5536 "The edge cannot reach the identity provider or parse its response.";
     /// Too many log in at once, or have.
-    LoginBusy: SERVICE_UNAVAILABLE 3127 "Nobody else can log in now; try again in a moment.";
+    LoginBusy: SERVICE_UNAVAILABLE 3127 "Too many sign-ins are in progress; try again shortly.";
     /// An action of the traffic policy failed.
     Policy: INTERNAL_SERVER_ERROR 2300 "An action of the traffic policy failed.";
     /// The traffic policy is at its end and the endpoint has no upstream.
-    Unhandled: SERVICE_UNAVAILABLE 6029 "The traffic policy has no answer to this request, and the endpoint has no upstream.";
+    Unhandled: SERVICE_UNAVAILABLE 6029 "The traffic policy did not handle the request, and the endpoint has no upstream.";
     /// The edge has no room for the request now.
-    Overloaded: SERVICE_UNAVAILABLE 3620 "The edge is overloaded; try again in a moment.";
+    Overloaded: SERVICE_UNAVAILABLE 3620 "The edge is overloaded; try again shortly.";
     /// The agents that serve the endpoint have no room for it.
-    AgentBusy: SERVICE_UNAVAILABLE 3621 "The agent of this endpoint serves as many connections as it can; try again in a moment.";
+    AgentBusy: SERVICE_UNAVAILABLE 3621 "The endpoint's agent has reached its connection limit; try again shortly.";
 }
 
 impl Problem {

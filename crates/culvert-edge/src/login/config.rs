@@ -67,7 +67,7 @@ impl Common {
         site.length("auth_id", &self.auth_id, AUTH_ID_BYTES_MAX)?;
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
         if !self.auth_id.bytes().all(is_plain) {
-            let why = "`auth_id` has letters, digits, `-` and `_` only";
+            let why = "`auth_id` may contain only letters, digits, `-` and `_`";
             return Err(site.refuse(INVALID, why));
         }
         let cookie_domain = match &self.auth_cookie_domain {
@@ -122,7 +122,7 @@ pub(crate) fn required(site: &Site<'_>, id: &str, secret: &str) -> Result<AppSou
         }
     }
     if secret == REDACTED {
-        return Err(site.refuse(INVALID, "`client_secret` must be the secret itself"));
+        return Err(site.refuse(INVALID, "`client_secret` must be the literal secret"));
     }
     Ok(AppSource::Own(
         site.template("client_id", id)?,
@@ -172,7 +172,7 @@ fn parameters(
         site.length(&field, name, PARAMETER_BYTES_MAX)?;
         site.length(&field, value, PARAMETER_BYTES_MAX)?;
         if OWN_PARAMETERS.contains(&name.as_str()) {
-            let why = format!("`{field}` is made by the edge itself");
+            let why = format!("`{field}` is set by the edge");
             return Err(site.refuse(INVALID, &why));
         }
     }

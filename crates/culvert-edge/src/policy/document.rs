@@ -48,7 +48,7 @@ impl Node {
     pub(crate) fn parse(text: &str) -> Result<Self, Unreadable> {
         if text.len() > TEXT_BYTES_MAX {
             return Err(Unreadable(format!(
-                "it has {} bytes, at most {TEXT_BYTES_MAX} are taken",
+                "it has {} bytes; the limit is {TEXT_BYTES_MAX}",
                 text.len()
             )));
         }
@@ -141,7 +141,7 @@ pub fn read_yaml(text: &str) -> Result<Value, String> {
 
 fn too_large() -> Unreadable {
     Unreadable(format!(
-        "it is deeper than {DEPTH_MAX} levels or has more than {NODES_MAX} parts"
+        "it is nested deeper than {DEPTH_MAX} levels or has more than {NODES_MAX} nodes"
     ))
 }
 
@@ -207,7 +207,7 @@ impl<'t> Reader<'t> {
                 let is_text = match tag.as_deref() {
                     None => style != ScalarStyle::Plain,
                     Some(tag) if tag.is_yaml_core_schema() && tag.suffix == "str" => true,
-                    Some(tag) => return Err(at(span, format!("the tag `{tag}` is not taken"))),
+                    Some(tag) => return Err(at(span, format!("the tag `{tag}` is not supported"))),
                 };
                 let node = if is_text {
                     None
@@ -218,7 +218,7 @@ impl<'t> Reader<'t> {
                 (node.unwrap_or_else(text), anchor)
             }
             Event::SequenceStart(_, Some(tag)) | Event::MappingStart(_, Some(tag)) => {
-                return Err(at(span, format!("the tag `{tag}` is not taken")));
+                return Err(at(span, format!("the tag `{tag}` is not supported")));
             }
             Event::SequenceStart(anchor, None) => {
                 let mut items = Vec::new();
@@ -235,7 +235,7 @@ impl<'t> Reader<'t> {
                     .anchors
                     .get(&id)
                     .cloned()
-                    .ok_or_else(|| at(span, "an alias stands inside of what it names"))?;
+                    .ok_or_else(|| at(span, "an alias refers to a node that contains it"))?;
                 self.count(nodes)?;
                 return Ok(node);
             }
@@ -257,13 +257,13 @@ impl<'t> Reader<'t> {
             let key = match event {
                 Event::MappingEnd => return Ok(Node::Object(entries)),
                 Event::Scalar(key, ScalarStyle::Plain, _, None) if key == "<<" => {
-                    return Err(at(span, "merge keys (`<<`) are not taken"));
+                    return Err(at(span, "merge keys (`<<`) are not supported"));
                 }
                 Event::Scalar(key, _, _, None) => key.into_owned(),
-                _ => return Err(at(span, "a key must be plain text")),
+                _ => return Err(at(span, "a key must be a string")),
             };
             if entries.iter().any(|(known, _)| *known == key) {
-                return Err(at(span, format!("the key `{key}` is given twice")));
+                return Err(at(span, format!("duplicate key `{key}`")));
             }
             let (event, span) = self.next()?;
             entries.push((key, self.node(event, span, depth)?));
@@ -400,7 +400,7 @@ impl<'de> Deserialize<'de> for Node {
                 let mut entries: Vec<(String, Node)> = Vec::new();
                 while let Some((key, value)) = access.next_entry::<String, Node>()? {
                     if entries.iter().any(|(known, _)| *known == key) {
-                        let why = format!("the key `{key}` is given twice");
+                        let why = format!("duplicate key `{key}`");
                         return Err(de::Error::custom(why));
                     }
                     entries.push((key, value));
@@ -451,17 +451,17 @@ mod tests {
     #[test]
     fn what_two_readers_may_read_differently_is_refused() {
         for (text, why) in [
-            ("a: 1\na: 2", "line 2, column 1: the key `a` is given twice"),
+            ("a: 1\na: 2", "line 2, column 1: duplicate key `a`"),
             (
                 r#"{"a":	1, "a": 2}"#,
-                "the key `a` is given twice at line 1 column 16",
+                "duplicate key `a` at line 1 column 16",
             ),
             ("a: &x {b: 1}\nc: {<<: *x}", "line 2, column 5: merge keys"),
             ("a: !secret x", "line 1, column 4: the tag `!secret`"),
             ("a: !!binary x", "the tag"),
             ("a: 1\n---\nb: 2", "second document"),
-            ("a: &x [*x]", "inside of what it names"),
-            ("[a]: 1", "a key must be plain text"),
+            ("a: &x [*x]", "a node that contains it"),
+            ("[a]: 1", "a key must be a string"),
             ("a: *nothing", "line 1"),
             ("a: [1", "line"),
             ("a: .nan", "finite"),

@@ -183,7 +183,7 @@ fn refusal(code: Code, place: &str, why: &str) -> Refusal {
     let colon = if place.is_empty() { "" } else { ": " };
     Refusal::new(
         code,
-        format!("The traffic policy is not valid: {place}{colon}{why}."),
+        format!("The traffic policy is invalid: {place}{colon}{why}."),
     )
 }
 
@@ -289,8 +289,8 @@ impl Source {
         for (key, _) in phases {
             let why = match key.as_str() {
                 key if Phase::ALL.iter().any(|phase| phase.name() == key) => continue,
-                "inbound" => "`inbound` is `on_http_request` now",
-                "outbound" => "`outbound` is `on_http_response` now",
+                "inbound" => "`inbound` has been renamed to `on_http_request`",
+                "outbound" => "`outbound` has been renamed to `on_http_response`",
                 "on_event_stream_message" => {
                     let why = "`on_event_stream_message` is not supported";
                     return Err(refusal(NOT_SUPPORTED, "", why));
@@ -298,7 +298,10 @@ impl Source {
                 _ => {
                     let shown: String = key.chars().take(64).collect();
                     let names = Phase::ALL.map(|phase| format!("`{}`", phase.name()));
-                    let why = format!("there is no phase `{shown}`, only {}", names.join(", "));
+                    let why = format!(
+                        "unknown phase `{shown}`; valid phases: {}",
+                        names.join(", ")
+                    );
                     return Err(refusal(UNKNOWN_KEY, "", &why));
                 }
             };
@@ -323,15 +326,12 @@ impl Source {
                 }
             };
             if !phase.is_of(scheme) && !items.is_empty() {
-                let why = format!("{} endpoints do not have this phase", scheme.name());
+                let why = format!("{} endpoints do not support this phase", scheme.name());
                 return Err(refusal(WRONG_PROTOCOL, place, &why));
             }
             if items.len() > RULES_MAX {
                 const TOO_MANY: Code = Code::new(2264);
-                let why = format!(
-                    "it has {} rules, at most {RULES_MAX} are taken",
-                    items.len()
-                );
+                let why = format!("it has {} rules; the limit is {RULES_MAX}", items.len());
                 return Err(refusal(TOO_MANY, place, &why));
             }
             for (index, item) in items.iter().enumerate() {
@@ -341,9 +341,10 @@ impl Source {
             }
         }
         if !handles {
-            let why = "the endpoint has no `upstream_url`, so `on_http_request` needs a rule without expressions \
-                       whose last action answers every request: `custom-response`, `deny`, \
-                       `close-connection`, `forward-internal`, or a `redirect` without `from`";
+            let why = "the endpoint has no `upstream_url`, so `on_http_request` requires a rule \
+                       without expressions whose last action handles every request: \
+                       `custom-response`, `deny`, `close-connection`, `forward-internal`, or a \
+                       `redirect` without `from`";
             return Err(refusal(UNHANDLED, "", why));
         }
         let mut reads = reader.reads;
@@ -436,14 +437,14 @@ impl Reader<'_> {
         const NO_ACTION: Code = Code::new(2206);
         let mut place = format!("{}, rule {}", phase.name(), index + 1);
         let Node::Object(entries) = item else {
-            let why = format!("a rule is an object, not {}", item.kind());
+            let why = format!("a rule must be an object, not {}", item.kind());
             return Err(refusal(UNKNOWN_KEY, &place, &why));
         };
         known_keys(entries, &["name", "expressions", "actions"], &place)?;
         let name = match item.get("name") {
             None | Some(Node::Null) => String::new(),
             Some(Node::Text(name)) => name.value.clone(),
-            Some(_) => return Err(refusal(UNKNOWN_KEY, &place, "`name` must be text")),
+            Some(_) => return Err(refusal(UNKNOWN_KEY, &place, "`name` must be a string")),
         };
         if name.len() > NAME_BYTES_MAX {
             let why = format!("`name` is longer than {NAME_BYTES_MAX} bytes");
@@ -457,10 +458,7 @@ impl Reader<'_> {
         let actions = list(item, "actions", &place)?;
         for (name, items) in [("expressions", expressions), ("actions", actions)] {
             if items.len() > PER_RULE_MAX {
-                let why = format!(
-                    "it has {} {name}, at most {PER_RULE_MAX} are taken",
-                    items.len()
-                );
+                let why = format!("it has {} {name}; the limit is {PER_RULE_MAX}", items.len());
                 return Err(refusal(TOO_MANY, &place, &why));
             }
         }
@@ -481,7 +479,7 @@ impl Reader<'_> {
             if let Some(before) = ends_by {
                 const UNREACHABLE: Code = Code::new(2207);
                 let why = format!(
-                    "`{}` can never run: `{before}` before it always ends the phase",
+                    "`{}` can never run, because `{before}` before it always ends the phase",
                     ty.name
                 );
                 return Err(refusal(UNREACHABLE, &place, &why));
@@ -517,7 +515,7 @@ impl Reader<'_> {
             Node::Bool(true) => "true",
             Node::Bool(false) => "false",
             other => {
-                let why = format!("an expression is text, not {}", other.kind());
+                let why = format!("an expression must be a string, not {}", other.kind());
                 return Err(refusal(INVALID, &place, &why));
             }
         };
@@ -557,7 +555,7 @@ impl Reader<'_> {
             wanted.insert(field);
             if !data.missing(wanted).is_empty() {
                 let why = format!(
-                    "`{}` has no data on this server: it needs {}",
+                    "`{}` is not available on this server; it requires {}",
                     variable.path,
                     field.source()
                 );
@@ -580,7 +578,7 @@ impl Reader<'_> {
         const SECOND_LOGIN: Code = Code::new(2239);
         const TEMPLATE: Code = Code::new(2224);
         let Node::Object(entries) = item else {
-            let why = format!("an action is an object, not {}", item.kind());
+            let why = format!("an action must be an object, not {}", item.kind());
             return Err(refusal(UNKNOWN_KEY, place, &why));
         };
         known_keys(entries, &["type", "config"], place)?;
@@ -594,21 +592,21 @@ impl Reader<'_> {
                 return Err(refusal(missing.code, place, &why));
             }
             let shown: String = name.chars().take(64).collect();
-            let why = format!("there is no action `{shown}`");
+            let why = format!("unknown action `{shown}`");
             return Err(refusal(UNKNOWN_TYPE, place, &why));
         };
         let place = &format!("{place} ({name})");
         if !ty.phases.contains(&phase) {
             let phases: Vec<_> = ty.phases.iter().map(|phase| phase.name()).collect();
-            let why = format!("it runs in {} only", phases.join(" and "));
+            let why = format!("it is supported only in {}", phases.join(" and "));
             return Err(refusal(WRONG_PHASE, place, &why));
         }
         if !ty.schemes.contains(&self.scheme) {
-            let why = format!("it does not fit a {} endpoint", self.scheme.name());
+            let why = format!("it does not support {} endpoints", self.scheme.name());
             return Err(refusal(WRONG_PROTOCOL, place, &why));
         }
         if ty.is_login && std::mem::replace(&mut self.has_login, true) {
-            let why = "it is the second one that logs people in";
+            let why = "a policy may have only one sign-in action";
             return Err(refusal(SECOND_LOGIN, place, why));
         }
         let config = item
@@ -632,7 +630,10 @@ fn known_keys(entries: &[(String, Node)], known: &[&str], place: &str) -> Result
         return Ok(());
     };
     let shown: String = key.chars().take(64).collect();
-    let why = format!("there is no field `{shown}`, only {}", known.join(", "));
+    let why = format!(
+        "unknown field `{shown}`; valid fields: {}",
+        known.join(", ")
+    );
     Err(refusal(UNKNOWN_KEY, place, &why))
 }
 

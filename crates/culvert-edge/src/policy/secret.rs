@@ -99,7 +99,8 @@ impl Source {
             }
         }
         if !known {
-            let why = "`[redacted]` is what is shown in the place of a secret, and it is not clear which: send the secret";
+            let why =
+                "`[redacted]` stands for a secret, and it is unclear which one; send the secret";
             return Err(refusal(UNKNOWN, "", why));
         }
         let wanted = root.to_json();

@@ -179,7 +179,7 @@ impl<'c> Site<'c> {
             return Err(self.refuse(EMPTY, &format!("`{field}` must not be empty")));
         }
         if items > max {
-            let why = format!("`{field}` has {items} entries, at most {max} are taken");
+            let why = format!("`{field}` has {items} entries; the limit is {max}");
             return Err(self.refuse(TOO_MANY, &why));
         }
         Ok(())
@@ -201,7 +201,7 @@ impl<'c> Site<'c> {
         let found = self.resources.authorities.get(id).cloned();
         found.ok_or_else(|| {
             let shown: String = id.chars().take(64).collect();
-            let why = format!("`{field}`: there is no certificate authority `{shown}`");
+            let why = format!("`{field}`: the certificate authority `{shown}` does not exist");
             self.refuse(UNKNOWN, &why)
         })
     }
@@ -210,7 +210,7 @@ impl<'c> Site<'c> {
     pub(crate) fn logins(&self) -> Result<Arc<Logins>, Refusal> {
         const UNKNOWN: Code = Code::new(2201);
         let logins = self.resources.logins.clone();
-        logins.ok_or_else(|| self.refuse(UNKNOWN, "nobody can log in here"))
+        logins.ok_or_else(|| self.refuse(UNKNOWN, "sign-ins are not available"))
     }
 
     /// A domain that cookies may be for: the endpoint's host, or one above it that is the account's
@@ -244,7 +244,7 @@ impl<'c> Site<'c> {
         let found = self.resources.ip_policies.get(id).cloned();
         found.ok_or_else(|| {
             let shown: String = id.chars().take(64).collect();
-            self.refuse(UNKNOWN, &format!("there is no IP policy `{shown}`"))
+            self.refuse(UNKNOWN, &format!("the IP policy `{shown}` does not exist"))
         })
     }
 }

@@ -41,15 +41,16 @@ impl Template {
                 continue;
             }
             plain.push_str(before);
-            let end = end_of_expression(after)
-                .ok_or_else(|| "an expression that `${` begins is not ended by `}`".to_owned())?;
+            let end = end_of_expression(after).ok_or_else(|| {
+                "an expression that starts with `${` must end with `}`".to_owned()
+            })?;
             let (source, behind) = after.split_at(end);
             if !plain.is_empty() {
                 parts.push(Part::Text(std::mem::take(&mut plain).into()));
             }
             let program = env.compile(source.trim()).map_err(|error| {
                 let shown: String = source.trim().chars().take(80).collect();
-                format!("the expression `{shown}` is not valid: {error}")
+                format!("the expression `{shown}` is invalid: {error}")
             })?;
             parts.push(Part::Expression(Box::new(program)));
             rest = &behind[1..];

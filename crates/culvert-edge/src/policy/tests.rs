@@ -48,13 +48,17 @@ fn documents() {
         ("", 2236, "must be an object"),
         ("- a", 2236, "must be an object"),
         ("a: [", 2236, "line"),
-        ("inbound: []", 2236, "`on_http_request` now"),
-        ("outbound: []", 2236, "`on_http_response` now"),
-        ("nope: []", 2236, "no phase `nope`"),
+        ("inbound: []", 2236, "renamed to `on_http_request`"),
+        ("outbound: []", 2236, "renamed to `on_http_response`"),
+        ("nope: []", 2236, "unknown phase `nope`"),
         ("on_event_stream_message: []", 2204, "not supported"),
         ("on_http_request: {}", 2236, "list of rules"),
         ("on_http_request: [1]", 2236, "on_http_request, rule 1"),
-        ("on_http_request:\n- {action: x}", 2236, "no field `action`"),
+        (
+            "on_http_request:\n- {action: x}",
+            2236,
+            "unknown field `action`",
+        ),
         (
             "on_http_request:\n- {name: a}",
             2206,
@@ -79,12 +83,12 @@ fn documents() {
         (
             "on_http_request:\n- {actions: [{type: deny, x: 1}]}",
             2236,
-            "no field `x`",
+            "unknown field `x`",
         ),
         (
             "on_http_request:\n- {actions: [{type: nope}]}",
             2201,
-            "no action `nope`",
+            "unknown action `nope`",
         ),
         (
             "on_http_request:\n- {actions: [{type: saml}]}",
@@ -94,7 +98,7 @@ fn documents() {
         (
             "on_http_response:\n- {actions: [{type: deny}]}",
             2202,
-            "on_tcp_connect and on_http_request only",
+            "only in on_tcp_connect and on_http_request",
         ),
         (
             "on_http_request:\n- {actions: [{type: deny}, {type: deny}]}",
@@ -136,7 +140,7 @@ fn documents() {
         assert_eq!(found, code, "{text}: {sentence}");
         assert!(sentence.contains(said), "{text}: {sentence}");
         assert!(
-            code == 0 || sentence.starts_with("The traffic policy is not valid: "),
+            code == 0 || sentence.starts_with("The traffic policy is invalid: "),
             "{sentence}"
         );
     }
@@ -313,7 +317,7 @@ fn configurations_of_actions() {
         (
             "type: custom-response\n    config: {status_code: 204, body: x}",
             2204,
-            "no `body`",
+            "cannot have a `body`",
         ),
         (
             "type: custom-response\n    config: {headers: {'a b': c}}",

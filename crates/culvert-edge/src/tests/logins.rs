@@ -1092,7 +1092,7 @@ fn what_cannot_be_run_is_not_taken() {
             "oauth",
             "provider: google".to_owned(),
             2234,
-            "register an application",
+            "no default application",
         ),
         (
             "oauth",

@@ -282,7 +282,7 @@ fn what_cannot_be_verified_is_not_taken() {
         (
             "{provider: svix, secret: whsec_!}",
             "ERR_NGROK_2204",
-            "base64",
+            "Base64",
         ),
         (
             "{provider: sendgrid, secret: s}",
@@ -292,7 +292,7 @@ fn what_cannot_be_verified_is_not_taken() {
         (
             "{provider: sns, secret: s}",
             "ERR_NGROK_2204",
-            "takes no `secret`",
+            "does not use a `secret`",
         ),
         (
             "{provider: github, secret: '${'}",

@@ -75,7 +75,7 @@ impl Upstream {
     pub fn parse(url: &str, protocol: &str) -> Result<Self, Refusal> {
         const FIELD: Code = Code::new(18014);
         let wrong =
-            |why: &str| Refusal::new(FIELD, format!("the upstream_url is not usable: {why}"));
+            |why: &str| Refusal::new(FIELD, format!("the `upstream_url` is invalid: {why}"));
         if url.len() > 2048 {
             return Err(wrong("it is longer than 2048 bytes"));
         }
@@ -87,7 +87,7 @@ impl Upstream {
             _ => return Err(wrong("its scheme must be http, https or tcp")),
         };
         if !parsed.username().is_empty() || parsed.password().is_some() {
-            return Err(wrong("it must not carry a user or password"));
+            return Err(wrong("it must not contain a user or password"));
         }
         if !matches!(parsed.path(), "" | "/")
             || parsed.query().is_some()
@@ -100,11 +100,11 @@ impl Upstream {
         let host = match (bare.parse::<IpAddr>(), HostName::parse(host)) {
             (Ok(address), _) => address.to_string(),
             (_, Ok(name)) if !name.is_wildcard() => name.to_string(),
-            _ => return Err(wrong("its host is neither a name nor an address")),
+            _ => return Err(wrong("its host is neither a host name nor an IP address")),
         };
         let port = match (parsed.port_or_known_default(), scheme) {
             (Some(port), _) if port > 0 => port,
-            _ => return Err(wrong("it needs a port between 1 and 65535")),
+            _ => return Err(wrong("it must have a port between 1 and 65535")),
         };
         let protocol = match protocol {
             "" | "http1" => Protocol::Http1,

@@ -85,10 +85,10 @@ impl Provider {
         }
         self.rows.iter().try_for_each(|row| match row.way {
             Way::PublicKey(is_key, _) if !is_key(secret) => {
-                Err("must be the public key of the provider, in base64")
+                Err("must be the Base64 public key of the provider")
             }
             Way::Mac if row.key.of(secret).is_empty() => {
-                Err("must be a key in base64, as the provider shows it")
+                Err("must be a Base64 key, as shown by the provider")
             }
             _ => Ok(()),
         })

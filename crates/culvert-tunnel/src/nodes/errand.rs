@@ -73,7 +73,7 @@ impl Nodes {
             }
             Err(error) => {
                 tracing::warn!(node = address, %error, "a node did not ask its agent");
-                let why = "The node that the agent is connected to cannot be reached.";
+                let why = "The node that the agent is connected to is unreachable.";
                 Err(Refusal::new(AWAY, why))
             }
         }

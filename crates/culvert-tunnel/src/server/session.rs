@@ -480,7 +480,7 @@ impl Connection {
             })),
             (_, None) => Err(Refusal::new(
                 const { Code::new(801) },
-                "The first call of a session says who the agent is.",
+                "The first call of a session must be Auth.",
             )),
             (StreamType::BIND, Some(admitted)) => self.bind(&mut stream, admitted).await,
             (StreamType::UNBIND, Some(admitted)) => self.unbind(&mut stream, admitted).await,

@@ -115,7 +115,7 @@ impl Control {
         let halt = match walked.await {
             Ok(Ok(())) => return,
             Ok(Err(halt)) => halt,
-            Err(_) => Failure::passing("the certificate authority takes too long").into(),
+            Err(_) => Failure::passing("the certificate authority did not respond in time").into(),
         };
         let (failure, is_over) = match halt {
             Halt::Overtaken => {
@@ -126,7 +126,7 @@ impl Control {
             Halt::Faulted(fault) => {
                 error!(domain.id = domain_id, cause = %fault.chain(), "getting a certificate failed");
                 (
-                    Failure::passing("the server failed; its log says why"),
+                    Failure::passing("internal error; see the server log"),
                     false,
                 )
             }
@@ -238,7 +238,7 @@ impl Control {
     async fn walk(&self, certificates: &Certificates, claim: &mut Claim) -> Result<(), Halt> {
         let Some(issuer) = certificates.issuer.as_deref() else {
             return Err(Failure::passing(
-                "this installation has no certificate authority: `acme.directory_url` is not set",
+                "this installation has no certificate authority (`acme.directory_url` is not set)",
             )
             .into());
         };
@@ -338,7 +338,7 @@ impl Control {
             let offered = |kind: &&ChallengeKind| wanted.iter().any(|one| one.kind == **kind);
             let Some(kind) = kinds.iter().find(offered).copied() else {
                 return Err(Failure::passing(
-                    "the certificate authority offers no challenge that can be answered here",
+                    "the certificate authority offers no challenge that this installation supports",
                 )
                 .into());
             };
@@ -374,7 +374,7 @@ impl Control {
         let reached = published.wait_for(|published| *published >= revision);
         match tokio::time::timeout(SHOWN_WITHIN, reached).await {
             Ok(Ok(_)) => Ok(()),
-            _ => Err(Failure::passing("the edge does not take changes").into()),
+            _ => Err(Failure::passing("the edge does not accept changes").into()),
         }
     }
 
@@ -392,7 +392,7 @@ impl Control {
         let Some(sealed) = &claim.order.sealed_key else {
             // Placed without a key by nobody of ours; another order has one.
             return Err(Halt::Failed {
-                failure: Failure::passing("the key of the order is not there"),
+                failure: Failure::passing("the private key of the order is missing"),
                 is_over: true,
             });
         };
@@ -404,7 +404,7 @@ impl Control {
         let key = self.certificate_key(claim)?;
         let unusable = |why: String| Halt::Failed {
             failure: Failure::passing(format!(
-                "the certificate authority sent a certificate that cannot be used: {why}"
+                "the certificate authority returned an unusable certificate: {why}"
             )),
             is_over: true,
         };
@@ -601,7 +601,7 @@ fn kinds_for(
     if claim.name.is_wildcard() {
         if !issuer.writes_records() {
             return Err(Failure::passing(
-                "a wildcard needs a record in the DNS, and this installation has no `acme.dns_hook`",
+                "a wildcard requires a DNS record, and this installation has no `acme.dns_hook`",
             ));
         }
         return Ok(vec![ChallengeKind::Dns01]);
@@ -609,7 +609,7 @@ fn kinds_for(
     let mut kinds = certificates.challenges.clone();
     if kinds.is_empty() {
         return Err(Failure::passing(
-            "this installation has no listener that a challenge could be answered on",
+            "this installation has no listener that can respond to challenges",
         ));
     }
     let turn = usize::try_from(claim.order.attempts).unwrap_or(0) % kinds.len();

@@ -160,7 +160,7 @@ impl Wanted {
         let unreadable = |why: &str| {
             Refusal::new(
                 UNREADABLE,
-                format!("The url of an endpoint cannot be parsed: {why}."),
+                format!("The endpoint's `url` cannot be parsed: {why}."),
             )
         };
         let (scheme, authority) = match url.split_once("://") {
@@ -186,7 +186,9 @@ impl Wanted {
             });
         }
         if authority.contains(['/', '?', '#', '@', '\\']) {
-            return Err(unreadable("it is a scheme, a host and perhaps a port"));
+            return Err(unreadable(
+                "it must consist of a scheme, a host and an optional port",
+            ));
         }
         let (host, port) = match authority.split_once(':') {
             None => (authority, None),
@@ -194,7 +196,7 @@ impl Wanted {
                 let is_number = !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
                 let number = port.parse().ok().filter(|port| is_number && *port > 0);
                 let number =
-                    number.ok_or_else(|| unreadable("a port is a number from 1 to 65535"))?;
+                    number.ok_or_else(|| unreadable("a port must be a number from 1 to 65535"))?;
                 (host, Some(number))
             }
         };
@@ -252,7 +254,7 @@ impl Wanted {
                     _ => {
                         return Err(Refusal::new(
                             NOT_COVERED,
-                            format!("A host must be covered by a reserved domain of the account, or be a free name below `{domain}`."),
+                            format!("The host must be covered by a reserved domain of the account or be an unused subdomain of `{domain}`."),
                         )
                         .into());
                     }
@@ -294,7 +296,7 @@ impl Wanted {
         };
         if !(2..=1 + INTERNAL_LABELS_MAX).contains(&host.split('.').count()) {
             let why = format!(
-                "An internal host has 1 to {INTERNAL_LABELS_MAX} labels before `.{INTERNAL}`."
+                "An internal host must have 1 to {INTERNAL_LABELS_MAX} labels before `.{INTERNAL}`."
             );
             return Err(Refusal::new(WRONG_FIELD, why));
         }
@@ -328,7 +330,7 @@ impl Wanted {
                 let taken = pool::take(cx).await?.ok_or_else(|| {
                     Refusal::new(
                         WRONG_FIELD,
-                        "Every TCP address of this installation's pool is taken.",
+                        "All TCP addresses of this installation's pool are in use.",
                     )
                 })?;
                 let Taken { port, taking } = taken;
@@ -340,7 +342,7 @@ impl Wanted {
                 let id = reserved.map(|document| document.head.id).ok_or_else(|| {
                     Refusal::new(
                         NOT_COVERED,
-                        "The host and port of a TCP endpoint must be a reserved address of the account; `tcp://` alone takes a free one.",
+                        "The host and port of a TCP endpoint must be a reserved address of the account; `tcp://` without a host assigns a free one.",
                     )
                 })?;
                 (host.to_string(), port, Some(id), None)
@@ -403,22 +405,22 @@ pub(super) fn binding(given: &[String], wanted: &Wanted) -> Result<Binding, Refu
     match given {
         [_, _, ..] => Err(Refusal::new(
             WRONG_FIELD,
-            "An endpoint has at most one binding.",
+            "An endpoint may have at most one binding.",
         )),
         [name] if name == "kubernetes" && wanted.scheme == AddressScheme::Https => {
             Err(Refusal::of(NOT_KUBERNETES))
         }
         [name] if name == "kubernetes" => Err(Refusal::new(
             WRONG_FIELD,
-            "This version of culvert has no endpoints with the binding `kubernetes` yet.",
+            "This version of culvert does not support endpoints with the binding `kubernetes`.",
         )),
         [name] if name == "public" && is_internal => Err(Refusal::new(
             WRONG_FIELD,
-            "A host that ends in `.internal` has the binding `internal`.",
+            "A host that ends in `.internal` requires the binding `internal`.",
         )),
         [name] if name == "internal" && wanted.host.is_some() && !is_internal => Err(Refusal::new(
             WRONG_FIELD,
-            "The host of an endpoint with the binding `internal` ends in `.internal`.",
+            "The host of an endpoint with the binding `internal` must end in `.internal`.",
         )),
         [name] if name == "internal" => Ok(Binding::Internal),
         _ if is_internal => Ok(Binding::Internal),

@@ -137,7 +137,7 @@ pub(crate) async fn settle(
     }
     let wanted = Wanted::parse(&url).map_err(|refusal| Refusal::new(MALFORMED, refusal.message))?;
     if wanted.scheme.name() != proto {
-        let why = "The URL of the endpoint has another scheme than its protocol.";
+        let why = "The scheme of the endpoint's URL does not match its protocol.";
         return Err(Refusal::new(UNREADABLE, why).into());
     }
     let binding = address::binding(bindings, &wanted)?;

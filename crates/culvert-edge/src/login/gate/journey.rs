@@ -201,7 +201,7 @@ impl Gate {
             None => Some(reply::page(
                 request.headers.get(ACCEPT),
                 "Logged out",
-                "You are logged out here. Your session at the identity provider may go on.",
+                "You are signed out. Your session at the identity provider may still be active.",
             )),
         };
         self.stop(x, Gone::Nobody, None);
