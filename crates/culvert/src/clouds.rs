@@ -98,7 +98,7 @@ fn own_keys(environment: &HashMap<String, String>) -> Result<OwnKeys> {
         .map(|path| format!("http://169.254.170.2{path}"));
     if let Some(text) = relative.or(full) {
         let Ok(url) = Url::parse(&text) else {
-            bail!("the variable with the endpoint of the container's credentials is no URL");
+            bail!("the variable for the container credentials endpoint is not a URL");
         };
         return Ok(OwnKeys::Container {
             url,

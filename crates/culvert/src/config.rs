@@ -39,51 +39,53 @@ const EMBEDDED: &str = "embedded";
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// Folder of the state: database, event queue, keys. Created with mode 0700.
+    /// Data directory: database, event queue, keys. Created with mode 0700.
     pub data_dir: PathBuf,
-    /// `postgres://…` to keep the state in PostgreSQL; empty for SQLite in `data_dir`.
+    /// `postgres://…` to store the state in PostgreSQL; empty for SQLite in `data_dir`.
     pub database_url: String,
-    /// Where traffic events wait for destinations that do not take them at once: `embedded`, beside the
-    /// state, or `nats://host:4222`, NATS with JetStream, which all nodes share. Several servers of a
-    /// cluster with commas between them; `tls://` for TLS; `user:password@` or `token@` before one host.
+    /// Queue for traffic events that a destination does not accept immediately: `embedded` in the
+    /// database, or `nats://host:4222` for NATS JetStream, shared by all nodes. Separate the
+    /// servers of a cluster with commas; use `tls://` for TLS and `user:password@` or `token@`
+    /// before one host for credentials.
     pub event_log: String,
-    /// Parts this process runs: any of `api`, `edge`, `agents`, `delivery`. Agents are reached through
-    /// the edge of every node; without `database_url`, of the process that they are connected to.
+    /// Roles of this process: any of `api`, `edge`, `agents`, `delivery`. With `database_url`,
+    /// the edge of every node reaches all agents; without it, an edge reaches only agents
+    /// connected to its own process.
     pub roles: Vec<Role>,
-    /// Name of the region of this node, as agents and events see it.
+    /// Region name of this node in agents and events.
     pub region: String,
-    /// Name of this node in logs, metrics and queue leases; empty for the host name. Where a running
-    /// node on the same `database_url` has it, this one's gets a number.
+    /// Name of this node in logs, metrics and queue leases; empty for the host name. If a running
+    /// node on the same `database_url` already has the name, a number is appended.
     pub node_name: String,
     /// The management API.
     pub api: Api,
     /// The reverse proxy.
     pub edge: EdgeSettings,
-    /// The ingress of agents.
+    /// The agent ingress.
     pub agents: Agents,
-    /// How much agents may take.
+    /// Limits for agents.
     pub limits: Limits,
-    /// Other nodes of the installation.
+    /// Connections between the nodes of the installation.
     pub nodes: Nodes,
     /// Managed certificates.
     pub acme: Acme,
     /// Traffic Policy.
     pub policy: Policy,
-    /// Log-ins of traffic policies.
+    /// Sign-ins of traffic policies.
     pub oauth: Oauth,
     /// Prometheus metrics.
     pub metrics: Metrics,
-    /// What the first start makes.
+    /// Objects that the first start creates.
     pub bootstrap: Bootstrap,
     /// Secrets at rest.
     pub secrets: Secrets,
     /// The audit log.
     pub audit: Audit,
-    /// What is captured of traffic.
+    /// Capture and retention of traffic events.
     pub events: Events,
-    /// Where events may be sent.
+    /// Event destinations.
     pub destinations: Destinations,
-    /// Stopping.
+    /// Shutdown.
     pub shutdown: Shutdown,
     /// Logging.
     pub log: Log,
@@ -160,12 +162,12 @@ impl Settings {
             return Err(Invalid("`audit.retention` must be at least `30d`".into()));
         }
         culvert_base::net::HostName::parse(&self.edge.domain)
-            .map_err(|e| Invalid(format!("`edge.domain` is not a host name: {e}")))?;
+            .map_err(|e| Invalid(format!("`edge.domain` is not a valid host name: {e}")))?;
         self.tcp_ports()?;
         if self.edge.proxy_protocol.is_empty() != self.edge.proxy_protocol_from.is_empty() {
             return Err(Invalid(
-                "`edge.proxy_protocol` and `edge.proxy_protocol_from` go together: which listeners, \
-                 and from which networks"
+                "`edge.proxy_protocol` (listeners) and `edge.proxy_protocol_from` (networks) \
+                 must be set together"
                     .into(),
             ));
         }
@@ -193,7 +195,7 @@ impl Settings {
         let servers = NatsServers::parse(&self.event_log);
         servers.map(Some).map_err(|why| {
             Invalid(format!(
-                "`event_log` must be `embedded` or such as `nats://127.0.0.1:4222`: {why}"
+                "`event_log` must be `embedded` or a URL such as `nats://127.0.0.1:4222`: {why}"
             ))
         })
     }

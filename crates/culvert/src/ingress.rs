@@ -319,7 +319,7 @@ pub(crate) fn certified_key(settings: &Settings) -> Result<Option<Arc<CertifiedK
     }
     let unusable = |path: &str, why: String| {
         Invalid(format!(
-            "`agents.cert_file` and `agents.key_file` need `{path}`, which cannot be used: {why}"
+            "the file `{path}` of `agents.cert_file` or `agents.key_file` cannot be used: {why}"
         ))
     };
     let read = |path: &String| std::fs::read(path).map_err(|e| unusable(path, e.to_string()));

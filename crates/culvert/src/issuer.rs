@@ -57,7 +57,7 @@ fn client(settings: &Settings, url: &str, edge: &Edge) -> Result<Acme> {
             // A path without a folder would be looked for elsewhere.
             let program = std::path::absolute(path)?;
             if !program.is_file() {
-                return Err(Invalid(format!("`acme.dns_hook` names no file: `{path}`")).into());
+                return Err(Invalid(format!("`acme.dns_hook` is not a file: `{path}`")).into());
             }
             // Secrets of our own settings are no business of the hook.
             let environment = config::environment();

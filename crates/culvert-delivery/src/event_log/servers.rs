@@ -16,7 +16,7 @@ pub struct NatsServers {
     pub(super) login: Login,
 }
 
-/// How to log in.
+/// Authentication.
 #[derive(Clone, Default)]
 pub(super) enum Login {
     #[default]
@@ -48,7 +48,7 @@ impl NatsServers {
                 false if !scheme.is_empty() => format!("{scheme}://{entry}"),
                 false => return Err("it must start with `nats://` or `tls://`".to_owned()),
             };
-            let mut url = Url::parse(&url).map_err(|error| format!("it is no URL: {error}"))?;
+            let mut url = Url::parse(&url).map_err(|error| format!("it is not a URL: {error}"))?;
             if !["nats", "tls"].contains(&url.scheme()) {
                 return Err("it must start with `nats://` or `tls://`".to_owned());
             }
@@ -57,14 +57,13 @@ impl NatsServers {
             }
             if !matches!(url.path(), "" | "/") || url.query().is_some() || url.fragment().is_some()
             {
-                return Err("it must have nothing behind the port".to_owned());
+                return Err("it must end after the port".to_owned());
             }
             let given = login_of(&url)?;
             if let Some(given) = given {
                 if login.replace(given).is_some() {
                     return Err(
-                        "only one of the servers may have credentials, which are those \
-                                of all"
+                        "only one server may have credentials, which apply to all servers"
                             .to_owned(),
                     );
                 }
@@ -103,11 +102,11 @@ impl NatsServers {
 }
 
 fn login_of(url: &Url) -> Result<Option<Login>, String> {
-    let wrong = || "its credentials are not text".to_owned();
+    let wrong = || "its credentials are not valid UTF-8".to_owned();
     let user = unescaped(url.username()).ok_or_else(wrong)?;
     Ok(match (user.is_empty(), url.password()) {
         (true, None) => None,
-        (true, Some(_)) => return Err("it has a password and no user".to_owned()),
+        (true, Some(_)) => return Err("it has a password but no user".to_owned()),
         (false, None) => Some(Login::Token(Secret::new(user))),
         (false, Some(password)) => {
             let password = unescaped(password).ok_or_else(wrong)?;

@@ -32,16 +32,14 @@ impl Categories {
         };
         if name.len() > NAME_BYTES_MAX || !name.split('.').all(is_label) {
             return Err(format!(
-                "is a list with the name `{name}`, which must be labels of lower-case letters, digits, `-` and `_` with dots between them"
+                "has the invalid list name `{name}`; a name must be dot-separated labels of lower-case letters, digits, `-` and `_`"
             ));
         }
         if self.0.iter().any(|(known, _)| known == name) {
-            return Err(format!("is the second list with the name `{name}`"));
+            return Err(format!("has the duplicate list name `{name}`"));
         }
         if self.0.len() == LISTS_MAX {
-            return Err(format!(
-                "is one list too many, at most {LISTS_MAX} are taken"
-            ));
+            return Err(format!("exceeds the limit of {LISTS_MAX} lists"));
         }
         let cannot = |error: std::io::Error| format!("cannot be read: {error}");
         if std::fs::metadata(path).map_err(cannot)?.len() > FILE_BYTES_MAX {
@@ -102,7 +100,7 @@ fn networks(text: &str) -> Result<IpSet, String> {
         let Some(network) = prefix(written) else {
             let shown: String = written.chars().take(64).collect();
             return Err(format!(
-                "has `{shown}` in line {}, which is neither a network such as `192.0.2.0/24` nor an address",
+                "has `{shown}` in line {}, which is neither a network such as `192.0.2.0/24` nor an IP address",
                 index + 1
             ));
         };
@@ -110,7 +108,7 @@ fn networks(text: &str) -> Result<IpSet, String> {
     }
     // A job that truncates the file before it writes must not switch a block list off.
     if networks.is_empty() {
-        return Err("lists no network".to_owned());
+        return Err("contains no network".to_owned());
     }
     Ok(IpSet::of(networks))
 }

@@ -153,7 +153,7 @@ impl<'de> Deserialize<'de> for Scalar<'de> {
             type Value = Scalar<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a text, a number or a bool")
+                f.write_str("a string, a number or a boolean")
             }
 
             fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
@@ -216,10 +216,10 @@ impl<'f> Tree<'f> {
     fn of(body: &'f [u8], metadata: &[u8]) -> Result<Self, &'static str> {
         let mut values = Values::new(metadata);
         values.check(0, 0)?;
-        let number = |key| values.number(key).ok_or("its metadata is not complete");
+        let number = |key| values.number(key).ok_or("its metadata is incomplete");
         let (node_count, bits) = (number("node_count")?, number("record_size")?);
         if number("binary_format_major_version")? != 2 {
-            return Err("it is of another version");
+            return Err("its version is not supported");
         }
         let node_bytes = match bits {
             24 => 6,
@@ -230,7 +230,7 @@ impl<'f> Tree<'f> {
         let is_v6 = match number("ip_version")? {
             4 => false,
             6 => true,
-            _ => return Err("it is neither of IPv4 nor of IPv6"),
+            _ => return Err("its IP version is neither 4 nor 6"),
         };
         let node_count = usize::try_from(node_count).ok().filter(|count| *count > 0);
         let node_count = node_count.ok_or("it has no nodes")?;
@@ -421,7 +421,7 @@ impl<'f> Values<'f> {
         self.left = self
             .left
             .checked_sub(1)
-            .ok_or("its values are not to be read in time")?;
+            .ok_or("its values take too long to read")?;
         let head = self.head(at)?;
         let (size, behind) = (head.size, head.behind);
         let is_fit = match head.kind {

@@ -83,12 +83,13 @@ fn collect_keys(root: &Value, schema: &Value, defaults: &Value, path: &str, keys
 /// The reference page of all keys, in Markdown.
 pub fn reference() -> String {
     let mut page = String::from(
-        "# Settings\n\nOrder: flag, environment, `culvert.toml` (`--config`, else `./culvert.toml`, else\n\
-         `/etc/culvert/culvert.toml`), default. Lists are comma-separated in flags and variables.\n\n\
-         SIGHUP reads settings and the files they name again: keys marked *live* are taken into use, the\n\
-         log names the others that differ; they wait for the next start. Settings that are not valid\n\
-         change nothing.\n\n\
-         | Key | Default | Variable, flag | Meaning |\n|---|---|---|---|\n",
+        "# Settings\n\nSources in order of precedence: flag, environment variable, \
+         `culvert.toml` (`--config`, otherwise\n`./culvert.toml`, otherwise \
+         `/etc/culvert/culvert.toml`), default. Flags and variables use commas to\nseparate list \
+         entries.\n\nSIGHUP reloads the settings and the files that they name. Settings marked \
+         *Live* take effect\nimmediately. Other changes take effect at the next start, and the log \
+         lists them. An invalid configuration\nis rejected, and the server keeps the current \
+         one.\n\n| Key | Default | Variable, flag | Meaning |\n|---|---|---|---|\n",
     );
     for key in keys() {
         let default = match &key.default {

@@ -7,28 +7,28 @@ use serde::{Deserialize, Serialize};
 
 use super::Invalid;
 
-/// How much agents may take. What is beyond a limit is refused with a code, or waits.
+/// Limits for agents. Excess requests are rejected with a code or wait.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Sessions of agents at once on this node.
+    /// Maximum number of concurrent agent sessions on this node.
     pub sessions_max: u32,
-    /// Sessions at once of one account on this node.
+    /// Maximum number of concurrent sessions per account on this node.
     pub sessions_per_account_max: u32,
-    /// Sessions at once of one credential on this node.
+    /// Maximum number of concurrent sessions per credential on this node.
     pub sessions_per_credential_max: u32,
-    /// Endpoints at once that agents of one account serve on this node.
+    /// Maximum number of online agent endpoints per account on this node.
     pub endpoints_per_account_max: u32,
-    /// Endpoints at once of one session.
+    /// Maximum number of endpoints per session.
     pub endpoints_per_session_max: u32,
-    /// Connections at once of clients of SSH; further ones wait to be accepted.
+    /// Maximum number of concurrent SSH connections; more wait to be accepted.
     pub ssh_connections_max: u32,
-    /// Connections at once, of agents and of clients of SSH each, that have not said who they are;
-    /// for a further one the oldest of the address with most of them is closed.
+    /// Maximum number of unauthenticated connections, for agents and for SSH clients each. At the limit, a
+    /// new connection closes the oldest one of the address that has the most.
     pub handshakes_max: u32,
-    /// Of them, those of one address or one /64 of IPv6; for a further one the oldest of them is closed,
-    /// or the new one where all came within 1.5 seconds. Many agents behind one address that come back
-    /// together need more.
+    /// Maximum number of unauthenticated connections per address or IPv6 /64. At the limit, a new connection
+    /// closes the oldest one of its source, or is closed itself if all are younger than 1.5 s. Increase it
+    /// if many agents behind one address reconnect together.
     pub handshakes_per_source_max: u32,
 }
 

@@ -46,7 +46,7 @@ pub fn load(
     if let Some(path) = &found {
         if !path.is_file() {
             return Err(Invalid(format!(
-                "the configuration file `{}` cannot be read",
+                "cannot read the configuration file `{}`",
                 path.display()
             )));
         }
@@ -76,20 +76,21 @@ pub fn load(
         } else {
             builder.set_override(name, value.as_str())
         };
-        builder = set.map_err(|e| Invalid(format!("the setting `{name}` cannot be set: {e}")))?;
+        builder =
+            set.map_err(|e| Invalid(format!("invalid value for the setting `{name}`: {e}")))?;
     }
     let config = builder
         .build()
-        .map_err(|e| Invalid(format!("the configuration cannot be read: {e}")))?;
+        .map_err(|e| Invalid(format!("cannot read the configuration: {e}")))?;
 
     let given: BTreeMap<String, Value> = config
         .clone()
         .try_deserialize()
-        .map_err(|e| Invalid(format!("the configuration cannot be read: {e}")))?;
+        .map_err(|e| Invalid(format!("cannot read the configuration: {e}")))?;
     refuse_unknown(&given, &keys)?;
     let mut settings: Settings = config
         .try_deserialize()
-        .map_err(|e| Invalid(format!("the configuration is not valid: {e}")))?;
+        .map_err(|e| Invalid(format!("the configuration is invalid: {e}")))?;
     // A list given as an empty variable is one empty text.
     for list in [
         &mut settings.api.trusted_proxies,

@@ -21,9 +21,9 @@ pub enum Role {
     Api,
     /// The reverse proxy.
     Edge,
-    /// The ingress of agents.
+    /// The agent ingress.
     Agents,
-    /// The sending of events.
+    /// Event delivery.
     Delivery,
 }
 
@@ -31,14 +31,15 @@ pub enum Role {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Api {
-    /// Address of the management API and the OpenAPI document. Port 0 picks a free one.
+    /// Listen address of the management API and the OpenAPI document. Port 0 selects a free port.
     pub addr: String,
-    /// Public base of `uri` fields, such as `https://culvert.example.com`. Empty: from the request; in
-    /// events that no request caused, the address of the API. A node without the role `api` should have it.
+    /// Public base URL for `uri` fields, such as `https://culvert.example.com`. Empty: derived
+    /// from the request; events without a request use the address of the API. Set it on nodes
+    /// without the role `api`.
     pub base_url: String,
-    /// Calls per account in a rolling minute; 0 for no limit.
+    /// Maximum number of requests per account in a rolling minute; 0 for no limit.
     pub rate_limit_per_minute: u32,
-    /// Networks whose `x-forwarded-proto` and `x-forwarded-host` are believed.
+    /// Networks whose `x-forwarded-proto` and `x-forwarded-host` headers are trusted.
     pub trusted_proxies: Vec<String>,
 }
 
@@ -57,61 +58,65 @@ impl Default for Api {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct EdgeSettings {
-    /// Address of plain HTTP; empty switches it off. Port 0 picks a free one.
+    /// Listen address for plain HTTP; empty to disable. Port 0 selects a free port.
     pub http_addr: String,
-    /// Address of TLS; empty switches it off. Port 0 picks a free one.
+    /// Listen address for TLS; empty to disable. Port 0 selects a free port.
     pub https_addr: String,
-    /// Platform base domain; endpoints get names below it.
+    /// Platform domain; endpoints use its subdomains.
     pub domain: String,
-    /// Port of `http` endpoints in their public URLs, where a load balancer has another than this
-    /// process; 0 for the one that is bound.
+    /// Port of `http` endpoints in public URLs, if a load balancer listens on a different port
+    /// than this process; 0 for the port of `edge.http_addr`.
     pub public_http_port: u16,
-    /// The same of `https` and `tls` endpoints.
+    /// Port of `https` and `tls` endpoints in public URLs, if a load balancer listens on a
+    /// different port than this process; 0 for the port of `edge.https_addr`.
     pub public_https_port: u16,
-    /// Pool of public ports for TCP endpoints, first and last.
+    /// Port range for TCP endpoints, first and last port.
     pub tcp_ports: String,
     /// Whether endpoints may forward to loopback and private addresses.
     pub allow_private_upstreams: bool,
-    /// Networks whose forwarding headers are kept and appended to.
+    /// Networks whose forwarding headers are trusted: the edge keeps the headers and appends to
+    /// them.
     pub trusted_proxies: Vec<String>,
-    /// Whether plain `http://` of a host that only an `https` endpoint has is redirected there: 301 for GET
-    /// and HEAD, 308 for other methods. With `false` it gets 404.
+    /// Whether the edge redirects plain `http://` requests for a host that has only an `https`
+    /// endpoint: 301 for GET and HEAD, 308 for other methods. With `false` the edge returns 404.
     pub redirect_http: bool,
-    /// Whether request headers with `_` in their name are passed on. By default they are removed: many
-    /// servers cannot tell `X_Forwarded_For` from `X-Forwarded-For`.
+    /// Whether the edge forwards request headers with `_` in their name. By default the edge
+    /// removes them, because many servers cannot distinguish `X_Forwarded_For` from
+    /// `X-Forwarded-For`.
     pub underscore_headers: bool,
-    /// Listeners whose connections begin with a header of the PROXY protocol, version 1 or 2, when
-    /// they come from `edge.proxy_protocol_from`: any of `http`, `https`, `tcp`.
+    /// Listeners that require a PROXY protocol header, version 1 or 2, on connections from
+    /// `edge.proxy_protocol_from`: any of `http`, `https`, `tcp`.
     pub proxy_protocol: Vec<ProxiedListener>,
-    /// Networks of the load balancers that send that header. Nobody else's is believed.
+    /// Networks of the load balancers that send the PROXY protocol header. Headers from other
+    /// addresses are not trusted.
     pub proxy_protocol_from: Vec<String>,
-    /// Threads that serve traffic and nothing else, each connection on one of them; 0 for one per
-    /// two cores.
+    /// Number of threads dedicated to traffic; each connection stays on one thread. 0 for one
+    /// thread per two cores.
     pub threads: u32,
-    /// Memory of the process, in bytes, near which the edge sheds load: at 70, 85 and 95 percent of
-    /// it, or of half of what the machine gives if that is less.
+    /// Memory limit of the process in bytes. The edge sheds load at 70, 85 and 95 percent of this
+    /// limit, or of half the machine's memory if that is less.
     pub memory_bytes: u64,
-    /// Bytes of one request's body; one that is longer gets 413. 0 for no limit.
+    /// Maximum length of a request body in bytes; longer bodies get 413. 0 for no limit.
     pub body_bytes_max: u64,
-    /// Connections at once, in all.
+    /// Maximum number of concurrent connections.
     pub connections_max: u32,
-    /// Connections at once from one source (an IPv4 address or an IPv6 /64).
+    /// Maximum number of concurrent connections per source (an IPv4 address or an IPv6 /64).
     pub connections_per_source_max: u32,
-    /// PEM file of further certificate authorities that upstreams may be certified by.
+    /// PEM file of additional certificate authorities to verify upstreams.
     pub extra_ca_file: String,
-    /// PEM files, each a certificate chain with its private key, presented for the names they hold
-    /// unless a reserved domain has a certificate of its own.
+    /// PEM files, each with a certificate chain and its private key. The edge presents them for
+    /// the names they cover, unless a reserved domain has its own certificate.
     pub certificates: Vec<String>,
-    /// How long the steps of an exchange may take, unless its endpoint says otherwise.
+    /// Default timeouts of requests; an endpoint can override them.
     pub timeouts: EdgeTimeouts,
-    /// MMDB file of places, such as GeoLite2-City, for the variables `conn.geo` and `conn.client_ip.geo` of traffic
-    /// policies. Every process that runs the edge or the API needs it.
+    /// MMDB file of locations, such as GeoLite2-City, for the policy variables `conn.geo` and
+    /// `conn.client_ip.geo`. Required on every process that runs the edge or the API.
     pub geo_database: String,
     /// MMDB file of autonomous systems, such as GeoLite2-ASN, for the variables `conn.client_ip.as`.
     pub asn_database: String,
-    /// Lists of networks for the variables `conn.client_ip.categories`, `is_on_blocklist` and `is_tor_node`:
-    /// `name=file` each. A file has a network or an address in each line. The names `blocklist` and `tor` are those
-    /// of the last two variables.
+    /// Lists of networks for the variables `conn.client_ip.categories`, `is_on_blocklist` and
+    /// `is_tor_node`, each as `name=file`. A file has one network or address per line. The names
+    /// `blocklist` and `tor` set the last two variables.
     pub ip_categories: Vec<String>,
 }
 
@@ -145,25 +150,27 @@ impl Default for EdgeSettings {
     }
 }
 
-/// How long the steps of an exchange may take. An endpoint may have times of its own.
+/// Timeouts of requests. An endpoint can override them.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct EdgeTimeouts {
-    /// To connect to an upstream, TLS handshake included.
+    /// Timeout to connect to an upstream, including the TLS handshake.
     pub connect: Span,
-    /// From the whole request to the first byte of the answer's head. gRPC calls to an upstream that
-    /// speaks HTTP/2 have no such limit, because servers may send the head with the first message.
+    /// Timeout from the end of the request to the first byte of the response head. Does not apply
+    /// to gRPC calls to an HTTP/2 upstream, because servers may send the head with the first
+    /// message.
     pub first_byte: Span,
-    /// Without a byte in either direction while an answer is on its way, or on a connection that was
-    /// upgraded or carries TCP or TLS. Peers that are gone without a word are found by TCP keep-alive
-    /// within two minutes, whatever this says.
+    /// Timeout without a byte in either direction during a response, or on an upgraded, TCP or
+    /// TLS connection. TCP keep-alive detects lost peers within two minutes regardless of this
+    /// value.
     pub idle: Span,
-    /// The longest time that a client may take nothing of what waits for it: a client that has taken
-    /// little so far is cut after two minutes, and one that takes less than 256 bytes a second for long.
-    /// A client that has taken everything is not waited for.
+    /// Longest time that a client may read nothing while data is pending. A client that has read
+    /// little so far is disconnected after two minutes, and so is a client that stays below 256
+    /// bytes per second. The timeout does not apply once the client has read all pending data.
     pub write: Span,
-    /// Without a byte of a request's body while the upstream has not begun to answer; it must also come
-    /// with 256 bytes a second. gRPC calls to an upstream that speaks HTTP/2 have no such limits.
+    /// Timeout without a byte of the request body before the upstream starts to respond; the body
+    /// must also arrive at 256 bytes per second. Does not apply to gRPC calls to an HTTP/2
+    /// upstream.
     pub request: Span,
 }
 
@@ -203,7 +210,7 @@ impl EdgeTimeouts {
     }
 }
 
-/// A listener of the edge that load balancers may connect to.
+/// A listener of the edge that can be behind a load balancer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ProxiedListener {
@@ -215,37 +222,41 @@ pub enum ProxiedListener {
     Tcp,
 }
 
-/// The ingress of agents.
+/// The agent ingress.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Agents {
-    /// Address that agents dial, with TLS; empty switches it off. Port 0 picks a free one.
+    /// Listen address for agents, with TLS; empty to disable. Port 0 selects a free port.
     pub addr: String,
-    /// Address of reverse tunnels over SSH (`ssh -R`); empty switches it off. Port 0 picks a free one.
+    /// Listen address for reverse tunnels over SSH (`ssh -R`); empty to disable. Port 0 selects a
+    /// free port.
     pub ssh_addr: String,
-    /// PEM file of the certificate that agents are shown, with its chain. Empty: one of the
-    /// installation's own authority, whose certificate is `ca.pem` in `data_dir`.
+    /// PEM file with the certificate chain that the agent ingress presents. Empty: a certificate
+    /// of the installation's own CA, whose certificate is `ca.pem` in `data_dir`.
     pub cert_file: String,
-    /// PEM file of its private key.
+    /// PEM file with the private key of `agents.cert_file`.
     pub key_file: String,
-    /// Further names and addresses that agents dial, for the certificate of the installation's own
-    /// authority. It holds `connect.` and `edge.domain`, `edge.domain`, the name of the node,
-    /// `localhost` and its addresses, and the domains of agent ingresses.
+    /// Additional host names and addresses for the agent ingress certificate of the
+    /// installation's own CA. The certificate already covers `edge.domain`, `connect.` plus
+    /// `edge.domain`, the node name, `localhost` and its addresses, and the domains of agent
+    /// ingresses.
     pub names: Vec<String>,
-    /// Addresses, `host:port`, that agents which can have several connections at once (Go, with
-    /// multi-leg) are offered for them; at least two, all of this process. The first stands for the one
-    /// that the agent dialled. Empty: one connection each.
+    /// Addresses as `host:port` that the server offers to agents with several connections
+    /// (multi-leg agents in Go); at least two, all of this process. The first address replaces
+    /// the one that the agent connected to. Empty: one connection per agent.
     pub connect_addresses: Vec<String>,
-    /// How long the names and TCP addresses of an agent whose session ended are reserved for their
-    /// owner: no other owner gets them before. Published agents take more than two minutes to come back
-    /// after a long outage; 0 seconds reserves nothing.
+    /// How long the host names and TCP addresses of a disconnected agent stay reserved for their
+    /// owner. Published agents may need more than two minutes to reconnect after a long outage.
+    /// `0s` disables the reservation.
     pub name_reservation: Span,
-    /// Version that agents will have to have, such as `3.5.0`; empty: none. Events of sessions with an
-    /// older agent say so in `deprecated`. Nothing is refused.
+    /// Minimum agent version to announce, such as `3.5.0`; empty for none. Events of sessions
+    /// with an older agent are marked in `deprecated`. The server does not reject older agents.
     pub minimum_version: String,
-    /// When older agents will be refused, such as `2027-01-31`, for those events.
+    /// Announced date from which older agents are rejected, such as `2027-01-31`, for those
+    /// events.
     pub minimum_version_date: String,
-    /// Sentence for the owners of older agents, for those events. Empty: one that names the version.
+    /// Message to the owners of older agents, for those events. Empty: a message that names the
+    /// version.
     pub minimum_version_message: String,
 }
 
@@ -283,7 +294,7 @@ impl Agents {
     pub(super) fn check(&self) -> Result<(), Invalid> {
         if self.cert_file.is_empty() && !self.key_file.is_empty() {
             return Err(Invalid(
-                "`agents.key_file` needs `agents.cert_file` beside it".into(),
+                "`agents.key_file` requires `agents.cert_file`".into(),
             ));
         }
         let is_version = |text: &str| {
@@ -293,7 +304,7 @@ impl Agents {
         };
         if !self.minimum_version.is_empty() && !is_version(&self.minimum_version) {
             return Err(Invalid(format!(
-                "`agents.minimum_version` must be numbers with points between them such as `3.5.0`, not `{}`",
+                "`agents.minimum_version` must be a dotted version such as `3.5.0`, not `{}`",
                 self.minimum_version
             )));
         }
@@ -303,7 +314,7 @@ impl Agents {
         ] {
             if self.minimum_version.is_empty() && !text.is_empty() {
                 return Err(Invalid(format!(
-                    "`agents.minimum_version_{key}` needs `agents.minimum_version` beside it"
+                    "`agents.minimum_version_{key}` requires `agents.minimum_version`"
                 )));
             }
         }
@@ -318,7 +329,7 @@ impl Agents {
             let is_address = name.parse::<std::net::IpAddr>().is_ok();
             if !is_address && culvert_base::net::HostName::parse(name).is_err() {
                 return Err(Invalid(format!(
-                    "`agents.names` has `{name}`, which is neither a host name nor an address"
+                    "`agents.names` contains `{name}`, which is neither a host name nor an IP address"
                 )));
             }
         }
@@ -329,7 +340,7 @@ impl Agents {
         }
         if self.connect_addresses.len() == 1 {
             return Err(Invalid(
-                "`agents.connect_addresses` must have two addresses at least, or none".into(),
+                "`agents.connect_addresses` must have at least two addresses or be empty".into(),
             ));
         }
         for address in &self.connect_addresses {
@@ -341,7 +352,7 @@ impl Agents {
             });
             if !is_place {
                 return Err(Invalid(format!(
-                    "`agents.connect_addresses` has `{address}`, which is not `host:port` with a host name"
+                    "`agents.connect_addresses` contains `{address}`, which is not `host:port`"
                 )));
             }
         }
@@ -349,16 +360,16 @@ impl Agents {
     }
 }
 
-/// Other nodes of the installation.
+/// Connections between the nodes of the installation.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Nodes {
-    /// Address at which other nodes on the same `database_url` reach the agents of this one, with TLS
-    /// in which both sides show a certificate of the installation; empty switches it off. Port 0 picks
-    /// a free one. Not used without `database_url`.
+    /// Listen address for other nodes on the same `database_url`, which reach this node's agents
+    /// through it, with mutual TLS; empty to disable. Port 0 selects a free port. Ignored without
+    /// `database_url`.
     pub addr: String,
-    /// `host:port` that the others dial; empty for the address from which this machine reaches the
-    /// database, with the port of `nodes.addr`.
+    /// Address as `host:port` that other nodes connect to. Empty: the source address of this
+    /// machine's connection to the database, with the port of `nodes.addr`.
     pub advertised_addr: String,
 }
 
@@ -391,26 +402,27 @@ impl Nodes {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Acme {
-    /// Directory of the authority (RFC 8555) that managed certificates come from, such as
-    /// `https://acme-v02.api.letsencrypt.org/directory`. Naming one agrees to its terms of service.
-    /// Empty: managed domains show that there is none. An authority whose address is not public needs its
-    /// network in `destinations.allow_networks`.
+    /// Directory URL (RFC 8555) of the CA for managed certificates, such as
+    /// `https://acme-v02.api.letsencrypt.org/directory`. Setting it accepts the CA's terms of
+    /// service. Empty: managed domains report that no CA is configured. A CA at a private address
+    /// must be in `destinations.allow_networks`.
     pub directory_url: String,
-    /// Where the authority may write to the operator: an e-mail address or a `mailto:` URL.
+    /// Contact of the operator for the CA: an e-mail address or a `mailto:` URL.
     pub contact: String,
-    /// PEM file of further certificate authorities that the directory itself may be certified by.
+    /// PEM file of additional certificate authorities to verify the directory server.
     pub extra_ca_file: String,
-    /// Challenges that are answered for names that are no wildcards, the preferred one first:
-    /// `http-01` on port 80, `tls-alpn-01` on port 443. After a failure the next one is tried.
+    /// Challenges for names without a wildcard, in order of preference: `http-01` on port 80,
+    /// `tls-alpn-01` on port 443. After a failure the next challenge is tried.
     pub challenges: Vec<String>,
-    /// Program that writes TXT records, for wildcards (dns-01). Called without a shell and with three
-    /// arguments: `add` or `remove`, the name, the value; the same are in `CULVERT_DNS_ACTION`,
-    /// `CULVERT_DNS_NAME` and `CULVERT_DNS_VALUE`. It exits with 0 once the record can be seen.
+    /// Program that writes TXT records for wildcards (dns-01). It runs without a shell and gets
+    /// three arguments, `add` or `remove`, the name and the value, which are also in
+    /// `CULVERT_DNS_ACTION`, `CULVERT_DNS_NAME` and `CULVERT_DNS_VALUE`. It must exit with 0 once
+    /// the record is visible.
     pub dns_hook: String,
-    /// How long the program may take, at most `3m`.
+    /// Timeout of the program, at most `3m`.
     pub dns_hook_timeout: Span,
-    /// How long after a first failure it is tried again. The wait doubles, up to an hour; it begins
-    /// with five times as much, up to six hours, where the owner of a domain has to mend something.
+    /// First retry delay. The delay doubles after each failure, up to 1 h. Errors that need
+    /// action by the domain owner start at 5× this delay, capped at 6 h.
     pub retry_after: Span,
 }
 
@@ -434,7 +446,7 @@ impl Acme {
         let kind = |name: &String| match ChallengeKind::parse(name.trim()) {
             Some(kind) if kind != ChallengeKind::Dns01 => Ok(kind),
             _ => Err(Invalid(format!(
-                "`acme.challenges` has `{name}`; there are `http-01` and `tls-alpn-01`"
+                "`acme.challenges` contains `{name}`; valid values are `http-01` and `tls-alpn-01`"
             ))),
         };
         self.challenges.iter().map(kind).collect()
@@ -444,7 +456,7 @@ impl Acme {
         let is_https = |text: &str| url::Url::parse(text).is_ok_and(|url| url.scheme() == "https");
         if !self.directory_url.is_empty() && !is_https(&self.directory_url) {
             return Err(Invalid(
-                "`acme.directory_url` must be a URL that begins with `https://`".into(),
+                "`acme.directory_url` must be an `https://` URL".into(),
             ));
         }
         if !self.contact.is_empty() && !self.contact.contains('@') {
@@ -465,12 +477,12 @@ impl Acme {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Policy {
-    /// What becomes of a rule whose expression fails: `skip` passes over it, `deny` refuses the
-    /// request with 500 or closes the connection. Failures are counted either way.
+    /// Handling of a rule whose expression fails: `skip` ignores the rule, `deny` rejects the
+    /// request with 500 or closes the connection. Failures are counted in both cases.
     pub on_expression_error: OnExpressionError,
-    /// Whether the action `http-request` may go to public hosts. Without it internal endpoints of the
-    /// account are all it reaches. Addresses that are not public are refused in any case, unless
-    /// `destinations.allow_networks` has them.
+    /// Whether the action `http-request` may call public hosts. Otherwise it can call only
+    /// internal endpoints of the account. Addresses that are not public must be in
+    /// `destinations.allow_networks`.
     pub http_request_public: bool,
 }
 
@@ -483,7 +495,7 @@ impl Default for Policy {
     }
 }
 
-/// What becomes of a rule whose expression fails.
+/// Handling of a rule whose expression fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OnExpressionError {
@@ -491,13 +503,13 @@ pub enum OnExpressionError {
     Deny,
 }
 
-/// Log-ins of traffic policies.
+/// Sign-ins of traffic policies.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Oauth {
-    /// Public base of the one address that identity providers send users back to, such as
-    /// `https://login.example.com`: `/oauth2/callback` is added. Its host must lead to this edge.
-    /// Empty: each endpoint has an address of its own, `https://<host>/culvert/oauth2/callback`.
+    /// Public base URL of a shared OAuth callback, such as `https://login.example.com`;
+    /// `/oauth2/callback` is appended. Its host must resolve to this edge. Empty: each endpoint
+    /// uses its own callback, `https://<host>/culvert/oauth2/callback`.
     pub callback_base: String,
     /// Providers of the action `oauth`.
     pub providers: Box<OauthProviders>,
@@ -529,15 +541,15 @@ pub struct OauthProviders {
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct OauthProvider {
-    /// Where users log in; empty for the provider's own address.
+    /// Authorization endpoint; empty for the provider's default.
     pub authorize_url: String,
-    /// Where codes are exchanged for tokens; empty for the provider's own address.
+    /// Token endpoint; empty for the provider's default.
     pub token_url: String,
-    /// Where the provider says who a user is; empty for the provider's own address.
+    /// User info endpoint; empty for the provider's default.
     pub userinfo_url: String,
-    /// Id of the application at this provider that policies use which name none; empty for none.
+    /// Default OAuth client ID for policies that do not set one.
     pub client_id: String,
-    /// Its secret. Set it by environment.
+    /// OAuth client secret. Set it by environment variable.
     pub client_secret: String,
 }
 
@@ -591,7 +603,9 @@ impl Oauth {
                 }
                 _ => {
                     let (id, secret) = (key("client_id"), key("client_secret"));
-                    return Err(Invalid(format!("`{id}` and `{secret}` go together")));
+                    return Err(Invalid(format!(
+                        "`{id}` and `{secret}` must be set together"
+                    )));
                 }
             };
             let settings = ProviderSettings {
@@ -614,7 +628,7 @@ impl Oauth {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Metrics {
-    /// Address of `/metrics`; empty switches it off. Port 0 picks a free one.
+    /// Listen address of `/metrics`; empty to disable. Port 0 selects a free port.
     pub addr: String,
 }
 
@@ -626,12 +640,12 @@ impl Default for Metrics {
     }
 }
 
-/// What the first start makes.
+/// Objects that the first start creates.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Bootstrap {
-    /// Token to install as the first admin key, as `culvert admin generate-token` prints one.
-    /// Secret: set it by environment.
+    /// Token to install as the first admin key, created with `culvert admin generate-token`.
+    /// Secret: set it by environment variable.
     pub api_key: String,
 }
 
@@ -642,7 +656,7 @@ impl Bootstrap {
             return Ok(());
         }
         Err(Invalid(
-            "`bootstrap.api_key` has not the shape of a token; `culvert admin generate-token` prints one".into(),
+            "`bootstrap.api_key` is not a valid token; create one with `culvert admin generate-token`".into(),
         ))
     }
 }
@@ -651,8 +665,8 @@ impl Bootstrap {
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Secrets {
-    /// File of the master key (64 hex digits), mode 0600; empty for `master.key` in `data_dir`,
-    /// which the first start makes. Every node on one database needs the same key.
+    /// File with the master key (64 hex digits), mode 0600. Empty: `master.key` in `data_dir`,
+    /// which the first start creates. All nodes on one database must use the same key.
     pub key_file: String,
 }
 
@@ -660,7 +674,7 @@ pub struct Secrets {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Audit {
-    /// How long audit events are kept, such as `365d`; at least `30d`.
+    /// Retention of audit events, such as `365d`; at least `30d`.
     pub retention: Span,
 }
 
@@ -672,27 +686,30 @@ impl Default for Audit {
     }
 }
 
-/// What is captured of traffic.
+/// Capture and retention of traffic events.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Events {
-    /// Header names whose values are `[redacted]` in traffic events, besides those of credentials;
-    /// an empty list redacts nothing, not even those.
+    /// Headers whose values are `[redacted]` in traffic events, in addition to credential
+    /// headers. An empty list disables all redaction of headers.
     pub redact_headers: Vec<String>,
-    /// Query parameters whose values are `[redacted]` in traffic events, in the URL and in headers that hold
-    /// URLs, besides those of credentials; an empty list redacts nothing, not even those. Case, `-` and `_`
-    /// in names make no difference.
+    /// Query parameters whose values are `[redacted]` in traffic events, in URLs and in headers
+    /// that contain URLs, in addition to credential parameters. An empty list disables all
+    /// redaction of query parameters. Names ignore case, `-` and `_`.
     pub redact_query: Vec<String>,
-    /// How long traffic events are kept, each with every field, to be sent to a destination later
-    /// (`culvert events replay`), such as `24h`; `0s` keeps none and removes what was kept. The same
-    /// on every node.
+    /// Retention of traffic events with all fields for replays (`culvert events replay`), such as
+    /// `24h`. `0s` disables retention and deletes retained events. Use the same value on every
+    /// node.
     pub traffic_retention: Span,
-    /// Bytes of kept traffic events, packed as they lie on disk, at most; the oldest go first. At least 1 MiB.
+    /// Maximum size of retained traffic events on disk in bytes, after compression; the oldest
+    /// are deleted first. At least 1 MiB.
     pub traffic_retention_bytes: u64,
-    /// The stream of an `event_log` in NATS, and what its subjects begin with: letters, digits, `-` and
-    /// `_`; empty for `culvert_` and a name of the installation. Two installations must not share one.
+    /// Stream name and subject prefix of an `event_log` in NATS: letters, digits, `-` and `_`.
+    /// Empty: `culvert_` and a name of the installation. Two installations must not share a
+    /// stream.
     pub log_stream: String,
-    /// Copies of that stream in a cluster of NATS servers, 1 to 5, when it is made.
+    /// Number of replicas of the stream in a NATS cluster, 1 to 5, used when the stream is
+    /// created.
     pub log_replicas: u8,
 }
 
@@ -725,32 +742,32 @@ impl Default for Events {
     }
 }
 
-/// Where events may be sent.
+/// Event destinations.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Destinations {
-    /// Networks that destinations, certificate authorities and what the edge asks may be at although they
-    /// are private, loopback or otherwise special.
+    /// Private, loopback or otherwise special networks that event destinations, certificate
+    /// authorities and requests of the edge may connect to.
     pub allow_networks: Vec<String>,
-    /// Whether destinations may be plain `http://`.
+    /// Whether destinations may use plain `http://`.
     pub allow_plain_http: bool,
     /// The `file` target.
     pub file: FileTarget,
-    /// TLS towards destinations.
+    /// TLS to destinations.
     pub tls: DestinationTls,
-    /// Destinations at Amazon.
+    /// AWS destinations.
     pub aws: AwsDestinations,
-    /// Destinations at Datadog.
+    /// Datadog destinations.
     pub datadog: DatadogDestinations,
-    /// Destinations at Azure.
+    /// Azure destinations.
     pub azure: AzureDestinations,
 }
 
-/// Destinations at Amazon.
+/// AWS destinations.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AwsDestinations {
-    /// Replaces the endpoint of every service; else the variable `AWS_ENDPOINT_URL` does.
+    /// Endpoint URL for all AWS services. Empty: the variable `AWS_ENDPOINT_URL`, or the default.
     pub endpoint_url: String,
     /// Amazon Data Firehose.
     pub firehose: AwsService,
@@ -760,7 +777,7 @@ pub struct AwsDestinations {
     pub logs: AwsService,
     /// Amazon S3.
     pub s3: AwsService,
-    /// The service that hands out the keys of roles.
+    /// AWS STS, which issues the keys of roles.
     pub sts: AwsService,
 }
 
@@ -777,30 +794,30 @@ impl AwsDestinations {
     }
 }
 
-/// One service of Amazon.
+/// An AWS service.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AwsService {
-    /// Replaces the endpoint of this service; else the variable `AWS_ENDPOINT_URL_` and the
-    /// service's name in capitals does.
+    /// Endpoint URL of this service. Empty: the variable `AWS_ENDPOINT_URL_` plus the service
+    /// name in capitals, or the default.
     pub endpoint_url: String,
 }
 
-/// Destinations at Datadog.
+/// Datadog destinations.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DatadogDestinations {
-    /// Replaces `https://http-intake.logs.` and the site.
+    /// Base URL that replaces `https://http-intake.logs.` plus the site.
     pub base_url: String,
-    /// Sites that `ddsite` may name beside the known ones.
+    /// Additional sites that `ddsite` accepts.
     pub sites: Vec<String>,
 }
 
-/// Destinations at Azure.
+/// Azure destinations.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AzureDestinations {
-    /// Replaces `https://login.microsoftonline.com`.
+    /// URL that replaces `https://login.microsoftonline.com`.
     pub authority_url: String,
 }
 
@@ -808,23 +825,23 @@ pub struct AzureDestinations {
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct FileTarget {
-    /// Folder below which `file` destinations write; empty for `events` in `data_dir`.
+    /// Root directory of `file` destinations. Empty: `events` in `data_dir`.
     pub root: String,
 }
 
-/// TLS towards destinations.
+/// TLS to destinations.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DestinationTls {
-    /// PEM file of further certificate authorities.
+    /// PEM file of additional certificate authorities.
     pub extra_ca_file: String,
 }
 
-/// Stopping.
+/// Shutdown.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Shutdown {
-    /// How long requests in flight may take to finish, such as `30s`.
+    /// Time for requests in flight to finish at shutdown, such as `30s`.
     pub drain: Span,
 }
 
@@ -840,7 +857,7 @@ impl Default for Shutdown {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Log {
-    /// `text`, `json`, or `auto`: text on a terminal, else JSON.
+    /// `text`, `json` or `auto` (text on a terminal, otherwise JSON).
     pub format: LogFormat,
     /// `error`, `warn`, `info`, `debug`, `trace`, or a list such as `info,culvert_edge=debug`.
     pub level: String,
@@ -855,14 +872,14 @@ impl Default for Log {
     }
 }
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// Text on a terminal, else JSON.
+    /// Text on a terminal, otherwise JSON.
     Auto,
-    /// For people.
+    /// Text.
     Text,
-    /// For programs, one object per line.
+    /// JSON, one object per line.
     Json,
 }

@@ -17,8 +17,11 @@ impl TryFrom<String> for Span {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let wrong =
-            || format!("`{text}` is not a duration such as `250ms`, `30s`, `5m`, `12h` or `365d`");
+        let wrong = || {
+            format!(
+                "`{text}` is not a valid duration such as `250ms`, `30s`, `5m`, `12h` or `365d`"
+            )
+        };
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
         let (number, unit) = text.split_at(digits);
         let number: u64 = number.parse().map_err(|_| wrong())?;

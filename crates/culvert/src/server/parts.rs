@@ -52,7 +52,7 @@ pub(crate) fn edge_settings(settings: &Settings) -> Result<culvert_edge::Setting
     for path in &settings.edge.certificates {
         let unusable = |why: String| {
             Invalid(format!(
-                "`edge.certificates` has `{path}`, which cannot be used: {why}"
+                "`edge.certificates` contains `{path}`, which cannot be used: {why}"
             ))
         };
         let pem = std::fs::read(path).map_err(|error| unusable(error.to_string()))?;
@@ -116,7 +116,7 @@ pub(crate) fn ip_data_files(settings: &Settings) -> Result<IpDataFiles, Invalid>
             Ok((name.trim().to_owned(), PathBuf::from(file.trim())))
         }
         _ => Err(Invalid(format!(
-            "`edge.ip_categories` has `{text}`, which is not `name=file`"
+            "`edge.ip_categories` contains `{text}`, which is not `name=file`"
         ))),
     };
     let lists = settings.edge.ip_categories.iter();
@@ -244,7 +244,7 @@ fn networks(key: &str, list: &[String]) -> Result<Vec<IpNet>, Invalid> {
                 .or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
                 .map_err(|_| {
                     Invalid(format!(
-                        "`{key}` has `{text}`, which is not a network such as `10.0.0.0/8`"
+                        "`{key}` contains `{text}`, which is not a network such as `10.0.0.0/8`"
                     ))
                 })
         })
