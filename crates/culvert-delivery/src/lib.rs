@@ -553,9 +553,8 @@ impl Delivery {
                     let span = losses::UNCOUNTED_INTERVALS * plane.settings.flush_after;
                     tracing::warn!(
                         maybe_lost = lost.maybe,
-                        "the machine went down, or this node ran on another, without a stop of the server: up to \
-                         {} traffic events of about the last {} ms before that may be lost besides, if traffic was no \
-                         denser than in the minutes before",
+                        "the machine or the data directory changed while the server ran: up to {} more traffic \
+                         events of the last {} ms may be lost (an estimate)",
                         lost.maybe,
                         span.as_millis()
                     );

@@ -125,11 +125,11 @@ pub enum AuditError {
     Damaged(Damage),
     /// It does not lead to a head that was noted earlier.
     #[error(
-        "the audit log does not contain the head {0}: what came before it was changed, or the end was cut off"
+        "the audit log does not contain the head {0}: earlier events were changed, or the log was truncated"
     )]
     HeadMissing(String),
     /// The head that was noted is older than what is kept.
-    #[error("the head {0} is older than the events that are kept, which begin behind {1}")]
+    #[error("the head {0} is older than the retained events, which start after {1}")]
     HeadPruned(String, Link),
     #[error(transparent)]
     Fault(#[from] Fault),
@@ -157,7 +157,7 @@ impl std::str::FromStr for NotedHead {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const WRONG: &str = "a head is `<position>:<64 hex digits>`, or the digits alone";
+        const WRONG: &str = "a head must be `<position>:<64 hex digits>` or 64 hex digits";
         let (seq, hash) = match text.split_once(':') {
             Some((seq, hash)) => (Some(seq.parse().map_err(|_| WRONG)?), hash),
             None => (None, text),
@@ -202,7 +202,7 @@ impl AuditLog {
         let format = format.and_then(|format| format.parse().ok()).unwrap_or(0);
         if format < CHAINED_FORMAT {
             return Err(Fault::bare(format!(
-                "{doing}: the database has no chained log yet; `culvert serve` makes one at its start"
+                "{doing}: the database has no hash-chained log yet; start `culvert serve` once to create it"
             )));
         }
         Ok(Self {
@@ -336,7 +336,7 @@ impl AuditLog {
         let mut link = extent.anchor;
         let mut is_found = noted.is_none_or(|noted| is_noted(noted, link));
         if extent.head.seq < link.seq || extent.last < extent.head.seq {
-            return damaged(extent.head.seq, "is not where the ledger says");
+            return damaged(extent.head.seq, "is not at the position in the ledger");
         }
         let mut last = link.seq;
         loop {
@@ -356,9 +356,9 @@ impl AuditLog {
                 }
                 link = link.next(row.seq, row.content());
                 match &row.hash {
-                    None => return damaged(row.seq, "has lost its hash"),
+                    None => return damaged(row.seq, "has no hash"),
                     Some(hash) if *hash != link.hash.to_string() => {
-                        return damaged(row.seq, "does not fit the hash that was made of it");
+                        return damaged(row.seq, "does not match its hash");
                     }
                     Some(_) => is_found |= noted.is_some_and(|noted| is_noted(noted, link)),
                 }
@@ -368,12 +368,12 @@ impl AuditLog {
             return damaged(last.saturating_add(1), "is missing");
         }
         if link != extent.head {
-            return damaged(extent.head.seq, "does not fit the head of the chain");
+            return damaged(extent.head.seq, "does not match the head of the chain");
         }
         if let Some(stranger) = self.rows(extent.last, i64::MAX, 1).await?.first()
             && stranger.seq > self.extent().await?.last
         {
-            return damaged(stranger.seq, "was put in: no commit wrote it");
+            return damaged(stranger.seq, "was inserted without a commit");
         }
         match noted {
             Some(noted) if !is_found => Err(match noted.seq {

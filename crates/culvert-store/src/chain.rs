@@ -95,7 +95,7 @@ impl fmt::Debug for Hash {
 
 /// Text that is not 64 hex digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a hash has 64 hex digits")]
+#[error("a hash must have 64 hex digits")]
 pub struct NotAHash;
 
 impl FromStr for Hash {

@@ -62,7 +62,7 @@ impl Database {
             {
                 file.set_read_only()?;
                 tracing::error!(file = %file.path.display(), %error,
-                    "the disk is full: the database is read and nothing is written until there is room");
+                    "the disk is full: the database is read-only until there is room");
                 let connection = site.connect(Access::Read).await.during(opening)?;
                 (connection, Health::read_only())
             }
@@ -101,8 +101,8 @@ impl Database {
         };
         let place: String = row.get(0).during(doing)?;
         Err(Fault::bare(format!(
-            "{doing}: its data was moved to {place}; set `database_url`, or take the move back with \
-             `culvert admin move --undo`"
+            "{doing}: its data was migrated to {place}; set `database_url`, or undo the \
+             migration with `culvert admin move --undo`"
         )))
     }
 
@@ -172,7 +172,7 @@ impl Database {
         match &self.site {
             Site::Sqlite(file) => file.backup(to).await,
             Site::Postgres(_) => Err(Fault::bare(
-                "backing up: a PostgreSQL database is backed up by its own tools, such as `pg_dump`",
+                "backing up: use PostgreSQL tools such as `pg_dump` for a PostgreSQL database",
             )),
         }
     }

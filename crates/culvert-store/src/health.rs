@@ -80,8 +80,8 @@ impl Health {
         match self.is_read_only() {
             false => Ok(()),
             true => Err(Fault::bare(
-                "writing to the database: the disk was full at the start, and nothing is written until \
-                 there is room",
+                "writing to the database: the disk was full at startup, so the database is \
+                 read-only until there is room",
             )),
         }
     }
@@ -91,10 +91,7 @@ impl Health {
             if broken.is_some() {
                 return false;
             }
-            tracing::error!(
-                why,
-                "the database can no longer be trusted; culvert must stop"
-            );
+            tracing::error!(why, "the database is no longer reliable; culvert must stop");
             *broken = Some(why);
             true
         });

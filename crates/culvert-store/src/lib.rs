@@ -357,7 +357,9 @@ impl Store {
             .await?
         {
             Answer::Revision(revision) => Ok(revision),
-            Answer::Rows(_) => Err(Fault::bare("committing: no revision was given").into()),
+            Answer::Rows(_) => {
+                Err(Fault::bare("committing: the database returned no revision").into())
+            }
         }
     }
 
@@ -497,7 +499,9 @@ impl Store {
     async fn write(&self, doing: &str, entry: Entry) -> Result<u64, Fault> {
         match self.shared.writer.write(doing, entry).await {
             Ok(Answer::Rows(n)) => Ok(n),
-            Ok(Answer::Revision(_)) => Err(Fault::bare(format!("{doing}: no count was given"))),
+            Ok(Answer::Revision(_)) => Err(Fault::bare(format!(
+                "{doing}: the database returned no count"
+            ))),
             Err(CommitError::Fault(fault)) => Err(fault),
             Err(refused) => Err(Fault::new(doing, refused)),
         }

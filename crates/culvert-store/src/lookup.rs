@@ -66,7 +66,7 @@ impl Lookup {
             .await
             .unwrap_or_else(|_| {
                 Err(Fault::bare(
-                    "reading a document: no answer from the database in time",
+                    "reading a document: no response from the database in time",
                 ))
             })
     }

@@ -82,7 +82,7 @@ pub(crate) async fn check(site: &Site, steps: &[Step], clock: &dyn Clock) -> Res
     match found {
         Some(found) if found.format >= ours => Ok(()),
         _ => Err(Fault::bare(
-            "opening the database: it needs a migration, and the disk is full; free room and start again",
+            "opening the database: it requires a migration and the disk is full; free space and restart",
         )),
     }
 }
@@ -161,9 +161,9 @@ impl Migration<'_> {
         let ours = self.steps.iter().map(|step| step.format).max().unwrap_or(0);
         match found {
             Some(found) if found.min_reader > ours => Err(Fault::bare(format!(
-                "opening the database: it has format {} and needs a culvert that reads format {}, \
-                 this one reads up to {ours}; start the newer version, or restore the backup made \
-                 before the upgrade",
+                "opening the database: it has format {}, which requires a version that reads \
+                 format {}, and this version reads up to {ours}; start the newer version, or \
+                 restore the backup made before the upgrade",
                 found.format, found.min_reader
             ))),
             _ => Ok(()),
@@ -177,7 +177,7 @@ impl Migration<'_> {
                 tracing::warn!(
                     schema = schema.name,
                     format,
-                    "migrating the database; a backup of it is the operator's to keep"
+                    "migrating the database; keep your own backup"
                 );
                 Ok(())
             }
@@ -215,7 +215,7 @@ impl Migration<'_> {
             .run(transaction::COMMIT, &[])
             .await
             .during(&doing)?;
-        tracing::info!(format = step.format, "the database has a new format");
+        tracing::info!(format = step.format, "database migrated to a new format");
         Ok(())
     }
 }

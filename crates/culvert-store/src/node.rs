@@ -50,12 +50,12 @@ impl Store {
         while !claim(&mut connection, &name).await.during(doing)? {
             number += 1;
             if number > NAMES_MAX {
-                return Err(Fault::bare(format!("{doing}: `{wanted}` is taken")));
+                return Err(Fault::bare(format!("{doing}: `{wanted}` is in use")));
             }
             name = format!("{wanted}-{number}");
         }
         if name != wanted {
-            tracing::info!("another node is called `{wanted}`; this one is `{name}`");
+            tracing::info!("another node has the name `{wanted}`; this node is `{name}`");
         }
         let clock = Arc::new(SharedClock {
             at: Mutex::new(look(&mut connection).await.during(doing)?),
@@ -107,10 +107,10 @@ impl Keeper {
                 Ok(Ok(true)) => {}
                 Ok(Ok(false)) => tracing::error!(
                     node = self.name,
-                    "another node took this one's name while the database was away; start this one again"
+                    "another node took this node's name while the database was unavailable; restart this node"
                 ),
                 Ok(Err(error)) => tracing::debug!(%error, "holding the name of this node"),
-                Err(_) => tracing::debug!("holding the name of this node: no answer"),
+                Err(_) => tracing::debug!("holding the name of this node: no response"),
             }
         }
         if let Some(connection) = self.connection.take() {

@@ -53,7 +53,7 @@ impl Pool {
                         return Ok(rows);
                     }
                     // The server may have closed it while it lay idle. Reading again is harmless.
-                    Err(error) => tracing::debug!(%error, doing, "reading once more"),
+                    Err(error) => tracing::debug!(%error, doing, "retrying a read"),
                 }
             }
             let mut connection = self.site.connect(Access::Read).await.during(doing)?;
@@ -65,7 +65,7 @@ impl Pool {
             .await
             .unwrap_or_else(|_| {
                 Err(Fault::bare(format!(
-                    "{doing}: no answer from the database within {} s",
+                    "{doing}: no response from the database within {} s",
                     READ_TIMEOUT.as_secs()
                 )))
             })

@@ -78,14 +78,14 @@ impl Schema {
         let row = connection
             .row("SHOW synchronous_commit", &[])
             .await
-            .during("asking PostgreSQL whether commits are durable")?;
+            .during("checking whether PostgreSQL commits are durable")?;
         let setting: String = row
             .map_or(Ok(String::new()), |row| row.get(0))
-            .during("asking PostgreSQL whether commits are durable")?;
+            .during("checking whether PostgreSQL commits are durable")?;
         if setting == "off" {
             return Err(Fault::bare(
-                "opening the database: PostgreSQL runs with `synchronous_commit = off` and would \
-                 acknowledge what it may still lose; set it to `on`",
+                "opening the database: PostgreSQL has `synchronous_commit = off` and may lose \
+                 acknowledged writes; set it to `on`",
             ));
         }
         Ok(())

@@ -274,7 +274,9 @@ impl Queue {
         };
         match self.write(doing, entry).await {
             Ok(Answer::Lease(Some(lease))) => Ok(*lease),
-            Ok(_) => Err(Fault::bare(format!("{doing}: no lease was given"))),
+            Ok(_) => Err(Fault::bare(format!(
+                "{doing}: the database returned no lease"
+            ))),
             Err(error) => Err(error.into_fault(doing)),
         }
     }
@@ -358,7 +360,9 @@ impl Queue {
             Ok(Answer::Leases(leases)) => Ok(leases),
             // Another node was faster.
             Err(QueueError::Lost) => Ok(Vec::new()),
-            Ok(_) => Err(Fault::bare(format!("{doing}: no leases were given"))),
+            Ok(_) => Err(Fault::bare(format!(
+                "{doing}: the database returned no leases"
+            ))),
             Err(error) => Err(error.into_fault(doing)),
         }
     }
@@ -389,7 +393,9 @@ impl Queue {
                 leases: Vec::new(),
                 next_at: Some(now),
             }),
-            Ok(_) => Err(Fault::bare(format!("{doing}: no run was given"))),
+            Ok(_) => Err(Fault::bare(format!(
+                "{doing}: the database returned no run"
+            ))),
             Err(error) => Err(error.into_fault(doing)),
         }
     }
@@ -620,7 +626,7 @@ impl Queue {
     pub async fn usable(&self) -> Result<(), Fault> {
         self.shared.database.health().check_writes()?;
         self.pool()
-            .rows("asking whether the queue is usable", events::USABLE, &[])
+            .rows("checking whether the queue is usable", events::USABLE, &[])
             .await
             .map(drop)
     }
@@ -698,7 +704,9 @@ impl Queue {
     async fn count(&self, doing: &str, entry: Entry) -> Result<u64, Fault> {
         match self.write(doing, entry).await {
             Ok(Answer::Rows(n)) => Ok(n),
-            Ok(_) => Err(Fault::bare(format!("{doing}: no count was given"))),
+            Ok(_) => Err(Fault::bare(format!(
+                "{doing}: the database returned no count"
+            ))),
             Err(error) => Err(error.into_fault(doing)),
         }
     }

@@ -53,7 +53,7 @@ impl File {
             Ok(std::fs::metadata(path)?.permissions().mode() & 0o077 != 0)
         };
         if open_to_others(folder).map_err(|error| Fault::new(doing(), error))? {
-            tracing::warn!(folder = %folder.display(), "other users may enter the data folder; mode 0700 keeps them out");
+            tracing::warn!(folder = %folder.display(), "other users can access the data directory; set its mode to 0700");
         }
         match OpenOptions::new()
             .write(true)
@@ -91,8 +91,8 @@ impl File {
         let log = beside(&self.path, "-wal");
         if std::fs::metadata(&log).is_ok_and(|log| log.len() > 0) {
             return Err(Fault::bare(format!(
-                "opening the database: the disk is full, and `{}` has changes that cannot be read without \
-                 room for its index; free 1 MiB and start again",
+                "opening the database: the disk is full, and reading the changes in `{}` \
+                 requires space for its index; free 1 MiB and restart",
                 log.display()
             )));
         }
@@ -312,7 +312,7 @@ pub(crate) async fn checkpoint(
             is_long = file.log_bytes() > WAL_BYTES_MAX;
         }
         if let Err(error) = done {
-            health.judge(&error, "copying the write-ahead log into the database");
+            health.judge(&error, "checkpointing the write-ahead log");
             tracing::warn!(%error, file = %file.path.display(), "a checkpoint failed");
             connection = None;
         }

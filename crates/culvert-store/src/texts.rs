@@ -288,7 +288,7 @@ pub(crate) async fn watch_ledger(
                 changes::announce(&journal.revision, revision);
                 if !texts.is_ours || texts.is_whole(revision) {
                     if std::mem::take(&mut is_told) {
-                        tracing::info!("texts are indexed");
+                        tracing::info!("text index complete");
                     }
                     POLL_EVERY
                 } else {

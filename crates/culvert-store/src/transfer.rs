@@ -38,24 +38,24 @@ const CHUNK: usize = 64 << 10;
 #[derive(Debug, thiserror::Error)]
 pub enum TransferError {
     /// One of the two files is not there.
-    #[error("there is no SQLite installation in `{0}`; name its folder with `--data-dir`")]
+    #[error("no SQLite installation in `{0}`; set its directory with `--data-dir`")]
     NoSource(String),
     /// A process has one of the files open.
     #[error("a server uses the SQLite data; stop it first")]
     SourceInUse,
     /// An earlier run has moved it to another database.
     #[error(
-        "the SQLite data was moved to {0} before; use that database, or `--again` if it was given up"
+        "the SQLite data was already migrated to {0}; use that database, or `--again` if it was abandoned"
     )]
     AlreadyMoved(String),
     /// The database holds an installation.
     #[error(
-        "the PostgreSQL database is not empty; name one without the schemas `culvert` and `culvert_events`"
+        "the PostgreSQL database is not empty; use a database without the schemas `culvert` and `culvert_events`"
     )]
     TargetNotEmpty,
     /// One of the two was written by another version.
     #[error(
-        "the {end} has format {found} and this program writes {ours}; start this version on it once, or move with the version that wrote it"
+        "the {end} has format {found}, but this version writes {ours}; start this version on it once, or migrate with the version that wrote it"
     )]
     OtherVersion {
         /// `SQLite data` or `PostgreSQL database`.
@@ -66,7 +66,7 @@ pub enum TransferError {
         ours: i64,
     },
     /// What came out of PostgreSQL is not what went in.
-    #[error("table `{0}` came out of PostgreSQL other than it went in; nothing was moved")]
+    #[error("table `{0}` differs in PostgreSQL after the copy; nothing was migrated")]
     Differs(String),
     #[error(transparent)]
     Fault(#[from] Fault),
@@ -254,7 +254,7 @@ impl Transfer {
             }
             None => self.copy(&mut rows).await?,
         }
-        let doing = "marking the SQLite data as moved; run the command again";
+        let doing = "marking the SQLite data as migrated; run the command again";
         sqlx::query(meta::SET)
             .bind(MOVED_TO)
             .bind(&self.place)
@@ -278,7 +278,7 @@ impl Transfer {
     async fn copy(&mut self, rows: &mut Vec<(String, u64)>) -> Result<(), TransferError> {
         run(&mut self.to, "BEGIN".to_owned())
             .await
-            .during("beginning to move")?;
+            .during("starting the migration")?;
         let mut print = Print::default();
         for source in &mut self.parts {
             for table in source.tables.clone() {
@@ -310,7 +310,7 @@ impl Transfer {
              WHERE lease_until IS NOT NULL",
             queue::EVENTS.schema
         );
-        let finish = "finishing the move; run the command again to see whether it was";
+        let finish = "finishing the migration; run the command again to check the result";
         run(&mut self.to, release).await.during(finish)?;
         sqlx::query(meta::SET)
             .bind(MOVED_FROM)
@@ -331,7 +331,7 @@ impl Transfer {
 /// # Errors
 /// Files that are not there or in use.
 pub async fn undo_transfer(from: &Path) -> Result<Option<String>, TransferError> {
-    let doing = "taking the mark off the SQLite data";
+    let doing = "clearing the migration mark of the SQLite data";
     let mut connection = alone(from).await?;
     let place = own_meta(&mut connection, MOVED_TO).await?;
     sqlx::query(meta::REMOVE)

@@ -208,7 +208,7 @@ impl<B: Book> Task<B> {
         )
         .await
         .unwrap_or(Err((
-            "committing, which took too long; the outcome is unknown",
+            "committing: timed out; the outcome is unknown",
             sqlx::Error::PoolTimedOut,
         )));
         match transacted {

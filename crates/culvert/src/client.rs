@@ -54,12 +54,12 @@ impl Client {
             .into_body()
             .collect()
             .await
-            .context("reading the API's answer")?;
+            .context("reading the API response")?;
         let bytes = bytes.to_bytes();
         let body = if bytes.is_empty() {
             Value::Null
         } else {
-            serde_json::from_slice(&bytes).context("the API's answer is not JSON")?
+            serde_json::from_slice(&bytes).context("the API response is not JSON")?
         };
         Ok(Answer { status, body })
     }
@@ -139,7 +139,7 @@ impl Client {
             .context("building the request")?;
         self.http.request(request).await.with_context(|| {
             format!(
-                "no answer from the API at {}; is `culvert serve` running?",
+                "no response from the API at {}; is `culvert serve` running?",
                 self.base
             )
         })
@@ -151,7 +151,7 @@ impl Answer {
     pub fn refusal(&self) -> String {
         let message = self.body["msg"]
             .as_str()
-            .unwrap_or("the API gave no reason");
+            .unwrap_or("the API returned no message");
         match self.body["error_code"].as_str() {
             Some(code) => format!("{message} ({code}, HTTP {})", self.status),
             None => format!("{message} (HTTP {})", self.status),

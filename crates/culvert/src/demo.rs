@@ -3,7 +3,7 @@
 //!
 //! Nothing here is special to the demonstration: it talks to the API as any client would, and the
 //! events arrive at a small receiver through the ordinary `debug` destination.
-#![allow(clippy::print_stdout, reason = "the demonstration prints")]
+#![allow(clippy::print_stdout, reason = "the demo prints")]
 
 use std::convert::Infallible;
 use std::io::IsTerminal;
@@ -62,14 +62,12 @@ pub async fn run(once: bool) -> Result<()> {
     let cancel = CancellationToken::new();
     let play = Play {
         api: server.api_url(),
-        http: server
-            .http_addr()
-            .context("the demonstration needs plain HTTP")?,
-        https: server.https_addr().context("the demonstration needs TLS")?,
+        http: server.http_addr().context("the demo requires plain HTTP")?,
+        https: server.https_addr().context("the demo requires TLS")?,
         ca: server.ca_file(),
         token: server
             .first_token()
-            .context("a new server makes a first key")?
+            .context("a new server creates a first key")?
             .reveal()
             .to_owned(),
         folder: folder.0.clone(),
@@ -96,7 +94,7 @@ pub async fn run(once: bool) -> Result<()> {
     };
     let outcome = tokio::select! {
         outcome = shown => outcome,
-        outcome = &mut served => return outcome.and_then(|()| bail!("the server stopped by itself")),
+        outcome = &mut served => return outcome.and_then(|()| bail!("the server stopped unexpectedly")),
     };
     cancel.cancel();
     served.await?;
@@ -119,11 +117,11 @@ impl Play {
     async fn perform(&self, deliveries: &mut mpsc::Receiver<Value>) -> Result<()> {
         let admin = Client::new(&self.api, self.token.clone())?;
         println!(
-            "culvert demo: a real server on free ports, its state in {}\n",
+            "culvert demo: a real server on free ports, with its data in {}\n",
             self.folder.display()
         );
 
-        heading("1. Events go to a destination");
+        heading("1. Create an event destination and a subscription");
         let destination = json!({
             "description": "this terminal",
             "format": "json",
@@ -153,7 +151,7 @@ impl Play {
         println!("   POST /event_destinations, POST /event_subscriptions");
         println!("   fields  {}\n   filter  {filter}\n", fields.join(", "));
 
-        heading("2. A key is made");
+        heading("2. Create an API key");
         let key = json!({"description": "demo"});
         let key = admin.expect(Method::POST, "/api_keys", Some(&key)).await?;
         println!(
@@ -163,7 +161,7 @@ impl Play {
         );
         let user = Client::new(&self.api, text(&key["token"]).to_owned())?;
 
-        heading("3. Endpoints forward to a service");
+        heading("3. Create endpoints that forward to a service");
         for scheme in ["http", "https"] {
             for name in ["hello", "quiet"] {
                 let endpoint = json!({
@@ -177,7 +175,7 @@ impl Play {
             }
         }
 
-        heading("\n4. Requests pass; events arrive (only `hello` matches the filter)");
+        heading("\n4. Send requests and receive events (only `hello` matches the filter)");
         for host in ["quiet.culvert.localhost", "hello.culvert.localhost"] {
             let status = self.get(host, "/greeting?from=demo").await?;
             println!(
@@ -192,7 +190,7 @@ impl Play {
             let event = deliveries
                 .recv()
                 .await
-                .context("the receiver of the events is gone")?;
+                .context("the event receiver stopped")?;
             print_event(&event);
             audit |= event["event_type"] == "api_key_created.v0";
             traffic |= event["event_type"] == "http_request_complete.v0";
@@ -221,13 +219,13 @@ impl Play {
                 .take(64 * 1024)
                 .read_to_end(&mut answer)
                 .await
-                .context("reading the answer")?;
+                .context("reading the response")?;
             let answer = String::from_utf8_lossy(&answer);
             let status = answer
                 .split(' ')
                 .nth(1)
                 .and_then(|status| status.parse().ok());
-            match status.context("the edge did not answer in HTTP")? {
+            match status.context("the edge did not respond with HTTP")? {
                 404 if tokio::time::Instant::now() < give_up => {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
@@ -238,7 +236,7 @@ impl Play {
 
     fn say_what_next(&self) {
         let (http, https) = (self.http.port(), self.https.port());
-        heading("It stays up. Try next, in another terminal:");
+        heading("The server keeps running. In another terminal, try:");
         println!(
             "   curl --resolve hello.culvert.localhost:{http}:127.0.0.1 http://hello.culvert.localhost:{http}/"
         );
@@ -253,7 +251,7 @@ impl Play {
         println!("   culvert api api_keys list --table");
         println!("   culvert events tail");
         println!("   curl {}/openapi.json\n", self.api);
-        println!("Ctrl-C stops it and removes its folder. Events as they are delivered:");
+        println!("Ctrl-C stops the server and deletes its data. Delivered events:");
     }
 }
 
@@ -294,7 +292,7 @@ async fn answer(
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let Some(events) = events else {
         let greeting = format!(
-            "hello from the sample service, you asked for {}\n",
+            "hello from the sample service, you requested {}\n",
             request.uri()
         );
         return Ok(Response::new(Full::new(greeting.into())));
@@ -359,7 +357,7 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            tracing::warn!(%error, "the folder `{}` could not be removed", self.0.display());
+            tracing::warn!(%error, "cannot remove the directory `{}`", self.0.display());
         }
     }
 }

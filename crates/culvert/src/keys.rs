@@ -64,7 +64,7 @@ pub fn load(path: &Path) -> Result<Option<MasterKey>> {
             let mode = std::fs::metadata(path)?.permissions().mode();
             if mode & 0o077 != 0 {
                 bail!(
-                    "the master key `{}` can be read by others; run `chmod 600` on it",
+                    "other users can read the master key `{}`; run `chmod 600` on it",
                     path.display()
                 );
             }
@@ -147,9 +147,9 @@ fn write_whole(path: &Path, text: &str, mode: u32) -> Result<()> {
 pub fn make_data_dir(path: &Path) -> Result<()> {
     if !path.exists() {
         std::fs::create_dir_all(path)
-            .with_context(|| format!("making the folder `{}`", path.display()))?;
+            .with_context(|| format!("creating the directory `{}`", path.display()))?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))
-            .with_context(|| format!("protecting the folder `{}`", path.display()))?;
+            .with_context(|| format!("setting the mode of the directory `{}`", path.display()))?;
     }
     Ok(())
 }

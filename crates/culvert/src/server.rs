@@ -876,7 +876,7 @@ impl Health for Readiness {
                 })
             };
             let store = match self.store.is_read_only() {
-                true => Err("read-only: the disk was full at the start".to_owned()),
+                true => Err("read-only: the disk was full at startup".to_owned()),
                 false => shown(store),
             };
             let mut parts = vec![

@@ -100,7 +100,7 @@ async fn a_start_on_a_full_disk_reads_everything_and_refuses_writes_at_once() {
     assert!(began.elapsed() < Duration::from_secs(1));
     for usable in [store.usable().await, queue.usable().await] {
         let fault = usable.unwrap_err().chain();
-        assert!(fault.contains("the disk was full at the start"), "{fault}");
+        assert!(fault.contains("the disk was full at startup"), "{fault}");
     }
 
     // Readers all the while: none sees the change of the file's mode.

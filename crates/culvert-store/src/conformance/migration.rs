@@ -107,8 +107,9 @@ async fn a_database_that_needs_a_newer_culvert_is_refused(place: &Place) {
     assert_eq!(
         refused.to_string(),
         format!(
-            "opening the database: it has format {0} and needs a culvert that reads format {0}, this one \
-             reads up to {OURS}; start the newer version, or restore the backup made before the upgrade",
+            "opening the database: it has format {0}, which requires a version that reads format \
+             {0}, and this version reads up to {OURS}; start the newer version, or restore the \
+             backup made before the upgrade",
             LATER.len()
         )
     );

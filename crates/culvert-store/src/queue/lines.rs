@@ -504,7 +504,7 @@ async fn whole(
     tracing::error!(
         batch.id = lease.batch,
         destination.id = destination,
-        "batch {} for {destination} is damaged on disk and was buried",
+        "batch {} for {destination} is damaged on disk and became a dead letter",
         lease.batch
     );
     let why = Burial {
@@ -795,8 +795,8 @@ impl Lines {
             tracing::warn!(
                 destination.id = destination,
                 class = BatchClass::of(class)?.name(),
-                "destination {destination} has as many dead letters as are kept; \
-                 the oldest make room for new ones from now on"
+                "destination {destination} reached the dead letter limit; new dead letters \
+                 replace the oldest"
             );
         }
         Ok(())

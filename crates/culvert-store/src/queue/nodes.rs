@@ -44,7 +44,7 @@ impl Queue {
             notes,
             at: self.shared.clock.now(),
         };
-        let doing = "noting the health of destinations";
+        let doing = "recording the health of destinations";
         self.count(doing, entry).await.map(drop)
     }
 
@@ -125,7 +125,7 @@ impl Queue {
     pub async fn drop_tail_pieces(&self, id: &str, up_to: i64) -> Result<(), Fault> {
         let id = id.to_owned();
         let entry = Entry::DropTailLines { id, up_to };
-        self.count("dropping what a tail has read", entry)
+        self.count("deleting delivered tail events", entry)
             .await
             .map(drop)
     }

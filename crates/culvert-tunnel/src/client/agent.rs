@@ -189,11 +189,11 @@ impl fmt::Display for AgentError {
         match self {
             Self::Refused(text, Some(code)) => write!(f, "{text} (ERR_NGROK_{code})"),
             Self::Refused(text, None) | Self::Taken(text) => f.write_str(text),
-            Self::Cut(1) => f.write_str("1 connection was cut at the end of the drain time"),
+            Self::Cut(1) => f.write_str("1 connection was closed at the end of the drain time"),
             Self::Cut(count) => {
                 write!(
                     f,
-                    "{count} connections were cut at the end of the drain time"
+                    "{count} connections were closed at the end of the drain time"
                 )
             }
         }
@@ -608,7 +608,7 @@ impl Agent {
                         return Err(trouble);
                     }
                     Ok(Chore::Silent) if session.has_room() => {
-                        break Left::Lost("the server does not answer".into());
+                        break Left::Lost("the server does not respond".into());
                     }
                     Ok(Chore::Ended | Chore::Silent) | Err(_) => {}
                 },
@@ -735,7 +735,9 @@ impl Agent {
                 heartbeat_tolerance: nanos(HEARTBEAT_TOLERANCE),
                 stop_unsupported: Some(String::new()),
                 restart_unsupported: Some(String::new()),
-                update_unsupported: Some("it is updated by whoever installed it".into()),
+                update_unsupported: Some(
+                    "the agent cannot update itself; update the installed package".into(),
+                ),
                 streams_max: u32::try_from(self.settings.streams_max.min(OURS_STREAMS_MAX))
                     .unwrap_or(u32::MAX),
                 leg: number.unwrap_or(former.leg),
@@ -785,7 +787,7 @@ impl Agent {
             let reply: Value = session::call_plain(session, StreamType::BIND, &request).await?;
             let opts = reply.get("Opts").cloned().unwrap_or(Value::Null);
             let mut reply: BindReply = wire::parse(reply)
-                .map_err(|_| Trouble::Lost("the server's answer makes no sense".into()))?;
+                .map_err(|_| Trouble::Lost("the server's response is invalid".into()))?;
             reply.opts = opts;
             reply
         };
@@ -848,7 +850,7 @@ impl Agent {
             message: message.clone(),
         });
         let none_left = self.slots.borrow().iter().all(|slot| slot.is_gone);
-        none_left.then(|| format!("the server took the endpoint {url} away: {message}"))
+        none_left.then(|| format!("the server closed the endpoint {url}: {message}"))
     }
 
     /// Takes one stream of the server to its end.
@@ -883,7 +885,7 @@ impl Agent {
                 }
             }
             Some(StreamType::UPDATE) => {
-                let text = "this agent is updated by whoever installed it";
+                let text = "this agent cannot update itself; update the installed package";
                 let outcome = Outcome { error: text.into() };
                 if call::request(&mut stream, Patience::AGENT).await.is_ok() {
                     call::answer(stream, &wire::reply(&outcome)).await;

@@ -51,7 +51,7 @@ impl Dialing {
     /// A server at `host:port`. `authorities` is PEM; without it the server's certificate must be
     /// one that this machine trusts.
     pub fn new(address: &str, authorities: Option<&[u8]>) -> Result<Self, DialingError> {
-        let wrong = || DialingError(format!("`{address}` is not `host:port` of a server"));
+        let wrong = || DialingError(format!("the server address `{address}` is not `host:port`"));
         let (host, port) = address.rsplit_once(':').ok_or_else(wrong)?;
         port.parse::<u16>().map_err(|_| wrong())?;
         let host = host
@@ -113,16 +113,15 @@ pub(crate) fn system_roots() -> Result<RootCertStore, DialingError> {
 pub(crate) fn roots_of(pem: &[u8]) -> Result<RootCertStore, DialingError> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem) {
-        let certificate = certificate
-            .map_err(|error| DialingError(format!("the certificates are not PEM: {error}")))?;
+        let certificate = certificate.map_err(|error| {
+            DialingError(format!("the certificates are not valid PEM: {error}"))
+        })?;
         roots
             .add(certificate)
-            .map_err(|error| DialingError(format!("a certificate cannot be used: {error}")))?;
+            .map_err(|error| DialingError(format!("a certificate is unusable: {error}")))?;
     }
     if roots.is_empty() {
-        return Err(DialingError(
-            "there is no certificate among the authorities".into(),
-        ));
+        return Err(DialingError("the CA file contains no certificate".into()));
     }
     Ok(roots)
 }
@@ -152,9 +151,6 @@ mod tests {
             assert!(Dialing::new(bad, None).is_err(), "{bad}");
         }
         let error = Dialing::new("localhost:1", Some(b"nothing")).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "there is no certificate among the authorities"
-        );
+        assert_eq!(error.to_string(), "the CA file contains no certificate");
     }
 }

@@ -80,9 +80,9 @@ impl TlsEnd {
     /// A sentence without a full stop.
     pub fn new(chain: &[u8], key: &[u8], authorities: Option<&[u8]>) -> Result<Self, String> {
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain).collect();
-        let chain = chain.map_err(|error| format!("the certificate is not PEM: {error}"))?;
+        let chain = chain.map_err(|error| format!("the certificate is not valid PEM: {error}"))?;
         let key = PrivateKeyDer::from_pem_slice(key)
-            .map_err(|error| format!("the key is not PEM: {error}"))?;
+            .map_err(|error| format!("the key is not valid PEM: {error}"))?;
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
@@ -93,7 +93,7 @@ impl TlsEnd {
         };
         let mut config = builder
             .with_single_cert(chain, key)
-            .map_err(|error| format!("certificate and key cannot be used: {error}"))?;
+            .map_err(|error| format!("the certificate and key are unusable: {error}"))?;
         if authorities.is_some() {
             // A resumed session would not show its certificate again, which may have expired.
             config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
@@ -113,16 +113,15 @@ fn verifier(
 ) -> Result<Arc<dyn ClientCertVerifier>, String> {
     let mut roots = RootCertStore::empty();
     for authority in CertificateDer::pem_slice_iter(pem) {
-        let authority =
-            authority.map_err(|error| format!("the authorities are not PEM: {error}"))?;
+        let authority = authority.map_err(|error| format!("the CAs are not valid PEM: {error}"))?;
         roots
             .add(authority)
-            .map_err(|error| format!("an authority cannot be used: {error}"))?;
+            .map_err(|error| format!("a CA is unusable: {error}"))?;
     }
     WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
         .build()
         .map(|verifier| verifier as _)
-        .map_err(|error| format!("the authorities cannot be used: {error}"))
+        .map_err(|error| format!("the CAs are unusable: {error}"))
 }
 
 /// An endpoint that the agent asks for, and the service behind it.

@@ -56,7 +56,7 @@ pub struct Exchange {
     pub started_at: Timestamp,
     /// From there to the last byte of the response.
     pub took: Duration,
-    /// As it was sent.
+    /// Value as sent.
     pub method: String,
     /// With its query.
     pub path: String,
@@ -202,10 +202,10 @@ pub enum ReplayError {
 impl fmt::Display for ReplayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unknown => f.write_str("the request is not kept any more"),
-            Self::Cut => f.write_str("the body was too long to be kept whole"),
-            Self::Upgraded => f.write_str("a request that switched protocols cannot be sent again"),
-            Self::Away(why) => write!(f, "the service did not answer: {why}"),
+            Self::Unknown => f.write_str("the request is no longer kept"),
+            Self::Cut => f.write_str("the body was too long to keep"),
+            Self::Upgraded => f.write_str("a request that switched protocols cannot be replayed"),
+            Self::Away(why) => write!(f, "the service did not respond: {why}"),
         }
     }
 }

@@ -161,7 +161,7 @@ impl Wanted {
             protocol = match &self.scheme[..] {
                 "http" => Protocol::Http,
                 "https" => Protocol::Https,
-                other => return Err(format!("the scheme must be http or https and is `{other}`")),
+                other => return Err(format!("the scheme must be http or https, not `{other}`")),
             };
         }
         if let Some((scheme, _)) = self.url.split_once("://") {
@@ -171,7 +171,7 @@ impl Wanted {
                 Some(of_url) if kind.is_http() || of_url == kind => of_url,
                 _ => {
                     return Err(format!(
-                        "`{}` is not a URL of a {} endpoint",
+                        "`{}` is not a valid URL for a {} endpoint",
                         self.url,
                         kind.command()
                     ));
@@ -239,7 +239,9 @@ fn truth(text: &str) -> Result<bool, String> {
     match text {
         "" | "true" => Ok(true),
         "false" => Ok(false),
-        other => Err(format!("`{other}` is neither `true` nor `false`")),
+        other => Err(format!(
+            "the value must be `true` or `false`, not `{other}`"
+        )),
     }
 }
 
@@ -259,113 +261,113 @@ const fn kind(value: &'static str) -> Given {
 
 /// Every flag, in the order in which people look for them.
 pub static FLAGS: &[Flag] = texts![
-    "url", "URL", false, EVERYWHERE, "Public URL or host name; left out, the server chooses",
+    "url", "URL", false, EVERYWHERE, "Public URL or host name [default: assigned by the server]",
         |to, text| { to.url = text.into(); Ok(()) };
     "domain", "HOST", false, NAMED, "Host name of the URL",
         |to, text| { to.host = text.into(); Ok(()) };
-    "hostname", "HOST", false, NAMED, "The same under its older name",
+    "hostname", "HOST", false, NAMED, "Alias of --domain",
         |to, text| { to.host = text.into(); Ok(()) };
-    "subdomain", "LABEL", false, NAMED, "Label below the platform's base domain",
+    "subdomain", "LABEL", false, NAMED, "Subdomain of the platform domain",
         |to, text| { to.subdomain = text.into(); Ok(()) };
     "remote-addr", "HOST:PORT", false, Reach { http: false, tls: false, ..EVERYWHERE },
         "Reserved TCP address",
         |to, text| { to.remote_addr = text.into(); Ok(()) };
-    "scheme", "SCHEME", false, HTTP, "`http` or `https` for clients [default: https]",
+    "scheme", "SCHEME", false, HTTP, "Public scheme, `http` or `https` [default: https]",
         |to, text| { to.scheme = text.into(); Ok(()) };
     "name", "NAME", false, EVERYWHERE, "Name of the endpoint",
         |to, text| { to.extra.name = text.into(); Ok(()) };
-    "description", "TEXT", false, EVERYWHERE, "What the endpoint is for, at most 255 bytes",
+    "description", "TEXT", false, EVERYWHERE, "Description, at most 255 bytes",
         |to, text| { to.extra.description = text.into(); Ok(()) };
-    "metadata", "TEXT", false, EVERYWHERE, "Text of your own, at most 4096 bytes",
+    "metadata", "TEXT", false, EVERYWHERE, "Metadata, at most 4096 bytes",
         |to, text| { to.extra.metadata = text.into(); Ok(()) };
     "binding", "BINDING", true, EVERYWHERE, "`public`, `internal` or `kubernetes`",
         |to, text| { to.extra.bindings.push(text.into()); Ok(()) };
-    "pooling-enabled", "", false, EVERYWHERE, "Share the URL with other endpoints that allow it",
+    "pooling-enabled", "", false, EVERYWHERE, "Share the URL with other endpoints that enable pooling",
         |to, text| { to.extra.pooling_enabled = truth(text)?; Ok(()) };
-    "pooling", "", false, EVERYWHERE, "The same, shorter",
+    "pooling", "", false, EVERYWHERE, "Alias of --pooling-enabled",
         |to, text| { to.extra.pooling_enabled = truth(text)?; Ok(()) };
-    "traffic-policy-file", "@", false, AGENT, "File with a Traffic Policy, YAML or JSON",
+    "traffic-policy-file", "@", false, AGENT, "YAML or JSON file with a Traffic Policy",
         |to, text| { to.opts.insert("TrafficPolicy".into(), text.into()); Ok(()) };
-    "proxy-proto", "VERSION", false, AGENT, "The service wants a header of the PROXY protocol, version 1 or 2",
+    "proxy-proto", "VERSION", false, AGENT, "Send a PROXY protocol header to the service, version 1 or 2",
         |to, text| match text {
             "" | "0" => Ok(()),
             "1" | "2" => { to.opts.insert("ProxyProto".into(), i64::from(text == "2").saturating_add(1).into()); Ok(()) }
-            other => Err(format!("the version of the PROXY protocol is 1 or 2 and not `{other}`")),
+            other => Err(format!("the PROXY protocol version must be 1 or 2, not `{other}`")),
         };
-    "upstream-protocol", "PROTOCOL", false, Reach { ssh: false, ..HTTP }, "What the service speaks: `http1` or `http2`",
+    "upstream-protocol", "PROTOCOL", false, Reach { ssh: false, ..HTTP }, "Protocol of the service, `http1` or `http2`",
         |to, text| match text {
             "http1" => { to.http2 = false; Ok(()) }
             "http2" => { to.http2 = true; Ok(()) }
-            other => Err(format!("the service speaks http1 or http2 and not `{other}`")),
+            other => Err(format!("the upstream protocol must be http1 or http2, not `{other}`")),
         };
-    "basic-auth", "USER:PASSWORD", true, HTTP, "Ask for this user and password",
+    "basic-auth", "USER:PASSWORD", true, HTTP, "Require this user and password",
         |to, text| {
             let (user, password) = text.split_once(':')
-                .ok_or("a user and a password stand with a colon between them")?;
+                .ok_or("the value must be `user:password`")?;
             to.push("BasicAuth", "credentials", json!({"username": user, "cleartext_password": password}));
             Ok(())
         };
-    "oauth", "PROVIDER", false, HTTP, "Ask for a sign-in at this provider",
+    "oauth", "PROVIDER", false, HTTP, "Require a sign-in at this OAuth provider",
         |to, text| { to.set("OAuth", "provider", text); Ok(()) };
-    "oauth-client-id", "ID", false, HTTP, "Your application at the provider",
+    "oauth-client-id", "ID", false, HTTP, "Client ID of your application",
         |to, text| { to.set("OAuth", "client_id", text); Ok(()) };
-    "oauth-client-secret", "SECRET", false, HTTP, "Its secret",
+    "oauth-client-secret", "SECRET", false, HTTP, "Client secret of your application",
         |to, text| { to.set("OAuth", "client_secret", text); Ok(()) };
-    "oauth-allow-email", "EMAIL", true, HTTP, "Who may sign in",
+    "oauth-allow-email", "EMAIL", true, HTTP, "E-mail address that may sign in",
         |to, text| { to.push("OAuth", "allow_emails", text.into()); Ok(()) };
-    "oauth-allow-domain", "DOMAIN", true, HTTP, "Whose addresses may sign in",
+    "oauth-allow-domain", "DOMAIN", true, HTTP, "E-mail domain that may sign in",
         |to, text| { to.push("OAuth", "allow_domains", text.into()); Ok(()) };
-    "oauth-scope", "SCOPE", true, HTTP, "What the provider is asked for",
+    "oauth-scope", "SCOPE", true, HTTP, "Scope to request",
         |to, text| { to.push("OAuth", "scopes", text.into()); Ok(()) };
-    "oidc", "URL", false, HTTP, "Ask for a sign-in at this OpenID provider",
+    "oidc", "URL", false, HTTP, "Require a sign-in at this OpenID provider",
         |to, text| { to.set("OIDC", "issuer_url", text); Ok(()) };
-    "oidc-client-id", "ID", false, HTTP, "Your application at the provider",
+    "oidc-client-id", "ID", false, HTTP, "Client ID of your application",
         |to, text| { to.set("OIDC", "client_id", text); Ok(()) };
-    "oidc-client-secret", "SECRET", false, HTTP, "Its secret",
+    "oidc-client-secret", "SECRET", false, HTTP, "Client secret of your application",
         |to, text| { to.set("OIDC", "client_secret", text); Ok(()) };
-    "oidc-allow-email", "EMAIL", true, HTTP, "Who may sign in",
+    "oidc-allow-email", "EMAIL", true, HTTP, "E-mail address that may sign in",
         |to, text| { to.push("OIDC", "allow_emails", text.into()); Ok(()) };
-    "oidc-allow-domain", "DOMAIN", true, HTTP, "Whose addresses may sign in",
+    "oidc-allow-domain", "DOMAIN", true, HTTP, "E-mail domain that may sign in",
         |to, text| { to.push("OIDC", "allow_domains", text.into()); Ok(()) };
-    "oidc-scope", "SCOPE", true, HTTP, "What the provider is asked for",
+    "oidc-scope", "SCOPE", true, HTTP, "Scope to request",
         |to, text| { to.push("OIDC", "scopes", text.into()); Ok(()) };
-    "cidr-allow", "CIDR", true, EVERYWHERE, "Network that may connect; all others may not",
+    "cidr-allow", "CIDR", true, EVERYWHERE, "Allowed network; other networks are denied",
         |to, text| { to.push("IPRestriction", "allow_cidrs", text.into()); Ok(()) };
-    "cidr-deny", "CIDR", true, EVERYWHERE, "Network that may not connect",
+    "cidr-deny", "CIDR", true, EVERYWHERE, "Denied network",
         |to, text| { to.push("IPRestriction", "deny_cidrs", text.into()); Ok(()) };
     "compression", "", false, HTTP, "Compress responses",
         |to, text| {
             if truth(text)? { to.opts.insert("Compression".into(), json!({})); }
             Ok(())
         };
-    "circuit-breaker", "RATIO", false, HTTP, "Refuse requests while this share of responses fails, 0 to 1",
+    "circuit-breaker", "RATIO", false, HTTP, "Reject requests while this share of responses fails, 0 to 1",
         |to, text| {
-            let ratio: f64 = text.parse().map_err(|_| "the ratio is a number from 0 to 1")?;
+            let ratio: f64 = text.parse().map_err(|_| "the ratio must be a number from 0 to 1")?;
             to.section("CircuitBreaker").insert("error_threshold".into(), json!(ratio));
             Ok(())
         };
-    "request-header-add", "NAME:VALUE", true, HTTP, "Header field added to requests",
+    "request-header-add", "NAME:VALUE", true, HTTP, "Header to add to requests",
         |to, text| { to.push("RequestHeaders", "add", text.into()); Ok(()) };
-    "request-header-remove", "NAME", true, HTTP, "Header field taken from requests",
+    "request-header-remove", "NAME", true, HTTP, "Header to remove from requests",
         |to, text| { to.push("RequestHeaders", "remove", text.into()); Ok(()) };
-    "response-header-add", "NAME:VALUE", true, HTTP, "Header field added to responses",
+    "response-header-add", "NAME:VALUE", true, HTTP, "Header to add to responses",
         |to, text| { to.push("ResponseHeaders", "add", text.into()); Ok(()) };
-    "response-header-remove", "NAME", true, HTTP, "Header field taken from responses",
+    "response-header-remove", "NAME", true, HTTP, "Header to remove from responses",
         |to, text| { to.push("ResponseHeaders", "remove", text.into()); Ok(()) };
-    "ua-filter-allow", "REGEX", true, HTTP, "Programs that may ask; all others may not",
+    "ua-filter-allow", "REGEX", true, HTTP, "Allowed user agents; others are denied",
         |to, text| { to.push("UserAgentFilter", "allow", text.into()); Ok(()) };
-    "ua-filter-deny", "REGEX", true, HTTP, "Programs that may not ask",
+    "ua-filter-deny", "REGEX", true, HTTP, "Denied user agents",
         |to, text| { to.push("UserAgentFilter", "deny", text.into()); Ok(()) };
-    "verify-webhook", "PROVIDER", false, HTTP, "Take only requests signed by this provider",
+    "verify-webhook", "PROVIDER", false, HTTP, "Accept only webhooks signed by this provider",
         |to, text| { to.set("WebhookVerification", "provider", text); Ok(()) };
-    "verify-webhook-secret", "SECRET", false, HTTP, "The secret it signs with",
+    "verify-webhook-secret", "SECRET", false, HTTP, "Webhook secret",
         |to, text| { to.set("WebhookVerification", "secret", text); Ok(()) };
-    "websocket-tcp-converter", "", false, HTTP, "Clients speak WebSocket, the service bytes",
+    "websocket-tcp-converter", "", false, HTTP, "Convert client WebSocket connections to TCP for the service",
         |to, text| {
             if truth(text)? { to.opts.insert("WebsocketTCPConverter".into(), json!({})); }
             Ok(())
         };
-    "mutual-tls-cas", "@", false, Reach { ssh: false, ..NAMED }, "File with the authorities whose certificates clients must show, PEM",
+    "mutual-tls-cas", "@", false, Reach { ssh: false, ..NAMED }, "PEM file of CAs; clients must present a certificate of one of them",
         |to, text| {
             let authorities = json!({"mutual_tls_ca": STANDARD.encode(text)});
             // http and tls have it under different names; the server reads the one it knows.

@@ -118,7 +118,7 @@ pub(crate) async fn forward(
         tokio::time::timeout(UNREACHED_REQUEST_TIME, reading)
             .await
             .ok();
-        tap.fail(&format!("the service cannot be reached: {error}"));
+        tap.fail(&format!("the service is unreachable: {error}"));
     }
     forwarded
 }

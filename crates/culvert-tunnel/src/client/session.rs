@@ -32,7 +32,7 @@ pub(crate) async fn call<T: DeserializeOwned>(
     request: &impl Serialize,
 ) -> io::Result<T> {
     wire::parse(call_plain(session, kind, request).await?)
-        .map_err(|_| io::Error::other("the server's answer makes no sense"))
+        .map_err(|_| io::Error::other("the server's response is invalid"))
 }
 
 /// Makes a call and gives the answer as it is spelled.
@@ -42,12 +42,12 @@ pub(crate) async fn call_plain(
     request: &impl Serialize,
 ) -> io::Result<Value> {
     // One frame carries type and request.
-    let mut stream = session
-        .open(wire::call(kind, request))
-        .map_err(|refused| io::Error::other(format!("the server cannot be asked: {refused:?}")))?;
+    let mut stream = session.open(wire::call(kind, request)).map_err(|refused| {
+        io::Error::other(format!("the request to the server failed: {refused:?}"))
+    })?;
     let answer = call::request(&mut stream, ANSWER).await.ok();
     stream.shutdown().await.ok();
-    answer.ok_or_else(|| io::Error::other("the server gave no answer"))
+    answer.ok_or_else(|| io::Error::other("the server did not respond"))
 }
 
 /// Asks the server again and again whether it is there, and ends when it is not. `told` hears how

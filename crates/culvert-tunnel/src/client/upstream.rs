@@ -93,7 +93,7 @@ impl Upstream {
         http2: bool,
         trust: &UpstreamTrust,
     ) -> Result<Self, String> {
-        let refuse = |why: &str| Err(format!("`{text}` cannot be forwarded to: {why}"));
+        let refuse = |why: &str| Err(format!("invalid upstream `{text}`: {why}"));
         let default = if protocol.is_http() { "http" } else { "tcp" };
         let (scheme, rest) = text.split_once("://").unwrap_or((default, text));
         let Some(scheme) = SCHEMES.iter().find(|known| known.name == scheme) else {
@@ -101,14 +101,14 @@ impl Upstream {
         };
         if scheme.http != protocol.is_http() {
             return refuse(if scheme.http {
-                "a service of HTTP stands behind an http endpoint"
+                "an HTTP service requires an http endpoint"
             } else {
-                "behind an http endpoint stands a service of HTTP"
+                "an http endpoint requires an HTTP service"
             });
         }
         let authority = rest.strip_suffix('/').unwrap_or(rest);
         if authority.contains(['/', '?', '#', '@']) {
-            return refuse("only scheme, host and port are taken");
+            return refuse("only a scheme, a host and a port are allowed");
         }
         let (host, port) = match authority.rsplit_once(':') {
             _ if authority.ends_with(']') => (authority, None),
@@ -121,7 +121,7 @@ impl Upstream {
             .and_then(|host| host.strip_suffix(']'))
         {
             Some(host) => host,
-            None if host.contains(':') => return refuse("an IPv6 address stands in brackets"),
+            None if host.contains(':') => return refuse("an IPv6 address must be in brackets"),
             None if host.is_empty() => "localhost",
             None => host,
         };
@@ -135,7 +135,7 @@ impl Upstream {
         };
         let tls = if scheme.tls {
             let Ok(name) = ServerName::try_from(host.to_owned()) else {
-                return refuse("the host is not a name that a certificate can have");
+                return refuse("the host is not a valid name for a certificate");
             };
             let mut config = connect::client_config(roots(trust)?);
             if scheme.http {
@@ -242,16 +242,16 @@ mod tests {
             ("65536", Protocol::Tcp, "the port must be 1 to 65535"),
             ("web:x", Protocol::Https, "the port must be 1 to 65535"),
             ("db", Protocol::Tcp, "the port is missing"),
-            ("::1", Protocol::Tcp, "an IPv6 address stands in brackets"),
+            ("::1", Protocol::Tcp, "an IPv6 address must be in brackets"),
             (
                 "http://web/path",
                 Protocol::Https,
-                "only scheme, host and port are taken",
+                "only a scheme, a host and a port are allowed",
             ),
             (
                 "http://u:p@web",
                 Protocol::Https,
-                "only scheme, host and port are taken",
+                "only a scheme, a host and a port are allowed",
             ),
             (
                 "ftp://web",
@@ -261,19 +261,15 @@ mod tests {
             (
                 "tcp://web:1",
                 Protocol::Https,
-                "behind an http endpoint stands a service of HTTP",
+                "an http endpoint requires an HTTP service",
             ),
             (
                 "http://web",
                 Protocol::Tcp,
-                "a service of HTTP stands behind an http endpoint",
+                "an HTTP service requires an http endpoint",
             ),
         ] {
-            check(
-                text,
-                protocol,
-                &format!("`{text}` cannot be forwarded to: {why}"),
-            );
+            check(text, protocol, &format!("invalid upstream `{text}`: {why}"));
         }
     }
 }

@@ -585,7 +585,7 @@ async fn connections_that_outlast_the_drain_time_are_cut_and_counted() {
     assert_eq!(ended, Err(AgentError::Cut(1)));
     assert_eq!(
         ended.unwrap_err().to_string(),
-        "1 connection was cut at the end of the drain time"
+        "1 connection was closed at the end of the drain time"
     );
 }
 
@@ -769,10 +769,7 @@ async fn a_request_to_a_service_that_is_down_is_kept_with_the_reason() {
     assert_eq!(kept.len(), 1);
     assert_eq!((&kept[0].path[..], kept[0].status), ("/down", None));
     let error = kept[0].error.as_deref().unwrap();
-    assert!(
-        error.starts_with("the service cannot be reached: "),
-        "{error}"
-    );
+    assert!(error.starts_with("the service is unreachable: "), "{error}");
 }
 
 /// What a server puts ahead of a connection.

@@ -110,16 +110,16 @@ pub fn read(text: &str, path: &Path, names: &[&str]) -> Result<Read, Failure> {
         Version::Text(text) => text == "3",
     };
     if !is_three {
-        return Err(wrong("the version of the format must be 3".into()));
+        return Err(wrong("the format version must be 3".into()));
     }
     if file.endpoints.len() > ENDPOINTS_MAX {
         return Err(wrong(format!(
-            "an agent has at most {ENDPOINTS_MAX} endpoints"
+            "an agent may have at most {ENDPOINTS_MAX} endpoints"
         )));
     }
     for name in names {
         if !file.endpoints.iter().any(|endpoint| endpoint.name == *name) {
-            return Err(wrong(format!("there is no endpoint `{name}`")));
+            return Err(wrong(format!("the endpoint `{name}` does not exist")));
         }
     }
     let folder = path.parent().unwrap_or(Path::new("."));
@@ -133,7 +133,7 @@ pub fn read(text: &str, path: &Path, names: &[&str]) -> Result<Read, Failure> {
         }
     }
     if endpoints.is_empty() {
-        return Err(wrong("there is no endpoint in it".into()));
+        return Err(wrong("it contains no endpoint".into()));
     }
     let identity = identity(file.agent, folder).map_err(|why| wrong(sentence(why)))?;
     Ok(Read {
@@ -158,7 +158,7 @@ fn identity(part: AgentPart, folder: &Path) -> Result<Identity, Failure> {
         }
         _ => {
             return Err(Failure::Usage(
-                "a token and a file with one are too much".into(),
+                "a token and a token file are mutually exclusive".into(),
             ));
         }
     };
@@ -167,7 +167,11 @@ fn identity(part: AgentPart, folder: &Path) -> Result<Identity, Failure> {
         Some(Value::Bool(false)) => Some(Inspect::Off),
         Some(Value::String(text)) if text == "false" => Some(Inspect::Off),
         Some(Value::String(text)) => Some(inspect_at(&text).map_err(Failure::Usage)?),
-        Some(_) => return Err(Failure::Usage("`web_addr` is an address or `false`".into())),
+        Some(_) => {
+            return Err(Failure::Usage(
+                "`web_addr` must be an address or `false`".into(),
+            ));
+        }
     };
     Ok(Identity {
         server: part.connect_url,
@@ -182,7 +186,11 @@ fn endpoint(part: EndpointPart, folder: &Path) -> Result<Endpoint, Failure> {
     let upstream = match &part.upstream.url {
         Value::String(text) => text.clone(),
         Value::Number(number) => number.to_string(),
-        _ => return Err(Failure::Usage("`upstream.url` is a URL or a port".into())),
+        _ => {
+            return Err(Failure::Usage(
+                "`upstream.url` must be a URL or a port".into(),
+            ));
+        }
     };
     let kind = kind(&part.url, &upstream);
     let mut wanted = Wanted::default();
@@ -191,7 +199,7 @@ fn endpoint(part: EndpointPart, folder: &Path) -> Result<Endpoint, Failure> {
             (flag.apply)(&mut wanted, value).map_err(Failure::Usage)
         }
         _ => Err(Failure::Usage(format!(
-            "a {} endpoint has no `{name}`",
+            "a {} endpoint does not support `{name}`",
             kind.command()
         ))),
     };
@@ -214,7 +222,7 @@ fn endpoint(part: EndpointPart, folder: &Path) -> Result<Endpoint, Failure> {
         (policy @ Value::Object(_), None) => set("traffic-policy-file", &policy.to_string())?,
         _ => {
             return Err(Failure::Usage(
-                "the traffic policy is an object, a text, or in a file".into(),
+                "the traffic policy must be an object, a string or a file".into(),
             ));
         }
     }
@@ -225,7 +233,11 @@ fn endpoint(part: EndpointPart, folder: &Path) -> Result<Endpoint, Failure> {
         None | Some(Value::Null) => {}
         Some(Value::String(text)) => set("proxy-proto", text)?,
         Some(Value::Number(number)) => set("proxy-proto", &number.to_string())?,
-        Some(_) => return Err(Failure::Usage("`upstream.proxy_protocol` is 1 or 2".into())),
+        Some(_) => {
+            return Err(Failure::Usage(
+                "`upstream.proxy_protocol` must be 1 or 2".into(),
+            ));
+        }
     }
     let trust = match &part.upstream.ca_file {
         Some(path) => UpstreamTrust::Only(plan::read(&folder.join(path))?),
@@ -314,18 +326,18 @@ endpoints:
         let wrong = |from: &str, to: &str| check(&FILE.replacen(from, to, 1), &[]).unwrap_err();
         assert_eq!(
             check(FILE, &["nope"]).unwrap_err(),
-            "`agent.yml`: there is no endpoint `nope`"
+            "`agent.yml`: the endpoint `nope` does not exist"
         );
         assert!(wrong("version: 3", "version: 2").ends_with("must be 3"));
         assert!(wrong("pooling_enabled", "pooling").contains("unknown field `pooling`"));
         assert!(wrong("url: 8080", "url: 80800").contains("the port must be 1 to 65535"));
-        assert!(wrong("127.0.0.1:4050", "0.0.0.0:4050").contains("for this machine only"));
+        assert!(wrong("127.0.0.1:4050", "0.0.0.0:4050").contains("loopback address"));
         assert!(
             wrong(
                 "tcp://localhost:5432\"",
                 "tcp://localhost:5432\", protocol: http2"
             )
-            .contains("has no `upstream-protocol`")
+            .contains("does not support `upstream-protocol`")
         );
     }
 }

@@ -74,12 +74,15 @@ impl Page {
         if !self.is_own(host) {
             return plain(
                 StatusCode::FORBIDDEN,
-                "This page answers to the names of this machine alone.\n",
+                "Open this page with a host name of this machine.\n",
             );
         }
         let is_read = matches!(head.method, Method::GET | Method::HEAD);
         if !is_read && !is_from_here(&head.headers, host) {
-            return plain(StatusCode::FORBIDDEN, "Another site may not do this.\n");
+            return plain(
+                StatusCode::FORBIDDEN,
+                "Cross-site requests are not allowed.\n",
+            );
         }
         let path: Vec<&str> = head.uri.path().split('/').skip(1).collect();
         match (&head.method, &path[..]) {
@@ -167,7 +170,7 @@ impl Page {
         let Some(id) = id else {
             return plain(
                 StatusCode::BAD_REQUEST,
-                "The body is an object with the `id` of a request.\n",
+                "The body must be an object with the `id` of a request.\n",
             );
         };
         match self.agent.replay(id).await {
@@ -196,7 +199,7 @@ impl Page {
         let (recent, Counts { seen, not_kept }) = (self.recent(), self.counts());
         if not_kept > 0 {
             page.push_str(&format!(
-                "<p>Shown are {} of {seen} requests. {not_kept} came too fast to be kept: of many, {} a second are.</p>",
+                "<p>Showing {} of {seen} requests. {not_kept} requests were not kept, because the limit is {} per second.</p>",
                 recent.len(),
                 Exchanges::kept_per_second()
             ));
@@ -246,7 +249,7 @@ impl Page {
             ));
             if cut < body.len() || !message.is_whole() {
                 page.push_str(&format!(
-                    "<p>The body is longer: {} bytes.</p>",
+                    "<p>The body is truncated; its length is {} bytes.</p>",
                     message.body_bytes
                 ));
             }
@@ -445,10 +448,7 @@ fn plain(status: StatusCode, text: &str) -> Answer {
 }
 
 fn not_found() -> Answer {
-    plain(
-        StatusCode::NOT_FOUND,
-        "There is nothing here, or not any more.\n",
-    )
+    plain(StatusCode::NOT_FOUND, "Not found.\n")
 }
 
 fn see_other(to: String) -> Answer {

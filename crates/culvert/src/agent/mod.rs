@@ -117,7 +117,9 @@ pub async fn run(plan: Plan) -> Result<(), Failure> {
         _ = interrupt.recv() => finish(&stop, running, &mut term, &mut interrupt).await?,
     };
     outcome.map_err(|error| match error {
-        AgentError::Refused(..) => Failure::Failed(format!("the server refused: {error}")),
+        AgentError::Refused(..) => {
+            Failure::Failed(format!("the server rejected the agent: {error}"))
+        }
         AgentError::Taken(_) | AgentError::Cut(_) => Failure::Failed(error.to_string()),
     })
 }
@@ -129,12 +131,12 @@ async fn finish(
     term: &mut tokio::signal::unix::Signal,
     interrupt: &mut tokio::signal::unix::Signal,
 ) -> Result<Result<(), AgentError>, Failure> {
-    tracing::info!("stopping: finishing what is on its way; a second signal stops at once");
+    tracing::info!("stopping: finishing requests in flight; a second signal stops immediately");
     stop.cancel();
     tokio::select! {
         outcome = running => Ok(outcome),
-        _ = term.recv() => Err(Failure::Failed("stopped at once by a second signal".into())),
-        _ = interrupt.recv() => Err(Failure::Failed("stopped at once by a second signal".into())),
+        _ = term.recv() => Err(Failure::Failed("stopped immediately by a second signal".into())),
+        _ = interrupt.recv() => Err(Failure::Failed("stopped immediately by a second signal".into())),
     }
 }
 
@@ -154,7 +156,7 @@ async fn listen(inspect: &Inspect) -> Result<Option<TcpListener>, Failure> {
                     return Ok(Some(listener));
                 }
             }
-            tracing::warn!("no port is free for the inspection page; it is off");
+            tracing::warn!("no free port for the inspection page; it is disabled");
             Ok(None)
         }
     }
@@ -172,7 +174,7 @@ impl Voice {
     fn tell(&self, event: Event) {
         match event {
             Event::Connecting { address } => {
-                tracing::debug!(server = %address, "dialling the server");
+                tracing::debug!(server = %address, "connecting to the server");
             }
             Event::Bound {
                 endpoint,
@@ -183,7 +185,7 @@ impl Voice {
                 if !said.is_some_and(|said| said.swap(true, Ordering::Relaxed)) {
                     // A reader that went away is told of by the log.
                     if say(&url).is_err() {
-                        tracing::warn!(url, "the URL could not be printed");
+                        tracing::warn!(url, "cannot print the URL");
                     }
                     if self.is_terminal && std::io::stdout().is_terminal() {
                         println!("  forwarding to {upstream}");
@@ -193,27 +195,27 @@ impl Voice {
             }
             Event::Online { session_id, again } => {
                 if again {
-                    tracing::info!(session.id = session_id, "the session is back");
+                    tracing::info!(session.id = session_id, "session reconnected");
                 } else {
                     tracing::info!(
                         session.id = session_id,
                         inspect = self.page_url,
-                        "online; Ctrl+C ends it"
+                        "online; press Ctrl+C to stop"
                     );
                 }
             }
             Event::Waiting { why, after } => {
                 let after_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
-                tracing::warn!(why, after_ms, "no session; the server is dialled again");
+                tracing::warn!(why, after_ms, "disconnected; retrying");
             }
             Event::Unreached { upstream, why } => {
-                tracing::warn!(upstream, why, "the service does not answer");
+                tracing::warn!(upstream, why, "service unreachable");
             }
             Event::Taken { url, message } => {
-                tracing::warn!(url, message, "the server took an endpoint away");
+                tracing::warn!(url, message, "the server closed an endpoint");
             }
             Event::Asked { command } => {
-                tracing::info!(command, "the server asks");
+                tracing::info!(command, "command from the server");
             }
         }
     }

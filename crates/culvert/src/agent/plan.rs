@@ -31,21 +31,21 @@ pub fn with_server(command: Command) -> Command {
             Arg::new("server")
                 .long("server")
                 .value_name("HOST:PORT")
-                .help(format!("Agent address of the server [env: CULVERT_SERVER] [default: {DEFAULT_SERVER}]")),
+                .help(format!("Address of the agent ingress [env: CULVERT_SERVER] [default: {DEFAULT_SERVER}]")),
         )
-        .arg(file("ca").help("Authorities of the server's certificate, PEM [env: CULVERT_CA_FILE] [default: ca.pem in ./culvert-data if there is one, else those that this machine trusts]"))
+        .arg(file("ca").help("PEM file of CAs to verify the server [env: CULVERT_CA_FILE] [default: ca.pem in ./culvert-data if it exists, otherwise the system's CAs]"))
         .arg(
             Arg::new("authtoken")
                 .long("authtoken")
                 .value_name("TOKEN")
-                .help("Token of the credential; other users of the machine can read it here, so better CULVERT_AUTHTOKEN or a file [env: CULVERT_AUTHTOKEN]"),
+                .help("Token of the tunnel credential; prefer CULVERT_AUTHTOKEN or a file, because other users can see command lines [env: CULVERT_AUTHTOKEN]"),
         )
-        .arg(file("authtoken-file").help("File whose first line is the token"))
+        .arg(file("authtoken-file").help("File with the token in its first line"))
         .arg(
             Arg::new("session-metadata")
                 .long("session-metadata")
                 .value_name("TEXT")
-                .help("Text of your own, shown with the session"),
+                .help("Custom text, shown with the session"),
         )
         .arg(
             Arg::new("inspect")
@@ -54,13 +54,13 @@ pub fn with_server(command: Command) -> Command {
                 .value_parser(value_parser!(bool))
                 .num_args(0..=1)
                 .default_missing_value("true")
-                .help("Whether recent requests are kept and shown [default: true]"),
+                .help("Whether to keep recent requests for the inspection page [default: true]"),
         )
         .arg(
             Arg::new("inspect-addr")
                 .long("inspect-addr")
                 .value_name("ADDR")
-                .help(format!("Loopback address of the inspection page [default: {INSPECT_ADDR}, or a port behind it]")),
+                .help(format!("Loopback address of the inspection page [default: {INSPECT_ADDR} or one of the next ports]")),
         )
 }
 
@@ -97,18 +97,12 @@ pub fn with_endpoint(command: Command, kind: Protocol) -> Command {
     };
     command = command.arg(file(
         "upstream-ca",
-        "Authorities of the service's certificate, PEM [default: those that this machine trusts]",
+        "PEM file of CAs to verify the service [default: the system's CAs]",
     ));
     if kind == Protocol::Tls {
         command = command
-            .arg(
-                file(
-                    "crt",
-                    "Certificate chain with which the agent ends TLS, PEM",
-                )
-                .requires("key"),
-            )
-            .arg(file("key", "Its key, PEM").requires("crt"));
+            .arg(file("crt", "PEM certificate chain to terminate TLS in the agent").requires("key"))
+            .arg(file("key", "PEM private key of the certificate").requires("crt"));
     }
     command
 }
@@ -183,7 +177,7 @@ impl Identity {
         let path = |name: &str| matches.get_one::<PathBuf>(name).cloned();
         let token = match (text("authtoken"), path("authtoken-file")) {
             (Some(_), Some(_)) => {
-                let why = "a token and a file with one are too much";
+                let why = "a token and a token file are mutually exclusive";
                 return Err(Failure::Usage(why.into()));
             }
             (Some(token), None) => Some(token),
@@ -219,7 +213,7 @@ impl Identity {
     /// The plan for `endpoints`, with the defaults for what was not given.
     pub fn plan(self, endpoints: Vec<Endpoint>) -> Result<Plan, Failure> {
         let Some(token) = self.token.filter(|token| !token.is_empty()) else {
-            let why = "no token: set CULVERT_AUTHTOKEN or name a file with `--authtoken-file`; `culvert api credentials create` makes one";
+            let why = "no authtoken; set CULVERT_AUTHTOKEN or use `--authtoken-file` (create one with `culvert api credentials create`)";
             return Err(Failure::Usage(why.into()));
         };
         let authorities = match self.ca.or_else(own_authority) {
@@ -253,10 +247,10 @@ pub fn inspect_at(text: &str) -> Result<Inspect, String> {
     match text.parse::<std::net::SocketAddr>() {
         Ok(address) if address.ip().is_loopback() => Ok(Inspect::At(address)),
         Ok(_) => Err(format!(
-            "`{text}`: the inspection page is for this machine only, at a loopback address"
+            "`{text}`: the inspection page requires a loopback address"
         )),
         Err(_) => Err(format!(
-            "`{text}` is not an address and a port, such as {INSPECT_ADDR}"
+            "`{text}` is not an address and port such as {INSPECT_ADDR}"
         )),
     }
 }

@@ -22,45 +22,45 @@ pub static TYPE: CommandType = CommandType {
 
 fn arguments(command: Command) -> Command {
     command
-        .about("Rescue an installation, on its data folder or database itself")
+        .about("Maintain an installation directly on its data directory or database")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(with_settings(
             Command::new("create-key")
-                .about("Make another API key for the admin and print its token"),
+                .about("Create another admin API key and print its token"),
         ))
         .subcommand(
             Command::new("generate-token")
-                .about("Print a token for `bootstrap.api_key` of a new installation"),
+                .about("Generate a token for `bootstrap.api_key` of a new installation"),
         )
         .subcommand(with_settings(Command::new("lift-api-restriction").about(
-            "Stop enforcing the IP restriction of the management API, which may shut you out",
+            "Disable the IP restriction of the management API, in case it blocks you",
         )))
         .subcommand(with_settings(Command::new("rotate-master-key").about(
-            "Seal every secret anew under a new master key; stop all servers first, and copy the key file to every node after",
+            "Re-encrypt all secrets with a new master key; stop all servers first, then copy the key file to every node",
         )))
         .subcommand(
             with_settings(
                 Command::new("backup")
-                    .about("Copy a SQLite installation consistently, running or not"),
+                    .about("Back up a SQLite installation, running or stopped"),
             )
             .arg(
                 Arg::new("folder")
                     .required(true)
                     .value_parser(value_parser!(PathBuf))
-                    .help("Folder to make; it must not exist"),
+                    .help("Directory to create; it must not exist"),
             )
             .arg(
                 Arg::new("master-key-to")
                     .long("master-key-to")
                     .value_name("FILE")
                     .value_parser(value_parser!(PathBuf))
-                    .help("Also copy the master key, to this file outside the folder; it must not exist"),
+                    .help("Also copy the master key to this file, which must be outside the directory and must not exist"),
             ),
         )
         .subcommand(transfer::command())
         .subcommand(with_settings(
-            Command::new("check").about("Check the integrity of the stored state"),
+            Command::new("check").about("Check the integrity of the database"),
         ))
 }
 
@@ -110,7 +110,7 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
 async fn existing(settings: &Settings, access: Access) -> Result<Foundation, Failure> {
     if settings.database_url.is_empty() && !settings.data_dir.join("state.db").is_file() {
         let text = format!(
-            "there is no installation in `{}`; name it with `--data-dir`",
+            "no installation in `{}`; set its directory with `--data-dir`",
             settings.data_dir.display()
         );
         return Err(Failure::Failed(text));
@@ -128,7 +128,7 @@ async fn lift_api_restriction(foundation: &Foundation) -> anyhow::Result<()> {
     let founder = foundation.founder();
     match founder.lift_api_restriction().await.map_err(told)? {
         0 => println!("no IP restriction of the management API is enforced"),
-        _ => println!("the IP restriction of the management API is not enforced any more"),
+        _ => println!("the IP restriction of the management API is no longer enforced"),
     }
     Ok(())
 }
@@ -136,13 +136,13 @@ async fn lift_api_restriction(foundation: &Foundation) -> anyhow::Result<()> {
 async fn rotate_master_key(foundation: &Foundation, settings: &Settings) -> anyhow::Result<()> {
     let resealed = foundation.rotate_master_key(settings).await?;
     println!(
-        "the master key in `{}` is new; sealed anew: {}",
+        "created a new master key in `{}`; re-encrypted objects: {}",
         settings.key_file().display(),
         resealed.documents
     );
     if resealed.strange > 0 {
         eprintln!(
-            "culvert: {} texts look like sealed secrets and are none; they stay as they are",
+            "culvert: {} values look like encrypted secrets but are not; they are unchanged",
             resealed.strange
         );
     }
@@ -152,7 +152,7 @@ async fn rotate_master_key(foundation: &Foundation, settings: &Settings) -> anyh
 async fn check(foundation: &Foundation) -> anyhow::Result<()> {
     foundation.store.check().await.map_err(told)?;
     foundation.queue.check().await.map_err(told)?;
-    println!("the state and the event queue are sound");
+    println!("the state and the event queue are intact");
     let extent = foundation.store.audit_log().verify(None).await?;
     println!("{}", super::audit::whole(&extent));
     Ok(())
@@ -175,7 +175,7 @@ async fn backup(
     if let Some(file) = key_file
         && std::path::absolute(file)?.starts_with(std::path::absolute(&folder)?)
     {
-        anyhow::bail!("the master key belongs outside the backup, which it unlocks");
+        anyhow::bail!("the master key decrypts the backup and must be stored outside it");
     }
     // First, because it can fail where the copy does not.
     if let Some(file) = key_file {
@@ -198,11 +198,11 @@ async fn backup(
     println!("copied to `{}`", folder.display());
     match key_file {
         Some(file) => println!(
-            "copied the master key to `{}`; keep it apart",
+            "copied the master key to `{}`; store it apart from the backup",
             file.display()
         ),
         None => println!(
-            "the master key is not in it; a restore needs `{}`",
+            "the backup does not contain the master key; a restore requires `{}`",
             settings.key_file().display()
         ),
     }

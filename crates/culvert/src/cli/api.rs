@@ -33,7 +33,7 @@ fn arguments(command: Command) -> Command {
                 .long("table")
                 .global(true)
                 .action(ArgAction::SetTrue)
-                .help("Print a table for people instead of JSON"),
+                .help("Print a table instead of JSON"),
         );
     for (collection, operations) in collections() {
         let mut group = Command::new(collection)
@@ -85,7 +85,7 @@ pub fn client_of(matches: &ArgMatches) -> Result<Client, Failure> {
                 .unwrap_or("./culvert-data".into());
             let path = PathBuf::from(folder).join("bootstrap-key");
             if !path.is_file() {
-                let text = "no API key: set CULVERT_API_KEY or name a file with `--token-file`";
+                let text = "no API key; set CULVERT_API_KEY or use `--token-file`";
                 return Err(Failure::Usage(text.into()));
             }
             client::read_token(&path)?
@@ -183,7 +183,7 @@ fn operation_command(operation: &'static Operation) -> Command {
             Arg::new("json")
                 .long("json")
                 .value_name("OBJECT")
-                .help("The whole body as JSON; the other flags are set on top of it"),
+                .help("Request body as JSON; other flags override its fields"),
         );
         for (name, property) in body_properties(operation) {
             if path_parameters(&operation.path).contains(&name.as_str()) {
@@ -289,7 +289,7 @@ fn body_of(operation: &Operation, given: &ArgMatches) -> Result<Option<Value>, F
     let mut body = match given.get_one::<String>("json") {
         Some(text) => match serde_json::from_str(text) {
             Ok(Value::Object(body)) => body,
-            _ => return Err(Failure::Usage("`--json` takes one JSON object".into())),
+            _ => return Err(Failure::Usage("`--json` must be a JSON object".into())),
         },
         None => Map::new(),
     };
@@ -304,7 +304,7 @@ fn body_of(operation: &Operation, given: &ArgMatches) -> Result<Option<Value>, F
         let is_json = || {
             let flag = dashed(&name);
             serde_json::from_str(text)
-                .map_err(|_| Failure::Usage(format!("`--{flag}` takes JSON, not `{text}`")))
+                .map_err(|_| Failure::Usage(format!("`--{flag}` must be JSON, not `{text}`")))
         };
         let value = match takes(&property) {
             Takes::Text => Value::String(text.clone()),

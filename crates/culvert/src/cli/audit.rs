@@ -26,35 +26,35 @@ const ROWS: u32 = 128;
 
 fn arguments(command: Command) -> Command {
     command
-        .about("Verify and export the audit log, on the data folder or database itself")
+        .about("Verify and export the audit log directly from the data directory or database")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(
             with_settings(Command::new("verify").about(
-                "Check that every event of the audit log is what was written; exit code 1 names the first that is not",
+                "Verify the hash chain of the audit log; reports the first invalid event and exits with code 1",
             ))
             .arg(
                 Arg::new("head")
                     .long("head")
                     .value_name("HEAD")
-                    .help("A head noted earlier, which the log must still contain: an end that was cut off shows only by it"),
+                    .help("An earlier head that the log must still contain; required to detect a truncated log"),
             ),
         )
         .subcommand(
             with_settings(Command::new("export").about(
-                "Print the events of the audit log in commit order, one JSON object a line, with positions and hashes",
+                "Export the audit log in commit order, one JSON object per line, with positions and hashes",
             ))
             .arg(
                 Arg::new("from")
                     .long("from")
                     .value_name("TIME|ID")
-                    .help("The first event, by RFC 3339 time or event id [default: the first kept]"),
+                    .help("First event, as an RFC 3339 time or an event ID [default: the oldest retained event]"),
             )
             .arg(
                 Arg::new("to")
                     .long("to")
                     .value_name("TIME|ID")
-                    .help("The last event, by RFC 3339 time or event id [default: the last]"),
+                    .help("Last event, as an RFC 3339 time or an event ID [default: the latest]"),
             )
             .arg(
                 Arg::new("format")
@@ -62,7 +62,7 @@ fn arguments(command: Command) -> Command {
                     .value_name("FORMAT")
                     .value_parser(["jsonl"])
                     .default_value("jsonl")
-                    .help("How events are written"),
+                    .help("Output format"),
             ),
         )
 }
@@ -86,7 +86,7 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
             && !path.is_file()
         {
             return Err(Failure::Failed(format!(
-                "there is no installation in `{}`; name it with `--data-dir`",
+                "no installation in `{}`; set its directory with `--data-dir`",
                 settings.data_dir.display()
             )));
         }
@@ -115,7 +115,7 @@ fn bound(flag: &str, text: Option<String>) -> Result<Option<Bound>, Failure> {
     }
     match Timestamp::parse(&text) {
         Some(at) => Ok(Some(Bound::At(at))),
-        None => Err(usage(flag, "takes an RFC 3339 time or the id of an event")),
+        None => Err(usage(flag, "must be an RFC 3339 time or an event ID")),
     }
 }
 
@@ -130,7 +130,7 @@ async fn verify(log: &AuditLog, head: Option<NotedHead>) -> Result<(), Failure> 
 /// One line that says what a whole log holds.
 pub(crate) fn whole(extent: &Extent) -> String {
     let mut line = format!(
-        "the audit log is whole: events={} first={} last={} head={}",
+        "the audit log is intact: events={} first={} last={} head={}",
         extent.events(),
         extent.anchor.seq.saturating_add(1),
         extent.last,
@@ -186,7 +186,7 @@ async fn export(log: &AuditLog, from: Option<&Bound>, to: Option<&Bound>) -> Res
         let mut out = std::io::stdout();
         out.write_all(&text)
             .and_then(|()| out.flush())
-            .map_err(|error| Failure::Failed(format!("the output cannot be written: {error}")))?;
+            .map_err(|error| Failure::Failed(format!("cannot write the output: {error}")))?;
     }
 }
 
@@ -194,7 +194,7 @@ fn write_line(text: &mut Vec<u8>, row: &AuditRow, previous: Option<&str>) -> Res
     let unreadable = |error: serde_json::Error| {
         let seq = row.seq;
         Failure::Failed(format!(
-            "event {seq} of the audit log is not JSON any more ({error}); run `culvert audit verify`"
+            "event {seq} of the audit log is not valid JSON ({error}); run `culvert audit verify`"
         ))
     };
     let line = Line {

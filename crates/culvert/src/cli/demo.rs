@@ -14,7 +14,7 @@ pub static TYPE: CommandType = CommandType {
 
 fn arguments(command: Command) -> Command {
     command
-        .about("Show a key, a request and its event: a server in a temporary folder on free ports")
+        .about("Run a demo server on free ports with temporary data, and show a key, a request and its event")
         .arg(
             Arg::new("once")
                 .long("once")

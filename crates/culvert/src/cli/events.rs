@@ -24,74 +24,74 @@ pub static TYPE: CommandType = CommandType {
 
 fn arguments(command: Command) -> Command {
     command
-        .about("Follow events, send them again, and read their catalogue")
+        .about("Follow and replay events, and list event types")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(
             with_client(
-                Command::new("tail").about("Follow captured events live, one JSON object a line"),
+                Command::new("tail").about("Stream events, one JSON object per line"),
             )
             .arg(
                 Arg::new("type")
                     .long("type")
                     .value_name("KIND[,KIND]")
-                    .help("Only these kinds [default: all]"),
+                    .help("Event types to stream [default: all]"),
             )
             .arg(
                 Arg::new("filter")
                     .long("filter")
                     .value_name("EXPRESSION")
-                    .help("Only traffic events that match this CEL expression"),
+                    .help("CEL filter for traffic events"),
             )
             .arg(
                 Arg::new("fields")
                     .long("fields")
                     .value_name("FIELD[,FIELD]")
-                    .help("Only these fields of traffic events"),
+                    .help("Fields of traffic events to include"),
             ),
         )
         .subcommand(
             with_client(Command::new("replay").about(
-                "Send retained events to a destination again, under their first ids: audit events, and traffic events where `events.traffic_retention` keeps them",
+                "Replay retained events to a destination with their original IDs: audit events, and traffic events if `events.traffic_retention` is set",
             ))
             .arg(
                 Arg::new("destination")
                     .long("destination")
                     .value_name("ID")
                     .required(true)
-                    .help("The event destination"),
+                    .help("Event destination"),
             )
             .arg(
                 Arg::new("from")
                     .long("from")
                     .value_name("TIME|ID")
                     .required(true)
-                    .help("The first event, by RFC 3339 time or event id"),
+                    .help("First event, as an RFC 3339 time or an event ID"),
             )
             .arg(
                 Arg::new("to")
                     .long("to")
                     .value_name("TIME|ID")
-                    .help("The last event, by RFC 3339 time or event id [default: the last]"),
+                    .help("Last event, as an RFC 3339 time or an event ID [default: the latest]"),
             )
             .arg(
                 Arg::new("kinds")
                     .long("kinds")
                     .value_name("KIND[,KIND]")
                     .value_delimiter(',')
-                    .help("Only these kinds; `audit`, `traffic` and `all` stand for all of theirs [default: those that the destination's subscriptions want]"),
+                    .help("Event types to replay, or `audit`, `traffic` or `all` [default: the types of the destination's subscriptions]"),
             )
             .arg(
                 Arg::new("wait")
                     .long("wait")
                     .action(ArgAction::SetTrue)
-                    .help("Return when every event is in the destination's queue"),
+                    .help("Wait until all events are in the destination's queue"),
             ),
         )
-        .subcommand(Command::new("kinds").about("List every kind of event"))
+        .subcommand(Command::new("kinds").about("List all event types"))
         .subcommand(
             Command::new("schema")
-                .about("Print the JSON Schema of a kind's event")
+                .about("Print the JSON Schema of an event type")
                 .arg(Arg::new("kind").required(true)),
         )
 }
@@ -115,7 +115,7 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
                 match culvert_control::catalogue().find(kind) {
                     Some(found) => say(format_args!("{:#}", found.json_schema())),
                     None => Err(Failure::Usage(format!(
-                        "there is no event of kind `{kind}`; `culvert events kinds` lists them"
+                        "the event type `{kind}` does not exist; `culvert events kinds` lists all types"
                     ))),
                 }
             }
@@ -132,7 +132,7 @@ async fn tail(given: &ArgMatches) -> Result<(), Failure> {
         .follow(&path, |name, data| {
             match name {
                 "lost" => {
-                    eprintln!("culvert: {data} events were lost because this reader was too slow")
+                    eprintln!("culvert: lost {data} events because this reader was too slow")
                 }
                 _ => said = say(data),
             }
@@ -159,7 +159,7 @@ async fn replay(given: &ArgMatches) -> Result<(), Failure> {
         tokio::time::sleep(LOOK_EVERY).await;
         replay = answered(client.call(Method::GET, &path, None).await?)?;
         if replay["id"] != id {
-            let text = "another replay to this destination has taken its place; this one is done";
+            let text = "another replay to this destination replaced this one";
             return Err(Failure::Failed(text.into()));
         }
     }

@@ -15,7 +15,7 @@ pub static TYPE: CommandType = CommandType {
 };
 
 fn arguments(command: Command) -> Command {
-    let command = command.about("Bring a local HTTP service online");
+    let command = command.about("Expose a local HTTP service");
     with_server(with_endpoint(command, Protocol::Http))
 }
 

@@ -88,7 +88,7 @@ pub enum Failure {
 pub(crate) fn say(line: impl fmt::Display) -> Result<(), Failure> {
     writeln!(std::io::stdout(), "{line}").map_err(|error| match error.kind() {
         ErrorKind::BrokenPipe => Failure::ReaderLeft,
-        _ => Failure::Failed(format!("the output cannot be written: {error}")),
+        _ => Failure::Failed(format!("cannot write the output: {error}")),
     })
 }
 
@@ -134,7 +134,7 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("culvert: the runtime cannot start: {error}");
+            eprintln!("culvert: cannot start the runtime: {error}");
             return ExitCode::FAILURE;
         }
     };
@@ -166,7 +166,7 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
 pub fn command() -> Command {
     let mut root = Command::new("culvert")
         .version(env!("CARGO_PKG_VERSION"))
-        .about("Self-hosted ingress: public addresses for services, a record of what passed and who changed what")
+        .about("Self-hosted ingress with traffic policies, agents and an audit trail")
         .subcommand_required(true)
         .arg_required_else_help(true);
     for command in ALL {
@@ -181,7 +181,7 @@ pub fn with_settings(command: Command) -> Command {
         .long("config")
         .value_name("FILE")
         .value_parser(value_parser!(PathBuf))
-        .help("Configuration file [default: ./culvert.toml, else /etc/culvert/culvert.toml]");
+        .help("Configuration file [default: ./culvert.toml, otherwise /etc/culvert/culvert.toml]");
     let mut command = command.arg(file);
     for key in config::keys() {
         command = command.arg(
@@ -210,7 +210,7 @@ pub fn settings_of(matches: &ArgMatches) -> Result<Settings, Failure> {
         })
         .collect();
     if flags.iter().any(|(name, _)| name == "bootstrap.api_key") {
-        let text = "a token on the command line can be read by others; set CULVERT_BOOTSTRAP__API_KEY instead";
+        let text = "other users can see a token on the command line; set CULVERT_BOOTSTRAP__API_KEY instead";
         return Err(Failure::Usage(text.into()));
     }
     let file = matches.get_one::<PathBuf>("config").map(PathBuf::as_path);
@@ -221,9 +221,11 @@ pub fn settings_of(matches: &ArgMatches) -> Result<Settings, Failure> {
 /// `culvert api` have pages of their own and are left out.
 pub fn reference() -> String {
     let mut page = String::from(
-        "# Commands\n\nExit codes: 0 done, 1 failed, 2 wrong usage, 78 invalid configuration. Machine output is JSON on\n\
-         standard output; errors are one sentence on standard error. `serve`, `config`, `admin` and `audit` take every key of\n\
-         [settings.md](settings.md) as a flag; `culvert api <collection> <operation>` has every operation of [api.md](api.md).\n",
+        "# Commands\n\nExit codes: 0 success, 1 failure, 2 usage error, 78 invalid \
+         configuration. Machine-readable output is JSON on\nstandard output. Errors are one \
+         sentence on standard error. `serve`, `config`, `admin` and `audit` accept every setting \
+         of\n[settings.md](settings.md) as a flag. `culvert api <collection> <operation>` runs \
+         the operations of [api.md](api.md).\n",
     );
     let root = command();
     for command in root.get_subcommands() {

@@ -46,7 +46,7 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
             println!("first API key (shown once): {}", token.reveal());
         }
         for address in server.unused(&inherited) {
-            tracing::warn!(%address, "a socket was handed over on which nothing listens");
+            tracing::warn!(%address, "the supervisor passed a socket that no listener uses");
         }
         println!("{}", server.ready_line());
         if let Some(console) = server.console_url()
@@ -68,12 +68,12 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
                 _ = hangup.recv() => hang_up(&matches, &mut reload),
             }
         }
-        tracing::info!("stopping: finishing what is in flight; a second signal stops at once");
+        tracing::info!("stopping: finishing requests in flight; a second signal stops immediately");
         cancel.cancel();
         tokio::select! {
             outcome = &mut served => Ok(outcome?),
-            _ = term.recv() => Err(Failure::Failed("stopped at once by a second signal".into())),
-            _ = interrupt.recv() => Err(Failure::Failed("stopped at once by a second signal".into())),
+            _ = term.recv() => Err(Failure::Failed("stopped immediately by a second signal".into())),
+            _ = interrupt.recv() => Err(Failure::Failed("stopped immediately by a second signal".into())),
         }
     })
 }
@@ -82,15 +82,15 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
 fn hang_up(matches: &ArgMatches, reload: &mut Reload) {
     let applied = settings_of(matches).and_then(|settings| Ok(reload.apply(settings)?));
     match applied {
-        Ok(waiting) if waiting.is_empty() => tracing::info!("the settings were read again"),
+        Ok(waiting) if waiting.is_empty() => tracing::info!("settings reloaded"),
         Ok(waiting) => tracing::warn!(
             keys = waiting.join(", "),
-            "the settings were read again; these changes wait for the next start"
+            "settings reloaded; these changes take effect at the next start"
         ),
         Err(Failure::Configuration(invalid)) => {
-            tracing::error!(%invalid, "the settings are not valid; the server keeps those it has");
+            tracing::error!(%invalid, "invalid settings; keeping the current ones");
         }
-        Err(failure) => tracing::error!(?failure, "the settings cannot be read"),
+        Err(failure) => tracing::error!(?failure, "cannot read the settings"),
     }
 }
 
@@ -102,7 +102,7 @@ fn handed_over() -> Result<Inherited, Failure> {
         match handed.take_tcp_listener(number) {
             Ok(socket) => sockets.extend(socket),
             Err(error) => {
-                let text = format!("socket {number} that was handed over is of no use: {error}");
+                let text = format!("the supervisor passed an unusable socket {number}: {error}");
                 return Err(Failure::Failed(text));
             }
         }
@@ -127,6 +127,6 @@ fn notify_supervisor() {
         }
     });
     if let Err(error) = sent {
-        tracing::warn!(%error, "the supervisor could not be told that the server is ready");
+        tracing::warn!(%error, "cannot notify the supervisor of readiness");
     }
 }

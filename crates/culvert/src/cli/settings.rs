@@ -14,13 +14,13 @@ pub static TYPE: CommandType = CommandType {
 
 fn arguments(command: Command) -> Command {
     command
-        .about("Check or show the effective settings")
+        .about("Check or show the effective configuration")
         .subcommand_required(true)
         .subcommand(with_settings(
-            Command::new("check").about("Validate the settings"),
+            Command::new("check").about("Validate the configuration"),
         ))
         .subcommand(with_settings(
-            Command::new("show").about("Print the effective settings as JSON, secrets hidden"),
+            Command::new("show").about("Print the effective settings as JSON, without secrets"),
         ))
 }
 

@@ -18,20 +18,20 @@ pub static TYPE: CommandType = CommandType {
 
 fn arguments(command: Command) -> Command {
     let command = command
-        .about("Bring the endpoints of a file online")
+        .about("Start the endpoints of a configuration file")
         .arg(
             Arg::new("config")
                 .long("config")
                 .required(true)
                 .value_name("FILE")
                 .value_parser(value_parser!(PathBuf))
-                .help("The file, YAML or JSON"),
+                .help("YAML or JSON file"),
         )
         .arg(
             Arg::new("names")
                 .num_args(0..)
                 .value_name("NAME")
-                .help("Which of its endpoints [default: all]"),
+                .help("Names of endpoints to start [default: all]"),
         );
     with_server(command)
 }
@@ -39,7 +39,7 @@ fn arguments(command: Command) -> Command {
 fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
     Box::pin(async move {
         let Some(path) = matches.get_one::<PathBuf>("config") else {
-            return Err(Failure::Usage("no file is named".into()));
+            return Err(Failure::Usage("no file given".into()));
         };
         let names: Vec<&str> = matches
             .get_many::<String>("names")

@@ -15,7 +15,7 @@ pub static TYPE: CommandType = CommandType {
 };
 
 fn arguments(command: Command) -> Command {
-    let command = command.about("Bring a local TCP service online");
+    let command = command.about("Expose a local TCP service");
     with_server(with_endpoint(command, Protocol::Tcp))
 }
 

@@ -15,7 +15,7 @@ pub static TYPE: CommandType = CommandType {
 };
 
 fn arguments(command: Command) -> Command {
-    let command = command.about("Bring a local TLS service online, end to end");
+    let command = command.about("Expose a local TLS service with end-to-end encryption");
     with_server(with_endpoint(command, Protocol::Tls))
 }
 

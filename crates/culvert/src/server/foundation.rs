@@ -176,8 +176,9 @@ async fn refuse_without_key(store: &Store, key_file: &Path) -> Result<()> {
         return Ok(());
     }
     bail!(
-        "the master key `{}` is missing, and the stored secrets are sealed under it; restore the file from \
-         a backup or copy it from another node, or name it with `secrets.key_file` (no_master_key)",
+        "the master key `{}` is missing, and the stored secrets are encrypted with it; restore \
+         the file from a backup, copy it from another node, or set its path with \
+         `secrets.key_file` (no_master_key)",
         key_file.display()
     )
 }
@@ -193,8 +194,8 @@ async fn agree_on_key(store: &Store, master: &MasterKey) -> Result<Secret> {
     match master.each().find(|key| keys::mark_of(key) == known) {
         Some(key) => Ok(key.clone()),
         None => bail!(
-            "the master key is not the one of this database; copy `master.key` of a node that has it, \
-             or name it with `secrets.key_file`"
+            "the master key does not match this database; copy `master.key` from another node, \
+             or set its path with `secrets.key_file`"
         ),
     }
 }

@@ -101,7 +101,7 @@ async fn a_start_on_a_full_disk_serves_the_edge_and_refuses_writes_until_there_i
     let ready = client.call(Method::GET, "/readyz", None).await.unwrap();
     assert_eq!(ready.status, 503);
     let why = ready.body["parts"]["store"].as_str().unwrap();
-    assert_eq!(why, "read-only: the disk was full at the start");
+    assert_eq!(why, "read-only: the disk was full at startup");
     assert_eq!(status_of_edge(&server).await, 200);
 
     // With room the same server takes changes, delivers events and lets agents in.

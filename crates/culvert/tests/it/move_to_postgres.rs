@@ -226,7 +226,7 @@ async fn an_installation_with_one_of_everything_moves_to_postgres() {
         }
         let (exit, out, error) = said(admin(&data, &["move", "--to", &database.url]));
         assert_eq!(exit, Some(0), "{error}");
-        assert!(out.contains("was moved already"), "{out}");
+        assert!(out.contains("was already migrated"), "{out}");
     }
     let elsewhere = Database::make(&server_of(&used)).await;
     refused(
@@ -236,7 +236,7 @@ async fn an_installation_with_one_of_everything_moves_to_postgres() {
     // The old files are not picked up by accident.
     let (exit, _, error) = said(admin(&data, &["check"]));
     assert_eq!(exit, Some(1));
-    assert!(error.contains("its data was moved to"), "{error}");
+    assert!(error.contains("its data was migrated to"), "{error}");
 
     let server = Process::start_as(binary(), &data, &database.url, &SHOWN);
     let after = lists(&server.api, &token, &destinations).await;

@@ -169,7 +169,7 @@ async fn a_new_master_key_opens_everything_whatever_stopped_its_making() {
         assert_eq!(output.status.code(), Some(1));
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(
-            said.contains("the master key is not the one of this database"),
+            said.contains("the master key does not match this database"),
             "{said}"
         );
         if let Some(database) = database {

@@ -12,26 +12,26 @@ use crate::server::{Access, Foundation, MASTER_KEY_MARK, told};
 
 pub(super) fn command() -> Command {
     with_settings(Command::new("move").about(
-        "Move the SQLite data to an empty PostgreSQL database; stop the server first, and start it with `database_url` after",
+        "Migrate SQLite data to an empty PostgreSQL database; stop the server first, then start it with `database_url`",
     ))
     .arg(
         Arg::new("to")
             .long("to")
             .value_name("URL")
-            .help("postgres:// URL of the database [default: `database_url`, which keeps a password off the command line]"),
+            .help("PostgreSQL URL of the database [default: `database_url`, which keeps the password off the command line]"),
     )
     .arg(
         Arg::new("again")
             .long("again")
             .action(ArgAction::SetTrue)
-            .help("Move data that was moved before to a database that was given up"),
+            .help("Migrate data again after an earlier target database was abandoned"),
     )
     .arg(
         Arg::new("undo")
             .long("undo")
             .action(ArgAction::SetTrue)
             .conflicts_with_all(["to", "again"])
-            .help("Let servers use the SQLite data again; what was written to PostgreSQL since is not in it"),
+            .help("Enable the SQLite data again, without later changes in PostgreSQL"),
     )
 }
 
@@ -49,9 +49,9 @@ pub(super) async fn run(given: &ArgMatches) -> Result<(), Failure> {
     if given.get_flag("undo") {
         return match undo_transfer(&state).await.map_err(refused)? {
             Some(place) => say(format_args!(
-                "the SQLite data is in use again; what was moved to {place} stays there"
+                "the SQLite data is enabled again; the data in {place} is unchanged"
             )),
-            None => say("the SQLite data was not moved"),
+            None => say("the SQLite data was not migrated"),
         };
     }
     let to = match given.get_one::<String>("to") {
@@ -59,13 +59,13 @@ pub(super) async fn run(given: &ArgMatches) -> Result<(), Failure> {
         None => settings.database_url.clone(),
     };
     if !matches!(to.parse(), Ok(StoreUrl::Postgres(_))) {
-        let text = "name the database to move to with `--to postgres://…` or `database_url`";
+        let text = "set the target database with `--to postgres://…` or `database_url`";
         return Err(Failure::Usage(text.to_owned()));
     }
     let key_file = settings.key_file();
     let Some(master) = keys::load(&key_file)? else {
         return Err(Failure::Failed(format!(
-            "there is no master key in `{}`; without it nothing could be read after the move (no_master_key)",
+            "no master key in `{}`; without it the migrated data cannot be decrypted (no_master_key)",
             key_file.display()
         )));
     };
@@ -75,7 +75,7 @@ pub(super) async fn run(given: &ArgMatches) -> Result<(), Failure> {
     let mark = transfer.meta_get(MASTER_KEY_MARK).await.map_err(told)?;
     if mark.is_some_and(|mark| !master.is_marked(&mark)) {
         return Err(Failure::Failed(format!(
-            "the master key in `{}` is not the one of the SQLite data (other_master_key)",
+            "the master key in `{}` does not match the SQLite data (other_master_key)",
             key_file.display()
         )));
     }
@@ -85,9 +85,9 @@ pub(super) async fn run(given: &ArgMatches) -> Result<(), Failure> {
         found.map_or(0, |(_, rows)| *rows)
     };
     let was = if moved.was_there {
-        "was moved already"
+        "was already migrated"
     } else {
-        "is moved"
+        "is migrated"
     };
     say(format_args!(
         "the data {was}: documents={} audit_events={} batches={} dead_letters={}",
@@ -102,7 +102,7 @@ pub(super) async fn run(given: &ArgMatches) -> Result<(), Failure> {
     })
     .await?;
     say(format_args!(
-        "start every server with `database_url` naming {} and with this `master.key`; the SQLite files stay as they are and are not used any more",
+        "start all servers with `database_url` set to {} and with this `master.key`; the SQLite files are unchanged and no longer used",
         moved.place
     ))
 }
