@@ -57,3 +57,4 @@ mod supervision;
 mod tail;
 mod traffic_replay;
 mod verify_webhook;
+mod words;
