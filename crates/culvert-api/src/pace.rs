@@ -79,7 +79,7 @@ impl Pace {
             return None;
         }
         let (allowed, why) = match state.phase {
-            Phase::Head => (paces.head, "the head of a request did not arrive"),
+            Phase::Head => (paces.head, "the request head did not arrive in time"),
             Phase::Idle if state.h2 => (paces.idle_h2, "idle"),
             Phase::Idle => (paces.idle, "idle"),
         };

@@ -18,9 +18,8 @@ use crate::route::TAIL_PATH;
 pub fn api(operations: &[Operation]) -> String {
     let document = openapi(operations);
     let mut page = String::from(
-        "# Management API\n\n\
-         Every operation, generated from the table the server routes by. The same as a document for \
-         machines: `GET /openapi.json`, or `culvert openapi`.\n",
+        "# Management API\n\nAll operations, generated from the server's route table. `GET \
+         /openapi.json` and `culvert openapi` return the OpenAPI document.\n",
     );
     let mut collection = None;
     for operation in operations {
@@ -42,10 +41,9 @@ pub fn api(operations: &[Operation]) -> String {
 /// `docs/reference/errors.md`: every code a caller may see.
 pub fn errors() -> String {
     let mut page = String::from(
-        "# Error codes\n\n\
-         The `error_code` of an error body, its usual HTTP status, and what it says unless the place \
-         that refuses knows more. An error without a code has its status and sentence only.\n\n\
-         | Code | Status | Meaning |\n|---|---|---|\n",
+        "# Error codes\n\nThe `error_code` of an error body, its usual HTTP status and its \
+         default message. Some responses carry a more specific message. An error without a code \
+         has only a status and a message.\n\n| Code | Status | Meaning |\n|---|---|---|\n",
     );
     for row in CODES {
         let status = problem::status(row.class).as_u16();
@@ -128,10 +126,10 @@ fn describe(page: &mut String, operation: &Operation, document: &Value) {
         }
         match response.pointer("/content/application~1json/schema") {
             Some(schema) => {
-                line(page, format_args!("\nAnswers {status}:"));
+                line(page, format_args!("\nReturns {status}:"));
                 fields(page, schema, document);
             }
-            None => line(page, format_args!("\nAnswers {status}.")),
+            None => line(page, format_args!("\nReturns {status}.")),
         }
     }
 }

@@ -79,7 +79,7 @@ impl Api {
             let left = connections.len();
             tracing::warn!(
                 left,
-                "{left} API connections were cut at the end of the drain"
+                "{left} API connections were closed at the end of the drain time"
             );
             connections.shutdown().await;
         }

@@ -107,7 +107,7 @@ impl Authority {
                 Err(error) => return Err(Fault::new("storing the certificate authority", error)),
             }
         }
-        Err(Fault::bare("reading the certificate authority just made"))
+        Err(Fault::bare("reading the new certificate authority"))
     }
 
     fn read(document: &Document, seal: &Seal, domain: HostName) -> Result<Self, Fault> {
@@ -192,7 +192,7 @@ pub(crate) async fn sign_server(
     let document = store
         .find(KIND, KEY, NAME)
         .await?
-        .ok_or_else(|| Fault::bare("reading the certificate authority: there is none"))?;
+        .ok_or_else(|| Fault::bare("reading the certificate authority: not found"))?;
     let (_, issuer) = issuer(&document, seal)?;
     let renew_at = now.plus((LEAF_DAYS - RENEW_BEFORE_DAYS) * DAY);
     Ok((leaf(&issuer, names, now, entropy)?, renew_at))
@@ -212,7 +212,7 @@ pub(crate) async fn sign_node(
             let document = make(seal, clock, entropy, NODES)?;
             match store.commit(Changes::insert(document, NOTHING)).await {
                 Ok(_) | Err(CommitError::Duplicate { .. }) => continue,
-                Err(error) => return Err(Fault::new("storing the authority of nodes", error)),
+                Err(error) => return Err(Fault::new("storing the CA of the nodes", error)),
             }
         };
         let (pem, issuer) = issuer(&document, seal)?;
@@ -224,11 +224,11 @@ pub(crate) async fn sign_node(
         ];
         let key = leaf_for(&issuer, &names, "culvert node", usages, now, entropy)?;
         let authority = CertificateDer::from_pem_slice(pem.as_bytes())
-            .map_err(|error| Fault::new("reading the authority of nodes", error))?;
+            .map_err(|error| Fault::new("reading the CA of the nodes", error))?;
         let renew_at = now.plus((LEAF_DAYS - RENEW_BEFORE_DAYS) * DAY);
         return Ok((Identity { key, authority }, renew_at));
     }
-    Err(Fault::bare("reading the authority of nodes just made"))
+    Err(Fault::bare("reading the new CA of the nodes"))
 }
 
 /// A client certificate as it was issued.
@@ -312,7 +312,7 @@ fn make(
     entropy: &dyn Entropy,
     authority: &str,
 ) -> Result<Document, Fault> {
-    let failed = |error| Fault::new("making the certificate authority", error);
+    let failed = |error| Fault::new("creating the certificate authority", error);
     let id = IdMaker::new().next(clock, entropy);
     let mut params = params(Vec::new(), AUTHORITY_DAYS, clock.now(), entropy)?;
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -372,7 +372,7 @@ fn leaf_for(
     now: Timestamp,
     entropy: &dyn Entropy,
 ) -> Result<Arc<CertifiedKey>, Fault> {
-    let failed = |error| Fault::new("making a platform certificate", error);
+    let failed = |error| Fault::new("creating a platform certificate", error);
     let mut params = params(names.to_vec(), LEAF_DAYS, now, entropy)?;
     params.is_ca = IsCa::ExplicitNoCa;
     params.use_authority_key_identifier_extension = true;

@@ -97,7 +97,7 @@ impl Founder<'_> {
         match self.store.commit(changes).await {
             Ok(_) => Ok(Some(token)),
             Err(CommitError::Duplicate { kind, .. }) if kind == Account::KIND => Ok(None),
-            Err(error) => Err(Fault::new("making the first account", error)),
+            Err(error) => Err(Fault::new("creating the first account", error)),
         }
     }
 
@@ -114,7 +114,7 @@ impl Founder<'_> {
             }
         }
         let admin = admin.ok_or_else(|| {
-            Fault::bare("making an admin key: there is no admin yet; start the server first")
+            Fault::bare("cannot create an admin key before the first start of the server")
         })?;
         let (token, key_id) = self.mint();
         let key = self.key(&token, key_id, &admin, "made by the command line")?;
@@ -227,7 +227,7 @@ fn id_of(token: &Secret) -> Result<Ksuid, Fault> {
     match body.parse() {
         Ok(id) if token::is_token(token.reveal()) => Ok(id),
         _ => Err(Fault::bare(
-            "installing the token of bootstrap.api_key: it has not the shape of an API key's token; `culvert admin generate-token` prints one",
+            "`bootstrap.api_key` is not a valid API key token; create one with `culvert admin generate-token`",
         )),
     }
 }

@@ -170,7 +170,7 @@ impl Control {
             revision.mark_unchanged();
             let began = Instant::now();
             if let Err(fault) = self.pass(&mut authority, &mut seen).await {
-                error!(cause = %fault.chain(), "the planes keep running on what they have");
+                error!(cause = %fault.chain(), "configuration failed to compile; keeping the last snapshot");
             }
             let apart = (10 * began.elapsed()).clamp(PASS_APART, PASS_APART_MAX);
             let woken = async {
@@ -227,7 +227,7 @@ impl Control {
                 }
             }
             Err(fault) => {
-                error!(cause = %fault.chain(), "the IP restrictions of before stay in force");
+                error!(cause = %fault.chain(), "IP restrictions failed to compile; keeping the previous ones");
             }
         }
     }
@@ -237,7 +237,7 @@ impl Control {
         let made = |document: Document| match login::compile(&document) {
             Ok(made) => Some(made),
             Err(fault) => {
-                error!(cause = %fault.chain(), "the ends of sessions of a user are left out");
+                error!(cause = %fault.chain(), "session revocations of a user are skipped");
                 None
             }
         };
@@ -333,7 +333,7 @@ impl Control {
             let snapshot = snapshot.build();
             info!(
                 endpoints = snapshot.len(),
-                "endpoints are published to the edge"
+                "endpoints published to the edge"
             );
             edge.publish(snapshot).await;
             seen.snapshot_at = Some(Instant::now());
@@ -355,7 +355,7 @@ impl Control {
             debug!(
                 endpoints = change.len(),
                 of = seen.endpoints.len(),
-                "a change is published to the edge"
+                "change published to the edge"
             );
             edge.apply(change).await;
         }
@@ -405,7 +405,7 @@ impl Control {
         let ready = |document: Document| match ready(&document, settings, &self.seal, policies) {
             Ok(ready) => Some(ready),
             Err(fault) => {
-                error!(cause = %fault.chain(), "an endpoint is left out");
+                error!(cause = %fault.chain(), "endpoint skipped");
                 None
             }
         };
@@ -475,7 +475,7 @@ impl Control {
         }
         let read = |document: Document| {
             let address = runs::address(&document).unwrap_or_else(|fault| {
-                error!(cause = %fault.chain(), "a run of a server is left out");
+                error!(cause = %fault.chain(), "node instance skipped");
                 None
             });
             (document.head.id, address)
@@ -504,7 +504,7 @@ impl Control {
                 Ok(Some(custom)) => custom,
                 Ok(None) => continue,
                 Err(fault) => {
-                    error!(cause = %fault.chain(), "a domain is left out");
+                    error!(cause = %fault.chain(), "domain skipped");
                     continue;
                 }
             };
@@ -527,7 +527,7 @@ impl Control {
                     covered.push((name, key));
                 }
                 Err(fault) => {
-                    error!(cause = %fault.chain(), "a certificate is left out");
+                    error!(cause = %fault.chain(), "certificate skipped");
                     bare.push(name);
                 }
             }
@@ -537,8 +537,7 @@ impl Control {
 
     pub(crate) async fn open_certificate(&self, id: &str) -> Result<Arc<CertifiedKey>, Fault> {
         let document = self.store.get(tls_certificate::TYPE.kind, id).await?;
-        let document =
-            document.ok_or_else(|| Fault::bare(format!("opening {id}: there is no such one")))?;
+        let document = document.ok_or_else(|| Fault::bare(format!("opening {id}: not found")))?;
         let certificate: TlsCertificate = stored::read(&document)?;
         certificate.certified_key(&self.seal, &document.head)
     }
@@ -686,7 +685,7 @@ fn sources(document: &Document) -> Result<Vec<Arc<Source>>, Fault> {
                 subscription = head.id,
                 source = kind.name,
                 cause = %refusal,
-                "a stored source does not compile and captures nothing"
+                "stored event source failed to compile; it captures no events"
             ),
         }
     }

@@ -154,7 +154,7 @@ pub(crate) fn compile(document: &Document) -> Result<(UserKey, Revoked), Fault> 
     let text = document.head.id.strip_prefix("ase_").unwrap_or_default();
     let user = UserKey::parse(text).ok_or_else(|| {
         Fault::bare(format!(
-            "reading {}: its id is of no user",
+            "reading {}: its ID is not a user ID",
             document.head.id
         ))
     })?;
@@ -203,7 +203,7 @@ impl Control {
                 () = cancel.cancelled() => break,
                 _ = clean.tick() => {
                     if let Err(fault) = self.clean_logins().await {
-                        warn!(cause = %fault.chain(), "sessions that have expired are removed later");
+                        warn!(cause = %fault.chain(), "removing expired sessions failed; retrying later");
                     }
                     if let Err(fault) = self.clean_console_sessions().await {
                         warn!(cause = %fault.chain(), "expired console sessions are removed later");
@@ -237,12 +237,12 @@ impl Control {
                 // Nobody may be waiting any more.
                 Ok(noted) => drop(answer.send(noted)),
                 Err(fault) => {
-                    warn!(cause = %fault.chain(), "a session is noted when it is used again");
+                    warn!(cause = %fault.chain(), "recording a sign-in session failed; retrying at its next use");
                 }
             },
             Entry::Ended(ending) => {
                 while let Err(fault) = self.end(&ending).await {
-                    warn!(cause = %fault.chain(), session = ending.session, "a session's end is not written yet");
+                    warn!(cause = %fault.chain(), session = ending.session, "recording the end of a sign-in session failed");
                     let stopped = tokio::time::timeout(AGAIN_AFTER, cancel.cancelled()).await;
                     if stopped.is_ok() {
                         return;
@@ -272,7 +272,7 @@ impl Control {
                 return Ok(Noted::Stored(user_id));
             }
         }
-        Err(Fault::bare("noting a session: others kept changing it"))
+        Err(Fault::bare("recording a session: concurrent updates"))
     }
 
     /// The id of a user, and the write that makes or changes him; `None` if there are too many.
@@ -372,7 +372,7 @@ impl Control {
                 return Ok(());
             }
         }
-        Err(Fault::bare("ending a session: others kept changing it"))
+        Err(Fault::bare("ending a session: concurrent updates"))
     }
 
     /// Removes sessions that have expired, and ends that are of no use any more.
@@ -382,7 +382,7 @@ impl Control {
             let session: ApplicationSession = match stored::read(&document) {
                 Ok(session) => session,
                 Err(fault) => {
-                    error!(cause = %fault.chain(), "a session is left as it is");
+                    error!(cause = %fault.chain(), "sign-in session left unchanged");
                     continue;
                 }
             };

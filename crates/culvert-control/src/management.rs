@@ -23,10 +23,10 @@ const AUTHORITY: &str = "letsencrypt";
 #[serde(default)]
 #[schemars(inline)]
 pub(crate) struct Policy {
-    /// `letsencrypt`, which stands for the authority of the installation's configuration.
+    /// `letsencrypt`, which selects the CA of the installation.
     #[schemars(extend("enum" = [AUTHORITY, ""]))]
     authority: Option<String>,
-    /// `rsa` (default) or `ecdsa`. A change holds from the next renewal on.
+    /// `rsa` (default) or `ecdsa`. A change applies from the next renewal.
     #[schemars(extend("enum" = ["rsa", "ecdsa", ""]))]
     private_key_type: Option<String>,
 }
@@ -234,10 +234,10 @@ pub(crate) struct PolicyView {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
 pub(crate) struct StatusView<'a> {
-    /// When the certificate in use is renewed: at two thirds of its life.
+    /// Time of the renewal: two thirds of the certificate's lifetime.
     #[schemars(with = "Option<String>", extend("format" = "date-time"))]
     renews_at: Option<Timestamp>,
-    /// `null` while there is nothing to get.
+    /// `null` while no certificate is needed.
     provisioning_job: Option<JobView<'a>>,
 }
 
@@ -245,15 +245,15 @@ pub(crate) struct StatusView<'a> {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
 pub(crate) struct JobView<'a> {
-    /// `INTERNAL_ERROR`, which passes by itself, `DNS_ERROR`, which the owner of the domain must mend,
-    /// or `null` while the first attempt is under way.
+    /// `INTERNAL_ERROR` (retried automatically), `DNS_ERROR` (requires action by the domain owner),
+    /// or `null` during the first attempt.
     #[schemars(extend("enum" = ["INTERNAL_ERROR", "DNS_ERROR", null]))]
     error_code: Option<&'static str>,
-    /// The state or the error in words.
+    /// State or error message.
     msg: &'a str,
     #[schemars(with = "String", extend("format" = "date-time"))]
     started_at: Timestamp,
-    /// When it is tried again after an error.
+    /// Time of the next attempt after an error.
     #[schemars(with = "Option<String>", extend("format" = "date-time"))]
     retries_at: Option<Timestamp>,
 }

@@ -51,7 +51,7 @@ impl Control {
                     renew_at = at;
                 }
                 Err(fault) => {
-                    error!(cause = %fault.chain(), "other nodes are shown the certificate of before");
+                    error!(cause = %fault.chain(), "renewing the node certificate failed; keeping the previous certificate");
                 }
             }
         }

@@ -37,10 +37,7 @@ pub(crate) async fn relink(store: &culvert_store::Store, seal: &Seal) -> Result<
         n_written += usize::from(write(store, &reserved_domain::TYPE, document, &form).await?);
     }
     if n_written > 0 {
-        info!(
-            objects = n_written,
-            "what older objects name is written down"
-        );
+        info!(objects = n_written, "indexed references of older objects");
     }
     store.meta_set(META, DONE).await
 }
@@ -67,7 +64,7 @@ async fn write<R: Resource>(
         Ok(_) => Ok(true),
         Err(CommitError::Fault(fault)) => Err(fault),
         Err(error) => {
-            warn!(object = id, kind = ty.kind, %error, "what an object names is not written down");
+            warn!(object = id, kind = ty.kind, %error, "indexing the references of an object failed");
             Ok(false)
         }
     }

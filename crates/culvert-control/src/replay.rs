@@ -64,17 +64,17 @@ struct Traffic {
     until_ns: Option<i64>,
 }
 
-/// Which events a destination shall receive again.
+/// Events to replay to a destination.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(rename = "EventReplayCreate", extend("required" = ["from"]), transform = input::create_schema)]
 struct Input {
-    /// The first event: a time (RFC 3339) or an event's id. Required.
+    /// First event: an RFC 3339 time or an event ID. Required.
     from: String,
-    /// The last event: a time (RFC 3339) or an event's id. The last there is when empty.
+    /// Last event: an RFC 3339 time or an event ID; empty for the latest event.
     to: String,
-    /// Kinds of events, of traffic only where the server keeps them. Those that the destination's
-    /// subscriptions want when empty.
+    /// Event types; traffic events only if the server retains them. Empty for the types of the
+    /// destination's subscriptions.
     #[schemars(extend("items" = {"type": "string", "enum": event_subscription::event_types()}))]
     event_types: Vec<String>,
 }
@@ -88,15 +88,15 @@ struct View<'a> {
     #[schemars(with = "String", extend("format" = "date-time"))]
     created_at: Timestamp,
     destination: Reference<'a>,
-    /// The first event, as it was asked for.
+    /// First event, as requested.
     from: &'a str,
-    /// The last event, as it was asked for.
+    /// Last event, as requested.
     to: Option<&'a str>,
     event_types: &'a [String],
     /// `running`, or `done` when every event is in the destination's queue or delivered.
     #[schemars(extend("enum" = ["running", "done"]))]
     state: &'static str,
-    /// How much of the range is looked through, in percent.
+    /// Progress through the range in percent.
     percent: u8,
 }
 

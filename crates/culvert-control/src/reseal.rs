@@ -64,7 +64,7 @@ async fn pass(store: &Store, seal: &Seal, entropy: &dyn Entropy) -> Result<Resea
         match store.commit(changes).await {
             // Somebody was faster; the next pass looks again.
             Ok(_) | Err(CommitError::Stale) => {}
-            Err(error) => return Err(Fault::new("sealing secrets anew", error)),
+            Err(error) => return Err(Fault::new("re-encrypting secrets", error)),
         }
     }
 }

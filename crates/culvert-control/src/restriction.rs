@@ -84,7 +84,7 @@ impl Restrictions {
                 prefixes.clear();
                 tracing::error!(
                     restriction.id = head.id,
-                    "an IP policy of an IP restriction is gone: it admits no address"
+                    "IP policy of an IP restriction not found; it allows no address"
                 );
             }
             let guard = Restriction {
@@ -159,7 +159,7 @@ fn judge(
         restriction.id,
         %client,
         key.id = key_id,
-        "an IP restriction that is not enforced would refuse this caller"
+        "an IP restriction that is not enforced would block this caller"
     );
     Ok(())
 }

@@ -47,12 +47,12 @@ pub(crate) fn operations() -> [Operation; 2] {
     ]
 }
 
-/// What there is.
+/// The API root.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Root")]
 struct Root {
     uri: String,
-    /// URL of each collection by its name.
+    /// URL of each collection by name.
     subresource_uris: BTreeMap<&'static str, String>,
 }
 
@@ -67,7 +67,7 @@ fn root(call: &Call) -> Result<Reply, Error> {
     })?))
 }
 
-/// Who is asking.
+/// The caller.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Self")]
 struct Oneself<'a> {
@@ -88,7 +88,7 @@ struct AccountView<'a> {
     suspended: bool,
     enforce_sso: bool,
     min_api_version: u32,
-    /// Empty: no version of the agent is refused.
+    /// Always empty; the server rejects no agent version.
     min_agent_version: &'static str,
     user_mfa_required: bool,
     traffic_full_capture: bool,

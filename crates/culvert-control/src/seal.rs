@@ -82,7 +82,7 @@ impl Seal {
             .current
             .cipher
             .encrypt(&XNonce::from(nonce), payload)
-            .map_err(|_| Fault::bare("sealing a secret: it is too long"))?;
+            .map_err(|_| Fault::bare("encrypting a secret: it is too long"))?;
         let mut bytes = nonce.to_vec();
         bytes.extend(sealed);
         let text = STANDARD_NO_PAD.encode(bytes);
@@ -93,20 +93,20 @@ impl Seal {
     pub fn open(&self, place: &str, sealed: &str) -> Result<Secret, Fault> {
         let (key_id, text) = sealed
             .split_once('.')
-            .ok_or_else(|| Fault::bare("opening a sealed secret: it has not the stored form"))?;
+            .ok_or_else(|| Fault::bare("decrypting a secret: the stored value is malformed"))?;
         let mut keys = std::iter::once(&self.current).chain(&self.older);
         let key = keys.find(|key| key.id == key_id).ok_or_else(|| {
             Fault::bare(format!(
-                "opening a secret that was sealed with master key {key_id}; the server has {}",
+                "decrypting a secret that was encrypted with master key {key_id}; the server has {}",
                 self.current.id
             ))
         })?;
         let bytes = STANDARD_NO_PAD
             .decode(text)
-            .map_err(|error| Fault::new("opening a sealed secret", error))?;
+            .map_err(|error| Fault::new("decrypting a secret", error))?;
         let (nonce, sealed) = bytes
             .split_first_chunk::<NONCE_BYTES>()
-            .ok_or_else(|| Fault::bare("opening a sealed secret: it is cut short"))?;
+            .ok_or_else(|| Fault::bare("decrypting a secret: the stored value is truncated"))?;
         let payload = Payload {
             msg: sealed,
             aad: place.as_bytes(),
@@ -114,10 +114,12 @@ impl Seal {
         let opened = key
             .cipher
             .decrypt(&XNonce::from(*nonce), payload)
-            .map_err(|_| Fault::bare("opening a sealed secret: it was changed or moved"))?;
+            .map_err(|_| {
+                Fault::bare("decrypting a secret: the stored value was modified or moved")
+            })?;
         String::from_utf8(opened)
             .map(Secret::new)
-            .map_err(|_| Fault::bare("opening a sealed secret: it is not text"))
+            .map_err(|_| Fault::bare("decrypting a secret: it is not valid UTF-8"))
     }
 }
 
@@ -154,7 +156,7 @@ impl Pepper {
 
     /// A pepper from its sealed form.
     pub fn unsealed(seal: &Seal, sealed: &str) -> Result<Self, Fault> {
-        let damaged = || Fault::bare("reading the sealed pepper: it has not the stored form");
+        let damaged = || Fault::bare("reading the encrypted pepper: the stored value is malformed");
         let text = seal.open(Self::PLACE, sealed)?;
         let (key_id, key) = text.reveal().split_once('.').ok_or_else(damaged)?;
         let key = Zeroizing::new(STANDARD_NO_PAD.decode(key).map_err(|_| damaged())?);

@@ -252,7 +252,7 @@ fn revealed(view: &str, reveal: &Reveal) -> Result<String, Fault> {
     let mut value = parse(view)?;
     let field = value
         .pointer_mut(&reveal.pointer)
-        .ok_or_else(|| Fault::bare("revealing a secret: the view has no such field"))?;
+        .ok_or_else(|| Fault::bare("revealing a secret: the view lacks the field"))?;
     *field = parse(reveal.json.reveal())?;
     Ok(value.to_string())
 }

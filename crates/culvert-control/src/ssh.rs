@@ -197,7 +197,7 @@ enum Pair {
 impl SigningKey {
     /// A new key. Works for up to seconds when it is an RSA key.
     pub(crate) fn generate(spec: Spec) -> Result<Self, Fault> {
-        let failed = |error| Fault::new("making an SSH key", error);
+        let failed = |error| Fault::new("generating an SSH key", error);
         let rsa = |size| RsaKeyPair::generate(size).map(Pair::Rsa);
         let ecdsa = |algorithm| EcdsaKeyPair::generate(algorithm).map(Pair::Ecdsa);
         let (algorithm, pair) = match spec {
@@ -221,7 +221,7 @@ impl SigningKey {
         let der = STANDARD
             .decode(text.reveal())
             .map(Zeroizing::new)
-            .map_err(|_| Fault::bare("reading an SSH key: it is no base64"))?;
+            .map_err(|_| Fault::bare("reading an SSH key: it is not Base64"))?;
         let ecdsa = |signing: &'static EcdsaSigningAlgorithm| {
             EcdsaKeyPair::from_pkcs8(signing, &der).map(Pair::Ecdsa)
         };

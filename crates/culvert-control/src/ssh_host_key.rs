@@ -62,7 +62,7 @@ impl Control {
                 Err(error) => return Err(Fault::new("storing the SSH host key", error)),
             }
         }
-        Err(Fault::bare("reading the SSH host key just made"))
+        Err(Fault::bare("reading the new SSH host key"))
     }
 
     fn opened(&self, document: &Document) -> Result<Zeroizing<[u8; 32]>, Fault> {

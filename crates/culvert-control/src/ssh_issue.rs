@@ -39,7 +39,7 @@ pub(crate) type Options = BTreeMap<String, String>;
 /// The common part of the stored forms.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Issued {
-    /// As it was sent.
+    /// Value as sent.
     pub(crate) public_key: String,
     pub(crate) algorithm: Algorithm,
     pub(crate) ssh_certificate_authority_id: String,

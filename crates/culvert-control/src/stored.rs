@@ -23,7 +23,7 @@ impl<'de, const N: u32> Deserialize<'de> for Format<N> {
             Ok(Self)
         } else {
             Err(de::Error::custom(format!(
-                "the document is of format {number}, this version of culvert reads {N}"
+                "the document has format {number}, this version of culvert reads {N}"
             )))
         }
     }

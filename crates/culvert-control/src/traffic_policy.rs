@@ -474,7 +474,7 @@ impl LiveAuthority {
         if found.is_none() {
             error!(
                 authority = id,
-                "a certificate authority that a traffic policy names is gone: handshakes are refused"
+                "certificate authority of a traffic policy not found; TLS handshakes are rejected"
             );
         }
         self.is_there = found.is_some();
@@ -506,7 +506,7 @@ impl LiveSecrets {
         let opened = own().filter_map(|document| {
             let opened = VaultSecret::open(document, seal);
             opened
-                .inspect_err(|fault| error!(cause = %fault.chain(), "a secret is left out"))
+                .inspect_err(|fault| error!(cause = %fault.chain(), "secret skipped"))
                 .ok()
         });
         let opened: Vec<_> = opened.collect();
@@ -526,7 +526,7 @@ impl Live {
             if self.is_there {
                 error!(
                     ip_policy = id,
-                    "an IP policy that a traffic policy names is gone: every address is denied"
+                    "IP policy of a traffic policy not found; all addresses are denied"
                 );
             }
             self.is_there = false;

@@ -91,23 +91,23 @@ const fn ok(schema: fn(&mut SchemaGenerator) -> schemars::Schema) -> Answer {
     }
 }
 
-/// What became of a test event.
+/// Result of a test event.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "EventDestinationTest")]
 struct Tested {
-    /// Whether the destination took it.
+    /// Whether the destination accepted the event.
     delivered: bool,
-    /// Why not: class, the other side's code, a sentence.
+    /// Failure: class, code of the remote system and message.
     error: Option<String>,
 }
 
-/// How a destination is doing, as all nodes see it. Counters are sums over the nodes, and start at zero when
-/// a node starts; other nodes' part is at most a second old.
+/// Health of a destination across all nodes. Counters are sums over the nodes since their start;
+/// data of other nodes is at most one second old.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "EventDestinationHealth")]
 struct HealthView<'a> {
-    /// `ok`, `retrying`, or `unhealthy` when the operator must act or twenty sends in a row failed; that of
-    /// the node that sent last.
+    /// `ok`, `retrying`, or `unhealthy` if the operator must act or twenty consecutive sends
+    /// failed; the state of the node that sent last.
     #[schemars(extend("enum" = ["ok", "retrying", "unhealthy"]))]
     state: &'a str,
     #[schemars(with = "Option<String>")]
@@ -115,25 +115,25 @@ struct HealthView<'a> {
     #[schemars(with = "Option<String>")]
     last_error_at: Option<Timestamp>,
     last_error: Option<Why<'a>>,
-    /// Events waiting.
+    /// Queued events.
     queued: u64,
     /// Events lost.
     dropped: u64,
-    /// Dead letters kept.
+    /// Number of dead letters.
     dead_lettered: u64,
     /// Events delivered.
     sent: u64,
     /// Bytes of events delivered.
     bytes: u64,
-    /// Sends, repeated ones too.
+    /// Number of sends, including retries.
     batches: u64,
     /// Failed sends by class.
     failures: std::collections::BTreeMap<&'a str, u64>,
-    /// What each node saw itself.
+    /// Health as seen by each node.
     nodes: Vec<NodeView<'a>>,
 }
 
-/// What one node saw of a destination.
+/// Health of a destination as seen by one node.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "EventDestinationNodeHealth")]
 struct NodeView<'a> {
@@ -147,7 +147,7 @@ struct NodeView<'a> {
     #[schemars(with = "Option<String>")]
     last_error_at: Option<Timestamp>,
     last_error: Option<Why<'a>>,
-    /// Events in its memory.
+    /// Events in the memory of the node.
     held: u64,
     /// Events lost.
     dropped: u64,
@@ -155,15 +155,15 @@ struct NodeView<'a> {
     sent: u64,
 }
 
-/// Why something was not taken.
+/// Reason of a failure.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "EventDeliveryFailure")]
 struct Why<'a> {
     /// `retryable`, `auth`, `config`, `split`, `permanent`, `unknown` or `gone`.
     class: &'a str,
-    /// The other side's code: an HTTP status or a word.
+    /// Code of the remote system: an HTTP status or a name.
     code: &'a str,
-    /// A sentence.
+    /// Message.
     text: &'a str,
 }
 
@@ -182,11 +182,11 @@ impl<'a> Why<'a> {
 #[schemars(rename = "EventDeadLetterList")]
 struct Letters {
     dead_letters: Vec<Letter>,
-    /// Path of the page after this one, if there may be one.
+    /// Path of the next page, if any.
     next_page_uri: Option<String>,
 }
 
-/// A batch that was given up.
+/// A batch that was not delivered.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "EventDeadLetter")]
 struct Letter {
@@ -194,14 +194,14 @@ struct Letter {
     /// `audit` or `traffic`.
     #[schemars(extend("enum" = ["audit", "traffic"]))]
     class: &'static str,
-    /// Sends before it was given up.
+    /// Number of delivery attempts.
     attempts: u32,
     #[schemars(with = "String")]
     first_at: Timestamp,
     #[schemars(with = "String")]
     buried_at: Timestamp,
     reason: Reason,
-    /// Its events as they were sent.
+    /// Events of the batch as sent.
     #[schemars(with = "Vec<serde_json::Map<String, Value>>")]
     events: Vec<Box<RawValue>>,
 }
@@ -212,27 +212,27 @@ struct Letter {
 struct Reason {
     /// Class of the last failure.
     class: String,
-    /// The other side's code.
+    /// Code of the remote system.
     code: String,
-    /// A sentence.
+    /// Message.
     text: String,
 }
 
-/// Which dead letters to send again.
+/// Dead letters to redrive.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(rename = "EventRedrive", transform = input::create_schema)]
 struct Redrive {
-    /// Ids of dead letters; the newest 1000 when empty.
+    /// IDs of dead letters; empty for the newest 1000.
     #[schemars(extend("maxItems" = REDRIVEN_MAX, "items" = {"type": "string", "pattern": "^[+]?[0-9]+$"}))]
     ids: Vec<String>,
 }
 
-/// What is sent again.
+/// Events to replay.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "EventRedriven")]
 struct Redriven {
-    /// Dead letters that are in the queue again.
+    /// Number of dead letters that were moved back to the queue.
     redriven: u32,
 }
 

@@ -76,7 +76,7 @@ pub(crate) enum Broken {
 
 impl From<Cut> for Broken {
     fn from(_: Cut) -> Self {
-        Self::Nonsense("a frame breaks off")
+        Self::Nonsense("a frame is truncated")
     }
 }
 
@@ -117,7 +117,7 @@ impl Publisher {
         if !mechanisms.split(' ').any(|mechanism| mechanism == "PLAIN") {
             return Err(Broken::Told(
                 403,
-                "the broker does not take users with passwords".to_owned(),
+                "the broker does not support user name and password".to_owned(),
             ));
         }
         let response = format!("\0{}\0{}", login.user, login.password);
@@ -271,7 +271,7 @@ impl Publisher {
                 return Ok(fields.to_vec());
             }
             if id != method::CONNECTION_BLOCKED && id != method::CONNECTION_UNBLOCKED {
-                return Err(Broken::Nonsense("the broker answers something else"));
+                return Err(Broken::Nonsense("the broker sent an unexpected response"));
             }
         }
     }
@@ -309,7 +309,7 @@ impl Window<'_> {
                 self.method(id, Fields::new(fields))
             }
             codec::HEADER | codec::BODY => self.content(frame),
-            _ => Err(Broken::Nonsense("there is no such type of frame")),
+            _ => Err(Broken::Nonsense("unknown frame type")),
         }
     }
 
@@ -329,12 +329,12 @@ impl Window<'_> {
                 self.coming_back = Some(Return::Header(code, text));
                 Ok(())
             }
-            _ => Err(Broken::Nonsense("the broker says what was not asked for")),
+            _ => Err(Broken::Nonsense("the broker sent an unexpected method")),
         }
     }
 
     fn content(&mut self, frame: &Frame) -> Result<(), Broken> {
-        let nonsense = Broken::Nonsense("content comes out of turn");
+        let nonsense = Broken::Nonsense("the broker sent content out of order");
         let left = match (self.coming_back.take(), frame.kind) {
             (Some(Return::Header(code, text)), codec::HEADER) => {
                 let (id, length) = codec::message_id(&frame.payload)?;
@@ -361,12 +361,12 @@ impl Window<'_> {
             (Some(last), true) => (0, last),
             (Some(last), false) => (last, last),
             (None, true) if number == 0 => (0, self.outcomes.len().saturating_sub(1)),
-            (None, _) => return Err(Broken::Nonsense("a confirm is of no message")),
+            (None, _) => return Err(Broken::Nonsense("a confirm does not match a message")),
         };
         let confirmed = self
             .outcomes
             .get_mut(from..=to)
-            .ok_or(Broken::Nonsense("a confirm is of no message"))?;
+            .ok_or(Broken::Nonsense("a confirm does not match a message"))?;
         for (index, outcome) in (from..).zip(confirmed) {
             if outcome.is_none() {
                 *outcome = Some(match self.returned.remove(&index) {
@@ -385,17 +385,17 @@ async fn read_frame(reader: &mut BufReader<ReadHalf<Box<dyn Duplex>>>) -> Result
     reader.read_exact(&mut head).await.map_err(gone)?;
     let [kind, c1, c2, l1, l2, l3, l4] = head;
     if head.starts_with(b"AMQP") {
-        return Err(Broken::Nonsense("the broker speaks another version"));
+        return Err(Broken::Nonsense("the broker has an unsupported version"));
     }
     let length = u32::from_be_bytes([l1, l2, l3, l4]);
     if length > FRAME_BYTES_MAX {
-        return Err(Broken::Nonsense("a frame is longer than agreed"));
+        return Err(Broken::Nonsense("a frame exceeds the negotiated size"));
     }
     let mut payload = vec![0; usize::try_from(length).unwrap_or(0)];
     reader.read_exact(&mut payload).await.map_err(gone)?;
     let end = reader.read_u8().await.map_err(gone)?;
     if end != codec::FRAME_END {
-        return Err(Broken::Nonsense("a frame has no end"));
+        return Err(Broken::Nonsense("a frame has no end marker"));
     }
     Ok(Frame {
         kind,
@@ -411,7 +411,7 @@ fn method_of<'a>(
     is_blocked: &mut bool,
 ) -> Result<(method::Id, &'a [u8]), Broken> {
     if frame.kind != codec::METHOD || frame.channel > CHANNEL {
-        return Err(Broken::Nonsense("a method was to come"));
+        return Err(Broken::Nonsense("a method frame was expected"));
     }
     let mut fields = Fields::new(&frame.payload);
     let id = (fields.u16()?, fields.u16()?);

@@ -273,7 +273,7 @@ impl Appender {
             let Err(error) = appended else { break true };
             meters.flush_errors.add(1);
             if !std::mem::replace(&mut is_faulted, true) {
-                tracing::error!(cause = %crate::chain(&error), "traffic events cannot be queued");
+                tracing::error!(cause = %crate::chain(&error), "cannot queue traffic events");
             }
             if cancel.is_cancelled() {
                 break false;

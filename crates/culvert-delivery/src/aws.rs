@@ -195,7 +195,7 @@ impl Aws {
                 self.skew_ms.store(ahead, Ordering::Relaxed);
                 tracing::warn!(
                     ahead_ms = ahead,
-                    "the clock of {} is another: {failure}",
+                    "clock skew with {}: {failure}",
                     self.service
                 );
                 let again = self.attempt(&call, &keys).await;
@@ -305,13 +305,7 @@ fn signed(
     region: &str,
     now: Timestamp,
 ) -> Result<Order, Failure> {
-    let unfit = |_| {
-        Failure::new(
-            FailureClass::Config,
-            "signature",
-            "the request cannot be signed",
-        )
-    };
+    let unfit = |_| Failure::new(FailureClass::Config, "signature", "cannot sign the request");
     let mut settings = SigningSettings::default();
     if service == "s3" {
         settings.percent_encoding_mode = PercentEncodingMode::Single;

@@ -245,7 +245,7 @@ impl Delivery<'_> {
 
 /// The stored form of a batch cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the stored batch cannot be read")]
+#[error("the stored batch is malformed")]
 pub struct Unreadable;
 
 impl Batch {

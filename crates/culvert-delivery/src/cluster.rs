@@ -221,7 +221,7 @@ pub(crate) async fn run(plane: Arc<Plane>, cancel: CancellationToken) {
             Ok(()) => is_failing = false,
             Err(fault) if !std::mem::replace(&mut is_failing, true) => {
                 tracing::warn!(cause = %fault.chain(),
-                    "the health of destinations and live tails are not shared with other nodes");
+                    "sharing destination health and live tails with other nodes failed");
             }
             Err(_) => {}
         }

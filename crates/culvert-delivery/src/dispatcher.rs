@@ -58,7 +58,7 @@ impl Dispatcher {
                 Ok(false) => TIMER,
                 Err(fault) => {
                     if !std::mem::replace(&mut is_faulted, true) {
-                        tracing::error!(cause = %fault.chain(), "audit events cannot be dispatched");
+                        tracing::error!(cause = %fault.chain(), "cannot dispatch audit events");
                     }
                     AFTER_FAULT
                 }

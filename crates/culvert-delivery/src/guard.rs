@@ -53,7 +53,7 @@ pub enum Denied {
     #[error("its port is not allowed")]
     Port,
     /// No host, one of more than 253 bytes, or one with a zone.
-    #[error("its host is not a host name or address")]
+    #[error("its host is neither a host name nor an IP address")]
     Host,
     /// The resolver gave no address, or more than [`ANSWERS_MAX`].
     #[error("its host resolves to no address or to too many")]
@@ -68,7 +68,7 @@ pub enum Denied {
     #[error("private addresses are not allowed")]
     Private,
     /// `100.64.0.0/10`.
-    #[error("addresses of carrier networks are not allowed")]
+    #[error("carrier-grade NAT addresses are not allowed")]
     Carrier,
     /// `169.254.0.0/16`, `fe80::/10`.
     #[error("link-local addresses are not allowed")]
@@ -83,7 +83,7 @@ pub enum Denied {
     #[error("documentation and test addresses are not allowed")]
     Documentation,
     /// IPv6 blocks that carry an IPv4 address.
-    #[error("translated addresses are not allowed")]
+    #[error("NAT64 and other translated addresses are not allowed")]
     Translated,
     /// The addresses at which clouds answer with credentials.
     #[error("metadata services are not allowed")]

@@ -49,7 +49,7 @@ pub(crate) fn read(target: &str, given: &Map<String, Value>) -> Result<HeaderMap
         }
         let name: HeaderName = lower
             .parse()
-            .map_err(|_| invalid(target, "a name in `headers` is not a header name"))?;
+            .map_err(|_| invalid(target, "a name in `headers` is not a valid header name"))?;
         let value = value
             .as_str()
             .filter(|text| text.len() <= HEADER_BYTES_MAX && *text != REDACTED)
@@ -58,12 +58,12 @@ pub(crate) fn read(target: &str, given: &Map<String, Value>) -> Result<HeaderMap
                 invalid(
                     target,
                     format_args!(
-                        "the value of the header `{name}` is not header text of at most 4096 bytes"
+                        "the value of the header `{name}` is invalid or longer than 4096 bytes"
                     ),
                 )
             })?;
         if headers.insert(name, value).is_some() {
-            return Err(invalid(target, "a header is given twice"));
+            return Err(invalid(target, "a header is repeated"));
         }
     }
     Ok(headers)

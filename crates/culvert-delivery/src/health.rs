@@ -45,17 +45,17 @@ pub struct Health {
     pub last_error_at: Option<Timestamp>,
     /// Why. Free of secrets.
     pub last_error: Option<Failure>,
-    /// Events waiting.
+    /// Queued events.
     pub queued: u64,
     /// Events lost.
     pub dropped: u64,
-    /// Dead letters kept.
+    /// Number of dead letters.
     pub dead_lettered: u64,
     /// Events delivered.
     pub sent: u64,
     /// Bytes of lines delivered.
     pub bytes: u64,
-    /// Sends, repeated ones too.
+    /// Number of sends, including retries.
     pub batches: u64,
     /// Failed sends by class.
     pub failures: Vec<(&'static str, u64)>,

@@ -44,12 +44,12 @@ pub(crate) const SASL_HANDSHAKE: Api = Api(17, 1);
 pub(crate) const INIT_PRODUCER_ID: Api = Api(22, 0);
 pub(crate) const SASL_AUTHENTICATE: Api = Api(36, 0);
 
-/// How to log in.
+/// Authentication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schemars(rename = "KafkaSaslMechanism")]
 pub(crate) enum Mechanism {
-    /// Name and password as they are.
+    /// User name and password in plain text.
     Plain,
     /// A proof of the password, by SHA-256.
     #[serde(rename = "scram-sha-256")]
@@ -272,13 +272,13 @@ impl Link {
         tokio::time::timeout(REQUEST_DEADLINE, exchange)
             .await
             .map_err(|_| {
-                let text = "the broker did not answer in time";
+                let text = "the broker did not respond in time";
                 Failure::new(FailureClass::Unknown, "timeout", text)
             })?
     }
 }
 
-const BROKE: &str = "the connection to the broker broke";
+const BROKE: &str = "the connection to the broker failed";
 
 fn no_scram(what: &'static str) -> Failure {
     Failure::new(FailureClass::Auth, "sasl", what)
@@ -289,7 +289,7 @@ impl From<Cut> for Failure {
         Self::new(
             FailureClass::Config,
             "protocol",
-            "the broker's answer cannot be read",
+            "the broker's response is invalid",
         )
     }
 }

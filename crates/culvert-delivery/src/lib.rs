@@ -226,7 +226,7 @@ impl Plane {
     pub(crate) fn look_at_disk(&self) {
         let is_full = self.ledgers.queued_bytes() >= self.settings.disk_bytes_max;
         if self.disk_full.swap(is_full, Ordering::Relaxed) != is_full && is_full {
-            tracing::error!("the event queue is full: traffic events are dropped until it drains");
+            tracing::error!("the event queue is full: dropping traffic events until it drains");
         }
     }
 
@@ -507,13 +507,13 @@ impl Delivery {
             .map_err(|error| error.to_string())?;
         let sent = tokio::time::timeout(TEST_DEADLINE, outlet.target.send(&batch))
             .await
-            .map_err(|_| format!("no answer within {} s", TEST_DEADLINE.as_secs()))?;
+            .map_err(|_| format!("no response within {} s", TEST_DEADLINE.as_secs()))?;
         match sent {
             Verdict::Delivered => Ok(()),
             Verdict::Failed(failure) => Err(failure.to_string()),
             Verdict::Partial(outcomes) => match outcomes.into_iter().next() {
                 Some(Outcome::Failed(failure)) => Err(failure.to_string()),
-                _ => Err("the destination did not take the event".to_owned()),
+                _ => Err("the destination did not accept the event".to_owned()),
             },
         }
     }
@@ -524,7 +524,7 @@ impl Delivery {
         let plane = self.plane.clone();
         plane.log.start(&plane.net).await;
         if let Err(fault) = plane.log.release_owner(&plane.settings.node).await {
-            tracing::error!(cause = %fault.chain(), "leases of a former life cannot be released");
+            tracing::error!(cause = %fault.chain(), "releasing the leases of the previous run failed");
         }
         let look = plane.ledgers.look();
         if let Ok(backlog) = plane.log.backlog().await {
@@ -545,7 +545,7 @@ impl Delivery {
                 if lost.counted > 0 {
                     tracing::warn!(
                         lost = lost.counted,
-                        "the server ended without a word with {} traffic events that were not queued",
+                        "the previous run ended with {} traffic events that were not queued",
                         lost.counted
                     );
                 }
@@ -567,7 +567,7 @@ impl Delivery {
                 Some(losses)
             }
             Err(fault) => {
-                tracing::error!(cause = %fault.chain(), "counts of the life before cannot be read");
+                tracing::error!(cause = %fault.chain(), "cannot read the record counts of the previous run");
                 None
             }
         };
@@ -615,7 +615,7 @@ impl Delivery {
         });
         if drained.await.is_err() {
             tracing::warn!(
-                "delivery did not come to rest in time; what is queued goes out after the next start"
+                "delivery did not finish in time; queued events are delivered after the next start"
             );
         }
         for (_, ledger) in plane.ledgers.each() {

@@ -115,7 +115,7 @@ impl Losses {
         let opened = file.and_then(|path| {
             let opened = open(path);
             opened
-                .inspect_err(|error| tracing::warn!(%error, path = %path.display(), "records are counted without their file"))
+                .inspect_err(|error| tracing::warn!(%error, path = %path.display(), "cannot open the record count file"))
                 .ok()
         });
         let noted = opened.as_ref().map_or(0, |(_, noted)| *noted);
@@ -273,7 +273,7 @@ impl Count {
                 }
             }
             Err(QueueError::Fault(fault)) => {
-                tracing::debug!(cause = %fault.chain(), "a count of records was not written");
+                tracing::debug!(cause = %fault.chain(), "writing the record count failed");
             }
         }
     }

@@ -227,7 +227,7 @@ impl Net {
         let connecting = self.connect(host, port, reach);
         tokio::time::timeout(RESOLVE_DEADLINE + CONNECT_DEADLINE, connecting)
             .await
-            .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "connecting took too long"))?
+            .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "connecting timed out"))?
     }
 
     /// Resolves and judges.
@@ -249,9 +249,7 @@ impl Net {
             Ok(address) => vec![address],
             Err(_) => tokio::time::timeout(RESOLVE_DEADLINE, self.inner.resolver.resolve(bare))
                 .await
-                .map_err(|_| {
-                    io::Error::new(io::ErrorKind::TimedOut, "looking the host up took too long")
-                })?
+                .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "the DNS lookup timed out"))?
                 .map_err(io::Error::other)?,
         };
         rules
@@ -329,11 +327,11 @@ impl Net {
 }
 
 fn no_tls(fault: &Fault) -> Failure {
-    tracing::error!(cause = %fault.chain(), "TLS for destinations cannot be set up");
+    tracing::error!(cause = %fault.chain(), "cannot configure TLS for destinations");
     Failure::new(
         FailureClass::Config,
         "tls",
-        "TLS is not set up on this server",
+        "TLS is not configured on this server",
     )
 }
 
@@ -508,7 +506,7 @@ impl Http {
             Failure::new(
                 FailureClass::Unknown,
                 "timeout",
-                format!("no answer within {} s", deadline.as_secs()),
+                format!("no response within {} s", deadline.as_secs()),
             )
         };
         let (success, answer_bytes_max) = (order.success, order.answer_bytes_max);
@@ -544,13 +542,11 @@ impl Http {
 
     /// Sends the request. The answer with its head.
     async fn exchange(&self, order: Order) -> Result<Response<Incoming>, Failure> {
-        let uri: Uri = order.url.as_str().parse().map_err(|_| {
-            Failure::new(
-                FailureClass::Config,
-                "url",
-                "the URL cannot be sent as it is",
-            )
-        })?;
+        let uri: Uri = order
+            .url
+            .as_str()
+            .parse()
+            .map_err(|_| Failure::new(FailureClass::Config, "url", "the URL is invalid"))?;
         let mut request = Request::new(order.body);
         *request.method_mut() = order.method;
         *request.uri_mut() = uri;
@@ -693,7 +689,7 @@ pub(crate) fn blame(error: &(dyn Error + 'static), connecting: bool) -> Failure 
     let text = if connecting {
         "connecting failed"
     } else {
-        "the connection broke before the answer was complete"
+        "the connection failed before the response was complete"
     };
     Failure::new(class_of(connecting), "connection", text)
 }
@@ -768,8 +764,8 @@ impl Resolve for SystemResolver {
                 })
                 .as_ref()
                 .map_err(|error| {
-                    tracing::error!(cause = %error, "the resolver cannot be set up");
-                    "names cannot be looked up on this server".to_owned()
+                    tracing::error!(cause = %error, "cannot configure the resolver");
+                    "the resolver is not configured on this server".to_owned()
                 })?;
             let found = resolver
                 .lookup_ip(host)

@@ -110,7 +110,7 @@ impl Peer {
                 .map_err(|why| {
                     invalid(
                         target,
-                        format_args!("an entry of `{field}` is refused: {why}"),
+                        format_args!("an entry of `{field}` is invalid: {why}"),
                     )
                 })
         };
@@ -124,7 +124,7 @@ impl Peer {
             return Ok(Box::new(stream));
         }
         let Some(name) = self.server_name() else {
-            let text = "the host is no name that a certificate could have";
+            let text = "the host is not a valid name for a certificate";
             return Err(Failure::new(FailureClass::Config, "tls", text));
         };
         let connector = TlsConnector::from(net.tls_without_alpn().await?);
@@ -132,7 +132,7 @@ impl Peer {
             Ok(Ok(secured)) => Ok(Box::new(secured)),
             Ok(Err(error)) => Err(blame(&error, true)),
             Err(_) => {
-                let text = "the connection could not be secured in time";
+                let text = "the TLS handshake timed out";
                 Err(Failure::new(FailureClass::Retryable, "timeout", text))
             }
         }

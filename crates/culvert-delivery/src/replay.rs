@@ -92,8 +92,10 @@ impl Replay {
     /// The subscriptions a row is sent for: those it was for when it happened, so that a receiver
     /// that knows the delivery knows it again.
     fn readers(&self, row: &AuditRow) -> Result<Vec<String>, Fault> {
-        let audience: Vec<(String, String)> = serde_json::from_str(&row.audience)
-            .map_err(|error| Fault::new(format!("reading who event {} was for", row.seq), error))?;
+        let audience: Vec<(String, String)> =
+            serde_json::from_str(&row.audience).map_err(|error| {
+                Fault::new(format!("reading the audience of event {}", row.seq), error)
+            })?;
         let of_destination = |(subscription, destination): (String, String)| {
             (destination == self.destination).then_some(subscription)
         };
@@ -150,7 +152,7 @@ impl Replayer {
             let pause = match n_tables {
                 0 => SWEEP_EVERY,
                 _ => self.pass().await.unwrap_or_else(|fault| {
-                    tracing::error!(cause = %fault.chain(), "a replay cannot go on");
+                    tracing::error!(cause = %fault.chain(), "replay failed");
                     AFTER_FAULT
                 }),
             };

@@ -146,7 +146,7 @@ pub(crate) async fn run(plane: Arc<Plane>, cancel: CancellationToken) {
                 plane.meters.kept.add(events);
                 break;
             };
-            tracing::error!(cause = %fault.chain(), "traffic events cannot be kept for replays");
+            tracing::error!(cause = %fault.chain(), "cannot retain traffic events");
             if cancel.is_cancelled() {
                 plane.meters.unkept.add(events);
                 break;

@@ -40,14 +40,14 @@ pub(crate) async fn run(plane: Arc<Plane>, cancel: CancellationToken) {
                 // There may be more.
                 Ok(_) => pause = Duration::ZERO,
                 Err(fault) => {
-                    tracing::error!(cause = %fault.chain(), "the audit log cannot be pruned");
+                    tracing::error!(cause = %fault.chain(), "cannot prune the audit log");
                 }
             }
         }
         if is_due(pruned_traffic_at, PRUNE_TRAFFIC_EVERY) {
             pruned_traffic_at = Some(tokio::time::Instant::now());
             if let Err(fault) = retained::prune(&plane).await {
-                tracing::error!(cause = %fault.chain(), "the traffic log cannot be pruned");
+                tracing::error!(cause = %fault.chain(), "cannot prune the traffic log");
             }
         }
         match plane.store.audit_log().extent().await {
@@ -56,11 +56,11 @@ pub(crate) async fn run(plane: Arc<Plane>, cancel: CancellationToken) {
                 plane.meters.audit_head.set(extent.head.seq.unsigned_abs());
                 if is_due(said_at, SAY_EVERY) {
                     said_at = Some(tokio::time::Instant::now());
-                    tracing::info!(head = %extent.head, "the audit log stands here");
+                    tracing::info!(head = %extent.head, "head of the audit log");
                 }
             }
             Err(fault) => {
-                tracing::error!(cause = %fault.chain(), "the audit log cannot be read");
+                tracing::error!(cause = %fault.chain(), "cannot read the audit log");
             }
         }
         tokio::select! {

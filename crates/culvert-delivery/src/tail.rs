@@ -205,7 +205,7 @@ impl Tails {
             return Err(Refusal::uncoded(
                 Class::TooMany,
                 format!(
-                    "There are {tails_max} live tails open already; close one or try again later."
+                    "The limit of {tails_max} live tails is reached; close one or try again later."
                 ),
             ));
         }

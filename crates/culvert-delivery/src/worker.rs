@@ -126,14 +126,14 @@ pub(crate) async fn supervise(plane: Arc<Plane>, cancel: CancellationToken) {
                     }
                 }
                 Err(fault) => {
-                    tracing::error!(cause = %fault.chain(), "the queue's backlog cannot be read");
+                    tracing::error!(cause = %fault.chain(), "cannot read the queue backlog");
                 }
             }
         }
         if pruned_at.is_none_or(|at| at.elapsed() >= PRUNE_EVERY) {
             pruned_at = Some(tokio::time::Instant::now());
             if let Err(fault) = plane.queue.prune(plane.clock.now()).await {
-                tracing::error!(cause = %fault.chain(), "dead letters cannot be pruned");
+                tracing::error!(cause = %fault.chain(), "cannot prune dead letters");
             }
         }
         running.retain(|_, worker| !worker.is_finished());
@@ -161,7 +161,7 @@ pub(crate) async fn supervise(plane: Arc<Plane>, cancel: CancellationToken) {
                     plane.wakes.forget(&destination);
                     plane.ledgers.forget(&destination);
                 }
-                Err(error) => tracing::error!(cause = %error, "a delivery worker ended; it is started again"),
+                Err(error) => tracing::error!(cause = %error, "a delivery worker stopped; restarting it"),
             },
         }
     }
@@ -246,7 +246,7 @@ impl Worker {
                     // Once, not at every attempt.
                     if !std::mem::replace(&mut is_faulted, true) {
                         tracing::error!(destination.id = %self.destination, cause = %fault.chain(),
-                            "batches cannot be read or settled");
+                            "cannot read or settle batches");
                     }
                     Some(AFTER_FAULT)
                 }
@@ -338,7 +338,7 @@ impl Worker {
             let failure = Failure::new(
                 FailureClass::Permanent,
                 "unreadable",
-                "the stored batch cannot be read",
+                "the stored batch is malformed",
             );
             self.bury(&outlet, &lease, 0, &failure).await?;
             return Ok(Step::Moved);
@@ -434,7 +434,7 @@ impl Worker {
             Verdict::Failed(Failure::new(
                 FailureClass::Unknown,
                 "timeout",
-                format!("not done within {} s", deadline.as_secs()),
+                format!("timed out after {} s", deadline.as_secs()),
             ))
         });
         match verdict {
@@ -443,7 +443,7 @@ impl Worker {
                 Verdict::Failed(Failure::new(
                     FailureClass::Unknown,
                     "outcomes",
-                    "the outcomes do not fit the batch",
+                    "the outcomes do not match the batch",
                 ))
             }
             other => other,
@@ -572,11 +572,11 @@ impl Worker {
     fn recovered(&mut self, outlet: &Outlet, now: Timestamp) {
         let id = &self.destination;
         if outlet.ledger.succeeded(now) == Some(State::Unhealthy) {
-            tracing::info!(destination.id = %id, "destination {id} takes events again");
+            tracing::info!(destination.id = %id, "destination {id} accepts events again");
         }
         if let Some(events) = self.refusing.calm(now) {
             tracing::info!(destination.id = %id, events,
-                "destination {id} refuses nothing more; {events} events became dead letters before");
+                "destination {id} accepts all events again; {events} events became dead letters");
         }
     }
 
@@ -588,7 +588,7 @@ impl Worker {
                 tracing::warn!(destination.id = %id, cause = %failure, "destination {id} is unhealthy");
             }
             Some(State::Retrying) => {
-                tracing::debug!(destination.id = %id, cause = %failure, "a send to {id} failed and is repeated");
+                tracing::debug!(destination.id = %id, cause = %failure, "a send to {id} failed; retrying");
             }
             Some(State::Ok) | None => {}
         }
@@ -776,7 +776,7 @@ impl Worker {
         let id = &outlet.id;
         if self.refusing.count(failure, events, self.plane.clock.now()) {
             tracing::warn!(destination.id = %id, events, cause = %failure,
-                "events for destination {id} become dead letters; further ones with this cause are counted, not logged");
+                "events for destination {id} become dead letters; more with this cause are counted but not logged");
         }
         self.plane.meters.dead_lettered.add(events);
     }

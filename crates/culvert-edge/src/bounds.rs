@@ -61,15 +61,15 @@ pub(crate) static BOUNDS: &[Bound] = &[
     bound("HTTP/1: extension of a chunk", payload::CHUNK_EXTENSION_BYTES_MAX, Bytes, Status(400)),
     bound("HTTP/1: trailer section", payload::TRAILER_BYTES_MAX, Bytes, Status(400)),
     bound("HTTP/1: trailer lines", payload::TRAILERS_MAX, Count, Status(400)),
-    bound("HTTP/1: head of an upstream's answer", outbound::HEAD_BYTES_MAX, Bytes, Status(502)),
-    bound("HTTP/1: field lines of an upstream's answer", outbound::FIELDS_MAX, Count, Status(502)),
-    bound("HTTP/1: an upstream's answers before the answer", outbound::INTERIMS_MAX as usize, Count, Status(502)),
+    bound("HTTP/1: head of an upstream response", outbound::HEAD_BYTES_MAX, Bytes, Status(502)),
+    bound("HTTP/1: field lines of an upstream response", outbound::FIELDS_MAX, Count, Status(502)),
+    bound("HTTP/1: interim responses of an upstream", outbound::INTERIMS_MAX as usize, Count, Status(502)),
     bound("HTTP/2: payload of a frame", frame::PAYLOAD_BYTES_MAX, Bytes, Connection(Reason::FRAME_SIZE_ERROR)),
     bound("HTTP/2: field section, decoded, with 32 for each field", head::LIST_BYTES_MAX, Bytes, Stream(Reason::ENHANCE_YOUR_CALM)),
-    bound("HTTP/2: fields with the authority, all cookies as one", FIELDS_MAX, Count, Status(431)),
+    bound("HTTP/2: fields including the authority, all cookies counted as one", FIELDS_MAX, Count, Status(431)),
     bound("HTTP/2: path with its query", target::TARGET_BYTES_MAX, Bytes, Status(414)),
     bound("HTTP/2: trailer fields", payload::TRAILERS_MAX, Count, Stream(Reason::PROTOCOL_ERROR)),
-    bound("HTTP/2: fields remembered", hpack::TABLE_BYTES_MAX, Bytes, Connection(Reason::COMPRESSION_ERROR)),
+    bound("HTTP/2: HPACK dynamic table", hpack::TABLE_BYTES_MAX, Bytes, Connection(Reason::COMPRESSION_ERROR)),
     bound("HTTP/2: CONTINUATION frames of a field section", ledger::CONTINUATIONS_MAX as usize, Count, Connection(Reason::ENHANCE_YOUR_CALM)),
     bound("HTTP/2: unread data of a stream", session::STREAM_WINDOW as usize, Bytes, Stream(Reason::FLOW_CONTROL_ERROR)),
     bound("HTTP/2: unread data of a connection", session::CONNECTION_WINDOW as usize, Bytes, Connection(Reason::FLOW_CONTROL_ERROR)),
@@ -104,12 +104,12 @@ pub fn sizes() -> String {
 
 const INTRODUCTION: &str = "# Sizes
 
-Generated from the table that the edge is tested by: each is sent at its bound, which is served, and one more,
-which is not (of what a second gives back, as many more).
+Generated from the table that the tests of the edge use. For each limit, the tests send a message at the limit,
+which is accepted, and a larger one, which is rejected.
 
-These are fixed. What settings move (numbers of connections and streams, times, the length of bodies) is in
-[settings.md](settings.md), and what traffic policies may hold in [traffic-policy.md](traffic-policy.md).
+These limits are fixed. [settings.md](settings.md) lists the configurable limits (connections, streams, timeouts,
+body lengths), and [traffic-policy.md](traffic-policy.md) the limits of traffic policies.
 
-| What | At most | Beyond |
+| Item | Limit | If exceeded |
 |---|---|---|
 ";

@@ -94,7 +94,7 @@ impl Documents {
         };
         let fetched = match tokio::time::timeout(FETCH_WITHIN, fetch).await {
             Ok(fetched) => fetched,
-            Err(_) => Err("it takes too long".into()),
+            Err(_) => Err("it timed out".into()),
         };
         let kept = |document| Kept {
             document,
@@ -131,7 +131,7 @@ async fn fetch(dialer: &Dialer, url: &Url) -> Result<Bytes, Cause> {
     headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
     let (status, body) = call(dialer, Method::GET, url, headers, Bytes::new()).await?;
     if status != StatusCode::OK {
-        return Err(format!("it answers {status}").into());
+        return Err(format!("it returned status {status}").into());
     }
     Ok(body)
 }

@@ -275,7 +275,7 @@ impl Edge {
         let live = match ports.kept.compile(snapshot) {
             Ok(live) => Arc::new(live),
             Err(error) => {
-                tracing::error!(%error, "a snapshot cannot be used; the edge keeps the one before");
+                tracing::error!(%error, "invalid snapshot; keeping the previous one");
                 return;
             }
         };
@@ -305,7 +305,7 @@ impl Edge {
         let live = match ports.kept.apply(&self.shared.live.load(), change) {
             Ok(live) => Arc::new(live),
             Err(error) => {
-                tracing::error!(%error, "a change cannot be used; the edge keeps its snapshot");
+                tracing::error!(%error, "invalid configuration change; keeping the snapshot");
                 return;
             }
         };
@@ -338,7 +338,7 @@ impl Edge {
             Err(error) => {
                 ports.failed.insert(port);
                 self.shared.meters.ports_failed.up();
-                tracing::warn!(%error, port, "a TCP endpoint's port cannot be listened on");
+                tracing::warn!(%error, port, "cannot listen on the port of a TCP endpoint");
             }
         }
     }
@@ -404,7 +404,7 @@ impl Edge {
         {
             tracing::info!(
                 connections = shared.meters.connections.get(),
-                "the drain time is over, the edge cuts what is left"
+                "drain timeout reached; closing the remaining connections"
             );
         }
         shared.enter(Phase::Cut);
@@ -415,7 +415,7 @@ impl Edge {
             .await
             .is_err()
         {
-            tracing::error!("tasks of the edge did not end when they were cut");
+            tracing::error!("edge tasks did not stop after cancellation");
         }
     }
 }
@@ -468,14 +468,14 @@ impl Shared {
             return;
         }
         if missing.is_empty() {
-            tracing::info!("all data that traffic policies read is loaded");
+            tracing::info!("all policy data is loaded");
             return;
         }
         tracing::error!(
             endpoints,
             endpoint.id = first,
             settings = missing.settings().join(", "),
-            "endpoints refuse traffic: their traffic policies read data that is not loaded"
+            "endpoints reject traffic: their traffic policies use data that is not loaded"
         );
     }
 
@@ -524,7 +524,7 @@ impl Shared {
                 from = before,
                 to = level as u8,
                 %shares,
-                "the edge is under other pressure"
+                "overload level changed"
             );
             self.meters.overload_level.set(u64::from(level as u8));
             self.documents.freeze(level >= Level::Busy);
@@ -664,7 +664,7 @@ impl Shared {
         AssertUnwindSafe(task).catch_unwind().map(move |ended| {
             if ended.is_err() {
                 shared.meters.panics.up();
-                tracing::error!("a task of the edge panicked");
+                tracing::error!("an edge task panicked");
             }
         })
     }
@@ -680,7 +680,7 @@ impl Shared {
         let admit = async move {
             match TcpStream::from_std(tcp) {
                 Ok(tcp) => listener::admit(&shared, tcp, client, kind),
-                Err(error) => tracing::warn!(%error, "a connection cannot be watched"),
+                Err(error) => tracing::warn!(%error, "cannot watch a connection"),
             }
         };
         self.tasks.spawn_on(admit, lane);

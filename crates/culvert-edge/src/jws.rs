@@ -187,7 +187,7 @@ impl KeySet {
         let document = match fetched {
             Ok(document) => document,
             Err(error) => {
-                tracing::warn!(%error, "the keys of an issuer cannot be had");
+                tracing::warn!(%error, "cannot fetch the keys of an issuer");
                 return None;
             }
         };

@@ -535,13 +535,13 @@ impl Group {
         }
         let host = self.host();
         if restriction.enforced {
-            tracing::debug!(restriction.id, %client, host, "an IP restriction refuses a client");
+            tracing::debug!(restriction.id, %client, host, "an IP restriction blocked a client");
         } else {
             tracing::info!(
                 restriction.id,
                 %client,
                 host,
-                "an IP restriction that is not enforced would refuse this client"
+                "an IP restriction that is not enforced would block this client"
             );
         }
         !restriction.enforced

@@ -27,7 +27,7 @@ pub(crate) fn probe(tcp: &TcpStream) {
         .with_interval(PROBE_EVERY)
         .with_retries(PROBES);
     if let Err(error) = SockRef::from(tcp).set_tcp_keepalive(&probes) {
-        tracing::debug!(%error, "a silent connection is not probed");
+        tracing::debug!(%error, "cannot enable TCP keep-alive");
     }
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn probe(tcp: &TcpStream) {
 pub(crate) fn keep_little(tcp: &TcpStream) {
     #[cfg(target_os = "linux")]
     if let Err(error) = SockRef::from(tcp).set_tcp_notsent_lowat(UNSENT_BYTES) {
-        tracing::debug!(%error, "a client's socket keeps as much as the system likes");
+        tracing::debug!(%error, "cannot limit the send buffer of a client socket");
     }
     #[cfg(not(target_os = "linux"))]
     let _ = (tcp, UNSENT_BYTES);
@@ -66,7 +66,7 @@ impl Counted {
     pub(crate) fn reset(&self) {
         let linger = SockRef::from(&self.tcp).set_linger(Some(Duration::ZERO));
         if let Err(error) = linger {
-            tracing::debug!(%error, "a connection is closed in the ordinary way");
+            tracing::debug!(%error, "cannot set SO_LINGER; closing the connection normally");
         }
     }
 

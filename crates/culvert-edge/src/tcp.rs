@@ -74,7 +74,7 @@ async fn connected(
     down: &Arc<Downstream>,
 ) -> Option<UpWire> {
     let unreached = |error: &DialError| {
-        tracing::debug!(endpoint.id = endpoint, %error, "an upstream cannot be reached");
+        tracing::debug!(endpoint.id = endpoint, %error, "upstream unreachable");
     };
     let mut busy = None;
     for pool in pools {

@@ -65,12 +65,12 @@ impl Catalogue {
     }
 }
 
-const PAGE_HEAD: &str = "# Events\n\n\
-    Every event is one JSON object with the keys `event_id`, `event_type`, `event_timestamp`, `account_id`, \
-    `principal` and `object`, in this order. `principal` is null for traffic events and for what the server did \
-    itself. The fields below are those of `object`; a dotted field is a path of nested objects.\n\n\
-    A source of traffic events can name the fields it wants (`fields`) and which events (`filter`, a CEL \
-    condition on `ev`, such as `ev.conn.server_port == 443`). Filterable fields are marked.\n";
+const PAGE_HEAD: &str = "# Events\n\nEvery event is a JSON object with the keys `event_id`, \
+    `event_type`, `event_timestamp`, `account_id`, `principal` and `object`, in this order. \
+    `principal` is null for traffic events and for actions of the server itself. The fields \
+    below belong to `object`; a dotted field is a path of nested objects.\n\nA source of traffic \
+    events can select fields (`fields`) and events (`filter`, a CEL expression over `ev`, such \
+    as `ev.conn.server_port == 443`). Filterable fields are marked.\n";
 
 impl Entry<'_> {
     /// With version suffix.

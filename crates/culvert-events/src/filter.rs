@@ -75,7 +75,7 @@ impl Filter {
 
 impl fmt::Display for FilterFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the filter has no result for an event: {}", self.0)
+        write!(f, "evaluating the event filter failed: {}", self.0)
     }
 }
 
@@ -157,7 +157,7 @@ fn refusal(error: Error) -> Refusal {
         ErrorKind::UnusableField { path } => Refusal::new(
             UNUSABLE_FIELD,
             format!(
-                "filter, {}: field {:?} cannot be used in filters; usable: {}",
+                "filter, {}: field {:?} cannot be used in filters; valid fields: {}",
                 error.position,
                 field(path),
                 usable()

@@ -108,8 +108,10 @@ pub enum Ending {
 impl fmt::Display for Ending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::GoneAway { code, text } => write!(f, "the peer went away: {code}: {text:?}"),
-            Self::Violated(violation) => write!(f, "the peer broke the protocol: {violation}"),
+            Self::GoneAway { code, text } => {
+                write!(f, "the peer closed the session: {code}: {text:?}")
+            }
+            Self::Violated(violation) => write!(f, "the peer violated the protocol: {violation}"),
             Self::Closed(code) => write!(f, "closed: {code}"),
             Self::Lost => f.write_str("connection lost"),
         }

@@ -251,7 +251,7 @@ async fn serve(
                     }
                 }
                 (Some(Brought::Stop), _) => {
-                    goodbye(&handle, "stopped over the API".into()).await;
+                    goodbye(&handle, "stopped through the API".into()).await;
                     break EndReason::Closed;
                 }
                 (None, _) => {

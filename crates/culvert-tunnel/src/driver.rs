@@ -557,7 +557,7 @@ where
             }
             let stalled = stalled_since.map(|since| since + self.stall);
             if stalled.is_some_and(|at| at <= now) {
-                self.lose(Some("nothing was taken in time".to_owned()));
+                self.lose(Some("the peer did not read in time".to_owned()));
                 return Poll::Ready(());
             }
             if written.is_ready() || read.is_ready() {

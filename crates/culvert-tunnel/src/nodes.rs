@@ -458,7 +458,7 @@ impl Nodes {
                 _ = changed.changed() => {}
                 Some(ended) = legs.join_next() => if let Err(error) = ended {
                     // The end of this task makes the process restart, with all connections.
-                    tracing::error!(%error, "keeping the connections to other nodes failed");
+                    tracing::error!(%error, "maintaining the connections to other nodes failed");
                     return;
                 },
                 () = stop.cancelled() => break,
@@ -492,16 +492,12 @@ impl Nodes {
                             let _peers = self.lock();
                             self.has_lost.store(true, Ordering::Relaxed);
                         }
-                        tracing::debug!(
-                            node = peer.address,
-                            ?ending,
-                            "a connection to a node ended"
-                        );
+                        tracing::debug!(node = peer.address, ?ending, "connection to a node ended");
                     }
                     Ok(Err(error)) => {
-                        tracing::warn!(node = peer.address, %error, "a node cannot be reached");
+                        tracing::warn!(node = peer.address, %error, "node unreachable");
                     }
-                    Err(_) => tracing::warn!(node = peer.address, "a node does not answer"),
+                    Err(_) => tracing::warn!(node = peer.address, "node does not respond"),
                 }
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(RETRY_AFTER_MAX);
@@ -629,7 +625,7 @@ impl Guest {
         let socket = match tokio::time::timeout(CONNECT_TIME, greeting).await {
             Ok(Ok(socket)) => socket,
             Ok(Err(error)) => {
-                tracing::debug!(%error, "somebody who is no node dialled the listener of nodes");
+                tracing::debug!(%error, "rejected a connection to the node listener from a client that is not a node");
                 return;
             }
             Err(_) => return,

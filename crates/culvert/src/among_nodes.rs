@@ -37,7 +37,7 @@ impl Joined {
         takes_agents: bool,
         inherited: &Inherited,
     ) -> Result<Self> {
-        let nodes = Nodes::new(identity).context("speaking TLS with other nodes")?;
+        let nodes = Nodes::new(identity).context("configuring TLS with other nodes")?;
         let mut joined = Self {
             nodes: Some(Arc::new(nodes)),
             renew_at,
@@ -88,22 +88,22 @@ pub(crate) fn samples(nodes: &Nodes) -> Vec<Sample> {
     vec![
         gauge(
             "node_connections",
-            "Connections to other nodes that stand",
+            "Open connections to other nodes",
             u64::try_from(nodes.connections()).unwrap_or(u64::MAX),
         ),
         counter(
             "node_carried",
-            "Connections carried to agents of other nodes",
+            "Connections forwarded to agents of other nodes",
             m.carried.get(),
         ),
         counter(
             "node_carry_failures",
-            "Connections for agents of another node that could not be reached",
+            "Connections for agents of another node that failed",
             m.failed.get(),
         ),
         counter(
             "node_brought",
-            "Connections that other nodes brought for agents of this one",
+            "Connections from other nodes for agents of this node",
             m.brought.get(),
         ),
     ]

@@ -87,7 +87,7 @@ pub async fn serve(listener: TcpListener, read: Read, stop: CancellationToken) {
                         .serve_connection(TokioIo::new(stream), service)
                         .await;
                     if let Err(error) = served {
-                        tracing::debug!(%error, "a connection for metrics ended");
+                        tracing::debug!(%error, "metrics connection ended");
                     }
                 });
             }

@@ -117,7 +117,7 @@ impl Moving {
             Ok(Ok(false)) => return,
             Ok(Err(fault)) => {
                 let cause = fault.chain();
-                tracing::warn!(%cause, "agents stay until this node stops");
+                tracing::warn!(%cause, "agents stay connected until this node stops");
                 return;
             }
             Err(_) => return,
@@ -132,7 +132,7 @@ impl Moving {
             left = moved.left,
             ended = moved.ended,
             cut = moved.cut,
-            "agents were sent to other nodes"
+            "moved agents to other nodes"
         );
     }
 }
@@ -200,7 +200,7 @@ impl Tasks {
         self.stop.cancel();
         while let Some(ended) = self.running.join_next().await {
             if let Err(error) = ended {
-                tracing::error!(%error, "a part of the server did not end well");
+                tracing::error!(%error, "a server task failed");
             }
         }
     }
@@ -244,7 +244,7 @@ impl Server {
         } = foundation;
         if master.older.is_some() {
             tracing::warn!(
-                "a rotation of the master key was cut off; `culvert admin rotate-master-key` finishes it"
+                "a master key rotation was interrupted; run `culvert admin rotate-master-key` to finish it"
             );
         }
 
@@ -454,7 +454,7 @@ impl Server {
                 let own = certificate.as_ref().map(|own| Arc::clone(own) as _);
                 let resolver = control
                     .agent_certificate(own)
-                    .context("agents are shown no certificate")?;
+                    .context("the agent ingress has no certificate")?;
                 let room = settings.limits.agent_room(legs);
                 let tls = ingress::tls(resolver)?;
                 let ingress = Ingress::new(listener, tls, server.clone(), room);
@@ -520,7 +520,7 @@ impl Server {
                 rows.extend(api_meters.iter().flat_map(|meters| samples::api(meters)));
                 rows.push(samples::counter(
                     "panics",
-                    "Panics, each of which ended one task",
+                    "Panics, each ending one task",
                     metrics::panics(),
                 ));
                 rows
@@ -707,18 +707,18 @@ impl Server {
             fault = self.parts.queue.broken() => Some(fault),
             ended = self.parts.supervision.failure() => {
                 let (task, has_panicked) = (ended.name, ended.has_panicked);
-                tracing::error!(task, has_panicked, "a task of the server ended; the server drains and stops");
+                tracing::error!(task, has_panicked, "a server task ended unexpectedly; draining and stopping");
                 failed = Some(ended);
                 None
             }
             () = key_rotated(&self.parts.store, &self.master) => {
                 // What this process would seal from here on, nobody could open.
-                bail!("the master key was rotated; copy the new `master.key` to this node and start again");
+                bail!("the master key was rotated; copy the new `master.key` to this node and restart");
             }
         };
         if let Some(fault) = broken {
             // What the disk says from here on cannot be believed; the next start reads what it holds.
-            tracing::error!(cause = %fault.chain(), "the disk failed a write, the server stops at once");
+            tracing::error!(cause = %fault.chain(), "a disk write failed; stopping immediately");
             return Err(anyhow::Error::new(BrokenDisk));
         }
         let parts = &mut self.parts;
@@ -756,10 +756,7 @@ impl Server {
             "stopped"
         );
         match failed {
-            Some(ended) => bail!(
-                "the task `{}` ended unexpectedly; the log says more",
-                ended.name
-            ),
+            Some(ended) => bail!("the task `{}` ended unexpectedly; see the log", ended.name),
             None => Ok(()),
         }
     }
@@ -771,7 +768,7 @@ pub struct BrokenDisk;
 
 impl std::fmt::Display for BrokenDisk {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the disk failed a write that had to be durable; nothing more was acknowledged")
+        f.write_str("the disk failed a durable write; later writes were not acknowledged")
     }
 }
 
@@ -790,7 +787,10 @@ async fn first_start(foundation: &Foundation, settings: &Settings) -> Result<Opt
     if let (Some(token), None) = (&made, &given) {
         let path = settings.data_dir.join("bootstrap-key");
         keys::write_private(&path, &format!("{}\n", token.reveal()))?;
-        tracing::info!("the first API key's token is in `{}`", path.display());
+        tracing::info!(
+            "wrote the token of the first API key to `{}`",
+            path.display()
+        );
         return Ok(made);
     }
     // A token that was given is known to whoever gave it.
@@ -818,7 +818,7 @@ impl Published {
             tokio::time::timeout(FIRST_SNAPSHOT, first.wait_for(|published| *published)).await;
         match waited {
             Ok(Ok(_)) => Ok(()),
-            _ => bail!("the stored configuration did not reach the edge; the log says why"),
+            _ => bail!("the edge did not load the stored configuration; see the log"),
         }
     }
 }
@@ -871,7 +871,7 @@ impl Health for Readiness {
             // The path needs no credential: what is wrong is named, why is in the log.
             let shown = |part: Result<(), Fault>| {
                 part.map_err(|fault| {
-                    tracing::warn!(cause = %fault.chain(), "a part is not usable");
+                    tracing::warn!(cause = %fault.chain(), "readiness check failed");
                     "not usable".to_owned()
                 })
             };
@@ -898,7 +898,7 @@ fn ip_data(settings: &Settings) -> Result<IpDatabases, Invalid> {
     let mut faults = Vec::new();
     let data = IpData::read_some(&ip_data_files(settings)?, &mut faults);
     for fault in faults {
-        tracing::error!(cause = %fault.chain(), "data about addresses is not loaded");
+        tracing::error!(cause = %fault.chain(), "address data is not loaded");
     }
     Ok(IpDatabases::new(data))
 }

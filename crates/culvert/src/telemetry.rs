@@ -53,8 +53,7 @@ pub fn start(log: &Log) -> Result<(), Invalid> {
 pub fn reload(log: &Log) -> Result<(), Invalid> {
     let filter = filter(log)?;
     if let Some(retune) = RETUNE.get() {
-        retune(filter)
-            .map_err(|error| Invalid(format!("`log.level` cannot be changed: {error}")))?;
+        retune(filter).map_err(|error| Invalid(format!("cannot change `log.level`: {error}")))?;
     }
     Ok(())
 }
@@ -62,5 +61,5 @@ pub fn reload(log: &Log) -> Result<(), Invalid> {
 fn filter(log: &Log) -> Result<EnvFilter, Invalid> {
     EnvFilter::builder()
         .parse(&log.level)
-        .map_err(|error| Invalid(format!("`log.level` is not valid: {error}")))
+        .map_err(|error| Invalid(format!("`log.level` is invalid: {error}")))
 }

@@ -326,7 +326,7 @@ impl Control {
         match self.store.commit(Changes::tell(event)).await {
             Ok(_) => Ok(()),
             Err(CommitError::Fault(fault)) => Err(fault.into()),
-            Err(error) => Err(Fault::new("telling of an agent that was refused", error).into()),
+            Err(error) => Err(Fault::new("recording a rejected agent", error).into()),
         }
     }
 
@@ -366,7 +366,7 @@ impl Control {
                         credential.id = session.credential_id,
                         ip = session.ip,
                         agent = session.user_agent,
-                        "an agent session began"
+                        "agent session started"
                     );
                     return Ok(());
                 }
@@ -416,7 +416,7 @@ impl Begun<'_> {
 impl Drop for Begun<'_> {
     fn drop(&mut self) {
         if !self.is_done {
-            let reason = EndReason::Lost("the server could not let it in".into());
+            let reason = EndReason::Lost("internal error".into());
             // One that was there before may try again.
             let grace = if self.is_new { Duration::ZERO } else { GRACE };
             let at = Instant::now() + grace;

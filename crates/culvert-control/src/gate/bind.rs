@@ -121,7 +121,7 @@ impl Control {
                     self.remove_endpoints(&cx, &session_id, vec![document], self.names_kept())
                         .await
                         .map_err(|error| {
-                            Fault::new("taking an unanswered endpoint offline", error)
+                            Fault::new("taking an unconfirmed endpoint offline", error)
                         })?;
                 }
             }

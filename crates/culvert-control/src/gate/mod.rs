@@ -219,7 +219,7 @@ impl Control {
         };
         if self.store.is_read_only() {
             warn!(
-                "agents are refused while nothing can be written: the disk was full at the start"
+                "rejecting agents: the database is read-only because the disk was full at startup"
             );
         } else {
             self.register_run(agents).await?;
@@ -253,7 +253,7 @@ impl Control {
             revision.mark_unchanged();
             let is_read_only = self.store.is_read_only();
             if let Err(fault) = self.keep(agents, &mut seen).await {
-                error!(cause = %fault.chain(), "sessions of agents stay as they are");
+                error!(cause = %fault.chain(), "agent sessions left unchanged");
             }
             self.end_those_due(agents, Instant::now()).await;
             let until = agents
@@ -270,7 +270,7 @@ impl Control {
         // Nobody comes back to this run.
         self.end_those_due(agents, Instant::now() + GRACE).await;
         if let Err(fault) = self.unregister_run(agents).await {
-            warn!(cause = %fault.chain(), "the next start will find that this one is over");
+            warn!(cause = %fault.chain(), "recording the shutdown failed; the next start will detect it");
         }
     }
 
@@ -421,7 +421,7 @@ impl Control {
             };
             match key {
                 Ok(key) => drop(issued.insert(id.clone(), (name.clone(), key))),
-                Err(fault) => error!(cause = %fault.chain(), "a certificate is left out"),
+                Err(fault) => error!(cause = %fault.chain(), "certificate skipped"),
             }
         }
         if issued.keys().ne(seen.issued.keys()) {
@@ -482,10 +482,10 @@ impl Control {
         {
             Ok(()) => {
                 agents.lock().remove(id);
-                info!(session.id = id, %reason, "an agent session is over");
+                info!(session.id = id, %reason, "agent session ended");
             }
             Err(fault) => {
-                error!(session.id = id, cause = %fault.chain(), "an agent session stays on record; it is tried again");
+                error!(session.id = id, cause = %fault.chain(), "removing an agent session failed; retrying");
                 agents.leave(id, Instant::now() + GRACE, reason.clone());
             }
         }
@@ -530,7 +530,7 @@ impl Control {
                 Err(_) => {}
             }
         }
-        Err(Fault::bare(format!("{}: it keeps changing", doing())))
+        Err(Fault::bare(format!("{}: concurrent updates", doing())))
     }
 
     /// Waits until the edge of this process runs on a revision, if there is one.
@@ -655,7 +655,7 @@ fn answered<T>(result: Result<T, Error>) -> Result<T, Refusal> {
     result.map_err(|error| match error {
         Error::Refused(refusal) => refusal,
         Error::Faulted(fault) => {
-            error!(cause = %fault.chain(), "an agent's request failed");
+            error!(cause = %fault.chain(), "agent request failed");
             Refusal::new(FAILED, "Internal error; see the server log. Try again.")
         }
     })
@@ -693,7 +693,7 @@ impl Gate for Control {
     fn unbind<'a>(&'a self, grant: &'a Grant, id: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             if let Err(fault) = self.unbind_endpoint(&grant.session_id, id).await {
-                error!(endpoint.id = id, cause = %fault.chain(), "an endpoint stays on record until its session is over");
+                error!(endpoint.id = id, cause = %fault.chain(), "removing an endpoint failed; it is removed with its session");
             }
         })
     }

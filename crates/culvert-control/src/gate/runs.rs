@@ -38,7 +38,7 @@ const RETURN_LOOK_EVERY: Duration = Duration::from_millis(50);
 const GAP_MAX: Duration = Duration::from_secs(12);
 
 /// Why a session ended that nobody saw end.
-const LEFT_BEHIND: &str = "transport error: the server ended without a word";
+const LEFT_BEHIND: &str = "transport error: the server stopped unexpectedly";
 
 #[derive(Debug, Deserialize, Serialize)]
 struct Run {
@@ -192,7 +192,7 @@ impl Control {
                 Ok(false) if cancel.is_cancelled() => break,
                 Ok(false) => self.begin_again(agents).await,
                 Err(fault) => {
-                    warn!(cause = %fault.chain(), "the heartbeat of this node failed");
+                    warn!(cause = %fault.chain(), "node heartbeat failed");
                 }
             }
         }
@@ -202,9 +202,9 @@ impl Control {
     /// Another node took this run for dead and ended its sessions. Their agents come back at once, as
     /// who they were.
     async fn begin_again(&self, agents: &Agents) {
-        warn!("this run of the server was taken for dead; its agents are asked to come back");
+        warn!("this node was declared dead; asking its agents to reconnect");
         if let Err(fault) = self.register_run(agents).await {
-            warn!(cause = %fault.chain(), "this run of the server is registered again later");
+            warn!(cause = %fault.chain(), "registering this node instance failed; retrying later");
             return;
         }
         let ended = std::mem::take(&mut *agents.lock());
@@ -341,11 +341,11 @@ impl Control {
         if n_ended > 0 {
             warn!(
                 sessions = n_ended,
-                "agent sessions were left behind by a server that ended without a word"
+                "closing agent sessions of a server that stopped unexpectedly"
             );
         }
         for document in still_over {
-            info!(run = document.head.id, "a run of the server is over");
+            info!(run = document.head.id, "node instance ended");
             self.write_run(Changes::remove(document.head, NOTHING))
                 .await?;
         }

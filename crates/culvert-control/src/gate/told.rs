@@ -94,12 +94,9 @@ pub(crate) fn kinds() -> [AuditKind; 2] {
     [
         kind(
             START,
-            "An agent began a session, or a known one was refused, which `error` tells.",
+            "An agent started a session, or a known agent was rejected; see `error`.",
         ),
-        kind(
-            STOP,
-            "A session of an agent ended, which `error` tells why.",
-        ),
+        kind(STOP, "An agent session ended; `error` contains the reason."),
     ]
 }
 

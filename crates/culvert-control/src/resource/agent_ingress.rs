@@ -43,15 +43,15 @@ pub(crate) struct AgentIngress {
 #[serde(default)]
 #[schemars(rename = "AgentIngressCreate", extend("required" = ["domain"]), transform = input::create_schema)]
 pub(crate) struct Create {
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "String", length(max = 255))]
     description: Description,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
-    /// Where agents connect. Required, unlike any other ingress's, and not below a platform domain.
+    /// Domain that agents connect to; unique, and not a subdomain of the platform domain. Required.
     domain: String,
-    /// Has a certificate got from the installation's authority and renewed. It cannot be taken back.
+    /// Requests and renews a certificate from the installation's CA. It cannot be unset.
     certificate_management_policy: Option<Policy>,
 }
 
@@ -60,13 +60,13 @@ pub(crate) struct Create {
 #[serde(default)]
 #[schemars(rename = "AgentIngressUpdate", transform = input::update_schema)]
 pub(crate) struct Update {
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "Option<String>", length(max = 255))]
     description: Option<Description>,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "Option<String>", length(max = 4096))]
     metadata: Option<Metadata>,
-    /// Has a certificate got from the installation's authority and renewed. It cannot be taken back.
+    /// Requests and renews a certificate from the installation's CA. It cannot be unset.
     certificate_management_policy: Option<Policy>,
 }
 
@@ -82,13 +82,13 @@ pub(crate) struct View<'a> {
     description: &'a str,
     metadata: &'a str,
     domain: &'a str,
-    /// Names of the name servers its zone is to be delegated to; none can be configured yet.
+    /// Name servers for the delegation of the zone; always empty.
     ns_targets: [&'static str; 0],
-    /// Its names in single regions; none can be configured yet.
+    /// Regional names; always empty.
     region_domains: [&'static str; 0],
-    /// How its certificate is got from an authority; `null` where it is not.
+    /// Certificate management policy; `null` if the certificate is not managed.
     certificate_management_policy: Option<PolicyView>,
-    /// How far that is; `null` without a policy.
+    /// Status of the certificate management; `null` without a policy.
     certificate_management_status: Option<StatusView<'a>>,
 }
 

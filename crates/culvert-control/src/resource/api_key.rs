@@ -35,14 +35,14 @@ pub(crate) struct ApiKey {
 #[serde(default)]
 #[schemars(rename = "ApiKeyCreate", transform = input::create_schema)]
 pub(crate) struct Create {
-    /// What the key is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "String", length(max = 255))]
     description: Description,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
-    /// Whose key it is: id of a user or bot, or a user's e-mail address. The caller's owner by
-    /// default; only admins may name another.
+    /// Owner of the key: ID of a user or bot user, or e-mail address of a user. Default: the owner
+    /// of the caller's API key. Only admins may set another owner.
     owner_id: String,
 }
 
@@ -51,10 +51,10 @@ pub(crate) struct Create {
 #[serde(default)]
 #[schemars(rename = "ApiKeyUpdate", transform = input::update_schema)]
 pub(crate) struct Update {
-    /// What the key is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "Option<String>", length(max = 255))]
     description: Option<Description>,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "Option<String>", length(max = 4096))]
     metadata: Option<Metadata>,
 }
@@ -70,9 +70,9 @@ pub(crate) struct View<'a> {
     metadata: &'a str,
     #[schemars(with = "String", extend("format" = "date-time"))]
     created_at: Timestamp,
-    /// Whose key it is.
+    /// Owner of the key.
     owner_id: &'a str,
-    /// The secret text, shown once in the answer to the creation; `null` everywhere else.
+    /// The token, returned only in the response to the creation; otherwise `null`.
     token: Option<&'a str>,
 }
 

@@ -64,7 +64,7 @@ impl ApplicationSession {
     }
 }
 
-/// What a browser says it is. This version does not take it apart.
+/// User agent of the browser. This version does not parse it.
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[schemars(inline)]
 struct UserAgent {
@@ -102,7 +102,7 @@ pub(crate) struct View<'a> {
 struct BrowserSession<'a> {
     user_agent: &'a UserAgent,
     ip_address: &'a str,
-    /// `null`: culvert has no table of places.
+    /// Always `null`; culvert has no location data here.
     location: Option<&'a str>,
 }
 

@@ -72,7 +72,7 @@ impl ApplicationUser {
     }
 }
 
-/// Who vouches for a user.
+/// Identity provider of a user.
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[schemars(inline)]
 struct IdentityProvider {
@@ -94,7 +94,7 @@ pub(crate) struct View<'a> {
     #[schemars(with = "String", extend("format" = "date-time"))]
     last_login: Timestamp,
     identity_provider: &'a IdentityProvider,
-    /// What the identity provider knows the user by.
+    /// User ID at the identity provider.
     provider_user_id: &'a str,
     username: &'a str,
     email: &'a str,

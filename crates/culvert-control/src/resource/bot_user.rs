@@ -55,10 +55,10 @@ pub(crate) struct BotUser {
 #[serde(default)]
 #[schemars(rename = "BotUserCreate", extend("required" = ["name"]), transform = input::create_schema)]
 pub(crate) struct Create {
-    /// What it is called. Required, at most 255 bytes, unlike any other bot's.
+    /// Unique name, at most 255 bytes. Required.
     #[schemars(with = "String", length(min = 1, max = 255))]
     name: Name,
-    /// Whether its keys are taken; `true` by default.
+    /// Whether the user is active and its keys are valid. Default: `true`.
     active: Option<bool>,
 }
 
@@ -67,10 +67,10 @@ pub(crate) struct Create {
 #[serde(default)]
 #[schemars(rename = "BotUserUpdate", transform = input::update_schema)]
 pub(crate) struct Update {
-    /// What it is called. At most 255 bytes, unlike any other bot's.
+    /// Unique name, at most 255 bytes.
     #[schemars(with = "Option<String>", length(min = 1, max = 255))]
     name: Option<Name>,
-    /// Whether its keys are taken.
+    /// Whether the user is active and its keys are valid.
     active: Option<bool>,
 }
 

@@ -31,7 +31,7 @@ pub(crate) struct CertificateAuthority {
     format: Format<1>,
     description: Description,
     metadata: Metadata,
-    /// As it was sent.
+    /// Value as sent.
     ca_pem: String,
     summary: Summary,
 }
@@ -41,13 +41,13 @@ pub(crate) struct CertificateAuthority {
 #[serde(default)]
 #[schemars(rename = "CertificateAuthorityCreate", extend("required" = ["ca_pem"]), transform = input::create_schema)]
 pub(crate) struct Create {
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "String", length(max = 255))]
     description: Description,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
-    /// Exactly one X.509 certificate of an authority, PEM, at most 16 KiB. Required.
+    /// Exactly one X.509 CA certificate in PEM, at most 16 KiB. Required.
     #[schemars(length(min = 1, max = 16384))]
     ca_pem: String,
 }
@@ -57,10 +57,10 @@ pub(crate) struct Create {
 #[serde(default)]
 #[schemars(rename = "CertificateAuthorityUpdate", transform = input::update_schema)]
 pub(crate) struct Update {
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "Option<String>", length(max = 255))]
     description: Option<Description>,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "Option<String>", length(max = 4096))]
     metadata: Option<Metadata>,
 }
@@ -76,7 +76,7 @@ pub(crate) struct View<'a> {
     created_at: Timestamp,
     description: &'a str,
     metadata: &'a str,
-    /// As it was sent.
+    /// Value as sent.
     ca_pem: &'a str,
     subject_common_name: &'a str,
     #[schemars(extend("format" = "date-time"))]
@@ -85,7 +85,7 @@ pub(crate) struct View<'a> {
     not_after: &'a str,
     /// Such as `cert_sign`.
     key_usages: &'a [String],
-    /// Such as `server_auth`; those without a name as dotted numbers.
+    /// Such as `server_auth`; unnamed ones as dotted numbers.
     extended_key_usages: &'a [String],
 }
 

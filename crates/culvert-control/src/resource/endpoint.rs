@@ -97,40 +97,41 @@ struct StoredUpstream {
 #[serde(default)]
 #[schemars(rename = "EndpointCreate", transform = input::create_schema)]
 pub(crate) struct Create {
-    /// `scheme://host[:port]` with the scheme `http`, `https`, `tcp` or `tls`; a bare host is
-    /// `https`. Without a host a random one is chosen. The host and port of `tcp` are a reserved
-    /// address. A host that ends in `.internal` is the account's own, with any port.
+    /// `scheme://host[:port]` with the scheme `http`, `https`, `tcp` or `tls`; a bare host selects
+    /// `https`. Without a host a random one is assigned. The host and port of `tcp` must be a
+    /// reserved address. A host that ends in `.internal` is private to the account and may have any
+    /// port.
     url: String,
-    /// `cloud`, also by default.
+    /// `cloud`, the default.
     #[serde(rename = "type")]
     #[schemars(extend("enum" = ["cloud"]))]
     kind: String,
-    /// What is done with its traffic: YAML or JSON, as text or as an object. Shown as it was written,
-    /// but for secrets. It needs this or `upstream_url`.
+    /// Traffic policy in YAML or JSON, as a string or an object. Returned as written, except for
+    /// secrets. Either this or `upstream_url` is required.
     traffic_policy: Given,
-    /// Which traffic reaches it: `public`, or `internal` for a host that ends in `.internal`; by default
-    /// what fits the host.
+    /// Binding of the endpoint: `public`, or `internal` for a host that ends in `.internal`. The
+    /// default depends on the host.
     #[schemars(extend("items" = binding_schema(), "maxItems" = 1))]
     bindings: Vec<String>,
-    /// Whether it shares its url with others that pool.
+    /// Whether the endpoint shares its `url` with other endpoints that enable pooling.
     pooling_enabled: Option<bool>,
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "String", length(max = 255))]
     description: Description,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
-    /// Where its traffic goes, as far as the policy lets it: `http://host:port` or `https://…` for
-    /// HTTP, `tcp://host:port` for the other schemes.
+    /// Upstream for traffic that the policy does not handle: `http://host:port` or `https://…` for
+    /// HTTP, `tcp://host:port` for other schemes.
     #[schemars(length(max = 2048))]
     upstream_url: String,
-    /// How HTTP is spoken to the upstream: `http1`, also by default, or `http2`.
+    /// HTTP version for the upstream: `http1` (default) or `http2`.
     #[schemars(extend("enum" = ["http1", "http2"]))]
     upstream_protocol: String,
-    /// Whether `//` in the path of a request becomes `/`, also by default. With `false` empty segments stay, and
-    /// rules and the upstream see them.
+    /// Whether `//` in the path of a request becomes `/`. Default: `true`. With `false`, rules and
+    /// the upstream see empty segments.
     merge_slashes: Option<bool>,
-    /// Times of its own. What is not set is as the settings `edge.timeouts` say.
+    /// Timeouts of the endpoint. Unset values use the settings `edge.timeouts`.
     timeouts: Timeouts,
 }
 
@@ -139,31 +140,31 @@ pub(crate) struct Create {
 #[serde(default)]
 #[schemars(rename = "EndpointUpdate", transform = input::update_schema)]
 pub(crate) struct Update {
-    /// Another url with the same scheme.
+    /// New URL with the same scheme.
     url: Option<String>,
-    /// What is done with its traffic. Empty for nothing. `[redacted]` keeps a secret in a rule that is
-    /// otherwise the same.
+    /// Traffic policy; empty for none. `[redacted]` keeps a secret in an otherwise unchanged rule.
     traffic_policy: Option<Given>,
-    /// Which traffic reaches it: `public` or `internal`. An empty list means the default.
+    /// Binding of the endpoint: `public` or `internal`. An empty list selects the default.
     #[schemars(extend("items" = binding_schema(), "maxItems" = 1))]
     bindings: Option<Vec<String>>,
-    /// Whether it shares its url with others that pool.
+    /// Whether the endpoint shares its `url` with other endpoints that enable pooling.
     pooling_enabled: Option<bool>,
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "Option<String>", length(max = 255))]
     description: Option<Description>,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "Option<String>", length(max = 4096))]
     metadata: Option<Metadata>,
-    /// Where its traffic goes. Empty for nowhere, if a policy answers everything.
+    /// Upstream of the endpoint; empty if the policy handles all traffic.
     #[schemars(length(max = 2048))]
     upstream_url: Option<String>,
-    /// How HTTP is spoken to the upstream: `http1`, also when it is empty, or `http2`.
+    /// HTTP version for the upstream: `http1` or `http2`; empty for `http1`.
     #[schemars(extend("enum" = ["http1", "http2", ""]))]
     upstream_protocol: Option<String>,
     /// Whether `//` in the path of a request becomes `/`.
     merge_slashes: Option<bool>,
-    /// Times of its own, all together: what is not set here is as the settings `edge.timeouts` say.
+    /// Timeouts of the endpoint; replaces all of them. Unset values use the settings
+    /// `edge.timeouts`.
     timeouts: Option<Timeouts>,
 }
 
@@ -181,7 +182,7 @@ pub(crate) struct View<'a> {
     description: &'a str,
     metadata: &'a str,
     url: &'a str,
-    /// `url` with the port that the world connects to.
+    /// `url` with the public port.
     public_url: Cow<'a, str>,
     #[serde(rename = "type")]
     #[schemars(extend("enum" = ["cloud", "ephemeral"]))]
@@ -206,12 +207,12 @@ pub(crate) struct View<'a> {
     tunnel: Option<Reference<'a>>,
     tunnel_session: Option<Reference<'a>>,
     edge: Option<Reference<'a>>,
-    /// The owner of the key or credential it was made with.
+    /// Owner of the API key or credential that created the object.
     principal: Reference<'a>,
     upstream_url: &'a str,
     upstream_protocol: &'a str,
     merge_slashes: bool,
-    /// Times of its own; `null` where the settings of the server count.
+    /// Timeouts of the endpoint; `null` for the server settings.
     timeouts: Cow<'a, Timeouts>,
     name: &'a str,
 }

@@ -58,16 +58,16 @@ struct StoredTarget {
 #[serde(default)]
 #[schemars(rename = "EventDestinationCreate", extend("required" = ["format", "target"]), transform = input::create_schema)]
 pub(crate) struct Create {
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "String", length(max = 255))]
     description: Description,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
-    /// How events are written: `json`. Required.
+    /// Event format: `json`. Required.
     #[schemars(extend("pattern" = input::caseless_pattern(&["json"])))]
     format: String,
-    /// Where events go: exactly one target. Required.
+    /// Target of the events; exactly one. Required.
     #[schemars(schema_with = "target_schema")]
     target: Map<String, Value>,
 }
@@ -77,16 +77,16 @@ pub(crate) struct Create {
 #[serde(default)]
 #[schemars(rename = "EventDestinationUpdate", transform = input::update_schema)]
 pub(crate) struct Update {
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "Option<String>", length(max = 255))]
     description: Option<Description>,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "Option<String>", length(max = 4096))]
     metadata: Option<Metadata>,
-    /// How events are written: `json`.
+    /// Event format: `json`.
     #[schemars(extend("pattern" = input::caseless_pattern(&["json"])))]
     format: Option<String>,
-    /// Another configuration of the same target. Secrets that are left out stay.
+    /// New configuration of the same target type. Omitted secrets are unchanged.
     #[schemars(schema_with = "target_schema")]
     target: Option<Map<String, Value>>,
 }
@@ -102,7 +102,7 @@ pub(crate) struct View<'a> {
     description: &'a str,
     #[schemars(extend("pattern" = input::caseless_pattern(&["json"])))]
     format: &'a str,
-    /// The target in use, without its secrets; the keys of others are `null`.
+    /// Current target without secrets; the keys of other targets are `null`.
     #[schemars(schema_with = "shown_target_schema")]
     target: ShownTarget<'a>,
     #[schemars(with = "String")]
@@ -286,7 +286,7 @@ impl StoredTarget {
     fn open(&self, seal: &Seal, id: &str) -> Result<Value, Fault> {
         let text = seal.open(id, &self.sealed)?;
         serde_json::from_str(text.reveal())
-            .map_err(|_| Fault::bare(format!("reading the sealed target of {id}")))
+            .map_err(|_| Fault::bare(format!("reading the encrypted target of {id}")))
     }
 }
 

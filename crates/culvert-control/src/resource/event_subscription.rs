@@ -58,15 +58,15 @@ pub(crate) struct Source {
 #[serde(default)]
 #[schemars(rename = "EventSubscriptionCreate", transform = input::create_schema)]
 pub(crate) struct Create {
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "String", length(max = 255))]
     description: Description,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
-    /// The kinds of events it wants, each at most once.
+    /// Event types of the subscription, each at most once.
     sources: Vec<SourceInput>,
-    /// Ids of the event destinations that receive them.
+    /// IDs of the event destinations that receive the events.
     #[schemars(extend("items" = {"type": "string", "pattern": input::id_pattern(event_destination::TYPE.prefixes)}))]
     destination_ids: Vec<String>,
 }
@@ -76,10 +76,10 @@ pub(crate) struct Create {
 #[serde(default)]
 #[schemars(rename = "EventSubscriptionUpdate", transform = input::update_schema)]
 pub(crate) struct Update {
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "Option<String>", length(max = 255))]
     description: Option<Description>,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "Option<String>", length(max = 4096))]
     metadata: Option<Metadata>,
     /// Replaces all sources; an empty list changes nothing.
@@ -89,7 +89,7 @@ pub(crate) struct Update {
     destination_ids: Option<Vec<String>>,
 }
 
-/// One kind of event that is wanted.
+/// An event type of a subscription.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(rename = "EventSourceCreate", extend("required" = ["type"]), transform = input::create_schema)]
@@ -98,9 +98,9 @@ struct SourceInput {
     #[serde(rename = "type")]
     #[schemars(extend("enum" = event_types()))]
     kind: String,
-    /// Traffic events only: the fields that are wanted. All of them when empty.
+    /// Fields to include, only for traffic events; empty for all fields.
     fields: Option<Vec<String>>,
-    /// Traffic events only: a CEL condition on `ev`. All events when empty.
+    /// CEL filter over `ev`, only for traffic events; empty for all events.
     filter: Option<String>,
 }
 
@@ -109,13 +109,13 @@ struct SourceInput {
 #[serde(default)]
 #[schemars(rename = "EventSourceUpdate", transform = input::update_schema)]
 struct SourceUpdate {
-    /// The type the path names; it cannot be changed.
+    /// Event type of the path; it cannot be changed.
     #[serde(rename = "type")]
     #[schemars(extend("enum" = event_types()))]
     kind: Option<String>,
-    /// Traffic events only: the fields that are wanted. All of them when empty.
+    /// Fields to include, only for traffic events; empty for all fields.
     fields: Option<Vec<String>>,
-    /// Traffic events only: a CEL condition on `ev`. All events when empty.
+    /// CEL filter over `ev`, only for traffic events; empty for all events.
     filter: Option<String>,
 }
 
@@ -141,9 +141,9 @@ struct SourceView<'a> {
     #[serde(rename = "type")]
     kind: &'a str,
     uri: String,
-    /// The wanted fields in the order they were sent; empty for all.
+    /// Selected fields in the order as sent; empty for all.
     fields: &'a [String],
-    /// The condition; empty for none.
+    /// The filter; empty for none.
     filter: &'a str,
 }
 

@@ -34,13 +34,13 @@ pub(crate) struct IpPolicy {
 #[serde(default)]
 #[schemars(rename = "IpPolicyCreate", transform = input::create_schema)]
 pub(crate) struct Create {
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "String", length(max = 255))]
     description: Description,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
-    /// Retired, and refused unless left out: rules have actions.
+    /// No longer supported; must be absent. Set the action on the rules.
     #[serde(rename = "action")]
     _action: Retired,
 }
@@ -50,13 +50,13 @@ pub(crate) struct Create {
 #[serde(default)]
 #[schemars(rename = "IpPolicyUpdate", transform = input::update_schema)]
 pub(crate) struct Update {
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "Option<String>", length(max = 255))]
     description: Option<Description>,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "Option<String>", length(max = 4096))]
     metadata: Option<Metadata>,
-    /// Retired, and refused unless left out: rules have actions.
+    /// No longer supported; must be absent. Set the action on the rules.
     #[serde(rename = "action")]
     _action: Retired,
 }

@@ -59,20 +59,19 @@ impl Action {
 #[serde(default)]
 #[schemars(rename = "IpPolicyRuleCreate", extend("required" = ["cidr", "ip_policy_id", "action"]), transform = input::create_schema)]
 pub(crate) struct Create {
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "String", length(max = 255))]
     description: Description,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
-    /// An IPv4 or IPv6 prefix, such as `192.0.2.0/24`; its policy has it once. Required.
+    /// An IPv4 or IPv6 prefix, such as `192.0.2.0/24`; unique within the policy. Required.
     #[schemars(length(min = 1))]
     cidr: String,
-    /// Id of the policy it belongs to. Required.
+    /// ID of the IP policy of this rule. Required.
     #[schemars(extend("pattern" = input::id_pattern(ip_policy::TYPE.prefixes)))]
     ip_policy_id: String,
-    /// `allow` or `deny`; an address that one rule denies is not admitted, whatever others allow.
-    /// Required.
+    /// `allow` or `deny`; deny rules take precedence. Required.
     #[schemars(extend("enum" = [Action::Allow.name(), Action::Deny.name()]))]
     action: String,
 }
@@ -82,13 +81,13 @@ pub(crate) struct Create {
 #[serde(default)]
 #[schemars(rename = "IpPolicyRuleUpdate", transform = input::update_schema)]
 pub(crate) struct Update {
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "Option<String>", length(max = 255))]
     description: Option<Description>,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "Option<String>", length(max = 4096))]
     metadata: Option<Metadata>,
-    /// An IPv4 or IPv6 prefix; its policy has it once.
+    /// An IPv4 or IPv6 prefix; unique within the policy.
     #[schemars(length(min = 1))]
     cidr: Option<String>,
 }
@@ -105,7 +104,7 @@ pub(crate) struct View<'a> {
     description: &'a str,
     metadata: &'a str,
     cidr: &'a str,
-    /// The policy it belongs to.
+    /// IP policy of this rule.
     ip_policy: Reference<'a>,
     #[schemars(extend("enum" = [Action::Allow.name(), Action::Deny.name()]))]
     action: &'static str,

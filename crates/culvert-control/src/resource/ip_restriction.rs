@@ -67,21 +67,20 @@ impl Place {
 #[serde(default)]
 #[schemars(rename = "IpRestrictionCreate", extend("required" = ["type", "ip_policy_ids"]), transform = input::create_schema)]
 pub(crate) struct Create {
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "String", length(max = 255))]
     description: Description,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
-    /// Whether addresses that are not admitted are refused; otherwise they are only logged, also by
-    /// default.
+    /// Whether other addresses are blocked. By default they are only logged.
     enforced: Option<bool>,
-    /// What is guarded: `dashboard`, `api`, `agent` or `endpoints`; each has one restriction.
+    /// Type of the restriction: `dashboard`, `api`, `agent` or `endpoints`; at most one per type.
     /// Required.
     #[serde(rename = "type")]
     #[schemars(extend("enum" = Place::ALL.map(Place::name)))]
     place: String,
-    /// Ids of the IP policies whose rules together say who is admitted. Required.
+    /// IDs of the IP policies that define the allowed addresses. Required.
     #[schemars(extend("items" = {"type": "string", "pattern": input::id_pattern(ip_policy::TYPE.prefixes)}), extend("minItems" = 1))]
     ip_policy_ids: Vec<String>,
 }
@@ -91,16 +90,15 @@ pub(crate) struct Create {
 #[serde(default)]
 #[schemars(rename = "IpRestrictionUpdate", transform = input::update_schema)]
 pub(crate) struct Update {
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "Option<String>", length(max = 255))]
     description: Option<Description>,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "Option<String>", length(max = 4096))]
     metadata: Option<Metadata>,
-    /// Whether addresses that are not admitted are refused; otherwise they are only logged.
+    /// Whether other addresses are blocked; otherwise they are only logged.
     enforced: Option<bool>,
-    /// Ids of the IP policies whose rules together say who is admitted; an empty list leaves them as
-    /// they are.
+    /// IDs of the IP policies that define the allowed addresses; an empty list changes nothing.
     #[schemars(extend("items" = {"type": "string", "pattern": input::id_pattern(ip_policy::TYPE.prefixes)}))]
     ip_policy_ids: Option<Vec<String>>,
 }

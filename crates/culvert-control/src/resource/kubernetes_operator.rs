@@ -65,7 +65,7 @@ pub(crate) struct KubernetesOperator {
     principal_id: String,
 }
 
-/// What runs in the cluster.
+/// Deployment in the cluster.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default)]
 #[schemars(inline)]
@@ -95,21 +95,21 @@ struct Binding {
 #[serde(default)]
 #[schemars(rename = "KubernetesOperatorCreate", transform = input::create_schema)]
 pub(crate) struct Create {
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "String", length(max = 255))]
     description: Description,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
-    /// What it does: some of `bindings`, `gateway` and `ingress`, in any letter case.
+    /// Enabled features: `bindings`, `gateway` and `ingress`, case-insensitive.
     #[schemars(extend("items" = {"type": "string", "pattern": input::caseless_pattern(&FEATURES)}))]
     enabled_features: Vec<String>,
-    /// Where it connects; `global` by default.
+    /// Region that the operator connects to; default `global`.
     #[schemars(with = "String", length(max = 255))]
     region: Text,
-    /// What runs in the cluster.
+    /// Deployment in the cluster.
     deployment: Deployment,
-    /// Which endpoints it binds, if it does.
+    /// Endpoints that the operator binds, if any.
     binding: Option<BindingInput>,
 }
 
@@ -118,21 +118,21 @@ pub(crate) struct Create {
 #[serde(default)]
 #[schemars(rename = "KubernetesOperatorUpdate", transform = input::update_schema)]
 pub(crate) struct Update {
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "Option<String>", length(max = 255))]
     description: Option<Description>,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "Option<String>", length(max = 4096))]
     metadata: Option<Metadata>,
-    /// What it does: some of `bindings`, `gateway` and `ingress`, in any letter case.
+    /// Enabled features: `bindings`, `gateway` and `ingress`, case-insensitive.
     #[schemars(extend("items" = {"type": "string", "pattern": input::caseless_pattern(&FEATURES)}))]
     enabled_features: Option<Vec<String>>,
-    /// Where it connects.
+    /// Region that the operator connects to.
     #[schemars(with = "Option<String>", length(max = 255))]
     region: Option<Text>,
-    /// What runs in the cluster now.
+    /// Current deployment in the cluster.
     deployment: Option<DeploymentUpdate>,
-    /// Which endpoints it binds. What is left out stays.
+    /// Endpoints that the operator binds. Absent fields are unchanged.
     binding: Option<BindingInput>,
 }
 
@@ -150,13 +150,14 @@ struct DeploymentUpdate {
 #[serde(default)]
 #[schemars(inline)]
 struct BindingInput {
-    /// Conditions on `endpoint`; one that holds is enough.
+    /// CEL expressions over `endpoint`; an endpoint that matches one of them is selected.
     #[schemars(extend("maxItems" = SELECTORS_MAX))]
     endpoint_selectors: Option<Vec<String>>,
-    /// A request, PEM, to sign an ECDSA P-256 key for the operator's client certificate.
+    /// PEM certificate signing request with an ECDSA P-256 key for the operator's client
+    /// certificate.
     #[schemars(extend("maxLength" = CSR_BYTES_MAX))]
     csr: Option<String>,
-    /// `host:port` where the traffic of bound endpoints enters.
+    /// Address as `host:port` that receives the traffic of bound endpoints.
     #[schemars(length(max = 300))]
     ingress_endpoint: Option<String>,
 }
@@ -174,7 +175,7 @@ pub(crate) struct View<'a> {
     updated_at: Timestamp,
     description: &'a str,
     metadata: &'a str,
-    /// The owner of the key it was made with.
+    /// Owner of the API key that created the object.
     principal: Reference<'a>,
     #[schemars(extend("items" = {"type": "string", "enum": FEATURES}))]
     enabled_features: &'a [String],
@@ -194,7 +195,7 @@ struct BindingView<'a> {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
 struct CertificateView<'a> {
-    /// PEM; empty before there was a signing request.
+    /// PEM; empty without a certificate signing request.
     cert: &'a str,
     #[schemars(extend("format" = "date-time"))]
     not_before: String,

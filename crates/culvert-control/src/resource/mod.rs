@@ -625,12 +625,12 @@ impl Serialize for Uri<'_> {
     }
 }
 
-/// How another object is named in a view.
+/// A reference to another object.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
 pub(crate) struct Reference<'a> {
     pub(crate) id: &'a str,
-    /// `""` for users and bots.
+    /// Always `""` for users and bot users.
     pub(crate) uri: String,
 }
 

@@ -40,13 +40,13 @@ pub(crate) struct ReservedAddr {
 #[serde(default)]
 #[schemars(rename = "ReservedAddrCreate", transform = input::create_schema)]
 pub(crate) struct Create {
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "String", length(max = 255))]
     description: Description,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
-    /// Where the address is: `us`, also by default; installations have this one region.
+    /// Region of the address: `us`, the default and only region.
     #[schemars(extend("enum" = [REGION]))]
     region: String,
 }
@@ -56,10 +56,10 @@ pub(crate) struct Create {
 #[serde(default)]
 #[schemars(rename = "ReservedAddrUpdate", transform = input::update_schema)]
 pub(crate) struct Update {
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "Option<String>", length(max = 255))]
     description: Option<Description>,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "Option<String>", length(max = 4096))]
     metadata: Option<Metadata>,
 }
@@ -75,7 +75,7 @@ pub(crate) struct View<'a> {
     created_at: Timestamp,
     description: &'a str,
     metadata: &'a str,
-    /// `host:port`, assigned when it was reserved.
+    /// Address as `host:port`, assigned at the reservation.
     addr: &'a str,
     #[schemars(extend("enum" = [REGION]))]
     region: &'a str,

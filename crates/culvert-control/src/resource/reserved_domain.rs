@@ -67,7 +67,7 @@ fn places() -> Vec<&'static str> {
     REGIONS.into_iter().chain([GLOBAL]).collect()
 }
 
-/// Where a domain resolves to.
+/// Target of a domain.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[schemars(inline)]
 pub(crate) struct Place {
@@ -81,25 +81,25 @@ pub(crate) struct Place {
 #[serde(default)]
 #[schemars(rename = "ReservedDomainCreate", extend("required" = ["domain"]), transform = input::create_schema)]
 pub(crate) struct Create {
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "String", length(max = 255))]
     description: Description,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
-    /// The name, such as `app.example.com`; `*` as the first label means every name below, however
-    /// deep. Required.
+    /// Domain name, such as `app.example.com`; `*` as the first label covers all subdomains at any
+    /// depth. Required.
     domain: String,
-    /// Deprecated; kept and shown.
+    /// Deprecated; stored and returned without effect.
     #[schemars(extend("enum" = REGIONS))]
     region: String,
-    /// Id of an uploaded TLS certificate to be served under.
+    /// ID of an uploaded TLS certificate to present.
     #[schemars(extend("pattern" = input::id_pattern(tls_certificate::TYPE.prefixes)))]
     certificate_id: String,
-    /// Has a certificate got from the installation's authority and renewed. The default for a custom
-    /// domain without `certificate_id`; not for names below the platform domain.
+    /// Requests and renews a certificate from the installation's CA. This is the default for a
+    /// custom domain without `certificate_id`; subdomains of the platform domain do not support it.
     certificate_management_policy: Option<Policy>,
-    /// Regions, or `global`; kept and shown in this order.
+    /// Regions, or `global`, in the given order.
     #[schemars(extend("maxItems" = places().len(), "uniqueItems" = true))]
     resolves_to: Vec<Place>,
 }
@@ -109,20 +109,20 @@ pub(crate) struct Create {
 #[serde(default)]
 #[schemars(rename = "ReservedDomainUpdate", transform = input::update_schema)]
 pub(crate) struct Update {
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "Option<String>", length(max = 255))]
     description: Option<Description>,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "Option<String>", length(max = 4096))]
     metadata: Option<Metadata>,
-    /// Id of an uploaded TLS certificate to be served under, which ends the management of the
-    /// domain's certificate; empty detaches an uploaded one.
+    /// ID of an uploaded TLS certificate to present, which ends the certificate management; empty
+    /// to detach an uploaded certificate.
     #[schemars(extend("pattern" = format!("^$|{}", input::id_pattern(tls_certificate::TYPE.prefixes))))]
     certificate_id: Option<String>,
-    /// Has a certificate got from the installation's authority and renewed, instead of an uploaded
-    /// one, which is detached.
+    /// Requests and renews a certificate from the installation's CA, and detaches an uploaded
+    /// certificate.
     certificate_management_policy: Option<Policy>,
-    /// Regions, or `global`. An empty list leaves them as they are.
+    /// Regions, or `global`. An empty list changes nothing.
     #[schemars(extend("maxItems" = places().len(), "uniqueItems" = true))]
     resolves_to: Option<Vec<Place>>,
 }
@@ -138,17 +138,17 @@ pub(crate) struct View<'a> {
     created_at: Timestamp,
     description: &'a str,
     metadata: &'a str,
-    /// Lower case, in punycode.
+    /// Domain in lower case and Punycode.
     domain: &'a str,
     region: Option<&'a str>,
-    /// What a DNS record of a custom domain must point at.
+    /// Target of the DNS record of a custom domain.
     cname_target: Option<&'a str>,
-    /// The certificate in use: uploaded, or the latest that was issued. Without one the platform's
+    /// The current certificate: the uploaded or the latest issued one. Without it, the platform
     /// certificate is presented.
     certificate: Option<Reference<'a>>,
-    /// How its certificate is got from an authority; `null` where it is not.
+    /// Certificate management policy; `null` if the certificate is not managed.
     certificate_management_policy: Option<PolicyView>,
-    /// How that goes; `null` without a policy.
+    /// Status of the certificate management; `null` without a policy.
     certificate_management_status: Option<StatusView<'a>>,
     /// For custom wildcards only.
     acme_challenge_cname_target: Option<&'a str>,

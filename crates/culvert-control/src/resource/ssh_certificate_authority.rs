@@ -45,19 +45,19 @@ pub(crate) struct SshCertificateAuthority {
 #[serde(default)]
 #[schemars(rename = "SshCertificateAuthorityCreate", transform = input::create_schema)]
 pub(crate) struct Create {
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "String", length(max = 255))]
     description: Description,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
-    /// Kind of the key that is made: `rsa`, `ecdsa` or `ed25519`, which is the default.
+    /// Type of the generated key: `rsa`, `ecdsa` or `ed25519` (default).
     #[schemars(extend("enum" = ["rsa", "ecdsa", "ed25519"]))]
     private_key_type: String,
-    /// Curve of an ecdsa key: `p256`, which is the default, `p384` or `p521`.
+    /// Curve of an ECDSA key: `p256` (default), `p384` or `p521`.
     #[schemars(extend("enum" = ["p256", "p384", "p521"]))]
     elliptic_curve: String,
-    /// Bits of an rsa key: 2048, which is the default, or 4096.
+    /// Size of an RSA key in bits: 2048 (default) or 4096.
     #[schemars(extend("enum" = [2048, 4096]))]
     key_size: Option<i64>,
 }
@@ -67,10 +67,10 @@ pub(crate) struct Create {
 #[serde(default)]
 #[schemars(rename = "SshCertificateAuthorityUpdate", transform = input::update_schema)]
 pub(crate) struct Update {
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "Option<String>", length(max = 255))]
     description: Option<Description>,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "Option<String>", length(max = 4096))]
     metadata: Option<Metadata>,
 }
@@ -86,7 +86,7 @@ pub(crate) struct View<'a> {
     created_at: Timestamp,
     description: &'a str,
     metadata: &'a str,
-    /// What servers and clients must trust: one line without a comment.
+    /// Public key of the CA: one line without a comment.
     public_key: &'a str,
     /// `rsa`, `ecdsa` or `ed25519`.
     #[schemars(extend("enum" = KEY_TYPES))]
@@ -221,8 +221,8 @@ async fn generate(spec: Spec) -> Result<SigningKey, Fault> {
     let _turn = RSA_AT_ONCE
         .acquire()
         .await
-        .map_err(|error| Fault::new("waiting to make an SSH key", error))?;
+        .map_err(|error| Fault::new("waiting to generate an SSH key", error))?;
     tokio::task::spawn_blocking(move || SigningKey::generate(spec))
         .await
-        .map_err(|error| Fault::new("making an SSH key", error))?
+        .map_err(|error| Fault::new("generating an SSH key", error))?
 }

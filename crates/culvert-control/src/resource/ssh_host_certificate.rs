@@ -42,31 +42,30 @@ pub(crate) struct SshHostCertificate {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "SshHostCertificateCreate", extend("required" = ["ssh_certificate_authority_id", "public_key"]), transform = input::create_schema)]
 pub(crate) struct Create {
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[serde(default)]
     #[schemars(with = "String", length(max = 255))]
     description: Description,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[serde(default)]
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
-    /// Id of the authority that signs. Required.
+    /// ID of the CA that signs the certificate. Required.
     #[schemars(extend("pattern" = input::id_pattern(ssh_certificate_authority::TYPE.prefixes)))]
     ssh_certificate_authority_id: String,
-    /// The host's key: one line as in a `.pub` file of OpenSSH, of the kind rsa, ecdsa or ed25519.
-    /// Required.
+    /// Host key: one line of an OpenSSH `.pub` file with an RSA, ECDSA or Ed25519 key. Required.
     #[serde(default)]
     #[schemars(length(min = 1, max = 8192))]
     public_key: String,
-    /// Names of the host. Every host when it is empty.
+    /// Host names; empty for all hosts.
     #[serde(default)]
     #[schemars(extend("maxItems" = ssh_issue::PRINCIPALS_MAX, "items" = {"type": "string", "minLength": 1, "maxLength": ssh_issue::NAME_BYTES_MAX}))]
     principals: Vec<String>,
-    /// When it begins to be valid, RFC 3339; now by default.
+    /// Start of validity, RFC 3339. Default: now.
     #[serde(default)]
     #[schemars(extend("format" = "date-time"))]
     valid_after: String,
-    /// When it ceases to be valid, RFC 3339; a year later by default.
+    /// End of validity, RFC 3339. Default: one year later.
     #[serde(default)]
     #[schemars(extend("format" = "date-time"))]
     valid_until: String,
@@ -77,10 +76,10 @@ pub(crate) struct Create {
 #[serde(default)]
 #[schemars(rename = "SshHostCertificateUpdate", transform = input::update_schema)]
 pub(crate) struct Update {
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "Option<String>", length(max = 255))]
     description: Option<Description>,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "Option<String>", length(max = 4096))]
     metadata: Option<Metadata>,
 }
@@ -96,20 +95,20 @@ pub(crate) struct View<'a> {
     created_at: Timestamp,
     description: &'a str,
     metadata: &'a str,
-    /// As it was sent, with its comment.
+    /// Value as sent, including the comment.
     public_key: &'a str,
     /// `rsa`, `ecdsa` or `ed25519`.
     #[schemars(extend("enum" = ssh_certificate_authority::KEY_TYPES))]
     key_type: &'static str,
-    /// Who signed.
+    /// Issuer.
     ssh_certificate_authority_id: &'a str,
-    /// Names of the host; every host when it is empty.
+    /// Host names; empty for all hosts.
     principals: &'a [String],
     #[schemars(with = "String", extend("format" = "date-time"))]
     valid_after: Timestamp,
     #[schemars(with = "String", extend("format" = "date-time"))]
     valid_until: Timestamp,
-    /// The certificate: one line as in a `-cert.pub` file of OpenSSH.
+    /// The certificate as one line of an OpenSSH `-cert.pub` file.
     certificate: &'a str,
 }
 

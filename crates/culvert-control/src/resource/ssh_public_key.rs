@@ -32,7 +32,7 @@ const AUTHORITY: &str = "cert-authority";
 pub(crate) struct SshPublicKey {
     format: Format<1>,
     owner_id: String,
-    /// As it was sent.
+    /// Value as sent.
     public_key: String,
     /// Of the key without its comment.
     fingerprint: String,
@@ -49,23 +49,24 @@ pub(crate) struct SshPublicKey {
 #[serde(default)]
 #[schemars(rename = "SshPublicKeyCreate", extend("required" = ["public_key"]), transform = input::create_schema)]
 pub(crate) struct Create {
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "String", length(max = 255))]
     description: Description,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
-    /// One line as in a `.pub` file of OpenSSH, of the kind rsa, ecdsa or ed25519. With `cert-authority`
-    /// and a blank before it, certificates of users that this key signed log in, and not the key itself;
-    /// it must be of the kind ecdsa or ed25519. Required.
+    /// One line of an OpenSSH `.pub` file with an RSA, ECDSA or Ed25519 key. With the prefix
+    /// `cert-authority` and a space, the key is a CA: user certificates that it signed can
+    /// authenticate, but not the key itself; it must be an ECDSA or Ed25519 key. Required.
     #[schemars(length(min = 1, max = 8192))]
     public_key: String,
-    /// What may be bound with it: each `*`, or `bind:` and a domain, `*.` and a domain, `host:port`,
-    /// `key=value` with `*` allowed on either side, or `*`. Everything by default.
+    /// Addresses that endpoints may bind. Each rule is `*`, or `bind:` followed by a domain, `*.`
+    /// and a domain, `host:port`, `key=value` with `*` allowed on either side, or `*`. Default:
+    /// all.
     #[schemars(with = "Vec<String>", extend("maxItems" = acl::RULES_MAX, "items" = {"type": "string", "minLength": 1, "maxLength": acl::RULE_BYTES_MAX}))]
     acl: Acl,
-    /// Whose key it is: id of a user or bot, or a user's e-mail address. The caller's owner by
-    /// default; only admins may name another.
+    /// Owner of the key: ID of a user or bot user, or e-mail address of a user. Default: the owner
+    /// of the caller's API key. Only admins may set another owner.
     owner_id: String,
 }
 
@@ -74,13 +75,13 @@ pub(crate) struct Create {
 #[serde(default)]
 #[schemars(rename = "SshPublicKeyUpdate", transform = input::update_schema)]
 pub(crate) struct Update {
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "Option<String>", length(max = 255))]
     description: Option<Description>,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "Option<String>", length(max = 4096))]
     metadata: Option<Metadata>,
-    /// What may be bound with it from now on; `[]` lifts every restriction.
+    /// Addresses that new endpoints may bind; `[]` allows all.
     #[schemars(with = "Option<Vec<String>>", extend("maxItems" = acl::RULES_MAX, "items" = {"type": "string", "minLength": 1, "maxLength": acl::RULE_BYTES_MAX}))]
     acl: Option<Acl>,
 }
@@ -96,11 +97,11 @@ pub(crate) struct View<'a> {
     metadata: &'a str,
     #[schemars(with = "String", extend("format" = "date-time"))]
     created_at: Timestamp,
-    /// As it was sent, with its comment.
+    /// Value as sent, including the comment.
     public_key: &'a str,
-    /// What may be bound with it; everything when it is empty.
+    /// Addresses that endpoints may bind; empty for all.
     acl: &'a [String],
-    /// Whose key it is.
+    /// Owner of the key.
     owner_id: &'a str,
 }
 

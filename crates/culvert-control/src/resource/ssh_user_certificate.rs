@@ -47,41 +47,40 @@ pub(crate) struct SshUserCertificate {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "SshUserCertificateCreate", extend("required" = ["ssh_certificate_authority_id", "public_key"]), transform = input::create_schema)]
 pub(crate) struct Create {
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[serde(default)]
     #[schemars(with = "String", length(max = 255))]
     description: Description,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[serde(default)]
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
-    /// Id of the authority that signs. Required.
+    /// ID of the CA that signs the certificate. Required.
     #[schemars(extend("pattern" = input::id_pattern(ssh_certificate_authority::TYPE.prefixes)))]
     ssh_certificate_authority_id: String,
-    /// The user's key: one line as in a `.pub` file of OpenSSH, of the kind rsa, ecdsa or ed25519.
-    /// Required.
+    /// User key: one line of an OpenSSH `.pub` file with an RSA, ECDSA or Ed25519 key. Required.
     #[serde(default)]
     #[schemars(length(min = 1, max = 8192))]
     public_key: String,
-    /// Names of users it may log in as. Any when it is empty.
+    /// User names that the certificate is valid for; empty for all users.
     #[serde(default)]
     #[schemars(extend("maxItems" = ssh_issue::PRINCIPALS_MAX, "items" = {"type": "string", "minLength": 1, "maxLength": ssh_issue::NAME_BYTES_MAX}))]
     principals: Vec<String>,
-    /// What servers must enforce or refuse the certificate, such as `force-command` and
-    /// `source-address`, with its value.
+    /// Critical options of the certificate with their values, such as `force-command` and
+    /// `source-address`.
     #[serde(default)]
     #[schemars(extend("maxProperties" = ssh_issue::OPTIONS_MAX, "propertyNames" = {"minLength": 1, "maxLength": ssh_issue::NAME_BYTES_MAX}, "additionalProperties" = {"type": "string", "maxLength": ssh_issue::VALUE_BYTES_MAX}))]
     critical_options: Options,
-    /// What is allowed beyond running commands: names with `""` or a value. `permit-pty` and
-    /// `permit-user-rc` by default.
+    /// Extensions of the certificate: names with `""` or a value. Default: `permit-pty` and
+    /// `permit-user-rc`.
     #[serde(default)]
     #[schemars(extend("maxProperties" = ssh_issue::OPTIONS_MAX, "propertyNames" = {"minLength": 1, "maxLength": ssh_issue::NAME_BYTES_MAX}, "additionalProperties" = {"type": "string", "maxLength": ssh_issue::VALUE_BYTES_MAX}))]
     extensions: Options,
-    /// When it begins to be valid, RFC 3339; now by default.
+    /// Start of validity, RFC 3339. Default: now.
     #[serde(default)]
     #[schemars(extend("format" = "date-time"))]
     valid_after: String,
-    /// When it ceases to be valid, RFC 3339; 24 hours later by default.
+    /// End of validity, RFC 3339. Default: 24 hours later.
     #[serde(default)]
     #[schemars(extend("format" = "date-time"))]
     valid_until: String,
@@ -92,10 +91,10 @@ pub(crate) struct Create {
 #[serde(default)]
 #[schemars(rename = "SshUserCertificateUpdate", transform = input::update_schema)]
 pub(crate) struct Update {
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "Option<String>", length(max = 255))]
     description: Option<Description>,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "Option<String>", length(max = 4096))]
     metadata: Option<Metadata>,
 }
@@ -111,24 +110,24 @@ pub(crate) struct View<'a> {
     created_at: Timestamp,
     description: &'a str,
     metadata: &'a str,
-    /// As it was sent, with its comment.
+    /// Value as sent, including the comment.
     public_key: &'a str,
     /// `rsa`, `ecdsa` or `ed25519`.
     #[schemars(extend("enum" = ssh_certificate_authority::KEY_TYPES))]
     key_type: &'static str,
-    /// Who signed.
+    /// Issuer.
     ssh_certificate_authority_id: &'a str,
-    /// Names of users it may log in as; any when it is empty.
+    /// User names that the certificate is valid for; empty for all users.
     principals: &'a [String],
-    /// What servers must enforce or refuse the certificate.
+    /// Critical options of the certificate.
     critical_options: &'a Options,
-    /// What is allowed beyond running commands.
+    /// Extensions of the certificate.
     extensions: &'a Options,
     #[schemars(with = "String", extend("format" = "date-time"))]
     valid_after: Timestamp,
     #[schemars(with = "String", extend("format" = "date-time"))]
     valid_until: Timestamp,
-    /// The certificate: one line as in a `-cert.pub` file of OpenSSH.
+    /// The certificate as one line of an OpenSSH `-cert.pub` file.
     certificate: &'a str,
 }
 

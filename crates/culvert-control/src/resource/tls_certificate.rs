@@ -38,7 +38,7 @@ pub(crate) struct TlsCertificate {
     format: Format<1>,
     description: Description,
     metadata: Metadata,
-    /// As it was sent.
+    /// Value as sent.
     certificate_pem: String,
     /// The private key as it was sent, sealed.
     sealed_key: String,
@@ -55,17 +55,17 @@ pub(crate) struct TlsCertificate {
 #[serde(default)]
 #[schemars(rename = "TlsCertificateCreate", extend("required" = ["certificate_pem", "private_key_pem"]), transform = input::create_schema)]
 pub(crate) struct Create {
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "String", length(max = 255))]
     description: Description,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
-    /// The certificate and the chain above it, PEM, the server's first; at most 64 KiB. Required.
+    /// PEM certificate chain, starting with the server certificate; at most 64 KiB. Required.
     #[schemars(length(min = 1, max = 65536))]
     certificate_pem: String,
-    /// The key of the first certificate, PEM, not encrypted: RSA, ECDSA or Ed25519. Required; never
-    /// shown.
+    /// Unencrypted PEM private key of the first certificate: RSA, ECDSA or Ed25519. Required,
+    /// write-only.
     #[schemars(with = "String", length(min = 1, max = 16384))]
     private_key_pem: Secret,
 }
@@ -75,10 +75,10 @@ pub(crate) struct Create {
 #[serde(default)]
 #[schemars(rename = "TlsCertificateUpdate", transform = input::update_schema)]
 pub(crate) struct Update {
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "Option<String>", length(max = 255))]
     description: Option<Description>,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "Option<String>", length(max = 4096))]
     metadata: Option<Metadata>,
 }
@@ -94,11 +94,11 @@ pub(crate) struct View<'a> {
     created_at: Timestamp,
     description: &'a str,
     metadata: &'a str,
-    /// As it was sent.
+    /// Value as sent.
     certificate_pem: &'a str,
     subject_common_name: &'a str,
     subject_alternative_names: AlternativeNames<'a>,
-    /// When the installation got it from its authority; `null` for one that was uploaded.
+    /// Time when the CA issued the certificate; `null` for an uploaded certificate.
     #[schemars(with = "Option<String>", extend("format" = "date-time"))]
     issued_at: Option<Timestamp>,
     #[schemars(extend("format" = "date-time"))]
@@ -107,13 +107,13 @@ pub(crate) struct View<'a> {
     not_after: &'a str,
     /// Such as `digital_signature`.
     key_usages: &'a [String],
-    /// Such as `server_auth`; those without a name as dotted numbers.
+    /// Such as `server_auth`; unnamed ones as dotted numbers.
     extended_key_usages: &'a [String],
     /// `rsa`, `ecdsa` or `ed25519`.
     #[schemars(extend("enum" = ["rsa", "ecdsa", "ed25519"]))]
     private_key_type: &'a str,
     issuer_common_name: &'a str,
-    /// Lower-case hexadecimal, two digits a byte.
+    /// Lower-case hexadecimal, two digits per byte.
     serial_number: &'a str,
     subject_organization: &'a str,
     subject_organizational_unit: &'a str,

@@ -52,9 +52,9 @@ pub(crate) struct View<'a> {
     tunnel_session: Reference<'a>,
     endpoint: Option<Reference<'a>>,
     labels: &'a BTreeMap<String, String>,
-    /// Empty: backends are retired.
+    /// Always empty; backends are no longer supported.
     backends: [Reference<'a>; 0],
-    /// What the agent said it forwards to.
+    /// Forwarding address reported by the agent.
     forwards_to: &'a str,
 }
 

@@ -36,18 +36,19 @@ pub(crate) struct TunnelCredential {
 #[serde(default)]
 #[schemars(rename = "TunnelCredentialCreate", transform = input::create_schema)]
 pub(crate) struct Create {
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "String", length(max = 255))]
     description: Description,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
-    /// What may be bound with it: each `*`, or `bind:` and a domain, `*.` and a domain, `host:port`,
-    /// `key=value` with `*` allowed on either side, or `*`. Everything by default.
+    /// Addresses that endpoints may bind. Each rule is `*`, or `bind:` followed by a domain, `*.`
+    /// and a domain, `host:port`, `key=value` with `*` allowed on either side, or `*`. Default:
+    /// all.
     #[schemars(with = "Vec<String>", extend("maxItems" = acl::RULES_MAX, "items" = {"type": "string", "minLength": 1, "maxLength": acl::RULE_BYTES_MAX}))]
     acl: Acl,
-    /// Whose credential it is: id of a user or bot, or a user's e-mail address. The caller's owner by
-    /// default; only admins may name another.
+    /// Owner of the credential: ID of a user or bot user, or e-mail address of a user. Default: the
+    /// owner of the caller's API key. Only admins may set another owner.
     owner_id: String,
 }
 
@@ -56,13 +57,13 @@ pub(crate) struct Create {
 #[serde(default)]
 #[schemars(rename = "TunnelCredentialUpdate", transform = input::update_schema)]
 pub(crate) struct Update {
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "Option<String>", length(max = 255))]
     description: Option<Description>,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "Option<String>", length(max = 4096))]
     metadata: Option<Metadata>,
-    /// What may be bound with it from now on; `[]` lifts every restriction.
+    /// Addresses that new endpoints may bind; `[]` allows all.
     #[schemars(with = "Option<Vec<String>>", extend("maxItems" = acl::RULES_MAX, "items" = {"type": "string", "minLength": 1, "maxLength": acl::RULE_BYTES_MAX}))]
     acl: Option<Acl>,
 }
@@ -78,11 +79,11 @@ pub(crate) struct View<'a> {
     metadata: &'a str,
     #[schemars(with = "String", extend("format" = "date-time"))]
     created_at: Timestamp,
-    /// The secret text, shown once in the answer to the creation; `null` everywhere else.
+    /// The token, returned only in the response to the creation; otherwise `null`.
     token: Option<&'a str>,
-    /// What may be bound with it; everything when it is empty.
+    /// Addresses that endpoints may bind; empty for all.
     acl: &'a [String],
-    /// Whose credential it is.
+    /// Owner of the credential.
     owner_id: &'a str,
 }
 

@@ -57,21 +57,21 @@ pub(crate) struct View<'a> {
     #[schemars(with = "String")]
     uri: Uri<'a>,
     agent_version: &'a str,
-    /// `null` where the credential is another owner's and the caller is no admin.
+    /// `null` if the credential belongs to another owner and the caller is not an admin.
     credential: Option<Reference<'a>>,
-    /// Where it comes from, without the port.
+    /// Source address without the port.
     ip: &'a str,
     metadata: &'a str,
     os: &'a str,
     region: &'a str,
-    /// When it first connected.
+    /// Time of the first connection.
     #[schemars(with = "String", extend("format" = "date-time"))]
     started_at: Timestamp,
     /// `ngrok/2`, or `ssh`.
     transport: &'a str,
 }
 
-/// What is sent to a session's operations: nothing.
+/// An empty request body.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[schemars(rename = "TunnelSessionOperation", extend("properties" = {}), transform = input::update_schema)]
 struct Nothing {}

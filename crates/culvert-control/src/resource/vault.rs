@@ -45,14 +45,13 @@ pub(crate) struct Vault {
 #[serde(default)]
 #[schemars(rename = "VaultCreate", extend("required" = ["name"]), transform = input::create_schema)]
 pub(crate) struct Create {
-    /// What it is called: letters, digits, `_`, `/`, `.` and `-`. Required, at most 255 bytes,
-    /// unlike any other vault's.
+    /// Unique name: letters, digits, `_`, `/`, `.` and `-`, at most 255 bytes. Required.
     #[schemars(with = "String", length(min = 1, max = 255), extend("pattern" = NAME_PATTERN))]
     name: Name,
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "String", length(max = 255))]
     description: Description,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
 }
@@ -62,14 +61,13 @@ pub(crate) struct Create {
 #[serde(default)]
 #[schemars(rename = "VaultUpdate", transform = input::update_schema)]
 pub(crate) struct Update {
-    /// What it is called: letters, digits, `_`, `/`, `.` and `-`. Whoever names its secrets must
-    /// name them anew.
+    /// Name: letters, digits, `_`, `/`, `.` and `-`. References to its secrets must be updated.
     #[schemars(with = "Option<String>", length(min = 1, max = 255), extend("pattern" = NAME_PATTERN))]
     name: Option<Name>,
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "Option<String>", length(max = 255))]
     description: Option<Description>,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "Option<String>", length(max = 4096))]
     metadata: Option<Metadata>,
 }
@@ -88,9 +86,9 @@ pub(crate) struct View<'a> {
     name: &'a str,
     description: &'a str,
     metadata: &'a str,
-    /// Id of the owner of the key it was made with.
+    /// ID of the owner of the API key that created the object.
     created_by: &'a str,
-    /// Id of the owner of the key it was last changed with.
+    /// ID of the owner of the API key that last updated the object.
     last_updated_by: &'a str,
 }
 

@@ -77,22 +77,22 @@ impl TryFrom<Secret> for Given {
 #[serde(default)]
 #[schemars(rename = "SecretCreate", extend("required" = ["name", "value"]), transform = input::create_schema)]
 pub(crate) struct Create {
-    /// What it is called: letters, digits, `_`, `/`, `.` and `-`. Required, at most 255 bytes,
-    /// unlike any other secret's of the vault.
+    /// Name, unique within the vault: letters, digits, `_`, `/`, `.` and `-`, at most 255 bytes.
+    /// Required.
     #[schemars(with = "String", length(min = 1, max = 255), extend("pattern" = vault::NAME_PATTERN))]
     name: Name,
-    /// The secret itself. Required, at most 16 KiB; it is never shown again.
+    /// Secret value, at most 16 KiB. Required, write-only.
     #[schemars(with = "String", length(min = 1, max = 16384))]
     value: Given,
-    /// The vault it is in, by id. One of `vault_id` and `vault_name` is required.
+    /// ID of the vault. Either `vault_id` or `vault_name` is required.
     #[schemars(extend("pattern" = input::id_pattern(vault::TYPE.prefixes)))]
     vault_id: String,
-    /// The vault it is in, by name.
+    /// Name of the vault.
     vault_name: String,
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "String", length(max = 255))]
     description: Description,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
 }
@@ -102,21 +102,21 @@ pub(crate) struct Create {
 #[serde(default)]
 #[schemars(rename = "SecretUpdate", transform = input::update_schema)]
 pub(crate) struct Update {
-    /// What it is called: letters, digits, `_`, `/`, `.` and `-`.
+    /// Name: letters, digits, `_`, `/`, `.` and `-`.
     #[schemars(with = "Option<String>", length(min = 1, max = 255), extend("pattern" = vault::NAME_PATTERN))]
     name: Option<Name>,
-    /// The secret itself. At most 16 KiB; it is never shown again.
+    /// Secret value, at most 16 KiB. Write-only.
     #[schemars(with = "Option<String>", length(min = 1, max = 16384))]
     value: Option<Given>,
-    /// What it is for. At most 255 bytes.
+    /// Description, at most 255 bytes.
     #[schemars(with = "Option<String>", length(max = 255))]
     description: Option<Description>,
-    /// Anything to be kept beside it. At most 4096 bytes.
+    /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "Option<String>", length(max = 4096))]
     metadata: Option<Metadata>,
 }
 
-/// A secret as the API shows it: without its value.
+/// A secret without its value.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Secret")]
 pub(crate) struct View<'a> {
@@ -132,9 +132,9 @@ pub(crate) struct View<'a> {
     metadata: &'a str,
     vault: Reference<'a>,
     vault_name: &'a str,
-    /// The owner of the key it was made with.
+    /// Owner of the API key that created the object.
     created_by: Reference<'a>,
-    /// The owner of the key it was last changed with.
+    /// Owner of the API key that last updated the object.
     last_updated_by: Reference<'a>,
 }
 

@@ -762,7 +762,7 @@ async fn what_a_crash_left_behind_is_cleared_away_and_told() {
     assert_eq!(told[0]["event_type"], "agent_session_stop.v0");
     assert_eq!(
         told[0]["object"]["error"],
-        "transport error: the server ended without a word"
+        "transport error: the server stopped unexpectedly"
     );
     assert_eq!(told[0]["object"]["stopped_at"], last_seen.to_string());
     let runs = house.store.ids("agent_run").await.unwrap();

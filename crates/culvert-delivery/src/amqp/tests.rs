@@ -183,22 +183,25 @@ async fn what_does_not_belong_ends_the_connection() {
         (vec![], Broken::Socket),
         (
             b"AMQP\0\0\x09\x01".to_vec(),
-            Broken::Nonsense("the broker speaks another version"),
+            Broken::Nonsense("the broker has an unsupported version"),
         ),
-        (long, Broken::Nonsense("a frame is longer than agreed")),
+        (
+            long,
+            Broken::Nonsense("a frame exceeds the negotiated size"),
+        ),
         (
             codec::frame(codec::METHOD, 0, &[0]),
-            Broken::Nonsense("a frame breaks off"),
+            Broken::Nonsense("a frame is truncated"),
         ),
         (
             codec::frame(codec::BODY, 1, b"x"),
-            Broken::Nonsense("a method was to come"),
+            Broken::Nonsense("a method frame was expected"),
         ),
         (
             start("EXTERNAL"),
             Broken::Told(
                 403,
-                "the broker does not take users with passwords".to_owned(),
+                "the broker does not support user name and password".to_owned(),
             ),
         ),
         (
@@ -271,5 +274,8 @@ async fn confirms_are_told_apart_by_number_and_returns_by_id() {
         .unwrap();
     let (outcomes, broken) = publisher.publish(&messages[..2], deadline).await;
     assert_eq!(outcomes, [None, Some(Confirmed::Taken)]);
-    assert_eq!(broken, Some(Broken::Nonsense("a confirm is of no message")));
+    assert_eq!(
+        broken,
+        Some(Broken::Nonsense("a confirm does not match a message"))
+    );
 }

@@ -76,7 +76,7 @@ impl<'a> Arn<'a> {
         })?;
         if !is_partition(arn.partition) {
             let sentence =
-                format!("The partition of `{field}` must be one of Amazon's, such as `aws`.");
+                format!("The partition of `{field}` must be an AWS partition, such as `aws`.");
             return Err(Refusal::new(WRONG_PARTITION, sentence));
         }
         if arn.service != service {
@@ -93,14 +93,14 @@ impl<'a> Arn<'a> {
         match arn.resource.strip_prefix(resource) {
             None => {
                 let sentence = format!(
-                    "`{field}` must name a resource of the type of {}.",
+                    "`{field}` must have the same resource type as {}.",
                     example(wanted)
                 );
                 Err(Refusal::new(WRONG_RESOURCE, sentence))
             }
             Some(name) if !is_name(name) => {
                 let sentence =
-                    format!("The name at the end of `{field}` is not one that the service takes.");
+                    format!("The resource name in `{field}` is not valid for the service.");
                 Err(Refusal::new(MALFORMED, sentence))
             }
             Some(_) => Ok(arn),

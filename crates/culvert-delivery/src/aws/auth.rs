@@ -13,13 +13,13 @@ const MISSING: Code = Code::new(5106);
 const NEITHER: Code = Code::new(5107);
 const BOTH: Code = Code::new(5116);
 
-/// Who culvert is to Amazon: exactly one of the two.
+/// AWS authentication: exactly one of the two.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "AwsAuth")]
 pub(crate) struct Auth {
-    /// A role that the server assumes with its own credentials, with your account's id as external
-    /// id.
+    /// A role that the server assumes with its own credentials and your account ID as the external
+    /// ID.
     #[serde(default)]
     role: Option<Role>,
     /// Static keys.
@@ -31,7 +31,7 @@ pub(crate) struct Auth {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "AwsRole")]
 struct Role {
-    /// ARN of the IAM role. Its trust policy should ask for the external id.
+    /// ARN of the IAM role. Its trust policy should require the external ID.
     #[serde(default)]
     role_arn: Option<String>,
 }
@@ -40,10 +40,10 @@ struct Role {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "AwsCredentials")]
 struct Creds {
-    /// Id of the access key.
+    /// Access key ID.
     #[serde(default)]
     aws_access_key_id: Option<String>,
-    /// The secret access key. Never shown again.
+    /// Secret access key. Write-only.
     #[serde(default)]
     aws_secret_access_key: Option<String>,
 }

@@ -169,7 +169,7 @@ async fn own_keys(net: &Net, sts: &Url, http: &Http) -> Result<Keys, Failure> {
         OwnKeys::None => Err(Failure::new(
             FailureClass::Auth,
             "credentials",
-            "this server has no credentials of its own to assume roles with",
+            "this server has no AWS credentials to assume roles",
         )),
         OwnKeys::Given {
             id,
@@ -245,7 +245,7 @@ async fn get(net: &Net, method: Method, url: Url, headers: HeaderMap) -> Result<
         FailureClass::Auth,
         "credentials",
         format!(
-            "the endpoint of this server's own credentials answered {}",
+            "the credentials endpoint of this server returned status {}",
             answer.status
         ),
     ))
@@ -253,7 +253,7 @@ async fn get(net: &Net, method: Method, url: Url, headers: HeaderMap) -> Result<
 
 async fn read(path: &PathBuf) -> Result<Secret, Failure> {
     let text = tokio::fs::read_to_string(path).await.map_err(|error| {
-        tracing::error!(cause = %error, "a token of this server's own credentials cannot be read");
+        tracing::error!(cause = %error, "cannot read a token of this server's AWS credentials");
         unreadable()
     })?;
     Ok(Secret::new(text.trim().to_owned()))
@@ -269,7 +269,7 @@ fn unreadable() -> Failure {
     Failure::new(
         FailureClass::Auth,
         "credentials",
-        "this server's own credentials cannot be read",
+        "cannot read this server's AWS credentials",
     )
 }
 
@@ -288,7 +288,7 @@ fn of_xml(xml: &str) -> Result<(Keys, Timestamp), Failure> {
         Failure::new(
             FailureClass::Retryable,
             "sts",
-            "the answer with the role's keys cannot be read",
+            "the response with the role's keys is invalid",
         )
     })
 }

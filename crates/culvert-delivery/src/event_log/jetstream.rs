@@ -145,7 +145,7 @@ impl JetStream {
                 Err(trouble) => {
                     if matches!(trouble, Trouble::Refused(_)) {
                         tracing::error!(destination.id = entry.destination, %trouble,
-                            "the event log does not take a batch; it goes to the database");
+                            "the event log rejected a batch; writing it to the database");
                     }
                     left.push(NewBatch {
                         destination: entry.destination,
@@ -304,7 +304,7 @@ impl JetStream {
         match self.stream.waiting(None).await {
             Ok(waiting) => waiting,
             Err(trouble) => {
-                tracing::debug!(%trouble, "what waits in the event log is not known");
+                tracing::debug!(%trouble, "cannot read the backlog of the event log");
                 BTreeMap::new()
             }
         }
@@ -317,9 +317,9 @@ impl JetStream {
         let now = (usable.is_ok(), self.stream.why_unconnected());
         if seen.as_ref() != Some(&now) {
             match &usable {
-                Ok(()) => tracing::info!("the event log can be used"),
+                Ok(()) => tracing::info!("event log available"),
                 Err(trouble) => tracing::error!(
-                    "the event log cannot be used, traffic events that wait go to the database: {trouble}"
+                    "event log unavailable; queuing traffic events in the database: {trouble}"
                 ),
             }
         }
@@ -331,7 +331,7 @@ impl EventLog for JetStream {
     fn start<'a>(&'a self, net: &'a Net) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             if let Err(fault) = self.stream.connect(net).await {
-                tracing::error!(cause = %fault.chain(), "the event log cannot be connected");
+                tracing::error!(cause = %fault.chain(), "cannot connect to the event log");
                 return;
             }
             let until = Instant::now() + CONNECT_FOR;
@@ -341,7 +341,7 @@ impl EventLog for JetStream {
             if let Some(path) = &self.held {
                 let given_back = self.stream.give_back_held(path, self.clock.now()).await;
                 if let Err(error) = given_back {
-                    tracing::warn!(%error, path = %path.display(), "batches of a former life wait for the end of their leases");
+                    tracing::warn!(%error, path = %path.display(), "batches of the previous run wait for their leases to expire");
                 }
             }
         })
@@ -467,7 +467,7 @@ impl EventLog for JetStream {
                 Ok(None) => queued,
                 Err(Trouble::Refused(why)) => Err(Trouble::Refused(why).into()),
                 Err(trouble) => {
-                    tracing::debug!(destination.id = destination, %trouble, "no batch can be leased");
+                    tracing::debug!(destination.id = destination, %trouble, "cannot lease a batch");
                     queued
                 }
             }
@@ -490,7 +490,7 @@ impl EventLog for JetStream {
                     Ok(leases) if leases.is_empty() => self.note_empty(destination, seen).await?,
                     Ok(leases) => return Ok(leases),
                     Err(fault) => {
-                        tracing::debug!(destination.id = destination, cause = %fault.chain(), "no batches can be leased");
+                        tracing::debug!(destination.id = destination, cause = %fault.chain(), "cannot lease batches");
                     }
                 }
             }
@@ -508,7 +508,7 @@ impl EventLog for JetStream {
                 Ok(leases) => Ok(leases),
                 Err(Trouble::Refused(why)) => Err(Trouble::Refused(why).into()),
                 Err(trouble) => {
-                    tracing::debug!(destination.id = destination, %trouble, "no batches can be leased");
+                    tracing::debug!(destination.id = destination, %trouble, "cannot lease batches");
                     Ok(Vec::new())
                 }
             }
@@ -561,7 +561,7 @@ impl EventLog for JetStream {
                 Ok(run) => Ok(run),
                 Err(Trouble::Refused(why)) => Err(Trouble::Refused(why).into()),
                 Err(trouble) => {
-                    tracing::debug!(destination.id = destination, %trouble, "no batches can be leased");
+                    tracing::debug!(destination.id = destination, %trouble, "cannot lease batches");
                     Ok(queued)
                 }
             }

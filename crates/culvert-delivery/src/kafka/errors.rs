@@ -48,7 +48,7 @@ pub(crate) fn check(error: i16) -> Result<(), Failure> {
         Some((_, name, class)) => ((*name).to_owned(), *class),
         None => (format!("error {error}"), Retryable),
     };
-    let text = format!("the broker says {name}");
+    let text = format!("the broker returned {name}");
     Err(Failure::new(class, name, text))
 }
 

@@ -44,7 +44,7 @@ impl<'a> Scram<'a> {
 
     /// Answers the challenge. The error is a sentence.
     pub(super) fn answer(&self, challenge: &[u8], password: &str) -> Result<Proof, &'static str> {
-        const UNREADABLE: &str = "the broker's challenge cannot be read";
+        const UNREADABLE: &str = "the broker's challenge is malformed";
         let challenge = std::str::from_utf8(challenge).map_err(|_| UNREADABLE)?;
         let field = |name: &str| {
             let mut fields = challenge.split(',');
@@ -55,12 +55,12 @@ impl<'a> Scram<'a> {
             return Err(UNREADABLE);
         };
         if !nonce.starts_with(self.nonce) || nonce.len() == self.nonce.len() {
-            return Err("the broker's challenge is for somebody else");
+            return Err("the broker's challenge has a different nonce");
         }
         let salt = STANDARD.decode(salt).map_err(|_| UNREADABLE)?;
         let iterations: u32 = iterations.parse().map_err(|_| UNREADABLE)?;
         if !(1..=ITERATIONS_MAX).contains(&iterations) {
-            return Err("the broker asks for more iterations than are done");
+            return Err("the broker requests too many iterations");
         }
         let without_proof = format!("c=biws,r={nonce}");
         let signed = format!("{},{challenge},{without_proof}", self.bare);
@@ -91,7 +91,7 @@ impl Proof {
             .unwrap_or_default();
         match bool::from(signature.ct_eq(&self.expected)) {
             true => Ok(()),
-            false => Err("the broker does not know the password itself"),
+            false => Err("the broker failed to prove that it knows the password"),
         }
     }
 }

@@ -33,7 +33,7 @@ const SCOPE: &str = "https://monitor.azure.com/.default";
 /// This target.
 pub static TYPE: TargetType = TargetType {
     name: NAME,
-    doc: "Sends events to a stream of an Azure data collection rule, by the Logs Ingestion API.",
+    doc: "Sends events to a stream of an Azure data collection rule through the Logs Ingestion API.",
     limits: BatchLimits {
         events_max: 2000,
         bytes_max: 900 << 10,
@@ -53,22 +53,22 @@ pub static TYPE: TargetType = TargetType {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "AzureLogsIngestionTarget")]
 struct Config {
-    /// The tenant: its id or one of its domains.
+    /// Tenant: its ID or one of its domains.
     #[serde(default)]
     tenant_id: Option<String>,
-    /// Id of the application that is registered in the tenant.
+    /// ID of the application registered in the tenant.
     #[serde(default)]
     client_id: Option<String>,
-    /// Secret of the application. Never shown again.
+    /// Client secret of the application. Write-only.
     #[serde(default)]
     client_secret: Option<String>,
-    /// Endpoint of the data collection: `https` and a host.
+    /// Data collection endpoint: an `https` URL with only a host.
     #[serde(default)]
     logs_ingestion_uri: Option<String>,
-    /// Immutable id of the data collection rule, `dcr-` and 32 hexadecimal digits.
+    /// Immutable ID of the data collection rule: `dcr-` and 32 hexadecimal digits.
     #[serde(default)]
     data_collection_rule_id: Option<String>,
-    /// Name of the rule's stream, such as `Custom-Events`.
+    /// Stream name of the rule, such as `Custom-Events`.
     #[serde(default)]
     data_collection_stream_name: Option<String>,
 }
@@ -136,7 +136,7 @@ fn ingestion(config: &Config, settings: &TargetSettings) -> Result<Url, Refusal>
     };
     let place = settings.rules.url(given).map_err(|denied| wrong(&denied))?;
     if place.url.path() != "/" || place.url.query().is_some() {
-        return Err(wrong(&"it has a path or a query"));
+        return Err(wrong(&"it must not have a path or a query"));
     }
     Ok(place.url)
 }
@@ -152,7 +152,7 @@ fn open(stored: &Value, net: &Net, _: Whose<'_>) -> Result<Arc<dyn Target>, Refu
         }
     };
     let tenant = config.tenant_id.as_deref().unwrap_or_default();
-    let unfit = |_| invalid(NAME, "its fields make no URL");
+    let unfit = |_| invalid(NAME, "its fields do not form a valid URL");
     let token_url = authority
         .join(&format!("{tenant}/oauth2/v2.0/token"))
         .map_err(unfit)?;
@@ -238,7 +238,13 @@ impl Azure {
 
     async fn attempt(&self, token: &Secret, id: &str, body: bytes::Bytes) -> Result<(), Failure> {
         let mut headers = HeaderMap::new();
-        let unfit = |_| Failure::new(FailureClass::Auth, "token", "the token is not header text");
+        let unfit = |_| {
+            Failure::new(
+                FailureClass::Auth,
+                "token",
+                "the token contains invalid characters",
+            )
+        };
         let mut bearer =
             HeaderValue::from_str(&format!("Bearer {}", token.reveal())).map_err(unfit)?;
         bearer.set_sensitive(true);
@@ -301,7 +307,7 @@ impl Azure {
             Failure::new(
                 FailureClass::Retryable,
                 "token",
-                "the answer with the token cannot be read",
+                "the token response is invalid",
             )
         })?;
         let until = self.net.now().plus(Duration::from_secs(made.expires_in));

@@ -40,7 +40,7 @@ const MISSING: &str = "ResourceNotFoundException";
 /// This target.
 pub static TYPE: TargetType = TargetType {
     name: NAME,
-    doc: "Writes each event to an Amazon CloudWatch log group, in a log stream for each node and day.",
+    doc: "Writes each event to an Amazon CloudWatch log group, with one log stream per node and day.",
     // Together with what is counted for entries below 1,048,576 bytes.
     limits: BatchLimits {
         events_max: EVENTS_MAX,
@@ -58,11 +58,11 @@ pub static TYPE: TargetType = TargetType {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "CloudwatchLogsTarget")]
 struct Config {
-    /// Who culvert is to Amazon.
+    /// AWS authentication.
     #[serde(default)]
     auth: Option<Auth>,
     /// ARN of the log group: `arn:aws:logs:<region>:<account>:log-group:<name>`. The group must
-    /// exist; log streams are made in it.
+    /// exist; log streams are created in it.
     #[serde(default)]
     log_group_arn: Option<String>,
 }
@@ -161,7 +161,11 @@ impl Target for CloudwatchLogs {
                 })
                 .collect();
             entries.sort_by_key(|entry| entry.at);
-            let not_text = Failure::new(FailureClass::Permanent, "text", "the event is not text");
+            let not_text = Failure::new(
+                FailureClass::Permanent,
+                "text",
+                "the event is not valid UTF-8",
+            );
             let mut outcomes = vec![Outcome::Failed(not_text); batch.len()];
             for entry in &entries {
                 outcomes[entry.index] = Outcome::NotTried;
@@ -254,7 +258,10 @@ impl Rejected {
     fn outcome(&self, place: usize) -> Outcome {
         let before = |end: Option<usize>| end.is_some_and(|end| place < end);
         let (code, text) = if before(self.expired_log_event_end_index) {
-            ("expired", "the event is older than the log group keeps")
+            (
+                "expired",
+                "the event is older than the retention of the log group",
+            )
         } else if before(self.too_old_log_event_end_index) {
             ("too_old", "the event is more than 14 days old")
         } else if self

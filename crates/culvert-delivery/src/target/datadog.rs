@@ -60,16 +60,16 @@ pub static TYPE: TargetType = TargetType {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "DatadogTarget")]
 struct Config {
-    /// An API key of the organisation. Required, never shown again.
+    /// API key of the organisation. Required, write-only.
     #[serde(default)]
     api_key: Option<String>,
-    /// Tags of the logs, as `name:value` with commas between them.
+    /// Tags of the logs, as comma-separated `name:value` pairs.
     #[serde(default)]
     ddtags: Option<String>,
-    /// Name of the service that the logs are of.
+    /// Service name of the logs.
     #[serde(default)]
     service: Option<String>,
-    /// The site, such as `datadoghq.eu`; `datadoghq.com` when empty.
+    /// Datadog site, such as `datadoghq.eu`; empty for `datadoghq.com`.
     #[serde(default)]
     ddsite: Option<String>,
 }

@@ -39,7 +39,7 @@ struct Config {
     /// Whether to write one line per event to the server's log (target `culvert::events`).
     #[serde(default)]
     log: Option<bool>,
-    /// Where to POST each batch as a JSON array, unsigned.
+    /// URL for unsigned POST requests with each batch as a JSON array.
     #[serde(default)]
     callback_url: Option<String>,
 }
@@ -51,7 +51,7 @@ fn check(given: &Value, settings: &TargetSettings, _: &dyn Entropy) -> Result<Ch
     match &config.callback_url {
         Some(url) => drop(place(NAME, "callback_url", url, settings)?),
         None if config.log == Some(true) => {}
-        None => return Err(invalid(NAME, "it needs `log` or `callback_url`")),
+        None => return Err(invalid(NAME, "it requires `log` or `callback_url`")),
     }
     Ok(Checked {
         stored: serde_json::to_value(&config).expect("a configuration is plain JSON"),

@@ -29,7 +29,7 @@ const NAME: &str = "file";
 /// This target.
 pub static TYPE: TargetType = TargetType {
     name: NAME,
-    doc: "Appends events as lines of JSON to a file below the folder the operator configured.",
+    doc: "Appends events as JSON lines to a file in the directory that the operator configured.",
     limits: BatchLimits {
         events_max: 2000,
         bytes_max: 2 << 20,
@@ -46,20 +46,19 @@ pub static TYPE: TargetType = TargetType {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "FileTarget")]
 struct Config {
-    /// Path relative to the server's `destinations.file.root`; folders are made as needed.
+    /// Path relative to the server's `destinations.file.root`; directories are created as needed.
     path: String,
-    /// The file is rotated before it would grow beyond this many bytes: 4 KiB to 1 TiB, 100 MiB by
-    /// default.
+    /// Maximum file size in bytes before rotation: 4 KiB to 1 TiB, default 100 MiB.
     #[serde(default)]
     max_bytes: Option<u64>,
-    /// The file is rotated when it is older than this: `1m` to `366d`, `24h` by default.
+    /// Maximum file age before rotation: `1m` to `366d`, default `24h`.
     #[serde(default)]
     #[schemars(with = "Option<String>")]
     max_age: Option<Span>,
-    /// Rotated files that are kept: 1 to 10000, 10 by default.
+    /// Number of rotated files to keep: 1 to 10000, default 10.
     #[serde(default)]
     max_files: Option<u32>,
-    /// Whether a batch counts as delivered only after it was synced to the disk. `batch` by default.
+    /// Whether a batch must be synced to disk before it counts as delivered. Default: `batch`.
     #[serde(default)]
     fsync: Option<Fsync>,
 }
@@ -68,9 +67,9 @@ struct Config {
 #[serde(rename_all = "lowercase")]
 #[schemars(rename = "FileTargetFsync")]
 enum Fsync {
-    /// Leave it to the operating system; a power cut may lose delivered events.
+    /// Let the operating system sync; a power failure may lose delivered events.
     None,
-    /// After every batch.
+    /// Sync to disk after every batch.
     Batch,
 }
 
@@ -87,7 +86,7 @@ fn check(given: &Value, settings: &TargetSettings, _: &dyn Entropy) -> Result<Ch
         .ok_or_else(|| invalid(NAME, "this server has no `destinations.file.root`"))?;
     let relative = relative(&config.path).map_err(|sentence| invalid(NAME, sentence))?;
     stays_inside(root, &relative).map_err(|error| match error {
-        Escape::Link => invalid(NAME, "`path` leads over a symbolic link"),
+        Escape::Link => invalid(NAME, "`path` contains a symbolic link"),
         Escape::Io(_) => invalid(NAME, "`path` cannot be used on this server"),
     })?;
     let max_bytes = *config.max_bytes.get_or_insert(MAX_BYTES);
@@ -117,10 +116,10 @@ fn relative(text: &str) -> Result<PathBuf, &'static str> {
         return Err("`path` must have 1 to 1024 bytes");
     }
     if text.chars().any(char::is_control) {
-        return Err("`path` must not have control characters");
+        return Err("`path` must not contain control characters");
     }
     if text.ends_with('/') {
-        return Err("`path` must name a file");
+        return Err("`path` must be the path of a file");
     }
     let path = Path::new(text);
     let plain = path.components().all(|part| match part {
@@ -133,7 +132,7 @@ fn relative(text: &str) -> Result<PathBuf, &'static str> {
         .any(|part| part.is_empty() || part == "." || part == "..");
     if !plain || folded {
         return Err(
-            "`path` must be relative, without `.` and `..`, its names at most 200 bytes long",
+            "`path` must be relative, without `.` and `..`, with names of at most 200 bytes",
         );
     }
     Ok(path.to_owned())
@@ -458,7 +457,7 @@ fn escaped() -> Failure {
     Failure::new(
         FailureClass::Config,
         "path",
-        "the path leads over a symbolic link or to something that is not a file",
+        "the path contains a symbolic link or is not a regular file",
     )
 }
 

@@ -31,7 +31,7 @@ const STREAM: Wanted = Wanted {
 /// This target.
 pub static TYPE: TargetType = TargetType {
     name: NAME,
-    doc: "Puts each event into an Amazon Data Firehose stream as a line of JSON.",
+    doc: "Sends each event to an Amazon Data Firehose stream as a JSON line.",
     limits: BatchLimits {
         events_max: 500,
         bytes_max: 7 << 19,
@@ -48,7 +48,7 @@ pub static TYPE: TargetType = TargetType {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "FirehoseTarget")]
 struct Config {
-    /// Who culvert is to Amazon.
+    /// AWS authentication.
     #[serde(default)]
     auth: Option<Auth>,
     /// ARN of the delivery stream: `arn:aws:firehose:<region>:<account>:deliverystream/<name>`.

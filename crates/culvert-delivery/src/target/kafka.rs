@@ -42,7 +42,7 @@ const KEPT_FOR: Duration = Duration::from_secs(60);
 /// This target.
 pub static TYPE: TargetType = TargetType {
     name: NAME,
-    doc: "Appends each event to a Kafka topic as a record and waits until its replicas have it.",
+    doc: "Appends each event to a Kafka topic as a record and waits for its replicas.",
     // A million bytes with the headers of each record.
     limits: BatchLimits {
         events_max: 1000,
@@ -63,19 +63,19 @@ pub static TYPE: TargetType = TargetType {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "KafkaTarget")]
 struct Config {
-    /// Brokers of one cluster to ask for the others, `<host>:<port>`, tried in this order; at most 16.
+    /// Bootstrap brokers of one cluster, `<host>:<port>`, tried in this order; at most 16.
     brokers: Vec<String>,
-    /// The topic, which must exist.
+    /// Name of an existing topic.
     topic: String,
-    /// Whether connections are secured by TLS and certificates verified. `true` by default; `false`
-    /// only where the server allows plain connections.
+    /// Whether connections use TLS with certificate verification. Default: `true`. `false` requires
+    /// a server that allows plain connections.
     #[serde(default)]
     tls: Option<bool>,
-    /// How to log in, if brokers ask for it.
+    /// Authentication, if the brokers require it.
     #[serde(default)]
     sasl: Option<Sasl>,
-    /// What a record's key is: the id of the account (`account`, the default, which keeps its events
-    /// in order in one partition), of the event (`event`), or nothing (`none`).
+    /// Record key: the account ID (`account`, the default, which keeps the events of an account in
+    /// order in one partition), the event ID (`event`), or nothing (`none`).
     #[serde(default)]
     key: Option<KeyOf>,
     /// `none`, the default, or `gzip`.
@@ -91,7 +91,7 @@ struct Sasl {
     mechanism: Mechanism,
     /// The user.
     username: String,
-    /// The user's password. Never shown again.
+    /// Password of the user. Write-only.
     #[serde(default)]
     password: Option<String>,
 }
@@ -431,7 +431,7 @@ impl Kafka {
             return Err(Failure::new(
                 FailureClass::Retryable,
                 "LEADER_NOT_AVAILABLE",
-                "a partition has no leader for now",
+                "a partition has no leader",
             ));
         };
         self.open_link(peer).await
@@ -442,7 +442,7 @@ impl Kafka {
         tokio::time::timeout(OPEN_DEADLINE, opening)
             .await
             .map_err(|_| {
-                let text = "the broker did not let us in within 10 s";
+                let text = "authentication with the broker took longer than 10 s";
                 Failure::new(FailureClass::Retryable, "timeout", text)
             })?
             // Nothing was appended by then.
@@ -467,7 +467,7 @@ impl Kafka {
         let mut last = Failure::new(
             FailureClass::Config,
             "brokers",
-            "there is no broker to connect to",
+            "no broker address is available",
         );
         for peer in &self.peers {
             let learning = async {
@@ -514,7 +514,7 @@ impl Kafka {
             let rules = &self.net.settings().rules;
             let url = format!("kafka://{host}:{port}");
             let peer = Peer::parse(&url, SCHEMES, self.is_tls, rules).map_err(|why| {
-                let text = format!("a broker that the cluster names is refused: {why}");
+                let text = format!("a broker of the cluster has a denied address: {why}");
                 Failure::new(FailureClass::Config, "address", text)
             })?;
             brokers.insert(id, peer);
@@ -559,7 +559,7 @@ fn forgotten() -> Failure {
     Failure::new(
         FailureClass::Unknown,
         "answer",
-        "the answer does not say what became of the records",
+        "the response lacks the results of the records",
     )
 }
 

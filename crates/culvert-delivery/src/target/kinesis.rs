@@ -32,7 +32,7 @@ const STREAM: Wanted = Wanted {
 /// This target.
 pub static TYPE: TargetType = TargetType {
     name: NAME,
-    doc: "Puts each event into an Amazon Kinesis data stream as a record.",
+    doc: "Sends each event to an Amazon Kinesis data stream as a record.",
     // 4 MiB with the partition keys, which are ids.
     limits: BatchLimits {
         events_max: 500,
@@ -50,7 +50,7 @@ pub static TYPE: TargetType = TargetType {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "KinesisTarget")]
 struct Config {
-    /// Who culvert is to Amazon.
+    /// AWS authentication.
     #[serde(default)]
     auth: Option<Auth>,
     /// ARN of the data stream: `arn:aws:kinesis:<region>:<account>:stream/<name>`.
@@ -181,7 +181,7 @@ pub(super) fn unclear() -> Failure {
     Failure::new(
         FailureClass::Unknown,
         "answer",
-        "the answer does not say what became of the records",
+        "the response lacks the results of the records",
     )
 }
 

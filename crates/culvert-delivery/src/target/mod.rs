@@ -121,7 +121,7 @@ pub enum Outcome {
     Failed(Failure),
 }
 
-/// Why something was not taken.
+/// Reason of a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// Decides what is done about it.
@@ -215,7 +215,7 @@ const INVALID: Code = Code::new(5140);
 pub(crate) fn invalid(target: &str, sentence: impl fmt::Display) -> Refusal {
     Refusal::new(
         INVALID,
-        format!("The {target} target is not valid: {sentence}."),
+        format!("The {target} target is invalid: {sentence}."),
     )
 }
 
@@ -233,7 +233,7 @@ fn unquoted(message: &str) -> String {
         Some((found, _)) if found.starts_with("unknown field") => message.to_owned(),
         Some((_, "struct Config")) => "it must be an object".to_owned(),
         Some((_, expected)) => {
-            format!("one of its values is of the wrong kind, expected {expected}")
+            format!("a value has the wrong type; expected {expected}")
         }
         None => message.to_owned(),
     };
@@ -436,7 +436,7 @@ fn place(
     settings
         .rules
         .url(url)
-        .map_err(|denied| invalid(target, format_args!("`{field}` is refused: {denied}")))
+        .map_err(|denied| invalid(target, format_args!("`{field}` is invalid: {denied}")))
 }
 
 /// A span of time as users write it: whole numbers with `ms`, `s`, `m`, `h` or `d`, such as `1h30m`.
@@ -487,7 +487,9 @@ impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         Self::parse(&text).ok_or_else(|| {
-            serde::de::Error::custom("a span of time is a number with `ms`, `s`, `m`, `h` or `d`")
+            serde::de::Error::custom(
+                "a duration must be a number followed by `ms`, `s`, `m`, `h` or `d`",
+            )
         })
     }
 }

@@ -50,7 +50,7 @@ const SECRETS: [&str; 4] = ["token", "password", "nkey_seed", "creds"];
 /// This target.
 pub static TYPE: TargetType = TargetType {
     name: NAME,
-    doc: "Publishes each event to a stream of NATS JetStream and waits until it is stored.",
+    doc: "Publishes each event to a NATS JetStream stream and waits until it is stored.",
     limits: BatchLimits {
         events_max: 1024,
         bytes_max: 1 << 20,
@@ -81,22 +81,23 @@ pub static TYPE: TargetType = TargetType {
 struct Config {
     /// Servers of one cluster, `nats://<host>:<port>`, tried in this order; at most 16.
     urls: Vec<String>,
-    /// Whether connections are secured by TLS and certificates verified. `true` by default; `false`
-    /// only where the server allows plain connections.
+    /// Whether connections use TLS with certificate verification. Default: `true`. `false` requires
+    /// a server that allows plain connections.
     #[serde(default)]
     tls: Option<bool>,
-    /// The stream that must take the messages; any that listens to their subjects when empty.
+    /// Stream that must accept the messages; empty for any stream with these subjects.
     #[serde(default)]
     stream: Option<String>,
-    /// What subjects begin with: `<prefix>.<account id>.<event type>`. `culvert.events` by default.
+    /// Subject prefix: `<prefix>.<account id>.<event type>`. Default: `culvert.events`.
     #[serde(default)]
     subject_prefix: Option<String>,
-    /// How to log in, if the server asks for it.
+    /// Authentication, if the server requires it.
     #[serde(default)]
     credentials: Option<Credentials>,
 }
 
-/// One way to log in. Secrets are shown as empty text; sent back empty they stay.
+/// An authentication method. Secrets are returned as empty strings; an empty secret in a request is
+/// unchanged.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "NatsCredentials")]
@@ -104,7 +105,7 @@ struct Credentials {
     /// A token.
     #[serde(default)]
     token: Option<String>,
-    /// A user, with `password`.
+    /// User name; requires `password`.
     #[serde(default)]
     user: Option<String>,
     /// The user's password.
@@ -176,7 +177,7 @@ fn check(given: &Value, settings: &TargetSettings, _: &dyn Entropy) -> Result<Ch
     if !is_subject {
         return Err(invalid(
             NAME,
-            "`subject_prefix` must be names of letters, digits, `-` and `_` with dots between them",
+            "`subject_prefix` must be dot-separated names of letters, digits, `-` and `_`",
         ));
     }
     let credentials = config.credentials.get_or_insert_default();
@@ -360,13 +361,13 @@ impl Nats {
     ) -> Result<jetstream::context::PublishAckFuture, Failure> {
         let unfit = |code: &str, text: &str| Failure::new(FailureClass::Permanent, code, text);
         let kind = kind_of(delivery.envelope)
-            .ok_or_else(|| unfit("type", "the event has no type that a subject can end with"))?;
+            .ok_or_else(|| unfit("type", "the event type cannot be used in a subject"))?;
         let subject = format!("{}.{kind}", self.subject);
         // Headers count too; they are some hundred bytes.
         if delivery.envelope.len() + 1024 > client.max_payload() {
             return Err(unfit(
                 "max_payload",
-                "the event is larger than the server takes",
+                "the event exceeds the server's maximum payload",
             ));
         }
         let mut headers = HeaderMap::new();
@@ -386,7 +387,7 @@ impl Nats {
         let mut last = Failure::new(
             FailureClass::Config,
             "urls",
-            "there is no server to connect to",
+            "no server address is available",
         );
         for peer in &self.peers {
             let addresses = match self.net.addresses(&peer.host, peer.port).await {
@@ -402,7 +403,7 @@ impl Nats {
                     return Err(Failure::new(
                         FailureClass::Auth,
                         "credentials",
-                        "the stored credentials cannot be read",
+                        "the stored credentials are invalid",
                     ));
                 };
                 options = options

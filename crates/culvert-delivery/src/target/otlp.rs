@@ -40,7 +40,7 @@ const MESSAGE_FOR: Duration = Duration::from_secs(2);
 /// This target.
 pub static TYPE: TargetType = TargetType {
     name: NAME,
-    doc: "Exports each event as a log record of OpenTelemetry, over HTTP or gRPC.",
+    doc: "Exports each event as an OpenTelemetry log record over HTTP or gRPC.",
     limits: BatchLimits {
         events_max: 512,
         bytes_max: 3 << 20,
@@ -57,13 +57,12 @@ pub static TYPE: TargetType = TargetType {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "OtlpTarget")]
 struct Config {
-    /// Base URL of the receiver. Over HTTP, records are posted to `/v1/logs` below it; for gRPC it has no
-    /// path.
+    /// Base URL of the receiver. With HTTP, `/v1/logs` is appended; with gRPC it must have no path.
     endpoint: String,
     /// `http/protobuf`, the default, `http/json` or `grpc`.
     #[serde(default)]
     protocol: Option<Protocol>,
-    /// Up to 10 further request headers. Their values are never shown again.
+    /// Up to 10 additional request headers. Their values are write-only.
     #[serde(default)]
     headers: Option<Map<String, Value>>,
     /// `gzip`, the default, or `none`.
@@ -192,13 +191,7 @@ impl Otlp {
             .deliveries()
             .map(|delivery| record(delivery, now))
             .collect();
-        let unfit = || {
-            Failure::new(
-                FailureClass::Permanent,
-                "encoding",
-                "an event cannot be read",
-            )
-        };
+        let unfit = || Failure::new(FailureClass::Permanent, "encoding", "an event is malformed");
         let request = ExportLogsServiceRequest {
             resource_logs: vec![ResourceLogs {
                 resource: Some(self.resource.clone()),
@@ -271,7 +264,7 @@ impl Otlp {
             let secrets: Vec<&str> = self.secrets.iter().map(Secret::reveal).collect();
             tracing::warn!(
                 rejected = partial.rejected_log_records,
-                "an OpenTelemetry receiver left events out: {}",
+                "an OpenTelemetry receiver rejected events: {}",
                 super::scrub(&partial.error_message, &secrets)
             );
         }

@@ -56,7 +56,7 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 /// This target.
 pub static TYPE: TargetType = TargetType {
     name: NAME,
-    doc: "Inserts each event as a row of a PostgreSQL table.",
+    doc: "Inserts each event as a row into a PostgreSQL table.",
     limits: BatchLimits {
         events_max: 1000,
         bytes_max: 1 << 20,
@@ -76,21 +76,21 @@ pub static TYPE: TargetType = TargetType {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "PostgresTarget")]
 struct Config {
-    /// Where the database is: `postgres://<host>:<port>/<database>`, without user and password.
+    /// Database URL without user and password: `postgres://<host>:<port>/<database>`.
     url: String,
-    /// Whether the connection is secured by TLS and the certificate verified. `true` by default;
-    /// `false` only where the server allows plain connections.
+    /// Whether the connection uses TLS with certificate verification. Default: `true`. `false`
+    /// requires a server that allows plain connections.
     #[serde(default)]
     tls: Option<bool>,
     /// The user.
     user: String,
-    /// The user's password. Never shown again.
+    /// Password of the user. Write-only.
     #[serde(default)]
     password: Option<String>,
-    /// The table, with its schema if that is not the user's: `culvert_events` by default.
+    /// Table name with an optional schema. Default: `culvert_events`.
     #[serde(default)]
     table: Option<String>,
-    /// Whether to make the table when it is not there. `true` by default.
+    /// Whether to create a missing table. Default: `true`.
     #[serde(default)]
     create_table: Option<bool>,
 }
@@ -110,7 +110,7 @@ fn check(given: &Value, settings: &TargetSettings, _: &dyn Entropy) -> Result<Ch
     quoted(config.table.get_or_insert_with(|| TABLE.to_owned())).ok_or_else(|| {
         invalid(
             NAME,
-            "`table` must be a name of letters, digits and `_`, with or without a schema",
+            "`table` must be a name of letters, digits and `_`, with an optional schema",
         )
     })?;
     config.tls.get_or_insert(true);
@@ -119,7 +119,7 @@ fn check(given: &Value, settings: &TargetSettings, _: &dyn Entropy) -> Result<Ch
 }
 
 fn peer(config: &Config, settings: &TargetSettings) -> Result<Peer, Refusal> {
-    let refused = |why: &str| invalid(NAME, format_args!("`url` is refused: {why}"));
+    let refused = |why: &str| invalid(NAME, format_args!("`url` is invalid: {why}"));
     let peer = Peer::parse(
         &config.url,
         SCHEMES,
@@ -129,7 +129,7 @@ fn peer(config: &Config, settings: &TargetSettings) -> Result<Peer, Refusal> {
     .map_err(|why| refused(&why))?;
     let is_name = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
     if peer.path.is_empty() || peer.path.len() > 63 || !peer.path.chars().all(is_name) {
-        return Err(refused("its path must be the name of a database"));
+        return Err(refused("its path must be the database name"));
     }
     Ok(peer)
 }
@@ -151,7 +151,7 @@ fn quoted(table: &str) -> Option<String> {
 fn open(stored: &Value, net: &Net, _: Whose<'_>) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
     let table = quoted(config.table.as_deref().unwrap_or(TABLE))
-        .ok_or_else(|| invalid(NAME, "`table` is no name"))?;
+        .ok_or_else(|| invalid(NAME, "`table` is not a valid name"))?;
     Ok(Arc::new(Postgres {
         peer: peer(&config, net.settings())?,
         user: config.user,
@@ -212,7 +212,7 @@ impl Postgres {
             None => tokio::time::timeout(CONNECT_DEADLINE, self.connect())
                 .await
                 .map_err(|_| {
-                    let text = "the database did not let us in within 10 s";
+                    let text = "authentication with the database took longer than 10 s";
                     Failure::new(FailureClass::Retryable, "timeout", text)
                 })??,
         };
@@ -220,7 +220,13 @@ impl Postgres {
             .deliveries()
             .map(|delivery| std::str::from_utf8(delivery.envelope))
             .collect::<Result<_, _>>()
-            .map_err(|_| Failure::new(FailureClass::Permanent, "text", "an event is not text"))?;
+            .map_err(|_| {
+                Failure::new(
+                    FailureClass::Permanent,
+                    "text",
+                    "an event is not valid UTF-8",
+                )
+            })?;
         let subscriptions: Vec<&str> = batch
             .deliveries()
             .map(|delivery| &**delivery.subscription)
@@ -307,7 +313,7 @@ impl Postgres {
                 true => FailureClass::Unknown,
                 false => FailureClass::Retryable,
             };
-            return Failure::new(class, "connection", "the connection to the database broke");
+            return Failure::new(class, "connection", "the connection to the database failed");
         };
         let text = scrub(said.message(), &[self.password.reveal()]);
         Failure::new(class_of(said.code()), said.code().code(), text)
@@ -344,7 +350,7 @@ impl TlsConnect<TcpStream> for Tls {
         Box::pin(async move {
             let (config, name) = self
                 .0
-                .ok_or_else(|| io::Error::other("the connection is meant to be plain"))?;
+                .ok_or_else(|| io::Error::other("TLS is disabled for this connection"))?;
             let secured = TlsConnector::from(config).connect(name, stream).await?;
             Ok(Secured(secured))
         })

@@ -50,7 +50,7 @@ const PIPELINE: usize = 256;
 /// This target.
 pub static TYPE: TargetType = TargetType {
     name: NAME,
-    doc: "Publishes each event to an exchange of RabbitMQ and waits until it is confirmed.",
+    doc: "Publishes each event to a RabbitMQ exchange and waits for the confirmation.",
     limits: BatchLimits {
         events_max: 1024,
         bytes_max: 1 << 20,
@@ -72,8 +72,8 @@ pub static TYPE: TargetType = TargetType {
 struct Config {
     /// Nodes of one cluster, `amqps://<host>:<port>`, tried in this order; at most 16.
     urls: Vec<String>,
-    /// Whether connections are secured by TLS and certificates verified. `true` by default; `false`
-    /// only where the server allows plain connections, and then with `amqp://`.
+    /// Whether connections use TLS with certificate verification. Default: `true`. `false` requires
+    /// a server that allows plain connections, and `amqp://`.
     #[serde(default)]
     tls: Option<bool>,
     /// The virtual host, `/` by default.
@@ -81,14 +81,14 @@ struct Config {
     virtual_host: Option<String>,
     /// The user.
     user: String,
-    /// The user's password. Never shown again.
+    /// Password of the user. Write-only.
     #[serde(default)]
     password: Option<String>,
-    /// The exchange, which must exist: `amq.topic` by default. Empty: the default exchange, which
-    /// takes the routing key for the name of a queue.
+    /// Name of an existing exchange. Default: `amq.topic`. Empty for the default exchange, which
+    /// uses the routing key as the queue name.
     #[serde(default)]
     exchange: Option<String>,
-    /// One routing key for all. By default it is `culvert.events.<account id>.<event type>`.
+    /// Routing key of all events. Default: `culvert.events.<account id>.<event type>`.
     #[serde(default)]
     routing_key: Option<String>,
 }
@@ -255,7 +255,7 @@ impl Rabbitmq {
                         (Some(Confirmed::Refused), _) => Outcome::Failed(Failure::new(
                             FailureClass::Retryable,
                             "nack",
-                            "the broker could not take the message",
+                            "the broker rejected the message",
                         )),
                         (Some(Confirmed::Returned(code, text)), _) => {
                             Outcome::Failed(Failure::new(
@@ -281,7 +281,7 @@ impl Rabbitmq {
         let mut last = Failure::new(
             FailureClass::Config,
             "urls",
-            "there is no server to connect to",
+            "no server address is available",
         );
         for peer in &self.peers {
             let opening = async {
@@ -308,7 +308,7 @@ impl Rabbitmq {
                 Ok(Ok(publisher)) => return Ok(publisher),
                 Ok(Err(failure)) => last = failure,
                 Err(_) => {
-                    let text = "the broker did not let us in within 10 s";
+                    let text = "authentication with the broker took longer than 10 s";
                     last = Failure::new(FailureClass::Retryable, "timeout", text);
                 }
             }
@@ -325,12 +325,12 @@ impl Rabbitmq {
             Broken::Socket => (
                 otherwise,
                 "connection".to_owned(),
-                "the connection to the broker broke",
+                "the connection to the broker failed",
             ),
             Broken::Late { is_blocked: true } => (
                 FailureClass::Unknown,
                 "blocked".to_owned(),
-                "the broker takes nothing for now, as it is short of memory or disk",
+                "the broker blocks publishers because it is short of memory or disk space",
             ),
             Broken::Late { is_blocked: false } => (
                 FailureClass::Unknown,

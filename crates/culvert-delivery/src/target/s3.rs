@@ -59,7 +59,7 @@ const DIGEST: &str = "x-amz-meta-culvert-sha256";
 /// This target.
 pub static TYPE: TargetType = TargetType {
     name: NAME,
-    doc: "Collects events into objects of an Amazon S3 bucket, as lines of JSON.",
+    doc: "Writes events as JSON lines to objects in an Amazon S3 bucket.",
     limits: BatchLimits {
         events_max: 5_000,
         bytes_max: 1 << 20,
@@ -76,23 +76,23 @@ pub static TYPE: TargetType = TargetType {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "S3Target")]
 struct Config {
-    /// Who culvert is to Amazon.
+    /// AWS authentication.
     #[serde(default)]
     auth: Option<Auth>,
-    /// ARN of the bucket: `arn:aws:s3:::<name>`. Its region is found out.
+    /// ARN of the bucket: `arn:aws:s3:::<name>`. The region is detected.
     #[serde(default)]
     bucket_arn: Option<String>,
-    /// What names of objects begin with, such as `events/`. Empty by default.
+    /// Prefix of object names, such as `events/`. Default: empty.
     #[serde(default)]
     object_prefix: Option<String>,
-    /// Whether objects are under gzip. `false` by default; `true` is a tenth of the size.
+    /// Whether objects are compressed with gzip. Default: `false`. Compression reduces the size to
+    /// about a tenth.
     #[serde(default)]
     compression: Option<bool>,
-    /// Bytes of events after which an object is written, before compression: 67108864 by default,
-    /// 1048576 to 1073741824.
+    /// Maximum object size before compression in bytes: 1048576 to 1073741824, default 67108864.
     #[serde(default)]
     max_file_size: Option<u64>,
-    /// Seconds after which an object is written, from its first event on: 300 by default, 10 to 3600.
+    /// Maximum object age in seconds after its first event: 10 to 3600, default 300.
     #[serde(default)]
     max_file_age: Option<u64>,
 }
@@ -115,7 +115,7 @@ fn check(given: &Value, _: &TargetSettings, _: &dyn Entropy) -> Result<Checked, 
     {
         return Err(invalid(
             NAME,
-            "`object_prefix` must be at most 512 letters, digits and `/!-_.*'()=`, without `.` and `..` as parts",
+            "`object_prefix` may have at most 512 letters, digits and `/!-_.*'()=`, without the path segments `.` and `..`",
         ));
     }
     let size = *config.max_file_size.get_or_insert(FILE_SIZE);
@@ -269,7 +269,7 @@ impl S3 {
             ))
         });
         named.ok_or_else(|| {
-            let text = "the first event has no time";
+            let text = "the first event has no timestamp";
             Failure::new(FailureClass::Permanent, "time", text)
         })
     }
@@ -299,10 +299,7 @@ impl S3 {
         let aws = self.aws.load_full();
         let mut answer = put(&aws).await;
         if let (Err(failure), Some(region)) = (&answer, aws.elsewhere()) {
-            tracing::info!(
-                bucket = self.bucket,
-                "the bucket is in {region}, says {failure}"
-            );
+            tracing::info!(bucket = self.bucket, "the bucket is in {region}: {failure}");
             answer = put(&*self.move_to(&region)?).await;
         }
         match answer {
@@ -331,7 +328,7 @@ impl S3 {
                 .get(DIGEST)
                 .is_some_and(|digest| digest.as_bytes() == object.sha256.as_bytes()),
             Err(failure) => {
-                tracing::debug!("an object cannot be looked at: {failure}");
+                tracing::debug!("cannot read an object: {failure}");
                 false
             }
         }

@@ -36,7 +36,7 @@ const NAME: &str = "webhook";
 /// This target.
 pub static TYPE: TargetType = TargetType {
     name: NAME,
-    doc: "Posts events to a URL, signed by the rules of Standard Webhooks.",
+    doc: "Posts events to a URL with Standard Webhooks signatures.",
     limits: BatchLimits {
         events_max: 100,
         bytes_max: 512 << 10,
@@ -53,24 +53,24 @@ pub static TYPE: TargetType = TargetType {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "WebhookTarget")]
 struct Config {
-    /// Where to POST; `https` unless the server allows plain `http`. Must not lead into private
-    /// networks unless the server allows them.
+    /// URL for POST requests; `https` unless the server allows plain `http`. Private networks must
+    /// be allowed by the server.
     url: String,
-    /// Signing secrets, `whsec_` and base64 of 24 to 64 bytes; up to 3 while one is replaced by the
-    /// next, all of them sign. One is made, and shown in the answer to the creation only, when none
-    /// is given. Never shown afterwards.
+    /// Signing secrets: `whsec_` and the Base64 of 24 to 64 bytes. Up to 3 during rotation; all of
+    /// them sign. If none is given, one is generated and returned only in the response to the
+    /// creation. Otherwise write-only.
     #[serde(default)]
     secrets: Option<Vec<String>>,
-    /// Up to 10 further request headers. Their values are never shown again.
+    /// Up to 10 additional request headers. Their values are write-only.
     #[serde(default)]
     headers: Option<Map<String, Value>>,
     /// `single`: one request per event. `batch`: JSON arrays of up to 100 events or 512 KiB.
     #[serde(default)]
     mode: Option<Mode>,
-    /// `envelope`: events as they are. `cloudevents`: CloudEvents 1.0 in JSON.
+    /// `envelope`: unchanged events. `cloudevents`: CloudEvents 1.0 in JSON.
     #[serde(default)]
     encoding: Option<Encoding>,
-    /// How long to wait for an answer: `1s` to `30s`, `15s` by default.
+    /// Request timeout: `1s` to `30s`, default `15s`.
     #[serde(default)]
     #[schemars(with = "Option<String>")]
     timeout: Option<Span>,
@@ -126,7 +126,7 @@ fn check(
         key_of(secret).ok_or_else(|| {
             invalid(
                 NAME,
-                "an entry of `secrets` is not `whsec_` and base64 of 24 to 64 bytes",
+                "an entry of `secrets` must be `whsec_` and the Base64 of 24 to 64 bytes",
             )
         })?;
     }
@@ -186,7 +186,7 @@ fn open(stored: &Value, net: &Net, _: Whose<'_>) -> Result<Arc<dyn Target>, Refu
         .iter()
         .map(|secret| key_of(secret))
         .collect::<Option<Vec<_>>>()
-        .ok_or_else(|| invalid(NAME, "a stored secret cannot be read"))?;
+        .ok_or_else(|| invalid(NAME, "a stored secret is invalid"))?;
     let headers = config.headers.unwrap_or_default();
     let mut to_scrub: Vec<Secret> = secrets.into_iter().map(Secret::new).collect();
     to_scrub.extend(headers::secrets(&headers));
@@ -337,7 +337,7 @@ impl Webhook {
             Failure::new(
                 FailureClass::Permanent,
                 "id",
-                "the event's id is not header text",
+                "the event ID contains invalid characters",
             )
         };
         let mut headers = self.headers.clone();
@@ -381,7 +381,7 @@ impl Webhook {
             Failure::new(
                 FailureClass::Permanent,
                 "encoding",
-                "the event cannot be written as a CloudEvent",
+                "the event cannot be encoded as a CloudEvent",
             )
         };
         let event: Envelope<'_> = serde_json::from_slice(delivery.envelope).map_err(unreadable)?;

@@ -232,6 +232,6 @@ fn next(waiting: &mut VecDeque<Held>, outlet: &Outlet) -> Option<(Vec<Held>, Opt
 }
 
 fn unreadable() -> Failure {
-    let text = "the stored batch cannot be read";
+    let text = "the stored batch is malformed";
     Failure::new(FailureClass::Permanent, "unreadable", text)
 }

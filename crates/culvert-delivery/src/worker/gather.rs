@@ -69,7 +69,7 @@ impl Worker {
         };
         let put = tokio::time::timeout(PUT_DEADLINE, gathers.put(&leased)).await;
         let put = put.unwrap_or_else(|_| {
-            let text = format!("not done within {} s", PUT_DEADLINE.as_secs());
+            let text = format!("timed out after {} s", PUT_DEADLINE.as_secs());
             Err(Failure::new(FailureClass::Unknown, "timeout", text))
         });
         let bytes = u64::try_from(leased.bytes.load(Ordering::Relaxed)).unwrap_or(0);
@@ -213,14 +213,14 @@ impl Run for Leased<'_> {
                 .get(index)
                 .ok_or_else(|| lost("run", "there is no such batch"))?;
             let body = self.plane.log.body(lease).await.map_err(|fault| {
-                tracing::error!(cause = %fault.chain(), "a leased batch cannot be read");
-                lost("queue", "the queue cannot be read")
+                tracing::error!(cause = %fault.chain(), "cannot read a leased batch");
+                lost("queue", "cannot read the queue")
             })?;
             let batch =
                 body.and_then(|body| Batch::read(self.destination.clone(), lease.class, body).ok());
             let Some(batch) = batch else {
                 self.unreadable.fetch_min(index, Ordering::Relaxed);
-                let text = "a stored batch cannot be read";
+                let text = "cannot read a stored batch";
                 return Err(Failure::new(FailureClass::Permanent, "unreadable", text));
             };
             self.bytes.fetch_add(batch.lines().len(), Ordering::Relaxed);

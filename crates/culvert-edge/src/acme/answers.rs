@@ -56,7 +56,7 @@ impl Answers {
                             prepared.push((challenge, config));
                         }
                         Err(error) => {
-                            tracing::error!(%error, host, "a challenge is left without its certificate");
+                            tracing::error!(%error, host, "no certificate for a TLS-ALPN challenge");
                         }
                     }
                 }

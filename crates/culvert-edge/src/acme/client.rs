@@ -82,7 +82,7 @@ impl Acme {
     /// A new key for an account, as text to be kept.
     pub fn new_account_key() -> Result<Secret, Fault> {
         let (_, pkcs8) = Key::generate_pkcs8()
-            .map_err(|error| Fault::new("making the key of an ACME account", error))?;
+            .map_err(|error| Fault::new("generating an ACME account key", error))?;
         Ok(Secret::new(STANDARD.encode(pkcs8.secret_pkcs8_der())))
     }
 
@@ -197,7 +197,7 @@ impl Acme {
         let mut failure = match error {
             Error::Api(problem) => of_problem(problem),
             other => Failure::passing(format_args!(
-                "the certificate authority cannot be used: {other}"
+                "the certificate authority is unusable: {other}"
             )),
         };
         failure.retry_after = self.https.take_retry_after();
@@ -272,7 +272,7 @@ async fn read(account: &Account, order: &mut instant_acme::Order) -> Result<Orde
         Some(failure) => OrderState::Failed(failure),
         None if is_invalid => OrderState::Failed(match &error {
             Some(problem) => of_problem(problem),
-            None => Failure::passing("the certificate authority gave the order up"),
+            None => Failure::passing("the certificate authority invalidated the order"),
         }),
         None => OrderState::Pending(wanted),
     }))
@@ -306,14 +306,17 @@ fn of_problem(problem: &Problem) -> Failure {
     };
     Failure::of(
         blame,
-        format_args!("the certificate authority refused: {}", told(problem)),
+        format_args!(
+            "the certificate authority rejected the request: {}",
+            told(problem)
+        ),
     )
 }
 
 /// What the authority says it saw instead of an answer to its challenge.
 fn of_validation(problem: Option<&Problem>) -> Failure {
     let Some(problem) = problem else {
-        return Failure::passing("the certificate authority gave the authorization up");
+        return Failure::passing("the certificate authority invalidated the authorization");
     };
     let blame = match short_type(problem) {
         "serverInternal" | "rateLimited" => Blame::Passing,
@@ -322,7 +325,7 @@ fn of_validation(problem: Option<&Problem>) -> Failure {
     Failure::of(
         blame,
         format_args!(
-            "the certificate authority could not see that the name is served here: {}",
+            "the certificate authority could not validate the domain: {}",
             told(problem)
         ),
     )
@@ -371,7 +374,10 @@ mod tests {
             assert_eq!(of_validation(Some(&problem)).blame, seen, "{kind}");
         }
         let why = of_problem(&problem("caa", 403)).why;
-        assert_eq!(why, "the certificate authority refused: so it is (caa)");
+        assert_eq!(
+            why,
+            "the certificate authority rejected the request: so it is (caa)"
+        );
     }
 
     #[test]

@@ -48,7 +48,7 @@ impl DnsHook {
                 "the DNS hook failed"
             );
             // What the operator's command says is the operator's to read.
-            Failure::passing("the DNS hook of this installation failed; its log says why")
+            Failure::passing("the DNS hook of this installation failed; see the server log")
         };
         let mut command = Command::new(&self.program);
         command
@@ -64,7 +64,7 @@ impl DnsHook {
             .kill_on_drop(true);
         let mut child = command
             .spawn()
-            .map_err(|error| failed(format!("it cannot be started: {error}")))?;
+            .map_err(|error| failed(format!("it failed to start: {error}")))?;
         let said = child.stderr.take();
         let ended = async {
             let mut text = Vec::new();
@@ -85,7 +85,7 @@ impl DnsHook {
                 Err(failed(format!("{status}: {}", said.trim())))
             }
             Ok(Err(error)) => Err(failed(error.to_string())),
-            Err(_) => Err(failed(format!("not done within {:?}", self.limit))),
+            Err(_) => Err(failed(format!("timed out after {:?}", self.limit))),
         }
     }
 }

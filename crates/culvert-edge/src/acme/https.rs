@@ -67,8 +67,8 @@ impl HttpClient for Https {
             let host = request.uri().host().unwrap_or_default().to_owned();
             let answered = tokio::time::timeout(REQUEST_WITHIN, exchange(&this.dialer, request));
             let answer = match answered.await {
-                Ok(answer) => answer.map_err(|cause| format!("asking {host}: {cause}")),
-                Err(_) => Err(format!("asking {host}: it does not answer in time")),
+                Ok(answer) => answer.map_err(|cause| format!("request to {host}: {cause}")),
+                Err(_) => Err(format!("request to {host}: timed out")),
             };
             let answer = answer.map_err(|why| Error::Other(why.into()))?;
             this.heard(&answer);
@@ -84,7 +84,7 @@ async fn exchange(
     let (parts, body) = request.into_parts();
     let url = Url::parse(&parts.uri.to_string())?;
     if url.scheme() != "https" {
-        return Err("only https is spoken with an authority".into());
+        return Err("a certificate authority requires https".into());
     }
     let body = body.collect().await?.to_bytes();
     let (method, headers) = (parts.method, parts.headers);
@@ -146,7 +146,7 @@ mod tests {
         let why = ask(&at_own, &everywhere, &own).await;
         assert!(why.contains("a listener of this server"), "{why}");
         let in_clear = ask(&format!("http://127.0.0.1:{port}/"), &everywhere, &own).await;
-        assert!(in_clear.contains("only https"), "{in_clear}");
+        assert!(in_clear.contains("requires https"), "{in_clear}");
 
         // Nobody was asked so far. Who is allowed is, and hears a client of TLS.
         let allowed = ["127.0.0.1/32".parse().unwrap()];

@@ -15,7 +15,7 @@ const HEADERS_MAX: usize = 10;
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "add-headers",
-    doc: "Appends header fields to the request that is sent upstream, or to the response that is sent to the client. `host` replaces the one there is. Rules behind it see the message as it arrived.",
+    doc: "Adds header fields to the request to the upstream or to the response to the client. `host` replaces the existing field. Later rules see the original message.",
     phases: &[Phase::Request, Phase::Response],
     schema: Some(|generator| generator.subschema_for::<Config>()),
     compile: |site| {
@@ -38,7 +38,7 @@ pub(crate) static TYPE: ActionType = ActionType {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "AddHeaders")]
 struct Config {
-    /// Names and values, 1 to 10. Values take `${…}`; one with a line break in it is left out.
+    /// 1 to 10 names and values. Values support `${…}`; a value with a line break is skipped.
     headers: BTreeMap<String, String>,
 }
 

@@ -23,7 +23,7 @@ const PASSWORD_CHARS_MAX: usize = 128;
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "basic-auth",
-    doc: "Asks for a user and a password (RFC 7617). Others get 401. The header goes on to the upstream. Credentials are sealed at rest and never shown.",
+    doc: "Requires HTTP Basic authentication (RFC 7617); other requests get 401. The upstream receives the header. Credentials are encrypted at rest and never returned.",
     phases: &[Phase::Request],
     ends: Ends::Sometimes,
     secrets: &["credentials"],
@@ -52,12 +52,12 @@ pub(crate) static TYPE: ActionType = ActionType {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "BasicAuth")]
 struct Config {
-    /// `user:password`, 1 to 10. A password has 8 to 128 characters. Takes `${…}`.
+    /// 1 to 10 credentials as `user:password`. Passwords have 8 to 128 characters. Supports `${…}`.
     credentials: Vec<String>,
-    /// What the credentials are for, as browsers show it: `culvert` by default.
+    /// Realm that browsers display; default `culvert`.
     #[serde(default)]
     realm: Option<String>,
-    /// Whether others are refused; true by default.
+    /// Whether other clients are rejected; default true.
     #[serde(default)]
     enforce: Option<bool>,
 }

@@ -21,7 +21,7 @@ const BUCKETS: u32 = 10;
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "circuit-breaker",
-    doc: "Counts how the upstream answers. When, within the window, at least `volume_threshold` requests were sent and the share of failures (status 500 and above, or no valid answer) reaches `error_threshold`, requests get 503 without reaching the upstream. After `tripped_duration` one request at a time is let through: its success closes the breaker, its failure opens it again. Each node counts for itself.",
+    doc: "Rejects requests with 503 while the upstream fails. The breaker opens when, within the window, at least `volume_threshold` requests were sent and the share of failures (status 500 and above, or no valid response) reaches `error_threshold`. After `tripped_duration` it lets one request at a time through; a success closes the breaker, a failure opens it again. Each node counts separately.",
     phases: &[Phase::Request],
     ends: Ends::Sometimes,
     schema: Some(|generator| generator.subschema_for::<Config>()),
@@ -66,22 +66,22 @@ pub(crate) static TYPE: ActionType = ActionType {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "CircuitBreaker")]
 struct Config {
-    /// Share of failures, from 0 to 1; 0.5 by default. At 0 the volume alone counts.
+    /// Share of failures: 0 to 1; default 0.5. At 0 only the volume matters.
     #[serde(default)]
     error_threshold: Option<f64>,
-    /// Requests in the window below which nothing happens; 10 by default.
+    /// Minimum number of requests in the window; default 10.
     #[serde(default)]
     volume_threshold: Option<u64>,
-    /// What is looked back upon: 1s to 2m; 10s by default.
+    /// Length of the window: 1s to 2m; default 10s.
     #[serde(default)]
     window_duration: Option<GoDuration>,
-    /// How long an open breaker lets nothing through: 1s to 2m; 10s by default.
+    /// How long an open breaker rejects all requests: 1s to 2m; default 10s.
     #[serde(default)]
     tripped_duration: Option<GoDuration>,
     /// 10.
     #[serde(default)]
     num_buckets: Option<u32>,
-    /// Whether requests are refused; true by default.
+    /// Whether requests are rejected; default true.
     #[serde(default)]
     enforce: Option<bool>,
 }

@@ -7,7 +7,7 @@ use crate::policy::{Action, Exchange, Flow, Phase, Run};
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "close-connection",
-    doc: "Closes the client's connection at once, without an answer. On HTTP/2 other requests of the connection end too.",
+    doc: "Closes the client's connection immediately, without a response. With HTTP/2 this also ends other requests on the connection.",
     phases: &[Phase::Connect, Phase::Request],
     ends: Ends::Always,
     compile: |site| {

@@ -11,7 +11,7 @@ use crate::policy::{Action, Exchange, Flow, Phase, Run, Site};
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "compress-response",
-    doc: "Compresses the response's body while it passes, with the algorithm that the client's `Accept-Encoding` likes best; of equals, the first of `algorithms`. A response passes as it is where the client takes none, likes it better plain, or where it is compressed already, has no body or a part of one, is a stream of events, or says `no-transform`; and where the edge is short of memory. A strong `ETag` becomes weak, `Vary` names `Accept-Encoding`.",
+    doc: "Compresses the response body with the algorithm that the client's `Accept-Encoding` prefers; ties go to the first of `algorithms`. The edge does not compress a response if the client accepts none of the algorithms or prefers an uncompressed body, if the response is already compressed, has no body or a partial body, is an event stream or has `no-transform`, or if the edge is short of memory. A strong `ETag` becomes weak, and `Vary` includes `Accept-Encoding`.",
     phases: &[Phase::Response],
     schema: Some(|generator| generator.subschema_for::<Config>()),
     compile: |site| {
@@ -54,7 +54,7 @@ fn codings(site: &Site<'_>, names: &[String]) -> Result<Vec<Coding>, Refusal> {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "CompressResponse")]
 struct Config {
-    /// `gzip`, `deflate` and `br`, the best liked first; `[gzip, deflate]` by default.
+    /// `gzip`, `deflate` and `br` in order of preference; default `[gzip, deflate]`.
     #[serde(default)]
     #[schemars(schema_with = "algorithms")]
     algorithms: Option<Vec<String>>,

@@ -18,7 +18,7 @@ const HEADERS_MAX: usize = 10;
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "custom-response",
-    doc: "Answers with a status, headers and a body of the policy's own. As content type counts what the body looks like, unless `headers` name one.",
+    doc: "Returns a response with a custom status, headers and body. The content type is detected from the body unless `headers` sets it.",
     phases: &[Phase::Request, Phase::Response],
     ends: Ends::Always,
     schema: Some(|generator| generator.subschema_for::<Config>()),
@@ -55,14 +55,14 @@ pub(crate) static TYPE: ActionType = ActionType {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "CustomResponse")]
 struct Config {
-    /// From 200 to 599; 200 by default.
+    /// 200 to 599; default 200.
     #[serde(default)]
     #[schemars(range(min = 200, max = 599))]
     status_code: Option<u16>,
-    /// The body. Takes `${…}`; at most 64 KiB.
+    /// Body, at most 64 KiB. Supports `${…}`.
     #[serde(default)]
     body: Option<String>,
-    /// Header fields, at most 10. Values take `${…}`.
+    /// Header fields, at most 10. Values support `${…}`.
     #[serde(default)]
     headers: BTreeMap<String, String>,
 }

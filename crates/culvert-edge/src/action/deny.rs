@@ -10,7 +10,7 @@ use crate::policy::{Action, Exchange, Flow, Phase, Run};
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "deny",
-    doc: "Answers a request with a status and an empty body; closes a connection.",
+    doc: "Rejects a request with a status and an empty body; closes a connection.",
     phases: &[Phase::Connect, Phase::Request],
     ends: Ends::Always,
     schema: Some(|generator| generator.subschema_for::<Config>()),
@@ -29,7 +29,7 @@ pub(crate) static TYPE: ActionType = ActionType {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Deny")]
 struct Config {
-    /// From 400 to 599; 403 by default. Of a connection it says nothing.
+    /// 400 to 599; default 403. Ignored for connections.
     #[serde(default)]
     #[schemars(range(min = 400, max = 599))]
     status_code: Option<u16>,

@@ -20,7 +20,7 @@ const HOPS_MAX: usize = 3;
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "forward-internal",
-    doc: "Sends the traffic to an internal endpoint of the same account: one whose host ends in `.internal`. Requests go to endpoints with the scheme http or https, from `on_http_request`; connections to tcp and tls, from `on_tcp_connect`. That endpoint's policy and upstream take over; its policy sees the request as this one changed it, with the host that the client asked for. At most 3 in a row. The event is that of the first endpoint, with what all policies decided and logged.",
+    doc: "Forwards traffic to an internal endpoint of the same account, whose host ends in `.internal`. In `on_http_request` it forwards requests to endpoints with the scheme http or https; in `on_tcp_connect` it forwards connections to tcp and tls. The policy and the upstream of the internal endpoint apply; its policy sees the request with the changes of this policy and the client's original host. At most 3 forwards in a row. The event belongs to the first endpoint and includes the decisions and logs of all policies.",
     phases: &[Phase::Connect, Phase::Request],
     ends: Ends::Sometimes,
     schema: Some(|generator| generator.subschema_for::<Config>()),
@@ -67,10 +67,10 @@ fn constant(site: &Site<'_>, text: &str) -> Result<Target, Refusal> {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "ForwardInternal")]
 struct Config {
-    /// The internal endpoint: `scheme://host[:port]`. Takes `${…}`.
+    /// Internal endpoint: `scheme://host[:port]`. Supports `${…}`.
     url: String,
-    /// What happens if there is no such endpoint: `halt`, also by default, answers 502 or closes the
-    /// connection; `continue` goes on with the next action.
+    /// Behaviour if the endpoint is offline: `halt` (default) returns 502 or closes the connection;
+    /// `continue` runs the next action.
     #[serde(default)]
     on_error: Option<String>,
 }
@@ -155,7 +155,7 @@ impl Action for ForwardInternal {
             endpoint.id = %x.endpoint.id,
             url,
             ?problem,
-            "a traffic policy cannot forward to an internal endpoint"
+            "forward-internal failed"
         );
         if !self.goes_on {
             return x.refuse(problem).into();

@@ -38,7 +38,7 @@ const URL_BYTES_MAX: usize = 16 << 10;
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "http-request",
-    doc: "Asks another service and keeps its answer, whatever status it has, for the expressions behind it: `actions.ngrok.http_request.res` has `status_code`, `headers` and `body`; `error` has `code` and `message`, empty where there is an answer; `attempts` says how often it was asked. Asked are internal endpoints of the account, whose policies see the request; those policies cannot ask further. Public hosts are asked only where the operator allows it (`policy.http_request_public`), and never at addresses that are not public. An answer has at most 256 KiB. No answer is an error: then 502 is answered, unless `on_error` says otherwise.",
+    doc: "Calls another service and stores the response, whatever its status, for later expressions: `actions.ngrok.http_request.res` has `status_code`, `headers` and `body`; `error` has `code` and `message`, which are empty after a response; `attempts` is the number of attempts. It can call internal endpoints of the account, whose policies run but cannot make further calls. It can call public hosts only if the operator allows it (`policy.http_request_public`), and only at public addresses. A response may have at most 256 KiB. Without a response the request fails with 502, unless `on_error` is set to continue.",
     phases: &[Phase::Request, Phase::Response],
     schemes: &[Scheme::Http, Scheme::Https],
     ends: Ends::Sometimes,
@@ -51,35 +51,34 @@ pub(crate) static TYPE: ActionType = ActionType {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "HttpRequest")]
 struct Config {
-    /// Whom to ask, and what for: `http` or `https`, a host that ends in `.internal`, a path. Takes
+    /// URL of the request: `http` or `https`, a host that ends in `.internal`, and a path. Supports
     /// `${…}`.
     url: String,
-    /// `GET` by default.
+    /// HTTP method; default `GET`.
     #[serde(default)]
     method: Option<Verb>,
     /// Parameters added to the query, at most 32.
     #[serde(default)]
     query_params: Vec<Parameter>,
-    /// Header fields, at most 10. Values take `${…}`.
+    /// Header fields, at most 10. Values support `${…}`.
     #[serde(default)]
     headers: BTreeMap<String, String>,
-    /// The body. Takes `${…}`; at most 64 KiB.
+    /// Body, at most 64 KiB. Supports `${…}`.
     #[serde(default)]
     body: Option<String>,
-    /// Redirects that are followed, 0 to 5; 0 by default. The answer after the last one counts.
+    /// Maximum number of redirects to follow: 0 to 5; default 0. The last response is the result.
     #[serde(default)]
     #[schemars(range(min = 0, max = 5))]
     max_redirects: Option<u8>,
-    /// For all of it together, from `1s` to `30s`; `3s` by default.
+    /// Total timeout: `1s` to `30s`; default `3s`.
     #[serde(default)]
     timeout: Option<GoDuration>,
-    /// Whether to ask once more: an expression that may also name `attempts`, how often it was asked,
-    /// and `last_attempt`, with `res` and `error` as in the result. At most 3 times in all; once by
-    /// default.
+    /// Expression that decides whether to retry. It can use `attempts` (the number of attempts) and
+    /// `last_attempt` (with `res` and `error` as in the result). At most 3 attempts; default: no
+    /// retry.
     #[serde(default)]
     retry_condition: Option<String>,
-    /// What happens if there is no answer: `halt`, also by default, ends with 502; `continue` goes on
-    /// with the next action.
+    /// Behaviour without a response: `halt` (default) returns 502; `continue` runs the next action.
     #[serde(default)]
     on_error: Option<String>,
 }
@@ -87,9 +86,9 @@ struct Config {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Parameter {
-    /// Its name, at most 128 bytes.
+    /// Parameter name, at most 128 bytes.
     key: String,
-    /// At most 8 KiB. Takes `${…}`.
+    /// At most 8 KiB. Supports `${…}`.
     value: String,
 }
 
@@ -262,7 +261,7 @@ impl HttpRequest {
         tracing::debug!(
             endpoint.id = %x.endpoint.id,
             %failed,
-            "a request of a traffic policy has no answer"
+            "http-request action failed"
         );
         if self.goes_on {
             Flow::Continue
@@ -430,7 +429,7 @@ fn shown(asked: Result<&Called, &Failed>) -> Vec<(&'static str, Value)> {
         Ok(called) => {
             if let Some(own) = called.code() {
                 own.clone_into(&mut code);
-                message.push_str("the edge answered in the place of the endpoint");
+                message.push_str("the edge generated the response");
             }
             let res = vec![
                 (

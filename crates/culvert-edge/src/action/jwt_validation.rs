@@ -27,7 +27,7 @@ const BODY_BYTES_MAX: usize = 1 << 20;
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "jwt-validation",
-    doc: "Lets requests pass that carry every token listed, signed with a key of the key sets, from an issuer and for an audience that are allowed, and neither expired nor of the future (give or take a minute). A request without one gets 401, one with another 403, and 502 is answered when the keys cannot be fetched. Key sets are kept for 15 minutes.",
+    doc: "Requires that a request has all listed tokens. Each token must be signed with a key of the key sets, have an allowed issuer and audience, and be valid now (with one minute of clock skew). A missing token gets 401, an invalid token 403, and 502 is returned if the keys cannot be fetched. Key sets are cached for 15 minutes.",
     phases: &[Phase::Request],
     ends: Ends::Sometimes,
     schema: Some(|generator| generator.subschema_for::<Config>()),
@@ -39,47 +39,47 @@ pub(crate) static TYPE: ActionType = ActionType {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "JwtValidation")]
 struct Config {
-    /// Who may have issued a token.
+    /// Allowed issuers.
     issuer: AllowList,
-    /// Whom a token may be for.
+    /// Allowed audiences.
     audience: AllowList,
-    /// Where the tokens are.
+    /// Places of the token.
     http: InHttp,
-    /// How they are signed.
+    /// Signature settings.
     jws: Jws,
 }
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct AllowList {
-    /// 1 to 10 entries; one is enough.
+    /// 1 to 10 entries; one must match.
     allow_list: Vec<Allowed>,
 }
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Allowed {
-    /// As it stands in the token.
+    /// Value as in the token.
     value: String,
 }
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct InHttp {
-    /// 1 to 10 tokens; a request must carry each.
+    /// 1 to 10 tokens; a request must have all of them.
     tokens: Vec<TokenConfig>,
 }
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct TokenConfig {
-    /// What it is: a token of type `at+jwt` or `it+jwt` must say so in its `typ`.
+    /// Token type; for `at+jwt` and `it+jwt` the `typ` of the token must match.
     r#type: Kind,
-    /// Whether it is in a header field or in the body: a field of a form, or of an object in JSON.
+    /// Whether the token is in a header or in the body: a field of a form or of a JSON object.
     method: Method,
-    /// The name of the field.
+    /// Name of the header or field.
     name: String,
-    /// What stands in front of the token, such as `Bearer `.
+    /// Prefix of the token, such as `Bearer `.
     #[serde(default)]
     prefix: String,
 }
@@ -112,21 +112,21 @@ enum Method {
 struct Jws {
     /// From `ES256 ES384 EdDSA PS256 PS384 PS512 RS256 RS384 RS512`.
     allowed_algorithms: Vec<String>,
-    /// Whose keys count.
+    /// Key sets to verify the signature.
     keys: Keys,
 }
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Keys {
-    /// Where they are.
+    /// Key sets.
     sources: Sources,
 }
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Sources {
-    /// 1 to 10 `https` addresses of JSON Web Key Sets.
+    /// 1 to 10 `https` URLs of JSON Web Key Sets.
     additional_jkus: Vec<String>,
 }
 

@@ -12,7 +12,7 @@ use crate::policy::{Action, Exchange, Flow, Phase, Run};
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "log",
-    doc: "Adds an entry to `traffic_policy.logs` of the event: of the exchange, or of the connection in `on_tcp_connect`. An event keeps 32 entries of 4 KiB each, 16 KiB together.",
+    doc: "Adds an entry to `traffic_policy.logs` of the request event, or of the connection event in `on_tcp_connect`. An event holds at most 32 entries of 4 KiB each, 16 KiB in total.",
     phases: &[Phase::Connect, Phase::Request, Phase::Response],
     schema: Some(|generator| generator.subschema_for::<Config>()),
     compile: |site| {
@@ -29,8 +29,8 @@ pub(crate) static TYPE: ActionType = ActionType {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Log")]
 struct Config {
-    /// What the entry says: any object. Texts take `${…}`; one that is nothing else keeps the type
-    /// of its value.
+    /// Content of the entry: any object. Strings support `${…}`; a string that is only one `${…}`
+    /// keeps the type of its value.
     metadata: BTreeMap<String, Value>,
 }
 

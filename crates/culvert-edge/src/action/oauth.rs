@@ -14,7 +14,7 @@ use crate::policy::{Action, GoDuration, Phase, Site};
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "oauth",
-    doc: "Lets users pass that log in at a provider; everybody does who has an account there, so a rule behind it decides by `actions.ngrok.oauth.identity` who may go on. A GET without a session is sent to the provider and comes back to the page that was wanted, other requests get 401. `/culvert/login` begins anew (`?redirect_path=/…` says where to go then), `/culvert/logout` ends the session; with an `auth_id` both take it (`?auth_id=…`). The provider is told `https://<host>/culvert/oauth2/callback`, or `<oauth.callback_base>/oauth2/callback`. Upstreams do not see the session. A policy has one action that logs people in.",
+    doc: "Requires a sign-in at an OAuth provider. Every user with an account at the provider can sign in, so use a later rule on `actions.ngrok.oauth.identity` to authorize users. A GET request without a session is redirected to the provider and then back to the original page; other requests get 401. `/culvert/login` starts a new sign-in (`?redirect_path=/…` sets the target), and `/culvert/logout` ends the session; both accept `?auth_id=…` if the action has an `auth_id`. Register the redirect URI `https://<host>/culvert/oauth2/callback`, or `<oauth.callback_base>/oauth2/callback`. Upstreams do not receive the session. A policy may have one sign-in action.",
     phases: &[Phase::Request],
     ends: Ends::Sometimes,
     is_login: true,
@@ -29,43 +29,42 @@ pub(crate) static TYPE: ActionType = ActionType {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "OAuth")]
 struct Config {
-    /// Who vouches for users.
+    /// Identity provider.
     #[schemars(schema_with = "providers")]
     provider: String,
-    /// Tells the cookies and paths of one log-in from those of another: at most 64 letters, digits,
-    /// `-` and `_`. Empty by default.
+    /// Separates the cookies and paths of several sign-ins: at most 64 letters, digits, `-` and
+    /// `_`. Default: empty.
     #[serde(default)]
     auth_id: String,
-    /// Id of your application at the provider. Takes `${…}`. Required, unless the operator has set one
-    /// for this provider.
+    /// Client ID of your application. Supports `${…}`. Required unless the operator has set a
+    /// default application for this provider.
     #[serde(default)]
     client_id: Option<String>,
-    /// Its secret, with the id or not at all. Takes `${…}`. Sealed at rest and never shown.
+    /// Client secret of your application; set together with `client_id`. Supports `${…}`. Encrypted
+    /// at rest and never returned.
     #[serde(default)]
     client_secret: Option<String>,
-    /// What is asked for beside what the provider needs to say who a user is. Not with the operator's
-    /// application.
+    /// Additional scopes. Not supported with the operator's application.
     #[serde(default)]
     scopes: Vec<String>,
-    /// Further parameters of the provider's log-in page, at most 10.
+    /// Additional parameters for the provider's sign-in page, at most 10.
     #[serde(default)]
     authz_url_params: BTreeMap<String, String>,
-    /// How long a session lasts at most; `336h` by default.
+    /// Maximum duration of a session; default `336h`.
     #[serde(default)]
     max_session_duration: Option<GoDuration>,
-    /// How long a session lasts without a request; `72h` by default.
+    /// Maximum idle time of a session; default `72h`.
     #[serde(default, alias = "idle_session_duration")]
     idle_session_timeout: Option<GoDuration>,
-    /// How often the provider is asked who the user is now; `15m` by default. It is not asked any more
-    /// once its access token has expired, if it gave no refresh token.
+    /// Interval to refresh the user data from the provider; default `15m`. Without a refresh token,
+    /// refreshing stops when the access token expires.
     #[serde(default)]
     userinfo_refresh_interval: Option<GoDuration>,
-    /// Whether the question of a browser passes by which it finds out if another site's page may send
-    /// a request; false by default.
+    /// Whether CORS preflight requests pass without a session; default false.
     #[serde(default)]
     allow_cors_preflight: bool,
-    /// A domain that has the endpoint's host in it, and is the account's: its other endpoints with the
-    /// same provider, application and `auth_id` take the session, too. By default the host alone does.
+    /// Domain of the account that contains the endpoint's host. Other endpoints in the domain with
+    /// the same provider, application and `auth_id` share the session. Default: only the host.
     #[serde(default)]
     auth_cookie_domain: Option<String>,
 }

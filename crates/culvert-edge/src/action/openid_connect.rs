@@ -16,7 +16,7 @@ const URL_BYTES_MAX: usize = 1024;
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "openid-connect",
-    doc: "Lets users pass that log in at an OpenID provider. All is as with `oauth`, but for this: the provider says itself where its pages are (Discovery), its ID tokens are checked, and results are in `actions.ngrok.oidc`.",
+    doc: "Requires a sign-in at an OpenID Connect provider. It works like `oauth`, with these differences: the edge uses OpenID Connect Discovery and verifies ID tokens, and results are in `actions.ngrok.oidc`.",
     phases: &[Phase::Request],
     ends: Ends::Sometimes,
     is_login: true,
@@ -31,41 +31,39 @@ pub(crate) static TYPE: ActionType = ActionType {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "OpenIdConnect")]
 struct Config {
-    /// The provider, as it names itself: an `https` URL behind which
-    /// `/.well-known/openid-configuration` is. `http` is taken for addresses of this machine where
-    /// `edge.allow_private_upstreams` is on.
+    /// Issuer URL of the provider: an `https` URL that serves `/.well-known/openid-configuration`.
+    /// `http` is allowed for loopback addresses with `edge.allow_private_upstreams`.
     issuer_url: String,
-    /// Tells the cookies and paths of one log-in from those of another: at most 64 letters, digits,
-    /// `-` and `_`. Empty by default.
+    /// Separates the cookies and paths of several sign-ins: at most 64 letters, digits, `-` and
+    /// `_`. Default: empty.
     #[serde(default)]
     auth_id: String,
-    /// Id of your application at the provider. Takes `${…}`.
+    /// Client ID of your application. Supports `${…}`.
     client_id: String,
-    /// Its secret. Takes `${…}`. Sealed at rest and never shown.
+    /// Client secret of your application. Supports `${…}`. Encrypted at rest and never returned.
     client_secret: String,
-    /// What is asked for beside `openid`; `profile` and `email` by default. With `offline_access` most
-    /// providers give a refresh token.
+    /// Scopes in addition to `openid`; default `profile` and `email`. Most providers issue a
+    /// refresh token for `offline_access`.
     #[serde(default)]
     scopes: Option<Vec<String>>,
-    /// Further parameters of the provider's log-in page, at most 10.
+    /// Additional parameters for the provider's sign-in page, at most 10.
     #[serde(default)]
     authz_url_params: BTreeMap<String, String>,
-    /// How long a session lasts at most; `336h` by default.
+    /// Maximum duration of a session; default `336h`.
     #[serde(default)]
     max_session_duration: Option<GoDuration>,
-    /// How long a session lasts without a request; `72h` by default.
+    /// Maximum idle time of a session; default `72h`.
     #[serde(default, alias = "idle_session_duration")]
     idle_session_timeout: Option<GoDuration>,
-    /// How often the provider is asked who the user is now; `15m` by default. It is not asked any more
-    /// once its access token has expired, if it gave no refresh token.
+    /// Interval to refresh the user data from the provider; default `15m`. Without a refresh token,
+    /// refreshing stops when the access token expires.
     #[serde(default)]
     userinfo_refresh_interval: Option<GoDuration>,
-    /// Whether the question of a browser passes by which it finds out if another site's page may send
-    /// a request; false by default.
+    /// Whether CORS preflight requests pass without a session; default false.
     #[serde(default)]
     allow_cors_preflight: bool,
-    /// A domain that has the endpoint's host in it, and is the account's: its other endpoints with the
-    /// same provider, application and `auth_id` take the session, too. By default the host alone does.
+    /// Domain of the account that contains the endpoint's host. Other endpoints in the domain with
+    /// the same provider, application and `auth_id` share the session. Default: only the host.
     #[serde(default)]
     auth_cookie_domain: Option<String>,
 }

@@ -31,7 +31,7 @@ const STEP: Duration = Duration::from_secs(10);
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "rate-limit",
-    doc: "Lets `capacity` requests of a bucket pass in each window of `rate`, counted by a sliding window. Others get 429 with `retry-after`. The limit is that of each node, or with `scope: cluster` that of all nodes together, nearly: while a node has not heard of them, it does not count the requests that other nodes let pass. So a bucket is over its limit by at most as many requests as the other nodes let pass in 200 ms and the time that a message takes through the database, and never by more than (N - 1) times `capacity` with N nodes. A node that cannot reach the others goes on with its own counts and what it has heard.",
+    doc: "Allows `capacity` requests per bucket in each window of `rate`, counted in a sliding window. Other requests get 429 with `retry-after`. With `scope: node` the limit applies to each node. With `scope: cluster` all nodes share it, approximately: a bucket exceeds its limit by at most the requests that the other nodes admit in 200 ms plus the time of a message through the database, and never by more than (N - 1) times `capacity` with N nodes. A node that cannot reach the others continues with its own counts and those it has received.",
     phases: &[Phase::Request],
     ends: Ends::Sometimes,
     schema: Some(|generator| generator.subschema_for::<Config>()),
@@ -85,26 +85,24 @@ pub(crate) static TYPE: ActionType = ActionType {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "RateLimit")]
 struct Config {
-    /// A label.
+    /// Label of the rule or action.
     #[serde(default)]
     name: Option<String>,
-    /// Whether requests beyond the limit are refused; true by default.
+    /// Whether requests over the limit are rejected; default true.
     #[serde(default)]
     enforce: Option<bool>,
-    /// `sliding_window`, also by default.
+    /// `sliding_window` (default).
     #[serde(default)]
     algorithm: Option<String>,
-    /// Requests in a window, from 1 to 2000000000.
+    /// Number of requests per window: 1 to 2000000000.
     #[schemars(range(min = 1, max = 2_000_000_000))]
     capacity: u64,
-    /// Length of a window: a multiple of 10s, from 60s to 24h.
+    /// Length of the window: a multiple of 10s, from 60s to 24h.
     rate: GoDuration,
-    /// Expressions whose values together name the bucket, 1 to 10.
-    /// `conn.client_ip` is the address of the client's /64 here where it is one of IPv6.
+    /// 1 to 10 expressions whose values identify the bucket. Here `conn.client_ip` of an IPv6 client is its /64.
     bucket_key: Vec<String>,
-    /// Whose requests the limit is for. `node`, also by default: each node counts those that it serves itself, so N
-    /// nodes together let up to N times `capacity` pass. `cluster`: nodes tell each other their counts, several
-    /// times a second; one node is the same as with `node`.
+    /// Nodes that share the limit. `node` (default): each node counts its own requests, so N nodes admit up to N times
+    /// `capacity`. `cluster`: nodes exchange their counts several times per second. With one node both are the same.
     #[serde(default)]
     scope: Scope,
 }

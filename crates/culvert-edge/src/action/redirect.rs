@@ -21,7 +21,7 @@ const STATUSES: [u16; 5] = [301, 302, 303, 307, 308];
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "redirect",
-    doc: "Sends the client to another URL: the one it asked for, with the first match of `from` replaced by `to`, or `to` where there is no `from`. Where nothing matches, or nothing changes, the rules go on.",
+    doc: "Redirects the client to the request URL with the first match of `from` replaced by `to`, or to `to` without a `from`. If nothing matches or changes, the next rules run.",
     phases: &[Phase::Request],
     ends: Ends::Sometimes,
     schema: Some(|generator| generator.subschema_for::<Config>()),
@@ -46,15 +46,15 @@ pub(crate) static TYPE: ActionType = ActionType {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Redirect")]
 struct Config {
-    /// What is replaced in the whole URL: a regular expression (RE2). Takes `${…}`.
+    /// Regular expression (RE2) to replace in the full URL. Supports `${…}`.
     #[serde(default)]
     from: Option<String>,
-    /// What stands in its place; `$1` is the first group. Takes `${…}`.
+    /// Replacement; `$1` is the first group. Supports `${…}`.
     to: String,
-    /// 301, 302 (also by default), 303, 307 or 308.
+    /// 301, 302 (default), 303, 307 or 308.
     #[serde(default)]
     status_code: Option<u16>,
-    /// Further header fields, at most 10. Values take `${…}`.
+    /// Additional header fields, at most 10. Values support `${…}`.
     #[serde(default)]
     headers: BTreeMap<String, String>,
 }

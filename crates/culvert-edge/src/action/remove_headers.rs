@@ -14,7 +14,7 @@ const HEADERS_MAX: usize = 10;
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "remove-headers",
-    doc: "Removes header fields from the request that is sent upstream, or from the response that is sent to the client. Rules behind it see the message as it arrived.",
+    doc: "Removes header fields from the request to the upstream or from the response to the client. Later rules see the original message.",
     phases: &[Phase::Request, Phase::Response],
     schema: Some(|generator| generator.subschema_for::<Config>()),
     compile: |site| {

@@ -6,7 +6,7 @@ use crate::policy::{Action, Exchange, Phase, Run};
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "request-body-find-replace",
-    doc: "Replaces parts of the request's body on its way upstream. The body is read whole, at most 1 MiB of it before and after (413). One in gzip, deflate or br is decoded and sent on plain; one in another coding passes as it is.",
+    doc: "Replaces parts of the request body. The edge buffers the body, which may have at most 1 MiB before and after the replacement (otherwise 413). Bodies in gzip, deflate or br are decoded and forwarded uncompressed; bodies in other codings are unchanged.",
     phases: &[Phase::Request],
     schema: Some(|generator| generator.subschema_for::<Config>()),
     compile: |site| {

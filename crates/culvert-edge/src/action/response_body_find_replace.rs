@@ -6,7 +6,7 @@ use crate::policy::{Action, Exchange, Phase, Run};
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "response-body-find-replace",
-    doc: "Replaces parts of the response's body, before anything compresses it. The body is read whole, at most 1 MiB of it before and after (502). One in gzip, deflate or br is decoded; one in another coding, a part of one (206) and a stream of events pass as they are. Where that must not be, take `accept-encoding` and `range` from the request with remove-headers.",
+    doc: "Replaces parts of the response body before compression. The edge buffers the body, which may have at most 1 MiB before and after the replacement (otherwise 502). Bodies in gzip, deflate or br are decoded; bodies in other codings, partial bodies (206) and event streams are unchanged. To prevent these, remove `accept-encoding` and `range` from the request with remove-headers.",
     phases: &[Phase::Response],
     schema: Some(|generator| generator.subschema_for::<Config>()),
     compile: |site| {

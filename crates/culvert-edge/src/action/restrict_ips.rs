@@ -14,7 +14,7 @@ use crate::policy::{Action, Addresses, Exchange, Flow, IpPolicy, Phase, Run, Sit
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "restrict-ips",
-    doc: "Admits a client whose address is in `allow` or allowed by an IP policy, and neither in `deny` nor denied by one. Others get 403, or their connection is closed. With entries to deny alone nobody is admitted.",
+    doc: "Allows a client whose address is in `allow` or allowed by an IP policy, and neither in `deny` nor denied by an IP policy. Other clients get 403, or their connection is closed. With only deny entries, all clients are denied.",
     phases: &[Phase::Connect, Phase::Request, Phase::Response],
     ends: Ends::Sometimes,
     references: &[("ip_policies", "ipp")],
@@ -70,16 +70,16 @@ fn entry_of(
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "RestrictIps")]
 struct Config {
-    /// Whether others are refused; true by default.
+    /// Whether other clients are rejected; default true.
     #[serde(default)]
     enforce: Option<bool>,
-    /// Addresses and prefixes that are admitted. Takes `${…}`.
+    /// Allowed addresses and prefixes. Supports `${…}`.
     #[serde(default)]
     allow: Vec<String>,
-    /// Addresses and prefixes that are not, whatever else allows them. Takes `${…}`.
+    /// Denied addresses and prefixes; they take precedence. Supports `${…}`.
     #[serde(default)]
     deny: Vec<String>,
-    /// Ids of IP policies; a change of their rules counts at once.
+    /// IDs of IP policies; changes to their rules take effect immediately.
     #[serde(default)]
     ip_policies: Vec<String>,
 }

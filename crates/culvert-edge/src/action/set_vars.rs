@@ -18,7 +18,7 @@ const BYTES_MAX: usize = 64 << 10;
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "set-vars",
-    doc: "Sets variables that expressions behind it read as `vars.<name>`, in this phase. Each entry sees the ones before it. All variables together have 64 KiB; one that does not fit stays as it was.",
+    doc: "Sets variables for later expressions of the same phase, as `vars.<name>`. Each entry can use earlier ones. All variables may have 64 KiB in total; a value that exceeds the limit is not set.",
     phases: &[Phase::Connect, Phase::Request, Phase::Response],
     schema: Some(|generator| generator.subschema_for::<Config>()),
     compile: |site| {
@@ -76,8 +76,8 @@ fn depth(value: &Value) -> usize {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "SetVars")]
 struct Config {
-    /// Objects with one key each: a name and its value. Texts take `${…}`; one that is nothing else
-    /// keeps the type of its value.
+    /// Objects with one key each: a name and its value. Strings support `${…}`; a string that is
+    /// only one `${…}` keeps the type of its value.
     vars: Vec<BTreeMap<String, Value>>,
 }
 

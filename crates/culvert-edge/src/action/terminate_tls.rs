@@ -27,7 +27,7 @@ const KEPT_MAX: usize = 8;
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "terminate-tls",
-    doc: "Says how the TLS handshake is done: which versions, with which certificate, and whether clients show one of theirs. An https endpoint ends TLS in any case; a tls endpoint with this action does, and passes bytes on in clear, where it would pass them through. Wherever it stands in the phase, the handshake follows the phase. Several that run are merged: each setting is that of the last one which names it, so a later action that is silent about client certificates does not drop them. To stop asking for them, a later action names another `mutual_tls_verification_strategy`. A handshake that does not fulfil it fails. If an expression of its rule fails, the connection is closed, whatever `policy.on_expression_error` says: a client is never let in without the certificate that a rule asks for.",
+    doc: "Configures the TLS handshake: the versions, the server certificate and client certificates (mutual TLS). An https endpoint always terminates TLS; a tls endpoint terminates TLS with this action, forwards plain bytes, and passes TLS through without it. The handshake runs after the phase. If several of these actions run, they are merged: the last action that sets a field wins, so a later action that does not mention client certificates keeps the requirement. To lift it, set another `mutual_tls_verification_strategy` in a later action. A handshake that does not meet the configuration fails. If an expression of its rule fails, the connection is closed regardless of `policy.on_expression_error`, so a client never connects without the certificate that a rule requires.",
     phases: &[Phase::Connect],
     schemes: &[Scheme::Https, Scheme::Tls],
     secrets: &["server_private_key"],
@@ -41,18 +41,20 @@ pub(crate) static TYPE: ActionType = ActionType {
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "TerminateTls")]
 struct Config {
-    /// The oldest version taken: `1.2`, also by default, or `1.3`.
+    /// Minimum TLS version: `1.2` (default) or `1.3`.
     min_version: Option<Version>,
-    /// The newest: `1.2` or `1.3`, also by default.
+    /// Maximum TLS version: `1.2` or `1.3` (default).
     max_version: Option<Version>,
-    /// The certificate that is presented, PEM, the leaf first; by default that of the host. Takes `${…}`.
+    /// PEM certificate chain to present, leaf first; default: the certificate of the host. Supports
+    /// `${…}`.
     server_certificate: Option<String>,
-    /// Its private key, PEM. Takes `${…}`. Sealed at rest and never shown.
+    /// PEM private key of the certificate. Supports `${…}`. Encrypted at rest and never returned.
     server_private_key: Option<String>,
-    /// Whom clients' certificates must be of: PEM, or ids of certificate authorities. Takes `${…}`.
+    /// CAs to verify client certificates: PEM or IDs of certificate authorities. Supports `${…}`.
     mutual_tls_certificate_authorities: Option<Vec<String>>,
-    /// `require-and-verify`, also by default: a client without a certificate of these authorities is
-    /// turned away. `require-any`: any certificate will do. `request`: one is asked for, and not checked.
+    /// `require-and-verify` (default) rejects clients without a certificate of these CAs.
+    /// `require-any` accepts any certificate. `request` requests a certificate but does not check
+    /// it.
     mutual_tls_verification_strategy: Option<String>,
 }
 

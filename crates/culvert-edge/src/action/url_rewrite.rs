@@ -14,7 +14,7 @@ use crate::target;
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "url-rewrite",
-    doc: "Changes the URL that the upstream is asked for: every match of `from` in the whole URL is replaced by `to`, or all of it where there is no `from`. Another host becomes the Host header; where the request goes stays. Rules behind it, and events, see the URL as it arrived.",
+    doc: "Rewrites the URL of the request to the upstream: `to` replaces every match of `from` in the full URL, or the whole URL without a `from`. A changed host changes the Host header but not the upstream. Later rules and events see the original URL.",
     phases: &[Phase::Request],
     schema: Some(|generator| generator.subschema_for::<Config>()),
     compile: |site| {
@@ -30,10 +30,10 @@ pub(crate) static TYPE: ActionType = ActionType {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "UrlRewrite")]
 struct Config {
-    /// What is replaced in the whole URL: a regular expression (RE2). Takes `${…}`.
+    /// Regular expression (RE2) to replace in the full URL. Supports `${…}`.
     #[serde(default)]
     from: Option<String>,
-    /// What stands in its place; `$1` is the first group. A URL, or a path. Takes `${…}`.
+    /// Replacement, a URL or a path; `$1` is the first group. Supports `${…}`.
     to: String,
 }
 

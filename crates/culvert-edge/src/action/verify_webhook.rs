@@ -24,7 +24,7 @@ const BODY_BYTES_MAX: usize = 5 << 20;
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "verify-webhook",
-    doc: "Lets a webhook pass that its provider signed with the secret, and recently where the provider says when; others get 403. The body is read whole, at most 5 MiB of it (413), and sent on unchanged. The questions by which twitter, worldline, xero and zoom find out whose an address is are answered. The ways of signing of orbit and vmware are not documented by them and not confirmed. With sns, which takes no secret, every message of Amazon SNS passes, whoever's topic it is of.",
+    doc: "Verifies that the provider signed a webhook with the secret, and recently if the provider sends a timestamp; other requests get 403. The edge buffers the body, at most 5 MiB (otherwise 413), and forwards it unchanged. It responds to the endpoint validation requests of twitter, worldline, xero and zoom. The signatures of orbit and vmware are undocumented and unconfirmed. sns has no secret, so messages of any Amazon SNS topic pass.",
     phases: &[Phase::Request],
     ends: Ends::Sometimes,
     secrets: &["secret"],
@@ -66,14 +66,14 @@ pub(crate) static TYPE: ActionType = ActionType {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "VerifyWebhook")]
 struct Config {
-    /// Who signs.
+    /// Webhook provider.
     #[schemars(schema_with = "providers")]
     provider: String,
-    /// What the provider signs with, as it shows it; with `box`, two with a comma between are taken;
-    /// with `sendgrid`, its public key. Takes `${…}`. Sealed at rest and never shown.
+    /// Signing secret as shown by the provider; two comma-separated secrets for `box`; the public
+    /// key for `sendgrid`. Supports `${…}`. Encrypted at rest and never returned.
     #[serde(default)]
     secret: Option<String>,
-    /// Whether others are refused; true by default.
+    /// Whether other clients are rejected; default true.
     #[serde(default)]
     enforce: Option<bool>,
 }
@@ -178,7 +178,7 @@ async fn by_certificate(edge: &Shared, body: &Bytes, now: Timestamp) -> Result<(
     let dialer = edge.public_dialer();
     let certificate = edge.documents.get(&dialer, message.certificate()).await;
     let certificate = certificate.map_err(|error| {
-        tracing::warn!(%error, "the certificate of a webhook's signer cannot be had");
+        tracing::warn!(%error, "cannot fetch the signing certificate of a webhook");
         Unverified::Certificate
     })?;
     message.verify(&certificate, now)

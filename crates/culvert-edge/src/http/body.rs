@@ -55,9 +55,9 @@ pub(crate) struct Cap {
 /// Why a request's body broke off.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UploadError {
-    #[error("the client broke off")]
+    #[error("the client aborted the request")]
     Client,
-    #[error("the request's body is too long")]
+    #[error("the request body is too long")]
     TooLong,
     #[error("the client sends too slowly")]
     TooSlow,
@@ -367,11 +367,11 @@ impl Body for RequestBody {
 /// Why an answer's body broke off. The client sees a reset, never a clean end.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BodyError {
-    #[error("the upstream broke off: {0}")]
+    #[error("the upstream aborted the response: {0}")]
     Http1(#[from] OutboundError),
-    #[error("the upstream broke off: {0}")]
+    #[error("the upstream aborted the response: {0}")]
     Http2(#[from] hyper::Error),
-    #[error("nothing moved either way for too long")]
+    #[error("idle timeout")]
     Stalled,
     #[error("the body cannot be encoded: {0}")]
     Encoding(#[from] std::io::Error),

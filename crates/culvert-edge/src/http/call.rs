@@ -43,18 +43,18 @@ pub(crate) struct Called {
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotCalled {
-    #[error("the URL is not one that can be asked for")]
+    #[error("the URL is not supported")]
     Unusable,
-    #[error("the connection was closed instead of an answer")]
+    #[error("the connection closed without a response")]
     Closed,
-    #[error("the answer is longer than {ANSWER_BYTES_MAX} bytes")]
+    #[error("the response is longer than {ANSWER_BYTES_MAX} bytes")]
     TooLong,
-    #[error("too many bodies are held at once")]
+    #[error("too many bodies are buffered")]
     NoRoom,
-    #[error("the answer did not come in time")]
+    #[error("the request timed out")]
     TooSlow,
     /// With nothing that tells of the network behind the name.
-    #[error("the host cannot be reached, or its answer is not usable")]
+    #[error("the host is unreachable, or its response is invalid")]
     Elsewhere,
 }
 
@@ -123,11 +123,7 @@ pub(crate) async fn public(down: &Arc<Downstream>, call: Call) -> Result<Called,
     } = call;
     let answered = documents::answer(&dialer, method, &url, headers, body, ANSWER_BYTES_MAX).await;
     let (mut head, body) = answered.map_err(|why| {
-        tracing::debug!(
-            host = url.host_str(),
-            why,
-            "a policy's request has no answer"
-        );
+        tracing::debug!(host = url.host_str(), why, "policy request failed");
         NotCalled::Elsewhere
     })?;
     fields::to_client(&mut head.headers);

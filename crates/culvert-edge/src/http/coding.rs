@@ -359,10 +359,10 @@ impl Encoded {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotDecoded {
     /// In a coding that the edge does not know.
-    #[error("the body is in a coding that is not known here")]
+    #[error("the content coding of the body is not supported")]
     Unknown,
     /// Not what it says.
-    #[error("the body is not in the coding that it says it is in")]
+    #[error("the body does not match its content coding")]
     Broken,
     /// More than its reader takes.
     #[error("the decoded body is too long")]

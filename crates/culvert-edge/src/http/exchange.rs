@@ -37,7 +37,7 @@ use crate::upstream::{AgentRefused, DialError, Failure, Protocol, UpWire};
 
 /// The connection is to be closed without an answer.
 #[derive(Debug, thiserror::Error)]
-#[error("the exchange was abandoned")]
+#[error("the request was cancelled")]
 pub(crate) struct Abandoned;
 
 /// What an answer still needs to know of a request that has moved on.
@@ -546,7 +546,7 @@ pub(super) fn check(parts: &request::Parts, wanted: &Wanted) -> Result<(), Probl
 /// What a client is told of a failure.
 fn problem_of(failure: &Failure, down: &Downstream, member: &Member) -> Problem {
     down.edge.meters.upstream_failed.up();
-    tracing::debug!(endpoint.id = %member.endpoint.id, %failure, "an upstream did not answer");
+    tracing::debug!(endpoint.id = %member.endpoint.id, %failure, "upstream request failed");
     match failure {
         Failure::ClientTooSlow => Problem::Violation(Violation::TooSlow),
         Failure::Dial(DialError::TooSlow) | Failure::TooSlow => Problem::UpstreamTooSlow,

@@ -199,21 +199,22 @@ pub fn errors() -> String {
     page
 }
 
-const INTRODUCTION: &str = "# Answers of the edge
+const INTRODUCTION: &str = "# Edge error responses
 
-Generated from the table that the edge answers by.
+Generated from the edge's table of errors.
 
-What the edge answers in the place of an upstream has a code, a sentence and the id of the request. By
-the request's `accept` it is JSON (`application/json`), a page (`text/html`) or, also by default, a line
-of text:
+If the edge responds instead of an upstream, the response has a code, a message and the ID of the request.
+The `accept` header of the request selects the format: JSON (`application/json`), an HTML page
+(`text/html`) or, by default, a line of text:
 
 ```json
 {\"error_code\":\"ERR_NGROK_3200\",\"status_code\":404,\"msg\":\"No endpoint is online at this host.\",\"details\":{\"request_id\":\"18aa3c66d1b2a5f0-d431-1\"}}
 ```
 
-The code is in the header `ngrok-error-code`, too, which is removed from what upstreams send: where it is,
-the edge answered. The id is in `culvert-request-id`. Answers that actions of a traffic policy are set to
-give (`deny`, `custom-response`, the 401 of `basic-auth`, the 429 of `rate-limit`) have no code.
+The header `ngrok-error-code` contains the code. The edge removes this header from upstream responses, so
+its presence shows that the edge generated the response. The header `culvert-request-id` contains the ID.
+Responses that a traffic policy configures (`deny`, `custom-response`, the 401 of `basic-auth`, the 429 of
+`rate-limit`) have no code.
 
 | Code | Status | Meaning |
 |---|---|---|

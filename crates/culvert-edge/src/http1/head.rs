@@ -64,7 +64,7 @@ pub(crate) fn answer(
     lines: usize,
     lines_max: usize,
 ) -> Result<response::Parts, &'static str> {
-    const NONE: &str = "the answer does not begin with a status line";
+    const NONE: &str = "the response does not start with a status line";
     if lines > lines_max {
         return Err(TOO_MANY);
     }

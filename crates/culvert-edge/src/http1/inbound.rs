@@ -62,7 +62,7 @@ pub(crate) struct InboundBody {
 
 /// Why a body has no more: the connection knows ([`Downstream::broken`]).
 #[derive(Debug, thiserror::Error)]
-#[error("the client broke off")]
+#[error("the client aborted the request")]
 pub(crate) struct BrokeOff;
 
 #[derive(Debug)]

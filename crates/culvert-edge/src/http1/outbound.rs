@@ -61,11 +61,11 @@ enum Answer {
 /// Why an exchange with an upstream did not end well.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OutboundError {
-    #[error("the connection broke: {0}")]
+    #[error("the connection failed: {0}")]
     Io(#[from] io::Error),
-    #[error("the connection ended before the answer did")]
+    #[error("the connection ended before the response was complete")]
     Ended,
-    #[error("the answer is not acceptable: {0}")]
+    #[error("the response is invalid: {0}")]
     Malformed(&'static str),
     #[error("{0}")]
     Upload(#[from] UploadError),
@@ -147,7 +147,9 @@ impl Outbound {
                 {
                     self.interims += 1;
                     if self.interims > INTERIMS_MAX {
-                        return Poll::Ready(Err(OutboundError::Malformed("nothing but interims")));
+                        return Poll::Ready(Err(OutboundError::Malformed(
+                            "too many interim responses",
+                        )));
                     }
                     inform(parts);
                     continue;

@@ -332,7 +332,7 @@ pub(crate) enum Sending {
 
 /// A body is longer or shorter than was announced.
 #[derive(Debug, thiserror::Error)]
-#[error("the body has another length than was announced")]
+#[error("the body length does not match its declaration")]
 pub(crate) struct WrongLength;
 
 impl Sending {

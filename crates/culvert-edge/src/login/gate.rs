@@ -44,7 +44,7 @@ pub(crate) enum Kind {
     OpenIdConnect,
 }
 
-/// Who vouches for users.
+/// Identity provider.
 #[derive(Debug)]
 pub(crate) enum Provider {
     Known(&'static Known, Arc<Endpoints>),

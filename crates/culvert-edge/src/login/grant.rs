@@ -34,19 +34,19 @@ pub(crate) struct App {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Failed {
     /// The provider says no.
-    #[error("the provider refuses: {0}")]
+    #[error("the provider denied the sign-in: {0}")]
     Refused(String),
     /// The provider says nothing that could be understood.
-    #[error("the provider cannot be asked: {0}")]
+    #[error("the request to the provider failed: {0}")]
     Away(String),
     /// Its ID token is not to be believed.
-    #[error("the ID token is not valid: {0}")]
+    #[error("the ID token is invalid: {0}")]
     Token(&'static str),
     /// It does not say who the user is.
-    #[error("the provider gives no user id")]
+    #[error("the provider returned no user ID")]
     Nobody,
     /// It gives no address, or none that is verified.
-    #[error("the provider gives no verified e-mail address")]
+    #[error("the provider returned no verified e-mail address")]
     NoEmail,
 }
 
@@ -115,7 +115,9 @@ impl Asking<'_> {
         }
         let person = self.person(&tokens.access, &Json::Null).await?;
         if person.provider_user_id != user_id {
-            return Err(Failed::Refused("the tokens are of another user".to_owned()));
+            return Err(Failed::Refused(
+                "the tokens belong to another user".to_owned(),
+            ));
         }
         Ok(Some((person, tokens)))
     }
@@ -144,9 +146,9 @@ impl Asking<'_> {
             .await?;
         // Some say no with a status that says yes.
         if let Some(error) = told.get("error") {
-            let error = error.as_str().unwrap_or("it does not say why");
+            let error = error.as_str().unwrap_or("no reason given");
             return Err(match status.is_server_error() {
-                true => Failed::Away(format!("it answers {status}")),
+                true => Failed::Away(format!("it returned status {status}")),
                 false => Failed::Refused(error.chars().take(100).collect()),
             });
         }
@@ -155,7 +157,7 @@ impl Asking<'_> {
         }
         let text = |name: &str| told.get(name).and_then(Json::as_str).unwrap_or_default();
         if text("access_token").is_empty() {
-            return Err(Failed::Away("it gives no access token".to_owned()));
+            return Err(Failed::Away("it returned no access token".to_owned()));
         }
         let lifetime = told.get("expires_in").and_then(|value| match value {
             Json::String(text) => text.parse().ok(),
@@ -183,12 +185,12 @@ impl Asking<'_> {
         let header = decode_header(token).map_err(|_| Failed::Token("it cannot be read"))?;
         let name = serde_json::to_value(header.alg).unwrap_or_default();
         if name.as_str().and_then(jws::algorithm).is_none() || header.crit.is_some() {
-            return Err(Failed::Token("its algorithm is not taken"));
+            return Err(Failed::Token("its algorithm is not supported"));
         }
         let claims = self.believed(keys, &header, token).await?;
         let text = |name: &str| claims.get(name).and_then(Json::as_str);
         if text("nonce") != Some(nonce) {
-            return Err(Failed::Token("it is of another log-in"));
+            return Err(Failed::Token("its nonce belongs to another sign-in"));
         }
         let has_many = claims
             .get("aud")
@@ -196,9 +198,9 @@ impl Asking<'_> {
             .is_some_and(|all| all.len() > 1);
         match text("azp") {
             Some(party) if party != self.app.id => {
-                return Err(Failed::Token("it was made for another application"));
+                return Err(Failed::Token("its `azp` is another application"));
             }
-            None if has_many => return Err(Failed::Token("it does not say for whom it was made")),
+            None if has_many => return Err(Failed::Token("it has no `azp`")),
             _ => {}
         }
         if text("sub").is_none_or(str::is_empty) {
@@ -225,10 +227,10 @@ impl Asking<'_> {
             judged => judged,
         };
         judged.map_err(|why| match why {
-            Unbelieved::NoKeys => Failed::Away("its keys cannot be had".to_owned()),
-            Unbelieved::Signature => Failed::Token("it is not signed by the provider"),
-            Unbelieved::Issuer => Failed::Token("it is of another issuer"),
-            Unbelieved::Audience => Failed::Token("it is for another application"),
+            Unbelieved::NoKeys => Failed::Away("its keys cannot be fetched".to_owned()),
+            Unbelieved::Signature => Failed::Token("its signature is invalid"),
+            Unbelieved::Issuer => Failed::Token("it has another issuer"),
+            Unbelieved::Audience => Failed::Token("its audience is another application"),
             Unbelieved::Expired => Failed::Token("it has expired"),
             Unbelieved::Early => Failed::Token("it is not valid yet"),
         })
@@ -303,18 +305,20 @@ impl Asking<'_> {
         let call = documents::call(&dialer, method, url, headers, body);
         let (status, body) = match tokio::time::timeout(FETCH_WITHIN, call).await {
             Ok(answered) => answered.map_err(away)?,
-            Err(_) => return Err(Failed::Away("it takes too long".to_owned())),
+            Err(_) => return Err(Failed::Away("it timed out".to_owned())),
         };
         match serde_json::from_slice(&body) {
             Ok(told) => Ok((status, told)),
-            Err(_) if status.is_success() => Err(Failed::Away("its answer is not JSON".to_owned())),
+            Err(_) if status.is_success() => {
+                Err(Failed::Away("its response is not JSON".to_owned()))
+            }
             Err(_) => Ok((status, Json::Null)),
         }
     }
 }
 
 fn refused_by(status: StatusCode) -> Failed {
-    let said = format!("it answers {status}");
+    let said = format!("it returned status {status}");
     match status {
         StatusCode::BAD_REQUEST | StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
             Failed::Refused(said)

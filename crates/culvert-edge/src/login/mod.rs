@@ -220,7 +220,7 @@ impl Logins {
             .try_send(Entry::Ended(Box::new(ending)))
             .is_err()
         {
-            tracing::warn!(session, "a session ended on this node alone");
+            tracing::warn!(session, "ending a session on other nodes failed");
         }
     }
 }

@@ -327,11 +327,11 @@ struct Metadata {
 pub(crate) enum Undiscovered {
     #[error("{0}")]
     NotFetched(#[from] Arc<crate::documents::NotFetched>),
-    #[error("its discovery document cannot be read: {0}")]
+    #[error("its discovery document is invalid: {0}")]
     Unreadable(#[from] serde_json::Error),
-    #[error("its discovery document is of the issuer `{0}`")]
+    #[error("its discovery document has the issuer `{0}`")]
     Another(String),
-    #[error("it names an address that is not secure: {0}")]
+    #[error("it contains an insecure URL: {0}")]
     Insecure(String),
 }
 

@@ -19,7 +19,7 @@ pub fn reference() -> String {
     for ty in action::ALL {
         let ends = match ty.ends {
             Ends::Never => "no",
-            Ends::Sometimes => "when it refuses or redirects",
+            Ends::Sometimes => "when it rejects or redirects",
             Ends::Always => "yes",
         };
         line(
@@ -30,14 +30,14 @@ pub fn reference() -> String {
     for ty in action::ALL {
         push_action(&mut page, ty);
     }
-    page.push_str("\n### Refused actions\n\nThese exist elsewhere and are refused when a policy is written.\n\n| action | reason |\n|---|---|\n");
+    page.push_str("\n### Unsupported actions\n\nPolicies with these actions are rejected.\n\n| action | reason |\n|---|---|\n");
     for row in action::NOT_BUILT {
         line(
             &mut page,
             &[format!("`{}`", row.name), row.reason.to_owned()],
         );
     }
-    page.push_str("\n## Variables\n\nA variable can be named from its phase on. Where it is not filled, a text, list or map is empty, a number is 0, a bool is false, and what has no such value is absent.\n\n| variable | type | from | filled | |\n|---|---|---|---|---|\n");
+    page.push_str("\n## Variables\n\nA variable is available in its phase and later phases. Without a value, a string, list or map is empty, a number is 0, a bool is false, and other types are absent.\n\n| variable | type | from | set | |\n|---|---|---|---|---|\n");
     for variable in variables::ALL
         .iter()
         .filter(|variable| !variable.path.starts_with('('))
@@ -51,7 +51,7 @@ pub fn reference() -> String {
         ];
         line(&mut page, &cells);
     }
-    page.push_str("\n## Functions\n\nBeside those of the language: `size`, `contains`, `startsWith`, `endsWith`, `matches`, conversions, selectors of time, and the macros `has`, `all`, `exists`, `exists_one`, `map`, `filter` and `sortBy`. Selectors of time take a zone: an offset such as `+02:00` or a name such as `Europe/Vienna`.\n\n| function | |\n|---|---|\n");
+    page.push_str("\n## Functions\n\nIn addition to the functions of CEL (`size`, `contains`, `startsWith`, `endsWith`, `matches`, conversions and time accessors) and the macros `has`, `all`, `exists`, `exists_one`, `map`, `filter` and `sortBy`. Time accessors accept a time zone: an offset such as `+02:00` or a name such as `Europe/Vienna`.\n\n| function | |\n|---|---|\n");
     for function in functions::ALL.iter() {
         let extension = function.extension;
         let calls: Vec<String> = extension
@@ -68,28 +68,28 @@ const INTRODUCTION: &str = "# Traffic policy
 
 Generated from the code that runs policies. The [guide](../guide/traffic-policy.md) has examples.
 
-A policy is YAML 1.2 or JSON, at most 256 KiB, with a list of rules for each phase. A rule has an
-optional `name`, `expressions` that must all hold (none always does), and `actions` that run in order.
-Anchors and aliases are taken; merge keys, tags and keys given twice are not.
+A policy is a YAML 1.2 or JSON document of at most 256 KiB with a list of rules per phase. A rule has an
+optional `name`, `expressions` that must all be true (a rule without expressions always runs), and `actions`
+that run in order. Anchors and aliases are supported; merge keys, tags and duplicate keys are not.
 
 | phase | runs | endpoints |
 |---|---|---|
-| `on_tcp_connect` | once per connection, before any handshake; in clear, before the first request | all |
-| `on_http_request` | once per request, when its head is read | http, https |
-| `on_http_response` | once per response, of the upstream or of the edge, before it is sent | http, https |
+| `on_tcp_connect` | once per connection, before the TLS handshake; without TLS, before the first request | all |
+| `on_http_request` | once per request, after its head arrived | http, https |
+| `on_http_response` | once per response of the upstream or the edge, before it is sent | http, https |
 
-100 rules per phase, 20 expressions and 20 actions per rule. An expression has 4096 bytes and 2000 parts,
-and an evaluation costs at most 100,000 steps. An expression that fails is no match; failures are counted
-in `culvert_edge_policy_failures_total`, and `policy.on_expression_error` makes them refusals. In a rule with
-`terminate-tls` they always close the connection.
+Limits: 100 rules per phase, 20 expressions and 20 actions per rule. An expression may have 4096 bytes and 2000
+nodes, and an evaluation may take 100,000 steps. If an expression fails, its rule does not match;
+`culvert_edge_policy_failures_total` counts failures, and `policy.on_expression_error` can reject the request
+instead. In a rule with `terminate-tls`, a failure always closes the connection.
 
-A policy that names a variable whose data is not loaded is refused when it is written. If the data goes away
-later, the endpoint refuses all traffic until it is back.
+A policy that uses a variable whose data is not loaded is rejected when it is written. If the data becomes
+unavailable later, the endpoint rejects all traffic until it is loaded again.
 
-Expressions and actions see a message as it arrived: what actions change is seen by those it is sent to.
+Expressions and actions see the original message. Only the recipient of the message sees the changes of actions.
 
-Texts that take `${…}` may hold expressions; `$${` stands for `${`. Where one fails, nothing stands in its
-place, unless that would be dangerous (credentials, addresses, URLs): then the request is refused.
+Strings that support `${…}` can contain expressions; `$${` is a literal `${`. If an expression fails, its value is
+empty. In credentials, addresses and URLs, where an empty value would be unsafe, the request is rejected.
 
 ";
 
@@ -105,7 +105,7 @@ fn push_action(page: &mut String, ty: &ActionType) {
         );
     }
     let Some(schema) = ty.schema else {
-        page.push_str("\nIt takes no configuration.\n");
+        page.push_str("\nThis action has no configuration.\n");
         return;
     };
     let mut settings = SchemaSettings::draft2020_12();

@@ -26,7 +26,7 @@ const REPLACEMENTS_MAX: usize = 20;
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "FindReplace")]
 pub(crate) struct Config {
-    /// What is replaced by what, 1 to 20, in this order.
+    /// 1 to 20 replacements, in this order.
     replacements: Vec<Pair>,
 }
 
@@ -34,9 +34,9 @@ pub(crate) struct Config {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Replacement")]
 struct Pair {
-    /// A regular expression (RE2); every match is replaced. Takes `${…}`.
+    /// Regular expression (RE2); every match is replaced. Supports `${…}`.
     from: String,
-    /// What stands in its place; `$1` is the first group. Takes `${…}`.
+    /// Replacement; `$1` is the first group. Supports `${…}`.
     to: String,
 }
 

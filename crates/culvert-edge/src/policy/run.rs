@@ -267,7 +267,7 @@ impl<'x> Exchange<'x> {
                 self.down.edge.meters.policy_failures.up();
                 tracing::debug!(
                     endpoint.id = %self.endpoint.id,
-                    "a traffic policy refuses traffic: data that it reads is not loaded"
+                    "a traffic policy rejects traffic: data that it uses is not loaded"
                 );
                 return self.fault();
             }

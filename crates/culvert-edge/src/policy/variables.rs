@@ -73,12 +73,12 @@ impl Filled {
         match self {
             Self::Always => "always".into(),
             Self::Region => "if the setting `region` is set".into(),
-            Self::ServerName => "https and tls, if the client names a host".into(),
+            Self::ServerName => "https and tls, if the client sends SNI".into(),
             Self::Tls => "https".into(),
             Self::Resumed => "https, when a TLS session is resumed".into(),
             Self::ServerCertificate => "https, if the certificate has it".into(),
             Self::ClientCertificate => {
-                "https, if the client shows a certificate that has it".into()
+                "https, if the client presents a certificate that has it".into()
             }
             Self::Data(field) => format!("with {}", field.source()).into(),
             Self::Message => "if the message has it".into(),
@@ -282,18 +282,18 @@ fn connection(row: Row<'_>) {
         "country_code" CountryCode "Its ISO 3166-1 code."
         "latitude" Latitude "Latitude in degrees."
         "longitude" Longitude "Longitude in degrees."
-        "radius" Radius "Kilometres around it in which the client is."
+        "radius" Radius "Accuracy radius in kilometres."
         "subdivision" Subdivision "Largest part of the country, in English."
     );
-    row("conn.tls.sni", "string", "Name the client asked for in its TLS handshake; empty without TLS.", Filled::ServerName, |x| there(x.down.sni()));
+    row("conn.tls.sni", "string", "Server name (SNI) of the client's TLS handshake; empty without TLS.", Filled::ServerName, |x| there(x.down.sni()));
     row("endpoint.id", "string", "Id of the endpoint.", Filled::Always, |x| there(&x.endpoint.id));
     row("endpoint.host", "string", "Host of the endpoint.", Filled::Always, |x| there(&x.endpoint.host));
     row("endpoint.port", "int", "Public port of the endpoint.", Filled::Always, |x| int(x.endpoint.port));
     row("endpoint.addr", "string", "Host and port of the endpoint.", Filled::Always, |x| owned(format!("{}:{}", &*x.endpoint.host, x.endpoint.port)));
     row("endpoint.protocol", "string", "Scheme of the endpoint: `http`, `https`, `tls` or `tcp`.", Filled::Always, |x| there(x.endpoint.scheme.name()));
     row("endpoint.url", "string", "Address of the endpoint as a URL.", Filled::Always, |x| owned(x.endpoint.url()));
-    row("time.now", "string", "The present moment: RFC 3339, UTC. Compare with `timestamp(time.now)`.", Filled::Always, |x| owned(x.down.now().to_string()));
-    row(VARS, "map(string, dyn)", "What set-vars set in this phase.", Filled::Actions, |x| made(map(x.memory.vars.iter().map(|(name, value)| (name.as_str(), value.clone())).collect())));
+    row("time.now", "string", "Current time: RFC 3339, UTC. Compare with `timestamp(time.now)`.", Filled::Always, |x| owned(x.down.now().to_string()));
+    row(VARS, "map(string, dyn)", "Variables that set-vars set in this phase.", Filled::Actions, |x| made(map(x.memory.vars.iter().map(|(name, value)| (name.as_str(), value.clone())).collect())));
     row(ACTIONS, "dyn", "Results of the actions that ran, as `actions.ngrok.<action>` or `actions.culvert.<action>`.", Filled::Actions, |x| made(x.memory.results()));
     row(RANDOM, "int", "", Filled::Hidden, |x| int(x.random()));
     row(SECRETS, "map(string, dyn)", "", Filled::Hidden, |x| made(x.policy.secrets()));
@@ -304,9 +304,9 @@ fn connection(row: Row<'_>) {
 fn addresses(row: Row<'_>) {
     macro_rules! address {
         ($whose:literal, $end:ident) => {
-            row(concat!("conn.", $whose, ".as.number"), "int", "Number of the autonomous system that the address is in.", Filled::Data(IpField::AsNumber), |x| x.number(x.down.$end.ip(), IpField::AsNumber));
-            address!($whose, $end, "as" "organization" AsOrganization "Who runs that system.");
-            row(concat!("conn.", $whose, ".categories"), "list(string)", "Categories of the address, each with those above it: `com.cloudflare` is in `com`.", Filled::Data(IpField::Categories), |x| made(x.categories(x.down.$end.ip())));
+            row(concat!("conn.", $whose, ".as.number"), "int", "Autonomous system number of the address.", Filled::Data(IpField::AsNumber), |x| x.number(x.down.$end.ip(), IpField::AsNumber));
+            address!($whose, $end, "as" "organization" AsOrganization "Operator of the autonomous system.");
+            row(concat!("conn.", $whose, ".categories"), "list(string)", "Categories of the address, including parent categories: `com.cloudflare` is in `com`.", Filled::Data(IpField::Categories), |x| made(x.categories(x.down.$end.ip())));
             row(concat!("conn.", $whose, ".is_on_blocklist"), "bool", "Whether it is in the category `blocklist`.", Filled::Data(IpField::Blocklist), |x| x.truth(x.down.$end.ip(), IpField::Blocklist));
             row(concat!("conn.", $whose, ".is_tor_node"), "bool", "Whether it is in the category `tor`.", Filled::Data(IpField::Tor), |x| x.truth(x.down.$end.ip(), IpField::Tor));
             row(concat!("conn.", $whose, ".geo.location.is_eu"), "bool", "Whether the address is in the European Union.", Filled::Data(IpField::IsEu), |x| x.truth(x.down.$end.ip(), IpField::IsEu));
@@ -320,7 +320,7 @@ fn addresses(row: Row<'_>) {
                 "longitude" Longitude "Longitude in degrees."
                 "metro_code" MetroCode "Code of the metropolitan area, in the United States."
                 "postal_code" PostalCode "Postal code."
-                "radius" Radius "Kilometres around it in which the address is."
+                "radius" Radius "Accuracy radius in kilometres."
                 "subdivision" Subdivision "Largest part of the country, in English."
                 "timezone" Timezone "Time zone, such as `Europe/Vienna`.");
             address!($whose, $end, "geo.registered_location"
@@ -351,7 +351,7 @@ fn session(row: Row<'_>) {
         (Some(_), _) => "http/1.1",
         _ => "",
     }));
-    row("conn.tls.session_resumed", "bool", "Whether the TLS session goes on from an earlier connection.", Filled::Resumed, |x| flag(x.agreed().is_some_and(|agreed| agreed.is_resumed)));
+    row("conn.tls.session_resumed", "bool", "Whether the TLS session is resumed from an earlier connection.", Filled::Resumed, |x| flag(x.agreed().is_some_and(|agreed| agreed.is_resumed)));
 }
 
 /// `conn.tls.client` and `conn.tls.server`: the certificates of a handshake.
@@ -364,19 +364,19 @@ fn certificates(row: Row<'_>) {
         ($of:literal, $whose:literal, $filled:ident, $read:ident) => {
             certificate!($of, $whose, $filled, $read;
                 "serial_number" "string" "serial number, lower-case hexadecimal."
-                "signature_algorithm" "string" "how it is signed, such as `SHA256-RSA`."
+                "signature_algorithm" "string" "signature algorithm, such as `SHA256-RSA`."
                 "extensions" "list(map(string, dyn))" "extensions, each with `id`, `critical` and `value`."
-                "validity.not_before" "timestamp" "when it begins to be valid."
-                "validity.not_after" "timestamp" "when it ceases to be."
-                "san" "string" "alternative names, with commas between."
-                "san.dns_names" "list(string)" "alternative names that are hosts."
-                "san.email_addresses" "list(string)" "alternative names that are mail addresses."
-                "san.ip_addresses" "list(string)" "alternative names that are addresses."
-                "san.uris" "list(string)" "alternative names that are URIs.");
+                "validity.not_before" "timestamp" "start of validity."
+                "validity.not_after" "timestamp" "end of validity."
+                "san" "string" "alternative names, comma-separated."
+                "san.dns_names" "list(string)" "DNS alternative names."
+                "san.email_addresses" "list(string)" "e-mail alternative names."
+                "san.ip_addresses" "list(string)" "IP alternative names."
+                "san.uris" "list(string)" "URI alternative names.");
             certificate!($of, $whose, $filled, $read, "issuer" "issuer" "subject" "subject");
         };
         ($of:literal, $whose:literal, $filled:ident, $read:ident, $($name:literal $doc:literal)+) => {
-            $(certificate!($of, $whose, $filled, $read; $name "string" "its name, as RFC 2253 writes it.");
+            $(certificate!($of, $whose, $filled, $read; $name "string" "distinguished name in RFC 2253 form.");
             row(concat!("conn.tls.", $of, ".", $name, ".common_name"), "string", concat!($whose, ": common name of the ", $doc, "."), Filled::$filled, |x| made(peer::field(x.$read()?, concat!($name, ".common_name"))?));
             certificate!(@lists $of, $whose, $filled, $read, $name; "country" "locality" "organization" "organizational_unit" "postal_code" "province" "street_address");)+
         };
@@ -384,15 +384,15 @@ fn certificates(row: Row<'_>) {
             $(row(concat!("conn.tls.", $of, ".", $name, ".", $part), "list(string)", concat!($whose, ": parts of the ", $name, "."), Filled::$filled, |x| made(peer::field(x.$read()?, concat!($name, ".", $part))?));)+
         };
     }
-    certificate!("client", "Certificate of the client, absent if it showed none", ClientCertificate, client_certificate; "pem" "string" "PEM.");
-    certificate!("client", "Certificate of the client, absent if it showed none", ClientCertificate, client_certificate);
-    certificate!("server", "Certificate that the edge presented, absent without TLS", ServerCertificate, server_certificate);
+    certificate!("client", "Client certificate; absent if the client presented none", ClientCertificate, client_certificate; "pem" "string" "PEM.");
+    certificate!("client", "Client certificate; absent if the client presented none", ClientCertificate, client_certificate);
+    certificate!("server", "Server certificate that the edge presented; absent without TLS", ServerCertificate, server_certificate);
 }
 
 /// `req`.
 #[rustfmt::skip]
 fn asked(row: Row<'_>) {
-    row("req.method", "string", "Method as received, in upper case as it is written.", Filled::Always, |x| there(x.request?.method.as_str()));
+    row("req.method", "string", "Method as received.", Filled::Always, |x| there(x.request?.method.as_str()));
     row("req.version", "string", "`HTTP/1.1` or `HTTP/2.0`.", Filled::Always, |x| there(match x.request?.version {
         Version::HTTP_2 => "HTTP/2.0",
         Version::HTTP_10 => "HTTP/1.0",
@@ -400,36 +400,36 @@ fn asked(row: Row<'_>) {
     }));
     row("req.host", "string", "Host header as received.", Filled::Always, |x| there(authority(x.request?)));
     row("req.headers", "map(string, list(string))", "Header fields; names in lower case.", Filled::Always, |x| made(headers(&x.request?.headers)));
-    row("req.trailers", "map(string, list(string))", "Trailer fields. They come behind the body, which no phase waits for.", Filled::Never, |_| made(map(Vec::new())));
+    row("req.trailers", "map(string, list(string))", "Trailer fields. Absent in practice, because no phase waits for the end of the body.", Filled::Never, |_| made(map(Vec::new())));
     row("req.cookies", "map(string, list(map(string, string)))", "Cookies by name, each with `name` and `value`.", Filled::Message, |x| made(cookies::of_request(&x.request?.headers)));
     row("req.content_encoding", "list(string)", "Content-Encoding, outermost last.", Filled::Message, |x| made(list(&x.request?.headers, &CONTENT_ENCODING)));
     row("req.content_length", "int", "Content-Length; absent when unknown.", Filled::Message, |x| length(&x.request?.headers));
     row("req.content_type", "string", "Media type of the body, without parameters.", Filled::Message, |x| owned(media_type(&x.request?.headers)));
     row("req.content_type.parameters", "map(string, string)", "Its parameters.", Filled::Message, |x| made(parameters(&x.request?.headers)));
-    row("req.content_type.raw", "string", "The whole field.", Filled::Message, |x| made(first(&x.request?.headers, &CONTENT_TYPE)));
+    row("req.content_type.raw", "string", "The full field value.", Filled::Message, |x| made(first(&x.request?.headers, &CONTENT_TYPE)));
     row("req.location", "string", "Location header; empty without one.", Filled::Message, |x| made(first(&x.request?.headers, &LOCATION)));
-    row("req.ts.header_received", "timestamp", "When the request's head had arrived.", Filled::Always, |x| made(moment(x.memory.began)));
-    row("req.ts.body_received", "timestamp", "When the whole body had arrived. Absent without a body, and while it still comes.", Filled::Answered, |x| made(moment(x.body_received()?)));
-    row("req.url", "string", "The whole URL, normalised: host in lower case, no default port, path and query as they are sent.", Filled::Always, |x| owned(x.url()?));
-    row("req.url.raw", "string", "The whole URL as received.", Filled::Always, |x| owned(x.raw_url()?));
-    row("req.url.scheme", "string", "`https` if the client's connection is TLS, else `http`.", Filled::Always, |x| there(x.scheme()));
+    row("req.ts.header_received", "timestamp", "When the request head was complete.", Filled::Always, |x| made(moment(x.memory.began)));
+    row("req.ts.body_received", "timestamp", "When the body was complete. Absent without a body, and until it is complete.", Filled::Answered, |x| made(moment(x.body_received()?)));
+    row("req.url", "string", "Full normalised URL: host in lower case, no default port, path and query as forwarded.", Filled::Always, |x| owned(x.url()?));
+    row("req.url.raw", "string", "Full URL as received.", Filled::Always, |x| owned(x.raw_url()?));
+    row("req.url.scheme", "string", "`https` if the client's connection is TLS, otherwise `http`.", Filled::Always, |x| there(x.scheme()));
     row("req.url.authority", "string", "Host and port as received.", Filled::Always, |x| there(authority(x.request?)));
     row("req.url.host", "string", "Host in lower case, without port.", Filled::Always, |x| owned(x.host()?));
-    row("req.url.port", "int", "Port, where one is written; absent otherwise.", Filled::Message, |x| authority(x.request?).rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok()).and_then(int));
-    row("req.url.path", "string", "Path as it is sent: normalised by RFC 3986 6.2.2, so without `.` and `..` segments and with unreserved characters decoded; `\\` is `/`, and `//` is `/` unless the endpoint has `merge_slashes` off. `*` for `OPTIONS *`.", Filled::Always, |x| there(x.request?.uri.path()));
+    row("req.url.port", "int", "Explicit port; absent if the URL has none.", Filled::Message, |x| authority(x.request?).rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok()).and_then(int));
+    row("req.url.path", "string", "Path as forwarded: normalised by RFC 3986 6.2.2, without `.` and `..` segments and with unreserved characters decoded; `\\` becomes `/`, and `//` becomes `/` unless `merge_slashes` of the endpoint is off. `*` for `OPTIONS *`.", Filled::Always, |x| there(x.request?.uri.path()));
     row("req.url.raw_path", "string", "Path as received.", Filled::Always, |x| there(raw_path(x.request?)));
     row("req.url.query", "string", "Query as received; empty without one.", Filled::Message, |x| there(x.request?.uri.query().unwrap_or_default()));
     row("req.url.query_params", "map(string, list(string))", "Parameters of the query, decoded.", Filled::Message, |x| made(query_parameters(x.request?.uri.query().unwrap_or_default())));
-    row("req.url.uri", "string", "Path and query as they are sent.", Filled::Always, |x| there(x.request?.uri.path_and_query()?.as_str()));
-    row("req.url.user_password", "string", "Always empty: a URL with credentials is refused.", Filled::Never, |_| none());
+    row("req.url.uri", "string", "Path and query as forwarded.", Filled::Always, |x| there(x.request?.uri.path_and_query()?.as_str()));
+    row("req.url.user_password", "string", "Always empty, because URLs with credentials are rejected.", Filled::Never, |_| none());
     row("req.user_agent", "string", "User-Agent header; empty without one.", Filled::Message, |x| made(first(&x.request?.headers, &USER_AGENT)));
-    row("req.user_agent.name", "string", "Empty: this build does not take user agents apart.", Filled::Never, |_| none());
+    row("req.user_agent.name", "string", "Always empty, because this build does not parse user agents.", Filled::Never, |_| none());
     row("req.user_agent.version", "string", "The same.", Filled::Never, |_| none());
     row("req.user_agent.os", "string", "The same.", Filled::Never, |_| none());
     row("req.user_agent.os_version", "string", "The same.", Filled::Never, |_| none());
     row("req.user_agent.device", "string", "The same.", Filled::Never, |_| none());
     row("req.user_agent.url", "string", "The same.", Filled::Never, |_| none());
-    row("req.user_agent.is_mobile", "bool", "False: this build does not take user agents apart.", Filled::Never, |_| flag(false));
+    row("req.user_agent.is_mobile", "bool", "Always false, because this build does not parse user agents.", Filled::Never, |_| flag(false));
     row("req.user_agent.is_tablet", "bool", "The same.", Filled::Never, |_| flag(false));
     row("req.user_agent.is_desktop", "bool", "The same.", Filled::Never, |_| flag(false));
     row("req.user_agent.is_bot", "bool", "The same.", Filled::Never, |_| flag(false));
@@ -440,14 +440,14 @@ fn asked(row: Row<'_>) {
 fn answered(row: Row<'_>) {
     row("res.status_code", "int", "Status of the response.", Filled::Always, |x| int(x.response?.status.as_u16()));
     row("res.headers", "map(string, list(string))", "Header fields; names in lower case.", Filled::Always, |x| made(headers(&x.response?.headers)));
-    row("res.trailers", "map(string, list(string))", "Trailer fields. They come behind the body, which no phase waits for.", Filled::Never, |_| made(map(Vec::new())));
+    row("res.trailers", "map(string, list(string))", "Trailer fields. Absent in practice, because no phase waits for the end of the body.", Filled::Never, |_| made(map(Vec::new())));
     row("res.content_length", "int", "Content-Length; absent when unknown.", Filled::Message, |x| length(&x.response?.headers));
     row("res.content_encoding", "list(string)", "Content-Encoding, outermost last.", Filled::Message, |x| made(list(&x.response?.headers, &CONTENT_ENCODING)));
     row("res.content_type", "string", "Media type of the body, without parameters.", Filled::Message, |x| owned(media_type(&x.response?.headers)));
     row("res.content_type.parameters", "map(string, string)", "Its parameters.", Filled::Message, |x| made(parameters(&x.response?.headers)));
-    row("res.content_type.raw", "string", "The whole field.", Filled::Message, |x| made(first(&x.response?.headers, &CONTENT_TYPE)));
+    row("res.content_type.raw", "string", "The full field value.", Filled::Message, |x| made(first(&x.response?.headers, &CONTENT_TYPE)));
     row("res.location", "string", "Location header; empty without one.", Filled::Message, |x| made(first(&x.response?.headers, &LOCATION)));
-    row("res.cookies", "map(string, list(dyn))", "Cookies that are set, by name, the longest path first.", Filled::Message, |x| made(cookies::of_response(x.response?.headers.get_all(SET_COOKIE).iter().map(decoded))));
+    row("res.cookies", "map(string, list(dyn))", "Cookies that the response sets, by name, longest path first.", Filled::Message, |x| made(cookies::of_response(x.response?.headers.get_all(SET_COOKIE).iter().map(decoded))));
 }
 
 /// A field value: UTF-8, else each byte as a character of Latin-1.

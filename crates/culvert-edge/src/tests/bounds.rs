@@ -148,9 +148,9 @@ fn http1(what: &str, n: usize) -> Vec<u8> {
         "extension of a chunk" => chunks(&format!("3;{}\r\nabc\r\n0\r\n\r\n", long(n - 1))),
         "trailer section" => chunks(&format!("0\r\nX: {}\r\n\r\n", long(n - "X: \r\n".len()))),
         "trailer lines" => chunks(&format!("0\r\n{}\r\n", "X: y\r\n".repeat(n))),
-        "head of an upstream's answer" => get(&format!("/head/{n}"), ""),
-        "field lines of an upstream's answer" => get(&format!("/fields/{n}"), ""),
-        "an upstream's answers before the answer" => get(&format!("/hints/{n}"), ""),
+        "head of an upstream response" => get(&format!("/head/{n}"), ""),
+        "field lines of an upstream response" => get(&format!("/fields/{n}"), ""),
+        "interim responses of an upstream" => get(&format!("/hints/{n}"), ""),
         _ => panic!("no case: {what}"),
     };
     request.into_bytes()
@@ -178,7 +178,7 @@ fn http2(what: &str, n: usize) -> Vec<u8> {
         "payload of a frame" => [request(0, 0), frame(DATA, 0, stream(0), &vec![0; n])].concat(),
         // 177 are what is asked and its 32 for each.
         "field section, decoded, with 32 for each field" => fields(0, n - 177 - 33),
-        "fields with the authority, all cookies as one" => {
+        "fields including the authority, all cookies counted as one" => {
             let mut block = section();
             block.extend([0, 1, b'a', 1, b'b'].repeat(n - 1));
             // The cookies are one more.
@@ -200,7 +200,7 @@ fn http2(what: &str, n: usize) -> Vec<u8> {
             let trailers = frame(HEADERS, END_STREAM | END_HEADERS, stream(0), &block);
             [request(0, 0), trailers].concat()
         }
-        "fields remembered" => {
+        "HPACK dynamic table" => {
             let mut block = Vec::new();
             number(&mut block, 0x20, 5, n);
             block.extend(section());

@@ -106,7 +106,7 @@ pub fn read_certificate(pem: &[u8]) -> Result<(Vec<HostName>, Arc<CertifiedKey>)
         })
         .collect();
     if names.is_empty() {
-        return Err(Fault::bare(format!("{doing}: it is for no DNS name")));
+        return Err(Fault::bare(format!("{doing}: it covers no DNS name")));
     }
     let key =
         aws_lc_rs::sign::any_supported_type(&key).map_err(|error| Fault::new(doing, error))?;

@@ -140,7 +140,7 @@ impl Terms {
         let versions: Vec<_> = versions.map(|(_, version)| version).collect();
         if versions.is_empty() {
             tracing::warn!(
-                "the terminate-tls actions of a traffic policy leave no version of TLS; the connection is closed"
+                "the terminate-tls actions of a traffic policy allow no TLS version; closing the connection"
             );
             return None;
         }
@@ -167,7 +167,7 @@ impl Terms {
             .map(|authorities| authorities.0.load_full())
             .collect();
         if named.iter().any(|authorities| authorities.is_empty()) {
-            tracing::warn!("a certificate authority that a traffic policy names does not exist");
+            tracing::warn!("a certificate authority of a traffic policy does not exist");
             return None;
         }
         let is_same = |kept: &Kept| {
@@ -188,7 +188,7 @@ impl Terms {
             return known;
         }
         let made = self.make(key, alpn, &named).inspect_err(|error| {
-            tracing::warn!(%error, "a handshake cannot be as a traffic policy wants it");
+            tracing::warn!(%error, "TLS settings of a traffic policy cannot be applied");
         });
         let presented = Arc::new(made.ok()?);
         let mut kept = lock(&self.kept);

@@ -155,19 +155,19 @@ pub(crate) enum Heard {
 pub(crate) enum Failure {
     #[error("{0}")]
     Dial(DialError),
-    #[error("the exchange broke: {0}")]
+    #[error("the request failed: {0}")]
     Http1(#[from] OutboundError),
-    #[error("the exchange broke: {0}")]
+    #[error("the request failed: {0}")]
     Http2(#[from] hyper::Error),
-    #[error("the agent's service took the request and said nothing: {0}")]
+    #[error("the agent's service closed the connection without a response: {0}")]
     Silent(OutboundError),
     #[error("the connection was closed, and the request cannot be repeated")]
     Closed,
-    #[error("no answer in time")]
+    #[error("the response timed out")]
     TooSlow,
     #[error("the client did not send its request in time")]
     ClientTooSlow,
-    #[error("the upstream takes no streams that become something else")]
+    #[error("the upstream does not support extended CONNECT")]
     Unsuited,
     #[error("{0}")]
     Unacceptable(&'static str),
@@ -335,7 +335,7 @@ impl Pool {
                 polled
             });
             if let Err(error) = ended.await {
-                tracing::debug!(%error, "an HTTP/2 connection to an upstream broke");
+                tracing::debug!(%error, "HTTP/2 connection to an upstream failed");
             }
         });
         let link = Arc::new(Http2 {

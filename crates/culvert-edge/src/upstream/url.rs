@@ -217,11 +217,11 @@ impl fmt::Display for Upstream {
 pub(crate) enum DialError {
     #[error("the name has no address")]
     NoAddress,
-    #[error("the address is private, and such addresses are not allowed here")]
+    #[error("the address is private, and private addresses are not allowed")]
     Private,
     #[error("it is a listener of this server")]
     OwnListener,
-    #[error("connecting took too long")]
+    #[error("connecting timed out")]
     TooSlow,
     #[error("connecting: {0}")]
     Connect(io::Error),

@@ -115,7 +115,7 @@ pub enum Unverified {
     #[error("the request has no `{0}`")]
     Missing(&'static str),
     /// What should carry the signature is not in the form of the provider.
-    #[error("the request is not in the form in which the provider signs")]
+    #[error("the request does not have the provider's format")]
     Malformed,
     /// It was signed too long ago, or will be.
     #[error("the request was signed too long ago, or in the future")]
@@ -124,10 +124,10 @@ pub enum Unverified {
     #[error("the signature does not match")]
     Mismatch,
     /// The secret is none of this provider.
-    #[error("the secret cannot be one of the provider")]
+    #[error("the secret is not a valid secret of the provider")]
     Secret,
     /// The certificate of the signer could not be had, or is not one.
-    #[error("the certificate of the signer cannot be had")]
+    #[error("the signing certificate cannot be fetched")]
     Certificate,
 }
 

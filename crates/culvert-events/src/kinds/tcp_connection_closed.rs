@@ -9,18 +9,19 @@ use crate::kind::Kind;
 #[rustfmt::skip]
 pub static KIND: Kind = Kind::traffic(
     "tcp_connection_closed.v0",
-    "A TCP connection to an endpoint is over in both directions, whatever the endpoint's protocol, after every \
-     `http_request_complete.v0` of it. Exactly one for each connection that belonged to an endpoint.",
+    "A TCP connection to an endpoint is closed in both directions, for any protocol, after all \
+     its `http_request_complete.v0` events. Emitted exactly once for each connection that \
+     belonged to an endpoint.",
     &[
         field("conn.bytes_in", Int64, "Bytes read from the client's socket; with TLS, encrypted bytes including the handshake."),
         field("conn.bytes_out", Int64, "Bytes written to the client's socket; with TLS, encrypted bytes including the handshake."),
-        field("conn.client_ip", Text, "Source address of the client's TCP connection. Never taken from a request header.").filterable(),
-        field("conn.end_ts", Timestamp, "When the second direction closed, or the connection was reset."),
-        field("conn.server_ip", Text, "Address of the server that the connection came in on.").filterable(),
-        field("conn.server_name", Text, "Host name of the connection: with TLS the SNI, with plain HTTP the host of the first request, of a TCP endpoint the host of its address. Empty if there is none.").filterable(),
-        field("conn.server_port", Int32, "Port that the connection came in on.").filterable(),
-        field("conn.start_ts", Timestamp, "When the client's TCP connection was accepted."),
-        field("ip_policy.decision", Text, "What IP policies decided about the connection: `allow`, `block` or `invalid` (none applied, or the endpoint is HTTP; then the decision is in `http_request_complete.v0`).").one_of(DECISIONS, NOT_RUN),
-        field("traffic_policy.logs", Logs, "What log actions of the traffic policy wrote when the connection came in, in order: at most 32 entries of 4 KiB, 16 KiB together."),
+        field("conn.client_ip", Text, "Source address of the client's TCP connection, never from a request header.").filterable(),
+        field("conn.end_ts", Timestamp, "Time when the second direction closed or the connection was reset."),
+        field("conn.server_ip", Text, "Server address that the connection arrived on.").filterable(),
+        field("conn.server_name", Text, "Host name of the connection: the SNI with TLS, the host of the first request with plain HTTP, the host of the address for a TCP endpoint. Empty if there is none.").filterable(),
+        field("conn.server_port", Int32, "Server port that the connection arrived on.").filterable(),
+        field("conn.start_ts", Timestamp, "Time when the client's TCP connection was accepted."),
+        field("ip_policy.decision", Text, "Decision of IP policies on the connection: `allow`, `block` or `invalid` (none applied, or the endpoint is HTTP; then the decision is in `http_request_complete.v0`).").one_of(DECISIONS, NOT_RUN),
+        field("traffic_policy.logs", Logs, "Entries of the traffic policy's log actions on connect, in order: at most 32 entries of 4 KiB, 16 KiB in total."),
     ],
 );

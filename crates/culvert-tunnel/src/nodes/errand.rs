@@ -72,7 +72,7 @@ impl Nodes {
                 Err(Refusal::new(code, told.message))
             }
             Err(error) => {
-                tracing::warn!(node = address, %error, "a node did not ask its agent");
+                tracing::warn!(node = address, %error, "a node failed to forward a command to its agent");
                 let why = "The node that the agent is connected to is unreachable.";
                 Err(Refusal::new(AWAY, why))
             }

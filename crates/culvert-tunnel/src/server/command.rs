@@ -74,10 +74,12 @@ impl fmt::Display for CommandError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unknown => f.write_str("the session is not connected"),
-            Self::Unsupported(why) if why.is_empty() => f.write_str("the agent is too old for it"),
-            Self::Unsupported(why) => write!(f, "the agent does not do it: {why}"),
+            Self::Unsupported(why) if why.is_empty() => {
+                f.write_str("the agent version does not support it")
+            }
+            Self::Unsupported(why) => write!(f, "the agent rejected it: {why}"),
             Self::Failed(why) => write!(f, "the agent failed: {why}"),
-            Self::Away => f.write_str("the agent gave no answer"),
+            Self::Away => f.write_str("the agent did not respond"),
         }
     }
 }

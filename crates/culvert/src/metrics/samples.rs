@@ -30,20 +30,16 @@ pub(crate) fn gauge(name: &'static str, help: &'static str, value: u64) -> Sampl
 pub(crate) fn edge(edge: &Edge) -> Vec<Sample> {
     let m = edge.meters();
     let mut samples = vec![
-        gauge(
-            "edge_connections",
-            "Connections open now",
-            m.connections.get(),
-        ),
+        gauge("edge_connections", "Open connections", m.connections.get()),
         counter("edge_accepted", "Connections accepted", m.accepted.get()),
         counter(
             "edge_refused_full",
-            "Connections closed at accept: as many as are taken",
+            "Connections closed at accept: connection limit",
             m.refused_full.get(),
         ),
         counter(
             "edge_refused_source",
-            "Connections closed at accept: too many from one source",
+            "Connections closed at accept: connection limit per source",
             m.refused_source.get(),
         ),
         counter(
@@ -53,22 +49,22 @@ pub(crate) fn edge(edge: &Edge) -> Vec<Sample> {
         ),
         counter(
             "edge_unknown_names",
-            "TLS connections for a name nobody has here",
+            "TLS connections for an unknown name",
             m.unknown_names.get(),
         ),
         counter(
             "edge_handshakes_failed",
-            "TLS handshakes that failed or took too long",
+            "TLS handshakes that failed or timed out",
             m.handshakes_failed.get(),
         ),
         counter(
             "edge_requests",
-            "Requests whose head was believed",
+            "Requests with a valid head",
             m.requests.get(),
         ),
         counter(
             "edge_requests_refused",
-            "Requests refused for what is on the wire",
+            "Requests rejected as malformed",
             m.requests_refused.get(),
         ),
         counter(
@@ -78,7 +74,7 @@ pub(crate) fn edge(edge: &Edge) -> Vec<Sample> {
         ),
         counter(
             "edge_challenges_answered",
-            "Looks of a certificate authority that were answered",
+            "Challenge requests of certificate authorities that were answered",
             m.challenges_answered.get(),
         ),
         counter(
@@ -93,17 +89,17 @@ pub(crate) fn edge(edge: &Edge) -> Vec<Sample> {
         ),
         counter(
             "edge_upstream_reused",
-            "Requests on an upstream connection used before",
+            "Requests on a reused upstream connection",
             m.upstream_reused.get(),
         ),
         counter(
             "edge_upstream_retries",
-            "Requests sent again on a fresh connection",
+            "Requests retried on a new connection",
             m.upstream_retries.get(),
         ),
         counter(
             "edge_upstream_failed",
-            "Upstream answers that could not be taken",
+            "Invalid upstream responses",
             m.upstream_failed.get(),
         ),
         counter(
@@ -111,10 +107,10 @@ pub(crate) fn edge(edge: &Edge) -> Vec<Sample> {
             "Expressions of traffic policies that failed",
             m.policy_failures.get(),
         ),
-        counter("edge_logins", "Users who logged in", m.logins.get()),
+        counter("edge_logins", "Completed sign-ins", m.logins.get()),
         counter(
             "edge_ports_failed",
-            "TCP ports that could not be listened on",
+            "TCP ports that could not be opened",
             m.ports_failed.get(),
         ),
         counter(
@@ -123,11 +119,7 @@ pub(crate) fn edge(edge: &Edge) -> Vec<Sample> {
             m.bytes_in.get(),
         ),
         counter("edge_bytes_out", "Bytes sent to clients", m.bytes_out.get()),
-        counter(
-            "edge_snapshots",
-            "Snapshots taken into use",
-            m.snapshots.get(),
-        ),
+        counter("edge_snapshots", "Snapshots applied", m.snapshots.get()),
         gauge(
             "edge_overload_level",
             "Overload: 0 none, 1 busy, 2 tight, 3 full",
@@ -135,12 +127,12 @@ pub(crate) fn edge(edge: &Edge) -> Vec<Sample> {
         ),
         counter(
             "edge_http2_errors",
-            "HTTP/2 connections ended for an error of the client",
+            "HTTP/2 connections closed because of a client error",
             m.http2_errors.get(),
         ),
         counter(
             "edge_slow_readers",
-            "Connections and streams cut because the client took too little of what waited for it",
+            "Connections and streams closed because the client read too slowly",
             m.slow_readers.get(),
         ),
     ];
@@ -156,7 +148,7 @@ pub(crate) fn edge(edge: &Edge) -> Vec<Sample> {
     ];
     samples.extend(shed.map(|(what, meter)| Sample {
         name: "edge_shed",
-        help: "What was turned away, held up or ended early for overload",
+        help: "Connections and requests rejected, delayed or ended because of overload",
         label: Some(("what", what.to_owned())),
         counter: true,
         value: meter.get(),
@@ -169,7 +161,7 @@ pub(crate) fn edge(edge: &Edge) -> Vec<Sample> {
     ];
     samples.extend(pressure.map(|(of, meter)| Sample {
         name: "edge_pressure_percent",
-        help: "What is used of what may be; the largest makes the level of overload",
+        help: "Usage of each resource; the highest sets the overload level",
         label: Some(("of", of.to_owned())),
         counter: false,
         value: meter.get(),
@@ -181,7 +173,7 @@ pub(crate) fn edge(edge: &Edge) -> Vec<Sample> {
     ];
     samples.extend(floods.map(|(reason, meter)| Sample {
         name: "edge_http2_floods",
-        help: "HTTP/2 connections cut because their client flooded",
+        help: "HTTP/2 connections closed because of a flood",
         label: Some(("reason", reason.to_owned())),
         counter: true,
         value: meter.get(),
@@ -195,17 +187,17 @@ pub(crate) fn agent(server: &culvert_tunnel::server::Server, control: &Control) 
     vec![
         gauge(
             "agent_sessions",
-            "Sessions of agents, those that may come back in a moment among them",
+            "Agent sessions, including disconnected ones that may resume",
             number(control.agent_sessions()),
         ),
         gauge(
             "agent_connections",
-            "Connections of agents that were let in",
+            "Authenticated agent connections",
             number(server.bindings().connections()),
         ),
         gauge(
             "agent_endpoints",
-            "Endpoints that agents serve",
+            "Online agent endpoints",
             number(server.bindings().endpoints()),
         ),
         counter(
@@ -215,32 +207,28 @@ pub(crate) fn agent(server: &culvert_tunnel::server::Server, control: &Control) 
         ),
         counter(
             "agent_turned_away",
-            "Of them, those for which another that had not said who it is was closed",
+            "Accepted agent connections that displaced an unauthenticated one",
             m.turned_away.get(),
         ),
         counter(
             "agent_handshakes_failed",
-            "TLS handshakes of agents that failed or took too long",
+            "TLS handshakes of agents that failed or timed out",
             m.handshakes_failed.get(),
         ),
         counter(
             "agent_admitted",
-            "Agents that were let in, returning ones among them",
+            "Accepted agents, including reconnects",
             m.admitted.get(),
         ),
-        counter(
-            "agent_refused",
-            "Agents that were not let in",
-            m.refused.get(),
-        ),
+        counter("agent_refused", "Rejected agents", m.refused.get()),
         counter(
             "agent_bound",
-            "Endpoints granted to agents, returning ones among them",
+            "Endpoints bound by agents, including reconnects",
             m.bound.get(),
         ),
         counter(
             "agent_calls_refused",
-            "Requests of agents that were refused",
+            "Rejected agent requests",
             m.calls_refused.get(),
         ),
     ]
@@ -251,12 +239,12 @@ pub(crate) fn certificate(control: &Control) -> Vec<Sample> {
     vec![
         counter(
             "certificates_issued",
-            "Managed certificates issued, first ones and renewals",
+            "Managed certificates issued, including renewals",
             m.issued.get(),
         ),
         counter(
             "certificate_failures",
-            "Attempts to get a managed certificate that failed",
+            "Failed requests for managed certificates",
             m.failed.get(),
         ),
     ]
@@ -273,12 +261,12 @@ pub(crate) fn delivery(delivery: &Delivery) -> Vec<Sample> {
         ),
         counter(
             "events_filtered",
-            "Deliveries a filter kept back",
+            "Deliveries skipped by a filter",
             m.filtered.get(),
         ),
         counter(
             "event_filter_errors",
-            "Of them, kept back because the filter failed",
+            "Deliveries skipped because the filter failed",
             m.filter_errors.get(),
         ),
         counter(
@@ -293,22 +281,22 @@ pub(crate) fn delivery(delivery: &Delivery) -> Vec<Sample> {
         ),
         counter(
             "events_dead_lettered",
-            "Deliveries given up",
+            "Deliveries abandoned",
             m.dead_lettered.get(),
         ),
         counter(
             "events_dead_letters_forgotten",
-            "Events of dead letters that made room for newer ones of the same destination and class",
+            "Events of dead letters replaced by newer ones of the same destination and class",
             delivery.forgotten(BatchClass::Audit) + delivery.forgotten(BatchClass::Traffic),
         ),
         gauge(
             "events_waiting",
-            "Deliveries waiting now, in the queue of all nodes or in the memory of this one",
+            "Pending deliveries, in the queue of all nodes or in this node's memory",
             delivery.waiting(),
         ),
         counter(
             "events_lost",
-            "Deliveries a crash took before they were queued",
+            "Deliveries lost in a crash before they were queued",
             m.lost.get(),
         ),
         counter(
@@ -318,18 +306,18 @@ pub(crate) fn delivery(delivery: &Delivery) -> Vec<Sample> {
         ),
         gauge(
             "event_log_up",
-            "Whether the event log in NATS can be used, 1 or 0; 0 too where there is none",
+            "Whether the event log in NATS is available, 1 or 0; 0 if not configured",
             m.log_up.get(),
         ),
         counter(
             "event_log_fallbacks",
-            "Deliveries that went to the database because the event log did not take them",
+            "Deliveries written to the database because the event log was unavailable",
             m.log_fallbacks.get(),
         ),
         counter("event_flushes", "Appends to the queue", m.flushes.get()),
         counter(
             "event_flush_errors",
-            "Appends that failed and were tried again",
+            "Appends that failed and were retried",
             m.flush_errors.get(),
         ),
         counter(
@@ -349,43 +337,43 @@ pub(crate) fn delivery(delivery: &Delivery) -> Vec<Sample> {
         ),
         counter(
             "audit_pruned",
-            "Audit events that were older than the retention",
+            "Audit events deleted after the retention period",
             m.audit_pruned.get(),
         ),
         counter(
             "events_replayed",
-            "Events put in line once more by replays",
+            "Events queued by replays",
             m.replayed.get(),
         ),
         counter(
             "events_kept",
-            "Traffic events written down for replays",
+            "Traffic events retained for replays",
             m.kept.get(),
         ),
         counter(
             "events_unkept",
-            "Traffic events that could not be written down for replays",
+            "Traffic events that could not be retained for replays",
             m.unkept.get(),
         ),
         gauge(
             "events_kept_bytes",
-            "Bytes of traffic events kept for replays",
+            "Bytes of traffic events retained for replays",
             m.kept_bytes.get(),
         ),
-        counter("event_sends", "Sends, first and repeated", m.sends.get()),
+        counter("event_sends", "Sends, including retries", m.sends.get()),
         counter(
             "event_repeated_sends",
-            "Sends that receivers may have seen before",
+            "Sends that may be duplicates",
             m.repeated_sends.get(),
         ),
         counter(
             "event_leases_lost",
-            "Settlements refused because the lease had passed on",
+            "Settlements rejected because the lease expired",
             m.leases_lost.get(),
         ),
         counter(
             "event_tail_lost",
-            "Lines a slow live tail missed",
+            "Events that a slow live tail missed",
             m.tail_lost.get(),
         ),
     ];
@@ -411,14 +399,14 @@ pub(crate) fn delivery(delivery: &Delivery) -> Vec<Sample> {
     ];
     samples.extend(by(
         "events_truncated",
-        "Events shortened to their size limit",
+        "Events truncated to the size limit",
         "reason",
         truncated,
     ));
     let refused = delivery.net().refused().collect();
     samples.extend(by(
         "guard_refused",
-        "Outgoing connections the address guard refused",
+        "Outgoing connections denied by the address guard",
         "rule",
         refused,
     ));
@@ -447,39 +435,39 @@ fn destination_samples(delivery: &Delivery) -> Vec<Sample> {
     let counters: [(_, _, Read); 5] = [
         (
             "destination_sent",
-            "Events that a destination took",
+            "Events accepted by a destination",
             |health| health.sent,
         ),
         (
             "destination_bytes",
-            "Bytes of events that a destination took",
+            "Bytes of events accepted by a destination",
             |health| health.bytes,
         ),
         (
             "destination_batches",
-            "Sends to a destination, repeated ones too",
+            "Sends to a destination, including retries",
             |health| health.batches,
         ),
         (
             "destination_dropped",
-            "Events for a destination that were lost",
+            "Events lost for a destination",
             |health| health.dropped,
         ),
         (
             "destination_failures",
-            "Sends to a destination that failed",
+            "Failed sends to a destination",
             |health| health.failures.iter().map(|(_, count)| count).sum(),
         ),
     ];
     let gauges: [(_, _, Read); 3] = [
         (
             "destination_queued",
-            "Events waiting for a destination",
+            "Pending events for a destination",
             |health| health.queued,
         ),
         (
             "destination_dead_letters",
-            "Dead letters kept of a destination",
+            "Dead letters of a destination",
             |health| health.dead_lettered,
         ),
         (
@@ -501,7 +489,7 @@ fn destination_samples(delivery: &Delivery) -> Vec<Sample> {
     }
     samples.extend(each(
         "destination_last_success_seconds",
-        "When a destination last took a batch, in seconds since 1970",
+        "Unix time when a destination last accepted a batch",
         false,
         &|health| seconds(health.last_success_at),
     ));
@@ -518,22 +506,22 @@ pub(crate) fn api(m: &culvert_api::Meters) -> Vec<Sample> {
         ),
         counter(
             "api_refused",
-            "Answered with a refusal",
+            "Responses with status 4xx",
             m.refused.load(Relaxed),
         ),
         counter(
             "api_failed",
-            "Answered with a failure of ours",
+            "Responses with status 5xx",
             m.failed.load(Relaxed),
         ),
         counter(
             "api_unauthenticated",
-            "Refused for their credential",
+            "Requests rejected for their credential",
             m.unauthenticated.load(Relaxed),
         ),
         counter(
             "api_shed",
-            "Answered 503 for want of room",
+            "Requests rejected with 503 because of overload",
             m.shed.load(Relaxed),
         ),
         gauge(

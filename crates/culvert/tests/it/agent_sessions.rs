@@ -288,7 +288,7 @@ async fn ends_of_the_server_are_told_at_its_next_start() {
     let service = Service::named("one").await;
     let mut token = String::new();
     for (round, (is_kill, expected)) in [
-        (true, "transport error: the server ended without a word"),
+        (true, "transport error: the server stopped unexpectedly"),
         (false, "server shutdown"),
     ]
     .into_iter()

@@ -75,7 +75,7 @@ async fn a_hang_up_takes_new_files_into_use_and_keeps_the_old_when_they_are_bad(
     culvert.signal("HUP");
     eventually("the log says what is not valid", async || {
         let said = std::fs::read_to_string(&log).unwrap();
-        said.contains("the settings are not valid") && said.contains("edge.pem")
+        said.contains("invalid settings") && said.contains("edge.pem")
     })
     .await;
     write("log.level = \"warn\"\nnode_name = \"other\"");
@@ -88,7 +88,7 @@ async fn a_hang_up_takes_new_files_into_use_and_keeps_the_old_when_they_are_bad(
     .await;
     eventually("the log names what waits for a start", async || {
         let said = std::fs::read_to_string(&log).unwrap();
-        said.contains("wait for the next start") && said.contains("node_name")
+        said.contains("take effect at the next start") && said.contains("node_name")
     })
     .await;
     assert_eq!(culvert.terminate(), 0);
@@ -194,7 +194,7 @@ async fn data_about_addresses_comes_with_a_hang_up_and_its_want_is_told_and_refu
     culvert.signal("HUP");
     eventually("the log says what is not valid", async || {
         let said = std::fs::read_to_string(&log).unwrap();
-        said.contains("the settings are not valid") && said.contains("edge.geo_database")
+        said.contains("invalid settings") && said.contains("edge.geo_database")
     })
     .await;
     assert_eq!(status(&culvert, "denied").await, 403);
@@ -210,7 +210,7 @@ async fn data_about_addresses_comes_with_a_hang_up_and_its_want_is_told_and_refu
     assert_eq!(code, 503);
     assert!(text.contains("not loaded: edge.geo_database"), "{text}");
     let said = std::fs::read_to_string(&log).unwrap();
-    assert!(said.contains("endpoints refuse traffic"), "{said}");
+    assert!(said.contains("endpoints reject traffic"), "{said}");
     std::fs::write(&geo, &good).unwrap();
     culvert.signal("HUP");
     eventually("the data is back", async || {

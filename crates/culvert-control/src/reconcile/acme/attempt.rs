@@ -103,11 +103,11 @@ impl Control {
             Ok(Some(claim)) => claim,
             Ok(None) | Err(Halt::Overtaken) => return,
             Err(Halt::Failed { failure, .. }) => {
-                warn!(domain.id = domain_id, %failure, "a domain cannot be managed");
+                warn!(domain.id = domain_id, %failure, "domain cannot be managed");
                 return;
             }
             Err(Halt::Faulted(fault)) => {
-                error!(domain.id = domain_id, cause = %fault.chain(), "a domain waits for its certificate");
+                error!(domain.id = domain_id, cause = %fault.chain(), "domain is waiting for its certificate");
                 return;
             }
         };
@@ -119,12 +119,15 @@ impl Control {
         };
         let (failure, is_over) = match halt {
             Halt::Overtaken => {
-                debug!(domain.id = domain_id, "an order is taken on by another");
+                debug!(
+                    domain.id = domain_id,
+                    "another node took over a certificate order"
+                );
                 return;
             }
             Halt::Failed { failure, is_over } => (failure, is_over),
             Halt::Faulted(fault) => {
-                error!(domain.id = domain_id, cause = %fault.chain(), "getting a certificate failed");
+                error!(domain.id = domain_id, cause = %fault.chain(), "certificate request failed");
                 (
                     Failure::passing("internal error; see the server log"),
                     false,
@@ -137,14 +140,14 @@ impl Control {
             domain = %claim.name,
             attempt = claim.order.attempts.saturating_add(1),
             %failure,
-            "a domain has not got its certificate"
+            "certificate request failed"
         );
         if is_over {
             self.tidy(certificates, &claim.order).await;
             claim.order.forget();
         }
         if let Err(Halt::Faulted(fault)) = self.note_failure(certificates, claim, &failure).await {
-            error!(domain.id = domain_id, cause = %fault.chain(), "a failure could not be noted");
+            error!(domain.id = domain_id, cause = %fault.chain(), "recording a certificate failure failed");
         }
     }
 
@@ -466,7 +469,7 @@ impl Control {
                         domain.id = domain_id,
                         domain = %claim.name,
                         renews_at = %renews_at,
-                        "a domain has got its certificate"
+                        "certificate issued"
                     );
                     return Ok(());
                 }
@@ -557,7 +560,7 @@ impl Control {
             if let Some(record) = &answer.record {
                 let value = answer.record_value();
                 if let Err(failure) = issuer.record(Record::Remove, record, &value).await {
-                    warn!(%failure, record, "a challenge's record stays in the DNS");
+                    warn!(%failure, record, "removing the DNS record of a challenge failed");
                 }
             }
         }
@@ -619,7 +622,7 @@ fn kinds_for(
 
 async fn new_key(key_type: KeyType) -> Result<Secret, Fault> {
     let failed = |error: Box<dyn std::error::Error + Send + Sync>| {
-        Fault::new("making the key of a certificate", error)
+        Fault::new("generating a certificate key", error)
     };
     // Takes a while, and another thread.
     let made = tokio::task::spawn_blocking(move || match key_type {

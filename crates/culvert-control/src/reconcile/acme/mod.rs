@@ -210,7 +210,7 @@ impl Control {
                     }
                 }
                 Err(fault) => {
-                    error!(cause = %fault.chain(), "managed certificates are looked at again later");
+                    error!(cause = %fault.chain(), "checking managed certificates failed; retrying later");
                 }
             }
             let apart = (10 * began.elapsed()).clamp(PASS_APART, PASS_APART_MAX);
@@ -233,7 +233,7 @@ impl Control {
                         let id = match ended {
                             Some(Ok((id, ()))) => id,
                             Some(Err(error)) => {
-                                error!(%error, "the getting of a certificate did not end well");
+                                error!(%error, "certificate task failed");
                                 error.id()
                             }
                             None => continue,
@@ -264,7 +264,7 @@ impl Control {
         for document in self.store.all(KIND).await? {
             match stored::read::<Order>(&document) {
                 Ok(order) => drop(orders.insert(order.domain_id.clone(), order)),
-                Err(fault) => error!(cause = %fault.chain(), "an order is left out"),
+                Err(fault) => error!(cause = %fault.chain(), "certificate order skipped"),
             }
         }
         let now = self.clock.now();
@@ -282,7 +282,7 @@ impl Control {
             let domain = match Holder::read(&document) {
                 Ok(domain) => domain,
                 Err(fault) => {
-                    error!(cause = %fault.chain(), "a domain is left out");
+                    error!(cause = %fault.chain(), "domain skipped");
                     continue;
                 }
             };
@@ -308,7 +308,7 @@ impl Control {
         for document in documents {
             match stored::read::<Order>(document) {
                 Ok(order) => challenges.extend(order.challenges()),
-                Err(fault) => error!(cause = %fault.chain(), "an order is left out"),
+                Err(fault) => error!(cause = %fault.chain(), "certificate order skipped"),
             }
         }
         challenges

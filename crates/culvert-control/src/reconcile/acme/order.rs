@@ -202,8 +202,8 @@ pub(super) async fn account_key(control: &Control, issuer: &dyn Issuer) -> Resul
             .await
         {
             Ok(_) | Err(CommitError::Duplicate { .. }) => {}
-            Err(error) => return Err(Fault::new("storing the key of an ACME account", error)),
+            Err(error) => return Err(Fault::new("storing the ACME account key", error)),
         }
     }
-    Err(Fault::bare("reading the key of an ACME account just made"))
+    Err(Fault::bare("reading the new ACME account key"))
 }

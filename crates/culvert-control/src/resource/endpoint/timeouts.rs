@@ -10,25 +10,26 @@ use super::WRONG_FIELD;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// Times as they are sent, shown and stored: durations such as `90s` or `1h30m`. What is absent, `null` or
-/// empty is as the settings of the server say.
+/// Timeouts as durations such as `90s` or `1h30m`. Absent, `null` or empty values use the server
+/// settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "EndpointTimeouts", extend("additionalProperties" = false))]
 pub(crate) struct Timeouts {
-    /// To connect to the upstream, TLS handshake included: 100ms to 10m. Agents are always connected.
+    /// Timeout to connect to the upstream, including the TLS handshake: 100ms to 10m. Does not
+    /// apply to agents.
     connect: Option<String>,
-    /// From the whole request to the first byte of the answer's head: 100ms to 168h. gRPC calls to an
-    /// upstream that speaks HTTP/2 have no such limit unless it is set here.
+    /// Timeout from the end of the request to the first byte of the response head: 100ms to 168h.
+    /// Applies to gRPC calls to an HTTP/2 upstream only if set here.
     first_byte: Option<String>,
-    /// Without a byte in either direction while an answer is on its way, or on a connection that was
-    /// upgraded or carries TCP or TLS: 1s to 168h.
+    /// Timeout without a byte in either direction during a response, or on an upgraded, TCP or TLS
+    /// connection: 1s to 168h.
     idle: Option<String>,
-    /// The longest time that a client may take nothing of what waits for it: 1s to 168h. It is cut earlier
-    /// if it takes less than 256 bytes a second for long.
+    /// Longest time that a client may read nothing while data is pending: 1s to 168h. A client that
+    /// stays below 256 bytes per second is disconnected earlier.
     write: Option<String>,
-    /// Without a byte of a request's body while the upstream has not begun to answer: 1s to 168h. gRPC
-    /// calls to an upstream that speaks HTTP/2 have no such limit.
+    /// Timeout without a byte of the request body before the upstream starts to respond: 1s to
+    /// 168h. Does not apply to gRPC calls to an HTTP/2 upstream.
     request: Option<String>,
 }
 

@@ -66,7 +66,7 @@ impl HeldFile {
         // A disk that hangs must not hold a thread that others need.
         let write = move || file.write_all_at(&text, slot.0.saturating_mul(SLOT as u64));
         if let Ok(Err(error)) = tokio::task::spawn_blocking(write).await {
-            tracing::debug!(%error, "what this node has of the event log is not noted");
+            tracing::debug!(%error, "recording the event log position of this node failed");
         }
     }
 }

@@ -539,7 +539,7 @@ impl Line {
             return;
         }
         if let Err(trouble) = stream.delete(sequence).await {
-            tracing::debug!(%trouble, "a batch that is settled is still in the event log");
+            tracing::debug!(%trouble, "acknowledging a settled batch failed");
             if self.unwanted.len() < RUN_MAX {
                 self.unwanted.push(sequence);
             }
@@ -633,7 +633,7 @@ impl Line {
         if let Some(head) = self.head.take() {
             let how = if head.is_done { ACK } else { NAK };
             if let Err(trouble) = stream.acknowledge(&head.reply, how).await {
-                tracing::debug!(%trouble, "a batch is given back when its lease is over");
+                tracing::debug!(%trouble, "releasing a batch failed; it is released when its lease expires");
             }
         }
     }

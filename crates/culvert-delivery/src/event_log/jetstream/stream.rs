@@ -62,18 +62,18 @@ const HEADER_BYTES: usize = 2 << 10;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Trouble {
     /// There is no connection, or no answer.
-    #[error("NATS does not answer: {0}")]
+    #[error("NATS does not respond: {0}")]
     Away(String),
     #[error("NATS refuses: {0}")]
     Refused(String),
     /// Nobody waits for an acknowledgement: the consumer is gone, and every lease with it.
-    #[error("the consumer is gone")]
+    #[error("the consumer does not exist")]
     Gone,
 }
 
 impl From<Trouble> for Fault {
     fn from(trouble: Trouble) -> Self {
-        Self::new("asking the event log", trouble)
+        Self::new("querying the event log", trouble)
     }
 }
 
@@ -152,7 +152,7 @@ impl Stream {
         self.held.set(held).ok();
         for reply in replies {
             if let Err(trouble) = self.acknowledge(&reply, NAK).await {
-                tracing::debug!(%trouble, "a batch of a former life waits for the end of its lease");
+                tracing::debug!(%trouble, "a batch of the previous run waits for its lease to expire");
             }
         }
         Ok(())
@@ -201,14 +201,14 @@ impl Stream {
                     match event {
                         Event::Connected => {
                             *lock(&unconnected) = None;
-                            tracing::info!(servers = shown, "the event log is connected");
+                            tracing::info!(servers = shown, "event log connected");
                         }
                         // Less than the attempt after it will tell.
                         Event::ClientError(ClientError::Other(why)) => {
                             lock(&unconnected).get_or_insert(why);
                         }
                         Event::Disconnected | Event::Closed => {
-                            tracing::error!(servers = shown, "the event log's connection broke");
+                            tracing::error!(servers = shown, "event log connection lost");
                         }
                         other => {
                             tracing::debug!(servers = shown, event = %other, "the event log's connection");
@@ -330,7 +330,7 @@ impl Stream {
             context: jetstream::new(client),
             message,
         };
-        let unreadable = |why: String| Trouble::Refused(format!("an unreadable message: {why}"));
+        let unreadable = |why: String| Trouble::Refused(format!("invalid message: {why}"));
         let info = message
             .info()
             .map_err(|error| unreadable(error.to_string()))?;
@@ -513,17 +513,17 @@ impl Stream {
     fn client(&self) -> Result<Client, Trouble> {
         let away = |why: &str| Err(Trouble::Away(why.to_owned()));
         let Some(client) = self.client.get() else {
-            return away("there is no connection yet");
+            return away("not connected yet");
         };
         if client.connection_state() != State::Connected {
             return match self.why_unconnected() {
-                Some(why) => away(&format!("there is no connection: {why}")),
-                None => away("there is no connection"),
+                Some(why) => away(&format!("not connected: {why}")),
+                None => away("not connected"),
             };
         }
         let failing_until = *lock(&self.failing_until);
         if failing_until.is_some_and(|until| Instant::now() < until) {
-            return away("it gave no answer a moment ago");
+            return away("the last request timed out");
         }
         Ok(client.clone())
     }
@@ -544,7 +544,7 @@ impl Stream {
         let config = stream::Config {
             name: self.name.clone(),
             subjects: vec![format!("{}.>", self.name)],
-            description: Some("Traffic events of culvert on their way to destinations".to_owned()),
+            description: Some("Queued traffic events of culvert".to_owned()),
             retention: RetentionPolicy::WorkQueue,
             discard: DiscardPolicy::New,
             storage: StorageType::File,
@@ -562,13 +562,13 @@ impl Stream {
         let made = made.map_err(|error| {
             // Most often that it is not allowed, or that JetStream is off.
             let why = crate::chain(&error);
-            tracing::debug!(stream = self.name, why, "the stream cannot be made");
-            self.fails(format!("the stream `{}` cannot be used: {why}", self.name))
+            tracing::debug!(stream = self.name, why, "cannot create the stream");
+            self.fails(format!("the stream `{}` is unusable: {why}", self.name))
         })?;
         let config = &made.cached_info().config;
         if config.retention != RetentionPolicy::WorkQueue || config.subjects != subjects {
             return Err(Trouble::Refused(format!(
-                "there is another stream with the name `{}`; name ours with `events.log_stream`",
+                "a different stream has the name `{}`; set another name with `events.log_stream`",
                 self.name
             )));
         }

@@ -70,7 +70,7 @@ pub(super) fn judge(answer: &Answer, secrets: &[&str]) -> Result<Bytes, Failure>
         class,
         name,
         match text.is_empty() {
-            true => format!("the receiver says {name}"),
+            true => format!("the receiver returned {name}"),
             false => text,
         },
     );

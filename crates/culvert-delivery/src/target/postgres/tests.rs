@@ -143,12 +143,8 @@ fn what_is_refused() {
             "user or password",
         ),
         ("url", json!("postgres://10.0.0.1/events"), "private"),
-        ("url", json!("postgres://db.example"), "name of a database"),
-        (
-            "url",
-            json!("postgres://db.example/a/b"),
-            "name of a database",
-        ),
+        ("url", json!("postgres://db.example"), "database name"),
+        ("url", json!("postgres://db.example/a/b"), "database name"),
         (
             "url",
             json!("postgres://db.example/a?sslmode=disable"),

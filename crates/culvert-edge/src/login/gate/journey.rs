@@ -37,7 +37,7 @@ impl Gate {
         let endpoints = match self.endpoints(&edge).await {
             Ok(endpoints) => endpoints,
             Err(failed) => {
-                tracing::warn!(endpoint.id = %x.endpoint.id, error = %failed, "nobody can log in");
+                tracing::warn!(endpoint.id = %x.endpoint.id, error = %failed, "sign-in is not possible");
                 return self.refuse(x, Problem::LoginProvider);
             }
         };
@@ -127,12 +127,12 @@ impl Gate {
             return Ok(Flow::Reply(Box::new(answer)));
         }
         let endpoints = self.endpoints(&edge).await.map_err(|failed| {
-            tracing::warn!(endpoint.id = %x.endpoint.id, error = %failed, "nobody can log in");
+            tracing::warn!(endpoint.id = %x.endpoint.id, error = %failed, "sign-in is not possible");
             Problem::LoginProvider
         })?;
         if let Some(error) = parameter(query, "error") {
             let error: String = error.chars().take(100).collect();
-            tracing::info!(endpoint.id = %x.endpoint.id, error, "a provider sends a user back");
+            tracing::info!(endpoint.id = %x.endpoint.id, error, "identity provider returned an error");
             return Err(match error.as_str() {
                 "server_error" | "temporarily_unavailable" => Problem::LoginProvider,
                 _ => Problem::LoginDenied,
@@ -160,7 +160,7 @@ impl Gate {
         let (verifier, token_nonce) = (nonce.verifier(&state), nonce.token_nonce(&state));
         let asked = asking.by_code(&code, &verifier, &token_nonce, &redirect_uri);
         let (person, tokens) = asked.await.map_err(|failed| {
-            tracing::warn!(endpoint.id = %x.endpoint.id, error = %failed, "a user cannot be let in");
+            tracing::warn!(endpoint.id = %x.endpoint.id, error = %failed, "sign-in failed");
             problem_of(&failed)
         })?;
         let user = self.user(&x.endpoint.account, &person);

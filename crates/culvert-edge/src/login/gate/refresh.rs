@@ -58,7 +58,8 @@ impl Gate {
     ) -> Asked {
         let asked = async {
             let turn = self.logins.calls.try_acquire();
-            let _turn = turn.map_err(|_| Failed::Away("too many are asked about".to_owned()))?;
+            let _turn =
+                turn.map_err(|_| Failed::Away("too many refreshes in progress".to_owned()))?;
             let endpoints = self.endpoints(edge).await?;
             let asking = Asking {
                 edge,
@@ -83,7 +84,7 @@ impl Gate {
                 Asked::Goes(Arc::new(session), was_told)
             }
             Err(Failed::Away(why)) => {
-                tracing::warn!(why, "a user's data cannot be refreshed now");
+                tracing::warn!(why, "refreshing user data failed");
                 session.postponed(self.options.spans, &self.print, ASK_AGAIN_AFTER, now);
                 Asked::Goes(Arc::new(session), false)
             }

@@ -13,7 +13,7 @@ use super::{INVALID, NO_OVERLOAD, Row, Run, global, made, member};
 
 pub(super) fn rows() -> Vec<Row> {
     const SIGNATURES: &[&str] = &["(string) -> string", "(string, string) -> string"];
-    const DOC: &str = "The hash of a text, as `\"hex\"` (also by default) or `\"base64\"`.";
+    const DOC: &str = "The hash of a string, as `\"hex\"` (default) or `\"base64\"`.";
     let algorithms: [(&str, &str, Run); 7] = [
         ("hash.crc32", "crc32", |a, m| {
             hashed(a, m, |text| CRC32.checksum(text).to_be_bytes().to_vec())

@@ -11,9 +11,9 @@ use crate::policy::template::to_json;
 pub(super) fn rows() -> Vec<Row> {
     vec![
         member("slice", &["(list(dyn), int, int) -> list(dyn)"], "The items from a position up to another.", slice),
-        member("flatten", &["(list(dyn)) -> list(dyn)", "(list(dyn), int) -> list(dyn)"], "The items of lists within the list, one level deep or as many as given.", flatten),
+        member("flatten", &["(list(dyn)) -> list(dyn)", "(list(dyn), int) -> list(dyn)"], "The list with nested lists flattened by one level, or by the given number of levels.", flatten),
         member("sort", &["(list(dyn)) -> list(dyn)"], "The items in ascending order.", sort),
-        member("distinct", &["(list(dyn)) -> list(dyn)"], "The items without repetitions.", distinct),
+        member("distinct", &["(list(dyn)) -> list(dyn)"], "The items without duplicates.", distinct),
         global("lists.range", &["(int) -> list(int)"], "The numbers from 0 up to one less than given.", range),
     ]
 }
