@@ -157,7 +157,7 @@ fn refusal(error: Error) -> Refusal {
         ErrorKind::UnusableField { path } => Refusal::new(
             UNUSABLE_FIELD,
             format!(
-                "filter, {}: field {:?} cannot be used in filters; valid fields: {}",
+                "filter, {}: field {:?} cannot be used in filters; usable: {}",
                 error.position,
                 field(path),
                 usable()

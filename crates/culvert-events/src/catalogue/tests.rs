@@ -189,7 +189,7 @@ fn the_reference_page_lists_every_field() {
         }
     }
     assert!(page.contains(
-        "| `conn.server_port` | `int32` | yes | never | Port that the connection came in on. |\n"
+        "| `conn.server_port` | `int32` | yes | never | Server port that the connection arrived on. |\n"
     ));
     assert!(page.contains("| `http.request.user_agent` | `string` |  | the header is absent | "));
     let section = page.split_once("## api_key_updated.v0").unwrap().1;
