@@ -48,7 +48,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
                       font-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; \
                       frame-ancestors 'none'";
 
-const ANOTHER_ORIGIN: &str = "The console's session works for pages of its own origin only.";
+const ANOTHER_ORIGIN: &str = "The console session can only be used by pages of the same origin.";
 const NO_CREDENTIAL: Code = Code::new(200);
 const WRONG_FIELD: Code = Code::new(215);
 const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, DELETE");

@@ -546,7 +546,7 @@ impl Control {
         // What was read stays due while a pass fails.
         let read = |document: Document| {
             sources(&document).unwrap_or_else(|fault| {
-                error!(cause = %fault.chain(), "a subscription is left out");
+                error!(cause = %fault.chain(), "subscription skipped");
                 Vec::new()
             })
         };
@@ -556,7 +556,7 @@ impl Control {
         seen.has_delivery &= changes.await?.is_empty();
         let read = |document: Document| {
             let compiled = replay::compile(&document);
-            let report = |fault: &Fault| error!(cause = %fault.chain(), "a replay is left out");
+            let report = |fault: &Fault| error!(cause = %fault.chain(), "replay skipped");
             compiled.inspect_err(report).ok()
         };
         let changes = seen.replays.refresh(&self.store, read).await?;
@@ -589,7 +589,7 @@ impl Control {
                         target,
                     });
                 }
-                Err(fault) => error!(cause = %fault.chain(), "a destination is left out"),
+                Err(fault) => error!(cause = %fault.chain(), "destination skipped"),
             }
         }
         self.delivery.publish(table);

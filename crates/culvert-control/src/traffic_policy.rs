@@ -259,7 +259,7 @@ impl Named {
                 continue;
             }
             let why = format!(
-                "The traffic policy is not valid: the secret `{id}` was made by another owner; a policy names secrets of its own owner and of admins."
+                "The traffic policy is not valid: the secret `{id}` belongs to another owner; a policy may use secrets of its owner and of admins."
             );
             return Err(Refusal::new(ANOTHERS, why).into());
         }

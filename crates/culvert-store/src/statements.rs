@@ -550,7 +550,7 @@ pub(crate) const KEEP_ALIVE: &str = "SET tcp_keepalives_idle = 10; SET tcp_keepa
 
 /// Sends each of some messages to whoever listens to a channel. Of PostgreSQL alone.
 pub(crate) const TELL: &str =
-    "SELECT pg_notify($1, message) FROM unnest($2::text[]) AS told(message)";
+    "SELECT pg_notify($1, message) FROM unnest($2::text[]) AS sent(message)";
 
 /// 1 if this connection has the name of a node from now on, 0 if another has it. A file has one process.
 pub(crate) const CLAIM: Pair = Pair {

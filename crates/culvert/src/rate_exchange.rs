@@ -37,7 +37,7 @@ pub(crate) async fn run(store: Store, counts: SharedCounts, stop: CancellationTo
         counts.meters().is_up.set(0);
         if !std::mem::replace(&mut is_failing, true) {
             tracing::warn!(cause = %fault.chain(),
-                "rate limits of the cluster are not shared: this node decides by its own counts and what it has heard");
+                "cluster rate limits are not shared; this node uses its own counts and those received so far");
         }
         tokio::select! {
             () = sleep(AGAIN_AFTER) => {}
@@ -60,7 +60,7 @@ async fn carry(
     tell(&mut channel, vec![counts.join()]).await?;
     counts.meters().is_up.set(1);
     if std::mem::take(is_failing) {
-        tracing::info!("rate limits of the cluster are shared again");
+        tracing::info!("cluster rate limits are shared again");
     }
     let mut turns = interval(TELL_EVERY);
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -106,17 +106,17 @@ pub(crate) fn samples(counts: &SharedCounts) -> Vec<Sample> {
     vec![
         gauge(
             "rate_limit_exchange",
-            "Whether rate limits of the cluster are shared: 1, or 0 while this node is by itself",
+            "1 while this node exchanges the counts of cluster rate limits, otherwise 0",
             m.is_up.get(),
         ),
         counter(
             "rate_limit_counts_told",
-            "Counts of rate limits that other nodes were told",
+            "Rate limit counts sent to other nodes",
             m.told.get(),
         ),
         counter(
             "rate_limit_counts_heard",
-            "Counts of rate limits that other nodes told",
+            "Rate limit counts received from other nodes",
             m.heard.get(),
         ),
         counter(
