@@ -18,7 +18,7 @@ export function launch() {
 /** A page whose `faults` holds console errors, broken policies, failed requests and requests to other hosts. */
 export async function open(browser, { width = 1440, height = 900, scheme = 'light', expected = [] } = {}) {
   const context = await browser.newContext({ viewport: { width, height }, colorScheme: scheme, reducedMotion: 'reduce' });
-  context.setDefaultTimeout(15_000);
+  context.setDefaultTimeout(60_000);
   const page = await context.newPage();
   const faults = [];
   const note = (text) => {

@@ -48,7 +48,7 @@ test('a server that is away is told, and the page goes on by itself', async () =
   await page.getByText('Trying again every two seconds.').waitFor();
   await context.unroute('**/console/**');
   await page.getByText('Trying again every two seconds.').waitFor({ state: 'detached' });
-  await page.getByText('Addresses at which traffic arrives.').waitFor();
+  await page.getByRole('heading', { name: 'Endpoints', level: 1 }).waitFor();
   await context.close();
 });
 

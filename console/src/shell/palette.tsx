@@ -1,7 +1,7 @@
 import { Modal, TextInput } from '@mantine/core';
 import { useQuery } from '@tanstack/react-query';
 import { useNavigate } from '@tanstack/react-router';
-import { type KeyboardEvent, useDeferredValue, useState } from 'react';
+import { type KeyboardEvent, useState } from 'react';
 import { useModel } from '@/api/document';
 import { call } from '@/api/http';
 import { isObject, text } from '@/api/json';
@@ -46,7 +46,7 @@ export default function Palette({ onClose }: { onClose: () => void }) {
   const navigate = useNavigate();
   const [query, setQuery] = useState('');
   const [at, setAt] = useState(0);
-  const wanted = useDeferredValue(query.trim().toLowerCase());
+  const wanted = query.trim().toLowerCase();
   const found = useQuery({ queryKey: ['palette'], queryFn: () => objects(model), staleTime: 30_000 });
   const entries = [...pages(model), ...(wanted ? (found.data ?? []) : [])]
     .filter(({ label, to }) => label.toLowerCase().includes(wanted) || to.toLowerCase().includes(wanted))

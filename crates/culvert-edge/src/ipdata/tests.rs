@@ -151,8 +151,8 @@ fn lists_are_categories_with_those_above_them() {
     for (name, path, why) in [
         ("bad", &bad, "line 2"),
         // A list that was cut off must not switch a rule off.
-        ("empty", &empty, "lists no network"),
-        ("comments", &comments, "lists no network"),
+        ("empty", &empty, "contains no network"),
+        ("comments", &comments, "contains no network"),
         ("Tor", &tor, "labels"),
         ("", &tor, "labels"),
         ("a..b", &tor, "labels"),

@@ -122,7 +122,7 @@ fn a_backup_is_whole_or_not_there() {
     let said = refusal(&backup(&copy, &data.join("lock/keys/master.key")));
     assert!(said.contains("lock/keys"), "{said}");
     assert!(!copy.exists());
-    let outside = |path: &Path| refusal(&backup(&copy, path)).contains("outside the backup");
+    let outside = |path: &Path| refusal(&backup(&copy, path)).contains("must be stored outside it");
     assert!(outside(&copy.join("master.key")) && outside(&folder.path().join("./copy/key")));
     assert!(!copy.exists());
     // Neither folder is there yet.

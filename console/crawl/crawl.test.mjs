@@ -4,9 +4,9 @@ import assert from 'node:assert/strict';
 import { mkdirSync, readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { after, before, test } from 'node:test';
-import { base, launch, open, settled, signIn } from './browser.mjs';
-import { MARKUP, seed } from './seed.mjs';
-import { upstream, visit } from './upstream.mjs';
+import { base, launch, open, settled, signIn } from '../tests/browser.mjs';
+import { MARKUP, seed } from '../tests/seed.mjs';
+import { upstream, visit } from '../tests/upstream.mjs';
 
 const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 const shots = process.env.SCREENSHOTS;
