@@ -8,7 +8,6 @@
 
 mod files;
 
-use std::fmt::Write as _;
 use std::io::Write as _;
 use std::sync::OnceLock;
 
@@ -43,13 +42,9 @@ impl File {
     /// Its entity tag, quoted: the start of its SHA-256. Weak, since a compressed copy shares it.
     pub fn tag(&self) -> &str {
         self.tag.get_or_init(|| {
-            let mut tag = String::from("W/\"");
-            for byte in Sha256::digest(self.bytes).iter().take(12) {
-                // Writing to a string does not fail.
-                drop(write!(tag, "{byte:02x}"));
-            }
-            tag.push('"');
-            tag
+            let digest = Sha256::digest(self.bytes);
+            let start = digest.iter().take(12).map(|byte| format!("{byte:02x}"));
+            format!("W/\"{}\"", start.collect::<String>())
         })
     }
 

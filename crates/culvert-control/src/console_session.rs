@@ -249,14 +249,10 @@ impl Control {
             let stored: Sessions = stored::read(&document)?;
             let has_ended = |session: &Session| now >= session.expires_at();
             if stored.sessions.iter().all(has_ended) {
-                match self
-                    .store
-                    .commit(Changes::remove(document.head, SILENT))
-                    .await
-                {
-                    Err(CommitError::Fault(fault)) => return Err(fault),
-                    // One that was signed in to meanwhile stays.
-                    Ok(_) | Err(_) => {}
+                let removed = self.store.commit(Changes::remove(document.head, SILENT));
+                // One that was signed in to meanwhile stays.
+                if let Err(CommitError::Fault(fault)) = removed.await {
+                    return Err(fault);
                 }
             }
         }

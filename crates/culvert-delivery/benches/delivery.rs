@@ -229,14 +229,17 @@ async fn plane(
         "http.response.status_code",
     ];
     let table = Table {
-        sources: vec![Source {
-            subscription: "esb_1".to_owned(),
-            account: ACCOUNT.into(),
-            kind: &HTTP,
-            selection: Selection::parse(&HTTP, &names).unwrap(),
-            filter: None,
-            destinations: ids.clone(),
-        }],
+        sources: vec![
+            Source {
+                subscription: "esb_1".to_owned(),
+                account: ACCOUNT.into(),
+                kind: &HTTP,
+                selection: Selection::parse(&HTTP, &names).unwrap(),
+                filter: None,
+                destinations: ids.clone(),
+            }
+            .into(),
+        ],
         destinations: destinations.collect(),
         replays: Vec::new(),
     };

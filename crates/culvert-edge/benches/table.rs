@@ -6,6 +6,7 @@
 #![allow(
     clippy::print_stdout,
     dead_code,
+    unused_imports,
     reason = "a benchmark's figures go to its caller, and it has the module without its user"
 )]
 

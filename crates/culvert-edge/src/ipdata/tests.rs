@@ -479,7 +479,7 @@ fn tables_say_what_the_tree_says() {
                 (_, 0) => IpAddr::V4((random as u32).into()),
                 (_, 1) => IpAddr::V6((random >> 3 | 1 << 125).into()),
                 (IpAddr::V4(start), _) => IpAddr::V4(
-                    (u32::from(start) ^ (random as u32 >> (random >> 96) as u32 % 32)).into(),
+                    (u32::from(start) ^ (random as u32 >> ((random >> 96) as u32 % 32))).into(),
                 ),
                 (IpAddr::V6(start), _) => {
                     let flipped = random >> ((random & 127) as u32 % 64 + 64);

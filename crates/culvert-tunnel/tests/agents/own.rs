@@ -904,7 +904,6 @@ async fn streams_that_stall_take_a_bounded_amount_of_memory_and_give_it_back() {
             }
         })
         .await;
-        println!("sends {sends}: {} bytes are held", own.agent.held_bytes());
         streams.shutdown().await;
         soon(async {
             while own.agent.held_bytes() > 0 {

@@ -504,7 +504,7 @@ async fn a_name_is_free_for_its_owner_while_the_agent_before_finishes() {
     // The first may not have said so yet.
     let second = soon("the name", async {
         loop {
-            match start(Kind::Own, &culvert, order).await {
+            match Box::pin(start(Kind::Own, &culvert, order)).await {
                 Ok(second) => return second,
                 Err(code) => assert_eq!(code, "ERR_NGROK_334"),
             }

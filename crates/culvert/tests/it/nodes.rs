@@ -326,6 +326,9 @@ async fn a_rolling_restart_of_three_nodes_fails_no_request_of_a_published_agent(
     }
 }
 
+/// Tests with several nodes run one after the other: together they need more connections than PostgreSQL accepts.
+static MANY_NODES: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 /// What an agent is kept by for as long as it serves.
 enum Kept {
     Own(Ended),
@@ -333,6 +336,7 @@ enum Kept {
 }
 
 async fn rolling_restart(kind: Kind) {
+    let _turn = MANY_NODES.lock().await;
     const HOSTS: [&str; 2] = ["behind.culvert.localhost", "cloud.culvert.localhost"];
     const CLIENTS: usize = 4;
     let Some(backend) = shared().await else {
@@ -616,6 +620,7 @@ async fn ask_on(at: SocketAddr, host: &'static str, over: CancellationToken) -> 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_node_of_three_breaks_no_request_of_its_agents() {
+    let _turn = MANY_NODES.lock().await;
     const HOST: &str = "killed.culvert.localhost";
     const CLIENTS: usize = 4;
     let Some(backend) = shared().await else {
