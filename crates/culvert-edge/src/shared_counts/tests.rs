@@ -93,11 +93,11 @@ fn together_nodes_are_over_the_limit_by_what_was_under_way_at_most() {
         let mut at = millis(random(60_000));
         for _ in 0..600 {
             at += millis(random(pause));
-            for who in 0..count {
+            for (who, told_at) in told_at.iter_mut().enumerate() {
                 // Turns that fall between two requests.
-                while told_at[who] + TELL_EVERY <= at {
-                    let next = (told_at[who] + TELL_EVERY).max(nodes.at);
-                    told_at[who] += TELL_EVERY;
+                while *told_at + TELL_EVERY <= at {
+                    let next = (*told_at + TELL_EVERY).max(nodes.at);
+                    *told_at += TELL_EVERY;
                     nodes.go_to(next);
                     nodes.tell(who, || millis(random(DELAY_MS)));
                 }

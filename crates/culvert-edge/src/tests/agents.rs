@@ -149,7 +149,7 @@ impl Dial for Agents {
         let mut of = self.of.lock().unwrap();
         let (near, far) = tokio::io::duplex(64 << 10);
         let agent = of.get_mut(call.endpoint);
-        let mut fails = None;
+        let fails;
         match agent {
             None | Some(Agent::IsAway | Agent::IsGone) => return Err(AgentRefused::Away),
             Some(Agent::Busy) => return Err(AgentRefused::Busy),
