@@ -21,6 +21,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::documents::Documents;
 use crate::downstream::{Downstream, lock};
+use crate::handshake_turns::HandshakeTurns;
 use crate::http::coding::ENCODERS_KIB_MAX;
 use crate::inherited::Inherited;
 use crate::ipdata::{IpDatabases, IpFields};
@@ -99,7 +100,8 @@ pub(crate) struct Shared {
     pub(crate) calls: Semaphore,
     /// Where it listens for HTTP and TLS.
     own: Vec<SocketAddr>,
-    pub(crate) handshakes: Semaphore,
+    /// Turns of TLS handshakes.
+    pub(crate) handshakes: HandshakeTurns,
     /// Connections whose PROXY header is being read.
     pub(crate) announcements: Semaphore,
     phase: AtomicU8,
@@ -176,7 +178,7 @@ impl Edge {
             live: ArcSwap::default(),
             recorder,
             clock,
-            handshakes: Semaphore::new(settings.limits.handshakes),
+            handshakes: HandshakeTurns::new(settings.threads),
             announcements: Semaphore::new(ANNOUNCEMENTS_MAX),
             bodies: Arc::new(Semaphore::new(settings.limits.held_bytes)),
             encoders: Arc::new(Semaphore::new(ENCODERS_KIB_MAX)),

@@ -16,6 +16,7 @@ mod downstream;
 mod edge;
 mod fair_table;
 pub mod fuzz;
+mod handshake_turns;
 mod http;
 mod http1;
 mod http2;

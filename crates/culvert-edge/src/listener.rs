@@ -14,7 +14,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use crate::downstream::{Downstream, Tls};
-use crate::edge::Shared;
+use crate::edge::{Shared, source_number};
 use crate::http::{server, streams};
 use crate::inherited::Inherited;
 use crate::overload::{Level, TURN_WHEN_TIGHT};
@@ -207,8 +207,7 @@ async fn pass(socket: Counted, ahead: Vec<u8>, name: &str, group: &Group, down: 
     }
 }
 
-/// Ends a client's TLS. Handshakes are the dearest thing a stranger can ask for; only so many run at
-/// once.
+/// Terminates a client's TLS. Handshakes take turns, and under load one that has to wait for long is refused.
 ///
 /// A session that is resumed carries the certificate that the client showed when it began. `clients` verifies
 /// it again, because it may have expired since (RFC 8446 section 4.6.1).
@@ -218,16 +217,17 @@ async fn shake(
     socket: Replay,
     down: &Arc<Downstream>,
 ) -> Option<TlsStream<Replay>> {
-    let turn = down.edge.handshakes.acquire();
-    let _permit = if down.edge.level() < Level::Tight {
-        turn.await
-    } else if let Ok(turn) = tokio::time::timeout(TURN_WHEN_TIGHT, turn).await {
-        turn
-    } else {
+    let patience = match down.edge.level() < Level::Tight {
+        true => down.rules.limits.handshake,
+        false => TURN_WHEN_TIGHT,
+    };
+    let source = source_number(down.client.ip());
+    let handshake = TlsAcceptor::from(config).accept(socket);
+    let Ok(stream) = down.edge.handshakes.run(source, patience, handshake).await else {
         down.edge.meters.shed_handshakes.up();
         return None;
     };
-    let stream = TlsAcceptor::from(config).accept(socket).await.ok()?;
+    let stream = stream.ok()?;
     let (_, session) = stream.get_ref();
     let is_trusted =
         clients.is_none_or(|clients| tls::is_still_trusted(session, clients, down.now()));

@@ -244,8 +244,6 @@ pub struct Limits {
     pub connections: usize,
     /// Of them, from one address, or from one /64 of IPv6.
     pub connections_per_source: usize,
-    /// TLS handshakes at once.
-    pub handshakes: usize,
     /// Bytes of one request's body.
     pub body_bytes: u64,
     /// Bytes of request bodies that are read before they are sent on, of all requests together.
@@ -296,7 +294,6 @@ impl Default for Limits {
             store_write: seconds(10),
             connections: 16_384,
             connections_per_source: 1_024,
-            handshakes: 256,
             body_bytes: u64::MAX,
             held_bytes: 256 << 20,
             handshake: seconds(5),

@@ -44,7 +44,6 @@ fn cases() -> Vec<(&'static str, Case)> {
         store_write,
         connections,
         connections_per_source,
-        handshakes,
         body_bytes,
         held_bytes,
         handshake,
@@ -226,33 +225,26 @@ async fn connections_per_source() {
     assert!(is_served(&mut rig.connect().await).await);
 }
 
-/// As many as there may be get an answer to their first words, one more waits for its turn.
-async fn handshakes() {
-    let limits = Limits {
-        handshakes: 2,
+/// Clients that begin handshakes and never finish them delay no other, not even one of their own address.
+#[tokio::test]
+async fn unfinished_handshakes_delay_nobody() {
+    let (rig, root) = serving(Limits {
+        handshake: Duration::from_secs(3_600),
         ..settings().limits
-    };
-    let (rig, root) = serving(limits).await;
+    })
+    .await;
     let address = rig.edge.https_addr().unwrap();
     let mut begun = Vec::new();
-    for _ in 0..2 {
+    for _ in 0..400 {
         let mut client = Client::new(TcpStream::connect(address).await.unwrap());
         client.send(hello_of(&root)).await;
-        assert!(client.more().await);
+        assert!(client.more().await, "the server says its part");
         begun.push(client);
     }
-    let mut over = Client::new(TcpStream::connect(address).await.unwrap());
-    over.send(hello_of(&root)).await;
-    open(&rig, 3).await;
-    let shared = rig.edge.shared();
-    assert_eq!(shared.handshakes.available_permits(), 0);
-    assert!(over.stream.try_read(&mut [0]).is_err(), "it waits");
-    drop(begun.pop());
-    assert!(over.more().await, "it has its turn");
-    drop((begun, over));
     assert!(tls(address, &root, "app.example", "http/1.1").await.is_ok());
+    drop(begun);
 
-    // Who has no turn before the deadline is closed.
+    // A handshake that has no turn before the deadline is ended.
     let short = Settings {
         limits: Limits {
             handshake: SHORT,
@@ -261,7 +253,8 @@ async fn handshakes() {
         ..settings()
     };
     rig.edge.reload(&short).expect("the limits are good");
-    let _all = shared.handshakes.acquire_many(2).await.unwrap();
+    let shared = rig.edge.shared();
+    let _all = shared.handshakes.hold_all().await;
     let late = tls(address, &root, "app.example", "http/1.1").await;
     assert!(late.is_err());
 }

@@ -122,7 +122,6 @@ pub(super) async fn sheds_when_the_store_is_slow() {
         write_delay: Some(Arc::new(delay)),
         limits: Limits {
             run_queue: Duration::MAX,
-            handshakes: 1,
             ..settings().limits
         },
         ..settings()
@@ -185,7 +184,7 @@ pub(super) async fn sheds_when_the_store_is_slow() {
         if delay == 8_500 {
             // A handshake waits for its turn for a moment only.
             let shared = rig.edge.shared();
-            let _only = shared.handshakes.acquire().await.unwrap();
+            let _all = shared.handshakes.hold_all().await;
             let address = rig.edge.https_addr().unwrap();
             assert!(
                 tls(address, &root, "app.example", "http/1.1")

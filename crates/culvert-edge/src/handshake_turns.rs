@@ -1,0 +1,194 @@
+//! Turns of TLS handshakes at the processor.
+//!
+//! A handshake costs more processor time than anything else a client can ask for before it has said who it is.
+//! A few handshakes compute at once; the others queue, so that requests run between two handshakes however many
+//! have arrived. A handshake that waits for its client holds no turn: clients that begin handshakes and never
+//! finish them delay nobody.
+//!
+//! Each source first queues among the sources that share its number, and only [`TURNS_PER_SOURCE`] handshakes of
+//! those reach the common queue. So a source that begins thousands of handshakes waits behind itself.
+
+use std::future::{Future, poll_fn};
+use std::hash::{BuildHasher, RandomState};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// Handshakes that compute at once, for each thread that serves connections. The second covers the time between
+/// giving up a turn and waking the next.
+const TURNS_PER_THREAD: usize = 2;
+/// Queues of sources. Which one a source has cannot be foreseen by it.
+const SOURCES: usize = 256;
+/// Handshakes that reach the common queue from each of them.
+const TURNS_PER_SOURCE: usize = 4;
+
+/// Turns of handshakes. Its size does not depend on how many wait.
+#[derive(Debug)]
+pub(crate) struct HandshakeTurns {
+    common: Semaphore,
+    by_source: Box<[Semaphore]>,
+    hasher: RandomState,
+}
+
+/// The right to compute, until it is dropped.
+struct Turn<'a> {
+    _source: SemaphorePermit<'a>,
+    _common: SemaphorePermit<'a>,
+}
+
+/// No turn came within the limit.
+#[derive(Debug)]
+pub(crate) struct NoTurn;
+
+impl HandshakeTurns {
+    /// For so many threads that serve connections.
+    pub(crate) fn new(threads: usize) -> Self {
+        let source = || Semaphore::new(TURNS_PER_SOURCE);
+        Self {
+            common: Semaphore::new(threads.max(1) * TURNS_PER_THREAD),
+            by_source: (0..SOURCES).map(|_| source()).collect(),
+            hasher: RandomState::new(),
+        }
+    }
+
+    /// Runs a handshake of `source`, which has the processor only while it holds a turn.
+    ///
+    /// # Errors
+    ///
+    /// When it waits for a turn longer than `patience`.
+    pub(crate) async fn run<F: Future>(
+        &self,
+        source: u64,
+        patience: Duration,
+        handshake: F,
+    ) -> Result<F::Output, NoTurn> {
+        let mut handshake = pin!(handshake);
+        loop {
+            let turn = tokio::time::timeout(patience, self.take(source));
+            let turn = turn.await.map_err(|_| NoTurn)?;
+            let step = poll_fn(|cx| Poll::Ready(handshake.as_mut().poll(cx))).await;
+            drop(turn);
+            match step {
+                Poll::Ready(output) => return Ok(output),
+                Poll::Pending => woken().await,
+            }
+        }
+    }
+
+    async fn take(&self, source: u64) -> Turn<'_> {
+        let queue = self.hasher.hash_one(source) as usize % SOURCES;
+        let closed = "the semaphores are never closed";
+        Turn {
+            _source: self.by_source[queue].acquire().await.expect(closed),
+            _common: self.common.acquire().await.expect(closed),
+        }
+    }
+
+    /// Takes every turn of the common queue.
+    #[cfg(test)]
+    pub(crate) async fn hold_all(&self) -> SemaphorePermit<'_> {
+        let all = self.common.available_permits() as u32;
+        self.common.acquire_many(all).await.unwrap()
+    }
+}
+
+/// Waits until the task is woken. Whatever was polled last has registered the task for that.
+async fn woken() {
+    let mut was_polled = false;
+    poll_fn(|_| match std::mem::replace(&mut was_polled, true) {
+        true => Poll::Ready(()),
+        false => Poll::Pending,
+    })
+    .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::sync::oneshot;
+    use tokio::task::JoinSet;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// Handshakes of a source's queue that are in the common queue.
+    fn queued(turns: &HandshakeTurns, source: u64) -> usize {
+        let queue = turns.hasher.hash_one(source) as usize % SOURCES;
+        TURNS_PER_SOURCE - turns.by_source[queue].available_permits()
+    }
+
+    #[tokio::test]
+    async fn handshakes_that_wait_for_their_clients_hold_no_turn() {
+        let turns = Arc::new(HandshakeTurns::new(1));
+        let mut clients = Vec::new();
+        let mut waiting = JoinSet::new();
+        for _ in 0..1_000 {
+            let (client, finished) = oneshot::channel::<()>();
+            clients.push(client);
+            let turns = Arc::clone(&turns);
+            waiting.spawn(async move {
+                turns.run(1, PATIENCE, finished).await.unwrap().unwrap();
+            });
+        }
+        // Of the same source and of another, while a thousand wait.
+        for source in [1, 2] {
+            turns.run(source, PATIENCE, async {}).await.unwrap();
+        }
+        for client in clients {
+            client.send(()).unwrap();
+        }
+        waiting.join_all().await;
+    }
+
+    #[tokio::test]
+    async fn a_source_waits_behind_itself() {
+        let turns = Arc::new(HandshakeTurns::new(1));
+        let done = Arc::new(AtomicUsize::new(0));
+        let all = turns.hold_all().await;
+        let mut tasks = JoinSet::new();
+        for _ in 0..1_000 {
+            let (turns, done) = (Arc::clone(&turns), Arc::clone(&done));
+            tasks.spawn(async move {
+                let step = async { done.fetch_add(1, Ordering::SeqCst) };
+                turns.run(1, PATIENCE, step).await.unwrap();
+            });
+        }
+        while turns
+            .by_source
+            .iter()
+            .all(|queue| queue.available_permits() > 0)
+        {
+            tokio::task::yield_now().await;
+        }
+        // A source whose queue is another one's.
+        let other = (2..).find(|&source| queued(&turns, source) == 0).unwrap();
+        let late = {
+            let (turns, done) = (Arc::clone(&turns), Arc::clone(&done));
+            async move {
+                let step = async { done.load(Ordering::SeqCst) };
+                turns.run(other, PATIENCE, step).await.unwrap()
+            }
+        };
+        let mut late_task = JoinSet::new();
+        late_task.spawn(late);
+        while queued(&turns, other) == 0 {
+            tokio::task::yield_now().await;
+        }
+        drop(all);
+        let before = late_task.join_next().await.unwrap().unwrap();
+        assert!(before <= 2 * TURNS_PER_SOURCE, "{before} came first");
+        tasks.join_all().await;
+    }
+
+    #[tokio::test]
+    async fn a_wait_ends_in_time() {
+        let turns = HandshakeTurns::new(1);
+        let _all = turns.hold_all().await;
+        assert!(turns.run(1, Duration::ZERO, async {}).await.is_err());
+    }
+}
