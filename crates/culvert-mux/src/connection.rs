@@ -301,7 +301,7 @@ impl Connection {
                     fin,
                 });
                 if length == 0 {
-                    self.end_frame();
+                    self.end_frame(now);
                 }
             }
             Receiving::Open => self.reset(id, ErrorCode::FLOW_CONTROL, now),
@@ -371,14 +371,14 @@ impl Connection {
         }
         let id = current.id;
         if whole {
-            self.end_frame();
+            self.end_frame(now);
         }
         self.credit(id);
         self.watch_held(now);
     }
 
     /// The current frame is complete.
-    fn end_frame(&mut self) {
+    fn end_frame(&mut self, now: Instant) {
         let Some(Current { id, fin: true, .. }) = self.current.take() else {
             return;
         };
@@ -386,6 +386,9 @@ impl Connection {
             return;
         };
         stream.receiving = Receiving::Finished;
+        if stream.sending == Sending::Finished && !self.limits.settling.is_zero() {
+            self.settling.push_back(now + self.limits.settling);
+        }
         if std::mem::take(&mut stream.reader_waits) {
             self.events.push_back(Event::Readable(id));
         }

@@ -43,8 +43,8 @@ pub struct Limits {
     /// stream from their table only when the task behind it has noticed the end, and they send
     /// nothing then. A peer that removes it with the frame needs no such time.
     pub cooling: Duration,
-    /// The same for a stream whose last frame was this side's FIN. A stream that the peer finished
-    /// last counts no longer than that.
+    /// The same for a stream that both sides finished. Rust-based agents send their FIN before the task behind
+    /// the stream lets go of it, and end the connection when a new stream finds no place.
     pub settling: Duration,
     /// How long a stream that this side has ended in good order waits for the peer's FIN; then it
     /// is reset.

@@ -724,7 +724,7 @@ fn readers_that_are_slow_but_read_are_not_cut() {
 }
 
 #[test]
-fn a_stream_ended_in_good_order_is_free_when_the_peer_has_finished_it() {
+fn a_stream_ended_in_good_order_is_free_soon_after_the_peer_has_finished_it() {
     let mut pair = Pair::with(Limits {
         streams_max: 1,
         ..Limits::default()
@@ -735,6 +735,11 @@ fn a_stream_ended_in_good_order_is_free_when_the_peer_has_finished_it() {
         assert_eq!(pair.frames(), [fin(stream.get())]);
         assert!(!pair.here.has_room(pair.now), "the peer has it still");
         pair.send(&[fin(stream.get())]);
+        assert!(
+            !pair.here.has_room(pair.now),
+            "the agent's task has it still"
+        );
+        pair.now = pair.here.room_grows_at().unwrap();
         assert!(pair.here.has_room(pair.now), "round {round}");
     }
     // A peer that does not finish loses the stream.
@@ -754,7 +759,7 @@ fn a_stream_ended_in_good_order_is_free_when_the_peer_has_finished_it() {
 }
 
 #[test]
-fn a_stream_whose_last_frame_is_ours_counts_a_little_longer() {
+fn a_stream_whose_last_frame_is_ours_counts_as_long() {
     let mut pair = Pair::with(Limits {
         streams_max: 1,
         ..Limits::default()
