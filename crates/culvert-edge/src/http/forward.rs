@@ -103,7 +103,7 @@ pub(crate) async fn over_http1(
             }
             (Err(failure), _) => return Err(failure),
         };
-        recording.upstream(false);
+        recording.upstream(lease.was_used());
         match (send(&mut lease, recording, &down, &head, body).await?, next) {
             (Sent::Answered(head), _) => return Ok(take(head, lease)),
             (Sent::Failed(OutboundError::Io(error), Heard::Nothing), next)
@@ -155,6 +155,11 @@ pub(crate) async fn over_http1(
                 return Err(Failure::Silent(error));
             }
             (Sent::Failed(error, _), _) => return Err(error.into()),
+            // A connection of another request that was closed meanwhile.
+            (Sent::Stale, _) if can_be_repeated => {
+                meters.upstream_retries.up();
+                body = RequestBody::empty();
+            }
             (Sent::Stale, _) => return Err(Failure::Closed),
         }
     }

@@ -2,6 +2,7 @@
 
 mod agent;
 mod guard;
+mod handover;
 mod pool;
 mod url;
 

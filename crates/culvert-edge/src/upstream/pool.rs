@@ -10,6 +10,7 @@
 
 use std::cell::Cell;
 use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
@@ -30,12 +31,16 @@ use crate::http::body::RequestBody;
 use crate::http1::{Outbound, OutboundError};
 use crate::lanes;
 use crate::overload::Level;
+use crate::upstream::handover::Handover;
 use crate::upstream::{DialError, UpWire, Upstream};
 
 const SHARDS: usize = 8;
 /// Idle connections kept in one shard, and under pressure.
 const IDLE_MAX: usize = 256;
 const IDLE_WHEN_BUSY_MAX: usize = IDLE_MAX / 2;
+/// How often in a row a connection goes straight to the next request that waits. Then its stream ends, so that
+/// requests for other endpoints of the same agent get their turn.
+const HANDOVERS_MAX: u8 = 64;
 /// How long an idle connection is kept.
 const IDLE_FOR: Duration = Duration::from_secs(60);
 /// How long an upstream that took no connection is passed over where another can be asked.
@@ -60,6 +65,7 @@ pub(crate) struct Pool {
     upstream: Upstream,
     idle: [Mutex<Vec<Box<Http1>>>; SHARDS],
     idle_max: AtomicUsize,
+    handover: Handover<Box<Http1>>,
     http2: ArcSwapOption<Http2>,
     /// When a connection could not be made, until one can.
     failed_at: ArcSwapOption<Instant>,
@@ -74,6 +80,8 @@ pub(crate) struct Http1 {
     has_served: bool,
     received: Arc<AtomicU64>,
     idle_since: Instant,
+    /// Since it last was idle.
+    handovers: u8,
 }
 
 /// One HTTP/2 connection.
@@ -179,6 +187,7 @@ impl Pool {
             upstream,
             idle: std::array::from_fn(|_| Mutex::new(Vec::new())),
             idle_max: AtomicUsize::new(IDLE_MAX),
+            handover: Handover::default(),
             http2: ArcSwapOption::empty(),
             failed_at: ArcSwapOption::empty(),
             connecting: tokio::sync::Mutex::new(()),
@@ -215,14 +224,27 @@ impl Pool {
         Ok(self.lease(wire))
     }
 
-    /// The same. Where agents have no room, waits until one has.
+    /// The same. Where agents have no room, waits until one has, or until another request gives its connection.
     pub(crate) async fn connect_in_turn(
         self: &Arc<Self>,
         down: &Downstream,
         limit: Duration,
     ) -> Result<Lease, Failure> {
-        let wire = self.dial_in_turn(down, limit).await;
-        Ok(self.lease(wire.map_err(Failure::Dial)?))
+        let waiting = Waiting::enter(self);
+        let mut dialled = pin!(self.dial_in_turn(down, limit));
+        loop {
+            let mut link = tokio::select! {
+                biased;
+                wire = &mut dialled => return Ok(self.lease(wire.map_err(Failure::Dial)?)),
+                link = waiting.0.handover.next() => link,
+            };
+            if poll_fn(|cx| Poll::Ready(link.connection.is_free(cx))).await {
+                return Ok(Lease {
+                    link,
+                    pool: Arc::clone(self),
+                });
+            }
+        }
     }
 
     fn lease(self: &Arc<Self>, wire: UpWire) -> Lease {
@@ -231,6 +253,7 @@ impl Pool {
             received: wire.received(),
             connection: Outbound::new(wire),
             idle_since: Instant::now(),
+            handovers: 0,
         });
         Lease {
             link,
@@ -377,8 +400,19 @@ impl Pool {
         order.take(looks_at)
     }
 
+    /// Keeps a connection for a later request, if it can serve one.
+    fn keep(&self, mut link: Box<Http1>) {
+        let connection = &mut link.connection;
+        if connection.is_complete() && connection.wire().rest() {
+            self.put(link);
+        } else if connection.is_over() {
+            connection.wire().end();
+        }
+    }
+
     fn put(&self, mut link: Box<Http1>) {
         link.idle_since = Instant::now();
+        link.handovers = 0;
         for shard in self.shards() {
             if let Ok(mut idle) = shard.try_lock() {
                 if idle.len() < self.idle_max.load(Ordering::Relaxed) {
@@ -386,6 +420,24 @@ impl Pool {
                 }
                 return;
             }
+        }
+    }
+}
+
+/// A request that waits for a connection of a pool.
+struct Waiting<'a>(&'a Pool);
+
+impl<'a> Waiting<'a> {
+    fn enter(pool: &'a Pool) -> Self {
+        pool.handover.enter();
+        Self(pool)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        for link in self.0.handover.leave() {
+            self.0.keep(link);
         }
     }
 }
@@ -451,13 +503,21 @@ impl Lease {
 
     /// The exchange is complete: keeps the connection if it can serve again. Whether it does is looked
     /// at when it is to.
-    pub(crate) fn give_back(mut self) {
-        let connection = &mut self.link.connection;
-        if connection.is_complete() && connection.wire().rest() {
-            self.pool.put(self.link);
-        } else if connection.is_over() {
-            connection.wire().end();
+    pub(crate) fn give_back(self) {
+        let Self { mut link, pool } = self;
+        if link.connection.is_complete() && link.handovers < HANDOVERS_MAX {
+            link.handovers += 1;
+            match pool.handover.give(link) {
+                Some(own) => link = own,
+                None => return,
+            }
         }
+        pool.keep(link);
+    }
+
+    /// Whether the connection served a request before this one.
+    pub(crate) fn was_used(&self) -> bool {
+        self.link.has_served
     }
 
     /// The bare connection after an upgrade, and what was received behind the 101.

@@ -324,6 +324,7 @@ impl Connection {
                 Done::Nothing => {}
             }
         };
+        tracing::debug!(%reason, "agent connection ended");
         self.session.hang_up();
         // The gate may be admitting at this moment, and what began must end.
         while is_deciding {
