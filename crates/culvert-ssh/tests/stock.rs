@@ -130,7 +130,7 @@ async fn start() -> Option<Stage> {
     let folder = tempfile::tempdir().unwrap();
     for name in ["known", "unknown"] {
         if !generate("ed25519", &folder.path().join(name)) {
-            println!("skipped: the OpenSSH client is not installed");
+            culvert_testing::ignore("the OpenSSH client is not installed");
             return None;
         }
     }
@@ -308,7 +308,7 @@ async fn dropbear_brings_a_service_online() {
         .args([&stage.path("known"), &key])
         .output();
     if !converted.is_ok_and(|done| done.status.success()) {
-        println!("skipped: the Dropbear client is not installed");
+        culvert_testing::ignore("the Dropbear client is not installed");
         return;
     }
     let mut child = tokio::process::Command::new("dbclient")
@@ -683,7 +683,9 @@ async fn an_audit_finds_nothing_beyond_what_is_accepted() {
         .join("../../target/python-clients/ssh_audit/bin/ssh-audit");
     let Some(stage) = start().await else { return };
     if !program.exists() {
-        println!("skipped: no Python environment for `ssh_audit`; scripts/python-clients makes it");
+        culvert_testing::ignore(
+            "no Python environment for `ssh_audit`; scripts/python-clients makes it",
+        );
         return;
     }
     let audit = tokio::process::Command::new(program)

@@ -1,7 +1,7 @@
 //! One suite, run against both engines: whatever holds on one holds on the other.
 //!
 //! PostgreSQL is taken from `CULVERT_TEST_POSTGRES_URL`, or from this machine; every test makes a
-//! database of its own and drops it. Where there is none its half says `skipped`.
+//! database of its own and drops it. Where there is none, that half is reported as ignored.
 
 mod audit;
 mod full;

@@ -344,7 +344,7 @@ fn run(tool: &str, arguments: &[&str]) -> Option<Output> {
     match Command::new(tool).args(arguments).output() {
         Ok(output) => Some(output),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            eprintln!("skipped: there is no {tool} on this machine");
+            culvert_testing::ignore(format_args!("there is no {tool} on this machine"));
             None
         }
         Err(error) => panic!("{tool}: {error}"),
@@ -429,7 +429,7 @@ impl Drop for Server {
 async fn certificates_log_in_to_a_stock_server() {
     let sshd = ["/usr/sbin/sshd", "/usr/local/sbin/sshd"].map(PathBuf::from);
     let Some(sshd) = sshd.into_iter().find(|path| path.exists()) else {
-        eprintln!("skipped: there is no sshd on this machine");
+        culvert_testing::ignore("there is no sshd on this machine");
         return;
     };
     let house = House::start().await;
@@ -508,7 +508,7 @@ async fn certificates_log_in_to_a_stock_server() {
     let check = run(text(&sshd), &["-t", "-f", text(&at("config"))]).unwrap();
     if !check.status.success() {
         let why = String::from_utf8_lossy(&check.stderr);
-        eprintln!("skipped: sshd does not start here: {}", why.trim());
+        culvert_testing::ignore(format_args!("sshd does not start here: {}", why.trim()));
         return;
     }
     let log = std::fs::File::create(at("log")).unwrap();

@@ -31,13 +31,12 @@ impl NatsServer {
     }
 
     /// The same with everything but its place.
-    #[expect(clippy::print_stdout, reason = "what is skipped is said")]
     pub(crate) async fn start_with(arguments: &[&str]) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let arguments: Vec<String> = arguments.iter().map(|one| (*one).to_owned()).collect();
         // Port -1: a free one, that the server writes into a file.
         let Ok(child) = spawn(folder.path(), "-1", &arguments) else {
-            println!("skipped: `nats-server` is not here");
+            culvert_testing::ignore("`nats-server` is not here");
             return None;
         };
         let mut server = Self {

@@ -25,12 +25,7 @@ impl Small {
         if mounted.is_ok_and(|output| output.status.success()) {
             return Some(Self(at.to_owned()));
         }
-        // Past the test harness, which keeps what passing tests print to itself.
-        writeln!(
-            std::io::stderr(),
-            "skipped: a start on a full disk: no file system can be mounted here"
-        )
-        .unwrap();
+        culvert_testing::ignore("a start on a full disk: no file system can be mounted here");
         None
     }
 

@@ -97,7 +97,7 @@ impl Authority {
             .stderr(Stdio::null())
             .status();
         if known.is_err() {
-            println!("skipped: `pebble` is not installed; Debian has a package of that name");
+            culvert_testing::ignore("`pebble` is not installed; Debian has a package of that name");
             return None;
         }
         let folder = tempfile::tempdir().unwrap();

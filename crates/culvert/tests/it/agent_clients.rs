@@ -37,15 +37,15 @@ impl Kind {
             Self::Ssh => {
                 let found = std::process::Command::new("ssh-keygen").arg("-?").output();
                 if found.is_err() {
-                    println!("skipped: the OpenSSH client is not installed");
+                    culvert_testing::ignore("the OpenSSH client is not installed");
                 }
                 return found.is_ok();
             }
         };
         if !place.exists() {
-            println!(
-                "skipped: {self:?} is not here; `scripts/python-clients` and `node-clients` get them"
-            );
+            culvert_testing::ignore(format_args!(
+                "{self:?} is not here; `scripts/python-clients` and `node-clients` get them"
+            ));
         }
         place.exists()
     }

@@ -1,6 +1,6 @@
 //! Foreign clients against the real server: the suites in `tests/clients`, each in the environment that
 //! `scripts/python-clients` or `scripts/node-clients` made for it. Without that environment a test says
-//! that it is skipped.
+//! that it is ignored.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -37,7 +37,7 @@ async fn calls_of_grpcio_run_on() {
 async fn calls_of_grpc_go_run_on() {
     let program = root().join("target/go-clients/grpc-go");
     if !program.exists() {
-        println!("skipped: no Go client for gRPC; scripts/go-clients makes it");
+        culvert_testing::ignore("no Go client for gRPC; scripts/go-clients makes it");
         return;
     }
     run("grpc-go", Command::new(program)).await;
@@ -59,7 +59,9 @@ async fn drive(suite: &str) {
     let place = root.join("target/python-clients").join(suite);
     // The script writes this copy last.
     if !place.join("requirements.txt").exists() {
-        println!("skipped: no Python environment for `{suite}`; scripts/python-clients makes it");
+        culvert_testing::ignore(format_args!(
+            "no Python environment for `{suite}`; scripts/python-clients makes it"
+        ));
         return;
     }
     let mut command = Command::new(place.join("bin/python"));

@@ -1,6 +1,6 @@
 //! Destinations against the systems they are for, or against what stands for those: Amazon's services
 //! as `moto` plays them with its authentication on, and the published library of Standard Webhooks.
-//! Without the environment that `scripts/python-clients` made a test says that it is skipped.
+//! Without the environment that `scripts/python-clients` made a test is reported as ignored.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -45,9 +45,9 @@ impl Partner {
         let place = root.join("target/python-clients").join(SUITE);
         // The script writes this copy last.
         if !place.join("requirements.txt").exists() {
-            println!(
-                "skipped: no Python environment for `{SUITE}`; scripts/python-clients makes it"
-            );
+            culvert_testing::ignore(format_args!(
+                "no Python environment for `{SUITE}`; scripts/python-clients makes it"
+            ));
             return None;
         }
         let mut child = Command::new(place.join("bin/python"))
@@ -418,7 +418,7 @@ async fn events_reach_a_consumer_at_rabbitmq() {
         .and_then(|address| address.into_string().ok())
         .unwrap_or_else(|| "127.0.0.1:5672".to_owned());
     if tokio::net::TcpStream::connect(&address).await.is_err() {
-        println!("skipped: RabbitMQ does not answer; set CULVERT_TEST_RABBITMQ_ADDR");
+        culvert_testing::ignore("RabbitMQ does not answer; set CULVERT_TEST_RABBITMQ_ADDR");
         return;
     }
     let Some(mut consumer) = Partner::start_with("rabbit.py", &[&address]) else {

@@ -1,5 +1,5 @@
 //! The event log in NATS: shared by nodes, outlived by traffic. Each test has a NATS server of its own;
-//! where `nats-server` is not here it says `skipped`.
+//! where `nats-server` is not here it is reported as ignored.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -36,7 +36,7 @@ impl Nats {
     async fn start() -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let Ok(child) = Self::spawn(folder.path(), -1) else {
-            println!("skipped: `nats-server` is not here");
+            culvert_testing::ignore("`nats-server` is not here");
             return None;
         };
         let mut server = Self {

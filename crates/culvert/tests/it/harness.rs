@@ -30,12 +30,14 @@ pub enum Backend {
     Postgres(String),
 }
 
-/// Every backend there is here; says aloud what is skipped.
+/// Every backend there is here; reports a missing one as ignored.
 pub async fn backends() -> Vec<Backend> {
     let mut backends = vec![Backend::Sqlite];
     match postgres_url().await {
         Some(url) => backends.push(Backend::Postgres(url)),
-        None => println!("skipped: PostgreSQL does not answer; set CULVERT_TEST_POSTGRES_URL"),
+        None => {
+            culvert_testing::ignore("PostgreSQL does not answer; set CULVERT_TEST_POSTGRES_URL")
+        }
     }
     backends
 }

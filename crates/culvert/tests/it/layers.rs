@@ -12,6 +12,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("culvert-console", &[]),
     ("culvert-mux", &[]),
     ("culvert-store", &["culvert-base"]),
+    ("culvert-testing", &[]),
     (
         "culvert-edge",
         &["culvert-base", "culvert-cel", "culvert-events"],

@@ -26,7 +26,7 @@ impl Postgres {
         let programs = versions.into_iter().flatten().flatten();
         let programs = programs.map(|version| version.path().join("bin"));
         let Some(programs) = programs.filter(|bin| bin.join("initdb").exists()).max() else {
-            println!("skipped: PostgreSQL's own programs are not here");
+            culvert_testing::ignore("PostgreSQL's own programs are not here");
             return None;
         };
         let folder = tempfile::tempdir().unwrap();
@@ -35,7 +35,7 @@ impl Postgres {
         std::fs::set_permissions(folder.path(), open).unwrap();
         let server = Self { programs, folder };
         if !server.run("initdb", &["-A", "trust", "-U", "postgres"]) {
-            println!("skipped: a PostgreSQL server of the test's own cannot be made");
+            culvert_testing::ignore("a PostgreSQL server of the test's own cannot be made");
             return None;
         }
         server.resume();

@@ -7,14 +7,13 @@ use super::*;
 use crate::fake::{batch, envelope, failure, local_settings, target};
 
 /// The server that the suite uses, and a client of it; `None`, told aloud, where there is none.
-#[expect(clippy::print_stdout, reason = "what is skipped is said")]
 async fn server() -> Option<(Url, Client, JoinSet<()>)> {
     let url = std::env::var_os("CULVERT_TEST_POSTGRES_URL");
     let url = url.and_then(|url| url.into_string().ok());
     let url = url.unwrap_or_else(|| "postgres://postgres@127.0.0.1:5432/postgres".into());
     let Ok((client, connection)) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await
     else {
-        println!("skipped: PostgreSQL does not answer; set CULVERT_TEST_POSTGRES_URL");
+        culvert_testing::ignore("PostgreSQL does not answer; set CULVERT_TEST_POSTGRES_URL");
         return None;
     };
     let mut driver = JoinSet::new();

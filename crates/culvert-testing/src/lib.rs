@@ -1,0 +1,33 @@
+//! What tests of every crate need. A dev-dependency only.
+
+use std::fmt::Display;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+
+/// Names the file that [`ignore`] adds a line to.
+const FILE: &str = "CULVERT_TEST_IGNORED";
+
+/// Reports that the running test, or the part of it that `reason` names, cannot run on this machine. The caller
+/// returns after it.
+///
+/// The test harness cannot ignore a test that has started, and counts it as passed. So the report goes to standard
+/// error, past the harness, and as a line `TEST: REASON` to the file that the variable `CULVERT_TEST_IGNORED`
+/// names. `./test` reads that file and counts its tests as ignored.
+///
+/// # Panics
+///
+/// When the file cannot be written.
+pub fn ignore(reason: impl Display) {
+    let thread = std::thread::current();
+    // The harness names the thread of a test after it; an asynchronous test may be on a worker's thread.
+    let test = thread.name().unwrap_or("a test");
+    drop(writeln!(io::stderr(), "ignored: {test}: {reason}"));
+    let Some(path) = std::env::var_os(FILE) else {
+        return;
+    };
+    let file = OpenOptions::new().create(true).append(true).open(&path);
+    // One write, so that lines of other processes stay whole.
+    let line = format!("{test}: {reason}\n");
+    file.and_then(|mut file| file.write_all(line.as_bytes()))
+        .unwrap_or_else(|error| panic!("writing {}: {error}", path.display()));
+}
