@@ -4,4 +4,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| culvert_edge::fuzz::http_chunks(bytes));
+fuzz_target!(|bytes: &[u8]| culvert_http::fuzz::http_chunks(bytes));

@@ -3,9 +3,7 @@
 
 use std::fmt::Write;
 
-use crate::http1::{FIELDS_MAX, framing, outbound, payload};
-use crate::http2::{Reason, frame, head, hpack, ledger, session};
-use crate::{peek, proxy, recording, target};
+use crate::{peek, proxy, recording};
 
 /// One of them.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +38,9 @@ pub(crate) enum Beyond {
 
 use Beyond::{Close, Connection, Status, Stream};
 use Unit::{Bytes, Count};
+use culvert_http::http1::{FIELDS_MAX, framing, payload, response};
+use culvert_http::http2::{Reason, frame, head, hpack, ledger, session};
+use culvert_http::target;
 
 const fn bound(what: &'static str, most: usize, unit: Unit, beyond: Beyond) -> Bound {
     Bound {
@@ -61,9 +62,9 @@ pub(crate) static BOUNDS: &[Bound] = &[
     bound("HTTP/1: extension of a chunk", payload::CHUNK_EXTENSION_BYTES_MAX, Bytes, Status(400)),
     bound("HTTP/1: trailer section", payload::TRAILER_BYTES_MAX, Bytes, Status(400)),
     bound("HTTP/1: trailer lines", payload::TRAILERS_MAX, Count, Status(400)),
-    bound("HTTP/1: head of an upstream response", outbound::HEAD_BYTES_MAX, Bytes, Status(502)),
-    bound("HTTP/1: field lines of an upstream response", outbound::FIELDS_MAX, Count, Status(502)),
-    bound("HTTP/1: interim responses of an upstream", outbound::INTERIMS_MAX as usize, Count, Status(502)),
+    bound("HTTP/1: head of an upstream response", response::HEAD_BYTES_MAX, Bytes, Status(502)),
+    bound("HTTP/1: field lines of an upstream response", response::FIELDS_MAX, Count, Status(502)),
+    bound("HTTP/1: interim responses of an upstream", response::INTERIMS_MAX as usize, Count, Status(502)),
     bound("HTTP/2: payload of a frame", frame::PAYLOAD_BYTES_MAX, Bytes, Connection(Reason::FRAME_SIZE_ERROR)),
     bound("HTTP/2: field section, decoded, with 32 for each field", head::LIST_BYTES_MAX, Bytes, Stream(Reason::ENHANCE_YOUR_CALM)),
     bound("HTTP/2: fields including the authority, all cookies counted as one", FIELDS_MAX, Count, Status(431)),

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use culvert_base::Timestamp;
 use culvert_base::net::plain_address;
+use culvert_http::http1::Violation;
 use futures_util::task::AtomicWaker;
 use http::{HeaderValue, response};
 use rustls::CipherSuite;
@@ -19,7 +20,6 @@ use tokio::time::Instant;
 
 use crate::alarm::Alarm;
 use crate::edge::{Phase, Shared};
-use crate::http1::Violation;
 use crate::policy::Policy;
 use crate::recording::{self, Unflushed};
 use crate::settings::Rules;

@@ -22,7 +22,7 @@ use tokio_util::task::TaskTracker;
 use crate::documents::Documents;
 use crate::downstream::{Downstream, lock};
 use crate::handshake_turns::HandshakeTurns;
-use crate::http::coding::ENCODERS_KIB_MAX;
+use crate::http::encoded::ENCODERS_KIB_MAX;
 use crate::inherited::Inherited;
 use crate::ipdata::{IpDatabases, IpFields};
 use crate::lanes::Lanes;

@@ -18,6 +18,7 @@ use culvert_events::{
     Cookies, HTTP_REQUEST_COMPLETE, HeaderRules, Record, Settable, Slot, TCP_CONNECTION_CLOSED,
     Text,
 };
+use culvert_http::target::Received;
 use http::header::{HOST, HeaderMap, USER_AGENT};
 use http::{Method, StatusCode, Version, request};
 use serde_json::{Map, Value};
@@ -30,7 +31,6 @@ use crate::overload::Level;
 use crate::route::Authority;
 use crate::settings::Timeouts;
 use crate::slots;
-use crate::target::Received;
 
 /// Header bytes that the open requests of an HTTP/2 connection may hold together.
 pub(crate) const HEADER_BYTES_MAX: usize = 512 << 10;

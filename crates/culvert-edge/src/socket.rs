@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use culvert_http::slow_reader::UNSENT_BYTES;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::downstream::Downstream;
-use crate::slow_reader::UNSENT_BYTES;
 
 /// When nothing has moved for so long, the system asks whether the other side is still there: so many
 /// times, at such intervals. A side that is gone without a word is known to be after two minutes, and

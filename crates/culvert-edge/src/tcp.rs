@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use culvert_base::BoxFuture;
+use culvert_http::slow_reader::SlowReader;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, copy_bidirectional};
 use tokio::time::Instant;
 
@@ -19,7 +20,6 @@ use crate::http::upgrade::Tunnel;
 use crate::http1::Inbound;
 use crate::http2::Tunnelled;
 use crate::settings::Timeouts;
-use crate::slow_reader::SlowReader;
 use crate::snapshot::Member;
 use crate::upstream::{DialError, Pool, UpWire, refusal};
 
@@ -407,9 +407,11 @@ impl<T: AsyncRead + Unpin> AsyncRead for Judged<'_, T> {
 impl<T: AsyncWrite + Unpin> Judged<'_, T> {
     /// What is to be done about bytes that wait.
     fn waits<R>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<R>> {
-        let waits = self.reader.waits(self.taken, self.write, Instant::now());
+        let waits = self
+            .reader
+            .waits(self.taken, self.write, Instant::now().into_std());
         match waits {
-            Ok(deadline) if !self.alarm.is_due(cx, deadline) => Poll::Pending,
+            Ok(deadline) if !self.alarm.is_due(cx, deadline.into()) => Poll::Pending,
             _ => {
                 if let Some(down) = self.down {
                     down.too_slow();
@@ -442,7 +444,8 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Judged<'_, T> {
             Poll::Ready(Ok(())) => {
                 let (taken, write) = (self.taken, self.write);
                 if self.reader.is_waiting() {
-                    self.reader.caught_up(taken, write, Instant::now());
+                    let now = Instant::now().into_std();
+                    self.reader.caught_up(taken, write, now);
                 }
                 Poll::Ready(Ok(()))
             }

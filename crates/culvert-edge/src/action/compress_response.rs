@@ -2,11 +2,11 @@
 
 use culvert_base::{Code, Refusal};
 use culvert_cel::Value;
+use culvert_http::coding::{self, Coding};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
 use super::ActionType;
-use crate::http::coding::{self, Coding};
 use crate::policy::{Action, Exchange, Flow, Phase, Run, Site};
 
 pub(crate) static TYPE: ActionType = ActionType {

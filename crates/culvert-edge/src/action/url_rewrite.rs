@@ -1,6 +1,7 @@
 //! url-rewrite: the upstream is asked for something else.
 
 use culvert_cel::Value;
+use culvert_http::target;
 use http::Uri;
 use http::header::{HOST, HeaderValue};
 use schemars::JsonSchema;
@@ -10,7 +11,6 @@ use super::ActionType;
 use crate::policy::rewrite::{self, Matches, Rewrite};
 use crate::policy::template::texts;
 use crate::policy::{Action, Exchange, Flow, Phase, Run};
-use crate::target;
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "url-rewrite",

@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use culvert_http::http1::Violation;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
@@ -17,13 +18,13 @@ use hyper::upgrade::OnUpgrade;
 use tokio::time::Instant;
 
 use crate::downstream::Downstream;
-use crate::http::coding::Encoded;
+use crate::http::encoded::Encoded;
 use crate::http::fields;
 use crate::http::reply::Problem;
 use crate::http::room::{NoRoom, Room};
 use crate::http::upgrade::Tunnel;
 use crate::http::upload::UploadWatch;
-use crate::http1::{InboundBody, OutboundError, Violation};
+use crate::http1::{InboundBody, OutboundError};
 use crate::http2::Receiver;
 use crate::recording::Recording;
 use crate::upstream::Lease;

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use culvert_http::target;
 use http::header::{HOST, HeaderMap};
 use http::{HeaderValue, Method, request, response};
 use url::{Position, Url};
@@ -18,7 +19,6 @@ use crate::http::room::Room;
 use crate::http::upgrade::Wanted;
 use crate::recording::Recording;
 use crate::snapshot::Member;
-use crate::target;
 
 /// Bytes of an answer's body.
 pub(crate) const ANSWER_BYTES_MAX: usize = 256 << 10;

@@ -7,6 +7,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use culvert_http::coding::{self, Coding};
+use culvert_http::fields::{has_token, is_grpc, join_cookies};
+use culvert_http::http1::Violation;
+use culvert_http::http2::{self, Refused};
+use culvert_http::target::{self, Received};
 use http::header::{
     ACCEPT, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, EXPECT, Entry, HOST, HeaderMap,
     HeaderValue, LOCATION, TE, TRANSFER_ENCODING,
@@ -17,22 +22,19 @@ use hyper_util::rt::TokioIo;
 
 use crate::downstream::{Broken, Downstream};
 use crate::http::body::{RequestBody, ResponseBody, Source, Upload};
-use crate::http::coding::{self, Coding, Encoded};
+use crate::http::encoded::Encoded;
 use crate::http::fields;
 use crate::http::forward;
 use crate::http::governed::{self, Passage};
 use crate::http::reply::{self, Problem};
 use crate::http::upgrade::{self, Tunnel, Wanted};
 use crate::http::upload::{UploadPace, UploadWatch};
-use crate::http1::Violation;
-use crate::http2::Refused;
 use crate::login;
 use crate::overload::Level;
 use crate::policy::Edits;
 use crate::recording::Recording;
 use crate::route::Authority;
 use crate::snapshot::{Group, Live, Member};
-use crate::target::{self, Received};
 use crate::upstream::{AgentRefused, DialError, Failure, Protocol, UpWire};
 
 /// The connection is to be closed without an answer.
@@ -136,7 +138,7 @@ pub(super) fn prepare(passage: &mut Passage, down: &Downstream, wanted: &Wanted)
     }
     fields::to_upstream(&mut parts.headers, down, passage.authority.clone());
     if parts.version == Version::HTTP_2 {
-        fields::join_cookies(&mut parts.headers);
+        join_cookies(&mut parts.headers);
     }
 }
 
@@ -171,8 +173,8 @@ pub(super) fn outgoing(
     let over = recording.down().rules.limits.body_rate_over;
     // A call's stream costs an upstream little; a request on HTTP/1 holds a whole connection of it.
     let is_call = parts.version == Version::HTTP_2
-        && fields::is_grpc(&parts.headers)
-        && fields::has_token(&parts.headers, &TE, b"trailers")
+        && is_grpc(&parts.headers)
+        && has_token(&parts.headers, &TE, b"trailers")
         && member
             .pool
             .as_ref()
@@ -311,9 +313,9 @@ impl Asked {
             version: parts.version,
             is_head: parts.method == Method::HEAD,
             stays: if parts.version == Version::HTTP_10 {
-                fields::has_token(&parts.headers, &CONNECTION, b"keep-alive")
+                has_token(&parts.headers, &CONNECTION, b"keep-alive")
             } else {
-                !fields::has_token(&parts.headers, &CONNECTION, b"close")
+                !has_token(&parts.headers, &CONNECTION, b"close")
             },
             accept: parts.headers.get(ACCEPT).cloned(),
         }
@@ -521,7 +523,7 @@ fn shares_rules(
 /// What the edge refuses of any endpoint.
 pub(super) fn check(parts: &request::Parts, wanted: &Wanted) -> Result<(), Problem> {
     // Streams that ask for a protocol are judged by what they ask.
-    let is_stream = parts.extensions.get::<hyper::ext::Protocol>().is_some();
+    let is_stream = parts.extensions.get::<http2::Protocol>().is_some();
     let is_connect = parts.method == Method::CONNECT && !is_stream;
     // `PRI` begins the preface of HTTP/2 and is no request's (RFC 9113 3.4).
     if is_connect || parts.method == Method::TRACE || parts.method.as_str() == "PRI" {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use culvert_http::http1::response::content_length;
 use http::header::HOST;
 use http::uri::{PathAndQuery, Scheme, Uri};
 use http::{HeaderValue, Method, Request, StatusCode, Version, request, response};
@@ -19,7 +20,7 @@ use crate::http::body::{RequestBody, Source};
 use crate::http::fields;
 use crate::http::upgrade;
 use crate::http::upload::{Awaited, UploadPace};
-use crate::http1::{self, OutboundError};
+use crate::http1::OutboundError;
 use crate::recording::Recording;
 use crate::upstream::{AgentRefused, DialError, Failure, Heard, Lease, Pool, Sent, refusal};
 
@@ -272,7 +273,7 @@ pub(crate) async fn over_http2(
                 let is_open = key.is_some() && response.status().is_success();
                 let stream = is_open.then(|| hyper::upgrade::on(&mut response));
                 let (mut parts, incoming) = response.into_parts();
-                http1::content_length(&parts.headers).map_err(Failure::Unacceptable)?;
+                content_length(&parts.headers).map_err(Failure::Unacceptable)?;
                 if let (Some(stream), Some(key)) = (stream, &key) {
                     upgrade::accept(&mut parts, key);
                     return Ok((parts, Source::Stream(stream)));

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use culvert_http::target::{self, Received};
 use http::header::{HOST, HeaderValue, SET_COOKIE};
 use http::{StatusCode, request};
 
@@ -18,7 +19,6 @@ use crate::policy::{Edits, Exchange, Flow, Memory, Phase, Policy, connect, repla
 use crate::recording::Recording;
 use crate::slots;
 use crate::snapshot::Member;
-use crate::target::{self, Received};
 
 /// A request on its way.
 pub(super) struct Passage {
@@ -281,7 +281,7 @@ impl Answer {
     ) -> Result<(), Problem> {
         let is_whole = self.head.status != StatusCode::PARTIAL_CONTENT
             && self.head.status != StatusCode::SWITCHING_PROTOCOLS
-            && !crate::http::fields::is_event_stream(&self.head.headers);
+            && !culvert_http::fields::is_event_stream(&self.head.headers);
         if !is_whole || self.source.is_ended() {
             return Ok(());
         }

@@ -3,7 +3,7 @@
 
 pub(crate) mod body;
 pub(crate) mod call;
-pub(crate) mod coding;
+pub(crate) mod encoded;
 pub(crate) mod exchange;
 pub(crate) mod fields;
 pub(crate) mod forward;

@@ -3,9 +3,8 @@
 
 use std::fmt::Write;
 
+use culvert_http::http1::Violation;
 use http::StatusCode;
-
-use crate::http1::Violation;
 
 /// A table of problems: what each is, and status, number of the code and sentence of its answer.
 macro_rules! problems {

@@ -2,6 +2,7 @@
 //! in the form the client prefers.
 
 use bytes::Bytes;
+use culvert_http::http1::head::write_answer;
 use http::header::{
     CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderName, HeaderValue,
     RETRY_AFTER,
@@ -11,7 +12,6 @@ use http::{Response, StatusCode, Version};
 use crate::downstream::Downstream;
 use crate::http::fields::ERROR_CODE;
 pub(crate) use crate::http::problem::Problem;
-use crate::http1;
 
 /// Names the exchange in the log and in what the client sees.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("culvert-request-id");
@@ -49,7 +49,7 @@ impl Problem {
         let close = HeaderValue::from_static("close");
         head.headers.insert(CONNECTION, close);
         let mut bytes = Vec::new();
-        http1::write_answer(&mut bytes, Version::HTTP_11, &head);
+        write_answer(&mut bytes, Version::HTTP_11, &head);
         bytes.extend_from_slice(&body);
         bytes
     }

@@ -6,6 +6,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use culvert_http::fields::has_token;
+use culvert_http::http1::head::write_answer;
+use culvert_http::http1::{Outbox, Sending};
 use http::header::{CONNECTION, CONTENT_LENGTH, TE, TRANSFER_ENCODING};
 use http::{Method, StatusCode, Version, request, response};
 use http_body::Body;
@@ -15,10 +18,9 @@ use crate::downstream::Downstream;
 use crate::edge::Phase;
 use crate::http::body::{ResponseBody, Upload};
 use crate::http::exchange;
-use crate::http::fields;
 use crate::http::reply::Problem;
 use crate::http::upgrade::Tunnel;
-use crate::http1::{self, Inbound, InboundBody, Next, Outbox, Sending};
+use crate::http1::{Inbound, InboundBody, Next};
 use crate::socket::Wire;
 use crate::tcp;
 
@@ -101,7 +103,7 @@ async fn answer(
     body: Option<InboundBody>,
 ) -> After {
     let version = head.version;
-    let with_trailers = fields::has_token(&head.headers, &TE, b"trailers");
+    let with_trailers = has_token(&head.headers, &TE, b"trailers");
     let body = body.map_or(Upload::None, |body| Upload::Http1(Box::new(body)));
     let is_head = head.method == Method::HEAD;
     let mut exchange = pin!(exchange::serve(Arc::clone(down), head, body));
@@ -133,7 +135,7 @@ async fn answer(
     let closes = head.headers.get(CONNECTION).is_some_and(|it| it == "close");
     let mut sending = sending(&head, is_head, with_trailers && version == Version::HTTP_11);
     let before = out.len();
-    http1::write_answer(out.front(), version, &head);
+    write_answer(out.front(), version, &head);
     body.recorded(|recording| recording.head(out.len() - before));
     drop(head);
     let mut body = Some(body);

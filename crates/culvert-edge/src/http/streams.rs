@@ -11,11 +11,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use culvert_http::http2::ledger::Flood;
+use culvert_http::http2::session::{End, Gone};
+use culvert_http::http2::{Asked, Protocol, Reason};
+use culvert_http::slow_reader::SlowReader;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use http::HeaderMap;
 use http_body::Body;
-use hyper::ext::Protocol;
 use tokio::io::AsyncWriteExt;
 use tokio::time::Instant;
 
@@ -25,10 +28,7 @@ use crate::edge::Phase;
 use crate::http::body::{ResponseBody, Upload};
 use crate::http::exchange;
 use crate::http::server::{LINGER_FOR, linger};
-use crate::http2::ledger::Flood;
-use crate::http2::session::{End, Gone};
-use crate::http2::{Asked, Inbound, Over, Reason, Receiver, Sender, Tunnelled};
-use crate::slow_reader::SlowReader;
+use crate::http2::{Inbound, Over, Receiver, Sender, Tunnelled};
 use crate::socket::Wire;
 use crate::tcp;
 
@@ -149,13 +149,16 @@ impl Watch {
         let (_, taken) = down.bytes();
         let write_max = down.write_max();
         if client.is_waiting() {
-            let waits = self.reader.waits(taken, write_max, Instant::now());
-            if waits.map_or(true, |deadline| self.alarm.is_due(cx, deadline)) {
+            let waits = self
+                .reader
+                .waits(taken, write_max, Instant::now().into_std());
+            if waits.map_or(true, |deadline| self.alarm.is_due(cx, deadline.into())) {
                 down.too_slow();
                 return Poll::Ready(Last::Silence);
             }
         } else if self.reader.is_waiting() {
-            self.reader.caught_up(taken, write_max, Instant::now());
+            let now = Instant::now().into_std();
+            self.reader.caught_up(taken, write_max, now);
         }
         if let Some(deadline) = client.head_deadline()
             && self.alarm.is_due(cx, deadline)
@@ -355,8 +358,9 @@ impl Sending {
         down: &Downstream,
     ) -> Poll<BrokeOff> {
         let limit = self.limit(down);
-        let waits = self.reader.waits(self.taken, limit, Instant::now());
-        if waits.map_or(true, |deadline| self.alarm.is_due(cx, deadline)) {
+        let now = Instant::now().into_std();
+        let waits = self.reader.waits(self.taken, limit, now);
+        if waits.map_or(true, |deadline| self.alarm.is_due(cx, deadline.into())) {
             down.edge.meters.slow_readers.up();
             if down.slow_streams.fetch_add(1, Ordering::Relaxed) + 1 >= SLOW_STREAMS_MAX {
                 down.hang_up();
@@ -372,7 +376,8 @@ impl Sending {
         self.taken = self.taken.saturating_add(bytes as u64);
         if self.rest.is_empty() && self.reader.is_waiting() {
             let limit = self.limit(down);
-            self.reader.caught_up(self.taken, limit, Instant::now());
+            let now = Instant::now().into_std();
+            self.reader.caught_up(self.taken, limit, now);
         }
     }
 }

@@ -10,6 +10,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use culvert_base::{Entropy, OsEntropy};
+use culvert_http::fields::has_token;
+use culvert_http::http2;
 use http::header::{
     CONNECTION, HeaderMap, HeaderName, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY,
     SEC_WEBSOCKET_VERSION, UPGRADE,
@@ -17,7 +19,6 @@ use http::header::{
 use http::{Method, Request, StatusCode, Version, request, response};
 use hyper::ext::Protocol;
 
-use crate::http::fields::has_token;
 use crate::recording::Recording;
 use crate::upstream::UpWire;
 
@@ -47,7 +48,7 @@ pub(crate) struct Tunnel {
 /// Makes a stream's request the handshake it stands for.
 pub(crate) fn translate(parts: &mut request::Parts, key: &HeaderValue) {
     parts.method = Method::GET;
-    parts.extensions.remove::<Protocol>();
+    parts.extensions.remove::<http2::Protocol>();
     parts.headers.insert(SEC_WEBSOCKET_KEY, key.clone());
 }
 
@@ -61,7 +62,7 @@ pub(crate) fn translate_back(parts: &mut response::Parts) {
 pub(crate) fn wanted(parts: &request::Parts, has_body: bool) -> Wanted {
     let has_version =
         || one(&parts.headers, &SEC_WEBSOCKET_VERSION).is_some_and(|version| version == "13");
-    if let Some(protocol) = parts.extensions.get::<Protocol>() {
+    if let Some(protocol) = parts.extensions.get::<http2::Protocol>() {
         let is_sound = parts.method == Method::CONNECT && protocol.as_str() == "websocket";
         return if is_sound && has_version() {
             Wanted::Stream(fresh_key())

@@ -8,9 +8,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use culvert_http::slow_reader::RATE_MIN;
 use tokio::time::Instant;
-
-use crate::slow_reader::RATE_MIN;
 
 /// What the reader of a request's body and the one who waits for the answer share.
 #[derive(Debug)]

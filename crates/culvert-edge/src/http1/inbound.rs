@@ -14,6 +14,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use culvert_http::http1::{Framing, Outbox, Piece, Violation, head};
+use culvert_http::slow_reader::SlowReader;
 use http::header::EXPECT;
 use http::{Version, request, response};
 use http_body::{Frame, SizeHint};
@@ -22,12 +24,8 @@ use tokio::time::Instant;
 
 use crate::alarm::Alarm;
 use crate::downstream::{Broken, Downstream, Turn, lock};
-use crate::http1::framing::{Framing, Violation};
-use crate::http1::head;
 use crate::http1::inbox::Inbox;
-use crate::http1::outbox::Outbox;
-use crate::http1::payload::Piece;
-use crate::slow_reader::SlowReader;
+use crate::http1::write;
 use crate::socket::Wire;
 
 /// Bytes asked for at once, at first.
@@ -188,7 +186,9 @@ impl Inbound {
         if out.has_room() {
             return Poll::Ready(Ok(()));
         }
-        lock(&self.0).poll_out(cx, |wire, cx, written| out.poll_room(wire, cx, written))
+        lock(&self.0).poll_out(cx, |wire, cx, written| {
+            write::poll_room(out, wire, cx, written)
+        })
     }
 
     /// Writes all of `out`.
@@ -201,11 +201,14 @@ impl Inbound {
             return Poll::Ready(Ok(()));
         }
         let mut conn = lock(&self.0);
-        let wrote = conn.poll_out(cx, |wire, cx, written| out.poll_empty(wire, cx, written));
+        let wrote = conn.poll_out(cx, |wire, cx, written| {
+            write::poll_empty(out, wire, cx, written)
+        });
         if wrote.is_ready() && conn.reader.is_waiting() {
             let (_, taken) = conn.down.bytes();
             let write_limit = conn.write_limit;
-            conn.reader.caught_up(taken, write_limit, Instant::now());
+            let now = Instant::now().into_std();
+            conn.reader.caught_up(taken, write_limit, now);
         }
         wrote
     }
@@ -430,7 +433,12 @@ impl Conn {
     /// when the answer is written.
     fn send_interim(&mut self, cx: &mut Context<'_>) {
         if !self.interim.is_empty() {
-            drop(self.interim.poll_empty(&mut self.wire, cx, &mut 0));
+            drop(write::poll_empty(
+                &mut self.interim,
+                &mut self.wire,
+                cx,
+                &mut 0,
+            ));
         }
     }
 
@@ -440,7 +448,7 @@ impl Conn {
         mut write: impl FnMut(&mut Wire, &mut Context<'_>, &mut u64) -> Poll<io::Result<()>>,
     ) -> Poll<io::Result<()>> {
         let before = self.handed_out;
-        let wrote = match self.interim.poll_empty(&mut self.wire, cx, &mut 0) {
+        let wrote = match write::poll_empty(&mut self.interim, &mut self.wire, cx, &mut 0) {
             Poll::Ready(Ok(())) => write(&mut self.wire, cx, &mut self.handed_out),
             other => other,
         };
@@ -449,9 +457,9 @@ impl Conn {
         }
         if wrote.is_pending() {
             let (_, taken) = self.down.bytes();
-            let now = Instant::now();
+            let now = Instant::now().into_std();
             let waits = self.reader.waits(taken, self.write_limit, now);
-            if waits.map_or(true, |deadline| self.alarm.is_due(cx, deadline)) {
+            if waits.map_or(true, |deadline| self.alarm.is_due(cx, deadline.into())) {
                 self.down.too_slow();
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }

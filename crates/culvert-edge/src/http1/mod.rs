@@ -1,5 +1,5 @@
-//! HTTP/1 on the wire (RFC 9112): heads and bodies as bytes, a client's connection ([`Inbound`]) and a
-//! connection to an upstream ([`Outbound`]).
+//! HTTP/1 connections: a client's ([`Inbound`]) and one to an upstream ([`Outbound`]). What passes on them
+//! is read and written by [`culvert_http::http1`].
 //!
 //! Neither has a task or a queue of its own. Whoever serves an exchange polls both ends, so a request and
 //! its answer are moved by one task from the first byte to the last, and a body is read only as fast as
@@ -7,17 +7,10 @@
 //!
 //! Not here: what a request means, where it goes and what becomes of it (`http`).
 
-pub(crate) mod framing;
-mod head;
 mod inbound;
 mod inbox;
-pub(crate) mod outbound;
-mod outbox;
-pub(crate) mod payload;
+mod outbound;
+pub(crate) mod write;
 
-pub(crate) use framing::{FIELDS_MAX, Framing, Progress, Violation};
-pub(crate) use head::{End, answer, write_answer};
 pub(crate) use inbound::{Inbound, InboundBody, Next};
-pub(crate) use outbound::{Outbound, OutboundError, answers_payload, content_length};
-pub(crate) use outbox::Outbox;
-pub(crate) use payload::{Piece, Sending};
+pub(crate) use outbound::{Outbound, OutboundError};

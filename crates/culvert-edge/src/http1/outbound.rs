@@ -9,24 +9,20 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, TRANSFER_ENCODING};
-use http::{Method, StatusCode, Version, request, response};
+use culvert_http::http1::response::{
+    FIELDS_MAX, HEAD_BYTES_MAX, INTERIMS_MAX, answers_payload, stays,
+};
+use culvert_http::http1::{Outbox, Payload, Piece, Sending, WrongLength, head};
+use http::header::CONTENT_LENGTH;
+use http::{Method, StatusCode, request, response};
 use http_body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::http::body::{RequestBody, UploadError};
-use crate::http::fields::has_token;
-use crate::http1::head;
 use crate::http1::inbox::Inbox;
-use crate::http1::outbox::Outbox;
-use crate::http1::payload::{Payload, Piece, Sending, WrongLength};
+use crate::http1::write;
 use crate::upstream::UpWire;
 
-/// Most bytes of an answer's head, and most of its lines.
-pub(crate) const HEAD_BYTES_MAX: usize = 96 << 10;
-pub(crate) const FIELDS_MAX: usize = 128;
-/// Most answers before the answer.
-pub(crate) const INTERIMS_MAX: u32 = 8;
 /// Bytes asked for at once, at first.
 const READ_BYTES_MIN: usize = 8 << 10;
 
@@ -281,7 +277,7 @@ impl Outbound {
     fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<(), OutboundError> {
         while let Some(upload) = &mut self.upload {
             let out = &mut self.outbox;
-            match out.poll_room(&mut self.wire, cx, &mut 0) {
+            match write::poll_room(out, &mut self.wire, cx, &mut 0) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => {
                     self.give_up(error);
@@ -306,7 +302,8 @@ impl Outbound {
             }
         }
         if !self.outbox.is_empty()
-            && let Poll::Ready(Err(error)) = self.outbox.poll_empty(&mut self.wire, cx, &mut 0)
+            && let Poll::Ready(Err(error)) =
+                write::poll_empty(&mut self.outbox, &mut self.wire, cx, &mut 0)
         {
             self.give_up(error);
         }
@@ -319,70 +316,5 @@ impl Outbound {
         self.outbox.clear();
         self.stays = false;
         self.failed = Some(error);
-    }
-}
-
-/// Where an answer's body ends (RFC 9112 6.3), if that can be read in one way only.
-///
-/// # Errors
-///
-/// When it can be read in two.
-pub(crate) fn answers_payload(
-    head: &response::Parts,
-    is_head: bool,
-) -> Result<Payload, &'static str> {
-    let length = content_length(&head.headers)?;
-    let is_chunked = is_chunked(&head.headers)?;
-    if is_chunked && length.is_some() {
-        return Err("both a length and an encoding");
-    }
-    let has_none = is_head
-        || head.status.is_informational()
-        || [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&head.status);
-    Ok(match length {
-        _ if has_none => Payload::none(),
-        _ if is_chunked => Payload::chunks_of_an_answer(),
-        Some(length) => Payload::length(length),
-        None => Payload::close(),
-    })
-}
-
-/// What an answer says of its length.
-///
-/// # Errors
-///
-/// When that is no number, or said twice.
-pub(crate) fn content_length(headers: &HeaderMap) -> Result<Option<u64>, &'static str> {
-    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
-    let Some(length) = lengths.next() else {
-        return Ok(None);
-    };
-    if lengths.next().is_some() {
-        return Err("more than one content-length");
-    }
-    let digits = length.to_str().ok();
-    let digits = digits.filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
-    let length = digits.and_then(|digits| digits.parse().ok());
-    length.map(Some).ok_or("content-length is not a number")
-}
-
-fn is_chunked(headers: &HeaderMap) -> Result<bool, &'static str> {
-    let mut encodings = headers.get_all(TRANSFER_ENCODING).iter();
-    let Some(encoding) = encodings.next() else {
-        return Ok(false);
-    };
-    let is_chunked = encoding.as_bytes().eq_ignore_ascii_case(b"chunked");
-    if !is_chunked || encodings.next().is_some() {
-        return Err("transfer-encoding is not exactly chunked");
-    }
-    Ok(true)
-}
-
-/// Whether the upstream takes another request on the connection (RFC 9112 9.3).
-fn stays(head: &response::Parts) -> bool {
-    if head.version == Version::HTTP_10 {
-        has_token(&head.headers, &CONNECTION, b"keep-alive")
-    } else {
-        !has_token(&head.headers, &CONNECTION, b"close")
     }
 }

@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
+use culvert_http::http2::session::{End, HEARS_WITHIN, Step};
+use culvert_http::http2::{Asked, Reason, Session};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use crate::downstream::{Downstream, lock};
-use crate::http2::frame::Reason;
-use crate::http2::session::{Asked, End, HEARS_WITHIN, Session, Step};
+use crate::http1::write;
 use crate::http2::stream::{Receiver, Sender};
 use crate::socket::Wire;
 
@@ -51,7 +52,7 @@ impl Inbound {
         let now = Instant::now();
         Self(Arc::new(Mutex::new(Conn {
             wire,
-            session: Session::new(down.rules.limits.http2_streams, now),
+            session: Session::new(down.rules.limits.http2_streams, now.into_std()),
             down,
             inbox: BytesMut::new(),
             begun: now,
@@ -64,7 +65,7 @@ impl Inbound {
     pub(crate) fn poll_asked(&self, cx: &mut Context<'_>) -> Poll<Result<Asked, Over>> {
         let mut conn = lock(&self.0);
         let conn = &mut *conn;
-        let now = Instant::now();
+        let now = Instant::now().into_std();
         loop {
             match conn.session.step(&mut conn.inbox, now) {
                 Ok(Step::Asked(asked)) => return Poll::Ready(Ok(*asked)),
@@ -97,8 +98,8 @@ impl Inbound {
         let mut conn = lock(&self.0);
         let conn = &mut *conn;
         let before = conn.handed_out;
-        let out = &mut conn.session.out;
-        let sent = out.poll_empty(&mut conn.wire, cx, &mut conn.handed_out);
+        let out = conn.session.outbox();
+        let sent = write::poll_empty(out, &mut conn.wire, cx, &mut conn.handed_out);
         if sent.is_ready() {
             conn.session.rest();
         }
@@ -133,17 +134,22 @@ impl Inbound {
         }
         conn.session
             .section_since()
-            .map(|since| since + limits.head)
+            .map(|since| Instant::from_std(since) + limits.head)
     }
 
     /// The moment at which streams that only linger are to be [ended](Self::end_lingering).
     pub(crate) fn linger_deadline(&self) -> Option<Instant> {
-        lock(&self.0).session.linger_deadline()
+        lock(&self.0)
+            .session
+            .linger_deadline()
+            .map(Instant::from_std)
     }
 
     /// Resets the streams that waited long enough for their request to end.
     pub(crate) fn end_lingering(&self) {
-        lock(&self.0).session.end_lingering(Instant::now());
+        lock(&self.0)
+            .session
+            .end_lingering(Instant::now().into_std());
     }
 
     /// Tells the client to begin nothing more here.

@@ -8,15 +8,14 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
+use culvert_http::http2::{Asked, Gone, Reason};
 use http::{HeaderMap, response};
 use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use crate::downstream::lock;
-use crate::http2::frame::Reason;
 use crate::http2::inbound::Conn;
-use crate::http2::session::{Asked, Gone};
 
 /// The body of a request.
 #[derive(Debug)]
@@ -159,7 +158,7 @@ impl Sender {
     pub(crate) fn cancel(&self) {
         let mut conn = lock(&self.conn);
         conn.session
-            .close(self.stream, Reason::CANCEL, Instant::now());
+            .close(self.stream, Reason::CANCEL, Instant::now().into_std());
         conn.wake_driver();
     }
 }
@@ -172,7 +171,8 @@ impl Drop for Sender {
         } else {
             Reason::INTERNAL_ERROR
         };
-        conn.session.close(self.stream, reason, Instant::now());
+        let now = Instant::now().into_std();
+        conn.session.close(self.stream, reason, now);
     }
 }
 
@@ -194,12 +194,6 @@ impl Tunnelled {
             sender,
             is_shut: false,
         }
-    }
-}
-
-impl From<Gone> for io::Error {
-    fn from(gone: Gone) -> Self {
-        Self::new(io::ErrorKind::ConnectionReset, gone)
     }
 }
 

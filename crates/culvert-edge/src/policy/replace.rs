@@ -7,12 +7,12 @@
 use bytes::Bytes;
 use culvert_base::{Code, Refusal};
 use culvert_cel::{Slot, Value};
+use culvert_http::coding::{self, NotDecoded};
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, HeaderMap};
 use regex::bytes::{Regex, RegexBuilder};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::http::coding::{self, NotDecoded};
 use crate::policy::rewrite::{PATTERN_BYTES_MAX, PROGRAM_BYTES_MAX, Part, parts};
 use crate::policy::template::Template;
 use crate::policy::{Exchange, Flow, Run, Site};

@@ -2,11 +2,11 @@
 
 use culvert_base::{Code, Refusal};
 use culvert_cel::Slot;
+use culvert_http::target;
 use regex::{Regex, RegexBuilder};
 
 use crate::policy::template::Template;
 use crate::policy::{Exchange, Site};
-use crate::target;
 
 pub(crate) const PATTERN_BYTES_MAX: usize = 1 << 10;
 pub(crate) const PROGRAM_BYTES_MAX: usize = 1 << 20;

@@ -8,13 +8,12 @@ use bytes::Bytes;
 use culvert_base::{BoxFuture, Timestamp};
 use culvert_cel::{EvalError, EvalErrorKind, Resolver, Slot as Variable, Value, ValueRef};
 use culvert_events::{Settable, Slot, Text};
+use culvert_http::coding::Coding;
 use http::header::{ACCEPT, HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Response, Uri, request, response};
 
 use crate::downstream::Downstream;
 use crate::http::body::Upload;
-use crate::http::coding::Coding;
-use crate::http::fields;
 use crate::http::reply::Problem;
 use crate::http::room::Room;
 use crate::ipdata::IpData;
@@ -208,7 +207,7 @@ impl Edits {
         let names = self.headers.iter().map(|edit| match edit {
             Edit::Add(name, _) | Edit::Remove(name) => name,
         });
-        fields::strip_spellings(headers, names);
+        culvert_http::fields::strip_spellings(headers, names);
         self.apply(headers);
     }
 

@@ -15,9 +15,9 @@ use crate::policy::run::Exchange;
 use crate::policy::template::{map, moment, text, texts};
 use crate::policy::{Phase, cookies};
 use crate::route::Authority;
-use crate::target::Received;
 use crate::tls::peer::{self, Peer};
 use culvert_cel::{Env, Key, Limits, Slot, Type, Value, ValueRef};
+use culvert_http::target::Received;
 use http::header::{
     CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, LOCATION,
     SET_COOKIE, USER_AGENT,

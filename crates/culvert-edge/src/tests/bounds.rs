@@ -2,6 +2,7 @@
 //! gets what the table says. A row without a case fails. Limits that settings move are in
 //! [`limits`](super::limits).
 
+use culvert_http::http2::{Reason, ledger};
 use rustls_pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -14,7 +15,6 @@ use super::harness::*;
 use super::mutual::client_hello;
 use super::proxied::behind;
 use crate::bounds::{BOUNDS, Beyond};
-use crate::http2::{Reason, ledger};
 use crate::{Scheme, Snapshot};
 
 /// An edge that serves `app.example` in clear, by an origin that answers as the path says, and with TLS,

@@ -29,7 +29,7 @@ fn http_fields() -> Vec<(&'static str, &'static str, Value)> {
             "action/compress_response",
             json!("gzip"),
         ),
-        ("compression.bytes_saved", "http/coding", Value::Null),
+        ("compression.bytes_saved", "http/encoded", Value::Null),
         ("conn.client_ip", "downstream", json!("127.0.0.1")),
         ("conn.server_ip", "downstream", json!("127.0.0.1")),
         ("conn.server_name", "peek", json!("app.example")),

@@ -6,14 +6,14 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
+use culvert_http::http1::framing::{
+    FIELD_LINE_BYTES_MAX, FIELD_SECTION_BYTES_MAX, FIELDS_MAX, REQUEST_LINE_BYTES_MAX,
+};
+use culvert_http::http1::payload::{CHUNK_EXTENSION_BYTES_MAX, TRAILER_BYTES_MAX, TRAILERS_MAX};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::harness::*;
-use crate::http1::framing::{
-    FIELD_LINE_BYTES_MAX, FIELD_SECTION_BYTES_MAX, FIELDS_MAX, REQUEST_LINE_BYTES_MAX,
-};
-use crate::http1::payload::{CHUNK_EXTENSION_BYTES_MAX, TRAILER_BYTES_MAX, TRAILERS_MAX};
 
 /// What the edge must answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

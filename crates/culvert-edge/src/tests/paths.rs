@@ -427,7 +427,7 @@ async fn paths_that_keep_empty_segments_are_judged_as_they_are_sent() {
             assert!(!read.starts_with("/ADMIN"), "{case}: {sent}");
         } else {
             // A rewrite may make another path of it, but none with two meanings.
-            let normal = crate::target::settle(&sent, false).unwrap();
+            let normal = culvert_http::target::settle(&sent, false).unwrap();
             assert_eq!(normal.as_str(), sent, "{case}");
             let hides = begins_empty(&read) && !path.starts_with("//");
             assert!(!hides, "{case}: {sent}");

@@ -7,7 +7,7 @@ pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Bytes of a frame's head.
 pub(super) const HEAD_BYTES: usize = 9;
 /// The longest payload we take: the standard's default.
-pub(crate) const PAYLOAD_BYTES_MAX: usize = 16 << 10;
+pub const PAYLOAD_BYTES_MAX: usize = 16 << 10;
 
 pub(super) const DATA: u8 = 0;
 pub(super) const HEADERS: u8 = 1;
@@ -36,19 +36,19 @@ pub(super) const ENABLE_CONNECT_PROTOCOL: u16 = 8;
 
 /// Why a stream or a connection ends (RFC 9113 7).
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Reason(pub(crate) u32);
+pub struct Reason(pub u32);
 
 impl Reason {
-    pub(crate) const NO_ERROR: Self = Self(0);
-    pub(crate) const PROTOCOL_ERROR: Self = Self(1);
-    pub(crate) const INTERNAL_ERROR: Self = Self(2);
-    pub(crate) const FLOW_CONTROL_ERROR: Self = Self(3);
-    pub(crate) const STREAM_CLOSED: Self = Self(5);
-    pub(crate) const FRAME_SIZE_ERROR: Self = Self(6);
-    pub(crate) const REFUSED_STREAM: Self = Self(7);
-    pub(crate) const CANCEL: Self = Self(8);
-    pub(crate) const COMPRESSION_ERROR: Self = Self(9);
-    pub(crate) const ENHANCE_YOUR_CALM: Self = Self(11);
+    pub const NO_ERROR: Self = Self(0);
+    pub const PROTOCOL_ERROR: Self = Self(1);
+    pub const INTERNAL_ERROR: Self = Self(2);
+    pub const FLOW_CONTROL_ERROR: Self = Self(3);
+    pub const STREAM_CLOSED: Self = Self(5);
+    pub const FRAME_SIZE_ERROR: Self = Self(6);
+    pub const REFUSED_STREAM: Self = Self(7);
+    pub const CANCEL: Self = Self(8);
+    pub const COMPRESSION_ERROR: Self = Self(9);
+    pub const ENHANCE_YOUR_CALM: Self = Self(11);
 }
 
 impl fmt::Debug for Reason {

@@ -130,7 +130,7 @@ fn doubtful_targets_are_refused() {
     assert_eq!(normalise("").unwrap(), "/");
 }
 
-/// Endpoints that keep empty segments get escaped ones, too, but for a first one that rules would not see.
+/// Paths that keep empty segments get escaped ones, too, but for a first one that rules would not see.
 #[test]
 fn empty_segments_stay_where_they_are_kept() {
     for path in [

@@ -1,11 +1,6 @@
 //! Bytes on their way into a connection: small ones gathered, large ones written from where they lie.
 
-use std::io::{self, IoSlice};
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
-
 use bytes::{Buf, Bytes};
-use tokio::io::AsyncWrite;
 
 /// Data up to so many bytes is copied behind what waits already.
 const COPIED_MAX: usize = 4 << 10;
@@ -14,7 +9,7 @@ const GATHERED_MAX: usize = 16 << 10;
 
 /// What is to be written.
 #[derive(Debug, Default)]
-pub(crate) struct Outbox {
+pub struct Outbox {
     /// Gathered; of it the first `at` bytes are written.
     front: Vec<u8>,
     at: usize,
@@ -27,13 +22,13 @@ pub(crate) struct Outbox {
 
 impl Outbox {
     /// Where small things are gathered. To be asked for only while there [is room](Self::has_room).
-    pub(crate) fn front(&mut self) -> &mut Vec<u8> {
+    pub fn front(&mut self) -> &mut Vec<u8> {
         self.settle();
         &mut self.front
     }
 
     /// Adds data, and what closes it.
-    pub(crate) fn push(&mut self, data: Bytes, back: &'static [u8]) {
+    pub fn push(&mut self, data: Bytes, back: &'static [u8]) {
         self.settle();
         if data.len() <= COPIED_MAX {
             self.front.extend_from_slice(&data);
@@ -45,13 +40,23 @@ impl Outbox {
     }
 
     /// Whether it takes more before it is written.
-    pub(crate) fn has_room(&self) -> bool {
+    pub fn has_room(&self) -> bool {
         self.data.is_empty() && self.front.len() - self.at < GATHERED_MAX
     }
 
     /// Whether everything was written and has left.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         !self.is_unflushed && self.is_written()
+    }
+
+    /// Whether something was written since the connection was [flushed](Self::flushed).
+    pub fn is_unflushed(&self) -> bool {
+        self.is_unflushed
+    }
+
+    /// What was written has left.
+    pub fn flushed(&mut self) {
+        self.is_unflushed = false;
     }
 
     /// Everything that is not written.
@@ -64,16 +69,17 @@ impl Outbox {
     }
 
     /// Bytes that are not written.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.front.len() - self.at + self.data.len() + self.back.len()
     }
 
-    fn is_written(&self) -> bool {
+    /// Whether everything was written; it may not have left.
+    pub fn is_written(&self) -> bool {
         self.at == self.front.len() && self.data.is_empty() && self.back.is_empty()
     }
 
     /// Forgets what was not written.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         *self = Self::default();
     }
 
@@ -88,69 +94,17 @@ impl Outbox {
         self.front.extend_from_slice(back);
     }
 
-    /// Writes until there is room again. Bytes that were written are added to `written`.
-    pub(crate) fn poll_room<W: AsyncWrite + Unpin>(
-        &mut self,
-        io: &mut W,
-        cx: &mut Context<'_>,
-        written: &mut u64,
-    ) -> Poll<io::Result<()>> {
-        while !self.has_room() {
-            ready!(self.poll_write(io, cx, written))?;
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    /// Writes everything, and has it leave.
-    pub(crate) fn poll_empty<W: AsyncWrite + Unpin>(
-        &mut self,
-        io: &mut W,
-        cx: &mut Context<'_>,
-        written: &mut u64,
-    ) -> Poll<io::Result<()>> {
-        while !self.is_written() {
-            ready!(self.poll_write(io, cx, written))?;
-        }
-        if self.is_unflushed {
-            ready!(Pin::new(io).poll_flush(cx))?;
-            self.is_unflushed = false;
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_write<W: AsyncWrite + Unpin>(
-        &mut self,
-        io: &mut W,
-        cx: &mut Context<'_>,
-        written: &mut u64,
-    ) -> Poll<io::Result<()>> {
+    /// What is to be written next, in this order; each of them may be empty.
+    #[inline]
+    pub fn unwritten(&self) -> [&[u8]; 3] {
         let front = self.front.get(self.at..).unwrap_or_default();
-        let io = Pin::new(io);
-        let result = if self.data.is_empty() && self.back.is_empty() {
-            io.poll_write(cx, front)
-        } else if front.is_empty() && self.back.is_empty() {
-            io.poll_write(cx, &self.data)
-        } else {
-            let slices = [
-                IoSlice::new(front),
-                IoSlice::new(&self.data),
-                IoSlice::new(self.back),
-            ];
-            // An empty slice in front would be all that some streams write.
-            let skip = usize::from(front.is_empty());
-            io.poll_write_vectored(cx, slices.get(skip..).unwrap_or_default())
-        };
-        let bytes = ready!(result)?;
-        if bytes == 0 {
-            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-        }
-        *written = written.saturating_add(bytes as u64);
-        self.is_unflushed = true;
-        self.wrote(bytes);
-        Poll::Ready(Ok(()))
+        [front, &self.data, self.back]
     }
 
-    fn wrote(&mut self, bytes: usize) {
+    /// The first `bytes` of what was to be written have been.
+    #[inline]
+    pub fn wrote(&mut self, bytes: usize) {
+        self.is_unflushed = true;
         let of_front = bytes.min(self.front.len() - self.at);
         self.at += of_front;
         let of_data = (bytes - of_front).min(self.data.len());

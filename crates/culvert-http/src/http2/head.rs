@@ -7,7 +7,6 @@ use http::header::{
 };
 use http::uri::{self, PathAndQuery, Scheme, Uri};
 use http::{Method, Request, Version, request, response};
-use hyper::ext::Protocol;
 
 use crate::http1::payload::TRAILERS_MAX;
 use crate::http1::{FIELDS_MAX, Violation};
@@ -15,12 +14,28 @@ use crate::http2::hpack::{self, Field, Pseudo};
 use crate::target;
 
 /// What the fields of a section may count together (RFC 9113 6.5.2).
-pub(crate) const LIST_BYTES_MAX: usize = 64 << 10;
+pub const LIST_BYTES_MAX: usize = 64 << 10;
 
 /// Why a request is answered with a refusal although its section is well-formed. Heads carry it as an
 /// extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Refused(pub(crate) Violation);
+pub struct Refused(pub Violation);
+
+/// What a stream is to carry after an extended CONNECT (RFC 8441 4). Heads carry it as an extension.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Protocol(Bytes);
+
+impl Protocol {
+    fn new(name: Bytes) -> Option<Self> {
+        std::str::from_utf8(&name).is_ok().then_some(Self(name))
+    }
+
+    /// Its name, as the client wrote it.
+    pub fn as_str(&self) -> &str {
+        // Checked when it was made.
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
 
 /// The fields of a section while it is read.
 #[derive(Debug, Default)]
@@ -151,8 +166,7 @@ impl Fields {
             if parts.method != Method::CONNECT || target.authority.is_none() {
                 return None;
             }
-            let protocol = Protocol::from(std::str::from_utf8(&protocol).ok()?);
-            parts.extensions.insert(protocol);
+            parts.extensions.insert(Protocol::new(protocol)?);
         }
         parts.uri = Uri::from_parts(target).ok()?;
         parts.headers = self.plain;
@@ -199,7 +213,7 @@ pub(super) fn content_length(headers: &HeaderMap) -> Result<Option<u64>, Verdict
     if !headers.contains_key(CONTENT_LENGTH) {
         return Ok(None);
     }
-    crate::http1::content_length(headers).map_err(|_| Verdict::Malformed)
+    crate::http1::response::content_length(headers).map_err(|_| Verdict::Malformed)
 }
 
 /// Writes the head of an answer as a section.

@@ -1,16 +1,14 @@
 //! Decides when a client that does not take what waits for it is cut.
 //!
-//! Only the time during which bytes wait for the client counts: a stream that waits for its upstream owes
+//! Only the time during which bytes wait for the client counts: a stream that waits for its source owes
 //! nothing. Then the client owes [`RATE_MIN`] bytes a second. What it takes faster counts ahead, so that a
 //! player that has buffered may pause; what it takes slower is a debt. A debt may come from one step that
 //! was long in coming, because windows of TCP and of HTTP/2 open in steps, but it may not last.
 
-use std::time::Duration;
-
-use tokio::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Bytes a second that a client must take of what waits for it.
-pub(crate) const RATE_MIN: u32 = 256;
+pub const RATE_MIN: u32 = 256;
 /// How long a client that has nothing to its credit may take nothing. A step is half of [`UNSENT_BYTES`]
 /// at least, which takes 64 seconds at [`RATE_MIN`]; where segments are large a window opens by 64 to
 /// 128 KiB, which takes a minute at 2 KiB a second.
@@ -19,11 +17,11 @@ const STALL_MAX: Duration = Duration::from_secs(120);
 const BEHIND_MAX: Duration = Duration::from_secs(20);
 /// Bytes that the system keeps of what is written and not sent. More would hide for minutes what a client
 /// takes, and cost memory for each slow one.
-pub(crate) const UNSENT_BYTES: u32 = 32 << 10;
+pub const UNSENT_BYTES: u32 = 32 << 10;
 
 /// How far a client is ahead of what it owes, or behind.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct SlowReader {
+pub struct SlowReader {
     /// Since when bytes wait, and how many had been taken then.
     waiting: Option<(Instant, u64)>,
     /// Time that was paid for ahead, and time that is owed. One of them is zero.
@@ -33,7 +31,7 @@ pub(crate) struct SlowReader {
 
 /// The client is to be cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TooSlow;
+pub struct TooSlow;
 
 impl SlowReader {
     /// Bytes wait for the client, which has taken `taken` so far. Gives the moment at which it is cut if it
@@ -42,12 +40,7 @@ impl SlowReader {
     /// # Errors
     ///
     /// When the client is too slow already.
-    pub(crate) fn waits(
-        &mut self,
-        taken: u64,
-        write: Duration,
-        now: Instant,
-    ) -> Result<Instant, TooSlow> {
+    pub fn waits(&mut self, taken: u64, write: Duration, now: Instant) -> Result<Instant, TooSlow> {
         let stall = write.min(STALL_MAX);
         let (since, before) = *self.waiting.get_or_insert((now, taken));
         if taken != before {
@@ -68,7 +61,7 @@ impl SlowReader {
     }
 
     /// Nothing waits for the client any more: it is owed nothing, and owes nothing.
-    pub(crate) fn caught_up(&mut self, taken: u64, write: Duration, now: Instant) {
+    pub fn caught_up(&mut self, taken: u64, write: Duration, now: Instant) {
         let Some((since, before)) = self.waiting.take() else {
             return;
         };
@@ -78,7 +71,7 @@ impl SlowReader {
     }
 
     /// Whether bytes wait.
-    pub(crate) fn is_waiting(&self) -> bool {
+    pub fn is_waiting(&self) -> bool {
         self.waiting.is_some()
     }
 

@@ -1,11 +1,7 @@
 //! Content codings (RFC 9110 8.4): which one a client takes, bodies encoded while they pass, and
 //! bodies decoded that are held.
-//!
-//! An encoder says what it has whenever the upstream pauses, so that nothing waits for bytes that are
-//! yet to come. Encoders of all exchanges share a memory; who finds none left goes unencoded.
 
 use std::io::{self, Read, Write};
-use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use flate2::Compression;
@@ -15,18 +11,9 @@ use http::header::{
     HeaderMap, HeaderName, HeaderValue, VARY,
 };
 use http::{StatusCode, response};
-use http_body::Frame;
-use tokio::sync::OwnedSemaphorePermit;
 
-use crate::http::body::{BodyError, Source};
-use crate::http::fields::{has_token, is_event_stream};
+use crate::fields::{has_token, is_event_stream};
 
-/// Memory of all encoders together, in KiB.
-pub(crate) const ENCODERS_KIB_MAX: usize = 128 << 10;
-/// Bytes that are encoded at a time: a body that is here whole must not keep a thread for long.
-const SLICE_BYTES: usize = 16 << 10;
-/// Slices between two looks at other tasks.
-const SLICES_MAX: usize = 16;
 /// What compresses text to within a few percent of the best, at a tenth of its cost.
 const DEFLATE_LEVEL: u32 = 5;
 const BROTLI_QUALITY: u32 = 4;
@@ -41,9 +28,9 @@ const DIGESTS: [HeaderName; 4] = [
     HeaderName::from_static("repr-digest"),
 ];
 
-/// A coding that the edge knows.
+/// A content coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Coding {
+pub enum Coding {
     Gzip,
     /// In the zlib format (RFC 9110 8.4.1.2).
     Deflate,
@@ -51,10 +38,10 @@ pub(crate) enum Coding {
 }
 
 impl Coding {
-    pub(crate) const ALL: [Self; 3] = [Self::Gzip, Self::Deflate, Self::Brotli];
+    pub const ALL: [Self; 3] = [Self::Gzip, Self::Deflate, Self::Brotli];
 
     /// Its registered name.
-    pub(crate) const fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Gzip => "gzip",
             Self::Deflate => "deflate",
@@ -63,7 +50,7 @@ impl Coding {
     }
 
     /// The coding of that name, in any case; `x-gzip` is gzip.
-    pub(crate) fn find(name: &str) -> Option<Self> {
+    pub fn find(name: &str) -> Option<Self> {
         let is_named = |coding: &Self| coding.name().eq_ignore_ascii_case(name);
         if name.eq_ignore_ascii_case("x-gzip") {
             return Some(Self::Gzip);
@@ -72,7 +59,7 @@ impl Coding {
     }
 
     /// Memory of one encoder, in KiB: window, tables, and what is on its way.
-    pub(crate) const fn kib(self) -> u32 {
+    pub const fn kib(self) -> u32 {
         match self {
             Self::Gzip | Self::Deflate => 320,
             Self::Brotli => 1_536,
@@ -82,7 +69,7 @@ impl Coding {
 
 /// The coding in which a client likes an answer best, of those offered; of equals the first. `None`
 /// when it names none of them, or likes the answer better as it is (RFC 9110 12.5.3).
-pub(crate) fn negotiate(headers: &HeaderMap, offered: &[Coding]) -> Option<Coding> {
+pub fn negotiate(headers: &HeaderMap, offered: &[Coding]) -> Option<Coding> {
     let mut named: [Option<u16>; 3] = [None; 3];
     let (mut any, mut plain) = (None, None);
     for value in headers.get_all(ACCEPT_ENCODING) {
@@ -133,14 +120,14 @@ fn weight(parameters: &str) -> Option<u16> {
 }
 
 /// Whether an answer is encoded already.
-pub(crate) fn is_encoded(headers: &HeaderMap) -> bool {
+pub fn is_encoded(headers: &HeaderMap) -> bool {
     let mut codings = headers.get_all(CONTENT_ENCODING).iter();
     codings.any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"))
 }
 
 /// Whether an answer may be encoded on its way: it has a body that is whole, plain, free to be
 /// changed, and no stream of events.
-pub(crate) fn may_encode(head: &response::Parts) -> bool {
+pub fn may_encode(head: &response::Parts) -> bool {
     let has_body = !head.status.is_informational()
         && ![
             StatusCode::NO_CONTENT,
@@ -160,7 +147,7 @@ pub(crate) fn may_encode(head: &response::Parts) -> bool {
 }
 
 /// Makes the fields of an answer those of its encoded form.
-pub(crate) fn tell(headers: &mut HeaderMap, coding: Coding) {
+pub fn tell(headers: &mut HeaderMap, coding: Coding) {
     headers.remove(CONTENT_LENGTH);
     headers.remove(ACCEPT_RANGES);
     forget_digests(headers);
@@ -172,14 +159,14 @@ pub(crate) fn tell(headers: &mut HeaderMap, coding: Coding) {
 }
 
 /// Removes digests of a body that changes.
-pub(crate) fn forget_digests(headers: &mut HeaderMap) {
+pub fn forget_digests(headers: &mut HeaderMap) {
     for digest in &DIGESTS {
         headers.remove(digest);
     }
 }
 
 /// Makes a strong validator weak: the bytes are not those it stands for.
-pub(crate) fn weaken(headers: &mut HeaderMap) {
+pub fn weaken(headers: &mut HeaderMap) {
     if let Some(tag) = headers.get(ETAG)
         && tag.as_bytes().starts_with(b"\"")
     {
@@ -191,14 +178,20 @@ pub(crate) fn weaken(headers: &mut HeaderMap) {
 }
 
 /// Turns bytes into others.
-enum Encoder {
+pub enum Encoder {
     Gzip(GzEncoder<Vec<u8>>),
     Deflate(ZlibEncoder<Vec<u8>>),
     Brotli(Box<brotli::CompressorWriter<Vec<u8>>>),
 }
 
+impl std::fmt::Debug for Encoder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Encoder")
+    }
+}
+
 impl Encoder {
-    fn new(coding: Coding) -> Self {
+    pub fn new(coding: Coding) -> Self {
         let level = Compression::new(DEFLATE_LEVEL);
         match coding {
             Coding::Gzip => Self::Gzip(GzEncoder::new(Vec::new(), level)),
@@ -212,7 +205,7 @@ impl Encoder {
         }
     }
 
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Self::Gzip(encoder) => encoder.write_all(bytes),
             Self::Deflate(encoder) => encoder.write_all(bytes),
@@ -220,7 +213,7 @@ impl Encoder {
         }
     }
 
-    fn flush(&mut self) -> io::Result<()> {
+    pub fn flush(&mut self) -> io::Result<()> {
         match self {
             Self::Gzip(encoder) => encoder.flush(),
             Self::Deflate(encoder) => encoder.flush(),
@@ -229,7 +222,7 @@ impl Encoder {
     }
 
     /// What it made since it was asked last.
-    fn take(&mut self) -> Bytes {
+    pub fn take(&mut self) -> Bytes {
         let made = match self {
             Self::Gzip(encoder) => encoder.get_mut(),
             Self::Deflate(encoder) => encoder.get_mut(),
@@ -239,7 +232,7 @@ impl Encoder {
     }
 
     /// The rest.
-    fn finish(self) -> io::Result<Bytes> {
+    pub fn finish(self) -> io::Result<Bytes> {
         Ok(match self {
             Self::Gzip(encoder) => encoder.finish()?,
             Self::Deflate(encoder) => encoder.finish()?,
@@ -249,116 +242,10 @@ impl Encoder {
     }
 }
 
-/// A body that is encoded while it passes.
-pub(crate) struct Encoded {
-    pub(crate) coding: Coding,
-    source: Source,
-    /// Until the body's end.
-    encoder: Option<Encoder>,
-    /// What came and is not encoded yet.
-    waiting: Bytes,
-    trailers: Option<HeaderMap>,
-    /// Bytes that went in.
-    raw: u64,
-    /// Whether the encoder may hold something back.
-    holds: bool,
-    _room: OwnedSemaphorePermit,
-}
-
-impl std::fmt::Debug for Encoded {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Encoded")
-            .field("coding", &self.coding)
-            .field("raw", &self.raw)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Encoded {
-    pub(crate) fn new(source: Source, coding: Coding, room: OwnedSemaphorePermit) -> Self {
-        Self {
-            coding,
-            source,
-            encoder: Some(Encoder::new(coding)),
-            waiting: Bytes::new(),
-            trailers: None,
-            raw: 0,
-            holds: false,
-            _room: room,
-        }
-    }
-
-    /// Bytes that were encoded so far.
-    pub(crate) fn raw(&self) -> u64 {
-        self.raw
-    }
-
-    pub(crate) fn is_ended(&self) -> bool {
-        self.encoder.is_none() && self.trailers.is_none()
-    }
-
-    /// The body under it is complete.
-    pub(crate) fn end(&mut self) {
-        self.source.end();
-    }
-
-    pub(crate) fn poll(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let mut slices = 0;
-        loop {
-            let Some(encoder) = &mut self.encoder else {
-                let trailers = self.trailers.take();
-                return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))));
-            };
-            if !self.waiting.is_empty() {
-                if slices == SLICES_MAX {
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
-                slices += 1;
-                let slice = self.waiting.split_to(self.waiting.len().min(SLICE_BYTES));
-                encoder.write(&slice)?;
-                self.raw += slice.len() as u64;
-                self.holds = true;
-                let made = encoder.take();
-                if !made.is_empty() {
-                    return Poll::Ready(Some(Ok(Frame::data(made))));
-                }
-                continue;
-            }
-            match self.source.poll(cx) {
-                Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
-                    Ok(data) => self.waiting = data,
-                    Err(frame) => self.trailers = frame.into_trailers().ok(),
-                },
-                Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error))),
-                Poll::Ready(None) => {
-                    self.source.end();
-                    let rest = self.encoder.take().map(Encoder::finish).transpose()?;
-                    if let Some(rest) = rest.filter(|rest| !rest.is_empty()) {
-                        return Poll::Ready(Some(Ok(Frame::data(rest))));
-                    }
-                }
-                Poll::Pending if self.holds => {
-                    self.holds = false;
-                    encoder.flush()?;
-                    let made = encoder.take();
-                    if !made.is_empty() {
-                        return Poll::Ready(Some(Ok(Frame::data(made))));
-                    }
-                }
-                Poll::Pending => return Poll::Pending,
-            }
-        }
-    }
-}
-
 /// Why a body is not decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum NotDecoded {
-    /// In a coding that the edge does not know.
+pub enum NotDecoded {
+    /// In a coding that is not here.
     #[error("the content coding of the body is not supported")]
     Unknown,
     /// Not what it says.
@@ -370,11 +257,7 @@ pub(crate) enum NotDecoded {
 }
 
 /// A body without the codings that its fields say it is in, of at most `bytes_max`.
-pub(crate) fn decode(
-    headers: &HeaderMap,
-    body: Bytes,
-    bytes_max: usize,
-) -> Result<Bytes, NotDecoded> {
+pub fn decode(headers: &HeaderMap, body: Bytes, bytes_max: usize) -> Result<Bytes, NotDecoded> {
     let mut codings = Vec::new();
     for value in headers.get_all(CONTENT_ENCODING) {
         let text = value.to_str().map_err(|_| NotDecoded::Unknown)?;

@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, StatusCode, response};
 use http_body::Frame;
-use tokio::time::Instant;
 
 use super::{
     By, CONNECTION_WINDOW, DATA_BYTES_MAX, GATHERED_BYTES_MAX, Gone, LINGERS_FOR, STREAM_WINDOW,
@@ -79,7 +79,7 @@ impl Session {
     // What a stream's request brings.
 
     /// The next part of a request's body.
-    pub(in crate::http2) fn poll_data(
+    pub fn poll_data(
         &mut self,
         id: u32,
         cx: &Context<'_>,
@@ -110,13 +110,13 @@ impl Session {
     }
 
     /// Whether all of a request's body was taken.
-    pub(in crate::http2) fn is_taken(&mut self, id: u32) -> bool {
+    pub fn is_taken(&mut self, id: u32) -> bool {
         let stream = self.stream(id);
         stream.is_some_and(|it| it.is_received && it.held == 0 && it.trailers.is_none())
     }
 
     /// Nobody reads a request's body any more.
-    pub(in crate::http2) fn leave_unread(&mut self, id: u32) {
+    pub fn leave_unread(&mut self, id: u32) {
         if let Some(stream) = self.stream(id) {
             stream.has_reader = false;
             stream.reader = None;
@@ -158,7 +158,7 @@ impl Session {
     // What a stream is answered.
 
     /// Keeps the task that answers on a stream, to be woken when the stream is no more.
-    pub(in crate::http2) fn poll_gone(&mut self, id: u32, cx: &Context<'_>) -> Poll<Gone> {
+    pub fn poll_gone(&mut self, id: u32, cx: &Context<'_>) -> Poll<Gone> {
         match self.stream(id) {
             Some(stream) => {
                 keep(&mut stream.task, cx);
@@ -169,11 +169,7 @@ impl Session {
     }
 
     /// Waits until something can be sent on a stream.
-    pub(in crate::http2) fn poll_room(
-        &mut self,
-        id: u32,
-        cx: &Context<'_>,
-    ) -> Poll<Result<(), Gone>> {
+    pub fn poll_room(&mut self, id: u32, cx: &Context<'_>) -> Poll<Result<(), Gone>> {
         if self.stream(id).is_none() {
             return Poll::Ready(Err(Gone));
         }
@@ -187,11 +183,7 @@ impl Session {
     }
 
     /// Waits until data can be sent on a stream: so many bytes. To be asked only for data that is there.
-    pub(in crate::http2) fn poll_window(
-        &mut self,
-        id: u32,
-        cx: &Context<'_>,
-    ) -> Poll<Result<usize, Gone>> {
+    pub fn poll_window(&mut self, id: u32, cx: &Context<'_>) -> Poll<Result<usize, Gone>> {
         let window = self.window;
         let Some(stream) = self.stream(id) else {
             return Poll::Ready(Err(Gone));
@@ -206,7 +198,7 @@ impl Session {
     }
 
     /// Sends an answer before the answer (RFC 9110 15.2), unless the client takes nothing.
-    pub(in crate::http2) fn send_interim(&mut self, id: u32, answer: &response::Parts) {
+    pub fn send_interim(&mut self, id: u32, answer: &response::Parts) {
         if self.out.has_room() {
             self.begin_section();
             head::write_answer(&mut self.written, answer);
@@ -215,7 +207,7 @@ impl Session {
     }
 
     /// Sends the head of an answer.
-    pub(crate) fn send_head(&mut self, id: u32, answer: &response::Parts, is_last: bool) {
+    pub fn send_head(&mut self, id: u32, answer: &response::Parts, is_last: bool) {
         if let Some(stream) = self.stream(id) {
             stream.owes_continue = false;
         }
@@ -225,7 +217,7 @@ impl Session {
     }
 
     /// Sends the fields behind an answer.
-    pub(in crate::http2) fn send_trailers(&mut self, id: u32, trailers: &HeaderMap) {
+    pub fn send_trailers(&mut self, id: u32, trailers: &HeaderMap) {
         self.begin_section();
         head::write_fields(&mut self.written, trailers);
         self.send_section(id, true);
@@ -266,7 +258,7 @@ impl Session {
     }
 
     /// Sends data, not more than there is a window for.
-    pub(in crate::http2) fn send_data(&mut self, id: u32, data: Bytes, is_last: bool) {
+    pub fn send_data(&mut self, id: u32, data: Bytes, is_last: bool) {
         let bytes = data.len();
         let window = self.window;
         let Some(stream) = self.stream(id) else {
@@ -300,7 +292,7 @@ impl Session {
     /// Whoever answered on a stream is done with it: what was not sent never will be, and what the client
     /// still sends nobody wants. A stream without its end is reset for `reason`, or for that of the
     /// connection's end.
-    pub(crate) fn close(&mut self, id: u32, reason: Reason, now: Instant) {
+    pub fn close(&mut self, id: u32, reason: Reason, now: Instant) {
         let reason = self.closing.unwrap_or(reason);
         match self.stream(id) {
             Some(stream) if stream.is_sent => stream.lingers_until = Some(now + LINGERS_FOR),

@@ -12,7 +12,7 @@ use bytes::{Bytes, BytesMut};
 use http::header::{HeaderName, HeaderValue};
 
 /// Bytes of fields a client may have us remember: the standard's default.
-pub(crate) const TABLE_BYTES_MAX: usize = 4 << 10;
+pub const TABLE_BYTES_MAX: usize = 4 << 10;
 /// What each field counts beside its bytes (RFC 7541 4.1, RFC 9113 6.5.2).
 pub(super) const FIELD_OVERHEAD: usize = 32;
 /// No length or index of a section that is taken is larger.

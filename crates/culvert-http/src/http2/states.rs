@@ -8,7 +8,7 @@ use crate::http2::frame::{self, Reason};
 
 /// The type of a frame (RFC 9113 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     Data,
     Headers,
     Priority,
@@ -26,7 +26,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) fn of(code: u8) -> Self {
+    pub fn of(code: u8) -> Self {
         match code {
             frame::DATA => Self::Data,
             frame::HEADERS => Self::Headers,
@@ -43,7 +43,7 @@ impl Kind {
     }
 
     /// Whether a payload of `length` bytes can hold the fields that the frame must have (RFC 9113 4.2).
-    pub(crate) fn fits(self, length: usize, flags: u8) -> bool {
+    pub fn fits(self, length: usize, flags: u8) -> bool {
         let padded = usize::from(flags & frame::PADDED != 0);
         match self {
             Self::Data => length >= padded,
@@ -62,7 +62,7 @@ impl Kind {
 
 /// The state of the stream that a frame is for, as the server of the connection sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StreamState {
+pub enum StreamState {
     /// Stream 0: the connection itself.
     Connection,
     /// Not begun.
@@ -85,7 +85,7 @@ pub(crate) enum StreamState {
 
 /// What a frame does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
+pub enum Action {
     /// What its section of RFC 9113 says.
     Process,
     /// Nothing. Flow control counts its data, and the decoder reads its field section: both are state of
@@ -99,7 +99,7 @@ pub(crate) enum Action {
 
 /// What a frame costs the peer that sent it, measured by the work it makes for us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cost {
+pub enum Cost {
     /// Its bytes come out of the flow-control windows, which open only as somebody reads. A frame without
     /// bytes that does not end its stream costs `Control(1)`.
     Window,
@@ -120,9 +120,9 @@ pub(crate) enum Cost {
 
 /// A cell of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Rule {
-    pub(crate) action: Action,
-    pub(crate) cost: Cost,
+pub struct Rule {
+    pub action: Action,
+    pub cost: Cost,
 }
 
 const fn process(cost: Cost) -> Rule {
@@ -152,7 +152,7 @@ const fn connection_error(reason: Reason) -> Rule {
 }
 
 /// What a frame of the right size does and costs.
-pub(crate) const fn rule(kind: Kind, state: StreamState) -> Rule {
+pub const fn rule(kind: Kind, state: StreamState) -> Rule {
     use Kind::{
         Continuation, Data, GoAway, Headers, Ping, Priority, PushPromise, RstStream, Settings,
         Unknown, WindowUpdate,
@@ -230,7 +230,7 @@ pub(crate) const fn rule(kind: Kind, state: StreamState) -> Rule {
 
 /// What a frame does whose payload cannot be its own (RFC 9113 4.2). For a PRIORITY that is an error of its
 /// stream (6.3), where one is open to be reset; every other frame changes what the connection relies on.
-pub(crate) const fn wrong_size(kind: Kind, state: StreamState) -> Rule {
+pub const fn wrong_size(kind: Kind, state: StreamState) -> Rule {
     let rule = rule(kind, state);
     match (kind, state, rule.action) {
         (_, _, Action::ConnectionError(_)) => rule,

@@ -15,17 +15,17 @@ use crate::http1::head::{self, field_line, is_field_byte};
 use crate::http1::outbox::Outbox;
 
 /// Longest trailer section, in bytes.
-pub(crate) const TRAILER_BYTES_MAX: usize = 8 << 10;
+pub const TRAILER_BYTES_MAX: usize = 8 << 10;
 /// Most trailer lines.
-pub(crate) const TRAILERS_MAX: usize = 32;
+pub const TRAILERS_MAX: usize = 32;
 /// Longest chunk extension, in bytes.
-pub(crate) const CHUNK_EXTENSION_BYTES_MAX: usize = 256;
+pub const CHUNK_EXTENSION_BYTES_MAX: usize = 256;
 /// Most hexadecimal digits of a chunk size.
-pub(crate) const CHUNK_DIGITS_MAX: usize = 16;
+pub const CHUNK_DIGITS_MAX: usize = 16;
 
 /// A body being read.
 #[derive(Debug)]
-pub(crate) struct Payload {
+pub struct Payload {
     form: Form,
     bytes: u64,
 }
@@ -42,7 +42,7 @@ enum Form {
 
 /// What bytes of a body are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Piece {
+pub enum Piece {
     /// Of the body itself.
     Data,
     /// Of what is around it.
@@ -50,11 +50,11 @@ pub(crate) enum Piece {
 }
 
 impl Payload {
-    pub(crate) const fn none() -> Self {
+    pub const fn none() -> Self {
         Self::of(Form::Ended)
     }
 
-    pub(crate) const fn length(bytes: u64) -> Self {
+    pub const fn length(bytes: u64) -> Self {
         Self::of(match bytes {
             0 => Form::Ended,
             bytes => Form::Length(bytes),
@@ -62,16 +62,16 @@ impl Payload {
     }
 
     /// Until the connection closes.
-    pub(crate) const fn close() -> Self {
+    pub const fn close() -> Self {
         Self::of(Form::Close)
     }
 
-    pub(crate) fn chunks() -> Self {
+    pub fn chunks() -> Self {
         Self::of(Form::Chunks(Box::default()))
     }
 
     /// The same where blanks behind a chunk's size are let pass, which old servers write.
-    pub(crate) fn chunks_of_an_answer() -> Self {
+    pub fn chunks_of_an_answer() -> Self {
         Self::of(Form::Chunks(Box::new(Chunks {
             may_pad: true,
             ..Chunks::default()
@@ -87,7 +87,7 @@ impl Payload {
     /// # Errors
     ///
     /// When they cannot be read in one way only.
-    pub(crate) fn step(&mut self, bytes: &[u8]) -> Result<(usize, Piece), &'static str> {
+    pub fn step(&mut self, bytes: &[u8]) -> Result<(usize, Piece), &'static str> {
         let (taken, piece) = match &mut self.form {
             Form::Ended => (0, Piece::Frame),
             Form::Close => (bytes.len(), Piece::Data),
@@ -104,7 +104,7 @@ impl Payload {
     }
 
     /// Whether it is complete.
-    pub(crate) fn is_ended(&self) -> bool {
+    pub fn is_ended(&self) -> bool {
         match &self.form {
             Form::Ended => true,
             Form::Length(_) | Form::Close => false,
@@ -113,7 +113,7 @@ impl Payload {
     }
 
     /// The connection closed. Whether the body is complete with that.
-    pub(crate) fn close_ends(&mut self) -> bool {
+    pub fn close_ends(&mut self) -> bool {
         if matches!(self.form, Form::Close) {
             self.form = Form::Ended;
         }
@@ -121,7 +121,7 @@ impl Payload {
     }
 
     /// The fields behind the body, once.
-    pub(crate) fn take_trailers(&mut self) -> Option<HeaderMap> {
+    pub fn take_trailers(&mut self) -> Option<HeaderMap> {
         match &mut self.form {
             Form::Chunks(chunks) if !chunks.trailers.is_empty() => {
                 Some(std::mem::take(&mut chunks.trailers))
@@ -131,7 +131,7 @@ impl Payload {
     }
 
     /// Whether nothing is left to be had.
-    pub(crate) fn is_spent(&self) -> bool {
+    pub fn is_spent(&self) -> bool {
         match &self.form {
             Form::Chunks(chunks) => chunks.at == At::Over && chunks.trailers.is_empty(),
             _ => self.is_ended(),
@@ -139,12 +139,12 @@ impl Payload {
     }
 
     /// Bytes read so far, without what is around them.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// Bytes that are left.
-    pub(crate) fn size_hint(&self) -> SizeHint {
+    pub fn size_hint(&self) -> SizeHint {
         match &self.form {
             Form::Ended => SizeHint::with_exact(0),
             Form::Length(left) => SizeHint::with_exact(*left),
@@ -317,7 +317,7 @@ impl Line {
 
 /// How a body is being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sending {
+pub enum Sending {
     /// Not at all.
     None,
     /// So many bytes are left.
@@ -333,7 +333,7 @@ pub(crate) enum Sending {
 /// A body is longer or shorter than was announced.
 #[derive(Debug, thiserror::Error)]
 #[error("the body length does not match its declaration")]
-pub(crate) struct WrongLength;
+pub struct WrongLength;
 
 impl Sending {
     /// Writes a part of it.
@@ -341,7 +341,7 @@ impl Sending {
     /// # Errors
     ///
     /// When that is more than was announced.
-    pub(crate) fn data(&mut self, data: Bytes, out: &mut Outbox) -> Result<(), WrongLength> {
+    pub fn data(&mut self, data: Bytes, out: &mut Outbox) -> Result<(), WrongLength> {
         if data.is_empty() {
             return Ok(());
         }
@@ -366,7 +366,7 @@ impl Sending {
     /// # Errors
     ///
     /// When more was announced.
-    pub(crate) fn end(
+    pub fn end(
         &mut self,
         trailers: Option<&HeaderMap>,
         out: &mut Outbox,

@@ -1,7 +1,7 @@
 //! Request targets of HTTP/1 and HTTP/2 (RFC 9112 3.2, RFC 9113 8.3.1): read strictly, and normalised
 //! (RFC 3986 6.2.2), so that the path that a rule sees is the path that is sent.
 //!
-//! A pure parser over bytes. It knows the syntax of targets and nothing of hosts, endpoints or policies.
+//! A pure parser over bytes. It knows the syntax of targets and nothing of hosts or routes.
 //!
 //! # What a path becomes
 //!
@@ -35,7 +35,7 @@ use http::uri::{PathAndQuery, Scheme};
 use memchr::{memchr, memchr2, memmem};
 
 /// What is wrong with a target.
-pub(crate) type Wrong = &'static str;
+pub type Wrong = &'static str;
 
 const NOT_A_TARGET: Wrong = "the target is not acceptable";
 const ESCAPE: Wrong = "a % in the path is not followed by two hexadecimal digits";
@@ -44,12 +44,12 @@ const DOTS: Wrong = "a dot segment of the path is hidden by an escape or a param
 const EMPTY: Wrong = "an empty segment of the path is hidden by an escape or a parameter";
 
 /// Longest target, in bytes.
-pub(crate) const TARGET_BYTES_MAX: usize = 16 << 10;
+pub const TARGET_BYTES_MAX: usize = 16 << 10;
 
 /// The path and query of a target as they came, where the path is not one that always passes unchanged.
 /// Heads carry it as an extension.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Received(Bytes);
+pub struct Received(Bytes);
 
 impl Received {
     fn text(&self) -> &str {
@@ -58,23 +58,23 @@ impl Received {
     }
 
     /// The path, perhaps empty.
-    pub(crate) fn path(&self) -> &str {
+    pub fn path(&self) -> &str {
         let text = self.text();
         text.split_once('?').map_or(text, |(path, _)| path)
     }
 
     /// Path and query.
-    pub(crate) fn target(&self) -> &str {
+    pub fn target(&self) -> &str {
         self.text()
     }
 }
 
 /// A target that was read and normalised.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Target {
+pub struct Target {
     /// With the scheme and authority of an absolute target. The path begins with `/`, or is `*`.
-    pub(crate) uri: Uri,
-    pub(crate) received: Option<Received>,
+    pub uri: Uri,
+    pub received: Option<Received>,
 }
 
 /// How a byte of a path is dealt with.
@@ -137,7 +137,7 @@ struct Parts<'t> {
 /// # Errors
 ///
 /// What is wrong with its form or characters.
-pub(crate) fn check(target: &[u8], is_options: bool) -> Result<(), Wrong> {
+pub fn check(target: &[u8], is_options: bool) -> Result<(), Wrong> {
     split(target, is_options).map(drop)
 }
 
@@ -202,7 +202,7 @@ fn origin(target: &[u8]) -> Option<usize> {
 /// # Errors
 ///
 /// What is wrong with it, or cannot be normalised without doubt.
-pub(crate) fn read(target: &Bytes, is_options: bool) -> Result<Target, Wrong> {
+pub fn read(target: &Bytes, is_options: bool) -> Result<Target, Wrong> {
     let parts = split(target, is_options)?;
     let as_it_is = || Uri::from_maybe_shared(target.clone()).map_err(|_| NOT_A_TARGET);
     if parts.is_plain {
@@ -234,7 +234,7 @@ pub(crate) fn read(target: &Bytes, is_options: bool) -> Result<Target, Wrong> {
 /// # Errors
 ///
 /// What is wrong with it, or cannot be normalised without doubt.
-pub(crate) fn read_path(
+pub fn read_path(
     path: &Bytes,
     is_options: bool,
 ) -> Result<(PathAndQuery, Option<Received>), Wrong> {
@@ -276,7 +276,7 @@ fn normalise(local: &str) -> Result<PathAndQuery, Wrong> {
 /// # Errors
 ///
 /// What is wrong with it, or cannot be normalised without doubt.
-pub(crate) fn settle(local: &str, merges: bool) -> Result<PathAndQuery, Wrong> {
+pub fn settle(local: &str, merges: bool) -> Result<PathAndQuery, Wrong> {
     let target = if local.is_ascii() {
         normalise(local)?
     } else {
@@ -432,7 +432,7 @@ fn hides_empty_root(path: &[u8]) -> bool {
 /// # Errors
 ///
 /// When a segment is empty to servers that decode it, or cut its parameters off, first.
-pub(crate) fn merge_slashes(target: &PathAndQuery) -> Result<Option<PathAndQuery>, Wrong> {
+pub fn merge_slashes(target: &PathAndQuery) -> Result<Option<PathAndQuery>, Wrong> {
     let path = target.path().as_bytes();
     if memchr2(b'%', b';', path).is_some() {
         let mut segments = path.split(|&byte| byte == b'/').skip(1).peekable();
@@ -472,14 +472,14 @@ pub(crate) fn merge_slashes(target: &PathAndQuery) -> Result<Option<PathAndQuery
 /// # Errors
 ///
 /// When they do not go together.
-pub(crate) fn with_path(uri: &Uri, path: PathAndQuery) -> Result<Uri, Wrong> {
+pub fn with_path(uri: &Uri, path: PathAndQuery) -> Result<Uri, Wrong> {
     let mut parts = uri.clone().into_parts();
     parts.path_and_query = Some(path);
     Uri::from_parts(parts).map_err(|_| NOT_A_TARGET)
 }
 
 /// The scheme of an HTTP/2 request, which is one of the two that are served.
-pub(crate) fn read_scheme(scheme: &[u8]) -> Option<Scheme> {
+pub fn read_scheme(scheme: &[u8]) -> Option<Scheme> {
     if scheme.eq_ignore_ascii_case(b"https") {
         Some(Scheme::HTTPS)
     } else if scheme.eq_ignore_ascii_case(b"http") {

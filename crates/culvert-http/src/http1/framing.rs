@@ -13,17 +13,17 @@ use crate::http1::payload::{Line, Payload, Piece};
 use crate::target;
 
 /// Longest request line, in bytes.
-pub(crate) const REQUEST_LINE_BYTES_MAX: usize = 16 << 10;
+pub const REQUEST_LINE_BYTES_MAX: usize = 16 << 10;
 /// Longest field line, in bytes.
-pub(crate) const FIELD_LINE_BYTES_MAX: usize = 32 << 10;
+pub const FIELD_LINE_BYTES_MAX: usize = 32 << 10;
 /// Longest field section, in bytes.
-pub(crate) const FIELD_SECTION_BYTES_MAX: usize = 64 << 10;
+pub const FIELD_SECTION_BYTES_MAX: usize = 64 << 10;
 /// Most field lines of a head.
-pub(crate) const FIELDS_MAX: usize = 128;
+pub const FIELDS_MAX: usize = 128;
 
 /// Why a request is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Violation {
+pub enum Violation {
     /// Not a request, or one that could be read in two ways. The text says what is wrong.
     Malformed(&'static str),
     /// The request line is too long.
@@ -38,7 +38,7 @@ pub(crate) enum Violation {
 
 /// What is known after feeding bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Progress {
+pub enum Progress {
     /// The message goes on.
     More,
     /// The message is complete; bytes after it were not taken.
@@ -49,7 +49,7 @@ pub(crate) enum Progress {
 
 /// One request on the wire, from its first byte to its last.
 #[derive(Debug)]
-pub(crate) struct Framing {
+pub struct Framing {
     state: State,
     /// The beginning of a line whose end has not arrived.
     line: Line,
@@ -87,7 +87,7 @@ impl Default for Framing {
 
 impl Framing {
     /// A message none of whose bytes has arrived.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             state: State::Start,
             line: Line::default(),
@@ -99,37 +99,37 @@ impl Framing {
     }
 
     /// Whether no byte of the message has been taken.
-    pub(crate) fn is_untouched(&self) -> bool {
+    pub fn is_untouched(&self) -> bool {
         self.state == State::Start && self.line.len() == 0
     }
 
     /// Whether the whole head was read and found good.
-    pub(crate) fn has_head(&self) -> bool {
+    pub fn has_head(&self) -> bool {
         self.state == State::Body
     }
 
     /// Field lines of the head.
-    pub(crate) fn lines(&self) -> usize {
+    pub fn lines(&self) -> usize {
         self.section_lines
     }
 
     /// Whether the message is complete.
-    pub(crate) fn is_ended(&self) -> bool {
+    pub fn is_ended(&self) -> bool {
         self.has_head() && self.payload.is_ended()
     }
 
     /// The body.
-    pub(crate) fn payload(&self) -> &Payload {
+    pub fn payload(&self) -> &Payload {
         &self.payload
     }
 
     /// The fields behind the body, once.
-    pub(crate) fn take_trailers(&mut self) -> Option<http::HeaderMap> {
+    pub fn take_trailers(&mut self) -> Option<http::HeaderMap> {
         self.payload.take_trailers()
     }
 
     /// Why the message is refused, if it is.
-    pub(crate) fn refused(&self) -> Option<Violation> {
+    pub fn refused(&self) -> Option<Violation> {
         match self.state {
             State::Refused(violation) => Some(violation),
             _ => None,
@@ -137,14 +137,14 @@ impl Framing {
     }
 
     /// Refuses the message for a reason that is not in its bytes.
-    pub(crate) fn refuse(&mut self, violation: Violation) {
+    pub fn refuse(&mut self, violation: Violation) {
         self.state = State::Refused(violation);
         self.line.forget();
     }
 
     /// Reads on, to the end of the message. Returns how many of the bytes belong to it and may be
     /// believed.
-    pub(crate) fn feed(&mut self, bytes: &[u8]) -> (usize, Progress) {
+    pub fn feed(&mut self, bytes: &[u8]) -> (usize, Progress) {
         let mut taken = self.feed_head(bytes);
         while self.has_head() && !self.payload.is_ended() && taken < bytes.len() {
             taken += self.step(bytes.get(taken..).unwrap_or_default()).0;
@@ -158,7 +158,7 @@ impl Framing {
     }
 
     /// Reads on, to the end of the head.
-    pub(crate) fn feed_head(&mut self, bytes: &[u8]) -> usize {
+    pub fn feed_head(&mut self, bytes: &[u8]) -> usize {
         let mut taken = 0;
         while taken < bytes.len() && !self.has_head() && self.refused().is_none() {
             match self.feed_line(bytes.get(taken..).unwrap_or_default()) {
@@ -170,7 +170,7 @@ impl Framing {
     }
 
     /// Reads on in the body by one piece: how many of the bytes it takes, and what they are.
-    pub(crate) fn step(&mut self, bytes: &[u8]) -> (usize, Piece) {
+    pub fn step(&mut self, bytes: &[u8]) -> (usize, Piece) {
         self.payload.step(bytes).unwrap_or_else(|what| {
             self.refuse(Violation::Malformed(what));
             (0, Piece::Frame)

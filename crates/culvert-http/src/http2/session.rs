@@ -12,11 +12,10 @@ mod stream;
 
 use std::collections::VecDeque;
 use std::task::Waker;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, BytesMut};
 use http::request;
-use tokio::time::Instant;
 
 use self::arriving::Section;
 use self::stream::Stream;
@@ -27,8 +26,8 @@ use crate::http2::hpack::{self, Decoder};
 use crate::http2::ledger::{Flood, Ledger};
 
 /// What a client may send on a stream, and on the connection, before any of it was taken.
-pub(crate) const STREAM_WINDOW: u32 = 64 << 10;
-pub(crate) const CONNECTION_WINDOW: u32 = 1 << 20;
+pub const STREAM_WINDOW: u32 = 64 << 10;
+pub const CONNECTION_WINDOW: u32 = 1 << 20;
 /// Windows before anything else was said (RFC 9113 6.9.2), and the largest.
 const FIRST_WINDOW: u32 = 65_535;
 const WINDOW_MAX: i64 = 0x7FFF_FFFF;
@@ -41,7 +40,7 @@ const GATHERED_BYTES_MAX: usize = 4 << 10;
 /// Streams that we ended first and whose last frames may still come.
 const LET_GO_MAX: usize = 256;
 /// How long a client has to hear of the end.
-pub(super) const HEARS_WITHIN: Duration = Duration::from_secs(2);
+pub const HEARS_WITHIN: Duration = Duration::from_secs(2);
 /// How long a stream whose answer was sent waits for its request to end: some clients lose an answer that
 /// a reset follows at once.
 const LINGERS_FOR: Duration = Duration::from_secs(1);
@@ -50,18 +49,18 @@ const LEAVING: [u8; 8] = *b"leaving!";
 
 /// A request that a stream begins with.
 #[derive(Debug)]
-pub(crate) struct Asked {
-    pub(crate) stream: u32,
-    pub(crate) head: request::Parts,
+pub struct Asked {
+    pub stream: u32,
+    pub head: request::Parts,
     /// The length it says its body has.
-    pub(crate) length: Option<u64>,
+    pub length: Option<u64>,
     /// Whether it has no body.
-    pub(crate) is_ended: bool,
+    pub is_ended: bool,
 }
 
 /// What comes of looking for a frame.
 #[derive(Debug)]
-pub(crate) enum Step {
+pub enum Step {
     /// It has not come whole.
     More,
     /// It was dealt with.
@@ -72,7 +71,7 @@ pub(crate) enum Step {
 
 /// Why a connection goes no further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub enum End {
     /// The client broke the protocol.
     Wrong(Reason),
     /// It costs too much.
@@ -81,7 +80,7 @@ pub(crate) enum End {
 
 impl End {
     /// What the client is told.
-    pub(crate) fn reason(self) -> Reason {
+    pub fn reason(self) -> Reason {
         match self {
             Self::Wrong(reason) => reason,
             Self::Flood(_) => Reason::ENHANCE_YOUR_CALM,
@@ -98,7 +97,13 @@ impl From<Flood> for End {
 /// A stream is no more: its client or we have reset it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the stream is closed")]
-pub(crate) struct Gone;
+pub struct Gone;
+
+impl From<Gone> for std::io::Error {
+    fn from(gone: Gone) -> Self {
+        Self::new(std::io::ErrorKind::ConnectionReset, gone)
+    }
+}
 
 /// How far the connection is in coming to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +133,7 @@ struct LetGo {
 
 /// One connection.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub struct Session {
     /// Bytes of the client's preface that are to come.
     preface: &'static [u8],
     has_settings: bool,
@@ -143,7 +148,7 @@ pub(crate) struct Session {
     decoder: Decoder,
     ledger: Ledger,
     /// What is to be sent.
-    pub(super) out: Outbox,
+    out: Outbox,
     /// Streams that wait for room in it.
     waiting: VecDeque<Waker>,
     written: Vec<u8>,
@@ -164,7 +169,7 @@ pub(crate) struct Session {
 }
 impl Session {
     /// One on which nothing was said, with at most so many streams at once.
-    pub(crate) fn new(streams_max: u32, now: Instant) -> Self {
+    pub fn new(streams_max: u32, now: Instant) -> Self {
         let mut session = Self {
             preface: frame::PREFACE,
             has_settings: false,
@@ -218,7 +223,7 @@ impl Session {
     /// # Errors
     ///
     /// When the connection ends; it is then to be [told](Self::fail).
-    pub(crate) fn step(&mut self, inbox: &mut BytesMut, now: Instant) -> Result<Step, End> {
+    pub fn step(&mut self, inbox: &mut BytesMut, now: Instant) -> Result<Step, End> {
         if let Some(end) = self.ended {
             return Err(end);
         }
@@ -260,7 +265,7 @@ impl Session {
     }
 
     /// Bytes that are missing of the frame that `inbox` begins with, as far as is known.
-    pub(crate) fn missing(inbox: &[u8]) -> usize {
+    pub fn missing(inbox: &[u8]) -> usize {
         let length = Head::read(inbox).map_or(0, |head| head.length);
         (frame::HEAD_BYTES + length.min(frame::PAYLOAD_BYTES_MAX)).saturating_sub(inbox.len())
     }
@@ -338,7 +343,7 @@ impl Session {
     // The end.
 
     /// Tells the client to begin no more streams here. Those that it began are served.
-    pub(super) fn leave(&mut self) {
+    pub fn leave(&mut self) {
         if self.leaving != Leaving::No {
             return;
         }
@@ -350,7 +355,7 @@ impl Session {
     }
 
     /// The same, for a client that has heard or was given the time to: what it begins now is not served.
-    pub(super) fn leave_now(&mut self) {
+    pub fn leave_now(&mut self) {
         if self.leaving == Leaving::Told {
             self.leaving = Leaving::After(self.last);
             self.tell_end(self.last, Reason::NO_ERROR);
@@ -359,7 +364,7 @@ impl Session {
 
     /// Tells the client why this is the end. Streams that are not answered by now are reset for the same
     /// reason.
-    pub(super) fn fail(&mut self, reason: Reason) {
+    pub fn fail(&mut self, reason: Reason) {
         if self.closing.is_some() {
             return;
         }
@@ -381,7 +386,7 @@ impl Session {
     }
 
     /// Whether nothing is left to do for a connection that comes to its end.
-    pub(super) fn is_done(&self) -> bool {
+    pub fn is_done(&self) -> bool {
         let is_leaving = matches!(self.leaving, Leaving::After(_)) || self.is_client_leaving;
         is_leaving && self.streams.is_empty()
     }
@@ -389,27 +394,32 @@ impl Session {
     // What a driver looks at.
 
     /// Whether the client has said what it is.
-    pub(super) fn is_greeted(&self) -> bool {
+    pub fn is_greeted(&self) -> bool {
         self.has_settings
     }
 
     /// Since when a field section is incomplete, if one is.
-    pub(super) fn section_since(&self) -> Option<Instant> {
+    pub fn section_since(&self) -> Option<Instant> {
         self.section.as_ref().map(|section| section.since)
     }
 
+    /// What is to be sent.
+    pub fn outbox(&mut self) -> &mut Outbox {
+        &mut self.out
+    }
+
     /// Whether something waits for the client's socket to take it.
-    pub(super) fn is_waiting(&self) -> bool {
+    pub fn is_waiting(&self) -> bool {
         !self.out.is_empty()
     }
 
     /// Bytes that are to be sent.
-    pub(crate) fn unsent(&self) -> usize {
+    pub fn unsent(&self) -> usize {
         self.out.len()
     }
 
     /// The moment at which the first of the streams that only wait for their request to end is reset.
-    pub(super) fn linger_deadline(&self) -> Option<Instant> {
+    pub fn linger_deadline(&self) -> Option<Instant> {
         let lingering = self
             .streams
             .iter()
@@ -418,7 +428,7 @@ impl Session {
     }
 
     /// Resets the streams that waited long enough for their request to end.
-    pub(super) fn end_lingering(&mut self, now: Instant) {
+    pub fn end_lingering(&mut self, now: Instant) {
         let is_due = |stream: &Stream| stream.lingers_until.is_some_and(|until| until <= now);
         while let Some(id) = self.streams.iter().find(|it| is_due(it)).map(|it| it.id) {
             self.reset_at(id, Reason::NO_ERROR, now);
@@ -426,7 +436,7 @@ impl Session {
     }
 
     /// Gives up the room for what was sent, if no stream is open.
-    pub(super) fn rest(&mut self) {
+    pub fn rest(&mut self) {
         if self.streams.is_empty() && self.out.is_empty() {
             self.out.clear();
             self.written = Vec::new();
@@ -434,7 +444,7 @@ impl Session {
     }
 
     /// Wakes the next of those that wait for room, if there is any. False when nobody waits.
-    pub(super) fn wake_next(&mut self) -> bool {
+    pub fn wake_next(&mut self) -> bool {
         if !self.out.has_room() {
             return false;
         }

@@ -10,14 +10,14 @@ use memchr::memchr;
 use crate::target;
 
 /// What is wrong with a field whose name is not a token.
-pub(crate) const NO_NAME: &str = "a field name is not a token";
+pub const NO_NAME: &str = "a field name is not a token";
 const TOO_MANY: &str = "a message has too many fields";
 /// What is wrong with a field whose value has control characters.
-pub(crate) const NO_VALUE: &str = "a field value has a control character";
+pub const NO_VALUE: &str = "a field value has a control character";
 
-/// Fields that the edge adds to a request: who calls, for which host, and how.
+/// Fields that a proxy usually adds to a request, for which the map has room.
 const ADDED_TO_REQUESTS: usize = 3;
-/// Fields that the edge adds to an answer: when it was made.
+/// The same for a response: its date.
 const ADDED_TO_ANSWERS: usize = 1;
 
 /// Reads the head of a request that [`Framing`](super::Framing) found good, and that has so many field
@@ -28,7 +28,7 @@ const ADDED_TO_ANSWERS: usize = 1;
 /// # Errors
 ///
 /// When the target cannot be normalised.
-pub(crate) fn request(head: &Bytes, lines: usize) -> Result<Box<request::Parts>, &'static str> {
+pub fn request(head: &Bytes, lines: usize) -> Result<Box<request::Parts>, &'static str> {
     let start = if head.starts_with(b"\r\n") { 2 } else { 0 };
     let (line, fields) = line(head, start).ok_or("the head has no line")?;
     let mut words = line.splitn(3, |&byte| byte == b' ');
@@ -59,7 +59,7 @@ pub(crate) fn request(head: &Bytes, lines: usize) -> Result<Box<request::Parts>,
 /// # Errors
 ///
 /// When it is none.
-pub(crate) fn answer(
+pub fn answer(
     head: &Bytes,
     lines: usize,
     lines_max: usize,
@@ -108,7 +108,7 @@ fn read_fields(head: &Bytes, mut at: usize, headers: &mut HeaderMap) -> Result<(
 
 /// Looks for the end of a head whose bytes arrive in pieces; each is looked at once.
 #[derive(Debug, Default)]
-pub(crate) struct End {
+pub struct End {
     /// What was looked at, and where the line begins that it ends in.
     seen: usize,
     line: usize,
@@ -118,7 +118,7 @@ pub(crate) struct End {
 
 impl End {
     /// Where the head ends, if it does: behind the first empty line.
-    pub(crate) fn find(&mut self, bytes: &[u8]) -> Option<usize> {
+    pub fn find(&mut self, bytes: &[u8]) -> Option<usize> {
         while let Some(at) = memchr(b'\n', bytes.get(self.seen..)?) {
             let end = self.seen + at;
             let line = bytes.get(self.line..end)?;
@@ -134,14 +134,14 @@ impl End {
     }
 
     /// Field lines of the head, once its end was found: without its first line and the empty one.
-    pub(crate) fn fields(&self) -> usize {
+    pub fn fields(&self) -> usize {
         self.lines.saturating_sub(2)
     }
 }
 
 /// Writes the head of a request up to its last field; what may follow are more fields, and then an empty
 /// line.
-pub(crate) fn write_request(out: &mut Vec<u8>, parts: &request::Parts) {
+pub fn write_request(out: &mut Vec<u8>, parts: &request::Parts) {
     out.extend_from_slice(parts.method.as_str().as_bytes());
     out.put_u8(b' ');
     let target = parts
@@ -154,7 +154,7 @@ pub(crate) fn write_request(out: &mut Vec<u8>, parts: &request::Parts) {
 }
 
 /// Writes the head of an answer.
-pub(crate) fn write_answer(out: &mut Vec<u8>, version: Version, head: &response::Parts) {
+pub fn write_answer(out: &mut Vec<u8>, version: Version, head: &response::Parts) {
     out.extend_from_slice(if version == Version::HTTP_10 {
         b"HTTP/1.0 "
     } else {
@@ -170,7 +170,7 @@ pub(crate) fn write_answer(out: &mut Vec<u8>, version: Version, head: &response:
 }
 
 /// Writes field lines.
-pub(crate) fn write_fields(out: &mut Vec<u8>, headers: &HeaderMap) {
+pub fn write_fields(out: &mut Vec<u8>, headers: &HeaderMap) {
     for (name, value) in headers {
         out.extend_from_slice(name.as_str().as_bytes());
         out.extend_from_slice(b": ");
@@ -184,7 +184,7 @@ pub(crate) fn write_fields(out: &mut Vec<u8>, headers: &HeaderMap) {
 /// # Errors
 ///
 /// When the line could be read in another way too.
-pub(crate) fn field_line(line: &[u8]) -> Result<(&[u8], &[u8]), &'static str> {
+pub fn field_line(line: &[u8]) -> Result<(&[u8], &[u8]), &'static str> {
     let (name, value) = split_field(line)?;
     if name.is_empty() || !name.iter().copied().all(is_token) {
         return Err(NO_NAME);
@@ -217,7 +217,7 @@ fn trim(mut value: &[u8]) -> &[u8] {
 }
 
 /// A character of a method or a field name.
-pub(crate) fn is_token(byte: u8) -> bool {
+pub fn is_token(byte: u8) -> bool {
     const TOKEN: [bool; 256] = {
         let mut table = [false; 256];
         let extra = b"!#$%&'*+-.^_`|~";
@@ -237,7 +237,7 @@ pub(crate) fn is_token(byte: u8) -> bool {
 }
 
 /// A byte of a field value: anything but controls, tabs allowed.
-pub(crate) fn is_field_byte(byte: u8) -> bool {
+pub fn is_field_byte(byte: u8) -> bool {
     (byte >= 0x20 && byte != 0x7F) || byte == b'\t'
 }
 

@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 use std::task::Waker;
+use std::time::Instant;
 
 use bytes::{Buf, Bytes, BytesMut};
 use http::header::EXPECT;
-use tokio::time::Instant;
 
 use super::stream::Stream;
 use super::{

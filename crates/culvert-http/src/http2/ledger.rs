@@ -12,22 +12,20 @@
 //!
 //! A pure state machine; time is an argument. What follows its verdict is the caller's.
 
-use std::time::Duration;
-
-use tokio::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::http2::frame::Reason;
 use crate::http2::states::Cost;
 
 /// CONTINUATION frames of one field section.
-pub(crate) const CONTINUATIONS_MAX: u32 = 8;
+pub const CONTINUATIONS_MAX: u32 = 8;
 /// Streams reset by the client, or by us for its errors: at once, and a second.
-pub(crate) const RESETS: (u32, u32) = (100, 20);
+pub const RESETS: (u32, u32) = (100, 20);
 /// Control frames that nothing earned: at once, and a second.
-pub(crate) const IDLE_FRAMES: (u32, u32) = (200, 50);
+pub const IDLE_FRAMES: (u32, u32) = (200, 50);
 /// Control frames that a client can have earned at once: answers to as many small messages as fit into
 /// its windows, and a few milliseconds of work if it spends them on nothing.
-pub(crate) const EARNED_FRAMES_MAX: u32 = 16 << 10;
+pub const EARNED_FRAMES_MAX: u32 = 16 << 10;
 /// DATA bytes, either way, that earn a control frame.
 const EARNING_BYTES: u64 = 256;
 /// Control frames that a frame of an answer earns: a client widens the window of the stream and that of
@@ -40,7 +38,7 @@ const REFUSED_BYTES: usize = 4 << 10;
 
 /// What a client did too much of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flood {
+pub enum Flood {
     /// Streams reset, by itself or for its errors.
     Resets,
     /// Frames that bring nothing forward.

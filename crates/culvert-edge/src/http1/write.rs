@@ -1,0 +1,64 @@
+//! Writes what an [`Outbox`] holds.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use culvert_http::http1::Outbox;
+use tokio::io::AsyncWrite;
+
+/// Writes until there is room again. Bytes that were written are added to `written`.
+pub(crate) fn poll_room<W: AsyncWrite + Unpin>(
+    out: &mut Outbox,
+    io: &mut W,
+    cx: &mut Context<'_>,
+    written: &mut u64,
+) -> Poll<io::Result<()>> {
+    while !out.has_room() {
+        ready!(poll_write(out, io, cx, written))?;
+    }
+    Poll::Ready(Ok(()))
+}
+
+/// Writes everything, and has it leave.
+pub(crate) fn poll_empty<W: AsyncWrite + Unpin>(
+    out: &mut Outbox,
+    io: &mut W,
+    cx: &mut Context<'_>,
+    written: &mut u64,
+) -> Poll<io::Result<()>> {
+    while !out.is_written() {
+        ready!(poll_write(out, io, cx, written))?;
+    }
+    if out.is_unflushed() {
+        ready!(Pin::new(io).poll_flush(cx))?;
+        out.flushed();
+    }
+    Poll::Ready(Ok(()))
+}
+
+fn poll_write<W: AsyncWrite + Unpin>(
+    out: &mut Outbox,
+    io: &mut W,
+    cx: &mut Context<'_>,
+    written: &mut u64,
+) -> Poll<io::Result<()>> {
+    let io = Pin::new(io);
+    let result = match out.unwritten() {
+        [front, [], []] => io.poll_write(cx, front),
+        [[], data, []] => io.poll_write(cx, data),
+        [front, data, back] => {
+            let slices = [front, data, back].map(IoSlice::new);
+            // An empty slice in front would be all that some streams write.
+            let skip = usize::from(front.is_empty());
+            io.poll_write_vectored(cx, slices.get(skip..).unwrap_or_default())
+        }
+    };
+    let bytes = ready!(result)?;
+    if bytes == 0 {
+        return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+    }
+    *written = written.saturating_add(bytes as u64);
+    out.wrote(bytes);
+    Poll::Ready(Ok(()))
+}

@@ -1,0 +1,177 @@
+//! Header fields (RFC 9110 5 and 7.6.1): those of one hop, lists of tokens, and names that servers may take for
+//! others.
+
+use http::header::{CONNECTION, CONTENT_TYPE, COOKIE, HeaderMap, HeaderName, HeaderValue};
+
+/// Whether a field belongs to one hop only, or would if there were one: `close` is what `connection` says,
+/// and no field's name.
+pub fn is_of_one_hop(name: &str) -> bool {
+    matches!(
+        name,
+        "close"
+            | "connection"
+            | "keep-alive"
+            | "proxy-authenticate"
+            | "proxy-authorization"
+            | "proxy-connection"
+            | "te"
+            | "transfer-encoding"
+            | "upgrade"
+    )
+}
+
+/// Removes the fields of one hop, those that `connection` names, and those that `also` says.
+pub fn strip(headers: &mut HeaderMap, also: impl Fn(&str) -> bool) {
+    let mut stripped: Vec<HeaderName> = Vec::new();
+    let mut has_connection = false;
+    for (name, value) in headers.iter() {
+        if *name == CONNECTION {
+            has_connection = true;
+            let value = value.as_bytes();
+            // It nearly always says what goes whether it says so or not.
+            if !value.eq_ignore_ascii_case(b"keep-alive") && !value.eq_ignore_ascii_case(b"close") {
+                let named = value.split(|&b| b == b',').map(<[u8]>::trim_ascii);
+                stripped.extend(named.filter_map(|named| HeaderName::from_bytes(named).ok()));
+            }
+        } else if is_of_one_hop(name.as_str()) || also(name.as_str()) {
+            stripped.push(name.clone());
+        }
+    }
+    if has_connection {
+        headers.remove(CONNECTION);
+    }
+    for name in stripped {
+        headers.remove(name);
+    }
+}
+
+/// Takes the zeros in front of a number away, which to some mean that it is octal.
+pub fn plain_number(value: &mut HeaderValue) {
+    let digits = value.as_bytes();
+    if digits.len() > 1 && digits.first() == Some(&b'0') {
+        let zeros = digits.iter().take_while(|&&b| b == b'0').count();
+        let plain = digits.get(zeros.min(digits.len() - 1)..);
+        if let Some(Ok(plain)) = plain.map(HeaderValue::from_bytes) {
+            *value = plain;
+        }
+    }
+}
+
+/// Joins the `cookie` fields that HTTP/2 may split (RFC 9113 8.2.3).
+pub fn join_cookies(headers: &mut HeaderMap) {
+    if headers.get_all(COOKIE).iter().nth(1).is_none() {
+        return;
+    }
+    let mut all = Vec::new();
+    for value in headers.get_all(COOKIE) {
+        if !all.is_empty() {
+            all.extend_from_slice(b"; ");
+        }
+        all.extend_from_slice(value.as_bytes());
+    }
+    if let Ok(value) = HeaderValue::from_bytes(&all) {
+        headers.insert(COOKIE, value);
+    }
+}
+
+/// Whether a name is of letters, digits and `-` alone, as nearly all are.
+pub fn is_plain(name: &HeaderName) -> bool {
+    let mut bytes = name.as_str().bytes();
+    bytes.all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'))
+}
+
+/// A name as servers read it that keep fields in variables (CGI, WSGI and their like): each character that is no
+/// letter and no digit is the same to them. With `-` for all of these.
+pub fn folded(name: &HeaderName) -> String {
+    let fold = |byte: u8| match byte.is_ascii_alphanumeric() {
+        true => char::from(byte),
+        false => '-',
+    };
+    name.as_str().bytes().map(fold).collect()
+}
+
+/// Removes fields that servers may take for one of these, which the caller is about to set or to remove.
+pub fn strip_spellings<'n>(
+    headers: &mut HeaderMap,
+    of: impl Iterator<Item = &'n HeaderName> + Clone,
+) {
+    if headers.keys().all(is_plain) {
+        return;
+    }
+    let is_one = |name: &&HeaderName| {
+        let read = folded(name);
+        !is_plain(name) && of.clone().any(|own| own != *name && folded(own) == read)
+    };
+    let names: Vec<HeaderName> = headers.keys().filter(is_one).cloned().collect();
+    for name in names {
+        headers.remove(name);
+    }
+}
+
+/// Whether a list field holds a token, in any case.
+pub fn has_token(headers: &HeaderMap, name: &HeaderName, token: &[u8]) -> bool {
+    headers.get_all(name).iter().any(|value| {
+        value
+            .as_bytes()
+            .split(|&b| b == b',')
+            .any(|part| part.trim_ascii().eq_ignore_ascii_case(token))
+    })
+}
+
+/// Whether an answer is a stream of events, for which silence is ordinary.
+pub fn is_event_stream(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_TYPE).is_some_and(|value| {
+        value
+            .as_bytes()
+            .get(..17)
+            .is_some_and(|start| start.eq_ignore_ascii_case(b"text/event-stream"))
+    })
+}
+
+/// Whether a request is a call of gRPC: a stream in both directions, at the pace of its two ends.
+pub fn is_grpc(headers: &HeaderMap) -> bool {
+    const GRPC: &[u8] = b"application/grpc";
+    headers.get(CONTENT_TYPE).is_some_and(|value| {
+        let value = value.as_bytes();
+        let begins = value.get(..GRPC.len());
+        begins.is_some_and(|start| start.eq_ignore_ascii_case(GRPC))
+            && matches!(
+                value.get(GRPC.len()),
+                None | Some(b'+' | b'-' | b';' | b' ')
+            )
+    })
+}
+
+/// Whether a field may not be said after a body (RFC 9110 6.5.1): framing, routing, credentials, and what changes
+/// how the body is read.
+pub fn is_banned_in_trailers(name: &str) -> bool {
+    matches!(
+        name,
+        "authorization"
+            | "content-encoding"
+            | "content-length"
+            | "content-range"
+            | "content-type"
+            | "cookie"
+            | "expect"
+            | "host"
+            | "set-cookie"
+            | "trailer"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn split_cookies_become_one() {
+        let mut headers = HeaderMap::new();
+        for cookie in ["a=1", "b=2"] {
+            headers.append(COOKIE, HeaderValue::from_static(cookie));
+        }
+        join_cookies(&mut headers);
+        let values: Vec<_> = headers.get_all(COOKIE).iter().collect();
+        assert_eq!(values, ["a=1; b=2"]);
+    }
+}
