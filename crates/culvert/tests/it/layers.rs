@@ -152,6 +152,26 @@ fn crates_depend_only_downwards() {
     assert_eq!(seen.len(), LAYERS.len());
 }
 
+/// Nouns of the product. `culvert-http` speaks the protocol's.
+const PRODUCT: [&str; 15] = [
+    "account", "acme", "agent", "audit", "console", "culvert", "edge", "endpoint", "ngrok",
+    "policies", "policy", "snapshot", "tunnel", "upstream", "webhook",
+];
+
+#[test]
+fn the_http_crate_knows_no_product() {
+    let source = sources(&root().join("crates/culvert-http/src")).to_lowercase();
+    let source = source.replace("user-agent", "");
+    let words = source.split(|c: char| !c.is_ascii_alphabetic());
+    let found: BTreeSet<&str> = words
+        .filter(|word| {
+            let singular = word.strip_suffix('s').unwrap_or(word);
+            PRODUCT.contains(word) || PRODUCT.contains(&singular)
+        })
+        .collect();
+    assert!(found.is_empty(), "words of the product: {found:?}");
+}
+
 #[test]
 fn the_lock_file_holds_nothing_that_is_banned() {
     let deny = std::fs::read_to_string(root().join("deny.toml")).unwrap();
