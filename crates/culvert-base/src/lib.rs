@@ -15,6 +15,7 @@ pub mod net;
 pub mod refusal;
 pub mod secret;
 pub mod supervisor;
+pub mod sync;
 pub mod text;
 pub mod time;
 

@@ -9,8 +9,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
+
+use crate::sync::lock;
 
 /// Where long-lived tasks report their end. Clones share it.
 #[derive(Clone, Debug, Default)]
@@ -132,10 +134,6 @@ impl Supervisor {
     fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A task under supervision.

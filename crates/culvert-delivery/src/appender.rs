@@ -11,14 +11,14 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use culvert_base::sync::lock;
+use culvert_store::{BatchClass, NewBatch};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-
-use culvert_store::{BatchClass, NewBatch};
 
 use crate::Plane;
 use crate::health::Ledger;
@@ -93,10 +93,6 @@ impl Unwritten {
         self.is_last.store(true, Ordering::SeqCst);
         self.wake.notify_one();
     }
-}
-
-fn lock<T>(list: &Mutex<T>) -> MutexGuard<'_, T> {
-    list.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// Writes them down.

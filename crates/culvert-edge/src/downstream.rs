@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use culvert_base::Timestamp;
 use culvert_base::net::plain_address;
+use culvert_base::sync::lock;
 use culvert_http::http1::Violation;
 use futures_util::task::AtomicWaker;
 use http::{HeaderValue, response};
@@ -621,11 +622,4 @@ impl Drop for Downstream {
             self.edge.forget(*self.slot.get_mut(), self.source());
         }
     }
-}
-
-/// Locks, also after a panic elsewhere: what is inside is whole between two statements.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use culvert_base::net::plain_address;
+use culvert_base::sync::lock;
 use culvert_base::{Clock, Entropy, Fault, Supervisor};
 use culvert_events::Recorder;
 use futures_util::FutureExt;
@@ -20,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::documents::Documents;
-use crate::downstream::{Downstream, lock};
+use crate::downstream::Downstream;
 use crate::handshake_turns::HandshakeTurns;
 use crate::http::encoded::ENCODERS_KIB_MAX;
 use crate::inherited::Inherited;

@@ -6,7 +6,7 @@
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
 
-use crate::downstream::lock;
+use culvert_base::sync::lock;
 
 /// Sockets that are used instead of new ones where somebody wants to listen on their address. Clones
 /// share them.

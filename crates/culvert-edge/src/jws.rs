@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use culvert_base::Timestamp;
+use culvert_base::sync::lock;
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::jwk::{Jwk, JwkSet, KeyAlgorithm, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, Header, Validation, decode};
 use serde_json::Value as Json;
 use url::Url;
 
-use crate::downstream::lock;
 use crate::edge::Shared;
 
 /// Bytes of a token.

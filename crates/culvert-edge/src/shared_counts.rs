@@ -18,9 +18,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use culvert_base::sync::lock;
 use culvert_base::{Clock, Entropy};
 
-use crate::downstream::lock;
 use crate::fair_table::{Count, FairTable};
 use crate::meters::Meter;
 

@@ -14,9 +14,10 @@ mod stream;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use culvert_base::sync::lock;
 use culvert_base::{BoxFuture, Clock, Fault, Timestamp};
 use culvert_store::{
     Backlog, BatchClass, Body, DeadBatch, Gathering, Lease, NewBatch, Queue, QueueError, Run,
@@ -722,10 +723,4 @@ fn earlier(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp
 
 fn number(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
 }

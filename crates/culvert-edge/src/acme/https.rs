@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use culvert_base::sync::lock;
 use http::header::RETRY_AFTER;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
@@ -15,7 +16,6 @@ use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use url::Url;
 
 use crate::documents::{self, Cause};
-use crate::downstream::lock;
 use crate::upstream::Dialer;
 
 /// From the first packet to the last byte of the answer.

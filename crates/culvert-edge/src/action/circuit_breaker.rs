@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use culvert_base::Code;
+use culvert_base::sync::lock;
 use http::StatusCode;
 use http::header::{HeaderValue, RETRY_AFTER};
 use schemars::JsonSchema;
@@ -11,7 +12,6 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::{ActionType, Ends};
-use crate::downstream::lock;
 use crate::http::reply::Problem;
 use crate::policy::{Action, Exchange, Flow, GoDuration, Phase, Run, Watch};
 use crate::slots;

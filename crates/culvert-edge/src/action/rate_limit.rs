@@ -5,6 +5,7 @@ use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 
 use culvert_base::Code;
+use culvert_base::sync::lock;
 use culvert_cel::{Program, Resolver, Slot, Value, ValueRef};
 use http::StatusCode;
 use http::header::{HeaderValue, RETRY_AFTER};
@@ -14,7 +15,6 @@ use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
 use super::{ActionType, Ends};
-use crate::downstream::lock;
 use crate::edge::{source, source_number};
 use crate::fair_table::FairTable;
 use crate::http::reply;

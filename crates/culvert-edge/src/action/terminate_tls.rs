@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use culvert_base::sync::lock;
 use culvert_base::{Code, Refusal};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
@@ -10,7 +11,6 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::ActionType;
-use crate::downstream::lock;
 use crate::policy::template::Template;
 use crate::policy::{Action, Exchange, Flow, Phase, Run, Site};
 use crate::snapshot::Scheme;

@@ -14,6 +14,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use culvert_base::sync::lock;
 use culvert_http::http1::{Framing, Outbox, Piece, Violation, head};
 use culvert_http::slow_reader::SlowReader;
 use http::header::EXPECT;
@@ -23,7 +24,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use crate::alarm::Alarm;
-use crate::downstream::{Broken, Downstream, Turn, lock};
+use crate::downstream::{Broken, Downstream, Turn};
 use crate::http1::inbox::Inbox;
 use crate::http1::write;
 use crate::socket::Wire;

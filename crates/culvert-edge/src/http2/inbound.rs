@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
+use culvert_base::sync::lock;
 use culvert_http::http2::session::{End, HEARS_WITHIN, Step};
 use culvert_http::http2::{Asked, Reason, Session};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-use crate::downstream::{Downstream, lock};
+use crate::downstream::Downstream;
 use crate::http1::write;
 use crate::http2::stream::{Receiver, Sender};
 use crate::socket::Wire;

@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
+use culvert_base::sync::lock;
 use culvert_http::http2::{Asked, Gone, Reason};
 use http::{HeaderMap, response};
 use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-use crate::downstream::lock;
 use crate::http2::inbound::Conn;
 
 /// The body of a request.

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use culvert_base::Secret;
+use culvert_base::sync::lock;
 use serde::Deserialize;
 use serde_json::Value as Json;
 use url::Url;
 
 use super::journal::Person;
-use crate::downstream::lock;
 use crate::edge::Shared;
 use crate::jws::KeySet;
 

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
+use culvert_base::sync::lock;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
 use rustls::server::WebPkiClientVerifier;
@@ -18,7 +19,6 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use x509_parser::prelude::{FromDer, X509Certificate, X509Version};
 
-use crate::downstream::lock;
 use crate::tls::{Alpn, Presented};
 
 /// Certificates of a client's chain, and their bytes.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
-use crate::downstream::lock;
+use culvert_base::sync::lock;
 
 /// Connections on their way to requests that wait.
 #[derive(Debug)]
