@@ -4,4 +4,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| culvert_edge::fuzz::client_hello(bytes));
+fuzz_target!(|bytes: &[u8]| culvert_tls::fuzz::client_hello(bytes));

@@ -1,8 +1,19 @@
 //! Text with a limit in its type.
 
+use std::fmt::Write;
 use std::ops::Deref;
 
 use serde::{Deserialize, Serialize};
+
+/// Bytes as lower-case hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        // Writing to a string cannot fail.
+        let _ok = write!(text, "{byte:02x}");
+    }
+    text
+}
 
 /// Text of at most `MAX` bytes of UTF-8. A built value is a valid value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]

@@ -3,7 +3,9 @@
 
 use std::fmt::Write;
 
-use crate::{peek, proxy, recording};
+use culvert_tls::peek;
+
+use crate::{proxy, recording};
 
 /// One of them.
 #[derive(Clone, Copy, Debug)]

@@ -1,5 +1,5 @@
 //! Documents that policies need from elsewhere, such as the certificates of signers: fetched when
-//! first asked for, and kept for a while. And single calls to services that policies name.
+//! first asked for, and kept for a while.
 //!
 //! A fetch goes where its dialer goes, follows no redirect, and has a limit on everything. Who asks
 //! names no address of a stranger's making without having judged it first.
@@ -9,24 +9,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, HOST, HeaderMap, HeaderValue, USER_AGENT};
-use http::{Method, Request, StatusCode, response};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use http::header::{ACCEPT, HeaderMap, HeaderValue};
+use http::{Method, StatusCode};
 use moka::future::Cache;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
-use url::{Position, Url};
+use url::Url;
 
-use crate::upstream::{Dialer, Upstream};
+use crate::upstream::{Cause, Dialer, answer};
 
 /// Documents that are kept.
 const DOCUMENTS_MAX: u64 = 256;
-/// How long one is kept.
-const KEPT_FOR: Duration = Duration::from_secs(15 * 60);
 /// Bytes of one.
 const BYTES_MAX: usize = 64 << 10;
+/// How long one is kept.
+const KEPT_FOR: Duration = Duration::from_secs(15 * 60);
 /// Fetches at once; who comes later goes without.
 const FETCHES_MAX: usize = 16;
 /// From the name's lookup to the last byte.
@@ -56,8 +53,6 @@ pub(crate) struct NotFetched {
     host: String,
     why: String,
 }
-
-pub(crate) type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 impl Documents {
     pub(crate) fn new() -> Self {
@@ -129,59 +124,12 @@ impl Documents {
 async fn fetch(dialer: &Dialer, url: &Url) -> Result<Bytes, Cause> {
     let mut headers = HeaderMap::new();
     headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
-    let (status, body) = call(dialer, Method::GET, url, headers, Bytes::new()).await?;
-    if status != StatusCode::OK {
-        return Err(format!("it returned status {status}").into());
+    let answer = answer(dialer, Method::GET, url, headers, Bytes::new(), BYTES_MAX);
+    let (head, body) = answer.await?;
+    if head.status != StatusCode::OK {
+        return Err(format!("it returned status {}", head.status).into());
     }
     Ok(body)
-}
-
-/// One request on a connection of its own, and what the answer to it says.
-pub(crate) async fn call(
-    dialer: &Dialer,
-    method: Method,
-    url: &Url,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Result<(StatusCode, Bytes), Cause> {
-    let (head, body) = answer(dialer, method, url, headers, body, BYTES_MAX).await?;
-    Ok((head.status, body))
-}
-
-/// One request on a connection of its own, and the whole answer to it, its body at most `bytes_max`
-/// long.
-pub(crate) async fn answer(
-    dialer: &Dialer,
-    method: Method,
-    url: &Url,
-    headers: HeaderMap,
-    body: Bytes,
-    bytes_max: usize,
-) -> Result<(response::Parts, Bytes), Cause> {
-    let origin = &url[..Position::BeforePath];
-    let wire = dialer.dial(&Upstream::parse(origin, "")?).await?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(wire)).await?;
-    let authority = &url[Position::BeforeHost..Position::AfterPort];
-    let mut request = Request::new(Full::new(body));
-    *request.method_mut() = method;
-    *request.uri_mut() = url[Position::BeforePath..Position::AfterQuery].parse()?;
-    *request.headers_mut() = headers;
-    let headers = request.headers_mut();
-    headers.insert(HOST, HeaderValue::from_str(authority)?);
-    let own_name = || HeaderValue::from_static("culvert");
-    headers.entry(USER_AGENT).or_insert_with(own_name);
-    let answer = async {
-        let (head, body) = sender.send_request(request).await?.into_parts();
-        let body = Limited::new(body, bytes_max).collect().await?;
-        Ok::<_, Cause>((head, body.to_bytes()))
-    };
-    let (mut answer, mut connection) = (std::pin::pin!(answer), std::pin::pin!(connection));
-    tokio::select! {
-        biased;
-        answer = &mut answer => answer,
-        // What it ended with is told to the one who waits for the answer.
-        _ = &mut connection => answer.await,
-    }
 }
 
 #[cfg(test)]
@@ -198,7 +146,9 @@ mod tests {
     async fn a_document_is_fetched_once_and_within_limits() {
         let (_, key, root) = certificate(&["localhost"]);
         let acceptor = TlsAcceptor::from(Arc::clone(
-            &crate::tls::Presented::plain(key).unwrap().config,
+            &culvert_tls::server_certificate::Presented::plain(key)
+                .unwrap()
+                .config,
         ));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -13,9 +13,11 @@ use culvert_base::Timestamp;
 use culvert_base::net::plain_address;
 use culvert_base::sync::lock;
 use culvert_http::http1::Violation;
+use culvert_tls::handshake::Agreed;
+use culvert_tls::server_certificate::Presented;
+use culvert_tls::terms::Terms;
 use futures_util::task::AtomicWaker;
 use http::{HeaderValue, response};
-use rustls::CipherSuite;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
@@ -25,9 +27,6 @@ use crate::policy::Policy;
 use crate::recording::{self, Unflushed};
 use crate::settings::Rules;
 use crate::snapshot::Group;
-use crate::tls::peer::Peer;
-use crate::tls::terms::Terms;
-use crate::tls::{self, Presented};
 use crate::upstream::{AgentRefused, DialError, Pool, UpWire, Upstream};
 
 /// Endpoints of agents for which one connection keeps streams.
@@ -137,29 +136,6 @@ pub(crate) struct Tls {
     pub(crate) terms: Option<Arc<Terms>>,
     /// Known when the handshake is complete.
     pub(crate) agreed: OnceLock<Agreed>,
-}
-
-/// What events and expressions show of a handshake.
-#[derive(Debug)]
-pub(crate) struct Agreed {
-    pub(crate) suite: Option<CipherSuite>,
-    /// TLS 1.3, or else 1.2.
-    pub(crate) is_13: bool,
-    pub(crate) is_resumed: bool,
-    /// The certificate that the client showed.
-    pub(crate) client: Option<Box<Peer>>,
-}
-
-impl Agreed {
-    /// The IANA name of the cipher suite.
-    pub(crate) fn cipher_suite(&self) -> &'static str {
-        self.suite.and_then(tls::iana_name).unwrap_or("")
-    }
-
-    /// The version as events show it.
-    pub(crate) fn version(&self) -> &'static str {
-        if self.is_13 { "1.3" } else { "1.2" }
-    }
 }
 
 /// Policies whose connection phase is remembered: those of an endpoint and of the internal ones that

@@ -13,6 +13,7 @@ use culvert_base::net::plain_address;
 use culvert_base::sync::lock;
 use culvert_base::{Clock, Entropy, Fault, Supervisor};
 use culvert_events::Recorder;
+use culvert_tls::server_certificate::Presented;
 use futures_util::FutureExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore};
@@ -36,7 +37,6 @@ use crate::route::Hosts;
 use crate::settings::{Rules, Settings};
 use crate::shared_counts::SharedCounts;
 use crate::snapshot::{Change, Kept, Live, Snapshot};
-use crate::tls::Presented;
 use crate::upstream::{Dial, Dialer};
 
 /// How long tasks may take to end once everything is cut.

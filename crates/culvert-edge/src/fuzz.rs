@@ -3,27 +3,10 @@
 
 use std::sync::Arc;
 
-use crate::peek;
 use crate::policy::template::{map, texts};
 use crate::policy::variables;
 use crate::proxy::{self, Header};
 use crate::{Phase, Reference, Resources, Scheme, Source};
-
-/// Any bytes give a verdict, and a longer prefix never turns a whole hello into something else.
-///
-/// # Panics
-///
-/// When the promise is broken.
-pub fn client_hello(bytes: &[u8]) {
-    let verdict = peek::client_hello(bytes);
-    for end in 0..bytes.len() {
-        let before = peek::client_hello(bytes.get(..end).unwrap_or_default());
-        if before != peek::Peeked::Partial {
-            assert_eq!(before, verdict, "more bytes changed a verdict");
-            break;
-        }
-    }
-}
 
 /// A header read only as far as it says reaches a verdict within its longest form, and not one byte
 /// too many is asked for: what is whole with one byte more or less is another thing.

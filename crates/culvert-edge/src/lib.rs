@@ -7,10 +7,10 @@
 //! It runs on a snapshot that others compile and [publish](Edge::publish), and knows nothing of
 //! accounts, resources or storage: an account is a label on an endpoint here.
 
-pub mod acme;
 pub mod action;
 mod alarm;
 mod bounds;
+mod challenges;
 mod documents;
 mod downstream;
 mod edge;
@@ -28,7 +28,6 @@ mod listener;
 pub mod login;
 mod meters;
 mod overload;
-mod peek;
 mod policy;
 mod proxy;
 mod recording;
@@ -40,7 +39,6 @@ mod snapshot;
 mod socket;
 mod table;
 mod tcp;
-mod tls;
 mod upstream;
 pub mod webhook;
 
@@ -60,8 +58,6 @@ pub use policy::{
 pub use settings::{Limits, ProxyProtocol, Settings, Timeouts};
 pub use shared_counts::{CountMeters, MESSAGE_BYTES_MAX, MESSAGES_MAX, SharedCounts, TELL_EVERY};
 pub use snapshot::{Change, Endpoint, Restriction, Scheme, Snapshot, SnapshotBuilder};
-pub use tls::read_certificate;
-pub use tls::terms::Authorities;
 pub use upstream::{
-    AgentCall, AgentIo, AgentRefused, Clients, Dial, Protocol, ProxyVersion, Upstream,
+    AgentCall, AgentIo, AgentRefused, Clients, Dial, Protocol, ProxyVersion, PublicClient, Upstream,
 };

@@ -5,6 +5,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use culvert_base::net::plain_address;
+use culvert_tls::handshake;
+use culvert_tls::peek::{self, Peeked};
+use culvert_tls::server_certificate::Alpn;
+use culvert_tls::terms::Terms;
 use rustls::ServerConfig;
 use rustls::server::danger::ClientCertVerifier;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -18,14 +22,11 @@ use crate::edge::{Shared, source_number};
 use crate::http::{server, streams};
 use crate::inherited::Inherited;
 use crate::overload::{Level, TURN_WHEN_TIGHT};
-use crate::peek::{self, Peeked};
 use crate::policy::connect::{self, Entry};
 use crate::proxy::{self, Ends, Header};
 use crate::snapshot::Group;
 use crate::socket::{self, Counted, Replay, Wire};
 use crate::tcp;
-use crate::tls::terms::Terms;
-use crate::tls::{self, Alpn};
 
 /// How long accepting rests after it failed, as it does when files run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -230,7 +231,7 @@ async fn shake(
     let stream = stream.ok()?;
     let (_, session) = stream.get_ref();
     let is_trusted =
-        clients.is_none_or(|clients| tls::is_still_trusted(session, clients, down.now()));
+        clients.is_none_or(|clients| handshake::is_still_trusted(session, clients, down.now()));
     is_trusted.then_some(stream)
 }
 
@@ -271,7 +272,7 @@ async fn secure(mut socket: Counted, down: Arc<Downstream>) {
     let (_, session) = stream.get_ref();
     let is_http2 = session.alpn_protocol() == Some(b"h2");
     if let Some(facts) = down.tls.get() {
-        facts.agreed.get_or_init(|| tls::agreed(session));
+        facts.agreed.get_or_init(|| handshake::agreed(session));
     }
     let wire = Wire::Tls(Box::new(stream));
     if is_http2 {
@@ -316,7 +317,7 @@ async fn terminate(
     let Some(presented) = presented else {
         meters.unknown_names.up();
         let alert = async {
-            socket.write_all(&tls::UNRECOGNIZED_NAME).await?;
+            socket.write_all(&handshake::UNRECOGNIZED_NAME).await?;
             socket.shutdown().await
         };
         // The client learns the reason if it still listens.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use culvert_base::net::HostName;
 use culvert_base::{Entropy, Fault, OsEntropy, Supervisor};
 use culvert_events::HeaderRules;
+use culvert_tls::server_certificate::Presented;
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::CertificateDer;
 
@@ -17,7 +18,6 @@ use crate::listener::Kind;
 use crate::overload::WriteDelay;
 use crate::route::Hosts;
 use crate::shared_counts::SharedCounts;
-use crate::tls::Presented;
 use crate::upstream::{Dial, Dialer, Reach};
 
 /// Addresses, trust and limits of an edge.

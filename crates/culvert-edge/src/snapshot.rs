@@ -13,10 +13,12 @@ use std::time::Duration;
 
 use culvert_base::IpSet;
 use culvert_base::net::HostName;
+use culvert_tls::acme::Challenge;
+use culvert_tls::server_certificate::Presented;
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::CertificateDer;
 
-use crate::acme::{Answers, Challenge, Prepared};
+use crate::challenges::{Answers, Prepared};
 use crate::edge::Shared;
 use crate::ipdata::IpFields;
 use crate::login::Logins;
@@ -24,7 +26,6 @@ use crate::policy::Policy;
 use crate::route::Hosts;
 use crate::settings::Timeouts;
 use crate::table::Table;
-use crate::tls::Presented;
 use crate::upstream::{Pool, Upstream};
 
 /// How an endpoint is spoken to.

@@ -328,7 +328,7 @@ pub(crate) fn certified_key(settings: &Settings) -> Result<Option<Arc<CertifiedK
         pem.push(b'\n');
         pem.extend(read(key)?);
     }
-    let (_, key) = culvert_edge::read_certificate(&pem)
+    let (_, key) = culvert_tls::server_certificate::read_certificate(&pem)
         .map_err(|fault| unusable(certificate, fault.chain()))?;
     Ok(Some(key))
 }

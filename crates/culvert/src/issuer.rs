@@ -8,14 +8,16 @@ use anyhow::Result;
 use culvert_base::net::HostName;
 use culvert_base::{BoxFuture, Fault, Secret};
 use culvert_control::{Certificates, Issuer, Record};
-use culvert_edge::Edge;
-use culvert_edge::acme::{Acme, AcmeSettings, ChallengeKind, DnsHook, Failure, Order};
+use culvert_edge::{Edge, PublicClient};
+use culvert_tls::acme::{Acme, AcmeSettings, ChallengeKind, DnsHook, Failure, Order};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
 use crate::config::{self, Invalid, Settings};
 use crate::server::{edge_settings, told};
 
+/// To connect to a certificate authority, TLS and all.
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// A commit is known to every node within a second, and compiled a moment later.
 const SPREAD: Duration = Duration::from_secs(3);
 
@@ -72,21 +74,18 @@ fn client(settings: &Settings, url: &str, edge: &Edge) -> Result<Acme> {
         }
     };
     let contact = Some(acme.contact.as_str()).filter(|contact| !contact.is_empty());
-    Acme::new(AcmeSettings {
+    let networks = edge_settings(settings)?.allow_networks;
+    let own = [edge.http_addr(), edge.https_addr()].into_iter().flatten();
+    let client = PublicClient::new(&roots, CONNECT_WITHIN, &networks, own).map_err(told)?;
+    let settings = AcmeSettings {
         directory_url: url.to_owned(),
         contact: contact.map(|contact| match contact.contains(':') {
             true => contact.to_owned(),
             false => format!("mailto:{contact}"),
         }),
-        roots,
-        allow_networks: edge_settings(settings)?.allow_networks,
-        own: [edge.http_addr(), edge.https_addr()]
-            .into_iter()
-            .flatten()
-            .collect(),
         dns_hook,
-    })
-    .map_err(told)
+    };
+    Ok(Acme::new(settings, Arc::new(client)))
 }
 
 /// The edge's client as control sees it.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use culvert_base::{BoxFuture, Fault};
-use culvert_edge::acme::{Blame, Challenge, ChallengeKind, Failure, Order, OrderState};
+use culvert_tls::acme::{Blame, Challenge, ChallengeKind, Failure, Order, OrderState};
 use rcgen::{CertificateParams, CertificateSigningRequestParams, KeyPair};
 use tokio::sync::watch;
 use tokio::task::JoinSet;

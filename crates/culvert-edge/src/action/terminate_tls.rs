@@ -4,6 +4,9 @@ use std::sync::{Arc, Mutex};
 
 use culvert_base::sync::lock;
 use culvert_base::{Code, Refusal};
+use culvert_tls::terms::{
+    self, Authorities, Strategy, Terms, Trusted, Wishes, certificates, certified,
+};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
@@ -14,9 +17,6 @@ use super::ActionType;
 use crate::policy::template::Template;
 use crate::policy::{Action, Exchange, Flow, Phase, Run, Site};
 use crate::snapshot::Scheme;
-use crate::tls::terms::{
-    self, Authorities, Strategy, Terms, Trusted, Wishes, certificates, certified,
-};
 
 /// What certificate authorities are called by.
 const ID_PREFIX: &str = "ca";

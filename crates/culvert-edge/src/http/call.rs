@@ -9,7 +9,6 @@ use http::header::{HOST, HeaderMap};
 use http::{HeaderValue, Method, request, response};
 use url::{Position, Url};
 
-use crate::documents;
 use crate::downstream::Downstream;
 use crate::http::body::{NotHeld, Upload};
 use crate::http::exchange::{Answer, Asked};
@@ -19,6 +18,7 @@ use crate::http::room::Room;
 use crate::http::upgrade::Wanted;
 use crate::recording::Recording;
 use crate::snapshot::Member;
+use crate::upstream;
 
 /// Bytes of an answer's body.
 pub(crate) const ANSWER_BYTES_MAX: usize = 256 << 10;
@@ -121,7 +121,7 @@ pub(crate) async fn public(down: &Arc<Downstream>, call: Call) -> Result<Called,
         headers,
         body,
     } = call;
-    let answered = documents::answer(&dialer, method, &url, headers, body, ANSWER_BYTES_MAX).await;
+    let answered = upstream::answer(&dialer, method, &url, headers, body, ANSWER_BYTES_MAX).await;
     let (mut head, body) = answered.map_err(|why| {
         tracing::debug!(host = url.host_str(), why, "policy request failed");
         NotCalled::Elsewhere

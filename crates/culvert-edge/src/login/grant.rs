@@ -17,9 +17,10 @@ use url::form_urlencoded::{Serializer, byte_serialize};
 use super::journal::Person;
 use super::provider::{Endpoints, Known, standard_person};
 use super::session::Tokens;
-use crate::documents::{self, FETCH_WITHIN};
+use crate::documents::FETCH_WITHIN;
 use crate::edge::Shared;
 use crate::jws::{self, KeySet, TOKEN_BYTES_MAX, Unbelieved};
+use crate::upstream;
 
 const CLIENT_ID: HeaderName = HeaderName::from_static("client-id");
 
@@ -302,7 +303,7 @@ impl Asking<'_> {
         body: Bytes,
     ) -> Result<(StatusCode, Json), Failed> {
         let dialer = self.edge.dialer.load_full();
-        let call = documents::call(&dialer, method, url, headers, body);
+        let call = upstream::call(&dialer, method, url, headers, body);
         let (status, body) = match tokio::time::timeout(FETCH_WITHIN, call).await {
             Ok(answered) => answered.map_err(away)?,
             Err(_) => return Err(Failed::Away("it timed out".to_owned())),

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use culvert_tls::terms::Terms;
+
 use crate::downstream::Downstream;
 use crate::policy::{Exchange, Flow, Memory, Phase};
 use crate::snapshot::{Endpoint, Member};
-use crate::tls::terms::Terms;
 
 /// What becomes of a connection.
 #[derive(Debug)]

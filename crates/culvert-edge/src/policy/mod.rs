@@ -8,6 +8,7 @@
 //! Not here: what the actions do ([`action`](crate::action)).
 
 mod address;
+pub(crate) mod certificate;
 pub(crate) mod connect;
 pub(crate) mod cookies;
 mod document;

@@ -9,6 +9,7 @@ use culvert_base::{BoxFuture, Timestamp};
 use culvert_cel::{EvalError, EvalErrorKind, Resolver, Slot as Variable, Value, ValueRef};
 use culvert_events::{Settable, Slot, Text};
 use culvert_http::coding::Coding;
+use culvert_tls::terms::Terms;
 use http::header::{ACCEPT, HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Response, Uri, request, response};
 
@@ -24,7 +25,6 @@ use crate::policy::{Phase, Policy, Rule};
 use crate::recording::Recording;
 use crate::slots;
 use crate::snapshot::{Endpoint, Member};
-use crate::tls::terms::Terms;
 
 /// What an action is made to do. It is shared by all exchanges of its endpoint.
 pub(crate) trait Action: Send + Sync + fmt::Debug {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use culvert_base::net::HostName;
 use culvert_base::{Code, Refusal};
 use culvert_cel::{Env, Predicate};
+use culvert_tls::terms::Authorities;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
@@ -21,7 +22,6 @@ use crate::policy::address::IpPolicy;
 use crate::policy::template::{Template, ValueTemplate};
 use crate::policy::{Phase, Secrets, refusal, variables};
 use crate::snapshot::Scheme;
-use crate::tls::terms::Authorities;
 
 /// Objects that policies may name.
 #[derive(Clone, Debug, Default)]

@@ -9,20 +9,22 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
 
-use crate::ipdata::{IpData, IpField, Scalar};
-use crate::policy::functions;
-use crate::policy::run::Exchange;
-use crate::policy::template::{map, moment, text, texts};
-use crate::policy::{Phase, cookies};
-use crate::route::Authority;
-use crate::tls::peer::{self, Peer};
 use culvert_cel::{Env, Key, Limits, Slot, Type, Value, ValueRef};
 use culvert_http::target::Received;
+use culvert_tls::peer::Peer;
 use http::header::{
     CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, LOCATION,
     SET_COOKIE, USER_AGENT,
 };
 use http::{Version, request};
+
+use crate::ipdata::{IpData, IpField, Scalar};
+use crate::policy::certificate;
+use crate::policy::functions;
+use crate::policy::run::Exchange;
+use crate::policy::template::{map, moment, text, texts};
+use crate::policy::{Phase, cookies};
+use crate::route::Authority;
 
 /// A variable.
 pub(crate) struct Variable {
@@ -359,7 +361,7 @@ fn session(row: Row<'_>) {
 fn certificates(row: Row<'_>) {
     macro_rules! certificate {
         ($of:literal, $whose:literal, $filled:ident, $read:ident; $($path:literal $kind:literal $doc:literal)+) => {
-            $(row(concat!("conn.tls.", $of, ".", $path), $kind, concat!($whose, ": ", $doc), Filled::$filled, |x| made(peer::field(x.$read()?, $path)?));)+
+            $(row(concat!("conn.tls.", $of, ".", $path), $kind, concat!($whose, ": ", $doc), Filled::$filled, |x| made(certificate::field(x.$read()?, $path)?));)+
         };
         ($of:literal, $whose:literal, $filled:ident, $read:ident) => {
             certificate!($of, $whose, $filled, $read;
@@ -377,11 +379,11 @@ fn certificates(row: Row<'_>) {
         };
         ($of:literal, $whose:literal, $filled:ident, $read:ident, $($name:literal $doc:literal)+) => {
             $(certificate!($of, $whose, $filled, $read; $name "string" "distinguished name in RFC 2253 form.");
-            row(concat!("conn.tls.", $of, ".", $name, ".common_name"), "string", concat!($whose, ": common name of the ", $doc, "."), Filled::$filled, |x| made(peer::field(x.$read()?, concat!($name, ".common_name"))?));
+            row(concat!("conn.tls.", $of, ".", $name, ".common_name"), "string", concat!($whose, ": common name of the ", $doc, "."), Filled::$filled, |x| made(certificate::field(x.$read()?, concat!($name, ".common_name"))?));
             certificate!(@lists $of, $whose, $filled, $read, $name; "country" "locality" "organization" "organizational_unit" "postal_code" "province" "street_address");)+
         };
         (@lists $of:literal, $whose:literal, $filled:ident, $read:ident, $name:literal; $($part:literal)+) => {
-            $(row(concat!("conn.tls.", $of, ".", $name, ".", $part), "list(string)", concat!($whose, ": parts of the ", $name, "."), Filled::$filled, |x| made(peer::field(x.$read()?, concat!($name, ".", $part))?));)+
+            $(row(concat!("conn.tls.", $of, ".", $name, ".", $part), "list(string)", concat!($whose, ": parts of the ", $name, "."), Filled::$filled, |x| made(certificate::field(x.$read()?, concat!($name, ".", $part))?));)+
         };
     }
     certificate!("client", "Client certificate; absent if the client presented none", ClientCertificate, client_certificate; "pem" "string" "PEM.");
@@ -598,7 +600,7 @@ impl Exchange<'_> {
         self.with_ip_data(|data| texts(data.categories(address)))
     }
 
-    fn agreed(&self) -> Option<&crate::downstream::Agreed> {
+    fn agreed(&self) -> Option<&culvert_tls::handshake::Agreed> {
         self.down.tls.get()?.agreed.get()
     }
 
@@ -618,7 +620,7 @@ impl Exchange<'_> {
         let side = |der: &[u8], paths: &[&str]| {
             let fields = paths
                 .iter()
-                .filter_map(|path| Some((*path, peer::field(der, path)?)));
+                .filter_map(|path| Some((*path, certificate::field(der, path)?)));
             map(fields.collect())
         };
         const FIELDS: [&str; 6] = [

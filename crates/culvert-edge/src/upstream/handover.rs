@@ -7,9 +7,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tokio::sync::Notify;
-
 use culvert_base::sync::lock;
+use tokio::sync::Notify;
 
 /// Connections on their way to requests that wait.
 #[derive(Debug)]

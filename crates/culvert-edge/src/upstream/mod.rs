@@ -1,6 +1,7 @@
 //! Where traffic goes: upstream addresses, connections to them, and the pools that keep those.
 
 mod agent;
+mod fetch;
 mod guard;
 mod handover;
 mod pool;
@@ -8,6 +9,8 @@ mod url;
 
 pub(crate) use agent::refusal;
 pub use agent::{AgentCall, AgentIo, AgentRefused, Dial, ProxyVersion};
+pub use fetch::PublicClient;
+pub(crate) use fetch::{Cause, answer, call};
 pub(crate) use guard::Reach;
 pub(crate) use pool::{Failure, Heard, Lease, Pool, Sent};
 pub use url::{Clients, Protocol, Upstream};

@@ -56,8 +56,8 @@ pub(crate) fn edge_settings(settings: &Settings) -> Result<culvert_edge::Setting
             ))
         };
         let pem = std::fs::read(path).map_err(|error| unusable(error.to_string()))?;
-        let certificate =
-            culvert_edge::read_certificate(&pem).map_err(|fault| unusable(fault.chain()))?;
+        let certificate = culvert_tls::server_certificate::read_certificate(&pem)
+            .map_err(|fault| unusable(fault.chain()))?;
         certificates.push(certificate);
     }
     let proxied = |listener| settings.edge.proxy_protocol.contains(&listener);

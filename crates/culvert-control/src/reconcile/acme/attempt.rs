@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use culvert_base::net::HostName;
 use culvert_base::{Fault, Secret, Timestamp};
-use culvert_edge::acme::{Blame, Challenge, ChallengeKind, Failure, Order as Placed, OrderState};
 use culvert_events::EventId;
 use culvert_store::{Changes, CommitError, Document, Head, Told};
+use culvert_tls::acme::{Blame, Challenge, ChallengeKind, Failure, Order as Placed, OrderState};
 use rcgen::{
     CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256,
     RsaKeySize,

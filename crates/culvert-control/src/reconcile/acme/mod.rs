@@ -27,9 +27,10 @@ use std::time::Duration;
 
 use culvert_base::net::HostName;
 use culvert_base::{BoxFuture, Fault, Secret, Timestamp};
-use culvert_edge::acme::{Blame, ChallengeKind, Failure, Order as Placed};
-use culvert_edge::{Meter, acme};
+use culvert_edge::Meter;
 use culvert_store::Document;
+use culvert_tls::acme;
+use culvert_tls::acme::{Blame, ChallengeKind, Failure, Order as Placed};
 use tokio::sync::Notify;
 use tokio::task::{Id, JoinSet};
 use tokio::time::Instant;

@@ -2,8 +2,8 @@
 
 use culvert_base::net::HostName;
 use culvert_base::{Fault, IdMaker, Secret, Timestamp};
-use culvert_edge::acme::{Challenge, ChallengeKind};
 use culvert_store::{Changes, CommitError, Document, Head, Key, Told};
+use culvert_tls::acme::{Challenge, ChallengeKind};
 use serde::{Deserialize, Serialize};
 
 use super::{Asker, Issuer};

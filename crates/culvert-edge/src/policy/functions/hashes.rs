@@ -3,12 +3,12 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use crc::{CRC_32_ISO_HDLC, CRC_64_GO_ISO, Crc};
+use culvert_base::text::hex;
 use culvert_cel::{EvalErrorKind, Meter, Value, ValueRef};
 use md5::Md5;
 use sha1::Sha1;
 use sha2::{Digest, Sha256, Sha512};
 
-use super::texts::hex;
 use super::{INVALID, NO_OVERLOAD, Row, Run, global, made, member};
 
 pub(super) fn rows() -> Vec<Row> {

@@ -1,5 +1,6 @@
 //! Functions on text: the strings extension of the language, and case in all scripts.
 
+use culvert_base::text::hex;
 use culvert_cel::{EvalErrorKind, Meter, Value, ValueRef};
 
 use super::{INVALID, NO_OVERLOAD, Row, global, made, member};
@@ -264,8 +265,4 @@ fn double(item: ValueRef<'_>) -> Result<f64, EvalErrorKind> {
         ValueRef::Uint(number) => Ok(number as f64),
         _ => Err(INVALID),
     }
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use culvert_tls::acme::{Challenge, ChallengeKind};
+use culvert_tls::server_certificate::Only;
 use http::header::HOST;
 use http::{Method, request};
 use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair};
@@ -13,9 +15,7 @@ use rustls::server::{Acceptor, NoServerSessionStorage};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
-use super::{Challenge, ChallengeKind};
 use crate::route::Authority;
-use crate::tls::Only;
 
 /// Where the files are looked for.
 const FOLDER: &str = "/.well-known/acme-challenge/";

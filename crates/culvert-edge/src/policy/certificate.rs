@@ -1,65 +1,14 @@
 //! Certificates as events and expressions show them.
 
-use std::fmt::Write;
-
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use culvert_base::text::hex;
 use culvert_cel::{Timestamp, Value};
+use culvert_tls::peer::{common_name, serial};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509Name};
 use x509_parser::time::ASN1Time;
 
 use crate::policy::template::{map, texts};
-
-/// A client's certificate.
-#[derive(Debug)]
-pub(crate) struct Peer {
-    der: Vec<u8>,
-    /// Lower-case hexadecimal.
-    pub(crate) serial: String,
-    /// The last one of the subject; empty if there is none.
-    pub(crate) common_name: String,
-}
-
-impl Peer {
-    /// Reads a leaf; one that cannot be read shows nothing but its bytes.
-    pub(crate) fn new(der: &[u8]) -> Self {
-        let parsed = X509Certificate::from_der(der).ok();
-        let parsed = parsed.as_ref().map(|(_, parsed)| parsed);
-        Self {
-            der: der.to_vec(),
-            serial: parsed.map(serial).unwrap_or_default(),
-            common_name: parsed
-                .and_then(|parsed| common_name(parsed.subject()))
-                .unwrap_or_default(),
-        }
-    }
-
-    pub(crate) fn der(&self) -> &[u8] {
-        &self.der
-    }
-}
-
-fn serial(certificate: &X509Certificate<'_>) -> String {
-    let bytes = certificate.raw_serial();
-    let bytes = match bytes {
-        [0, rest @ ..] if !rest.is_empty() => rest,
-        all => all,
-    };
-    hex(bytes)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut out, byte| {
-        // Writing to a string cannot fail.
-        let _ok = write!(out, "{byte:02x}");
-        out
-    })
-}
-
-fn common_name(name: &X509Name<'_>) -> Option<String> {
-    let last = name.iter_common_name().last()?;
-    Some(last.as_str().map(str::to_owned).unwrap_or_default())
-}
 
 /// One thing that is known of a certificate, by its path behind `conn.tls.client`; `None` for what
 /// is not there.
@@ -227,6 +176,8 @@ fn address(bytes: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use rcgen::{CertificateParams, DnType, KeyPair, SanType, SerialNumber};
+
+    use culvert_tls::peer::Peer;
 
     use super::*;
     use crate::policy::template::text;

@@ -1,10 +1,9 @@
 //! Certificates from an authority that speaks ACME (RFC 8555): the client that takes single steps of
-//! an order, and the answers the edge gives to the authority's challenges.
+//! an order.
 //!
 //! Which step is taken when, what of it is stored and when it is tried again is another's to decide;
 //! nothing here remembers an order.
 
-mod answers;
 mod client;
 mod hook;
 mod https;
@@ -12,10 +11,10 @@ mod https;
 use std::fmt;
 use std::time::Duration;
 
-pub(crate) use answers::{Answers, Prepared};
 pub use client::{Acme, AcmeSettings};
 use culvert_base::net::HostName;
 pub use hook::DnsHook;
+pub use https::{Cause, Fetch};
 
 /// How a name is shown to be ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

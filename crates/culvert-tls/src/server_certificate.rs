@@ -1,39 +1,30 @@
-//! TLS at the edge: the settings a certificate is served with, and what a handshake settled.
-
-pub(crate) mod peer;
-pub(crate) mod terms;
+//! Server certificates: the settings each is presented with.
 
 use std::sync::Arc;
 
+use culvert_base::Fault;
 use culvert_base::net::HostName;
-use culvert_base::{Fault, Timestamp};
 use rustls::crypto::aws_lc_rs;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use rustls::{HandshakeKind, ProtocolVersion, ServerConfig, SupportedProtocolVersion};
+use rustls::{ServerConfig, SupportedProtocolVersion};
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
-
-use crate::downstream::Agreed;
-use crate::tls::peer::Peer;
-
-/// The fatal alert `unrecognized_name`, as a whole record.
-pub(crate) const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
 
 /// A certificate as it is presented: with the settings of its handshakes.
 #[derive(Debug)]
-pub(crate) struct Presented {
-    pub(crate) key: Arc<CertifiedKey>,
-    pub(crate) config: Arc<ServerConfig>,
+pub struct Presented {
+    pub key: Arc<CertifiedKey>,
+    pub config: Arc<ServerConfig>,
     /// What judges clients' certificates, if they are asked for.
-    pub(crate) clients: Option<Arc<dyn ClientCertVerifier>>,
+    pub clients: Option<Arc<dyn ClientCertVerifier>>,
 }
 
 /// What the edge says it speaks inside TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Alpn {
+pub enum Alpn {
     /// HTTP/2 and HTTP/1.1.
     Http,
     /// Nothing: the edge does not know.
@@ -42,13 +33,13 @@ pub(crate) enum Alpn {
 
 impl Presented {
     /// To anybody: TLS 1.2 and 1.3, HTTP/2 and HTTP/1.1, tickets, no early data.
-    pub(crate) fn plain(key: Arc<CertifiedKey>) -> Result<Arc<Self>, rustls::Error> {
+    pub fn plain(key: Arc<CertifiedKey>) -> Result<Arc<Self>, rustls::Error> {
         let versions = [&rustls::version::TLS13, &rustls::version::TLS12];
         Self::under(key, &versions, None, Alpn::Http).map(Arc::new)
     }
 
     /// The same with other versions, and for certain clients.
-    fn under(
+    pub(crate) fn under(
         key: Arc<CertifiedKey>,
         versions: &[&'static SupportedProtocolVersion],
         clients: Option<Arc<dyn ClientCertVerifier>>,
@@ -119,77 +110,10 @@ pub fn read_certificate(pem: &[u8]) -> Result<(Vec<HostName>, Arc<CertifiedKey>)
 
 /// Presents one certificate. Which one was decided before, by name.
 #[derive(Debug)]
-pub(crate) struct Only(pub(crate) Arc<CertifiedKey>);
+pub struct Only(pub Arc<CertifiedKey>);
 
 impl ResolvesServerCert for Only {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(Arc::clone(&self.0))
-    }
-}
-
-/// What a complete handshake settled, in the words of events.
-pub(crate) fn agreed(connection: &rustls::ServerConnection) -> Agreed {
-    let client = connection
-        .peer_certificates()
-        .and_then(|chain| chain.first());
-    Agreed {
-        suite: connection
-            .negotiated_cipher_suite()
-            .map(|suite| suite.suite()),
-        is_13: connection.protocol_version() != Some(ProtocolVersion::TLSv1_2),
-        is_resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),
-        client: client.map(|leaf| Box::new(Peer::new(leaf))),
-    }
-}
-
-/// Whether the certificate that a resumed session carries is still good. A handshake that was no resumption has
-/// just verified it.
-pub(crate) fn is_still_trusted(
-    session: &rustls::ServerConnection,
-    clients: &Arc<dyn ClientCertVerifier>,
-    now: Timestamp,
-) -> bool {
-    if session.handshake_kind() != Some(HandshakeKind::Resumed) {
-        return true;
-    }
-    match session.peer_certificates() {
-        Some([leaf, others @ ..]) => {
-            let now = UnixTime::since_unix_epoch(now.since(Timestamp::from_unix_nanos(0)));
-            clients.verify_client_cert(leaf, others, now).is_ok()
-        }
-        _ => !clients.client_auth_mandatory(),
-    }
-}
-
-/// The registered name of each suite this edge offers.
-pub(crate) fn iana_name(suite: rustls::CipherSuite) -> Option<&'static str> {
-    use rustls::CipherSuite as Suite;
-    Some(match suite {
-        Suite::TLS13_AES_128_GCM_SHA256 => "TLS_AES_128_GCM_SHA256",
-        Suite::TLS13_AES_256_GCM_SHA384 => "TLS_AES_256_GCM_SHA384",
-        Suite::TLS13_CHACHA20_POLY1305_SHA256 => "TLS_CHACHA20_POLY1305_SHA256",
-        Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256 => "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
-        Suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384 => "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
-        Suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256 => {
-            "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256"
-        }
-        Suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 => "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
-        Suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384 => "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
-        Suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256 => {
-            "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256"
-        }
-        _ => return None,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_offered_suite_has_its_name() {
-        for suite in aws_lc_rs::DEFAULT_CIPHER_SUITES {
-            assert!(iana_name(suite.suite()).is_some(), "{suite:?}");
-        }
     }
 }

@@ -19,7 +19,7 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use x509_parser::prelude::{FromDer, X509Certificate, X509Version};
 
-use crate::tls::{Alpn, Presented};
+use crate::server_certificate::{Alpn, Presented};
 
 /// Certificates of a client's chain, and their bytes.
 const CHAIN_MAX: usize = 5;
@@ -41,7 +41,7 @@ impl Authorities {
 
 /// What is asked of a client's certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Strategy {
+pub enum Strategy {
     /// There must be one of a trusted authority.
     Verify,
     /// There must be one.
@@ -52,7 +52,7 @@ pub(crate) enum Strategy {
 
 /// A version of TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Version {
+pub enum Version {
     Tls12,
     Tls13,
 }
@@ -66,14 +66,14 @@ impl Version {
 
 /// What one or more `terminate-tls` actions say of a handshake. `None` is a setting that none of them names.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Wishes {
-    pub(crate) min: Option<Version>,
-    pub(crate) max: Option<Version>,
+pub struct Wishes {
+    pub min: Option<Version>,
+    pub max: Option<Version>,
     /// Presented in the place of the endpoint's own.
-    pub(crate) key: Option<Arc<CertifiedKey>>,
+    pub key: Option<Arc<CertifiedKey>>,
     /// An action that names authorities always has a strategy.
-    pub(crate) strategy: Option<Strategy>,
-    pub(crate) trusted: Option<Arc<Trusted>>,
+    pub strategy: Option<Strategy>,
+    pub trusted: Option<Arc<Trusted>>,
 }
 
 impl Wishes {
@@ -92,16 +92,16 @@ impl Wishes {
 
 /// The authorities that clients' certificates are verified by.
 #[derive(Debug)]
-pub(crate) struct Trusted {
+pub struct Trusted {
     /// Written in the policy.
-    pub(crate) inline: Vec<CertificateDer<'static>>,
+    pub inline: Vec<CertificateDer<'static>>,
     /// Named in it.
-    pub(crate) named: Vec<Arc<Authorities>>,
+    pub named: Vec<Arc<Authorities>>,
 }
 
 /// How a handshake is done: the wishes of all `terminate-tls` actions that ran, merged.
 #[derive(Debug)]
-pub(crate) struct Terms {
+pub struct Terms {
     wishes: Wishes,
     versions: Vec<&'static SupportedProtocolVersion>,
     kept: Mutex<Vec<Kept>>,
@@ -123,12 +123,12 @@ impl fmt::Debug for Kept {
 
 impl Terms {
     /// Whether clients are asked for certificates.
-    pub(crate) fn asks_for_certificates(&self) -> bool {
+    pub fn asks_for_certificates(&self) -> bool {
         self.wishes.strategy.is_some() || self.wishes.trusted.is_some()
     }
 
     /// The wishes of an action, over those of the actions before. `None` when no version of TLS is left.
-    pub(crate) fn new(wishes: Wishes, before: Option<&Self>) -> Option<Self> {
+    pub fn new(wishes: Wishes, before: Option<&Self>) -> Option<Self> {
         let wishes = match before {
             Some(before) => wishes.over(&before.wishes),
             None => wishes,
@@ -154,11 +154,7 @@ impl Terms {
     /// The settings of a handshake in which `own` is presented, unless these terms have another.
     /// `None` when there is no certificate to present, nobody is trusted, or an authority that the
     /// policy names does not exist.
-    pub(crate) fn present(
-        &self,
-        own: Option<&Arc<CertifiedKey>>,
-        alpn: Alpn,
-    ) -> Option<Arc<Presented>> {
+    pub fn present(&self, own: Option<&Arc<CertifiedKey>>, alpn: Alpn) -> Option<Arc<Presented>> {
         let key = self.wishes.key.as_ref().or(own)?;
         let trusted = self.wishes.trusted.as_ref();
         let named: Vec<_> = trusted
@@ -354,7 +350,7 @@ impl ClientCertVerifier for Bounded {
 }
 
 /// The certificates in PEM; `None` when there is none, or something else.
-pub(crate) fn certificates(pem: &str) -> Option<Vec<CertificateDer<'static>>> {
+pub fn certificates(pem: &str) -> Option<Vec<CertificateDer<'static>>> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
     let all = all.ok().filter(|all| !all.is_empty())?;
     let mut roots = RootCertStore::empty();
@@ -364,7 +360,7 @@ pub(crate) fn certificates(pem: &str) -> Option<Vec<CertificateDer<'static>>> {
 }
 
 /// A chain with its key, both PEM; `None` when they are not or do not fit each other.
-pub(crate) fn certified(chain: &str, key: &str) -> Option<Arc<CertifiedKey>> {
+pub fn certified(chain: &str, key: &str) -> Option<Arc<CertifiedKey>> {
     let chain = certificates(chain)?;
     let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).ok()?;
     let key = aws_lc_rs::sign::any_supported_type(&key).ok()?;

@@ -4,11 +4,11 @@
 //! made before either begins. Nothing is kept: the caller holds the bytes and replays them.
 
 /// Most bytes read in search of a whole ClientHello.
-pub(crate) const HELLO_BYTES_MAX: usize = 32 << 10;
+pub const HELLO_BYTES_MAX: usize = 32 << 10;
 
 /// What the bytes are so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Peeked {
+pub enum Peeked {
     /// A ClientHello may still come of it.
     Partial,
     /// A whole ClientHello, with the name it asks for: lower case, without a trailing dot.
@@ -18,7 +18,7 @@ pub(crate) enum Peeked {
 }
 
 /// Reads the beginning of a connection.
-pub(crate) fn client_hello(bytes: &[u8]) -> Peeked {
+pub fn client_hello(bytes: &[u8]) -> Peeked {
     // What comes behind that is not looked at, however it arrives.
     let bytes = bytes.get(..HELLO_BYTES_MAX).unwrap_or(bytes);
     match handshake(bytes) {

@@ -1,8 +1,7 @@
 //! The client of an authority: each method is one step of an order, and can be taken again.
 
 use std::fmt;
-use std::net::SocketAddr;
-use std::time::Duration;
+use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -12,16 +11,11 @@ use instant_acme::{
     Account, AuthorizationStatus, ChallengeStatus, ChallengeType, Error, Identifier, Key, NewOrder,
     OrderStatus, Problem,
 };
-use ipnet::IpNet;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio::sync::Mutex;
 
-use super::https::Https;
+use super::https::{Fetch, Https};
 use super::{Blame, Challenge, ChallengeKind, DnsHook, Failure, Order, OrderState};
-use crate::upstream::{Dialer, Reach};
-
-/// To connect to an authority, TLS and all.
-const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 
 /// Which authority, and how it is spoken with.
 #[derive(Clone, Debug)]
@@ -30,12 +24,6 @@ pub struct AcmeSettings {
     pub directory_url: String,
     /// Where it may write to us, such as `mailto:ops@example.com`.
     pub contact: Option<String>,
-    /// Roots its own server is certified by, besides the system's.
-    pub roots: Vec<CertificateDer<'static>>,
-    /// Networks it may be in although their addresses are not public.
-    pub allow_networks: Vec<IpNet>,
-    /// Where we listen ourselves, and it is not.
-    pub own: Vec<SocketAddr>,
     /// Writes TXT records; without it no wildcard gets a certificate.
     pub dns_hook: Option<DnsHook>,
 }
@@ -57,16 +45,13 @@ impl fmt::Debug for Acme {
 }
 
 impl Acme {
-    /// A client. Nothing is asked yet.
-    pub fn new(settings: AcmeSettings) -> Result<Self, Fault> {
-        let failed = |error| Fault::new("reading the roots of the certificate authority", error);
-        let reach = Reach::new(false, &settings.allow_networks);
-        let dialer = Dialer::new(&settings.roots, CONNECT_WITHIN, reach).map_err(failed)?;
-        Ok(Self {
-            https: Https::new(dialer.to_public(settings.own.iter().copied())),
+    /// A client that sends its requests with `fetch`. Nothing is asked yet.
+    pub fn new(settings: AcmeSettings, fetch: Arc<dyn Fetch>) -> Self {
+        Self {
+            https: Https::new(fetch),
             settings,
             account: Mutex::new(None),
-        })
+        }
     }
 
     /// Where the authority's directory is.

@@ -1,0 +1,178 @@
+//! Single HTTP requests of the edge's own: to services that policies name, and to certificate authorities.
+//!
+//! A request goes where its dialer goes, on a connection of its own, and follows no redirect.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use culvert_base::{BoxFuture, Fault};
+use culvert_tls::acme;
+use http::header::{HOST, HeaderMap, HeaderValue, USER_AGENT};
+use http::{Method, Request, Response, StatusCode, response};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use ipnet::IpNet;
+use rustls_pki_types::CertificateDer;
+use url::{Position, Url};
+
+use crate::upstream::guard::Reach;
+use crate::upstream::url::{Dialer, Upstream};
+
+/// Bytes of a response's body, where nothing else is said.
+const RESPONSE_BYTES_MAX: usize = 64 << 10;
+
+/// Why a request has no response.
+pub(crate) type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+/// Sends requests to public addresses.
+#[derive(Clone, Debug)]
+pub struct PublicClient(Dialer);
+
+impl PublicClient {
+    /// A client that connects within `connect`, trusts `roots` besides the system's, and reaches addresses
+    /// that are not public only in `allow_networks`. It never connects to `own`, where this process listens.
+    ///
+    /// # Errors
+    ///
+    /// When a root certificate is none.
+    pub fn new(
+        roots: &[CertificateDer<'static>],
+        connect: Duration,
+        allow_networks: &[IpNet],
+        own: impl IntoIterator<Item = SocketAddr>,
+    ) -> Result<Self, Fault> {
+        let reach = Reach::new(false, allow_networks);
+        let dialer = Dialer::new(roots, connect, reach)
+            .map_err(|error| Fault::new("reading root certificates", error))?;
+        Ok(Self(dialer.to_public(own)))
+    }
+}
+
+impl acme::Fetch for PublicClient {
+    fn fetch(
+        &self,
+        request: Request<Bytes>,
+        bytes_max: usize,
+    ) -> BoxFuture<'_, Result<Response<Bytes>, Cause>> {
+        Box::pin(async move {
+            let (parts, body) = request.into_parts();
+            let url = Url::parse(&parts.uri.to_string())?;
+            let (method, headers) = (parts.method, parts.headers);
+            let answer = answer(&self.0, method, &url, headers, body, bytes_max);
+            let (head, body) = answer.await?;
+            Ok(Response::from_parts(head, body))
+        })
+    }
+}
+
+/// One request on a connection of its own, and what the answer to it says.
+pub(crate) async fn call(
+    dialer: &Dialer,
+    method: Method,
+    url: &Url,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<(StatusCode, Bytes), Cause> {
+    let (head, body) = answer(dialer, method, url, headers, body, RESPONSE_BYTES_MAX).await?;
+    Ok((head.status, body))
+}
+
+/// One request on a connection of its own, and the whole answer to it, its body at most `bytes_max`
+/// long.
+pub(crate) async fn answer(
+    dialer: &Dialer,
+    method: Method,
+    url: &Url,
+    headers: HeaderMap,
+    body: Bytes,
+    bytes_max: usize,
+) -> Result<(response::Parts, Bytes), Cause> {
+    let origin = &url[..Position::BeforePath];
+    let wire = dialer.dial(&Upstream::parse(origin, "")?).await?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(wire)).await?;
+    let authority = &url[Position::BeforeHost..Position::AfterPort];
+    let mut request = Request::new(Full::new(body));
+    *request.method_mut() = method;
+    *request.uri_mut() = url[Position::BeforePath..Position::AfterQuery].parse()?;
+    *request.headers_mut() = headers;
+    let headers = request.headers_mut();
+    headers.insert(HOST, HeaderValue::from_str(authority)?);
+    let own_name = || HeaderValue::from_static("culvert");
+    headers.entry(USER_AGENT).or_insert_with(own_name);
+    let answer = async {
+        let (head, body) = sender.send_request(request).await?.into_parts();
+        let body = Limited::new(body, bytes_max).collect().await?;
+        Ok::<_, Cause>((head, body.to_bytes()))
+    };
+    let (mut answer, mut connection) = (std::pin::pin!(answer), std::pin::pin!(connection));
+    tokio::select! {
+        biased;
+        answer = &mut answer => answer,
+        // What it ended with is told to the one who waits for the answer.
+        _ = &mut connection => answer.await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// What comes of asking a place, from where these networks are allowed.
+    async fn ask(url: &str, networks: &[IpNet], own: &TcpListener) -> String {
+        let own = [own.local_addr().unwrap()];
+        let client = PublicClient::new(&[], Duration::from_secs(5), networks, own).unwrap();
+        let request = Request::get(url).body(Bytes::new()).unwrap();
+        match acme::Fetch::fetch(&client, request, RESPONSE_BYTES_MAX).await {
+            Ok(_) => String::new(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[tokio::test]
+    async fn only_what_is_public_or_allowed_is_asked() {
+        let everywhere = ["0.0.0.0/0", "::/0"].map(|network| network.parse().unwrap());
+        let authority = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let own = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = authority.local_addr().unwrap().port();
+        for host in [
+            "127.0.0.1",
+            "localhost",
+            "[::1]",
+            "[::ffff:127.0.0.1]",
+            "2130706433",
+            "0x7f.1",
+            "10.0.0.1",
+            "169.254.169.254",
+        ] {
+            let why = ask(&format!("https://{host}:{port}/dir"), &[], &own).await;
+            assert!(why.contains("the address is private"), "{host}: {why}");
+        }
+        for host in [
+            "169.254.169.254",
+            "169.254.170.2",
+            "100.100.100.200",
+            "[fd00:ec2::254]",
+        ] {
+            let why = ask(&format!("https://{host}/dir"), &everywhere, &own).await;
+            assert!(why.contains("the address is private"), "{host}: {why}");
+        }
+        let at_own = format!("https://{}/dir", own.local_addr().unwrap());
+        let why = ask(&at_own, &everywhere, &own).await;
+        assert!(why.contains("a listener of this server"), "{why}");
+
+        // Nobody was asked so far. Who is allowed is, and hears a client of TLS.
+        let allowed = ["127.0.0.1/32".parse().unwrap()];
+        let url = format!("https://127.0.0.1:{port}/dir");
+        let answering = async {
+            let (mut tcp, _) = authority.accept().await.unwrap();
+            assert_eq!(tcp.read_u8().await.unwrap(), 22);
+        };
+        let (why, ()) = tokio::join!(ask(&url, &allowed, &own), answering);
+        assert!(why.contains("TLS handshake"), "{why}");
+    }
+}

@@ -1,0 +1,49 @@
+//! Client certificates as they were presented.
+
+use culvert_base::text::hex;
+use x509_parser::prelude::{FromDer, X509Certificate, X509Name};
+
+/// A client's certificate.
+#[derive(Debug)]
+pub struct Peer {
+    der: Vec<u8>,
+    /// Lower-case hexadecimal.
+    pub serial: String,
+    /// The last one of the subject; empty if there is none.
+    pub common_name: String,
+}
+
+impl Peer {
+    /// Reads a leaf; one that cannot be read shows nothing but its bytes.
+    pub fn new(der: &[u8]) -> Self {
+        let parsed = X509Certificate::from_der(der).ok();
+        let parsed = parsed.as_ref().map(|(_, parsed)| parsed);
+        Self {
+            der: der.to_vec(),
+            serial: parsed.map(serial).unwrap_or_default(),
+            common_name: parsed
+                .and_then(|parsed| common_name(parsed.subject()))
+                .unwrap_or_default(),
+        }
+    }
+
+    pub fn der(&self) -> &[u8] {
+        &self.der
+    }
+}
+
+/// The serial number, as [`Peer::serial`].
+pub fn serial(certificate: &X509Certificate<'_>) -> String {
+    let bytes = certificate.raw_serial();
+    let bytes = match bytes {
+        [0, rest @ ..] if !rest.is_empty() => rest,
+        all => all,
+    };
+    hex(bytes)
+}
+
+/// The last common name.
+pub fn common_name(name: &X509Name<'_>) -> Option<String> {
+    let last = name.iter_common_name().last()?;
+    Some(last.as_str().map(str::to_owned).unwrap_or_default())
+}
