@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -21,6 +21,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::conn::source;
 use crate::documents::Documents;
 use crate::downstream::Downstream;
 use crate::handshake_turns::HandshakeTurns;
@@ -561,7 +562,7 @@ impl Shared {
             if down.is_shed() {
                 closing += 1;
             } else if let Some(since) = down.idle_since() {
-                let source = down.source();
+                let source = down.info.source();
                 idle.push(Idle { source, since });
                 downs.push(down);
             }
@@ -577,7 +578,7 @@ impl Shared {
 
     /// Ends the exchange that holds most, with its connection.
     fn end_largest(&self) {
-        let held = |down: &Arc<Downstream>| down.held_bytes.load(Ordering::Relaxed);
+        let held = |down: &Arc<Downstream>| down.counters.held_bytes.load(Ordering::Relaxed);
         let largest = self.open().into_iter().max_by_key(held);
         if let Some(down) = largest.filter(|down| held(down) > 0) {
             self.meters.shed_exchanges.up();
@@ -747,26 +748,6 @@ impl fmt::Debug for Shared {
         f.debug_struct("Edge")
             .field("meters", &self.meters)
             .finish_non_exhaustive()
-    }
-}
-
-/// The address block connections are counted by: the address itself, or the /64 of IPv6.
-pub(crate) fn source(client: IpAddr) -> IpAddr {
-    match client {
-        IpAddr::V4(_) => client,
-        IpAddr::V6(address) => {
-            let network = u128::from(address) >> 64 << 64;
-            Ipv6Addr::from(network).into()
-        }
-    }
-}
-
-/// The same block as a number, which is the same on every node.
-pub(crate) fn source_number(client: IpAddr) -> u64 {
-    match client {
-        // No network of IPv6 begins with 32 zeros.
-        IpAddr::V4(address) => u32::from(address).into(),
-        IpAddr::V6(address) => (u128::from(address) >> 64) as u64,
     }
 }
 

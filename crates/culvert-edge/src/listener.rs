@@ -17,8 +17,9 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
-use crate::downstream::{Downstream, Tls};
-use crate::edge::{Shared, source_number};
+use crate::conn::{TlsInfo, source_number};
+use crate::downstream::Downstream;
+use crate::edge::Shared;
 use crate::http::{server, streams};
 use crate::inherited::Inherited;
 use crate::overload::{Level, TURN_WHEN_TIGHT};
@@ -158,7 +159,7 @@ async fn raw(socket: Counted, down: Arc<Downstream>, port: u16) {
     let group = down.edge.live.load().tcp.get(&port).cloned();
     if let Some(group) = group {
         down.attribute(group.account(), group.host());
-        if !group.admits(down.client.ip()) {
+        if !group.admits(down.info.client.ip()) {
             down.block();
             return;
         }
@@ -222,7 +223,7 @@ async fn shake(
         true => down.rules.limits.handshake,
         false => TURN_WHEN_TIGHT,
     };
-    let source = source_number(down.client.ip());
+    let source = source_number(down.info.client.ip());
     let handshake = TlsAcceptor::from(config).accept(socket);
     let Ok(stream) = down.edge.handshakes.run(source, patience, handshake).await else {
         down.edge.meters.shed_handshakes.up();
@@ -230,8 +231,8 @@ async fn shake(
     };
     let stream = stream.ok()?;
     let (_, session) = stream.get_ref();
-    let is_trusted =
-        clients.is_none_or(|clients| handshake::is_still_trusted(session, clients, down.now()));
+    let is_trusted = clients
+        .is_none_or(|clients| handshake::is_still_trusted(session, clients, down.info.now()));
     is_trusted.then_some(stream)
 }
 
@@ -244,7 +245,7 @@ async fn secure(mut socket: Counted, down: Arc<Downstream>) {
         meters.handshakes_failed.up();
         return;
     };
-    let name = down.set_sni(name.unwrap_or_default());
+    let name = down.info.set_sni(name.unwrap_or_default());
     let live = down.edge.live.load_full();
     if let Some(config) = live.answers.handshake(name, &ahead) {
         let handshake = shake(config, None, Replay::new(ahead, socket), &down);
@@ -257,7 +258,7 @@ async fn secure(mut socket: Counted, down: Arc<Downstream>) {
     }
     if let Some(group) = live.tls.find(name) {
         down.attribute(group.account(), name);
-        if !group.admits(down.client.ip()) {
+        if !group.admits(down.info.client.ip()) {
             down.block();
             return;
         }
@@ -271,7 +272,7 @@ async fn secure(mut socket: Counted, down: Arc<Downstream>) {
     };
     let (_, session) = stream.get_ref();
     let is_http2 = session.alpn_protocol() == Some(b"h2");
-    if let Some(facts) = down.tls.get() {
+    if let Some(facts) = down.info.tls.get() {
         facts.agreed.get_or_init(|| handshake::agreed(session));
     }
     let wire = Wire::Tls(Box::new(stream));
@@ -290,7 +291,7 @@ async fn terminate(
     deadline: tokio::time::Instant,
 ) -> Option<TlsStream<Replay>> {
     let meters = &down.edge.meters;
-    let name = down.sni();
+    let name = down.info.sni();
     let (own, group) = {
         let live = down.edge.live.load();
         let group: Option<Arc<Group>> = live.https.find(name).map(Arc::clone);
@@ -324,8 +325,10 @@ async fn terminate(
         drop(tokio::time::timeout_at(deadline, alert).await);
         return None;
     };
-    down.tls.get_or_init(|| Tls {
-        group,
+    if let Some(group) = group {
+        down.tls_group.get_or_init(|| group);
+    }
+    down.info.tls.get_or_init(|| TlsInfo {
         presented: Arc::clone(&presented),
         terms,
         agreed: OnceLock::new(),

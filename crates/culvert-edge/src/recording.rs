@@ -24,10 +24,12 @@ use http::{Method, StatusCode, Version, request};
 use serde_json::{Map, Value};
 
 use crate::alarm::Alarm;
-use crate::downstream::{Downstream, Turn};
+use crate::downstream::Downstream;
 use crate::http::body::Cap;
 use crate::http::upload::UploadPace;
+use crate::http1_state::Turn;
 use crate::overload::Level;
+use crate::policy::push_log;
 use crate::route::Authority;
 use crate::settings::Timeouts;
 use crate::slots;
@@ -92,14 +94,14 @@ impl Recording {
     /// Begins an exchange on a connection.
     pub(crate) fn begin(down: Arc<Downstream>, version: Version) -> Self {
         down.edge.meters.requests.up();
-        down.open.fetch_add(1, Ordering::AcqRel);
-        down.begun.fetch_add(1, Ordering::Relaxed);
+        down.counters.open.fetch_add(1, Ordering::AcqRel);
+        down.counters.begun.fetch_add(1, Ordering::Relaxed);
         Self::new(down, version)
     }
 
     /// For a request that is no client's, which makes no event.
     pub(crate) fn aside(down: Arc<Downstream>) -> Self {
-        down.open.fetch_add(1, Ordering::AcqRel);
+        down.counters.open.fetch_add(1, Ordering::AcqRel);
         let mut aside = Self::new(down, Version::HTTP_2);
         aside.is_aside = true;
         aside
@@ -198,9 +200,9 @@ impl Recording {
         parts: &request::Parts,
         authority: &Authority<'_>,
     ) {
-        let tls = self.down.tls.get();
+        let tls = self.down.info.tls.get();
         let server_name = match tls {
-            Some(_) => self.down.sni(),
+            Some(_) => self.down.info.sni(),
             None => authority.host.as_ref(),
         };
         self.down.attribute(account, server_name);
@@ -210,12 +212,15 @@ impl Recording {
             return;
         }
         let mut record = Record::new(&HTTP_REQUEST_COMPLETE, capture, Arc::clone(account));
-        let (client, server) = self.down.addresses();
+        let (client, server) = self.down.info.addresses();
         record.set(slots::http::CLIENT_IP, client);
         record.set(slots::http::SERVER_IP, server);
         record.set(slots::http::SERVER_NAME, server_name);
-        record.set(slots::http::SERVER_PORT, i32::from(self.down.server.port()));
-        record.set(slots::http::START_TS, self.down.started_at());
+        record.set(
+            slots::http::SERVER_PORT,
+            i32::from(self.down.info.server.port()),
+        );
+        record.set(slots::http::START_TS, self.down.info.started_at());
         if let Some(agreed) = tls.and_then(|tls| tls.agreed.get()) {
             record.set(slots::http::CIPHER_SUITE, agreed.cipher_suite());
             record.set(slots::http::TLS_VERSION, agreed.version());
@@ -353,7 +358,12 @@ impl Recording {
             sum + name.as_str().len() + value.len() + 32
         });
         self.header_bytes = bytes;
-        self.down.header_bytes.fetch_add(bytes, Ordering::AcqRel) + bytes <= HEADER_BYTES_MAX
+        self.down
+            .counters
+            .header_bytes
+            .fetch_add(bytes, Ordering::AcqRel)
+            + bytes
+            <= HEADER_BYTES_MAX
     }
 
     /// Whether there is a way for answers before the answer: a client's exchange has one.
@@ -377,7 +387,7 @@ impl Recording {
             );
         }
         if self.is_http1 {
-            self.sent.begins = self.down.handed_out();
+            self.sent.begins = self.down.counters.handed_out();
         }
     }
 
@@ -454,20 +464,21 @@ impl Drop for Recording {
                     record,
                     sent: self.sent,
                 };
-                if self.is_answered && self.down.turn() == Turn::Edge {
-                    self.down.keep(unflushed);
+                if self.is_answered && self.down.http1.turn() == Turn::Edge {
+                    self.down.http1.keep(unflushed);
                 } else {
                     unflushed.cut(&self.down);
                 }
             }
         }
-        if self.is_http1 && self.is_answered && self.down.turn() == Turn::Edge {
-            self.down.set_turn(Turn::Flush);
+        if self.is_http1 && self.is_answered && self.down.http1.turn() == Turn::Edge {
+            self.down.http1.set_turn(Turn::Flush);
         }
         self.down
+            .counters
             .header_bytes
             .fetch_sub(self.header_bytes, Ordering::AcqRel);
-        self.down.open.fetch_sub(1, Ordering::AcqRel);
+        self.down.counters.open.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -475,19 +486,19 @@ impl Unflushed {
     /// Everything has left.
     pub(crate) fn complete(self, down: &Downstream) {
         let payload = Some(self.sent.payload);
-        offer(self.record, down.payload(), self.sent, payload, down);
+        offer(self.record, down.http1.payload(), self.sent, payload, down);
     }
 
     /// The connection ended before that.
     pub(crate) fn cut(self, down: &Downstream) {
-        let wire = down.handed_out().saturating_sub(self.sent.begins);
+        let wire = down.counters.handed_out().saturating_sub(self.sent.begins);
         // Nothing of the head left: nothing was answered.
         let sent = (wire > 0).then(|| {
             let whole = self.sent.payload.saturating_add(self.sent.chunking);
             let missing = whole.saturating_sub(wire.saturating_sub(self.sent.head));
             self.sent.payload.saturating_sub(missing)
         });
-        offer(self.record, down.payload(), self.sent, sent, down);
+        offer(self.record, down.http1.payload(), self.sent, sent, down);
     }
 }
 
@@ -508,7 +519,7 @@ fn offer(mut record: Record, received: u64, sent: Sent, payload: Option<u64>, do
             record.set_null(slots::http::RESPONSE_HEADERS);
         }
     }
-    record.complete(down.now());
+    record.complete(down.info.now());
     hand_over(record, down);
 }
 
@@ -533,20 +544,20 @@ pub(crate) fn connection_closed(
         return;
     }
     let mut record = Record::new(&TCP_CONNECTION_CLOSED, capture, Arc::clone(account));
-    let (bytes_in, bytes_out) = down.bytes();
-    let (client, server) = down.addresses();
+    let (bytes_in, bytes_out) = down.counters.bytes();
+    let (client, server) = down.info.addresses();
     record.set(slots::tcp::BYTES_IN, number(bytes_in));
     record.set(slots::tcp::BYTES_OUT, number(bytes_out));
     record.set(slots::tcp::CLIENT_IP, client);
     record.set(slots::tcp::END_TS, at);
     record.set(slots::tcp::SERVER_IP, server);
     record.set(slots::tcp::SERVER_NAME, server_name);
-    record.set(slots::tcp::SERVER_PORT, i32::from(down.server.port()));
-    record.set(slots::tcp::START_TS, down.started_at());
+    record.set(slots::tcp::SERVER_PORT, i32::from(down.info.server.port()));
+    record.set(slots::tcp::START_TS, down.info.started_at());
     if let Some(decision) = down.decision() {
         record.set(slots::tcp::IP_POLICY_DECISION, decision);
     }
-    down.with_logs(|logs| {
+    down.policy.with_logs(|logs| {
         if down.edge.level() < Level::Tight {
             record.set(slots::tcp::POLICY_LOGS, logs);
         } else if !logs.is_empty() && record.wants(slots::tcp::POLICY_LOGS) {
@@ -555,16 +566,6 @@ pub(crate) fn connection_closed(
     });
     record.complete(at);
     hand_over(record, down);
-}
-
-/// How many entries are kept; the event keeps fewer if they are long.
-const LOGS_MAX: usize = 32;
-
-/// Adds an entry, unless there are as many as an event has.
-pub(crate) fn push_log(logs: &mut Vec<Map<String, Value>>, entry: Map<String, Value>) {
-    if logs.len() < LOGS_MAX {
-        logs.push(entry);
-    }
 }
 
 /// Field lines in wire order, names grouped as they are sent.

@@ -73,7 +73,7 @@ impl Counted {
     fn wrote(&mut self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if let Poll::Ready(Ok(bytes)) = result {
             self.written = self.written.saturating_add(bytes as u64);
-            self.down.set_bytes_out(self.written);
+            self.down.counters.set_bytes_out(self.written);
         }
         result
     }
@@ -99,7 +99,7 @@ impl AsyncRead for Counted {
         let bytes = buf.filled().len() - before;
         if bytes > 0 {
             self.read = self.read.saturating_add(bytes as u64);
-            self.down.set_bytes_in(self.read);
+            self.down.counters.set_bytes_in(self.read);
         }
         result
     }

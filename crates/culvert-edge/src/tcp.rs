@@ -316,7 +316,7 @@ where
     let idle = timeouts.idle.unwrap_or(limits.tunnel_idle);
     let write = timeouts.write.unwrap_or(limits.write_stall);
     let moved = || {
-        let (bytes_in, bytes_out) = down.bytes();
+        let (bytes_in, bytes_out) = down.counters.bytes();
         bytes_in.wrapping_add(bytes_out)
     };
     let is_cut = |waker: &Waker| {

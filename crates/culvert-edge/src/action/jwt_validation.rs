@@ -277,7 +277,7 @@ impl JwtValidation {
             };
             let checked = match found {
                 Ok(text) => {
-                    let (edge, now) = (Arc::clone(&x.down.edge), x.down.now());
+                    let (edge, now) = (Arc::clone(&x.down.edge), x.down.info.now());
                     self.check(&edge, token, &text, now).await
                 }
                 Err(why) => Err(why),

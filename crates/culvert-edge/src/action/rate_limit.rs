@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
 use super::{ActionType, Ends};
-use crate::edge::{source, source_number};
+use crate::conn::{source, source_number};
 use crate::fair_table::FairTable;
 use crate::http::reply;
 use crate::policy::template::text;
@@ -149,7 +149,7 @@ impl Counts {
 
 impl RateLimit {
     fn take(&self, key: &str, x: &Exchange<'_>) -> Result<(), Duration> {
-        let client = source_number(x.down.client.ip());
+        let client = source_number(x.down.info.client.ip());
         match &self.counts {
             Counts::Node { began, .. } => self.take_at(key, client, began.elapsed()),
             Counts::Cluster { fingerprint, place } => {
@@ -198,7 +198,7 @@ struct ByBlock<'k, 'x> {
 
 impl<'k, 'x> ByBlock<'k, 'x> {
     fn new(x: &'k Exchange<'x>) -> Self {
-        let client = x.down.client.ip();
+        let client = x.down.info.client.ip();
         let block = client.is_ipv6().then(|| source(client).to_string());
         Self { x, block }
     }

@@ -103,7 +103,7 @@ struct Judgement {
 impl RestrictIps {
     /// Judges the client; `None` when an expression gives no prefix.
     fn judge(&self, x: &mut Exchange<'_>) -> Option<Judgement> {
-        let client = x.down.client.ip();
+        let client = x.down.info.client.ip();
         let is_told = x.wants_results();
         let mut judgement = Judgement::default();
         let mut look = |addresses: &Addresses| {

@@ -117,7 +117,7 @@ impl VerifyWebhook {
         let (verdict, answer) = match &self.secret {
             None => {
                 let edge = Arc::clone(&x.down.edge);
-                (by_certificate(&edge, &body, x.down.now()).await, None)
+                (by_certificate(&edge, &body, x.down.info.now()).await, None)
             }
             Some(secret) => self.by_secret(x, secret, request, &body),
         };
@@ -167,7 +167,7 @@ impl VerifyWebhook {
             headers: &request.headers,
             body,
         };
-        let verdict = webhook::verify(self.provider, &secret, &request, x.down.now());
+        let verdict = webhook::verify(self.provider, &secret, &request, x.down.info.now());
         let answer = webhook::answer(self.provider, &secret, &request, verdict);
         (verdict, answer)
     }

@@ -450,7 +450,7 @@ impl ResponseBody {
         };
         let limit = recording.idle_limit();
         loop {
-            let (bytes_in, _) = recording.down().bytes();
+            let (bytes_in, _) = recording.down().counters.bytes();
             let (since, before) = *self.silent.get_or_insert((Instant::now(), bytes_in));
             if !recording.alarm.is_due(cx, since + limit) {
                 return false;

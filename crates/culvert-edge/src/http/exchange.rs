@@ -20,7 +20,8 @@ use http::{Method, Response, StatusCode, Version, request, response};
 use http_body::Body;
 use hyper_util::rt::TokioIo;
 
-use crate::downstream::{Broken, Downstream};
+use crate::conn::TlsInfo;
+use crate::downstream::Downstream;
 use crate::http::body::{RequestBody, ResponseBody, Source, Upload};
 use crate::http::encoded::Encoded;
 use crate::http::fields;
@@ -29,6 +30,7 @@ use crate::http::governed::{self, Passage};
 use crate::http::reply::{self, Problem};
 use crate::http::upgrade::{self, Tunnel, Wanted};
 use crate::http::upload::{UploadPace, UploadWatch};
+use crate::http1_state::Broken;
 use crate::login;
 use crate::overload::Level;
 use crate::policy::Edits;
@@ -206,7 +208,7 @@ pub(super) async fn forward(
         Protocol::Http2 => forward::over_http2(&pool, stand_ins, recording, head, body).await,
     };
     let down = recording.down();
-    match (forwarded, down.broken()) {
+    match (forwarded, down.http1.broken()) {
         (Ok((mut head, source)), _) => {
             // The handshake of an upgrade is read in the fields of the hop.
             if head.status != StatusCode::SWITCHING_PROTOCOLS {
@@ -336,7 +338,7 @@ impl Asked {
 
 /// The file an authority looks for at a name that is to get a certificate, whatever endpoint is there.
 fn challenge(down: &Downstream, parts: &request::Parts) -> Option<Bytes> {
-    if down.tls.get().is_some() {
+    if down.info.tls.get().is_some() {
         return None;
     }
     down.edge.live.load().answers.file(parts)
@@ -370,7 +372,7 @@ fn merge_slashes(down: &Downstream, parts: &mut request::Parts) -> Result<(), Pr
     let live = down.edge.live.load();
     let authority = Authority::of(&parts.uri, parts.headers.get(HOST));
     let group = authority.ok().and_then(|authority| {
-        let tables = match down.tls.get() {
+        let tables = match down.info.tls.get() {
             Some(_) => [&live.https, &live.https],
             None => [&live.http, &live.https],
         };
@@ -435,7 +437,8 @@ fn redirect(group: &Group, host: &str, parts: &request::Parts) -> Result<Respons
 /// Whether a trusted proxy says that its client uses TLS. To redirect that client would go round in circles.
 fn is_tls_elsewhere(down: &Downstream, parts: &request::Parts) -> bool {
     let proto = parts.headers.get(fields::X_FORWARDED_PROTO);
-    down.is_trusted && proto.is_some_and(|proto| proto.as_bytes().eq_ignore_ascii_case(b"https"))
+    down.info.is_trusted
+        && proto.is_some_and(|proto| proto.as_bytes().eq_ignore_ascii_case(b"https"))
 }
 
 /// The endpoint a request is for.
@@ -451,7 +454,7 @@ fn find(
     }
     let authority = Authority::of(&parts.uri, host).map_err(|_| Problem::Authority)?;
     let live = down.edge.live.load();
-    let tls = down.tls.get();
+    let tls = down.info.tls.get();
     let (table, scheme) = if tls.is_some() {
         (&live.https, "https")
     } else {
@@ -470,7 +473,7 @@ fn find(
             && !is_tls_elsewhere(down, parts)
         {
             recording.resolved(group.account(), parts, &authority);
-            if !group.admits(down.client.ip()) {
+            if !group.admits(down.info.client.ip()) {
                 recording.blocked();
                 return Err(Problem::Restricted);
             }
@@ -480,16 +483,16 @@ fn find(
         return Err(Problem::UnknownHost);
     };
     if let Some(tls) = tls
-        && down.sni() != authority.host
+        && down.info.sni() != authority.host
         && !shares_rules(down, tls, group, &live, &authority.host)
     {
-        if let Some(own) = &tls.group {
+        if let Some(own) = down.tls_group.get() {
             recording.resolved(own.account(), parts, &authority);
         }
         return Err(Problem::Misdirected);
     }
     recording.resolved(group.account(), parts, &authority);
-    if !group.admits(down.client.ip()) {
+    if !group.admits(down.info.client.ip()) {
         recording.blocked();
         return Err(Problem::Restricted);
     }
@@ -502,15 +505,9 @@ fn find(
 
 /// Whether a connection made for one name may carry requests for another: same account, the certificate
 /// it was made with covers both, and no policy of the other name has rules about connections.
-fn shares_rules(
-    down: &Downstream,
-    tls: &crate::downstream::Tls,
-    group: &Group,
-    live: &Live,
-    host: &str,
-) -> bool {
-    tls.group
-        .as_ref()
+fn shares_rules(down: &Downstream, tls: &TlsInfo, group: &Group, live: &Live, host: &str) -> bool {
+    down.tls_group
+        .get()
         .is_none_or(|own| own.account() == group.account())
         && down
             .edge

@@ -42,7 +42,7 @@ fn says_who_calls(name: &str) -> bool {
 /// `authority` is what the client asked for, as received.
 pub(crate) fn to_upstream(headers: &mut HeaderMap, down: &Downstream, authority: HeaderValue) {
     let takes_trailers = has_token(headers, &TE, b"trailers");
-    let trusted = down.is_trusted;
+    let trusted = down.info.is_trusted;
     strip(headers, |name| {
         name == "expect" || (!trusted && says_who_calls(name))
     });
@@ -54,13 +54,13 @@ pub(crate) fn to_upstream(headers: &mut HeaderMap, down: &Downstream, authority:
     }
     // Of others nothing is left.
     let has = |headers: &HeaderMap, name: HeaderName| trusted && headers.contains_key(name);
-    let mut client = down.client_value();
+    let mut client = down.info.client_value();
     if has(headers, X_FORWARDED_FOR) {
         client = joined(headers, &client);
     }
     headers.insert(X_FORWARDED_FOR, client);
     if !has(headers, X_FORWARDED_PROTO) {
-        let scheme = if down.tls.get().is_some() {
+        let scheme = if down.info.tls.get().is_some() {
             "https"
         } else {
             "http"

@@ -331,7 +331,7 @@ async fn in_time<F: Future>(recording: &mut Recording, future: F) -> Result<F::O
     let mut alarm = std::mem::take(&mut recording.alarm);
     let (down, upload) = (recording.down(), recording.upload());
     let mut future = std::pin::pin!(future);
-    let (mut seen, _) = down.bytes();
+    let (mut seen, _) = down.counters.bytes();
     let mut since = Instant::now();
     let output = poll_fn(|cx| {
         if let Poll::Ready(output) = future.as_mut().poll(cx) {
@@ -358,7 +358,7 @@ async fn in_time<F: Future>(recording: &mut Recording, future: F) -> Result<F::O
             if let Awaited::Client(_) = awaited {
                 return Poll::Ready(Err(Failure::ClientTooSlow));
             }
-            let (bytes, _) = down.bytes();
+            let (bytes, _) = down.counters.bytes();
             if bytes == seen {
                 return Poll::Ready(Err(Failure::TooSlow));
             }

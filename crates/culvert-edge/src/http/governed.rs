@@ -10,11 +10,12 @@ use culvert_http::target::{self, Received};
 use http::header::{HOST, HeaderValue, SET_COOKIE};
 use http::{StatusCode, request};
 
-use crate::downstream::{Broken, Downstream};
+use crate::downstream::Downstream;
 use crate::http::body::{NotHeld, Source, Upload};
 use crate::http::exchange::{Abandoned, Answer, Asked, check, forward, outgoing, prepare};
 use crate::http::reply::Problem;
 use crate::http::upgrade::Wanted;
+use crate::http1_state::Broken;
 use crate::policy::{Edits, Exchange, Flow, Memory, Phase, Policy, connect, replace};
 use crate::recording::Recording;
 use crate::slots;
@@ -51,7 +52,7 @@ pub(super) async fn serve(
     asked: &Asked,
 ) -> Result<Answer, Abandoned> {
     let down = &Arc::clone(recording.down());
-    let began = down.now();
+    let began = down.info.now();
     let is_call = passage.is_call;
     let mut passed: Vec<Passed> = Vec::new();
     let sent = loop {
@@ -67,7 +68,7 @@ pub(super) async fn serve(
             recording.withdraw();
             return Err(hang_up(down, is_call));
         }
-        if let Some(decision) = down.decision_for_requests() {
+        if let Some(decision) = down.policy.decision_for_requests() {
             recording.decide(slots::http::IP_POLICY_DECISION, decision);
         }
         let mut memory = Memory::new(began);
@@ -116,7 +117,7 @@ pub(super) async fn serve(
         };
         break match flow {
             Ok(Flow::Reply(reply)) => Ok(Answer::made(*reply)),
-            Ok(Flow::Broken) => match down.broken() {
+            Ok(Flow::Broken) => match down.http1.broken() {
                 Some(Broken::Refused(violation)) => Err(Problem::Violation(violation)),
                 _ => return Err(Abandoned),
             },

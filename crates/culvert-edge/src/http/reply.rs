@@ -176,11 +176,14 @@ fn weight(parameter: &[u8]) -> Option<u16> {
 
 /// The id of the connection's current request: accept time, client port, number on the connection.
 fn request_id(down: &Downstream) -> String {
-    let begun = down.begun.load(std::sync::atomic::Ordering::Relaxed);
+    let begun = down
+        .counters
+        .begun
+        .load(std::sync::atomic::Ordering::Relaxed);
     format!(
         "{:x}-{:x}-{begun:x}",
-        down.started_at().unix_nanos(),
-        down.client.port()
+        down.info.started_at().unix_nanos(),
+        down.info.client.port()
     )
 }
 
@@ -190,7 +193,7 @@ pub(crate) fn date(down: &Downstream) -> HeaderValue {
     thread_local! {
         static LAST: RefCell<(i64, HeaderValue)> = const { RefCell::new((0, HeaderValue::from_static(""))) };
     }
-    let now = down.now().unix_seconds();
+    let now = down.info.now().unix_seconds();
     LAST.with(|last| {
         let mut last = last.borrow_mut();
         if last.0 != now {

@@ -45,7 +45,7 @@ impl Room {
             none => *none = Some(permit),
         }
         if let Some(down) = self.down.upgrade() {
-            down.held_bytes.fetch_add(bytes, Ordering::Relaxed);
+            down.counters.held_bytes.fetch_add(bytes, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -55,7 +55,7 @@ impl Drop for Room {
     fn drop(&mut self) {
         if let (Some(down), Some(taken)) = (self.down.upgrade(), &self.taken) {
             let bytes = taken.num_permits();
-            down.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            down.counters.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
         }
     }
 }

@@ -256,7 +256,7 @@ async fn doze(client: &Inbound, down: &Downstream) -> bool {
 /// Says why, if the last message was refused, and closes so that the last answer arrives.
 async fn finish(client: &mut Inbound, down: &Downstream) {
     // What was refused inside a body has been answered by its exchange.
-    let refusal = client.refused().filter(|_| down.broken().is_none());
+    let refusal = client.refused().filter(|_| down.http1.broken().is_none());
     let is_drained = client.is_drained();
     let close = async {
         if let Some(violation) = refusal {

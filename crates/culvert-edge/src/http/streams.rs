@@ -113,7 +113,7 @@ fn last(over: Over, down: &Downstream) -> Last {
     let Over::Ended(end) = over else {
         return Last::Close;
     };
-    tracing::debug!(?end, client = %down.client, "an HTTP/2 client is cut");
+    tracing::debug!(?end, client = %down.info.client, "an HTTP/2 client is cut");
     Last::Word(end.reason())
 }
 
@@ -146,7 +146,7 @@ impl Watch {
         }
         // A client that takes nothing of what waits for it, or too little. One that takes none of one
         // stream has that stream reset.
-        let (_, taken) = down.bytes();
+        let (_, taken) = down.counters.bytes();
         let write_max = down.write_max();
         if client.is_waiting() {
             let waits = self
@@ -171,7 +171,7 @@ impl Watch {
             client.end_lingering();
             cx.waker().wake_by_ref();
         }
-        let is_idle = down.open.load(Ordering::Acquire) == 0;
+        let is_idle = down.counters.open.load(Ordering::Acquire) == 0;
         if is_idle {
             down.idles();
         } else {
@@ -181,7 +181,7 @@ impl Watch {
         let is_due = is_idle && self.alarm.is_due(cx, self.idle_since + limits.http2_idle);
         let is_unwelcome = is_idle && down.is_shed();
         let is_parting = down.edge.phase() >= Phase::Parting;
-        let is_used_up = down.begun.load(Ordering::Relaxed) >= limits.http2_requests;
+        let is_used_up = down.counters.begun.load(Ordering::Relaxed) >= limits.http2_requests;
         if !self.is_told && (is_due || is_unwelcome || is_parting || is_used_up) {
             self.is_told = true;
             client.leave();
@@ -362,7 +362,7 @@ impl Sending {
         let waits = self.reader.waits(self.taken, limit, now);
         if waits.map_or(true, |deadline| self.alarm.is_due(cx, deadline.into())) {
             down.edge.meters.slow_readers.up();
-            if down.slow_streams.fetch_add(1, Ordering::Relaxed) + 1 >= SLOW_STREAMS_MAX {
+            if down.counters.slow_streams.fetch_add(1, Ordering::Relaxed) + 1 >= SLOW_STREAMS_MAX {
                 down.hang_up();
             }
             sender.cancel();

@@ -24,9 +24,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use crate::alarm::Alarm;
-use crate::downstream::{Broken, Downstream, Turn};
+use crate::downstream::Downstream;
 use crate::http1::inbox::Inbox;
 use crate::http1::write;
+use crate::http1_state::{Broken, Turn};
 use crate::socket::Wire;
 
 /// Bytes asked for at once, at first.
@@ -161,7 +162,7 @@ impl Inbound {
                 Ok(_) => {}
             }
         }
-        let (_, moved) = conn.down.bytes();
+        let (_, moved) = conn.down.counters.bytes();
         let (since, before) = *conn.ahead.get_or_insert((Instant::now(), moved));
         if moved != before {
             conn.ahead = Some((Instant::now(), moved));
@@ -206,7 +207,7 @@ impl Inbound {
             write::poll_empty(out, wire, cx, written)
         });
         if wrote.is_ready() && conn.reader.is_waiting() {
-            let (_, taken) = conn.down.bytes();
+            let (_, taken) = conn.down.counters.bytes();
             let write_limit = conn.write_limit;
             let now = Instant::now().into_std();
             conn.reader.caught_up(taken, write_limit, now);
@@ -221,7 +222,7 @@ impl Inbound {
         conn.has_served = true;
         conn.since = Instant::now();
         conn.ahead = None;
-        conn.down.set_turn(Turn::Client);
+        conn.down.http1.set_turn(Turn::Client);
         conn.down.idles();
     }
 
@@ -349,8 +350,8 @@ impl Conn {
         let head = self.inbox.take(std::mem::take(&mut self.fed));
         match head::request(&head, self.framing.lines()) {
             Ok(parts) => {
-                self.down.set_turn(Turn::Edge);
-                self.down.set_payload(0);
+                self.down.http1.set_turn(Turn::Edge);
+                self.down.http1.set_payload(0);
                 Some(parts)
             }
             Err(what) => {
@@ -376,7 +377,7 @@ impl Conn {
     /// The next part of the body.
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BrokeOff>>> {
         loop {
-            if self.framing.refused().is_some() || self.down.broken().is_some() {
+            if self.framing.refused().is_some() || self.down.http1.broken().is_some() {
                 return Poll::Ready(Some(Err(BrokeOff)));
             }
             if self.framing.is_ended() {
@@ -391,7 +392,7 @@ impl Conn {
                 }
                 let data = self.inbox.take(taken);
                 if piece == Piece::Data {
-                    self.down.set_payload(self.framing.payload().bytes());
+                    self.down.http1.set_payload(self.framing.payload().bytes());
                     return Poll::Ready(Some(Ok(Frame::data(data))));
                 }
                 continue;
@@ -402,7 +403,7 @@ impl Conn {
             }
             self.send_interim(cx);
             match self.poll_fill(cx) {
-                Poll::Ready(Ok(0) | Err(_)) => self.down.broke(Broken::Left),
+                Poll::Ready(Ok(0) | Err(_)) => self.down.http1.broke(Broken::Left),
                 Poll::Ready(Ok(_)) => {}
                 // Whoever waits for the answer knows how long the client may be waited for.
                 Poll::Pending => return Poll::Pending,
@@ -419,8 +420,8 @@ impl Conn {
     fn refuse(&mut self, violation: Violation) {
         self.down.edge.meters.requests_refused.up();
         self.framing.refuse(violation);
-        if self.down.turn() != Turn::Client {
-            self.down.broke(Broken::Refused(violation));
+        if self.down.http1.turn() != Turn::Client {
+            self.down.http1.broke(Broken::Refused(violation));
         }
         self.inbox.rest();
         self.fed = 0;
@@ -454,10 +455,10 @@ impl Conn {
             other => other,
         };
         if self.handed_out != before {
-            self.down.set_handed_out(self.handed_out);
+            self.down.counters.set_handed_out(self.handed_out);
         }
         if wrote.is_pending() {
-            let (_, taken) = self.down.bytes();
+            let (_, taken) = self.down.counters.bytes();
             let now = Instant::now().into_std();
             let waits = self.reader.waits(taken, self.write_limit, now);
             if waits.map_or(true, |deadline| self.alarm.is_due(cx, deadline.into())) {
@@ -500,7 +501,7 @@ impl AsyncWrite for Inbound {
 
 impl Drop for Conn {
     fn drop(&mut self) {
-        self.down.set_turn(Turn::Over);
+        self.down.http1.set_turn(Turn::Over);
         self.down.cut();
     }
 }

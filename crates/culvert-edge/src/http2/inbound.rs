@@ -105,7 +105,7 @@ impl Inbound {
             conn.session.rest();
         }
         if conn.handed_out != before {
-            conn.down.set_handed_out(conn.handed_out);
+            conn.down.counters.set_handed_out(conn.handed_out);
         }
         sent
     }

@@ -204,7 +204,7 @@ impl Gate {
         Ok(Visit {
             app,
             context,
-            now: x.down.now(),
+            now: x.down.info.now(),
         })
     }
 
@@ -353,7 +353,7 @@ impl Gate {
             person: session.person.clone(),
             // A field that is text has one byte for each character.
             user_agent: agent.chars().take(USER_AGENT_BYTES_MAX).collect(),
-            ip_address: x.down.client.ip().to_string(),
+            ip_address: x.down.info.client.ip().to_string(),
             started_at: session.started_at(),
             seen_at: visit.now,
             expires_at: session.ends_at(self.options.spans),

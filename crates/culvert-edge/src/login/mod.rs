@@ -248,7 +248,7 @@ pub(crate) fn forwarded_callback(
     let Some((_, text)) = pairs.find(|(name, _)| name == "state") else {
         return Some(reply::Problem::LoginNoState.answer(accept, down));
     };
-    let Some(state) = State::open(&logins.keys, "", &text, down.now()) else {
+    let Some(state) = State::open(&logins.keys, "", &text, down.info.now()) else {
         return Some(reply::Problem::LoginState.answer(accept, down));
     };
     redirect(&format!("{}{CALLBACK_PATH}?{query}", state.origin))

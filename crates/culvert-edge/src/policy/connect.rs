@@ -35,25 +35,27 @@ pub(crate) async fn first(down: &Arc<Downstream>, endpoint: &Endpoint) -> Entry 
     if policy.rules(Phase::Connect).is_empty() {
         return Entry::In(None);
     }
-    match down.entered(policy) {
+    match down.policy.entered(policy) {
         Some(true) => return Entry::In(None),
         Some(false) => return Entry::Out,
         None => {}
     }
     let mut entry = enter(down, endpoint, 0, None).await;
     if let Entry::In(Some(terms)) = &entry {
-        let made = down.tls.get().and_then(|tls| tls.terms.as_ref());
+        let made = down.info.tls.get().and_then(|tls| tls.terms.as_ref());
         // A request comes to an internal endpoint over a handshake that its policy had no part in. One that
         // asks for client certificates is not served so.
         let is_fulfilled = match endpoint.is_internal {
             true => !terms.asks_for_certificates(),
-            false => down.tls.get().is_none() || made.is_some_and(|own| Arc::ptr_eq(own, terms)),
+            false => {
+                down.info.tls.get().is_none() || made.is_some_and(|own| Arc::ptr_eq(own, terms))
+            }
         };
         if !is_fulfilled {
             entry = Entry::Out;
         }
     }
-    down.enter(policy, matches!(entry, Entry::In(_)));
+    down.policy.enter(policy, matches!(entry, Entry::In(_)));
     entry
 }
 
@@ -68,10 +70,10 @@ pub(crate) async fn enter(
     let Some(policy) = &endpoint.policy else {
         return Entry::In(terms);
     };
-    down.speaks_http(endpoint.scheme.is_http());
+    down.policy.speaks_http(endpoint.scheme.is_http());
     // In a box: an idle connection's task keeps no room for it.
     let run = Box::pin(async move {
-        let mut memory = Memory::new(down.now());
+        let mut memory = Memory::new(down.info.now());
         memory.hops = hops;
         let mut x = Exchange::new(Phase::Connect, policy, endpoint, down, &mut memory);
         x.edits.terms = terms;

@@ -9,6 +9,7 @@
 
 mod address;
 pub(crate) mod certificate;
+pub(crate) mod conn_state;
 pub(crate) mod connect;
 pub(crate) mod cookies;
 mod document;
@@ -30,6 +31,7 @@ use culvert_cel::{Limits, Predicate, Slot};
 
 pub use crate::policy::address::IpPolicy;
 pub(crate) use crate::policy::address::{Addresses, prefix};
+pub(crate) use crate::policy::conn_state::{PolicyConnState, push_log};
 pub use crate::policy::document::read_yaml;
 pub use crate::policy::reference::reference;
 pub(crate) use crate::policy::run::{Action, Edits, Exchange, Flow, Memory, Run, Watch};

@@ -364,7 +364,7 @@ impl<'x> Exchange<'x> {
     /// Adds an entry to the log of the event.
     pub(crate) fn log(&mut self, entry: serde_json::Map<String, serde_json::Value>) {
         if self.phase == Phase::Connect {
-            self.down.log(entry);
+            self.down.policy.log(entry);
         } else if let Some(recording) = &mut self.recording {
             recording.log(entry);
         }
@@ -389,7 +389,7 @@ impl<'x> Exchange<'x> {
     pub(crate) fn tell_admitted(&mut self, is_admitted: bool) {
         let decision = if is_admitted { "allow" } else { "block" };
         if self.phase == Phase::Connect {
-            self.down.decide(decision);
+            self.down.policy.decide(decision);
         } else {
             self.decide(slots::http::IP_POLICY_DECISION, decision);
         }
@@ -456,7 +456,7 @@ impl<'x> Exchange<'x> {
     pub(crate) fn body_received(&self) -> Option<Timestamp> {
         let since = self.recording.as_ref()?.upload()?.since_whole()?;
         let since = i64::try_from(since.as_nanos()).ok()?;
-        let now = self.down.now().unix_nanos();
+        let now = self.down.info.now().unix_nanos();
         Some(Timestamp::from_unix_nanos(now.saturating_sub(since)))
     }
 

@@ -265,17 +265,17 @@ type Row<'r> = &'r mut dyn FnMut(&'static str, &'static str, &'static str, Fille
 /// `conn`, `endpoint`, `time`, `vars`, `actions`.
 #[rustfmt::skip]
 fn connection(row: Row<'_>) {
-    row("conn.client_ip", "string", "Source address of the client's connection. Never taken from a header.", Filled::Always, |x| there(x.down.addresses().0));
-    row("conn.client_port", "int", "Its source port.", Filled::Always, |x| int(x.down.client.port()));
-    row("conn.server_ip", "string", "Address the connection came in on.", Filled::Always, |x| there(x.down.addresses().1));
-    row("conn.server_port", "int", "Port the connection came in on.", Filled::Always, |x| int(x.down.server.port()));
+    row("conn.client_ip", "string", "Source address of the client's connection. Never taken from a header.", Filled::Always, |x| there(x.down.info.addresses().0));
+    row("conn.client_port", "int", "Its source port.", Filled::Always, |x| int(x.down.info.client.port()));
+    row("conn.server_ip", "string", "Address the connection came in on.", Filled::Always, |x| there(x.down.info.addresses().1));
+    row("conn.server_port", "int", "Port the connection came in on.", Filled::Always, |x| int(x.down.info.server.port()));
     row("conn.server_region", "string", "Region of the node (`region`).", Filled::Region, |x| there(&x.down.edge.region));
-    row("conn.bytes_in", "int", "Bytes received on the connection so far.", Filled::Always, |x| int(x.down.bytes().0));
-    row("conn.bytes_out", "int", "Bytes sent on the connection so far.", Filled::Always, |x| int(x.down.bytes().1));
-    row("conn.ts.start", "timestamp", "When the connection was accepted.", Filled::Always, |x| made(moment(x.down.started_at())));
+    row("conn.bytes_in", "int", "Bytes received on the connection so far.", Filled::Always, |x| int(x.down.counters.bytes().0));
+    row("conn.bytes_out", "int", "Bytes sent on the connection so far.", Filled::Always, |x| int(x.down.counters.bytes().1));
+    row("conn.ts.start", "timestamp", "When the connection was accepted.", Filled::Always, |x| made(moment(x.down.info.started_at())));
     macro_rules! place {
         ($($field:literal $of:ident $doc:literal)+) => {
-            $(row(concat!("conn.geo.", $field), "string", $doc, Filled::Data(IpField::$of), |x| x.place(x.down.client.ip(), IpField::$of));)+
+            $(row(concat!("conn.geo.", $field), "string", $doc, Filled::Data(IpField::$of), |x| x.place(x.down.info.client.ip(), IpField::$of));)+
         };
     }
     place!(
@@ -287,14 +287,14 @@ fn connection(row: Row<'_>) {
         "radius" Radius "Accuracy radius in kilometres."
         "subdivision" Subdivision "Largest part of the country, in English."
     );
-    row("conn.tls.sni", "string", "Server name (SNI) of the client's TLS handshake; empty without TLS.", Filled::ServerName, |x| there(x.down.sni()));
+    row("conn.tls.sni", "string", "Server name (SNI) of the client's TLS handshake; empty without TLS.", Filled::ServerName, |x| there(x.down.info.sni()));
     row("endpoint.id", "string", "Id of the endpoint.", Filled::Always, |x| there(&x.endpoint.id));
     row("endpoint.host", "string", "Host of the endpoint.", Filled::Always, |x| there(&x.endpoint.host));
     row("endpoint.port", "int", "Public port of the endpoint.", Filled::Always, |x| int(x.endpoint.port));
     row("endpoint.addr", "string", "Host and port of the endpoint.", Filled::Always, |x| owned(format!("{}:{}", &*x.endpoint.host, x.endpoint.port)));
     row("endpoint.protocol", "string", "Scheme of the endpoint: `http`, `https`, `tls` or `tcp`.", Filled::Always, |x| there(x.endpoint.scheme.name()));
     row("endpoint.url", "string", "Address of the endpoint as a URL.", Filled::Always, |x| owned(x.endpoint.url()));
-    row("time.now", "string", "Current time: RFC 3339, UTC. Compare with `timestamp(time.now)`.", Filled::Always, |x| owned(x.down.now().to_string()));
+    row("time.now", "string", "Current time: RFC 3339, UTC. Compare with `timestamp(time.now)`.", Filled::Always, |x| owned(x.down.info.now().to_string()));
     row(VARS, "map(string, dyn)", "Variables that set-vars set in this phase.", Filled::Actions, |x| made(map(x.memory.vars.iter().map(|(name, value)| (name.as_str(), value.clone())).collect())));
     row(ACTIONS, "dyn", "Results of the actions that ran, as `actions.ngrok.<action>` or `actions.culvert.<action>`.", Filled::Actions, |x| made(x.memory.results()));
     row(RANDOM, "int", "", Filled::Hidden, |x| int(x.random()));
@@ -306,13 +306,13 @@ fn connection(row: Row<'_>) {
 fn addresses(row: Row<'_>) {
     macro_rules! address {
         ($whose:literal, $end:ident) => {
-            row(concat!("conn.", $whose, ".as.number"), "int", "Autonomous system number of the address.", Filled::Data(IpField::AsNumber), |x| x.number(x.down.$end.ip(), IpField::AsNumber));
+            row(concat!("conn.", $whose, ".as.number"), "int", "Autonomous system number of the address.", Filled::Data(IpField::AsNumber), |x| x.number(x.down.info.$end.ip(), IpField::AsNumber));
             address!($whose, $end, "as" "organization" AsOrganization "Operator of the autonomous system.");
-            row(concat!("conn.", $whose, ".categories"), "list(string)", "Categories of the address, including parent categories: `com.cloudflare` is in `com`.", Filled::Data(IpField::Categories), |x| made(x.categories(x.down.$end.ip())));
-            row(concat!("conn.", $whose, ".is_on_blocklist"), "bool", "Whether it is in the category `blocklist`.", Filled::Data(IpField::Blocklist), |x| x.truth(x.down.$end.ip(), IpField::Blocklist));
-            row(concat!("conn.", $whose, ".is_tor_node"), "bool", "Whether it is in the category `tor`.", Filled::Data(IpField::Tor), |x| x.truth(x.down.$end.ip(), IpField::Tor));
-            row(concat!("conn.", $whose, ".geo.location.is_eu"), "bool", "Whether the address is in the European Union.", Filled::Data(IpField::IsEu), |x| x.truth(x.down.$end.ip(), IpField::IsEu));
-            row(concat!("conn.", $whose, ".geo.registered_location.is_eu"), "bool", "Whether it is registered in the European Union.", Filled::Data(IpField::RegisteredIsEu), |x| x.truth(x.down.$end.ip(), IpField::RegisteredIsEu));
+            row(concat!("conn.", $whose, ".categories"), "list(string)", "Categories of the address, including parent categories: `com.cloudflare` is in `com`.", Filled::Data(IpField::Categories), |x| made(x.categories(x.down.info.$end.ip())));
+            row(concat!("conn.", $whose, ".is_on_blocklist"), "bool", "Whether it is in the category `blocklist`.", Filled::Data(IpField::Blocklist), |x| x.truth(x.down.info.$end.ip(), IpField::Blocklist));
+            row(concat!("conn.", $whose, ".is_tor_node"), "bool", "Whether it is in the category `tor`.", Filled::Data(IpField::Tor), |x| x.truth(x.down.info.$end.ip(), IpField::Tor));
+            row(concat!("conn.", $whose, ".geo.location.is_eu"), "bool", "Whether the address is in the European Union.", Filled::Data(IpField::IsEu), |x| x.truth(x.down.info.$end.ip(), IpField::IsEu));
+            row(concat!("conn.", $whose, ".geo.registered_location.is_eu"), "bool", "Whether it is registered in the European Union.", Filled::Data(IpField::RegisteredIsEu), |x| x.truth(x.down.info.$end.ip(), IpField::RegisteredIsEu));
             address!($whose, $end, "geo.location"
                 "city" City "City of the address, in English."
                 "continent" Continent "Continent, in English."
@@ -336,7 +336,7 @@ fn addresses(row: Row<'_>) {
                 "timezone" RegisteredTimezone "Time zone of the registration.");
         };
         ($whose:literal, $end:ident, $part:literal $($field:literal $of:ident $doc:literal)+) => {
-            $(row(concat!("conn.", $whose, ".", $part, ".", $field), "string", $doc, Filled::Data(IpField::$of), |x| x.place(x.down.$end.ip(), IpField::$of));)+
+            $(row(concat!("conn.", $whose, ".", $part, ".", $field), "string", $doc, Filled::Data(IpField::$of), |x| x.place(x.down.info.$end.ip(), IpField::$of));)+
         };
     }
     address!("client_ip", client);
@@ -601,7 +601,7 @@ impl Exchange<'_> {
     }
 
     fn agreed(&self) -> Option<&culvert_tls::handshake::Agreed> {
-        self.down.tls.get()?.agreed.get()
+        self.down.info.tls.get()?.agreed.get()
     }
 
     fn client_certificate(&self) -> Option<&[u8]> {
@@ -609,13 +609,13 @@ impl Exchange<'_> {
     }
 
     fn server_certificate(&self) -> Option<&[u8]> {
-        let tls = self.down.tls.get()?;
+        let tls = self.down.info.tls.get()?;
         tls.presented.key.cert.first().map(|leaf| leaf.as_ref())
     }
 
     /// What terminate-tls says of itself once the handshake is over, if a policy has it.
     pub(crate) fn handshake_result(&self) -> Option<Value> {
-        self.down.tls.get()?.terms.as_ref()?;
+        self.down.info.tls.get()?.terms.as_ref()?;
         let agreed = self.agreed()?;
         let side = |der: &[u8], paths: &[&str]| {
             let fields = paths
@@ -634,7 +634,7 @@ impl Exchange<'_> {
         let mut fields = vec![
             ("version", Value::from(agreed.version())),
             ("cipher_suite", Value::from(agreed.cipher_suite())),
-            ("sni", Value::from(self.down.sni())),
+            ("sni", Value::from(self.down.info.sni())),
             ("session_resumed", Value::Bool(agreed.is_resumed)),
             ("warnings", texts([])),
             self.error(),
@@ -650,7 +650,7 @@ impl Exchange<'_> {
 
     /// `https` if the client's connection is TLS, else `http`.
     pub(crate) fn scheme(&self) -> &'static str {
-        if self.down.tls.get().is_some() {
+        if self.down.info.tls.get().is_some() {
             "https"
         } else {
             "http"

@@ -297,7 +297,7 @@ async fn a_silent_answer_ends_with_its_client() {
         let open = rig.edge.shared().open();
         let each = open
             .iter()
-            .map(|down| down.open.load(std::sync::atomic::Ordering::SeqCst));
+            .map(|down| down.counters.open.load(std::sync::atomic::Ordering::SeqCst));
         each.sum::<usize>()
     };
     soon("the stream's end", async {

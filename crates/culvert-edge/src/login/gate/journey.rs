@@ -245,8 +245,8 @@ fn origin(x: &Exchange<'_>, request: &request::Parts) -> String {
     let authority = Authority::of(&request.uri, request.headers.get(HOST));
     let authority = authority.map_or("", |authority| authority.text);
     let forwarded = request.headers.get("x-forwarded-proto");
-    let is_https = x.down.tls.get().is_some()
-        || (x.down.is_trusted && forwarded.is_some_and(|scheme| scheme == "https"));
+    let is_https = x.down.info.tls.get().is_some()
+        || (x.down.info.is_trusted && forwarded.is_some_and(|scheme| scheme == "https"));
     let scheme = if is_https { "https" } else { "http" };
     format!("{scheme}://{}", authority.to_ascii_lowercase())
 }
