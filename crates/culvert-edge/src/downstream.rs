@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use culvert_base::net::plain_address;
 use culvert_base::sync::lock;
+use culvert_policy::conn::{ConnCounters, ConnInfo};
 use futures_util::task::AtomicWaker;
 use http::response;
 use tokio::time::Instant;
 
 use crate::alarm::Alarm;
-use crate::conn::{ConnCounters, ConnInfo};
 use crate::edge::{Phase, Shared};
 use crate::http1_state::Http1State;
 use crate::policy::PolicyConnState;

@@ -13,6 +13,9 @@ use culvert_base::net::plain_address;
 use culvert_base::sync::lock;
 use culvert_base::{Clock, Entropy, Fault, Supervisor};
 use culvert_events::Recorder;
+use culvert_policy::conn::source;
+use culvert_policy::ipdata::{IpDatabases, IpFields};
+use culvert_policy::shared_counts::SharedCounts;
 use culvert_tls::server_certificate::Presented;
 use futures_util::FutureExt;
 use tokio::net::{TcpListener, TcpStream};
@@ -21,13 +24,11 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::conn::source;
 use crate::documents::Documents;
 use crate::downstream::Downstream;
 use crate::handshake_turns::HandshakeTurns;
 use crate::http::encoded::ENCODERS_KIB_MAX;
 use crate::inherited::Inherited;
-use crate::ipdata::{IpDatabases, IpFields};
 use crate::lanes::Lanes;
 use crate::listener::{self, Kind};
 use crate::meters::Meters;
@@ -36,7 +37,6 @@ use crate::overload::{
 };
 use crate::route::Hosts;
 use crate::settings::{Rules, Settings};
-use crate::shared_counts::SharedCounts;
 use crate::snapshot::{Change, Kept, Live, Snapshot};
 use crate::upstream::{Dial, Dialer};
 

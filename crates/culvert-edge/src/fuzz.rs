@@ -3,10 +3,12 @@
 
 use std::sync::Arc;
 
+use culvert_policy::Scheme;
+
 use crate::policy::template::{map, texts};
 use crate::policy::variables;
 use crate::proxy::{self, Header};
-use crate::{Phase, Reference, Resources, Scheme, Source};
+use crate::{Phase, Reference, Resources, Source};
 
 /// A header read only as far as it says reaches a verdict within its longest form, and not one byte
 /// too many is asked for: what is whole with one byte more or less is another thing.

@@ -11,11 +11,9 @@ pub mod action;
 mod alarm;
 mod bounds;
 mod challenges;
-mod conn;
 mod documents;
 mod downstream;
 mod edge;
-mod fair_table;
 pub mod fuzz;
 mod handshake_turns;
 mod http;
@@ -23,7 +21,6 @@ mod http1;
 mod http1_state;
 mod http2;
 mod inherited;
-mod ipdata;
 mod jws;
 mod lanes;
 mod listener;
@@ -35,14 +32,12 @@ mod proxy;
 mod recording;
 mod route;
 mod settings;
-mod shared_counts;
 mod slots;
 mod snapshot;
 mod socket;
 mod table;
 mod tcp;
 mod upstream;
-pub mod webhook;
 
 #[cfg(test)]
 mod tests;
@@ -51,15 +46,11 @@ pub use bounds::sizes;
 pub use edge::Edge;
 pub use http::problem::errors;
 pub use inherited::Inherited;
-pub use ipdata::{IpData, IpDataFiles, IpDatabases, IpField, IpFields, Scalar};
-pub use meters::{Meter, Meters, Pressure};
+pub use meters::{Meters, Pressure};
 pub use overload::WriteDelay;
-pub use policy::{
-    IpPolicy, Phase, Policy, REDACTED, Reference, Resources, Secrets, Source, read_yaml, reference,
-};
+pub use policy::{Phase, Policy, REDACTED, Reference, Resources, Secrets, Source, reference};
 pub use settings::{Limits, ProxyProtocol, Settings, Timeouts};
-pub use shared_counts::{CountMeters, MESSAGE_BYTES_MAX, MESSAGES_MAX, SharedCounts, TELL_EVERY};
-pub use snapshot::{Change, Endpoint, Restriction, Scheme, Snapshot, SnapshotBuilder};
+pub use snapshot::{Change, Endpoint, Restriction, Snapshot, SnapshotBuilder};
 pub use upstream::{
     AgentCall, AgentIo, AgentRefused, Clients, Dial, Protocol, ProxyVersion, PublicClient, Upstream,
 };

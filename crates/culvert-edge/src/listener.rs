@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use culvert_base::net::plain_address;
+use culvert_policy::conn::{TlsInfo, source_number};
 use culvert_tls::handshake;
 use culvert_tls::peek::{self, Peeked};
 use culvert_tls::server_certificate::Alpn;
@@ -17,7 +18,6 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
-use crate::conn::{TlsInfo, source_number};
 use crate::downstream::Downstream;
 use crate::edge::Shared;
 use crate::http::{server, streams};

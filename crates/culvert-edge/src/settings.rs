@@ -8,16 +8,16 @@ use std::time::Duration;
 use culvert_base::net::HostName;
 use culvert_base::{Entropy, Fault, OsEntropy, Supervisor};
 use culvert_events::HeaderRules;
+use culvert_policy::ipdata::IpDatabases;
+use culvert_policy::shared_counts::SharedCounts;
 use culvert_tls::server_certificate::Presented;
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::CertificateDer;
 
 use crate::inherited::Inherited;
-use crate::ipdata::IpDatabases;
 use crate::listener::Kind;
 use crate::overload::WriteDelay;
 use crate::route::Hosts;
-use crate::shared_counts::SharedCounts;
 use crate::upstream::{Dial, Dialer, Reach};
 
 /// Addresses, trust and limits of an edge.

@@ -11,7 +11,8 @@ use anyhow::Result;
 use arc_swap::ArcSwap;
 use culvert_base::net::HostName;
 use culvert_base::{BoxFuture, Refusal};
-use culvert_edge::{AgentCall, AgentIo, AgentRefused, Dial, Edge, Scheme};
+use culvert_edge::{AgentCall, AgentIo, AgentRefused, Dial, Edge};
+use culvert_policy::Scheme;
 use culvert_tunnel::driver::{self, Stream};
 use culvert_tunnel::nodes::{self, Nodes};
 use culvert_tunnel::server::{

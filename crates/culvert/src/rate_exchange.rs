@@ -9,7 +9,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use culvert_base::Fault;
-use culvert_edge::{SharedCounts, TELL_EVERY};
+use culvert_policy::{SharedCounts, TELL_EVERY};
 use culvert_store::{Broadcast, Store};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use culvert_edge::{Edge, IpData, IpDatabases};
+use culvert_edge::Edge;
+use culvert_policy::{IpData, IpDatabases};
 use serde_json::Value;
 
 use crate::config::{Invalid, Settings, keys};

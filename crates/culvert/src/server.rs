@@ -14,7 +14,8 @@ use culvert_control::{
 };
 use culvert_delivery::{Delivery, TargetSettings};
 use culvert_edge::login::Entry as LoginEntry;
-use culvert_edge::{Change, Dial, Edge, Inherited, IpData, IpDatabases, SharedCounts, Snapshot};
+use culvert_edge::{Change, Dial, Edge, Inherited, Snapshot};
+use culvert_policy::{IpData, IpDatabases, SharedCounts};
 use culvert_ssh::{HostKey, SshIngress};
 use culvert_store::{Queue, Store};
 use culvert_tunnel::nodes::NodeIngress;

@@ -455,7 +455,8 @@ fn websocket_converter(want: &Wanted) -> Result<Rules, Wrong> {
 
 #[cfg(test)]
 mod tests {
-    use culvert_edge::{Resources, Scheme};
+    use culvert_edge::Resources;
+    use culvert_policy::Scheme;
     use culvert_tunnel::wire::BindRequest;
 
     use super::*;

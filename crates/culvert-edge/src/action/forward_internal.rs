@@ -5,6 +5,7 @@ use std::sync::Arc;
 use culvert_base::net::HostName;
 use culvert_base::{Code, Refusal};
 use culvert_cel::Value;
+use culvert_policy::Scheme;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use url::Url;
@@ -13,7 +14,6 @@ use super::{ActionType, Ends};
 use crate::http::reply::Problem;
 use crate::policy::template::{Template, map};
 use crate::policy::{Action, Exchange, Flow, Phase, Run, Site};
-use crate::snapshot::Scheme;
 
 /// Endpoints after the first.
 const HOPS_MAX: usize = 3;

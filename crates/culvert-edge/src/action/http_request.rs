@@ -8,6 +8,7 @@ use bytes::Bytes;
 use culvert_base::net::HostName;
 use culvert_base::{BoxFuture, Code, Refusal};
 use culvert_cel::{Predicate, Resolver, Slot, Value, ValueRef};
+use culvert_policy::Scheme;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, COOKIE, HOST, HeaderMap, LOCATION};
 use http::{HeaderValue, Method, StatusCode};
 use schemars::JsonSchema;
@@ -22,7 +23,7 @@ use crate::http::reply::Problem;
 use crate::policy::template::{Template, map};
 use crate::policy::variables;
 use crate::policy::{Action, Exchange, Flow, GoDuration, Phase, Run, Site};
-use crate::snapshot::{Endpoint, Scheme};
+use crate::snapshot::Endpoint;
 
 const PARAMETERS_MAX: usize = 32;
 const PARAMETER_KEY_BYTES_MAX: usize = 128;

@@ -33,10 +33,10 @@ mod verify_webhook;
 use std::fmt;
 
 use culvert_base::{Code, Refusal};
+use culvert_policy::Scheme;
 use schemars::{Schema, SchemaGenerator};
 
 use crate::policy::{Action, Phase, Site};
-use crate::snapshot::Scheme;
 
 /// Every action, sorted by name.
 pub static ALL: &[&ActionType] = &[

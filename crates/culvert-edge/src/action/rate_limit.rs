@@ -7,6 +7,9 @@ use std::time::Duration;
 use culvert_base::Code;
 use culvert_base::sync::lock;
 use culvert_cel::{Program, Resolver, Slot, Value, ValueRef};
+use culvert_policy::conn::{source, source_number};
+use culvert_policy::fair_table::FairTable;
+use culvert_policy::shared_counts::{ASIDE_MAX, BUCKETS_MAX, Bucket, Place, window_of};
 use http::StatusCode;
 use http::header::{HeaderValue, RETRY_AFTER};
 use schemars::JsonSchema;
@@ -15,12 +18,9 @@ use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
 use super::{ActionType, Ends};
-use crate::conn::{source, source_number};
-use crate::fair_table::FairTable;
 use crate::http::reply;
 use crate::policy::template::text;
 use crate::policy::{Action, Exchange, Flow, GoDuration, Phase, Run, variables};
-use crate::shared_counts::{ASIDE_MAX, BUCKETS_MAX, Bucket, Place, window_of};
 
 const NAME_BYTES_MAX: usize = 1023;
 const KEYS_MAX: usize = 10;

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use culvert_base::{Code, Prefix, Verdict};
 use culvert_cel::Value;
+use culvert_policy::address::{Addresses, IpPolicy, prefix};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{ActionType, Ends};
 use crate::http::reply::Problem;
 use crate::policy::template::Template;
-use crate::policy::{Action, Addresses, Exchange, Flow, IpPolicy, Phase, Run, Site, prefix};
+use crate::policy::{Action, Exchange, Flow, Phase, Run, Site};
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "restrict-ips",

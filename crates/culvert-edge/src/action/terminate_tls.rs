@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use culvert_base::sync::lock;
 use culvert_base::{Code, Refusal};
+use culvert_policy::Scheme;
 use culvert_tls::terms::{
     self, Authorities, Strategy, Terms, Trusted, Wishes, certificates, certified,
 };
@@ -16,7 +17,6 @@ use sha2::{Digest, Sha256};
 use super::ActionType;
 use crate::policy::template::Template;
 use crate::policy::{Action, Exchange, Flow, Phase, Run, Site};
-use crate::snapshot::Scheme;
 
 /// What certificate authorities are called by.
 const ID_PREFIX: &str = "ca";

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use culvert_base::{BoxFuture, Code, Timestamp};
 use culvert_cel::Value;
+use culvert_policy::webhook::{self, Provider, Unverified, sns};
 use http::{Response, request};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
@@ -17,7 +18,6 @@ use crate::http::reply::Problem;
 use crate::policy::template::{Template, map};
 use crate::policy::{Action, Exchange, Flow, Phase, Run};
 use crate::slots;
-use crate::webhook::{self, Provider, Unverified, sns};
 
 /// Bytes of a webhook's body.
 const BODY_BYTES_MAX: usize = 5 << 20;

@@ -12,6 +12,7 @@ use culvert_http::fields::{has_token, is_grpc, join_cookies};
 use culvert_http::http1::Violation;
 use culvert_http::http2::{self, Refused};
 use culvert_http::target::{self, Received};
+use culvert_policy::conn::TlsInfo;
 use http::header::{
     ACCEPT, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, EXPECT, Entry, HOST, HeaderMap,
     HeaderValue, LOCATION, TE, TRANSFER_ENCODING,
@@ -20,7 +21,6 @@ use http::{Method, Response, StatusCode, Version, request, response};
 use http_body::Body;
 use hyper_util::rt::TokioIo;
 
-use crate::conn::TlsInfo;
 use crate::downstream::Downstream;
 use crate::http::body::{RequestBody, ResponseBody, Source, Upload};
 use crate::http::encoded::Encoded;

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use culvert_base::{Code, Refusal};
+use culvert_policy::Scheme;
 
 use super::SESSION_MAX;
 use super::gate::{AppSource, Gate, Kind, Login, Options, Provider};
 use super::session::Spans;
 use crate::policy::{Action, GoDuration, REDACTED, Site};
-use crate::snapshot::Scheme;
 
 const INVALID: Code = Code::new(2204);
 

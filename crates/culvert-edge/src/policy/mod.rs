@@ -7,12 +7,10 @@
 //!
 //! Not here: what the actions do ([`action`](crate::action)).
 
-mod address;
 pub(crate) mod certificate;
 pub(crate) mod conn_state;
 pub(crate) mod connect;
 pub(crate) mod cookies;
-mod document;
 mod functions;
 mod reference;
 pub(crate) mod replace;
@@ -26,13 +24,13 @@ pub(crate) mod variables;
 
 use std::sync::{Arc, LazyLock};
 
-use culvert_base::{Code, Refusal};
+use culvert_base::{Code, Meter, Refusal};
 use culvert_cel::{Limits, Predicate, Slot};
+use culvert_policy::Scheme;
+use culvert_policy::document::{Node, Unreadable};
+use culvert_policy::ipdata::IpFields;
 
-pub use crate::policy::address::IpPolicy;
-pub(crate) use crate::policy::address::{Addresses, prefix};
 pub(crate) use crate::policy::conn_state::{PolicyConnState, push_log};
-pub use crate::policy::document::read_yaml;
 pub use crate::policy::reference::reference;
 pub(crate) use crate::policy::run::{Action, Edits, Exchange, Flow, Memory, Run, Watch};
 pub use crate::policy::secret::REDACTED;
@@ -41,10 +39,6 @@ pub use crate::policy::site::Resources;
 pub(crate) use crate::policy::site::{GoDuration, Site};
 
 use crate::action::{self, ActionType, Ends};
-use crate::ipdata::IpFields;
-use crate::meters::Meter;
-use crate::policy::document::{Node, Unreadable};
-use crate::snapshot::Scheme;
 
 /// Rules of one phase.
 const RULES_MAX: usize = 100;

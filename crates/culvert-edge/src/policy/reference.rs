@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use culvert_policy::Scheme;
 use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
@@ -10,7 +11,6 @@ use crate::action::{self, ActionType, Ends};
 use crate::policy::Phase;
 use crate::policy::functions;
 use crate::policy::variables;
-use crate::snapshot::Scheme;
 
 /// `docs/reference/traffic-policy.md`.
 pub fn reference() -> String {

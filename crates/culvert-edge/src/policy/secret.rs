@@ -4,10 +4,10 @@
 use std::ops::Range;
 
 use culvert_base::{Code, Refusal};
+use culvert_policy::document::{Node, Text};
 use serde_json::Value;
 
 use crate::action;
-use crate::policy::document::{Node, Text};
 use crate::policy::{Phase, Source, refusal};
 
 /// What is shown in the place of a secret.

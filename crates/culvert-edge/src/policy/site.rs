@@ -9,6 +9,9 @@ use std::time::Duration;
 use culvert_base::net::HostName;
 use culvert_base::{Code, Refusal};
 use culvert_cel::{Env, Predicate};
+use culvert_policy::Scheme;
+use culvert_policy::address::IpPolicy;
+use culvert_policy::ipdata::IpData;
 use culvert_tls::terms::Authorities;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{DeserializeOwned, Error as _};
@@ -16,12 +19,9 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::ipdata::IpData;
 use crate::login::Logins;
-use crate::policy::address::IpPolicy;
 use crate::policy::template::{Template, ValueTemplate};
 use crate::policy::{Phase, Secrets, refusal, variables};
-use crate::snapshot::Scheme;
 
 /// Objects that policies may name.
 #[derive(Clone, Debug, Default)]

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use super::document::TEXT_BYTES_MAX;
+use culvert_policy::address::IpPolicy;
+use culvert_policy::document::TEXT_BYTES_MAX;
+
 use super::*;
 
 /// What compiling a policy for an http endpoint with an upstream says: a code, and the sentence.

@@ -11,6 +11,7 @@ use std::sync::{Arc, LazyLock};
 
 use culvert_cel::{Env, Key, Limits, Slot, Type, Value, ValueRef};
 use culvert_http::target::Received;
+use culvert_policy::ipdata::{IpData, IpField, Scalar};
 use culvert_tls::peer::Peer;
 use http::header::{
     CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, LOCATION,
@@ -18,7 +19,6 @@ use http::header::{
 };
 use http::{Version, request};
 
-use crate::ipdata::{IpData, IpField, Scalar};
 use crate::policy::certificate;
 use crate::policy::functions;
 use crate::policy::run::Exchange;

@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use culvert_base::BoxFuture;
+use culvert_policy::Scheme;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -18,7 +19,7 @@ use super::events;
 use super::harness::*;
 use crate::{
     AgentCall, AgentIo, AgentRefused, Clients, Dial, Endpoint, Inherited, Protocol, ProxyVersion,
-    Scheme, Settings, Snapshot, Upstream,
+    Settings, Snapshot, Upstream,
 };
 
 /// What an agent does with streams.

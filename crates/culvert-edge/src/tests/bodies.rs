@@ -4,13 +4,14 @@
 use std::io::Read;
 use std::sync::Arc;
 
+use culvert_policy::Scheme;
 use serde_json::json;
 use tokio::sync::Notify;
 
 use super::harness::*;
 use super::policies::{governed, last_event, publish};
 use super::streams::{connect, frames, nothing};
-use crate::{Scheme, Snapshot};
+use crate::Snapshot;
 
 const COMPRESS: &str = "on_http_response: [{actions: [{type: compress-response, config: {algorithms: [br, gzip, deflate]}}]}]";
 

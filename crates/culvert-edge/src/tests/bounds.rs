@@ -3,6 +3,7 @@
 //! [`limits`](super::limits).
 
 use culvert_http::http2::{Reason, ledger};
+use culvert_policy::Scheme;
 use rustls_pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -14,8 +15,8 @@ use super::floods::{
 use super::harness::*;
 use super::mutual::client_hello;
 use super::proxied::behind;
+use crate::Snapshot;
 use crate::bounds::{BOUNDS, Beyond};
-use crate::{Scheme, Snapshot};
 
 /// An edge that serves `app.example` in clear, by an origin that answers as the path says, and with TLS,
 /// by one that never does, so that nothing of a request's body is read. And one behind a balancer.

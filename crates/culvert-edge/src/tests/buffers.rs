@@ -4,13 +4,14 @@
 use std::time::Duration;
 
 use culvert_base::BoxFuture;
+use culvert_policy::Scheme;
 use tokio::io::{AsyncWrite, AsyncWriteExt, DuplexStream};
 use tokio::sync::mpsc;
 
 use super::harness::*;
 use crate::{
-    AgentCall, AgentIo, AgentRefused, Clients, Dial, Endpoint, Protocol, Scheme, Settings,
-    Snapshot, Upstream,
+    AgentCall, AgentIo, AgentRefused, Clients, Dial, Endpoint, Protocol, Settings, Snapshot,
+    Upstream,
 };
 
 /// Bytes of a body in one direction: 64 KiB that were read, behind 16 KiB that were gathered.

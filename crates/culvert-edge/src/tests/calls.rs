@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use culvert_policy::Scheme;
 use serde_json::json;
 
 use super::harness::*;
 use super::internal::{named, publish};
 use super::policies::{governed_with, last_event};
-use crate::{Resources, Scheme, Settings, Snapshot, Source};
+use crate::{Resources, Settings, Snapshot, Source};
 
 const ASK: &str = "GET /a?b=c HTTP/1.1\r\nHost: app.example\r\nX-Who: me\r\n\r\n";
 

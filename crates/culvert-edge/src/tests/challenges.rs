@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use culvert_base::net::HostName;
 use culvert_base::{IpSet, Prefix, Verdict};
+use culvert_policy::Scheme;
 use culvert_tls::acme::{Challenge, ChallengeKind};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use super::harness::*;
-use crate::{Restriction, Scheme};
+use crate::Restriction;
 
 fn challenge(kind: ChallengeKind, host: &str) -> Challenge {
     Challenge {

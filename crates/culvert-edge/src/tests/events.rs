@@ -251,14 +251,14 @@ async fn situations() {
         .local_addr()
         .unwrap();
     let snapshot = http("app.example", origin).endpoint(endpoint(
-        crate::Scheme::Http,
+        culvert_policy::Scheme::Http,
         "gone.example",
         80,
         &format!("http://{unreachable}"),
         "",
     ));
     let mut denied = super::policies::governed(
-        crate::Scheme::Http,
+        culvert_policy::Scheme::Http,
         "",
         "
 on_http_request:

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use culvert_events::{HTTP_REQUEST_COMPLETE, Kind, TCP_CONNECTION_CLOSED};
+use culvert_policy::Scheme;
 use rustls_pki_types::CertificateDer;
 use serde_json::{Value, json};
 
@@ -10,7 +11,7 @@ use super::harness::*;
 use super::logins::Scene;
 use super::mutual::{BOTH, Ca, client_hello, shake};
 use super::policies::governed;
-use crate::{Scheme, Snapshot};
+use crate::Snapshot;
 
 /// Each field of the catalogue, the module that fills it, and what it says below; `null` where that
 /// differs from run to run.

@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
+use culvert_policy::Scheme;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use super::harness::*;
 use super::secure::{ask2, http2};
-use crate::{Limits, Meters, Scheme, Settings, Snapshot};
+use crate::{Limits, Meters, Settings, Snapshot};
 
 /// Frames within which every flood must end.
 const FRAMES_MAX: usize = 1_000;

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use culvert_policy::Scheme;
+
 use super::harness::*;
-use crate::Scheme;
 
 const GET: &str = "GET /x?y=1 HTTP/1.1\r\nHost: app.example\r\n\r\n";
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use culvert_base::net::HostName;
 use culvert_base::{ManualClock, Timestamp};
+use culvert_policy::Scheme;
 use culvert_tls::terms::Authorities;
 use rustls::client::ResolvesClientCert;
 use rustls::sign::CertifiedKey;
@@ -19,7 +20,7 @@ use tokio::net::TcpStream;
 use super::harness::*;
 use super::mutual::{BOTH, Ca, Leaf, shake};
 use super::policies::governed;
-use crate::{Endpoint, Resources, Scheme, Settings, Snapshot, Source};
+use crate::{Endpoint, Resources, Settings, Snapshot, Source};
 
 /// A real certificate of X.509 version 1 with its key, made by OpenSSL.
 const V1: &str = include_str!("../../tests/data/client_v1.pem");

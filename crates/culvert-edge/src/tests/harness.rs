@@ -8,6 +8,7 @@ use std::time::Duration;
 use culvert_base::net::HostName;
 use culvert_base::{Clock, SystemClock};
 use culvert_events::{Capture, Kind, Record, Recorder, Selection, encode};
+use culvert_policy::Scheme;
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::Value;
@@ -17,9 +18,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    Edge, Endpoint, Limits, Scheme, Settings, Snapshot, SnapshotBuilder, Timeouts, Upstream,
-};
+use crate::{Edge, Endpoint, Limits, Settings, Snapshot, SnapshotBuilder, Timeouts, Upstream};
 
 /// Nothing in these tests takes this long unless it is broken.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use culvert_policy::Scheme;
 use http_body_util::Full;
 use rustls_pki_types::CertificateDer;
 use tokio::net::TcpStream;
@@ -19,7 +20,7 @@ use super::floods::{
 use super::harness::*;
 use super::secure::http2;
 use super::webhooks::held_bytes;
-use crate::{Limits, Scheme, Settings, Snapshot};
+use crate::{Limits, Settings, Snapshot};
 
 /// Over which a test does not want to wait.
 const SHORT: Duration = Duration::from_millis(150);

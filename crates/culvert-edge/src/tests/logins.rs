@@ -7,6 +7,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use culvert_base::{ManualClock, Timestamp};
+use culvert_policy::Scheme;
 use serde_json::{Value, json};
 use sha2::Digest;
 use tokio::sync::mpsc;
@@ -18,7 +19,7 @@ use crate::login::{
     Entry, LoginKeys, LoginSettings, Logins, Noted, ProviderSettings, Revocations, Revoked,
     Sighting,
 };
-use crate::{Endpoint, Resources, Scheme, Settings, Snapshot, Source};
+use crate::{Endpoint, Resources, Settings, Snapshot, Source};
 
 const NOW: i64 = 1_767_225_600;
 

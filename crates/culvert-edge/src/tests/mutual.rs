@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use culvert_base::Timestamp;
+use culvert_policy::Scheme;
 use culvert_tls::terms::Authorities;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair, SanType,
@@ -20,7 +21,7 @@ use tokio_rustls::client::TlsStream;
 use super::harness::*;
 use super::internal::{named, publish};
 use super::policies::last_event;
-use crate::{Resources, Scheme, Snapshot, SnapshotBuilder, Source};
+use crate::{Resources, Snapshot, SnapshotBuilder, Source};
 
 /// An authority.
 pub(super) struct Ca {

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use culvert_policy::Scheme;
 use serde_json::json;
 use tokio::sync::Barrier;
 
 use super::harness::*;
 use super::policies::governed;
 use super::streams::{connect, frames};
-use crate::{Limits, Scheme, Settings, Snapshot};
+use crate::{Limits, Settings, Snapshot};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: app.example\r\n\r\n";
 

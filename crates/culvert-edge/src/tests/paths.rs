@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use culvert_base::net::HostName;
 use culvert_base::{IpSet, Prefix, Verdict};
+use culvert_policy::Scheme;
 use culvert_tls::acme::{Challenge, ChallengeKind};
 use http::uri::PathAndQuery;
 use http::{Request, Uri};
@@ -18,7 +19,7 @@ use tokio::net::TcpStream;
 use super::harness::*;
 use super::internal::named;
 use super::streams::{Frames, connect, frames, nothing};
-use crate::{Endpoint, Restriction, Scheme, Settings, Snapshot, SnapshotBuilder};
+use crate::{Endpoint, Restriction, Settings, Snapshot, SnapshotBuilder};
 
 /// Says in fields what it judged.
 const ECHO: &str = r#"

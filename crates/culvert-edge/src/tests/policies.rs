@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use culvert_base::net::HostName;
 use culvert_base::{Prefix, Verdict};
+use culvert_policy::{IpPolicy, Scheme};
 use serde_json::{Value, json};
 
 use super::harness::*;
-use crate::{Endpoint, IpPolicy, Resources, Scheme, Secrets, Snapshot, Source};
+use crate::{Endpoint, Resources, Secrets, Snapshot, Source};
 
 /// An endpoint with a policy, in front of an origin or of none.
 pub(crate) fn governed(scheme: Scheme, upstream: &str, policy: &str) -> Endpoint {

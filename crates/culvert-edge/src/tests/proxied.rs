@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_base::{IpSet, Prefix, Verdict};
+use culvert_policy::Scheme;
 use tokio::net::TcpStream;
 
 use super::harness::*;
-use crate::{Limits, ProxyProtocol, Restriction, Scheme, Settings, Snapshot};
+use crate::{Limits, ProxyProtocol, Restriction, Settings, Snapshot};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: app.example\r\nX-Forwarded-For: 6.6.6.6\r\n\r\n";
 const LINE: &[u8] = b"PROXY TCP4 192.0.2.7 198.51.100.9 4711 443\r\n";

@@ -4,9 +4,10 @@ use std::net::TcpListener;
 use std::sync::Arc;
 
 use culvert_base::{IpSet, Prefix, Verdict};
+use culvert_policy::Scheme;
 
 use super::harness::*;
-use crate::{Restriction, Scheme, Snapshot};
+use crate::{Restriction, Snapshot};
 
 /// A restriction of the harness's account that admits a prefix.
 fn only(prefix: &str, enforced: bool) -> Restriction {

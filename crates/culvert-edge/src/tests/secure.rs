@@ -4,13 +4,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use culvert_policy::Scheme;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls_pki_types::CertificateDer;
 use tokio::task::JoinSet;
 
 use super::harness::*;
-use crate::{Scheme, Snapshot};
+use crate::Snapshot;
 
 /// An HTTP/2 origin that tells what it was asked.
 pub(super) async fn http2_origin(tasks: &mut JoinSet<()>) -> SocketAddr {

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use culvert_policy::Scheme;
 use http::{Request, response};
 use http_body_util::BodyExt;
 use hyper_util::rt::TokioIo;
@@ -15,7 +16,7 @@ use tokio::task::JoinSet;
 use super::events::{told, whole};
 use super::harness::*;
 use super::streams::{connect, frames, nothing, websocket};
-use crate::{Limits, Scheme, Settings, Snapshot};
+use crate::{Limits, Settings, Snapshot};
 
 const LENGTH_MAX: u64 = 8;
 

@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use culvert_policy::Scheme;
 use http::{HeaderMap, Method, Request, Response};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
@@ -16,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::harness::*;
-use crate::{Limits, Scheme, Settings, Snapshot};
+use crate::{Limits, Settings, Snapshot};
 
 const URL: &str = "https://app.example/chat";
 

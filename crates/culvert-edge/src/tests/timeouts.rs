@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use culvert_policy::Scheme;
 use http::Request;
 use http_body_util::BodyExt;
 use hyper::body::Frame;
@@ -18,7 +19,7 @@ use tokio::task::JoinSet;
 use super::harness::*;
 use super::policies::governed;
 use super::streams::{connect, frames, nothing, rig};
-use crate::{Limits, Scheme, Settings, Snapshot, Timeouts};
+use crate::{Limits, Settings, Snapshot, Timeouts};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: app.example\r\n\r\n";
 /// Shorter than any silence here.

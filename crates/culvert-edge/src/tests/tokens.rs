@@ -5,12 +5,13 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use culvert_base::{ManualClock, Timestamp};
+use culvert_policy::Scheme;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value, json};
 
 use super::harness::*;
 use super::policies::{last_event, publish};
-use crate::{Resources, Scheme, Source};
+use crate::{Resources, Source};
 
 const NOW: i64 = 1_767_225_600;
 const KEYS: &str = "https://issuer.example/keys";

@@ -1,7 +1,9 @@
 //! Bytes without meaning: upgraded connections, TCP endpoints.
 
+use culvert_policy::Scheme;
+
 use super::harness::*;
-use crate::{Scheme, Snapshot};
+use crate::Snapshot;
 
 const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 const PROOF: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";

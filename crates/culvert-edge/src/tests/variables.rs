@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use culvert_policy::{IpData, IpDataFiles, IpDatabases, Scheme};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use serde_json::{Value, json};
@@ -15,10 +16,7 @@ use super::harness::*;
 use super::mutual::Ca;
 use crate::policy::Phase;
 use crate::policy::variables::{self, Filled, Variable};
-use crate::{
-    Endpoint, IpData, IpDataFiles, IpDatabases, Resources, Scheme, Settings, Snapshot, Source,
-    Upstream,
-};
+use crate::{Endpoint, Resources, Settings, Snapshot, Source, Upstream};
 
 const REGION: &str = "eu";
 
@@ -103,8 +101,8 @@ fn is_promised(variable: &Variable, kind: Kind) -> bool {
     }
 }
 
-fn only(field: crate::IpField) -> crate::IpFields {
-    let mut fields = crate::IpFields::default();
+fn only(field: culvert_policy::IpField) -> culvert_policy::IpFields {
+    let mut fields = culvert_policy::IpFields::default();
     fields.insert(field);
     fields
 }

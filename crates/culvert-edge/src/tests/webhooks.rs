@@ -6,12 +6,13 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use culvert_base::{ManualClock, Timestamp};
+use culvert_policy::Scheme;
 use http_body_util::{BodyExt, Full};
 use serde_json::{Value, json};
 
 use super::harness::*;
 use super::policies::{event, governed, last_event, publish};
-use crate::{Limits, Resources, Scheme, Settings, Snapshot, Source};
+use crate::{Limits, Resources, Settings, Snapshot, Source};
 
 const MAX: usize = 5 << 20;
 
@@ -206,8 +207,10 @@ on_http_request:
 
 #[tokio::test]
 async fn messages_of_sns_are_verified_by_their_certificate() {
-    let vectors: Value =
-        serde_json::from_str(include_str!("../../tests/data/webhooks.json")).unwrap();
+    let vectors: Value = serde_json::from_str(include_str!(
+        "../../../culvert-policy/tests/data/webhooks.json"
+    ))
+    .unwrap();
     let now = Timestamp::from_unix_seconds(vectors["now"].as_i64().unwrap());
     let mut rig = Rig::at(settings(), Arc::new(ManualClock::at(now))).await;
     let origin = measure(&mut rig).await;

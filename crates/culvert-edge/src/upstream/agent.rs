@@ -7,9 +7,8 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use culvert_base::BoxFuture;
+use culvert_policy::Scheme;
 use tokio::io::{AsyncRead, AsyncWrite};
-
-use crate::snapshot::Scheme;
 
 /// A version of the PROXY protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

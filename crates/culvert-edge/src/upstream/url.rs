@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use culvert_base::net::HostName;
 use culvert_base::{Code, Refusal};
+use culvert_policy::Scheme;
 use rustls::ClientConfig;
 use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
@@ -19,7 +20,6 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::proxy::{self, Ends};
-use crate::snapshot::Scheme;
 use crate::socket;
 use crate::upstream::agent::{AgentCall, AgentIo, AgentRefused, Dial, ProxyVersion};
 use crate::upstream::guard::{Reach, is_private};

@@ -102,7 +102,7 @@ pub fn read(text: &str, path: &Path, names: &[&str]) -> Result<Read, Failure> {
             path.display()
         )))
     };
-    let value = culvert_edge::read_yaml(text).map_err(wrong)?;
+    let value = culvert_policy::read_yaml(text).map_err(wrong)?;
     let file: File = serde_path_to_error::deserialize(value)
         .map_err(|error| wrong(format!("`{}`: {}", error.path(), error.inner())))?;
     let is_three = match &file.version {

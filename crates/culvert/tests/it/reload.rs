@@ -112,8 +112,8 @@ async fn data_about_addresses_comes_with_a_hang_up_and_its_want_is_told_and_refu
         path("geo.mmdb"),
         path("bad"),
     );
-    let edge = Path::new(env!("CARGO_MANIFEST_DIR")).join("../culvert-edge/tests/data");
-    let good = std::fs::read(edge.join("geo.mmdb")).unwrap();
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../culvert-policy/tests/data");
+    let good = std::fs::read(data.join("geo.mmdb")).unwrap();
     std::fs::write(&geo, &good).unwrap();
     std::fs::write(&list, "127.0.0.0/8\n").unwrap();
     let write =

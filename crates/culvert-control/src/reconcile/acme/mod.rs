@@ -25,9 +25,9 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
+use culvert_base::Meter;
 use culvert_base::net::HostName;
 use culvert_base::{BoxFuture, Fault, Secret, Timestamp};
-use culvert_edge::Meter;
 use culvert_store::Document;
 use culvert_tls::acme;
 use culvert_tls::acme::{Blame, ChallengeKind, Failure, Order as Placed};

@@ -2,7 +2,7 @@
 
 use culvert_base::net::HostName;
 use culvert_base::{Code, Refusal};
-use culvert_edge::Scheme;
+use culvert_policy::Scheme;
 use culvert_store::Changes;
 use serde::{Deserialize, Serialize};
 

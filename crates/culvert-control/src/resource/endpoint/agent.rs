@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use culvert_base::{Code, Description, Metadata, Refusal};
-use culvert_edge::{Clients, Protocol, ProxyVersion, Scheme, Upstream};
+use culvert_edge::{Clients, Protocol, ProxyVersion, Upstream};
+use culvert_policy::Scheme;
 use culvert_store::{Changes, Document};
 use serde::{Deserialize, Serialize};
 

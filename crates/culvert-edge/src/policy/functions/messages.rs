@@ -6,10 +6,11 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use culvert_base::{IpSet, Verdict};
 use culvert_cel::{EvalErrorKind, Meter, Value, ValueRef};
+use culvert_policy::address::prefix;
 
 use super::{NO_OVERLOAD, Row, about, global, made, member};
+use crate::policy::Phase;
 use crate::policy::variables::{RANDOM, SECRETS};
-use crate::policy::{Phase, prefix};
 
 #[rustfmt::skip]
 pub(super) fn rows() -> Vec<Row> {

@@ -1,7 +1,7 @@
 //! What a look-up of an address costs in a database of the size of GeoLite2-City, and in lists.
 //!
 //! Prints nanoseconds per look-up, the best of several rounds. The promise: under 200 ns.
-//! `cargo bench -p culvert-edge --bench ip_data`
+//! `cargo bench -p culvert-policy --bench ip_data`
 
 #![allow(
     clippy::print_stdout,
@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Instant;
 
 use culvert_base::{Entropy, SeededEntropy};
-use culvert_edge::{IpData, IpDataFiles, IpField};
+use culvert_policy::{IpData, IpDataFiles, IpField};
 
 const NETWORKS: usize = 500_000;
 const RECORDS: usize = 50_000;

@@ -200,7 +200,7 @@ impl IpFields {
         Self(self.0 | others.0)
     }
 
-    pub(crate) fn bits(self) -> u32 {
+    pub fn bits(self) -> u32 {
         self.0
     }
 

@@ -14,36 +14,36 @@ use tokio::time::Instant;
 
 /// Facts of a connection. Each is set once: at accept, with the ClientHello, or with the handshake.
 #[derive(Debug)]
-pub(crate) struct ConnInfo {
-    pub(crate) client: SocketAddr,
-    pub(crate) server: SocketAddr,
+pub struct ConnInfo {
+    pub client: SocketAddr,
+    pub server: SocketAddr,
     /// Whether forwarding headers of this peer are believed.
-    pub(crate) is_trusted: bool,
+    pub is_trusted: bool,
     started_at: Timestamp,
     started: Instant,
     /// The name that the client asked for in its ClientHello (RFC 6066 section 3), in lower case. Set before any
     /// rule of a policy runs; empty without TLS or without a name.
     sni: OnceLock<String>,
     /// Empty in clear.
-    pub(crate) tls: OnceLock<TlsInfo>,
+    pub tls: OnceLock<TlsInfo>,
     client_value: OnceLock<HeaderValue>,
     addresses: OnceLock<(String, String)>,
 }
 
 /// What the TLS handshake settled.
 #[derive(Debug)]
-pub(crate) struct TlsInfo {
+pub struct TlsInfo {
     /// What was presented: one per certificate, and per terms of a policy.
-    pub(crate) presented: Arc<Presented>,
+    pub presented: Arc<Presented>,
     /// The terms of a policy that the handshake ran under.
-    pub(crate) terms: Option<Arc<Terms>>,
+    pub terms: Option<Arc<Terms>>,
     /// Known when the handshake is complete.
-    pub(crate) agreed: OnceLock<Agreed>,
+    pub agreed: OnceLock<Agreed>,
 }
 
 impl ConnInfo {
     /// A connection that was accepted just now, at `started_at` by the server's clock.
-    pub(crate) fn new(
+    pub fn new(
         client: SocketAddr,
         server: SocketAddr,
         is_trusted: bool,
@@ -63,32 +63,32 @@ impl ConnInfo {
     }
 
     /// When the connection was accepted.
-    pub(crate) fn started_at(&self) -> Timestamp {
+    pub fn started_at(&self) -> Timestamp {
         self.started_at
     }
 
     /// The same by the clock that only moves forward.
-    pub(crate) fn started(&self) -> Instant {
+    pub fn started(&self) -> Instant {
         self.started
     }
 
     /// The present moment, never before the accept.
-    pub(crate) fn now(&self) -> Timestamp {
+    pub fn now(&self) -> Timestamp {
         self.started_at.plus(self.started.elapsed())
     }
 
     /// Notes the name that the ClientHello asks for. The first one counts.
-    pub(crate) fn set_sni(&self, name: String) -> &str {
+    pub fn set_sni(&self, name: String) -> &str {
         self.sni.get_or_init(|| name)
     }
 
     /// The name that the ClientHello asks for; empty without TLS or without a name.
-    pub(crate) fn sni(&self) -> &str {
+    pub fn sni(&self) -> &str {
         self.sni.get().map_or("", String::as_str)
     }
 
     /// The client's address as a header value.
-    pub(crate) fn client_value(&self) -> HeaderValue {
+    pub fn client_value(&self) -> HeaderValue {
         self.client_value
             .get_or_init(|| {
                 HeaderValue::try_from(self.client.ip().to_string())
@@ -98,7 +98,7 @@ impl ConnInfo {
     }
 
     /// The client's and the server's address as events show them.
-    pub(crate) fn addresses(&self) -> (&str, &str) {
+    pub fn addresses(&self) -> (&str, &str) {
         let (client, server) = self
             .addresses
             .get_or_init(|| (self.client.ip().to_string(), self.server.ip().to_string()));
@@ -106,53 +106,53 @@ impl ConnInfo {
     }
 
     /// The address block connections are counted by: the address itself, or the /64 of IPv6.
-    pub(crate) fn source(&self) -> IpAddr {
+    pub fn source(&self) -> IpAddr {
         source(self.client.ip())
     }
 }
 
 /// Counters of a connection.
 #[derive(Debug, Default)]
-pub(crate) struct ConnCounters {
+pub struct ConnCounters {
     bytes_in: AtomicU64,
     bytes_out: AtomicU64,
     /// Bytes handed to the socket or to TLS.
     handed_out: AtomicU64,
     /// Exchanges open now.
-    pub(crate) open: AtomicUsize,
+    pub open: AtomicUsize,
     /// Exchanges begun so far.
-    pub(crate) begun: AtomicU64,
+    pub begun: AtomicU64,
     /// Header bytes of the HTTP/2 requests that are open.
-    pub(crate) header_bytes: AtomicUsize,
+    pub header_bytes: AtomicUsize,
     /// Bytes of bodies that its exchanges hold whole.
-    pub(crate) held_bytes: AtomicUsize,
+    pub held_bytes: AtomicUsize,
     /// HTTP/2 streams that were reset because the client did not read them.
-    pub(crate) slow_streams: AtomicUsize,
+    pub slow_streams: AtomicUsize,
 }
 
 impl ConnCounters {
     /// Notes how many bytes were read from the client's socket so far.
-    pub(crate) fn set_bytes_in(&self, bytes: u64) {
+    pub fn set_bytes_in(&self, bytes: u64) {
         self.bytes_in.store(bytes, Ordering::Relaxed);
     }
 
     /// Notes how many bytes were written to it so far.
-    pub(crate) fn set_bytes_out(&self, bytes: u64) {
+    pub fn set_bytes_out(&self, bytes: u64) {
         self.bytes_out.store(bytes, Ordering::Relaxed);
     }
 
     /// Notes how many bytes were handed to the socket or to TLS so far.
-    pub(crate) fn set_handed_out(&self, bytes: u64) {
+    pub fn set_handed_out(&self, bytes: u64) {
         self.handed_out.store(bytes, Ordering::Relaxed);
     }
 
     /// Bytes handed to the socket or to TLS.
-    pub(crate) fn handed_out(&self) -> u64 {
+    pub fn handed_out(&self) -> u64 {
         self.handed_out.load(Ordering::Relaxed)
     }
 
     /// Bytes read from and written to the client's socket.
-    pub(crate) fn bytes(&self) -> (u64, u64) {
+    pub fn bytes(&self) -> (u64, u64) {
         (
             self.bytes_in.load(Ordering::Relaxed),
             self.bytes_out.load(Ordering::Relaxed),
@@ -161,7 +161,7 @@ impl ConnCounters {
 }
 
 /// The address block connections are counted by: the address itself, or the /64 of IPv6.
-pub(crate) fn source(client: IpAddr) -> IpAddr {
+pub fn source(client: IpAddr) -> IpAddr {
     match client {
         IpAddr::V4(_) => client,
         IpAddr::V6(address) => {
@@ -172,7 +172,7 @@ pub(crate) fn source(client: IpAddr) -> IpAddr {
 }
 
 /// The same block as a number, which is the same on every node.
-pub(crate) fn source_number(client: IpAddr) -> u64 {
+pub fn source_number(client: IpAddr) -> u64 {
     match client {
         // No network of IPv6 begins with 32 zeros.
         IpAddr::V4(address) => u32::from(address).into(),

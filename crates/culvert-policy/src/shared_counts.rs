@@ -19,10 +19,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use culvert_base::sync::lock;
-use culvert_base::{Clock, Entropy};
+use culvert_base::{Clock, Entropy, Meter};
 
 use crate::fair_table::{Count, FairTable};
-use crate::meters::Meter;
 
 /// How often nodes tell each other what moved.
 pub const TELL_EVERY: Duration = Duration::from_millis(200);
@@ -32,8 +31,8 @@ pub const MESSAGE_BYTES_MAX: usize = 5_800;
 pub const MESSAGES_MAX: usize = 32;
 
 /// Buckets of one action that have a place, and counts aside for those that lost theirs or found none.
-pub(crate) const BUCKETS_MAX: usize = 65_536;
-pub(crate) const ASIDE_MAX: usize = 16_384;
+pub const BUCKETS_MAX: usize = 65_536;
+pub const ASIDE_MAX: usize = 16_384;
 /// Other nodes of which one bucket knows.
 const RUNS_MAX: usize = 64;
 /// Tables that other nodes can make us hold. One is made for each action that has let a request pass somewhere.
@@ -91,7 +90,7 @@ impl Passed {
 
 /// Requests of one key.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Bucket {
+pub struct Bucket {
     own: Passed,
     /// What other nodes said of themselves.
     others: Vec<(u64, Passed)>,
@@ -128,12 +127,7 @@ impl Bucket {
     ///
     /// The window before counts by the part of it that is not over yet, as if its requests had been
     /// spread evenly.
-    pub(crate) fn take(
-        &mut self,
-        at: Duration,
-        length: Duration,
-        capacity: u64,
-    ) -> Result<(), Duration> {
+    pub fn take(&mut self, at: Duration, length: Duration, capacity: u64) -> Result<(), Duration> {
         // A clock that was set back does not open a window again.
         let window = window_of(at, length).max(self.own.window);
         self.own.turn_to(window);
@@ -175,12 +169,12 @@ impl Bucket {
     }
 }
 
-pub(crate) fn window_of(at: Duration, length: Duration) -> u64 {
+pub fn window_of(at: Duration, length: Duration) -> u64 {
     u64::try_from(at.as_nanos() / length.as_nanos().max(1)).unwrap_or(u64::MAX)
 }
 
 /// The buckets of one action, on all nodes.
-pub(crate) struct SharedTable {
+pub struct SharedTable {
     id: u128,
     window: Duration,
     state: Mutex<State>,
@@ -441,14 +435,14 @@ impl SharedCounts {
     }
 
     /// The buckets of an action. Its window goes into its id.
-    pub(crate) fn table(&self, id: u128, window: Duration) -> Arc<SharedTable> {
+    pub fn table(&self, id: u128, window: Duration) -> Arc<SharedTable> {
         let mut tables = lock(&self.0.tables);
         let made = || Arc::new(SharedTable::new(id, window));
         tables.entry(id).or_insert_with(made).clone()
     }
 
     /// Takes one request of a key that a source asks with, or says how long to wait.
-    pub(crate) fn take(
+    pub fn take(
         &self,
         table: &SharedTable,
         key: u128,
@@ -531,7 +525,7 @@ fn take<'m, const N: usize>(rest: &mut &'m [u8]) -> Option<&'m [u8; N]> {
 }
 
 /// The place of a shared table in an action, which finds it with its first request.
-pub(crate) type Place = OnceLock<Arc<SharedTable>>;
+pub type Place = OnceLock<Arc<SharedTable>>;
 
 #[cfg(test)]
 mod tests;

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use culvert_base::{IpSet, Prefix, Verdict};
 
-use crate::policy::prefix;
+use crate::address::prefix;
 
 /// Lists at most: an address is looked up in each.
 const LISTS_MAX: usize = 256;

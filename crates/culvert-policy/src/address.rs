@@ -8,7 +8,7 @@ use culvert_base::{IpSet, Prefix, Verdict};
 
 /// Prefixes that allow and deny. An address is admitted when it is allowed and not denied.
 #[derive(Debug, Default)]
-pub(crate) struct Addresses {
+pub struct Addresses {
     rules: Vec<(Verdict, Prefix)>,
     allowed: IpSet,
     denied: IpSet,
@@ -17,7 +17,7 @@ pub(crate) struct Addresses {
 }
 
 impl Addresses {
-    pub(crate) fn of(rules: Vec<(Verdict, Prefix)>) -> Self {
+    pub fn of(rules: Vec<(Verdict, Prefix)>) -> Self {
         let only = |wanted: Verdict| {
             let prefixes = rules.iter().filter(move |(verdict, _)| *verdict == wanted);
             IpSet::of(prefixes.map(|(_, prefix)| (Verdict::Allow, *prefix)))
@@ -30,16 +30,16 @@ impl Addresses {
         }
     }
 
-    pub(crate) fn allows(&self, address: IpAddr) -> bool {
+    pub fn allows(&self, address: IpAddr) -> bool {
         self.allowed.contains(address)
     }
 
-    pub(crate) fn denies(&self, address: IpAddr) -> bool {
+    pub fn denies(&self, address: IpAddr) -> bool {
         !self.is_known || self.denied.contains(address)
     }
 
     /// The first prefix of that verdict that has the address.
-    pub(crate) fn matched(&self, wanted: Verdict, address: IpAddr) -> Option<String> {
+    pub fn matched(&self, wanted: Verdict, address: IpAddr) -> Option<String> {
         let has = |prefix: Prefix| IpSet::of([(Verdict::Allow, prefix)]).contains(address);
         self.rules
             .iter()
@@ -69,13 +69,13 @@ impl IpPolicy {
         self.0.store(std::sync::Arc::default());
     }
 
-    pub(crate) fn now(&self) -> arc_swap::Guard<std::sync::Arc<Addresses>> {
+    pub fn now(&self) -> arc_swap::Guard<std::sync::Arc<Addresses>> {
         self.0.load()
     }
 }
 
 /// An address, or a prefix whose bits behind the mask are dropped.
-pub(crate) fn prefix(text: &str) -> Option<Prefix> {
+pub fn prefix(text: &str) -> Option<Prefix> {
     let text = text.trim();
     let network = match text.split_once('/') {
         Some(_) => text.parse::<ipnet::IpNet>().ok()?.trunc(),
