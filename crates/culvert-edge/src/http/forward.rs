@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use culvert_http::http1::response::content_length;
+use culvert_http::http1::BodyLength;
 use http::header::HOST;
 use http::uri::{PathAndQuery, Scheme, Uri};
 use http::{HeaderValue, Method, Request, StatusCode, Version, request, response};
@@ -273,7 +273,7 @@ pub(crate) async fn over_http2(
                 let is_open = key.is_some() && response.status().is_success();
                 let stream = is_open.then(|| hyper::upgrade::on(&mut response));
                 let (mut parts, incoming) = response.into_parts();
-                content_length(&parts.headers).map_err(Failure::Unacceptable)?;
+                BodyLength::content_length(&parts.headers).map_err(Failure::Unacceptable)?;
                 if let (Some(stream), Some(key)) = (stream, &key) {
                     upgrade::accept(&mut parts, key);
                     return Ok((parts, Source::Stream(stream)));

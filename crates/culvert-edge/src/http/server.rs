@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use culvert_http::fields::has_token;
 use culvert_http::http1::head::write_answer;
+use culvert_http::http1::response::sending;
 use culvert_http::http1::{Outbox, Sending};
-use http::header::{CONNECTION, CONTENT_LENGTH, TE, TRANSFER_ENCODING};
-use http::{Method, StatusCode, Version, request, response};
+use http::header::{CONNECTION, TE};
+use http::{Method, Version, request};
 use http_body::Body;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
@@ -173,24 +174,6 @@ async fn answer(
         After::Next
     } else {
         After::Close
-    }
-}
-
-/// How the body of an answer with this head is sent.
-fn sending(head: &response::Parts, is_head: bool, with_trailers: bool) -> Sending {
-    let has_none = is_head
-        || head.status.is_informational()
-        || [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&head.status);
-    if has_none {
-        return Sending::None;
-    }
-    if head.headers.contains_key(TRANSFER_ENCODING) {
-        return Sending::Chunks { with_trailers };
-    }
-    let length = head.headers.get(CONTENT_LENGTH);
-    match length.and_then(|length| length.to_str().ok()?.parse().ok()) {
-        Some(length) => Sending::Length(length),
-        None => Sending::Close,
     }
 }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use culvert_base::sync::lock;
-use culvert_http::http1::{Framing, Outbox, Piece, Violation, head};
+use culvert_http::http1::{Outbox, Part, RequestReader, Violation, head};
 use culvert_http::slow_reader::SlowReader;
 use http::header::EXPECT;
 use http::{Version, request, response};
@@ -69,10 +69,8 @@ pub(crate) struct BrokeOff;
 struct Conn {
     wire: Wire,
     down: Arc<Downstream>,
-    framing: Framing,
-    /// Of it the first `fed` bytes were found good.
+    reading: RequestReader,
     inbox: Inbox,
-    fed: usize,
     /// Whether somebody has the body, and reads.
     has_reader: bool,
     /// Whether the client waits for a word before it sends the body (RFC 9110 10.1.1).
@@ -101,9 +99,8 @@ impl Inbound {
             wire,
             write_limit: down.rules.limits.write_stall,
             down,
-            framing: Framing::new(),
+            reading: RequestReader::default(),
             inbox: Inbox::new(READ_BYTES_MIN),
-            fed: 0,
             has_reader: false,
             owes_continue: false,
             interim: Outbox::default(),
@@ -123,12 +120,12 @@ impl Inbound {
             Ok(parts) => parts,
             Err(next) => return Poll::Ready(next),
         };
-        let body = (!conn.framing.is_ended()).then(|| {
+        let body = (!conn.reading.is_ended()).then(|| {
             conn.has_reader = true;
             conn.owes_continue =
                 parts.version == Version::HTTP_11 && parts.headers.contains_key(EXPECT);
             InboundBody {
-                hint: conn.framing.payload().size_hint(),
+                hint: conn.reading.payload().size_hint(),
                 conn: Arc::clone(&self.0),
                 is_ended: false,
             }
@@ -145,7 +142,7 @@ impl Inbound {
     /// Whether nothing of a request has come, on a connection that has served.
     pub(crate) fn is_idle(&self) -> bool {
         let conn = lock(&self.0);
-        conn.has_served && conn.framing.is_untouched() && conn.inbox.is_empty()
+        conn.has_served && conn.reading.is_untouched() && conn.inbox.is_empty()
     }
 
     /// Waits for the client to leave while its request is being answered. What it sends ahead is kept, up
@@ -153,7 +150,7 @@ impl Inbound {
     /// move either.
     pub(crate) fn poll_left(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut conn = lock(&self.0);
-        if conn.has_reader || !conn.framing.is_ended() {
+        if conn.has_reader || !conn.reading.is_ended() {
             return Poll::Pending;
         }
         while conn.inbox.len() < AHEAD_BYTES_MAX {
@@ -239,7 +236,7 @@ impl Inbound {
             };
         }
         let mut unwanted = 0;
-        while !conn.framing.is_ended() {
+        while !conn.reading.is_ended() {
             if conn.owes_continue || unwanted > UNWANTED_BYTES_MAX {
                 return Poll::Ready(false);
             }
@@ -249,7 +246,7 @@ impl Inbound {
                 Poll::Ready(Some(Err(_))) | Poll::Pending => return Poll::Ready(false),
             }
         }
-        conn.framing = Framing::new();
+        conn.reading.next_message();
         Poll::Ready(true)
     }
 
@@ -280,13 +277,13 @@ impl Inbound {
 
     /// Why the message being read is refused, if it is.
     pub(crate) fn refused(&self) -> Option<Violation> {
-        lock(&self.0).framing.refused()
+        lock(&self.0).reading.refused()
     }
 
     /// Whether the last request was read to its end, with nothing behind it.
     pub(crate) fn is_drained(&self) -> bool {
         let conn = lock(&self.0);
-        conn.inbox.is_empty() && (conn.framing.is_ended() || conn.framing.is_untouched())
+        conn.inbox.is_empty() && (conn.reading.is_ended() || conn.reading.is_untouched())
     }
 
     /// Has the connection end without a farewell.
@@ -309,22 +306,25 @@ impl Conn {
     /// The head of the next request, or what there is instead.
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Box<request::Parts>, Next>> {
         loop {
-            if self.framing.refused().is_some() {
+            if self.reading.refused().is_some() {
                 return Poll::Ready(Err(Next::Over));
             }
-            if self.fed < self.inbox.len() {
-                if self.framing.is_untouched() {
+            if self.reading.has_unread(&self.inbox) {
+                if self.reading.is_untouched() {
                     self.since = Instant::now();
                     self.down.works();
                 }
-                let rest = self.inbox.get(self.fed..).unwrap_or_default();
-                self.fed += self.framing.feed_head(rest);
-                if let Some(violation) = self.framing.refused() {
-                    self.refuse(violation);
-                    continue;
-                }
-                if self.framing.has_head() {
-                    return Poll::Ready(self.take_head().ok_or(Next::Over));
+                match self.reading.head(self.inbox.bytes()) {
+                    Ok(Some(parts)) => {
+                        self.down.http1.set_turn(Turn::Edge);
+                        self.down.http1.set_payload(0);
+                        return Poll::Ready(Ok(parts));
+                    }
+                    Ok(None) => {}
+                    Err(violation) => {
+                        self.refuse(violation);
+                        continue;
+                    }
                 }
             }
             match self.poll_fill(cx) {
@@ -335,7 +335,7 @@ impl Conn {
                     if !self.alarm.is_due(cx, deadline) {
                         return Poll::Pending;
                     }
-                    if self.framing.is_untouched() {
+                    if self.reading.is_untouched() {
                         // Nobody is asking anything: the end, without a word, or a rest.
                         let rests = self.has_served && self.since.elapsed() < self.idle();
                         return Poll::Ready(Err(if rests { Next::Rest } else { Next::Over }));
@@ -346,26 +346,11 @@ impl Conn {
         }
     }
 
-    fn take_head(&mut self) -> Option<Box<request::Parts>> {
-        let head = self.inbox.take(std::mem::take(&mut self.fed));
-        match head::request(&head, self.framing.lines()) {
-            Ok(parts) => {
-                self.down.http1.set_turn(Turn::Edge);
-                self.down.http1.set_payload(0);
-                Some(parts)
-            }
-            Err(what) => {
-                self.refuse(Violation::Malformed(what));
-                None
-            }
-        }
-    }
-
     /// The moment until which the next byte of a head must come.
     fn head_deadline(&self) -> Instant {
         let limits = &self.down.rules.limits;
         self.since
-            + if !self.framing.is_untouched() {
+            + if !self.reading.is_untouched() {
                 limits.head
             } else if self.has_served {
                 self.idle().min(limits.rest)
@@ -377,25 +362,23 @@ impl Conn {
     /// The next part of the body.
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BrokeOff>>> {
         loop {
-            if self.framing.refused().is_some() || self.down.http1.broken().is_some() {
+            if self.reading.refused().is_some() || self.down.http1.broken().is_some() {
                 return Poll::Ready(Some(Err(BrokeOff)));
             }
-            if self.framing.is_ended() {
-                let trailers = self.framing.take_trailers();
-                return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))));
-            }
-            if !self.inbox.is_empty() {
-                let (taken, piece) = self.framing.step(&self.inbox);
-                if let Some(violation) = self.framing.refused() {
+            match self.reading.body(self.inbox.bytes()) {
+                Ok(Part::Data(data)) => {
+                    self.down.http1.set_payload(self.reading.payload().bytes());
+                    return Poll::Ready(Some(Ok(Frame::data(data))));
+                }
+                Ok(Part::Trailers(trailers)) => {
+                    return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
+                }
+                Ok(Part::End) => return Poll::Ready(None),
+                Ok(Part::More) => {}
+                Err(violation) => {
                     self.refuse(violation);
                     continue;
                 }
-                let data = self.inbox.take(taken);
-                if piece == Piece::Data {
-                    self.down.http1.set_payload(self.framing.payload().bytes());
-                    return Poll::Ready(Some(Ok(Frame::data(data))));
-                }
-                continue;
             }
             if std::mem::take(&mut self.owes_continue) {
                 let say = b"HTTP/1.1 100 Continue\r\n\r\n";
@@ -419,12 +402,11 @@ impl Conn {
 
     fn refuse(&mut self, violation: Violation) {
         self.down.edge.meters.requests_refused.up();
-        self.framing.refuse(violation);
+        self.reading.refuse(violation);
         if self.down.http1.turn() != Turn::Client {
             self.down.http1.broke(Broken::Refused(violation));
         }
         self.inbox.rest();
-        self.fed = 0;
     }
 
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
@@ -517,8 +499,8 @@ impl InboundBody {
         }
         let mut conn = lock(&self.conn);
         let frame = ready!(conn.poll_body(cx));
-        self.hint = conn.framing.payload().size_hint();
-        if conn.framing.payload().is_spent() || frame.as_ref().is_none_or(Result::is_err) {
+        self.hint = conn.reading.payload().size_hint();
+        if conn.reading.payload().is_spent() || frame.as_ref().is_none_or(Result::is_err) {
             self.is_ended = true;
             conn.let_go();
         }

@@ -52,9 +52,9 @@ impl Inbox {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Takes the first `count` bytes, of which there are as many.
-    pub(crate) fn take(&mut self, count: usize) -> Bytes {
-        self.bytes.split_to(count).freeze()
+    /// What is here, for a machine that takes from its front.
+    pub(crate) fn bytes(&mut self) -> &mut BytesMut {
+        &mut self.bytes
     }
 
     /// Takes everything.

@@ -9,12 +9,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use culvert_http::http1::response::{
-    FIELDS_MAX, HEAD_BYTES_MAX, INTERIMS_MAX, answers_payload, stays,
-};
-use culvert_http::http1::{Outbox, Payload, Piece, Sending, WrongLength, head};
-use http::header::CONTENT_LENGTH;
-use http::{Method, StatusCode, request, response};
+use culvert_http::http1::request::write_request;
+use culvert_http::http1::{Outbox, Part, ResponseHead, ResponseReader, Sending, WrongLength};
+use http::{Method, request, response};
 use http_body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncRead, ReadBuf};
 
@@ -31,27 +28,13 @@ const READ_BYTES_MIN: usize = 8 << 10;
 pub(crate) struct Outbound {
     wire: UpWire,
     inbox: Inbox,
-    /// How far the end of a head was looked for in it.
-    end: head::End,
+    reader: ResponseReader,
     outbox: Outbox,
     /// The body of the request, until it is in the outbox.
     upload: Option<RequestBody>,
     sending: Sending,
-    answer: Answer,
-    is_head: bool,
-    interims: u32,
-    /// Whether another request may follow.
-    stays: bool,
     /// Why the request was not written whole; its answer may come all the same.
     failed: Option<io::Error>,
-}
-
-/// How far the answer is.
-#[derive(Debug)]
-enum Answer {
-    Awaited,
-    /// Its head was given out.
-    Body(Payload),
 }
 
 /// Why an exchange with an upstream did not end well.
@@ -69,56 +52,23 @@ pub(crate) enum OutboundError {
     WrongLength(#[from] WrongLength),
 }
 
-const TOO_LONG: OutboundError = OutboundError::Malformed("the head is too long");
-
 impl Outbound {
     pub(crate) fn new(wire: UpWire) -> Self {
         Self {
             wire,
             inbox: Inbox::new(READ_BYTES_MIN),
-            end: head::End::default(),
+            reader: ResponseReader::default(),
             outbox: Outbox::default(),
             upload: None,
             sending: Sending::None,
-            answer: Answer::Body(Payload::none()),
-            is_head: false,
-            interims: 0,
-            stays: true,
             failed: None,
         }
     }
 
     /// Begins a request. The connection [is free](Self::is_free).
     pub(crate) fn start(&mut self, parts: &request::Parts, body: RequestBody) {
-        self.is_head = parts.method == Method::HEAD;
-        self.answer = Answer::Awaited;
-        self.interims = 0;
-        let out = self.outbox.front();
-        head::write_request(out, parts);
-        let announced = parts.headers.get(CONTENT_LENGTH);
-        let announced = announced.and_then(|length| length.to_str().ok()?.parse().ok());
-        self.sending = match announced.or(body.size_hint().exact()) {
-            // Without a body there is none to announce, but where one is usual.
-            Some(0) if announced.is_none() => {
-                if [Method::POST, Method::PUT, Method::PATCH].contains(&parts.method) {
-                    out.extend_from_slice(b"content-length: 0\r\n");
-                }
-                Sending::None
-            }
-            Some(length) => {
-                if announced.is_none() {
-                    out.extend_from_slice(format!("content-length: {length}\r\n").as_bytes());
-                }
-                Sending::Length(length)
-            }
-            None => {
-                out.extend_from_slice(b"transfer-encoding: chunked\r\n");
-                Sending::Chunks {
-                    with_trailers: true,
-                }
-            }
-        };
-        out.extend_from_slice(b"\r\n");
+        self.reader.expect(parts.method == Method::HEAD);
+        self.sending = write_request(&mut self.outbox, parts, body.size_hint().exact());
         self.upload = (!body.is_end_stream() || self.sending != Sending::None).then_some(body);
     }
 
@@ -130,34 +80,14 @@ impl Outbound {
     ) -> Poll<Result<response::Parts, OutboundError>> {
         self.poll_upload(cx)?;
         loop {
-            if let Some(end) = self.end.find(&self.inbox) {
-                let lines = std::mem::take(&mut self.end).fields();
-                if end > HEAD_BYTES_MAX {
-                    return Poll::Ready(Err(TOO_LONG));
-                }
-                let head = self.inbox.take(end);
-                let parts = head::answer(&head, lines, FIELDS_MAX);
-                let parts = parts.map_err(OutboundError::Malformed)?;
-                if parts.status.is_informational()
-                    && parts.status != StatusCode::SWITCHING_PROTOCOLS
-                {
-                    self.interims += 1;
-                    if self.interims > INTERIMS_MAX {
-                        return Poll::Ready(Err(OutboundError::Malformed(
-                            "too many interim responses",
-                        )));
-                    }
+            let head = self.reader.head(self.inbox.bytes());
+            match head.map_err(OutboundError::Malformed)? {
+                Some(ResponseHead::Final(parts)) => return Poll::Ready(Ok(parts)),
+                Some(ResponseHead::Interim(parts)) => {
                     inform(parts);
                     continue;
                 }
-                let payload =
-                    answers_payload(&parts, self.is_head).map_err(OutboundError::Malformed)?;
-                self.stays &= stays(&parts);
-                self.answer = Answer::Body(payload);
-                return Poll::Ready(Ok(parts));
-            }
-            if self.inbox.len() > HEAD_BYTES_MAX {
-                return Poll::Ready(Err(TOO_LONG));
+                None => {}
             }
             if ready!(self.poll_fill(cx))? == 0 {
                 return Poll::Ready(Err(match self.failed.take() {
@@ -175,52 +105,34 @@ impl Outbound {
     ) -> Poll<Option<Result<Frame<Bytes>, OutboundError>>> {
         self.poll_upload(cx)?;
         loop {
-            let Answer::Body(payload) = &mut self.answer else {
-                return Poll::Ready(None);
-            };
-            if payload.is_ended() {
-                let trailers = payload.take_trailers();
-                return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))));
-            }
-            if !self.inbox.is_empty() {
-                let (taken, piece) = payload
-                    .step(&self.inbox)
-                    .map_err(OutboundError::Malformed)?;
-                let data = self.inbox.take(taken);
-                if piece == Piece::Data {
-                    return Poll::Ready(Some(Ok(Frame::data(data))));
+            let part = self.reader.body(self.inbox.bytes());
+            match part.map_err(OutboundError::Malformed)? {
+                Part::Data(data) => return Poll::Ready(Some(Ok(Frame::data(data)))),
+                Part::Trailers(trailers) => {
+                    return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
                 }
-                continue;
+                Part::End => return Poll::Ready(None),
+                Part::More => {}
             }
-            let read = ready!(self.poll_fill(cx))?;
-            if let (0, Answer::Body(payload)) = (read, &mut self.answer) {
-                self.stays = false;
-                if !payload.close_ends() {
-                    return Poll::Ready(Some(Err(OutboundError::Ended)));
-                }
+            if ready!(self.poll_fill(cx))? == 0 && !self.reader.close() {
+                return Poll::Ready(Some(Err(OutboundError::Ended)));
             }
         }
     }
 
     /// Whether nothing of the answer's body is left to be had.
     pub(crate) fn is_spent(&self) -> bool {
-        match &self.answer {
-            Answer::Awaited => false,
-            Answer::Body(payload) => payload.is_spent(),
-        }
+        self.reader.is_spent()
     }
 
     /// Bytes of the answer's body that are to come.
     pub(crate) fn size_hint(&self) -> SizeHint {
-        match &self.answer {
-            Answer::Awaited => SizeHint::default(),
-            Answer::Body(payload) => payload.size_hint(),
-        }
+        self.reader.size_hint()
     }
 
     /// Whether the last exchange is complete, with nothing behind it, and another may follow.
     pub(crate) fn is_complete(&self) -> bool {
-        self.stays
+        self.reader.keeps_alive()
             && self.failed.is_none()
             && self.is_spent()
             && self.upload.is_none()
@@ -263,7 +175,6 @@ impl Outbound {
         (self.wire, early)
     }
 
-    /// Moves the request's bytes as far as they go.
     /// Reads more. 0 is the end, also of a TLS connection without `close_notify`: many servers leave it
     /// out, and the length of a message says whether it is whole (RFC 9112, 9.8). A body that only the
     /// close delimits is taken as whole, as nginx does.
@@ -274,6 +185,7 @@ impl Outbound {
         }
     }
 
+    /// Moves the request's bytes as far as they go.
     fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<(), OutboundError> {
         while let Some(upload) = &mut self.upload {
             let out = &mut self.outbox;
@@ -314,7 +226,7 @@ impl Outbound {
     fn give_up(&mut self, error: io::Error) {
         self.upload = None;
         self.outbox.clear();
-        self.stays = false;
+        self.reader.break_off();
         self.failed = Some(error);
     }
 }

@@ -8,8 +8,11 @@
 //!
 //! Not here: which host is meant (`http` and `route`), and anything about answers.
 
-use crate::http1::head::{field_line, is_token};
-use crate::http1::payload::{Line, Payload, Piece};
+use bytes::BytesMut;
+use http::Version;
+
+use crate::http1::head::{self, field_line};
+use crate::http1::payload::{BodyLength, Line, Part, Payload, Piece};
 use crate::target;
 
 /// Longest request line, in bytes.
@@ -75,8 +78,7 @@ enum State {
 struct Head {
     is_1_1: bool,
     hosts: u8,
-    length: Option<u64>,
-    is_chunked: bool,
+    body: BodyLength,
 }
 
 impl Default for Framing {
@@ -169,6 +171,15 @@ impl Framing {
         taken
     }
 
+    /// Takes the next part of the body off the front of `buffer`.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be read in one way only; the caller then refuses the message.
+    pub fn take_body(&mut self, buffer: &mut BytesMut) -> Result<Part, &'static str> {
+        self.payload.take(buffer)
+    }
+
     /// Reads on in the body by one piece: how many of the bytes it takes, and what they are.
     pub fn step(&mut self, bytes: &[u8]) -> (usize, Piece) {
         self.payload.step(bytes).unwrap_or_else(|what| {
@@ -212,7 +223,7 @@ impl Framing {
         match self.state {
             State::Start if content.is_empty() => self.state = State::RequestLine,
             State::Start | State::RequestLine => {
-                self.head.is_1_1 = request_line(content)?;
+                self.head.is_1_1 = check_request_line(content)?;
                 self.state = State::Fields;
             }
             State::Fields if content.is_empty() => {
@@ -237,31 +248,15 @@ impl Framing {
 impl Head {
     /// Notes the fields that decide framing and routing.
     fn field(&mut self, name: &[u8], value: &[u8]) -> Result<(), Violation> {
-        match name.len() {
-            4 if name.eq_ignore_ascii_case(b"host") => {
-                self.hosts = self.hosts.saturating_add(1);
-                if self.hosts > 1 {
-                    return Err(Violation::Malformed("more than one host"));
-                }
+        if name.len() == 4 && name.eq_ignore_ascii_case(b"host") {
+            self.hosts = self.hosts.saturating_add(1);
+            if self.hosts > 1 {
+                return Err(Violation::Malformed("more than one host"));
             }
-            14 if name.eq_ignore_ascii_case(b"content-length") => {
-                if self.length.is_some() {
-                    return Err(Violation::Malformed("more than one content-length"));
-                }
-                self.length = Some(content_length(value)?);
-            }
-            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => {
-                if self.is_chunked || !value.eq_ignore_ascii_case(b"chunked") {
-                    return Err(Violation::Malformed(
-                        "transfer-encoding is not exactly chunked",
-                    ));
-                }
-                if !self.is_1_1 {
-                    return Err(Violation::Malformed("transfer-encoding in HTTP/1.0"));
-                }
-                self.is_chunked = true;
-            }
-            _ => {}
+        }
+        self.body.note(name, value).map_err(Violation::Malformed)?;
+        if self.body.is_chunked() && !self.is_1_1 {
+            return Err(Violation::Malformed("transfer-encoding in HTTP/1.0"));
         }
         Ok(())
     }
@@ -271,54 +266,18 @@ impl Head {
         if self.is_1_1 && self.hosts == 0 {
             return Err(Violation::Malformed("no host"));
         }
-        match (self.is_chunked, self.length) {
-            (true, Some(_)) => Err(Violation::Malformed("both a length and an encoding")),
-            (true, None) => Ok(Payload::chunks()),
-            (false, length) => Ok(Payload::length(length.unwrap_or(0))),
-        }
+        self.body.of_request().map_err(Violation::Malformed)
     }
 }
 
-/// Method, target and version with one blank between them. Returns whether the version is 1.1.
-fn request_line(line: &[u8]) -> Result<bool, Violation> {
-    let mut parts = line.splitn(3, |&b| b == b' ');
-    let (Some(method), Some(target), Some(version)) = (parts.next(), parts.next(), parts.next())
-    else {
-        return Err(Violation::Malformed("the request line has not three parts"));
-    };
-    if method.is_empty() || !method.iter().copied().all(is_token) {
-        return Err(Violation::Malformed("the method is not a token"));
-    }
-    let is_1_1 = match version {
-        b"HTTP/1.1" => true,
-        b"HTTP/1.0" => false,
-        _ => return Err(Violation::Malformed("the version is neither 1.0 nor 1.1")),
-    };
-    if method == b"CONNECT" {
+/// Checks a request line. Returns whether the version is 1.1.
+fn check_request_line(line: &[u8]) -> Result<bool, Violation> {
+    let line = head::request_line(line).map_err(Violation::Malformed)?;
+    if line.method == b"CONNECT" {
         return Err(Violation::Method);
     }
-    target::check(target, method == b"OPTIONS").map_err(Violation::Malformed)?;
-    Ok(is_1_1)
-}
-
-/// Decimal digits, at most 2^63 - 1.
-fn content_length(value: &[u8]) -> Result<u64, Violation> {
-    const WRONG: Violation = Violation::Malformed("content-length is not a number");
-    if value.is_empty() {
-        return Err(WRONG);
-    }
-    let mut length = 0u64;
-    for &byte in value {
-        if !byte.is_ascii_digit() {
-            return Err(WRONG);
-        }
-        length = length
-            .checked_mul(10)
-            .and_then(|length| length.checked_add(u64::from(byte - b'0')))
-            .filter(|length| i64::try_from(*length).is_ok())
-            .ok_or(WRONG)?;
-    }
-    Ok(length)
+    target::check(line.target, line.method == b"OPTIONS").map_err(Violation::Malformed)?;
+    Ok(line.version == Version::HTTP_11)
 }
 
 #[cfg(test)]

@@ -11,6 +11,8 @@ use crate::target;
 
 /// What is wrong with a field whose name is not a token.
 pub const NO_NAME: &str = "a field name is not a token";
+const NO_STATUS: &str = "the response does not start with a status line";
+const NO_METHOD: &str = "the method is not a token";
 const TOO_MANY: &str = "a message has too many fields";
 /// What is wrong with a field whose value has control characters.
 pub const NO_VALUE: &str = "a field value has a control character";
@@ -31,23 +33,15 @@ const ADDED_TO_ANSWERS: usize = 1;
 pub fn request(head: &Bytes, lines: usize) -> Result<Box<request::Parts>, &'static str> {
     let start = if head.starts_with(b"\r\n") { 2 } else { 0 };
     let (line, fields) = line(head, start).ok_or("the head has no line")?;
-    let mut words = line.splitn(3, |&byte| byte == b' ');
-    let (Some(method), Some(target), Some(version)) = (words.next(), words.next(), words.next())
-    else {
-        return Err("the request line has not three parts");
-    };
+    let line = request_line(line)?;
     let mut parts = Box::new(Request::new(()).into_parts().0);
-    parts.method = Method::from_bytes(method).map_err(|_| "the method is not a token")?;
-    let target = target::read(&head.slice_ref(target), method == b"OPTIONS")?;
+    parts.method = Method::from_bytes(line.method).map_err(|_| NO_METHOD)?;
+    let target = target::read(&head.slice_ref(line.target), line.method == b"OPTIONS")?;
     parts.uri = target.uri;
     if let Some(received) = target.received {
         parts.extensions.insert(received);
     }
-    parts.version = if version == b"HTTP/1.0" {
-        Version::HTTP_10
-    } else {
-        Version::HTTP_11
-    };
+    parts.version = line.version;
     parts.headers = HeaderMap::with_capacity(lines + ADDED_TO_REQUESTS);
     read_fields(head, fields, &mut parts.headers)?;
     Ok(parts)
@@ -64,27 +58,94 @@ pub fn answer(
     lines: usize,
     lines_max: usize,
 ) -> Result<response::Parts, &'static str> {
-    const NONE: &str = "the response does not start with a status line";
     if lines > lines_max {
         return Err(TOO_MANY);
     }
-    let (line, fields) = line(head, 0).ok_or(NONE)?;
-    let (version, rest) = line.split_at_checked(9).ok_or(NONE)?;
-    let version = match version {
-        b"HTTP/1.1 " => Version::HTTP_11,
-        b"HTTP/1.0 " => Version::HTTP_10,
-        _ => return Err(NONE),
-    };
-    let (status, reason) = rest.split_at_checked(3).ok_or(NONE)?;
-    if !matches!(reason.first(), None | Some(b' ')) || !reason.iter().copied().all(is_field_byte) {
-        return Err(NONE);
-    }
+    let (line, fields) = line(head, 0).ok_or(NO_STATUS)?;
+    let line = status_line(line)?;
     let mut parts = Response::new(()).into_parts().0;
-    parts.status = StatusCode::from_bytes(status).map_err(|_| NONE)?;
-    parts.version = version;
+    parts.status = line.status;
+    parts.version = line.version;
     parts.headers = HeaderMap::with_capacity(lines + ADDED_TO_ANSWERS);
     read_fields(head, fields, &mut parts.headers)?;
     Ok(parts)
+}
+
+/// The first line of a request (RFC 9112 3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestLine<'a> {
+    /// A token.
+    pub method: &'a [u8],
+    /// As it came.
+    pub target: &'a [u8],
+    /// HTTP/1.0 or HTTP/1.1.
+    pub version: Version,
+}
+
+/// Reads a request line, without its end: method, target and version with one blank between them.
+///
+/// # Errors
+///
+/// When it is none.
+pub fn request_line(line: &[u8]) -> Result<RequestLine<'_>, &'static str> {
+    let mut parts = line.splitn(3, |&byte| byte == b' ');
+    let (Some(method), Some(target), Some(version)) = (parts.next(), parts.next(), parts.next())
+    else {
+        return Err("the request line has not three parts");
+    };
+    if method.is_empty() || !method.iter().copied().all(is_token) {
+        return Err(NO_METHOD);
+    }
+    let version = match version {
+        b"HTTP/1.1" => Version::HTTP_11,
+        b"HTTP/1.0" => Version::HTTP_10,
+        _ => return Err("the version is neither 1.0 nor 1.1"),
+    };
+    Ok(RequestLine {
+        method,
+        target,
+        version,
+    })
+}
+
+/// The first line of a response (RFC 9112 4), without its reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatusLine {
+    /// HTTP/1.0 or HTTP/1.1.
+    pub version: Version,
+    /// From 100 to 999.
+    pub status: StatusCode,
+}
+
+/// Reads a status line, without its end.
+///
+/// # Errors
+///
+/// When it is none.
+pub fn status_line(line: &[u8]) -> Result<StatusLine, &'static str> {
+    let (version, rest) = line.split_at_checked(9).ok_or(NO_STATUS)?;
+    let version = match version {
+        b"HTTP/1.1 " => Version::HTTP_11,
+        b"HTTP/1.0 " => Version::HTTP_10,
+        _ => return Err(NO_STATUS),
+    };
+    let (status, reason) = rest.split_at_checked(3).ok_or(NO_STATUS)?;
+    if !matches!(reason.first(), None | Some(b' ')) || !reason.iter().copied().all(is_field_byte) {
+        return Err(NO_STATUS);
+    }
+    let status = StatusCode::from_bytes(status).map_err(|_| NO_STATUS)?;
+    Ok(StatusLine { version, status })
+}
+
+/// The first line of a whole head, and its field lines, each without its end.
+pub fn split_head(head: &[u8]) -> Option<(&[u8], impl Iterator<Item = &[u8]>)> {
+    let (first, mut at) = line(head, 0)?;
+    let fields = std::iter::from_fn(move || {
+        let (line, next) = line(head, at).filter(|(line, _)| !line.is_empty())?;
+        at = next;
+        Some(line)
+    });
+    Some((first, fields))
 }
 
 /// The line that begins at `start`, without its end, and where the next begins.

@@ -6,8 +6,9 @@
 use std::borrow::Cow;
 use std::io::Write as _;
 
-use bytes::Bytes;
-use http::header::{HeaderMap, HeaderName, HeaderValue};
+use bytes::{Buf, Bytes, BytesMut};
+use http::StatusCode;
+use http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use http_body::SizeHint;
 use memchr::memchr;
 
@@ -47,6 +48,136 @@ pub enum Piece {
     Data,
     /// Of what is around it.
     Frame,
+}
+
+/// The next part of a body.
+#[derive(Debug)]
+pub enum Part {
+    /// It has not arrived.
+    More,
+    /// Data, which shares memory with the buffer it was read from.
+    Data(Bytes),
+    /// The fields behind the data (RFC 9112 7.1.2).
+    Trailers(HeaderMap),
+    /// The body is complete.
+    End,
+}
+
+/// What the fields of a head say of the length of its body (RFC 9112 6.2 and 6.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BodyLength {
+    length: Option<u64>,
+    is_chunked: bool,
+}
+
+impl BodyLength {
+    /// Takes note of a field of the head.
+    ///
+    /// # Errors
+    ///
+    /// When the head can be read in more than one way with it.
+    pub fn note(&mut self, name: &[u8], value: &[u8]) -> Result<(), &'static str> {
+        match name.len() {
+            14 if name.eq_ignore_ascii_case(b"content-length") => {
+                if self.length.is_some() {
+                    return Err("more than one content-length");
+                }
+                self.length = Some(decimal(value).ok_or("content-length is not a number")?);
+            }
+            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => {
+                if self.is_chunked || !value.eq_ignore_ascii_case(b"chunked") {
+                    return Err("transfer-encoding is not exactly chunked");
+                }
+                self.is_chunked = true;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// What the fields of a message say.
+    ///
+    /// # Errors
+    ///
+    /// When they can be read in more than one way.
+    pub fn of(headers: &HeaderMap) -> Result<Self, &'static str> {
+        let mut said = Self::default();
+        for name in [CONTENT_LENGTH, TRANSFER_ENCODING] {
+            for value in headers.get_all(&name) {
+                said.note(name.as_str().as_bytes(), value.as_bytes())?;
+            }
+        }
+        Ok(said)
+    }
+
+    /// The value of `content-length` in the fields of a message.
+    ///
+    /// # Errors
+    ///
+    /// When that is no number, or said twice.
+    pub fn content_length(headers: &HeaderMap) -> Result<Option<u64>, &'static str> {
+        let mut said = Self::default();
+        for value in headers.get_all(CONTENT_LENGTH) {
+            said.note(CONTENT_LENGTH.as_str().as_bytes(), value.as_bytes())?;
+        }
+        Ok(said.length)
+    }
+
+    /// Whether the body comes in chunks.
+    pub fn is_chunked(&self) -> bool {
+        self.is_chunked
+    }
+
+    /// The body behind the head of a request.
+    ///
+    /// # Errors
+    ///
+    /// When the head gives it two ends.
+    pub fn of_request(&self) -> Result<Payload, &'static str> {
+        match (self.is_chunked, self.length) {
+            (true, Some(_)) => Err("both a length and an encoding"),
+            (true, None) => Ok(Payload::chunks()),
+            (false, length) => Ok(Payload::length(length.unwrap_or(0))),
+        }
+    }
+
+    /// The body behind the head of a response with this status, to a request of HEAD or of another method.
+    ///
+    /// # Errors
+    ///
+    /// When the head gives it two ends.
+    pub fn of_response(&self, status: StatusCode, is_head: bool) -> Result<Payload, &'static str> {
+        if self.is_chunked && self.length.is_some() {
+            return Err("both a length and an encoding");
+        }
+        let has_none = is_head
+            || status.is_informational()
+            || [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&status);
+        Ok(match self.length {
+            _ if has_none => Payload::none(),
+            _ if self.is_chunked => Payload::chunks_of_an_answer(),
+            Some(length) => Payload::length(length),
+            None => Payload::close(),
+        })
+    }
+}
+
+/// Decimal digits, at most 2^63 - 1.
+fn decimal(value: &[u8]) -> Option<u64> {
+    if value.is_empty() {
+        return None;
+    }
+    let mut number = 0u64;
+    for &byte in value {
+        if !byte.is_ascii_digit() {
+            return None;
+        }
+        number = number
+            .checked_mul(10)?
+            .checked_add(u64::from(byte - b'0'))
+            .filter(|number| i64::try_from(*number).is_ok())?;
+    }
+    Some(number)
 }
 
 impl Payload {
@@ -101,6 +232,25 @@ impl Payload {
             self.form = Form::Ended;
         }
         Ok((taken, piece))
+    }
+
+    /// Takes the next part off the front of `buffer`.
+    ///
+    /// # Errors
+    ///
+    /// When the bytes cannot be read in one way only.
+    pub fn take(&mut self, buffer: &mut BytesMut) -> Result<Part, &'static str> {
+        while !self.is_ended() {
+            if buffer.is_empty() {
+                return Ok(Part::More);
+            }
+            let (taken, piece) = self.step(buffer)?;
+            match piece {
+                Piece::Data => return Ok(Part::Data(buffer.split_to(taken).freeze())),
+                Piece::Frame => buffer.advance(taken),
+            }
+        }
+        Ok(self.take_trailers().map_or(Part::End, Part::Trailers))
     }
 
     /// Whether it is complete.

@@ -1,75 +1,158 @@
-//! What the head of a response says of its body and of the connection (RFC 9112 6.3 and 9.3).
+//! The responses of a connection: read in the order of their requests, and written.
 
-use http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, TRANSFER_ENCODING};
+use bytes::BytesMut;
+use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{StatusCode, Version, response};
+use http_body::SizeHint;
 
 use crate::fields::has_token;
-use crate::http1::payload::Payload;
+use crate::http1::head;
+use crate::http1::payload::{BodyLength, Part, Payload, Sending};
 
-/// Most bytes of an answer's head, and most of its lines.
+/// Most bytes of a response's head, and most of its lines.
 pub const HEAD_BYTES_MAX: usize = 96 << 10;
 pub const FIELDS_MAX: usize = 128;
-/// Most answers before the answer.
+/// Most interim responses to a request (RFC 9110 15.2).
 pub const INTERIMS_MAX: u32 = 8;
 
-/// Where an answer's body ends (RFC 9112 6.3), if that can be read in one way only.
-///
-/// # Errors
-///
-/// When it can be read in two.
-pub fn answers_payload(head: &response::Parts, is_head: bool) -> Result<Payload, &'static str> {
-    let length = content_length(&head.headers)?;
-    let is_chunked = is_chunked(&head.headers)?;
-    if is_chunked && length.is_some() {
-        return Err("both a length and an encoding");
-    }
-    let has_none = is_head
-        || head.status.is_informational()
-        || [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&head.status);
-    Ok(match length {
-        _ if has_none => Payload::none(),
-        _ if is_chunked => Payload::chunks_of_an_answer(),
-        Some(length) => Payload::length(length),
-        None => Payload::close(),
-    })
+const TOO_LONG: &str = "the head is too long";
+
+/// Reads the responses of one connection from a buffer, one request at a time.
+#[derive(Debug)]
+pub struct ResponseReader {
+    /// How far the end of a head was looked for.
+    end: head::End,
+    /// Of the response whose head was given out; `None` while that is awaited.
+    payload: Option<Payload>,
+    is_head: bool,
+    interims: u32,
+    keeps_alive: bool,
 }
 
-/// What an answer says of its length.
-///
-/// # Errors
-///
-/// When that is no number, or said twice.
-pub fn content_length(headers: &HeaderMap) -> Result<Option<u64>, &'static str> {
-    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
-    let Some(length) = lengths.next() else {
-        return Ok(None);
-    };
-    if lengths.next().is_some() {
-        return Err("more than one content-length");
-    }
-    let digits = length.to_str().ok();
-    let digits = digits.filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
-    let length = digits.and_then(|digits| digits.parse().ok());
-    length.map(Some).ok_or("content-length is not a number")
+/// The head of a response.
+#[derive(Debug)]
+pub enum ResponseHead {
+    /// An interim response (RFC 9110 15.2): another head follows.
+    Interim(response::Parts),
+    /// The response itself.
+    Final(response::Parts),
 }
 
-fn is_chunked(headers: &HeaderMap) -> Result<bool, &'static str> {
-    let mut encodings = headers.get_all(TRANSFER_ENCODING).iter();
-    let Some(encoding) = encodings.next() else {
-        return Ok(false);
-    };
-    let is_chunked = encoding.as_bytes().eq_ignore_ascii_case(b"chunked");
-    if !is_chunked || encodings.next().is_some() {
-        return Err("transfer-encoding is not exactly chunked");
+impl Default for ResponseReader {
+    fn default() -> Self {
+        Self {
+            end: head::End::default(),
+            payload: Some(Payload::none()),
+            is_head: false,
+            interims: 0,
+            keeps_alive: true,
+        }
     }
-    Ok(true)
+}
+
+impl ResponseReader {
+    /// A request was sent, of HEAD or of another method: its response is awaited.
+    pub fn expect(&mut self, is_head: bool) {
+        self.is_head = is_head;
+        self.payload = None;
+        self.interims = 0;
+    }
+
+    /// Takes the next head off the front of `buffer`, once it is whole.
+    ///
+    /// # Errors
+    ///
+    /// When the bytes are no response, or more than one.
+    pub fn head(&mut self, buffer: &mut BytesMut) -> Result<Option<ResponseHead>, &'static str> {
+        let Some(end) = self.end.find(buffer) else {
+            if buffer.len() > HEAD_BYTES_MAX {
+                return Err(TOO_LONG);
+            }
+            return Ok(None);
+        };
+        let lines = std::mem::take(&mut self.end).fields();
+        if end > HEAD_BYTES_MAX {
+            return Err(TOO_LONG);
+        }
+        let head = buffer.split_to(end).freeze();
+        let parts = head::answer(&head, lines, FIELDS_MAX)?;
+        if parts.status.is_informational() && parts.status != StatusCode::SWITCHING_PROTOCOLS {
+            self.interims += 1;
+            if self.interims > INTERIMS_MAX {
+                return Err("too many interim responses");
+            }
+            return Ok(Some(ResponseHead::Interim(parts)));
+        }
+        let length = BodyLength::of(&parts.headers)?;
+        self.payload = Some(length.of_response(parts.status, self.is_head)?);
+        self.keeps_alive &= keeps_alive(&parts);
+        Ok(Some(ResponseHead::Final(parts)))
+    }
+
+    /// Takes the next part of the body off the front of `buffer`.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be read in one way only.
+    pub fn body(&mut self, buffer: &mut BytesMut) -> Result<Part, &'static str> {
+        match &mut self.payload {
+            Some(payload) => payload.take(buffer),
+            None => Ok(Part::End),
+        }
+    }
+
+    /// The server closed the connection. Whether the response is complete with that.
+    pub fn close(&mut self) -> bool {
+        self.keeps_alive = false;
+        self.payload.as_mut().is_some_and(Payload::close_ends)
+    }
+
+    /// Whether another request may follow (RFC 9112 9.3).
+    pub fn keeps_alive(&self) -> bool {
+        self.keeps_alive
+    }
+
+    /// Has no other request follow.
+    pub fn break_off(&mut self) {
+        self.keeps_alive = false;
+    }
+
+    /// Whether nothing of the response is left to be had.
+    pub fn is_spent(&self) -> bool {
+        self.payload.as_ref().is_some_and(Payload::is_spent)
+    }
+
+    /// Bytes of the body that are to come.
+    pub fn size_hint(&self) -> SizeHint {
+        let payload = self.payload.as_ref();
+        payload.map_or_else(SizeHint::default, Payload::size_hint)
+    }
 }
 
 /// Whether the server takes another request on the connection (RFC 9112 9.3).
-pub fn stays(head: &response::Parts) -> bool {
+fn keeps_alive(head: &response::Parts) -> bool {
     if head.version == Version::HTTP_10 {
         has_token(&head.headers, &CONNECTION, b"keep-alive")
     } else {
         !has_token(&head.headers, &CONNECTION, b"close")
+    }
+}
+
+/// How the body of a response with this head is written, in answer to HEAD or to another method.
+/// `with_trailers` where the client takes fields behind the body.
+pub fn sending(head: &response::Parts, is_head: bool, with_trailers: bool) -> Sending {
+    let has_none = is_head
+        || head.status.is_informational()
+        || [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&head.status);
+    if has_none {
+        return Sending::None;
+    }
+    if head.headers.contains_key(TRANSFER_ENCODING) {
+        return Sending::Chunks { with_trailers };
+    }
+    let length = head.headers.get(CONTENT_LENGTH);
+    match length.and_then(|length| length.to_str().ok()?.parse().ok()) {
+        Some(length) => Sending::Length(length),
+        None => Sending::Close,
     }
 }

@@ -8,7 +8,7 @@ use http::header::{
 use http::uri::{self, PathAndQuery, Scheme, Uri};
 use http::{Method, Request, Version, request, response};
 
-use crate::http1::payload::TRAILERS_MAX;
+use crate::http1::payload::{BodyLength, TRAILERS_MAX};
 use crate::http1::{FIELDS_MAX, Violation};
 use crate::http2::hpack::{self, Field, Pseudo};
 use crate::target;
@@ -213,7 +213,7 @@ pub(super) fn content_length(headers: &HeaderMap) -> Result<Option<u64>, Verdict
     if !headers.contains_key(CONTENT_LENGTH) {
         return Ok(None);
     }
-    crate::http1::response::content_length(headers).map_err(|_| Verdict::Malformed)
+    BodyLength::content_length(headers).map_err(|_| Verdict::Malformed)
 }
 
 /// Writes the head of an answer as a section.

@@ -1,0 +1,131 @@
+//! The requests of a connection: read one after another, and written one at a time.
+
+use bytes::BytesMut;
+use http::header::CONTENT_LENGTH;
+use http::{Method, request};
+
+use crate::http1::framing::{Framing, Violation};
+use crate::http1::head;
+use crate::http1::outbox::Outbox;
+use crate::http1::payload::{Part, Payload, Sending};
+
+/// Reads the requests of one connection from a buffer.
+///
+/// No byte of a head is believed before the whole head was found good, and no byte behind a message is
+/// looked at before [`next_message`](Self::next_message). A refused message is the last that is read.
+#[derive(Debug, Default)]
+pub struct RequestReader {
+    framing: Framing,
+    /// The first bytes of the buffer, which were looked at and belong to an incomplete head.
+    fed: usize,
+}
+
+impl RequestReader {
+    /// Takes the next head off the front of `buffer`, once it is whole. A blank line before it is skipped.
+    ///
+    /// # Errors
+    ///
+    /// When the request is refused.
+    pub fn head(
+        &mut self,
+        buffer: &mut BytesMut,
+    ) -> Result<Option<Box<request::Parts>>, Violation> {
+        let rest = buffer.get(self.fed..).unwrap_or_default();
+        self.fed += self.framing.feed_head(rest);
+        if let Some(violation) = self.framing.refused() {
+            return Err(violation);
+        }
+        if !self.framing.has_head() {
+            return Ok(None);
+        }
+        let head = buffer.split_to(std::mem::take(&mut self.fed)).freeze();
+        let parts = head::request(&head, self.framing.lines());
+        parts.map(Some).map_err(|what| {
+            self.refuse(Violation::Malformed(what));
+            Violation::Malformed(what)
+        })
+    }
+
+    /// Takes the next part of the body off the front of `buffer`. To be asked for once the head was given out.
+    ///
+    /// # Errors
+    ///
+    /// When the request is refused.
+    pub fn body(&mut self, buffer: &mut BytesMut) -> Result<Part, Violation> {
+        if let Some(violation) = self.framing.refused() {
+            return Err(violation);
+        }
+        self.framing.take_body(buffer).map_err(|what| {
+            self.refuse(Violation::Malformed(what));
+            Violation::Malformed(what)
+        })
+    }
+
+    /// The message was answered: what follows in the buffer is another one.
+    pub fn next_message(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Whether `buffer` holds bytes that no head has been looked for in.
+    pub fn has_unread(&self, buffer: &[u8]) -> bool {
+        self.fed < buffer.len()
+    }
+
+    /// Whether no byte of the message has been read.
+    pub fn is_untouched(&self) -> bool {
+        self.framing.is_untouched()
+    }
+
+    /// Whether the message is complete.
+    pub fn is_ended(&self) -> bool {
+        self.framing.is_ended()
+    }
+
+    /// The body.
+    pub fn payload(&self) -> &Payload {
+        self.framing.payload()
+    }
+
+    /// Why the message is refused, if it is.
+    pub fn refused(&self) -> Option<Violation> {
+        self.framing.refused()
+    }
+
+    /// Refuses the message, perhaps for a reason that is not in its bytes. The buffer is of no use any more.
+    pub fn refuse(&mut self, violation: Violation) {
+        self.framing.refuse(violation);
+        self.fed = 0;
+    }
+}
+
+/// Writes the head of a request, with the field that says where its body ends. `body_bytes` is the length of
+/// the body, if it is known. Returns how the body is to be written.
+pub fn write_request(out: &mut Outbox, parts: &request::Parts, body_bytes: Option<u64>) -> Sending {
+    let out = out.front();
+    head::write_request(out, parts);
+    let announced = parts.headers.get(CONTENT_LENGTH);
+    let announced = announced.and_then(|length| length.to_str().ok()?.parse().ok());
+    let sending = match announced.or(body_bytes) {
+        // Without a body there is none to announce, but where one is usual.
+        Some(0) if announced.is_none() => {
+            if [Method::POST, Method::PUT, Method::PATCH].contains(&parts.method) {
+                out.extend_from_slice(b"content-length: 0\r\n");
+            }
+            Sending::None
+        }
+        Some(length) => {
+            if announced.is_none() {
+                out.extend_from_slice(format!("content-length: {length}\r\n").as_bytes());
+            }
+            Sending::Length(length)
+        }
+        None => {
+            out.extend_from_slice(b"transfer-encoding: chunked\r\n");
+            Sending::Chunks {
+                with_trailers: true,
+            }
+        }
+    };
+    out.extend_from_slice(b"\r\n");
+    sending
+}
