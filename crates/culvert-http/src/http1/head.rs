@@ -7,6 +7,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Version, request, response};
 use memchr::memchr;
 
+use crate::http1::payload::BodyLength;
 use crate::target;
 
 /// What is wrong with a field whose name is not a token.
@@ -146,6 +147,21 @@ pub fn split_head(head: &[u8]) -> Option<(&[u8], impl Iterator<Item = &[u8]>)> {
         Some(line)
     });
     Some((first, fields))
+}
+
+/// What the field lines of a head say of the length of its body.
+///
+/// # Errors
+///
+/// When a line is malformed, or the head can be read in more than one way.
+pub fn body_length<'a>(
+    mut fields: impl Iterator<Item = &'a [u8]>,
+) -> Result<BodyLength, &'static str> {
+    fields.try_fold(BodyLength::default(), |mut length, line| {
+        let (name, value) = field_line(line)?;
+        length.note(name, value)?;
+        Ok(length)
+    })
 }
 
 /// The line that begins at `start`, without its end, and where the next begins.

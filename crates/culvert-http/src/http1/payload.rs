@@ -262,6 +262,11 @@ impl Payload {
         }
     }
 
+    /// Whether only the close of the connection ends it.
+    pub fn ends_with_connection(&self) -> bool {
+        matches!(self.form, Form::Close)
+    }
+
     /// The connection closed. Whether the body is complete with that.
     pub fn close_ends(&mut self) -> bool {
         if matches!(self.form, Form::Close) {

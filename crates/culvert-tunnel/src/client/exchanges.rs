@@ -8,8 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use culvert_base::{Clock, Timestamp};
-
-use super::framing;
+use culvert_http::http1::follow;
 
 /// Exchanges that are kept.
 const KEPT_MAX: usize = 500;
@@ -92,7 +91,10 @@ impl Message {
 
     /// The kept part of the body without the lines of chunks.
     pub fn plain_body(&self) -> Vec<u8> {
-        framing::unchunked(&self.head, &self.body)
+        match follow::is_chunked(&self.head) {
+            true => follow::without_chunk_lines(&self.body),
+            false => self.body.clone(),
+        }
     }
 
     pub(crate) fn begin(&mut self, head: Vec<u8>, all: &Exchanges) {

@@ -6,8 +6,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use culvert_http::http1::Follower;
+use culvert_http::http1::follow::Part;
+use http::StatusCode;
+
 use super::exchanges::{Exchange, Exchanges, Message};
-use super::framing::{self, Framing, Part, RequestHead};
+use super::heads::{self, RequestHead};
 
 /// Requests whose responses have not begun; with more nothing is watched any longer.
 const PIPELINED_MAX: usize = 16;
@@ -29,8 +33,8 @@ pub(crate) struct About {
 pub(crate) struct Tap {
     all: Arc<Exchanges>,
     about: About,
-    requests: Framing,
-    responses: Framing,
+    requests: Follower,
+    responses: Follower,
     /// Oldest first. The last is the one whose body is being watched.
     open: VecDeque<Open>,
     /// The number of the exchange that was kept last.
@@ -58,8 +62,8 @@ impl Tap {
         Self {
             all,
             about,
-            requests: Framing::default(),
-            responses: Framing::default(),
+            requests: Follower::default(),
+            responses: Follower::default(),
             open: VecDeque::new(),
             kept: None,
             is_lost: false,
@@ -69,16 +73,16 @@ impl Tap {
     /// Bytes on their way to the service.
     pub(crate) fn request(&mut self, mut bytes: &[u8]) {
         while !self.is_lost
-            && let Some(part) = self.requests.next(&mut bytes)
+            && let Some(part) = self.requests.next_part(&mut bytes)
         {
             match part {
-                Part::Head(head) => match framing::request(&head) {
+                Part::Head(head) => match heads::request(&head) {
                     Some(read) if self.open.len() < PIPELINED_MAX => {
-                        self.requests.expect(read.length);
                         self.open.push_back(Open {
                             is_head: read.method == "HEAD",
                             watched: self.watch(&read, &head),
                         });
+                        self.requests.expect(read.body);
                     }
                     _ => self.lose(),
                 },
@@ -91,7 +95,7 @@ impl Tap {
                     }
                 }
                 Part::End => {}
-                Part::Strange => self.lose(),
+                Part::Lost => self.lose(),
             }
         }
     }
@@ -99,29 +103,29 @@ impl Tap {
     /// Bytes of the service.
     pub(crate) fn response(&mut self, mut bytes: &[u8]) {
         while !self.is_lost
-            && let Some(part) = self.responses.next(&mut bytes)
+            && let Some(part) = self.responses.next_part(&mut bytes)
         {
             let Some(open) = self.open.front_mut() else {
                 return self.lose();
             };
             match part {
-                Part::Head(head) => match framing::response(&head, open.is_head) {
+                Part::Head(head) => match heads::response(&head, open.is_head) {
                     Some(read) => {
-                        let Some(length) = read.length else {
+                        let Some(body) = read.body else {
                             self.responses.expect_head();
                             continue;
                         };
                         if let Some(it) = &mut open.watched {
-                            it.exchange.status = Some(read.status);
+                            it.exchange.status = Some(read.status.as_u16());
                             it.exchange.response.begin(head.into_owned(), &self.all);
                         }
-                        if read.status == 101 {
+                        if read.status == StatusCode::SWITCHING_PROTOCOLS {
                             // What follows are no messages.
                             self.is_lost = true;
                             self.keep_first();
                             return;
                         }
-                        self.responses.expect(length);
+                        self.responses.expect(body);
                     }
                     None => self.lose(),
                 },
@@ -132,7 +136,7 @@ impl Tap {
                 }
                 // Perhaps before the request was read; the rest of its body belongs to nobody then.
                 Part::End => self.keep_first(),
-                Part::Strange => self.lose(),
+                Part::Lost => self.lose(),
             }
         }
     }

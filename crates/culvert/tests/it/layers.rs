@@ -27,7 +27,10 @@ const LAYERS: &[(&str, &[&str])] = &[
             "culvert-tls",
         ],
     ),
-    ("culvert-tunnel", &["culvert-base", "culvert-mux"]),
+    (
+        "culvert-tunnel",
+        &["culvert-base", "culvert-http", "culvert-mux"],
+    ),
     ("culvert-ssh", &["culvert-base", "culvert-tunnel"]),
     (
         "culvert-delivery",

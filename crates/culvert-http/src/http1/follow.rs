@@ -1,0 +1,248 @@
+//! Follows the messages of one direction of a connection in bytes that pass by, without holding them back.
+//!
+//! It decides nothing: what it cannot follow it [gives up](Part::Lost). A head that arrives in one piece, as
+//! nearly all do, is read where it lies.
+
+use std::borrow::Cow;
+
+use crate::http1::head::{self, End};
+use crate::http1::payload::{Payload, Piece};
+
+/// Longest head that is followed.
+pub const HEAD_BYTES_MAX: usize = 96 << 10;
+
+/// What comes next in the bytes.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Part<'a> {
+    /// A whole head. The caller says what is behind it: [a body](Follower::expect) or
+    /// [another head](Follower::expect_head).
+    Head(Cow<'a, [u8]>),
+    /// Some of a body, as it travels: with its chunk lines, if it has any.
+    Body(&'a [u8]),
+    /// The message is complete.
+    End,
+    /// From here on this is not HTTP/1, or not understood.
+    Lost,
+}
+
+/// One direction of a connection.
+#[derive(Debug)]
+pub struct Follower(State);
+
+#[derive(Debug)]
+enum State {
+    /// The beginning of a head, and how far its end was looked for.
+    Head(Vec<u8>, End),
+    /// A head was given out, and what is behind it was not said yet.
+    Between,
+    Body(Payload),
+    Lost,
+}
+
+impl Default for Follower {
+    fn default() -> Self {
+        Self(State::Head(Vec::new(), End::default()))
+    }
+}
+
+impl Follower {
+    /// Takes the next part off the front of `bytes`; `None` when they are used up.
+    pub fn next_part<'a>(&mut self, bytes: &mut &'a [u8]) -> Option<Part<'a>> {
+        match &mut self.0 {
+            State::Body(payload) if payload.is_ended() => {
+                *self = Self::default();
+                Some(Part::End)
+            }
+            State::Between | State::Lost => None,
+            _ if bytes.is_empty() => None,
+            State::Head(begun, end) => {
+                if begun.is_empty()
+                    && let Some(at) = end.find(bytes)
+                {
+                    let (head, rest) = bytes.split_at_checked(at)?;
+                    return self.head(Cow::Borrowed(head), rest, bytes);
+                }
+                let had = begun.len();
+                let some = bytes.len().min((HEAD_BYTES_MAX + 1).saturating_sub(had));
+                begun.extend_from_slice(bytes.get(..some)?);
+                match end.find(begun) {
+                    Some(at) => {
+                        begun.truncate(at);
+                        let head = std::mem::take(begun);
+                        let rest = bytes.get(at - had..)?;
+                        self.head(Cow::Owned(head), rest, bytes)
+                    }
+                    None if begun.len() > HEAD_BYTES_MAX => Some(self.give_up()),
+                    None => {
+                        *bytes = &[];
+                        None
+                    }
+                }
+            }
+            State::Body(payload) => {
+                let mut at = 0;
+                while at < bytes.len() && !payload.is_ended() {
+                    match payload.step(bytes.get(at..)?) {
+                        Ok((taken, Piece::Data | Piece::Frame)) => at += taken,
+                        Err(_) => return Some(self.give_up()),
+                    }
+                }
+                let (body, rest) = bytes.split_at_checked(at)?;
+                *bytes = rest;
+                Some(Part::Body(body))
+            }
+        }
+    }
+
+    fn head<'a>(
+        &mut self,
+        head: Cow<'a, [u8]>,
+        rest: &'a [u8],
+        bytes: &mut &'a [u8],
+    ) -> Option<Part<'a>> {
+        if head.len() > HEAD_BYTES_MAX {
+            return Some(self.give_up());
+        }
+        *bytes = rest;
+        self.0 = State::Between;
+        Some(Part::Head(head))
+    }
+
+    /// Says which body is behind the head that was given out last.
+    pub fn expect(&mut self, payload: Payload) {
+        self.0 = State::Body(payload);
+    }
+
+    /// The head that was given out last stands for itself: another follows.
+    pub fn expect_head(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Whether the last message is complete and no byte of another has arrived.
+    pub fn is_between_messages(&self) -> bool {
+        match &self.0 {
+            State::Head(begun, _) => begun.is_empty(),
+            State::Body(payload) => payload.is_ended(),
+            State::Between | State::Lost => false,
+        }
+    }
+
+    /// Whether the close of the connection ends the message.
+    pub fn ends_with_connection(&self) -> bool {
+        matches!(&self.0, State::Body(payload) if payload.ends_with_connection())
+    }
+
+    fn give_up<'a>(&mut self) -> Part<'a> {
+        self.0 = State::Lost;
+        Part::Lost
+    }
+}
+
+/// A body without the lines of its chunks. What is cut off is missing.
+pub fn without_chunk_lines(mut body: &[u8]) -> Vec<u8> {
+    let mut payload = Payload::chunks_of_an_answer();
+    let mut plain = Vec::with_capacity(body.len());
+    while !body.is_empty() && !payload.is_ended() {
+        let Ok((taken, piece)) = payload.step(body) else {
+            break;
+        };
+        let (read, rest) = body.split_at(taken);
+        if piece == Piece::Data {
+            plain.extend_from_slice(read);
+        }
+        body = rest;
+    }
+    plain
+}
+
+/// Whether the fields of a whole head say that its body comes in chunks.
+pub fn is_chunked(head: &[u8]) -> bool {
+    let length = head::split_head(head).and_then(|(_, fields)| head::body_length(fields).ok());
+    length.is_some_and(|length| length.is_chunked())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the bytes fall into, fed in pieces of `size`.
+    fn parts(bytes: &[u8], size: usize, body: fn() -> Payload) -> Vec<String> {
+        let (mut follower, mut said) = (Follower::default(), Vec::<String>::new());
+        for mut piece in bytes.chunks(size) {
+            while let Some(part) = follower.next_part(&mut piece) {
+                match part {
+                    Part::Head(head) => {
+                        said.push(format!("head {}", head.len()));
+                        follower.expect(body());
+                    }
+                    Part::Body(body) => match said.last_mut() {
+                        Some(last) if last.starts_with("body ") => {
+                            let so_far: usize = last[5..].parse().unwrap();
+                            *last = format!("body {}", so_far + body.len());
+                        }
+                        _ => said.push(format!("body {}", body.len())),
+                    },
+                    Part::End => said.push("end".into()),
+                    Part::Lost => said.push("lost".into()),
+                }
+            }
+        }
+        said
+    }
+
+    #[test]
+    fn messages_end_where_they_say_however_they_arrive() {
+        let fixed = b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nhelloGET / HTTP/1.1\r\n\r\n";
+        let chunked = b"POST / HTTP/1.1\r\n\r\n5;x=y\r\nhello\r\nA\r\n0123456789\r\n0\r\nX: y\r\n\r\nGET / HTTP/1.1\r\n\r\n";
+        for size in 1..=chunked.len() {
+            assert_eq!(
+                parts(fixed, size, || Payload::length(5))[..4],
+                ["head 38", "body 5", "end", "head 18"],
+                "in pieces of {size}"
+            );
+            assert_eq!(
+                parts(chunked, size, Payload::chunks)[..4],
+                ["head 19", "body 40", "end", "head 18"],
+                "in pieces of {size}"
+            );
+            assert_eq!(parts(fixed, size, Payload::close), ["head 38", "body 23"]);
+        }
+    }
+
+    #[test]
+    fn what_is_no_message_is_given_up() {
+        assert_eq!(parts(&[b'x'; 100_000], 1000, Payload::none), ["lost"]);
+        for bad in [
+            "\r\n",
+            "xyz\r\n",
+            "5\r\nhelloX\r\n",
+            "11112222333344445555\r\n",
+        ] {
+            let bytes = format!("POST / HTTP/1.1\r\n\r\n{bad}");
+            let said = parts(bytes.as_bytes(), 7, Payload::chunks);
+            assert_eq!(said.last().unwrap(), "lost", "{bad:?}: {said:?}");
+        }
+    }
+
+    #[test]
+    fn a_head_has_a_limit_however_it_arrives() {
+        for (bytes, is_lost) in [(HEAD_BYTES_MAX, false), (HEAD_BYTES_MAX + 1, true)] {
+            let fixed = "GET / HTTP/1.1\r\na: \r\n\r\n".len();
+            let head = format!("GET / HTTP/1.1\r\na: {}\r\n\r\n", "b".repeat(bytes - fixed));
+            for size in [1_000, 65_536, usize::MAX] {
+                let said = parts(head.as_bytes(), size, Payload::none);
+                assert_eq!(said[0] == "lost", is_lost, "{bytes} in {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn chunk_lines_are_left_out() {
+        let head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+        assert!(is_chunked(head));
+        assert!(!is_chunked(b"HTTP/1.1 200 OK\r\n\r\n"));
+        let whole = b"5\r\nhello\r\n3\r\n, y\r\n0\r\n\r\n";
+        assert_eq!(without_chunk_lines(whole), b"hello, y");
+        assert_eq!(without_chunk_lines(b"5\r\nhel"), b"hel");
+    }
+}
