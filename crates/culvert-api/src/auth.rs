@@ -8,7 +8,7 @@
 //!
 //! Not here: shapes of tokens, keys and owners (control).
 
-use culvert_base::{Class, Code, Refusal};
+use culvert_base::{Class, Refusal, code};
 use culvert_control::{Caller, Control};
 use http::header::{AUTHORIZATION, ORIGIN};
 use http::{HeaderMap, HeaderName};
@@ -18,8 +18,6 @@ use crate::problem::Problem;
 use crate::whole_seconds;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-const NO_CREDENTIAL: Code = Code::new(200);
-const UNREADABLE: Code = Code::new(201);
 
 /// The caller, or why there is none.
 pub(crate) async fn caller(
@@ -47,7 +45,8 @@ pub(crate) fn counted(
     now: std::time::Duration,
 ) -> Problem {
     let refusal = problem.refusal();
-    let tried = refusal.class == Class::Unauthenticated && refusal.code != Some(NO_CREDENTIAL);
+    let tried =
+        refusal.class == Class::Unauthenticated && refusal.code != Some(code::CREDENTIAL_MISSING);
     if tried
         && let Some(failures) = failures
         && let Err(wait) = failures.count(source, now)
@@ -66,9 +65,11 @@ fn credential(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
     let Some(value) = values.next() else {
         return Ok(None);
     };
-    let text = value.to_str().map_err(|_| Refusal::of(UNREADABLE))?;
+    let text = value
+        .to_str()
+        .map_err(|_| Refusal::of(code::AUTHORIZATION_MALFORMED))?;
     if values.next().is_some() {
-        return Err(Refusal::of(UNREADABLE));
+        return Err(Refusal::of(code::AUTHORIZATION_MALFORMED));
     }
     let is_basic = text
         .split_once(' ')
@@ -79,7 +80,7 @@ fn credential(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
             .is_some_and(|site| site != "same-origin" && site != "none");
     if is_basic && by_a_page {
         return Err(Refusal::new(
-            UNREADABLE,
+            code::AUTHORIZATION_MALFORMED,
             "Cross-origin requests must send `Authorization: Bearer <API key token>`.",
         ));
     }

@@ -11,7 +11,7 @@ use std::fmt;
 use std::pin::pin;
 
 use bytes::{Bytes, BytesMut};
-use culvert_base::{Class, Code, Refusal};
+use culvert_base::{Class, Refusal, code};
 use http::header::{CONTENT_TYPE, EXPECT};
 use http::{HeaderMap, Method};
 use http_body::Body;
@@ -27,8 +27,6 @@ pub const JSON_DEPTH_MAX: u32 = 32;
 /// Members of all objects and elements of all arrays together.
 pub const JSON_MEMBERS_MAX: u32 = 10_000;
 
-const UNREADABLE: Code = Code::new(212);
-const NOT_AN_OBJECT: Code = Code::new(213);
 const KEY_SHOWN_CHARS_MAX: usize = 64;
 
 /// Reads the body of a request and parses it. `None` is no body at all.
@@ -46,7 +44,7 @@ where
     if *method == Method::GET || *method == Method::DELETE {
         return match next(body).await? {
             None => Ok(None),
-            Some(_) => Err(Refusal::of(Code::new(211))),
+            Some(_) => Err(Refusal::of(code::BODY_NOT_ACCEPTED)),
         };
     }
     let bytes = whole(body).await?;
@@ -54,7 +52,7 @@ where
         return Ok(None);
     }
     if !is_json(headers) {
-        return Err(Refusal::of(Code::new(210)));
+        return Err(Refusal::of(code::BODY_NOT_JSON_TYPE));
     }
     parse(&bytes).map(Some)
 }
@@ -102,7 +100,7 @@ async fn next<B: Body<Data = Bytes> + Unpin>(body: &mut B) -> Result<Option<Byte
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| {
             Refusal::new(
-                UNREADABLE,
+                code::BODY_UNREADABLE,
                 "The request body is incomplete or incorrectly framed.",
             )
         })?;
@@ -118,13 +116,19 @@ async fn next<B: Body<Data = Bytes> + Unpin>(body: &mut B) -> Result<Option<Byte
 fn too_large() -> Refusal {
     Refusal {
         class: Class::TooLarge,
-        ..Refusal::new(UNREADABLE, "The request body is larger than 1 MiB.")
+        ..Refusal::new(
+            code::BODY_UNREADABLE,
+            "The request body is larger than 1 MiB.",
+        )
     }
 }
 
 /// The body did not arrive before the request's deadline.
 pub(crate) fn too_slow() -> Refusal {
-    Refusal::new(UNREADABLE, "The request body did not arrive in time.")
+    Refusal::new(
+        code::BODY_UNREADABLE,
+        "The request body did not arrive in time.",
+    )
 }
 
 /// Reads on and forgets, so that a peer that still sends gets to read its answer: at most
@@ -154,7 +158,7 @@ where
 /// Exactly one JSON object, each name once, within the limits.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Value, Refusal> {
     let text = std::str::from_utf8(bytes)
-        .map_err(|_| Refusal::new(UNREADABLE, "The request body is not UTF-8."))?;
+        .map_err(|_| Refusal::new(code::BODY_UNREADABLE, "The request body is not UTF-8."))?;
     let budget = Budget::default();
     let mut reader = serde_json::Deserializer::from_str(text);
     let value = Node {
@@ -164,16 +168,16 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Value, Refusal> {
     .deserialize(&mut reader)
     .and_then(|value| reader.end().map(|()| value))
     .map_err(|error| match budget.over.get() {
-        Some(limit) => Refusal::new(UNREADABLE, limit),
+        Some(limit) => Refusal::new(code::BODY_UNREADABLE, limit),
         None => Refusal::new(
-            NOT_AN_OBJECT,
+            code::BODY_NOT_OBJECT,
             format!("The request body is not JSON: {error}."),
         ),
     })?;
     if value.is_object() {
         Ok(value)
     } else {
-        Err(Refusal::of(NOT_AN_OBJECT))
+        Err(Refusal::of(code::BODY_NOT_OBJECT))
     }
 }
 

@@ -20,7 +20,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use culvert_base::{Class, Code, Refusal, Secret};
+use culvert_base::{Class, Refusal, Secret, code};
 use culvert_console::File;
 use culvert_control::{CONSOLE_SESSION_MAX, ConsoleSession, Role};
 use http::header::{
@@ -49,8 +49,6 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
                       frame-ancestors 'none'";
 
 const ANOTHER_ORIGIN: &str = "The console session can only be used by pages of the same origin.";
-const NO_CREDENTIAL: Code = Code::new(200);
-const WRONG_FIELD: Code = Code::new(215);
 const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, DELETE");
 const GET: HeaderValue = HeaderValue::from_static("GET");
 
@@ -240,7 +238,7 @@ impl Api {
         let base = self.base(arrival.parts, arrival.ends);
         let cookie = cookie_of(&base).and_then(|(name, _)| cookie(&arrival.parts.headers, name));
         let Some(cookie) = cookie else {
-            return Err(Refusal::new(NO_CREDENTIAL, "Sign in to the console.").into());
+            return Err(Refusal::new(code::CREDENTIAL_MISSING, "Sign in to the console.").into());
         };
         let found = self.control.console_session(cookie);
         let found = tokio::time::timeout_at(arrival.deadline, found).await;
@@ -285,7 +283,9 @@ impl Api {
         let token = body.as_ref().and_then(|body| body.get("token")?.as_str());
         let Some(token) = token else {
             let why = "`token` must be the token of an API key.";
-            return Err(Refusal::new(WRONG_FIELD, why).with("field", "token").into());
+            return Err(Refusal::new(code::BODY_FIELD_INVALID, why)
+                .with("field", "token")
+                .into());
         };
         let token = Secret::new(token.trim().to_owned());
         let beginning = self.control.sign_in(&token);

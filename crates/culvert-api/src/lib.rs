@@ -36,7 +36,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use culvert_base::{Clock, Code, Entropy, Fault, IdMaker, Refusal};
+use culvert_base::{Clock, Entropy, Fault, IdMaker, Refusal, code};
 use culvert_control::{Call, Caller, Control, Operation, Reply, operations};
 use futures_util::FutureExt;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, ORIGIN};
@@ -497,7 +497,7 @@ enum Known {
 fn check_version(headers: &HeaderMap) -> Result<(), Refusal> {
     match headers.get(VERSION).map(HeaderValue::as_bytes) {
         None | Some(b"" | b"2") => Ok(()),
-        Some(_) => Err(Refusal::of(Code::new(217))),
+        Some(_) => Err(Refusal::of(code::API_VERSION_UNSUPPORTED)),
     }
 }
 

@@ -6,7 +6,7 @@
 //! indexes, `cache-control: no-store`, and the header its status calls for. A fault is logged here
 //! with its causes under the operation id; the caller sees one sentence.
 
-use culvert_base::{Class, Code, Fault, Refusal};
+use culvert_base::{Class, Fault, Refusal, code};
 use culvert_control::Error;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
@@ -14,8 +14,6 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
 use crate::answer::{Body, JSON, NO_STORE};
-
-const FAILED: Code = Code::new(10_000);
 
 /// Why a request is not done. Boxed: most requests are done, and their results stay small.
 #[derive(Debug)]
@@ -57,7 +55,7 @@ impl Problem {
 
     /// Too many calls (226): which limit was reached, and the seconds until the next call is accepted.
     pub(crate) fn too_many(retry_after: u64, why: &'static str) -> Self {
-        let mut problem = Self::from(Refusal::new(Code::new(226), why));
+        let mut problem = Self::from(Refusal::new(code::TOO_MANY_REQUESTS, why));
         problem.0.retry_after = Some(retry_after.max(1));
         problem
     }
@@ -66,7 +64,7 @@ impl Problem {
     pub(crate) fn unavailable(why: &'static str) -> Self {
         Self::from(Refusal {
             class: Class::Unavailable,
-            ..Refusal::new(FAILED, why)
+            ..Refusal::new(code::INTERNAL_ERROR, why)
         })
     }
 
@@ -147,7 +145,7 @@ impl From<Refusal> for Problem {
 
 impl From<Fault> for Problem {
     fn from(fault: Fault) -> Self {
-        let mut problem = Self::from(Refusal::of(FAILED));
+        let mut problem = Self::from(Refusal::of(code::INTERNAL_ERROR));
         problem.0.fault = Some(fault);
         problem
     }
@@ -251,7 +249,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_refusal_is_shown_as_it_is() {
-        let refusal = Refusal::new(Code::new(215), "no").with("field", "x");
+        let refusal = Refusal::new(code::BODY_FIELD_INVALID, "no").with("field", "x");
         let (status, _, body) = told(refusal.into()).await;
         assert_eq!(status, 400);
         assert_eq!(

@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 
-use culvert_base::{Code, Refusal};
+use culvert_base::{Refusal, code};
 
 /// The parameters of a query in the order given, names and values decoded.
 pub(crate) fn parse(query: &str) -> Result<Vec<(String, String)>, Refusal> {
@@ -16,7 +16,7 @@ pub(crate) fn parse(query: &str) -> Result<Vec<(String, String)>, Refusal> {
             Some((form(name)?, form(value)?))
         })
         .collect::<Option<_>>()
-        .ok_or_else(|| Refusal::of(Code::new(230)))
+        .ok_or_else(|| Refusal::of(code::QUERY_UNREADABLE))
 }
 
 /// A path segment, decoded. One that cannot be decoded stays as it is and so names nothing.

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use culvert_base::{Code, Refusal};
+use culvert_base::{Refusal, code};
 use culvert_control::{Caller, Parameter, Tail, TailSpec, Tailed};
 use futures_util::stream;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
@@ -31,8 +31,6 @@ const COMMENT_EVERY: Duration = Duration::from_secs(15);
 const OPENING: &str = ": following\n\n";
 const COMMENT: &str = ": still here\n\n";
 const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
-const UNKNOWN_PARAMETER: Code = Code::new(231);
-const REPEATED_PARAMETER: Code = Code::new(232);
 
 /// What the tail takes.
 pub(crate) static PARAMETERS: [Parameter; 3] = [
@@ -92,8 +90,8 @@ fn spec(query: &str) -> Result<TailSpec, Refusal> {
             "type" => spec.kinds.extend(listed(&value)),
             "fields" => spec.fields.extend(listed(&value)),
             "filter" if spec.filter.is_empty() => spec.filter = value,
-            "filter" => return Err(Refusal::of(REPEATED_PARAMETER)),
-            _ => return Err(Refusal::of(UNKNOWN_PARAMETER)),
+            "filter" => return Err(Refusal::of(code::QUERY_PARAMETER_REPEATED)),
+            _ => return Err(Refusal::of(code::QUERY_PARAMETER_UNKNOWN)),
         }
     }
     Ok(spec)
@@ -154,9 +152,9 @@ mod tests {
         assert_eq!(asked.fields, ["p", "q", "r"]);
         assert!(spec("").unwrap().kinds.is_empty());
         for (query, code) in [
-            ("types=a", UNKNOWN_PARAMETER),
-            ("filter=a&filter=b", REPEATED_PARAMETER),
-            ("type=%zz", Code::new(230)),
+            ("types=a", code::QUERY_PARAMETER_UNKNOWN),
+            ("filter=a&filter=b", code::QUERY_PARAMETER_REPEATED),
+            ("type=%zz", code::QUERY_UNREADABLE),
         ] {
             assert_eq!(spec(query).unwrap_err().code, Some(code), "{query}");
         }

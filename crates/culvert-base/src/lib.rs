@@ -4,6 +4,7 @@
 //! A thing is admitted here only if two crates with no edge between them both need it. No I/O beyond
 //! reading the operating system's clock and random source, no async runtime, no SQL, no HTTP.
 
+pub mod code;
 pub mod entropy;
 pub mod event;
 pub mod fault;
@@ -20,6 +21,7 @@ pub mod sync;
 pub mod text;
 pub mod time;
 
+pub use code::Code;
 pub use entropy::{Entropy, OsEntropy, SeededEntropy};
 pub use event::Event;
 pub use fault::{Fault, chain};
@@ -28,7 +30,7 @@ pub use id::{Id, IdKind, IdMaker, Ksuid};
 pub use ipset::{IpSet, Prefix, Verdict};
 pub use limit_table::LimitTable;
 pub use meter::Meter;
-pub use refusal::{Class, Code, Refusal};
+pub use refusal::{Class, Refusal};
 pub use secret::{Digest, Secret};
 pub use supervisor::{Ended, Supervised, Supervisor};
 pub use text::{Bounded, Description, Metadata};

@@ -1,7 +1,8 @@
 //! What a caller may be told: a class, perhaps a code, and a sentence (contract: management API 1.14).
 
 use std::borrow::Cow;
-use std::fmt;
+
+use crate::code::Code;
 
 /// Something the caller did, or asked, that is not done. Shown to the caller as it is.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -87,50 +88,6 @@ pub enum Class {
     Failed,
     /// Ours: not now.
     Unavailable,
-}
-
-/// The number of an error code: `ERR_NGROK_<n>` on the wire. Every value has a row in [`CODES`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Code(u16);
-
-impl Code {
-    /// The code with that number. A number without a row does not compile where the call is in a
-    /// `const`.
-    pub const fn new(number: u16) -> Self {
-        let mut index = 0;
-        while index < CODES.len() {
-            if CODES[index].number == number {
-                return Self(number);
-            }
-            index += 1;
-        }
-        panic!("this code has no row in CODES");
-    }
-
-    /// The code with that number, if there is one.
-    pub fn find(number: u16) -> Option<Self> {
-        let row = CODES.iter().find(|row| row.number == number)?;
-        Some(Self(row.number))
-    }
-
-    /// The bare number.
-    pub const fn number(self) -> u16 {
-        self.0
-    }
-
-    /// Its row of the table.
-    pub fn row(self) -> &'static CodeRow {
-        CODES
-            .iter()
-            .find(|row| row.number == self.0)
-            .expect("Code::new admits only listed numbers")
-    }
-}
-
-impl fmt::Display for Code {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ERR_NGROK_{}", self.0)
-    }
 }
 
 /// One code a caller may see.
@@ -464,18 +421,19 @@ pub const CODES: &[CodeRow] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::code;
 
     #[test]
     fn codes_ascend_and_each_has_a_sentence() {
         assert!(CODES.windows(2).all(|pair| pair[0].number < pair[1].number));
         for row in CODES {
             assert!(row.text.ends_with('.'), "{}", row.number);
-            assert_eq!(Code::new(row.number).row().number, row.number);
+            assert!(Code::find(row.number).is_some_and(|code| code.row().number == row.number));
         }
     }
 
     #[test]
     fn a_code_reads_as_on_the_wire() {
-        assert_eq!(Code::new(203).to_string(), "ERR_NGROK_203");
+        assert_eq!(code::API_KEY_INVALID.to_string(), "ERR_NGROK_203");
     }
 }

@@ -3,7 +3,7 @@
 //! The object of an event is the view without the fields the resource keeps out of events, in the
 //! order of the view. So an event shows what the API shows, and cannot show what is not stored.
 
-use culvert_base::{Code, Fault, Refusal, Timestamp};
+use culvert_base::{Fault, Refusal, Timestamp, code};
 use culvert_events::catalogue::AuditKind;
 use culvert_events::{EventId, Principal, Reference, encode};
 use culvert_store::Told;
@@ -112,7 +112,6 @@ pub(crate) fn is_private(name: &str) -> bool {
 
 /// Refuses events about keys and credentials to anybody but admins (630).
 pub(crate) fn may_follow(caller: &Caller, name: &str) -> Result<(), Refusal> {
-    const PRIVATE: Code = Code::new(630);
     if caller.role == Role::Admin || !is_private(name) {
         return Ok(());
     }
@@ -120,7 +119,7 @@ pub(crate) fn may_follow(caller: &Caller, name: &str) -> Result<(), Refusal> {
         "Events of the type `{name}` tell about keys and credentials of every owner; only admins follow \
          and subscribe to them."
     );
-    Err(Refusal::new(PRIVATE, why))
+    Err(Refusal::new(code::NOT_ADMIN, why))
 }
 
 /// The name of every kind of audit event.

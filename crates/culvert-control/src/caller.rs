@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use culvert_base::{Code, Fault, Refusal, Secret};
+use culvert_base::{Fault, Refusal, Secret, code};
 use culvert_store::Head;
 use hashlink::LruCache;
 use serde::Deserialize;
@@ -66,21 +66,19 @@ pub enum Role {
 impl Caller {
     /// Refuses a writing operation of an owner who may only read (635).
     pub fn may_write(&self) -> Result<(), Refusal> {
-        const READ_ONLY: Code = Code::new(635);
         match self.role {
             Role::Admin | Role::Developer => Ok(()),
-            Role::ReadOnly => Err(Refusal::of(READ_ONLY)),
+            Role::ReadOnly => Err(Refusal::of(code::READ_ONLY)),
         }
     }
 
     /// Refuses a writing operation of anybody but an admin (630, or 635 for one who may only read). `why`
     /// is the sentence that says so.
     pub(crate) fn must_be_admin(&self, why: &'static str) -> Result<(), Refusal> {
-        const NOT_AN_ADMIN: Code = Code::new(630);
         self.may_write()?;
         match self.role {
             Role::Admin => Ok(()),
-            Role::Developer | Role::ReadOnly => Err(Refusal::new(NOT_AN_ADMIN, why)),
+            Role::Developer | Role::ReadOnly => Err(Refusal::new(code::NOT_ADMIN, why)),
         }
     }
 }
@@ -104,20 +102,13 @@ impl Control {
     /// `Basic` credentials are read like `Bearer` ones; whether they are taken at all is the HTTP
     /// face's decision.
     pub async fn authenticate(&self, authorization: Option<&str>) -> Result<Caller, Error> {
-        const ABSENT: Code = Code::new(200);
-        const UNREADABLE: Code = Code::new(201);
-        const UNSHAPED: Code = Code::new(202);
-        const UNKNOWN: Code = Code::new(203);
-        const CREDENTIAL: Code = Code::new(206);
-        const KEY_ID: Code = Code::new(208);
-
-        let header = authorization.ok_or_else(|| Refusal::of(ABSENT))?;
-        let token = credential(header).ok_or_else(|| Refusal::of(UNREADABLE))?;
+        let header = authorization.ok_or_else(|| Refusal::of(code::CREDENTIAL_MISSING))?;
+        let token = credential(header).ok_or_else(|| Refusal::of(code::AUTHORIZATION_MALFORMED))?;
         let body = match token::shape(token.reveal()) {
             Shape::Token { body } => body,
-            Shape::Mistyped => return Err(Refusal::of(UNKNOWN).into()),
-            Shape::KeyId => return Err(Refusal::of(KEY_ID).into()),
-            Shape::Unknown => return Err(Refusal::of(UNSHAPED).into()),
+            Shape::Mistyped => return Err(Refusal::of(code::API_KEY_INVALID).into()),
+            Shape::KeyId => return Err(Refusal::of(code::CREDENTIAL_IS_API_KEY_ID).into()),
+            Shape::Unknown => return Err(Refusal::of(code::API_KEY_TOKEN_MALFORMED).into()),
         };
         let key_id = format!("{}_{body}", api_key::TYPE.id_prefix);
         let document = self.store.get(api_key::TYPE.kind, &key_id).await?;
@@ -125,29 +116,29 @@ impl Control {
         let digest = key.as_ref().map(|key| key.digest.as_str());
         if !self.pepper.recognises(digest, token.reveal()) {
             let is_credential = self.is_credential(body, token.reveal()).await?;
-            let code = if is_credential { CREDENTIAL } else { UNKNOWN };
+            let code = if is_credential {
+                code::CREDENTIAL_NOT_API_KEY
+            } else {
+                code::API_KEY_INVALID
+            };
             return Err(Refusal::of(code).into());
         }
         let (Some(key), Some(document)) = (key, document) else {
-            return Err(Refusal::of(UNKNOWN).into());
+            return Err(Refusal::of(code::API_KEY_INVALID).into());
         };
         self.caller_of(key, document.head).await
     }
 
     /// Who a key that was recognised stands for, now. Codes 203, 205 and 636.
     pub(crate) async fn caller_of(&self, key: KeyOfCaller, head: Head) -> Result<Caller, Error> {
-        const UNKNOWN: Code = Code::new(203);
-        const SUSPENDED: Code = Code::new(205);
-        const INACTIVE: Code = Code::new(636);
-
         // An owner that went between the two reads took the key along.
         let standing = self.standings.of(self, &key.owner_id).await?;
-        let (owner, is_suspended) = standing.ok_or_else(|| Refusal::of(UNKNOWN))?;
+        let (owner, is_suspended) = standing.ok_or_else(|| Refusal::of(code::API_KEY_INVALID))?;
         if is_suspended {
-            return Err(Refusal::of(SUSPENDED).into());
+            return Err(Refusal::of(code::ACCOUNT_SUSPENDED).into());
         }
         if !owner.active {
-            return Err(Refusal::of(INACTIVE).into());
+            return Err(Refusal::of(code::OWNER_INACTIVE).into());
         }
         Ok(Caller {
             owner_id: key.owner_id,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use culvert_base::{Code, Refusal};
+use culvert_base::{Refusal, code};
 use rustls::SignatureAlgorithm;
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::sign::SigningKey;
@@ -129,9 +129,8 @@ impl Open<'_> {
 
 /// The refusal of a certificate that cannot be read.
 pub(crate) fn unreadable(why: &str) -> Refusal {
-    const UNREADABLE: Code = Code::new(1900);
     Refusal::new(
-        UNREADABLE,
+        code::CERTIFICATE_UNREADABLE,
         format!("The certificate cannot be parsed: {why}."),
     )
 }
@@ -335,54 +334,50 @@ pub(crate) fn is_for(certificate: &X509Certificate<'_>, key: &dyn SigningKey) ->
 
 /// Reads the one private key of a PEM text. No refusal quotes anything of it.
 pub(crate) fn private_key(pem: &str) -> Result<Arc<dyn SigningKey>, Refusal> {
-    const NONE: Code = Code::new(1901);
-    const ENCRYPTED: Code = Code::new(1902);
-    const UNKNOWN: Code = Code::new(1903);
-    const CERTIFICATE_SENT: Code = Code::new(1924);
     if pem.len() > KEY_BYTES_MAX {
         return Err(Refusal::new(
-            UNKNOWN,
+            code::PRIVATE_KEY_UNSUPPORTED,
             format!("`private_key_pem` is longer than {KEY_BYTES_MAX} bytes."),
         ));
     }
     let mut sections = sections(pem).ok_or_else(|| {
         Refusal::new(
-            UNKNOWN,
+            code::PRIVATE_KEY_UNSUPPORTED,
             "`private_key_pem` is not well-formed PEM: a section has no end line or is not Base64.",
         )
     })?;
     // Tools write the curve before the key; the key names it again.
     sections.retain(|section| section.label != "EC PARAMETERS");
     let section = match sections.as_slice() {
-        [] => return Err(Refusal::of(NONE)),
+        [] => return Err(Refusal::of(code::PRIVATE_KEY_MISSING)),
         all if all.iter().any(|one| one.label == CERTIFICATE) => {
-            return Err(Refusal::of(CERTIFICATE_SENT));
+            return Err(Refusal::of(code::PRIVATE_KEY_PEM_WITH_CERTIFICATE));
         }
         [one] => one,
         _ => {
             return Err(Refusal::new(
-                UNKNOWN,
+                code::PRIVATE_KEY_UNSUPPORTED,
                 "`private_key_pem` must contain exactly one private key.",
             ));
         }
     };
     if section.has_headers || section.label == "ENCRYPTED PRIVATE KEY" {
-        return Err(Refusal::of(ENCRYPTED));
+        return Err(Refusal::of(code::PRIVATE_KEY_ENCRYPTED));
     }
     if !section.is_key() {
-        return Err(Refusal::of(NONE));
+        return Err(Refusal::of(code::PRIVATE_KEY_MISSING));
     }
     let der = section.der.as_slice();
     let key = match section.label.as_str() {
         "RSA PRIVATE KEY" => PrivateKeyDer::Pkcs1(der.into()),
         "EC PRIVATE KEY" => PrivateKeyDer::Sec1(der.into()),
         "PRIVATE KEY" => PrivateKeyDer::Pkcs8(der.into()),
-        _ => return Err(Refusal::of(UNKNOWN)),
+        _ => return Err(Refusal::of(code::PRIVATE_KEY_UNSUPPORTED)),
     };
-    let key = any_supported_type(&key).map_err(|_| Refusal::of(UNKNOWN))?;
+    let key = any_supported_type(&key).map_err(|_| Refusal::of(code::PRIVATE_KEY_UNSUPPORTED))?;
     match key_type(&*key) {
         Some(_) => Ok(key),
-        None => Err(Refusal::of(UNKNOWN)),
+        None => Err(Refusal::of(code::PRIVATE_KEY_UNSUPPORTED)),
     }
 }
 

@@ -5,7 +5,7 @@
 //! written in the same commit as the endpoint, so that of two endpoints that want an address at the
 //! same moment one is decided again.
 
-use culvert_base::{Code, Refusal};
+use culvert_base::{Refusal, code};
 use culvert_store::{Changes, Document, Head, Key, Told};
 use serde::{Deserialize, Serialize};
 
@@ -66,27 +66,28 @@ impl Want<'_> {
 }
 
 async fn join_address(cx: &Cx<'_>, want: Want<'_>) -> Result<Changes, Error> {
-    const OTHERS_DO_NOT_POOL: Code = Code::new(18016);
-    const NOT_ALONE: Code = Code::new(18017);
-    const NOT_COVERED: Code = Code::new(18006);
     let Some(document) = cx.store.find(KIND, KEY, &want.address).await? else {
         return first_there(cx, want);
     };
     if document.head.account != cx.caller.account {
-        return Err(Refusal::new(NOT_COVERED, "The `url` belongs to another account.").into());
+        return Err(Refusal::new(
+            code::ENDPOINT_URL_NOT_RESERVED,
+            "The `url` belongs to another account.",
+        )
+        .into());
     }
     let mut claim: Claim = stored::read(&document)?;
     let is_alone = claim.endpoint_ids.iter().all(|id| id == want.endpoint_id);
     if !is_alone {
         if !want.pooling {
-            return Err(Refusal::of(NOT_ALONE).into());
+            return Err(Refusal::of(code::ENDPOINT_POOLING_DISABLED).into());
         }
         if !claim.pooling {
-            return Err(Refusal::of(OTHERS_DO_NOT_POOL).into());
+            return Err(Refusal::of(code::ENDPOINT_URL_NOT_POOLED).into());
         }
         if claim.url != want.url {
             return Err(Refusal::new(
-                NOT_ALONE,
+                code::ENDPOINT_POOLING_DISABLED,
                 format!(
                     "`{}` already uses this host and port; all endpoints of a pool must have the same `url`.",
                     claim.url

@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use culvert_base::{Code, Fault, Ksuid, Refusal, Secret, Timestamp};
+use culvert_base::{Fault, Ksuid, Refusal, Secret, Timestamp, code};
 use culvert_store::{Changes, CommitError, Document, Head, Told};
 use serde::{Deserialize, Serialize};
 
@@ -75,8 +75,11 @@ fn id_of(key_body: &str) -> String {
 }
 
 fn ended() -> Error {
-    const UNKNOWN: Code = Code::new(203);
-    Refusal::new(UNKNOWN, "The console session has ended; sign in again.").into()
+    Refusal::new(
+        code::API_KEY_INVALID,
+        "The console session has ended; sign in again.",
+    )
+    .into()
 }
 
 impl Control {

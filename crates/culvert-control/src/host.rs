@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use culvert_base::{Code, Fault, Refusal, Timestamp};
+use culvert_base::{Fault, Refusal, Timestamp, code};
 use culvert_store::{Changes, CommitError, Document, Head, Key, Store, Told};
 use serde::{Deserialize, Serialize};
 
@@ -214,7 +214,6 @@ pub(crate) async fn free_for_reservation(
 
 /// Refuses to give up a reservation below which an agent of another owner serves (446). Admins may.
 pub(crate) async fn may_unreserve(cx: &Cx<'_>, name: &str) -> Result<(), Error> {
-    const IN_USE: Code = Code::new(446);
     if cx.caller.role == Role::Admin {
         return Ok(());
     }
@@ -233,20 +232,19 @@ pub(crate) async fn may_unreserve(cx: &Cx<'_>, name: &str) -> Result<(), Error> 
                 "Another owner serves `{}`, which this reservation covers; only admins delete it meanwhile.",
                 known.name
             );
-            return Err(Refusal::new(IN_USE, why).into());
+            return Err(Refusal::new(code::ADDRESS_IN_USE, why).into());
         }
     }
     Ok(())
 }
 
 fn another(name: &str) -> Error {
-    const ANOTHERS: Code = Code::new(18006);
     let host = name.split(' ').next().unwrap_or(name);
     let why = format!(
         "Another owner uses the name `{host}`, a wildcard that covers it or a name under it, or \
          it is reserved for an agent that may reconnect."
     );
-    Refusal::new(ANOTHERS, why).into()
+    Refusal::new(code::ENDPOINT_URL_NOT_RESERVED, why).into()
 }
 
 /// Whether a public TCP address is reserved for another owner whose agent may come back.

@@ -9,7 +9,7 @@
 
 use std::fmt::{self, Display};
 
-use culvert_base::{Code, Refusal};
+use culvert_base::{Refusal, code};
 use schemars::Schema;
 use serde::de::value::StringDeserializer;
 use serde::de::{
@@ -228,11 +228,10 @@ fn list(schema: &mut Map<String, Value>, value: Value) {
 }
 
 fn object(body: Option<Value>) -> Result<Map<String, Value>, Problem> {
-    const NOT_AN_OBJECT: Code = Code::new(213);
     match body {
         None => Ok(Map::new()),
         Some(Value::Object(fields)) => Ok(fields),
-        Some(_) => Err(Problem::Shape(Refusal::of(NOT_AN_OBJECT))),
+        Some(_) => Err(Problem::Shape(Refusal::of(code::BODY_NOT_OBJECT))),
     }
 }
 
@@ -293,25 +292,26 @@ impl Wrong {
     }
 
     fn problem(self) -> Problem {
-        const UNKNOWN: Code = Code::new(214);
-        const WRONG: Code = Code::new(215);
         let path = self.path;
         let refusal = match self.what {
             What::Unknown([]) => Refusal::new(
-                UNKNOWN,
+                code::BODY_FIELD_UNKNOWN,
                 format!("Unknown field `{path}`; this operation has no fields."),
             ),
             What::Unknown(taken) => Refusal::new(
-                UNKNOWN,
+                code::BODY_FIELD_UNKNOWN,
                 format!(
                     "Unknown field `{path}`; valid fields: {}.",
                     taken.join(", ")
                 ),
             ),
-            What::Missing => Refusal::new(WRONG, format!("`{path}` is required.")),
-            What::Type(what) | What::Choice(what) => {
-                Refusal::new(WRONG, format!("`{path}` must be {what}."))
+            What::Missing => {
+                Refusal::new(code::BODY_FIELD_INVALID, format!("`{path}` is required."))
             }
+            What::Type(what) | What::Choice(what) => Refusal::new(
+                code::BODY_FIELD_INVALID,
+                format!("`{path}` must be {what}."),
+            ),
             What::Value(why) => return Problem::Value { field: path, why },
         };
         Problem::Shape(refusal)
@@ -669,7 +669,7 @@ mod tests {
             other => panic!("{other:?}"),
         }
         match create::<Input>(Some(json!([]))) {
-            Err(Problem::Shape(refusal)) => assert_eq!(refusal.code, Some(Code::new(213))),
+            Err(Problem::Shape(refusal)) => assert_eq!(refusal.code, Some(code::BODY_NOT_OBJECT)),
             other => panic!("{other:?}"),
         }
     }

@@ -56,7 +56,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use culvert_base::net::HostName;
-use culvert_base::{Clock, Code, Entropy, Fault, IdMaker, Refusal, Secret};
+use culvert_base::{Clock, Entropy, Fault, IdMaker, Refusal, Secret, code};
 use culvert_delivery::{Delivery, TargetSettings};
 use culvert_events::catalogue::Catalogue;
 use culvert_policy::IpDatabases;
@@ -293,12 +293,11 @@ impl Control {
     /// Follows events of the caller's account as they happen. Events about keys and credentials are for
     /// admins alone.
     pub fn tail(&self, caller: &Caller, spec: TailSpec) -> Result<Tail, Refusal> {
-        const UNKNOWN: Code = Code::new(238);
         let known = |name: &String| catalogue().find(name).is_some();
         if let Some(name) = spec.kinds.iter().find(|name| !known(name)) {
             let name: String = name.chars().take(64).collect();
             return Err(Refusal::new(
-                UNKNOWN,
+                code::EVENT_TYPE_UNKNOWN,
                 format!("The event type `{name}` does not exist."),
             ));
         }

@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use culvert_base::{Code, Fault, Refusal, id};
+use culvert_base::{Fault, Refusal, code, id};
 use culvert_store::{Document, Like, PageQuery, TextQuery, Texts};
 use serde_json::Value;
 
@@ -322,9 +322,8 @@ const fn effort(like: &Like) -> u8 {
 }
 
 fn too_long() -> Error {
-    const INVALID: Code = Code::new(250);
     Refusal::new(
-        INVALID,
+        code::LIST_FILTER_INVALID,
         "The filter takes too long on this many objects; request fewer objects or simplify the filter.",
     )
     .into()

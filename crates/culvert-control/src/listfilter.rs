@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use culvert_base::{Code, Refusal, Timestamp};
+use culvert_base::{Refusal, Timestamp, code};
 use culvert_store::TextField;
 use serde_json::Value as Json;
 
@@ -125,8 +125,10 @@ impl ListFilter {
 }
 
 fn refusal(why: impl std::fmt::Display) -> Refusal {
-    const INVALID: Code = Code::new(250);
-    Refusal::new(INVALID, format!("The filter is invalid: {why}."))
+    Refusal::new(
+        code::LIST_FILTER_INVALID,
+        format!("The filter is invalid: {why}."),
+    )
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use culvert_base::{Code, Refusal, Timestamp};
+use culvert_base::{Refusal, Timestamp, code};
 use culvert_store::Changes;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
@@ -79,16 +79,14 @@ pub(crate) enum JobError {
 impl Policy {
     /// What is wrong with it, else the kind of key it wants.
     pub(crate) fn key_type(&self) -> Result<KeyType, Refusal> {
-        const ANOTHER: Code = Code::new(435);
-        const KEY_TYPE: Code = Code::new(1909);
         let authority = self.authority.as_deref().unwrap_or_default();
         if !matches!(authority, "" | AUTHORITY) {
-            return Err(Refusal::of(ANOTHER));
+            return Err(Refusal::of(code::MANAGEMENT_AUTHORITY_UNSUPPORTED));
         }
         match self.private_key_type.as_deref().unwrap_or_default() {
             "" | "rsa" => Ok(KeyType::Rsa),
             "ecdsa" => Ok(KeyType::Ecdsa),
-            _ => Err(Refusal::of(KEY_TYPE)),
+            _ => Err(Refusal::of(code::MANAGEMENT_KEY_TYPE_UNKNOWN)),
         }
     }
 }
@@ -193,7 +191,6 @@ pub(crate) async fn run_retry<R: Managed>(
     ty: &'static ResourceType,
     call: Call,
 ) -> Result<Reply, Error> {
-    const NO_POLICY: Code = Code::new(437);
     let cx = control.cx(&call.caller, &call.base);
     let _turn = service::turn(&cx, ty, &call).await;
     for _ in 0..RUNS_MAX {
@@ -202,7 +199,7 @@ pub(crate) async fn run_retry<R: Managed>(
         R::permit(cx.caller)?;
         let mut stored: R = stored::read(&document)?;
         let Some(management) = stored.management_mut() else {
-            return Err(Refusal::of(NO_POLICY).into());
+            return Err(Refusal::of(code::MANAGEMENT_POLICY_MISSING).into());
         };
         management.retry(cx.clock.now());
         let made = Made {

@@ -1,7 +1,7 @@
 //! Owners of keys: users and bots, found by id or by a user's e-mail address (contract: management
 //! API 2.1).
 
-use culvert_base::{Class, Code, Fault, Refusal, id};
+use culvert_base::{Class, Fault, Refusal, code, id};
 use culvert_store::{Document, Store};
 
 use crate::cx::Cx;
@@ -61,9 +61,6 @@ impl Owner {
 /// The stored id of the owner a body names: a user's or bot's id, or a user's e-mail address; the
 /// caller's own when none is named. Only admins may name another.
 pub(crate) async fn named(cx: &Cx<'_>, text: &str) -> Result<String, Error> {
-    const NOT_AN_ADMIN: Code = Code::new(630);
-    const UNKNOWN: Code = Code::new(634);
-    const INACTIVE: Code = Code::new(636);
     let caller = cx.caller;
     let own = caller.owner_id.as_str();
     let is_email = text.contains('@');
@@ -78,7 +75,7 @@ pub(crate) async fn named(cx: &Cx<'_>, text: &str) -> Result<String, Error> {
         return Ok(own.to_owned());
     }
     if caller.role != Role::Admin {
-        return Err(Refusal::of(NOT_AN_ADMIN).into());
+        return Err(Refusal::of(code::NOT_ADMIN).into());
     }
     let found = if is_email {
         let key = User::by_email(text);
@@ -88,7 +85,7 @@ pub(crate) async fn named(cx: &Cx<'_>, text: &str) -> Result<String, Error> {
             Some(id) => id,
             None => {
                 reference("owner_id", text, PREFIXES)?;
-                return Err(Refusal::of(UNKNOWN).into());
+                return Err(Refusal::of(code::OWNER_UNKNOWN).into());
             }
         };
         let kind = if id.starts_with("usr_") {
@@ -100,10 +97,10 @@ pub(crate) async fn named(cx: &Cx<'_>, text: &str) -> Result<String, Error> {
     };
     let document = found
         .filter(|document| document.head.account == caller.account)
-        .ok_or_else(|| Refusal::of(UNKNOWN))?;
+        .ok_or_else(|| Refusal::of(code::OWNER_UNKNOWN))?;
     if !Owner::read(&document)?.active {
         // As a value of the body this is the caller's mistake, not a missing permission.
-        let mut refusal = Refusal::of(INACTIVE);
+        let mut refusal = Refusal::of(code::OWNER_INACTIVE);
         refusal.class = Class::Invalid;
         return Err(refusal.into());
     }

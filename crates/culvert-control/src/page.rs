@@ -1,6 +1,6 @@
 //! Which part of a list is asked for, and how a list reads (contract: management API 1.9).
 
-use culvert_base::{Code, Refusal, id};
+use culvert_base::{Refusal, code, id};
 use url::form_urlencoded;
 
 use crate::Parameter;
@@ -86,8 +86,6 @@ pub(crate) struct Takes {
 impl Wanted {
     /// Reads the query of a list call.
     pub(crate) fn read(query: &[(String, String)], takes: Takes) -> Result<Self, Refusal> {
-        const UNKNOWN: Code = Code::new(231);
-        const REPEATED: Code = Code::new(232);
         let mut wanted = Self {
             limit: LIMIT_MAX,
             before: None,
@@ -110,7 +108,7 @@ impl Wanted {
                 names.extend(takes.filter.then_some("filter"));
                 names.extend(takes.arguments.iter().map(|argument| argument.name));
                 return Err(Refusal::new(
-                    UNKNOWN,
+                    code::QUERY_PARAMETER_UNKNOWN,
                     format!(
                         "Unknown parameter `{}`; valid parameters: {}.",
                         name.chars().take(64).collect::<String>(),
@@ -119,7 +117,10 @@ impl Wanted {
                 ));
             }
             if query.iter().take(index).any(|(earlier, _)| earlier == name) {
-                return Err(Refusal::new(REPEATED, format!("`{name}` is repeated.")));
+                return Err(Refusal::new(
+                    code::QUERY_PARAMETER_REPEATED,
+                    format!("`{name}` is repeated."),
+                ));
             }
             if value.is_empty() {
                 continue;
@@ -150,15 +151,13 @@ impl Wanted {
 
 /// The number of objects of one page: 233 outside its bounds, 244 when it is no number.
 pub(crate) fn limit(text: &str) -> Result<u32, Refusal> {
-    const OUTSIDE: Code = Code::new(233);
-    const NOT_A_NUMBER: Code = Code::new(244);
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(Refusal::of(NOT_A_NUMBER));
+        return Err(Refusal::of(code::PAGE_LIMIT_NOT_NUMBER));
     }
     match text.parse() {
         Ok(limit) if (1..=LIMIT_MAX).contains(&limit) => Ok(limit),
-        _ => Err(Refusal::of(OUTSIDE)),
+        _ => Err(Refusal::of(code::PAGE_LIMIT_OUT_OF_RANGE)),
     }
 }
 
@@ -173,19 +172,16 @@ pub(crate) fn reference<'t>(
     text: &'t str,
     prefixes: &'static [&'static str],
 ) -> Result<&'t str, Refusal> {
-    const NO_ID: Code = Code::new(223);
-    const ANOTHER_KIND: Code = Code::new(227);
-    const ANOTHER_KIND_OF_SEVERAL: Code = Code::new(243);
     match id::split(text) {
         None => Err(Refusal::new(
-            NO_ID,
+            code::REFERENCE_NOT_ID,
             format!("`{field}` must be an identifier."),
         )),
         Some((prefix, body)) if prefixes.contains(&prefix) => Ok(body),
         Some(_) => Err(Refusal::new(
             match prefixes {
-                [_] => ANOTHER_KIND,
-                _ => ANOTHER_KIND_OF_SEVERAL,
+                [_] => code::REFERENCE_WRONG_KIND,
+                _ => code::REFERENCE_KIND_NOT_ALLOWED,
             },
             format!(
                 "`{field}` must be an identifier that starts with `{}_`.",
@@ -245,7 +241,7 @@ mod tests {
         };
         let query = [("before_id".to_owned(), "ak_1".to_owned())];
         let refused = Wanted::read(&query, severals).unwrap_err();
-        assert_eq!(refused.code, Some(Code::new(243)));
+        assert_eq!(refused.code, Some(code::REFERENCE_KIND_NOT_ALLOWED));
     }
 
     #[test]

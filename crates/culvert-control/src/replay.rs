@@ -4,7 +4,7 @@
 //! events it is of; the delivery plane sends them, and its cursor tells how far it is. It changes no
 //! object and is told to nobody.
 
-use culvert_base::{Code, Fault, Refusal, Timestamp, id};
+use culvert_base::{Fault, Refusal, Timestamp, code, id};
 use culvert_delivery::{Replay, TrafficRange};
 use culvert_events::{Family, kinds};
 use culvert_store::{
@@ -30,8 +30,6 @@ pub(crate) const KIND: &str = "event_replay";
 const PREFIX: &str = "replay";
 /// The unique value of a replay: its destination.
 const OF: &str = "destination_id";
-/// A value of a replay that is not allowed.
-const WRONG: Code = Code::new(5140);
 
 /// The stored form.
 #[derive(Debug, Deserialize, Serialize)]
@@ -157,7 +155,7 @@ fn run_create(control: &Control, call: Call) -> Running<'_> {
                     });
                 }
                 return Err(Refusal::new(
-                    WRONG,
+                    code::DELIVERY_VALUE_INVALID,
                     "Another replay to this destination is in progress; wait until it completes.",
                 )
                 .into());
@@ -231,12 +229,14 @@ impl Stored {
 
 /// Admins only: a replay may send what subscriptions of others have never sent.
 fn permit(caller: &Caller) -> Result<(), Refusal> {
-    const FORBIDDEN: Code = Code::new(630);
     caller.may_write()?;
     if caller.role == Role::Admin {
         Ok(())
     } else {
-        Err(Refusal::new(FORBIDDEN, "Only admins may replay events."))
+        Err(Refusal::new(
+            code::NOT_ADMIN,
+            "Only admins may replay events.",
+        ))
     }
 }
 
@@ -247,10 +247,9 @@ async fn decide(
     destination: &Head,
     input: &Input,
 ) -> Result<Stored, Error> {
-    const MISSING: Code = Code::new(215);
     if input.from.is_empty() {
         return Err(Refusal::new(
-            MISSING,
+            code::BODY_FIELD_INVALID,
             "`from` is required; send an RFC 3339 time or an event ID.",
         )
         .into());
@@ -263,7 +262,7 @@ async fn decide(
     if let Bound::At(at) = &from
         && *at > cx.clock.now()
     {
-        return Err(Refusal::new(WRONG, "`from` is in the future.").into());
+        return Err(Refusal::new(code::DELIVERY_VALUE_INVALID, "`from` is in the future.").into());
     }
     let mut subscriptions = Vec::new();
     let ty = &event_subscription::TYPE;
@@ -280,7 +279,7 @@ async fn decide(
         event_types = wanted.collect();
         if event_types.is_empty() {
             return Err(Refusal::new(
-                WRONG,
+                code::DELIVERY_VALUE_INVALID,
                 "No subscription of this destination selects retained events; set `event_types`.",
             )
             .into());
@@ -304,7 +303,7 @@ async fn decide(
         None => None,
     };
     if to.as_ref().is_some_and(|to| to.is_before(&from)) {
-        return Err(Refusal::new(WRONG, "`to` is before `from`.").into());
+        return Err(Refusal::new(code::DELIVERY_VALUE_INVALID, "`to` is before `from`.").into());
     }
     let wants_audit = event_types.iter().any(|kind| audit::is_kind(kind));
     let range = match wants_audit {
@@ -433,7 +432,7 @@ impl Logs<'_> {
         // It went since it was found.
         let gone = || {
             Refusal::new(
-                WRONG,
+                code::DELIVERY_VALUE_INVALID,
                 "The start or end of the range is no longer retained.",
             )
         };
@@ -443,7 +442,7 @@ impl Logs<'_> {
 
 fn unknown(id: &str) -> Refusal {
     Refusal::new(
-        WRONG,
+        code::DELIVERY_VALUE_INVALID,
         format!("The event `{id}` is not retained; it may be older than the retention period."),
     )
 }
@@ -473,13 +472,12 @@ impl Traffic {
 }
 
 fn bound(field: &str, text: &str) -> Result<Bound, Refusal> {
-    const NO_TIME: Code = Code::new(241);
     if let Some(("ev", _)) = id::split(text) {
         return Ok(Bound::Event(text.to_owned()));
     }
     Timestamp::parse(text).map(Bound::At).ok_or_else(|| {
         Refusal::new(
-            NO_TIME,
+            code::TIME_MALFORMED,
             format!("`{field}` must be an RFC 3339 time or an event ID."),
         )
     })
@@ -490,12 +488,11 @@ fn is_traffic(name: &str) -> bool {
 }
 
 fn check_kinds(control: &Control, given: &[String]) -> Result<Vec<String>, Refusal> {
-    const UNKNOWN: Code = Code::new(238);
     for name in given {
         if is_traffic(name) {
             if !control.delivery.keeps_traffic() {
                 return Err(Refusal::new(
-                    WRONG,
+                    code::DELIVERY_VALUE_INVALID,
                     format!(
                         "This server does not retain traffic events such as `{name}` (see `events.traffic_retention`)."
                     ),
@@ -504,7 +501,7 @@ fn check_kinds(control: &Control, given: &[String]) -> Result<Vec<String>, Refus
         } else if !audit::is_kind(name) {
             let name: String = name.chars().take(64).collect();
             return Err(Refusal::new(
-                UNKNOWN,
+                code::EVENT_TYPE_UNKNOWN,
                 format!("The event type `{name}` does not exist."),
             ));
         }

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use culvert_base::net::plain_address;
-use culvert_base::{Code, Fault, IpSet, Refusal};
+use culvert_base::{Code, Fault, IpSet, Refusal, code};
 use culvert_edge::Restriction;
 use culvert_store::{Document, Store};
 
@@ -117,19 +117,27 @@ impl Control {
     /// Refuses a call from an address that an enforced IP restriction of the caller's account does
     /// not admit (220). `address` is the caller's own, not a proxy's.
     pub fn admit(&self, caller: &Caller, address: IpAddr) -> Result<(), Refusal> {
-        const NOT_ADMITTED: Code = Code::new(220);
         let restrictions = self.restrictions.load();
         let restriction = restrictions.api.get(&caller.account);
-        judge(restriction, address, &caller.key_id, NOT_ADMITTED)
+        judge(
+            restriction,
+            address,
+            &caller.key_id,
+            code::CALLER_ADDRESS_RESTRICTED,
+        )
     }
 
     /// Refuses an agent at an address that an enforced IP restriction of its account does not admit
     /// (115).
     pub(crate) fn admit_agent(&self, agent: &Caller, address: IpAddr) -> Result<(), Refusal> {
-        const NOT_ADMITTED: Code = Code::new(115);
         let restrictions = self.restrictions.load();
         let restriction = restrictions.agents.get(&agent.account);
-        judge(restriction, address, &agent.key_id, NOT_ADMITTED)
+        judge(
+            restriction,
+            address,
+            &agent.key_id,
+            code::AGENT_ADDRESS_RESTRICTED,
+        )
     }
 }
 

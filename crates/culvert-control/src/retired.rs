@@ -1,14 +1,17 @@
 //! Paths that are known and answer nothing but why not (contract: management API 2.27, 2.28): what
 //! the public service retired, and what an installation of one's own has no use for.
 
-use culvert_base::Code;
+use culvert_base::{Code, code};
 
 /// First segments of paths, and what every call of them is refused with.
 const RETIRED: &[(&str, Code)] = &[
-    ("abuse_reports", Code::new(221)),
-    ("backends", Code::new(7008)),
-    ("edges", Code::new(7008)),
-    ("endpoint_configurations", Code::new(1608)),
+    ("abuse_reports", code::ABUSE_REPORTS_RETIRED),
+    ("backends", code::EDGES_RETIRED),
+    ("edges", code::EDGES_RETIRED),
+    (
+        "endpoint_configurations",
+        code::ENDPOINT_CONFIGURATIONS_RETIRED,
+    ),
 ];
 
 /// What every call of `path` and of all paths below it is refused with, if it is such a path.

@@ -7,7 +7,7 @@
 //! Not here: lists (`list`), what a single resource allows (its file), what an event looks like
 //! (`audit`).
 
-use culvert_base::{Class, Code, Fault, Refusal};
+use culvert_base::{Class, Fault, Refusal, code};
 use culvert_store::{Changes, CommitError, Document, Head};
 use serde_json::Value;
 use tokio::sync::MutexGuard;
@@ -186,7 +186,6 @@ pub(crate) async fn replace(
 
 /// Commits; `false` when something has moved on and the write must be decided anew.
 async fn commit(cx: &Cx<'_>, ty: &ResourceType, changes: Changes) -> Result<bool, Error> {
-    const WRONG: Code = Code::new(215);
     match cx.store.commit(changes).await {
         Ok(_) => Ok(true),
         Err(CommitError::Stale) => Ok(false),
@@ -198,12 +197,12 @@ async fn commit(cx: &Cx<'_>, ty: &ResourceType, changes: Changes) -> Result<bool
         // Something that a policy names went meanwhile: look again, and say it as the policy's fault.
         Err(CommitError::Missing { field, .. }) if field == traffic_policy::REFERENCE => Ok(false),
         Err(CommitError::Missing { field, to }) => Err(Refusal::new(
-            ty.unknown.unwrap_or(WRONG),
+            ty.unknown.unwrap_or(code::BODY_FIELD_INVALID),
             format!("`{field}` names `{to}`, which does not exist."),
         )
         .into()),
         Err(CommitError::InUse { by, .. }) => Err(Refusal::new(
-            ty.in_use.unwrap_or(WRONG),
+            ty.in_use.unwrap_or(code::BODY_FIELD_INVALID),
             format!("`{by}` uses this object."),
         )
         .into()),

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use culvert_base::{Code, Fault, Refusal, Timestamp};
+use culvert_base::{Code, Fault, Refusal, Timestamp, code};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
@@ -29,9 +29,6 @@ pub(crate) const VALUE_BYTES_MAX: usize = 4096;
 
 /// What [`ISSUER`] says of a certificate that an admin issued.
 pub(crate) const ISSUED_BY_ADMIN: &str = "admin";
-
-/// Refusals that have no code of their own.
-const WRONG: Code = Code::new(215);
 
 /// Names with values; flags have the value `""`.
 pub(crate) type Options = BTreeMap<String, String>;
@@ -74,16 +71,13 @@ pub(crate) struct Asked<'a> {
 
 /// Checks what is asked for and signs it.
 pub(crate) async fn issue(cx: &Cx<'_>, asked: Asked<'_>) -> Result<Issued, Error> {
-    const MISSING: Code = Code::new(1952);
-    const UNREADABLE: Code = Code::new(1934);
-    const UNSUPPORTED: Code = Code::new(1950);
     if asked.public_key.trim().is_empty() {
-        return Err(Refusal::of(MISSING).into());
+        return Err(Refusal::of(code::SSH_CERTIFICATE_KEY_MISSING).into());
     }
     let key = PublicKey::parse(&asked.public_key).map_err(|bad| {
         let code = match bad {
-            BadKey::Unreadable => UNREADABLE,
-            BadKey::Kind | BadKey::Size => UNSUPPORTED,
+            BadKey::Unreadable => code::SSH_CERTIFICATE_KEY_UNREADABLE,
+            BadKey::Kind | BadKey::Size => code::SSH_CERTIFICATE_KEY_UNSUPPORTED,
         };
         Refusal::new(code, bad.to_string())
     })?;
@@ -141,7 +135,6 @@ pub(crate) async fn issue(cx: &Cx<'_>, asked: Asked<'_>) -> Result<Issued, Error
 /// Refuses a certificate with which its holder would log in as another owner (630): the authority is
 /// registered as an SSH public key of that owner. Admins may issue it.
 async fn check_login(cx: &Cx<'_>, authority: &SigningKey) -> Result<(), Error> {
-    const ANOTHERS: Code = Code::new(630);
     if cx.caller.role == crate::Role::Admin {
         return Ok(());
     }
@@ -156,17 +149,16 @@ async fn check_login(cx: &Cx<'_>, authority: &SigningKey) -> Result<(), Error> {
     }
     let why = "Certificates of this CA authenticate agents as another owner; only that owner and \
                admins may issue them.";
-    Err(Refusal::new(ANOTHERS, why).into())
+    Err(Refusal::new(code::NOT_ADMIN, why).into())
 }
 
 fn time(field: &str, text: &str) -> Result<Timestamp, Refusal> {
-    const NO_TIME: Code = Code::new(241);
     Timestamp::parse(text)
         .map(Timestamp::whole_seconds)
         .filter(|at| at.unix_seconds() >= 0)
         .ok_or_else(|| {
             Refusal::new(
-                NO_TIME,
+                code::TIME_MALFORMED,
                 format!("`{field}` must be an RFC 3339 time from 1970 to 2262."),
             )
         })
@@ -180,7 +172,7 @@ fn check_principals(principals: &[String]) -> Result<(), Refusal> {
         return Ok(());
     }
     Err(Refusal::new(
-        WRONG,
+        code::BODY_FIELD_INVALID,
         format!(
             "`principals` may have at most {PRINCIPALS_MAX} names of 1 to {NAME_BYTES_MAX} bytes."
         ),
@@ -197,7 +189,7 @@ fn check_options(field: &str, options: &Options) -> Result<(), Refusal> {
         return Ok(());
     }
     Err(Refusal::new(
-        WRONG,
+        code::BODY_FIELD_INVALID,
         format!(
             "`{field}` may have at most {OPTIONS_MAX} names of 1 to {NAME_BYTES_MAX} bytes, with values of at most {VALUE_BYTES_MAX} bytes."
         ),
@@ -209,13 +201,13 @@ fn check_values(critical: &Options) -> Result<(), Refusal> {
     let addresses = critical.get("source-address");
     if addresses.is_some_and(|text| !text.split(',').all(is_block)) {
         return Err(Refusal::new(
-            WRONG,
+            code::BODY_FIELD_INVALID,
             "`critical_options.source-address` must be a comma-separated list of addresses or CIDR blocks.",
         ));
     }
     if critical.get("force-command").is_some_and(String::is_empty) {
         return Err(Refusal::new(
-            WRONG,
+            code::BODY_FIELD_INVALID,
             "`critical_options.force-command` must be a command.",
         ));
     }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use culvert_base::net::HostName;
-use culvert_base::{Code, Fault, Refusal, id};
+use culvert_base::{Fault, Refusal, code, id};
 use culvert_edge::login::Logins;
 use culvert_edge::{Policy, Reference, Resources, Secrets, Source};
 use culvert_policy::{IpPolicy, Scheme};
@@ -120,9 +120,8 @@ impl StoredPolicy {
             resources.own_domains = Some(own_domains(cx, host).await?);
         }
         if source.computes_secret_names() {
-            const COMPUTED: Code = Code::new(2204);
             let why = "The traffic policy is not valid: `secrets` stands only in `secrets.get('vault', 'name')`, with both names written out.";
-            return Err(Refusal::new(COMPUTED, why).into());
+            return Err(Refusal::new(code::POLICY_VALUE_INVALID, why).into());
         }
         let named = Named::by(cx.store, &cx.caller.account, &source).await?;
         named
@@ -137,11 +136,10 @@ impl StoredPolicy {
         }
         source.compile(scheme, has_upstream, &resources)?;
         if let Some((vault, name)) = named.missing_secret {
-            const NO_SECRET: Code = Code::new(2204);
             let cut = |text: &str| text.chars().take(64).collect::<String>();
             let (vault, name) = (cut(&vault), cut(&name));
             return Err(Refusal::new(
-                NO_SECRET,
+                code::POLICY_VALUE_INVALID,
                 format!(
                     "The traffic policy is invalid: the vault `{vault}` has no secret `{name}`."
                 ),
@@ -247,7 +245,6 @@ impl Named {
     /// Refuses a secret of another owner (2204), unless an admin made it or the policy named it `before`:
     /// who names a secret can have it sent to an upstream of their own.
     async fn check_owners(&self, cx: &Cx<'_>, before: &[String]) -> Result<(), Error> {
-        const ANOTHERS: Code = Code::new(2204);
         let caller = cx.caller;
         for document in &self.secrets {
             let id = &document.head.id;
@@ -263,7 +260,7 @@ impl Named {
             let why = format!(
                 "The traffic policy is not valid: the secret `{id}` belongs to another owner; a policy may use secrets of its owner and of admins."
             );
-            return Err(Refusal::new(ANOTHERS, why).into());
+            return Err(Refusal::new(code::POLICY_VALUE_INVALID, why).into());
         }
         Ok(())
     }

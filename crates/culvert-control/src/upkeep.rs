@@ -1,7 +1,7 @@
 //! Looking after a destination: a test event, its health, what it refused for good, and sending that
 //! again. Nothing of it changes an object.
 
-use culvert_base::{Code, Fault, Refusal, Timestamp};
+use culvert_base::{Fault, Refusal, Timestamp, code};
 use culvert_delivery::batch::Batch;
 use culvert_delivery::target::Failure;
 use culvert_delivery::{ClusterHealth, NodeHealth};
@@ -20,7 +20,6 @@ use crate::{Control, Error, input, page, service, stored};
 const LETTERS_MAX: u32 = 20;
 /// Dead letters that are sent again by one call.
 const REDRIVEN_MAX: usize = 1000;
-const WRONG: Code = Code::new(5140);
 
 /// The operations.
 pub(crate) const OPERATIONS: [Extra; 4] = [
@@ -324,7 +323,11 @@ fn run_redrive(control: &Control, call: Call) -> Running<'_> {
         let id = named(control, &call).await?;
         call.caller.may_write()?;
         if input.ids.len() > REDRIVEN_MAX {
-            return Err(Refusal::new(WRONG, "`ids` has more than 1000 entries.").into());
+            return Err(Refusal::new(
+                code::DELIVERY_VALUE_INVALID,
+                "`ids` has more than 1000 entries.",
+            )
+            .into());
         }
         let mut ids = input
             .ids
@@ -348,7 +351,12 @@ fn run_redrive(control: &Control, call: Call) -> Running<'_> {
 
 fn number(text: &str) -> Result<i64, Refusal> {
     let number = text.parse().ok().filter(|number| *number > 0);
-    number.ok_or_else(|| Refusal::new(WRONG, "The ID of a dead letter must be an integer."))
+    number.ok_or_else(|| {
+        Refusal::new(
+            code::DELIVERY_VALUE_INVALID,
+            "The ID of a dead letter must be an integer.",
+        )
+    })
 }
 
 fn shown(letter: DeadLetter) -> Result<Letter, Fault> {

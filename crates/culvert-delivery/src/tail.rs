@@ -12,7 +12,7 @@ use arc_swap::ArcSwap;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-use culvert_base::{Class, Code, Event, Ksuid, Refusal};
+use culvert_base::{Class, Event, Ksuid, Refusal, code};
 use culvert_events::{Capture, Filter, Kind, Record, Selection, encode, kinds};
 
 use crate::Plane;
@@ -189,10 +189,6 @@ pub(crate) struct Tails {
     opened: Notify,
 }
 
-const UNKNOWN_KIND: Code = Code::new(238);
-const FIELDS_OF_AUDIT: Code = Code::new(5401);
-const FILTER_OF_AUDIT: Code = Code::new(5402);
-
 impl Tails {
     fn open(&self, follower: &Arc<Follower>, tails_max: usize) -> Result<(), Refusal> {
         let writing = self
@@ -363,12 +359,12 @@ fn compile(spec: TailSpec) -> Result<Follower, Refusal> {
     }
     for name in &names {
         if name.is_empty() || name.len() > 128 {
-            return Err(Refusal::of(UNKNOWN_KIND));
+            return Err(Refusal::of(code::EVENT_TYPE_UNKNOWN));
         }
         match kinds::ALL.iter().find(|kind| kind.name == *name) {
             Some(kind) => traffic.push(compiled(kind)?),
-            None if !fields.is_empty() => return Err(Refusal::of(FIELDS_OF_AUDIT)),
-            None if !filter.is_empty() => return Err(Refusal::of(FILTER_OF_AUDIT)),
+            None if !fields.is_empty() => return Err(Refusal::of(code::FIELDS_NOT_TRAFFIC)),
+            None if !filter.is_empty() => return Err(Refusal::of(code::FILTER_NOT_TRAFFIC)),
             None => audit.push(name.clone()),
         }
     }

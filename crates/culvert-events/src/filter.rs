@@ -7,7 +7,7 @@
 use std::fmt;
 use std::sync::LazyLock;
 
-use culvert_base::{Code, Refusal};
+use culvert_base::{Refusal, code};
 use culvert_cel::{Env, Error, ErrorKind, EvalError, Limits, Predicate, Resolver, Slot, ValueRef};
 
 use crate::capture::Capture;
@@ -15,10 +15,6 @@ use crate::field::Type;
 use crate::kind::Kind;
 use crate::kinds;
 use crate::record::{Cell, Record};
-
-const INVALID: Code = Code::new(5404);
-const UNKNOWN_FIELD: Code = Code::new(5405);
-const UNUSABLE_FIELD: Code = Code::new(5406);
 
 /// A condition on the events of one kind.
 #[derive(Debug)]
@@ -147,7 +143,7 @@ fn refusal(error: Error) -> Refusal {
     let field = |path: &str| path.strip_prefix("ev.").unwrap_or(path).to_owned();
     match &error.kind {
         ErrorKind::UnknownField { path } => Refusal::new(
-            UNKNOWN_FIELD,
+            code::EVENT_FILTER_FIELD_UNKNOWN,
             format!(
                 "filter, {}: events have no field {:?}",
                 error.position,
@@ -155,7 +151,7 @@ fn refusal(error: Error) -> Refusal {
             ),
         ),
         ErrorKind::UnusableField { path } => Refusal::new(
-            UNUSABLE_FIELD,
+            code::EVENT_FILTER_FIELD_UNUSABLE,
             format!(
                 "filter, {}: field {:?} cannot be used in filters; usable: {}",
                 error.position,
@@ -163,7 +159,7 @@ fn refusal(error: Error) -> Refusal {
                 usable()
             ),
         ),
-        _ => Refusal::new(INVALID, format!("filter, {error}")),
+        _ => Refusal::new(code::EVENT_FILTER_INVALID, format!("filter, {error}")),
     }
 }
 

@@ -1,6 +1,6 @@
 //! A row of the catalogue: one kind of event and its fields.
 
-use culvert_base::{Code, Refusal};
+use culvert_base::{Refusal, code};
 
 use crate::field::{FieldDef, FieldType, Slot};
 
@@ -113,10 +113,9 @@ impl Kind {
 
     /// The refusal of a path that is no field of this kind.
     pub(crate) fn no_field(&self, path: &str) -> Refusal {
-        const NO_FIELD: Code = Code::new(5403);
         let name: String = path.chars().take(100).collect();
         Refusal::new(
-            NO_FIELD,
+            code::EVENT_FIELD_UNKNOWN,
             format!("the event {} has no field {name:?}", self.name),
         )
     }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use culvert_base::ipset::{IpSet, Prefix, Verdict};
 use culvert_base::net::plain_address;
-use culvert_base::{Code, Refusal};
+use culvert_base::{Refusal, code};
 use culvert_tunnel::server::{ISSUER, Proof};
 use russh::keys::ssh_key::certificate::CertType;
 use russh::keys::{Certificate, HashAlg};
@@ -82,7 +82,7 @@ fn is_from(list: &str, peer: IpAddr) -> bool {
 
 fn refuse(why: &str) -> Refusal {
     Refusal::new(
-        const { Code::new(1102) },
+        code::SSH_KEY_NOT_REGISTERED,
         format!("The SSH certificate {why}."),
     )
 }

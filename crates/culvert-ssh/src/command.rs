@@ -1,6 +1,6 @@
 //! What a client asks for, by its user name, its `-R` and its command (agent protocol, section 9.1).
 
-use culvert_base::{Code, Refusal};
+use culvert_base::{Code, Refusal, code};
 use culvert_tunnel::client::{FLAGS, Flag, Given, Protocol, Wanted};
 use culvert_tunnel::wire::BindRequest;
 
@@ -41,7 +41,7 @@ pub(crate) fn read(user: &str, forward: &Forward, command: &str) -> Result<Asked
     }
     let words = words(command).ok_or_else(|| wrong_flag("a quotation mark is not closed"))?;
     let Some((name, given)) = words.split_first() else {
-        return Err(Refusal::of(const { Code::new(1107) }));
+        return Err(Refusal::of(code::SSH_COMMAND_MISSING));
     };
     let kind = match &name[..] {
         "http" => Protocol::Http,
@@ -53,7 +53,7 @@ pub(crate) fn read(user: &str, forward: &Forward, command: &str) -> Result<Asked
                 "Unknown command `{}`; use `http`, `tcp` or `tls`.",
                 other.escape_debug()
             );
-            return Err(Refusal::new(const { Code::new(1108) }, text));
+            return Err(Refusal::new(code::SSH_COMMAND_UNKNOWN, text));
         }
     };
     if given.iter().any(|word| word == "--help" || word == "-h") {
@@ -73,7 +73,7 @@ fn check_version(user: &str) -> Result<(), Refusal> {
         Some(digits) if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
             match digits {
                 "1" | "2" => Ok(()),
-                _ => Err(Refusal::of(const { Code::new(1106) })),
+                _ => Err(Refusal::of(code::SSH_CLI_VERSION_UNSUPPORTED)),
             }
         }
         _ => Ok(()),
@@ -82,10 +82,10 @@ fn check_version(user: &str) -> Result<(), Refusal> {
 
 /// The flags that say where to listen, and the code of each beside a name in the forward.
 const NAMING: [(&str, Code); 4] = [
-    ("remote-addr", Code::new(1114)),
-    ("url", Code::new(1114)),
-    ("hostname", Code::new(1118)),
-    ("subdomain", Code::new(1119)),
+    ("remote-addr", code::SSH_ADDRESS_GIVEN_TWICE),
+    ("url", code::SSH_ADDRESS_GIVEN_TWICE),
+    ("hostname", code::SSH_HOSTNAME_GIVEN_TWICE),
+    ("subdomain", code::SSH_SUBDOMAIN_GIVEN_TWICE),
 ];
 
 /// Where the forward says to listen.
@@ -93,13 +93,15 @@ fn listen(kind: Protocol, forward: &Forward, wanted: &mut Wanted) -> Result<(), 
     let by_flags: Vec<&str> = wanted.named_by().collect();
     let is_given = |flag: &str| by_flags.contains(&flag);
     if is_given("hostname") && is_given("subdomain") {
-        return Err(Refusal::of(const { Code::new(1120) }));
+        return Err(Refusal::of(code::SSH_HOSTNAME_AND_SUBDOMAIN_GIVEN));
     }
     let Some(host) = forward.name() else {
         return match kind {
             Protocol::Tcp if forward.port == 0 => Ok(()),
-            Protocol::Tcp if is_given("remote-addr") => Err(Refusal::of(const { Code::new(1115) })),
-            Protocol::Tcp if by_flags.is_empty() => Err(Refusal::of(const { Code::new(1116) })),
+            Protocol::Tcp if is_given("remote-addr") => {
+                Err(Refusal::of(code::SSH_PORT_GIVEN_TWICE))
+            }
+            Protocol::Tcp if by_flags.is_empty() => Err(Refusal::of(code::SSH_TCP_HOST_MISSING)),
             _ => Ok(()),
         };
     };
@@ -107,7 +109,7 @@ fn listen(kind: Protocol, forward: &Forward, wanted: &mut Wanted) -> Result<(), 
         return Err(Refusal::of(*code));
     }
     match kind {
-        Protocol::Tcp if forward.port == 0 => Err(Refusal::of(const { Code::new(1117) })),
+        Protocol::Tcp if forward.port == 0 => Err(Refusal::of(code::SSH_TCP_PORT_MISSING)),
         Protocol::Tcp => {
             wanted.set_remote_addr(format!("{host}:{}", forward.port));
             Ok(())
@@ -143,9 +145,9 @@ fn flags(kind: Protocol, words: &[String], wanted: &mut Wanted) -> Result<(), Re
         };
         if !known.reach.ssh || known.given == Given::File {
             let code = if known.name == "proxy-proto" {
-                const { Code::new(1123) }
+                code::SSH_PROXY_PROTOCOL_UNSUPPORTED
             } else {
-                const { Code::new(1109) }
+                code::SSH_FLAG_UNSUPPORTED
             };
             return Err(Refusal::new(code, format!("`--{name}` requires an agent.")));
         }
@@ -162,7 +164,7 @@ fn flags(kind: Protocol, words: &[String], wanted: &mut Wanted) -> Result<(), Re
 }
 
 fn wrong_flag(why: &str) -> Refusal {
-    Refusal::new(const { Code::new(1109) }, format!("{why}."))
+    Refusal::new(code::SSH_FLAG_UNSUPPORTED, format!("{why}."))
 }
 
 fn help(kind: Option<Protocol>) -> String {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use culvert_base::{Code, Refusal};
+use culvert_base::{Refusal, code};
 use culvert_tunnel::driver::Stream;
 use culvert_tunnel::server::{
     Brought, EndReason, Guest, Room, Server, Stranger, accept, carry, decline,
@@ -284,7 +284,7 @@ async fn serve(
                     break EndReason::Expired;
                 }
                 // Nobody asked for anything.
-                let refusal = Refusal::of(const { Code::new(1111) });
+                let refusal = Refusal::of(code::SSH_COMMAND_TIMED_OUT);
                 goodbye(&handle, one_line(&refusal)).await;
                 break EndReason::Stopped(refusal.message.into_owned());
             }

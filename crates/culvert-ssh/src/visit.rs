@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use culvert_base::{Code, Refusal};
+use culvert_base::{Code, Refusal, code};
 use culvert_tunnel::server::{About, Guest, Hello, Proof, Server, Transport, Wanted};
 use culvert_tunnel::wire::{self, BindRequest};
 use russh::keys::{Certificate, HashAlg};
@@ -90,7 +90,7 @@ impl Visit {
             session.channel_success(channel)?;
             // The next one may hear the same.
             self.other = None;
-            let refusal = Refusal::of(const { Code::new(1104) });
+            let refusal = Refusal::of(code::SSH_SECOND_SESSION);
             return say_no(channel, &refusal, session);
         }
         if Some(channel) != self.channel || std::mem::replace(&mut self.has_asked, true) {
@@ -140,8 +140,8 @@ impl Visit {
         match self.server.admit(hello).await {
             Ok(grant) => {
                 let text = |code: Code| wire::error_text(&Refusal::of(code));
-                let restart = text(const { Code::new(1122) });
-                let update = text(const { Code::new(1121) });
+                let restart = text(code::SSH_RESTART_UNSUPPORTED);
+                let update = text(code::SSH_UPDATE_UNSUPPORTED);
                 let guest = Arc::new(self.server.welcome(grant, &restart, &update));
                 self.guest = Some(Arc::clone(&guest));
                 self.step(Step::Welcome(guest)).await;
@@ -163,7 +163,7 @@ impl Visit {
 
     /// The client may go on with another key, if it has not shown too many.
     fn reject(&mut self, why: Refusal) -> Auth {
-        if why.message != Refusal::of(UNKNOWN).message {
+        if why.message != Refusal::of(code::SSH_KEY_NOT_REGISTERED).message {
             self.remark = Some(why);
         }
         let methods = if self.n_keys <= KEYS_MAX {
@@ -183,7 +183,7 @@ impl Visit {
             return Err(refusal.clone());
         }
         if self.has_too_many_forwards {
-            return Err(Refusal::of(const { Code::new(1105) }));
+            return Err(Refusal::of(code::SSH_FORWARD_REPEATED));
         }
         let none = Forward {
             host: String::new(),
@@ -195,7 +195,7 @@ impl Visit {
             Asked::Endpoint(request) => *request,
         };
         let (Some(forward), Some(guest)) = (&self.forward, &self.guest) else {
-            return Err(Refusal::of(const { Code::new(1112) }));
+            return Err(Refusal::of(code::SSH_FORWARD_MISSING));
         };
         let port = if forward.port == 0 {
             ANY_PORT
@@ -230,8 +230,6 @@ impl Visit {
     }
 }
 
-const UNKNOWN: Code = Code::new(1102);
-
 /// Tells a command why nothing comes of it, and ends it.
 fn say_no(
     channel: ChannelId,
@@ -263,7 +261,7 @@ fn lines(text: &str) -> String {
 fn wanted(request: BindRequest) -> Result<Wanted, Refusal> {
     let options = request
         .options()
-        .map_err(|_| Refusal::of(const { Code::new(301) }))?;
+        .map_err(|_| Refusal::of(code::BIND_MALFORMED))?;
     Ok(Wanted {
         proto: request.proto,
         forwards_to: request.forwards_to,
@@ -287,12 +285,12 @@ impl Handler for Visit {
     ) -> Result<Auth, russh::Error> {
         self.n_keys += 1;
         if self.n_keys > KEYS_MAX {
-            return Ok(self.reject(Refusal::of(const { Code::new(1101) })));
+            return Ok(self.reject(Refusal::of(code::SSH_TOO_MANY_KEYS_OFFERED)));
         }
         if offer.algorithm.clone().is_rsa() {
             // Nothing here can check what it would sign.
             let why = "RSA keys are not supported; register an Ed25519 or ECDSA key.";
-            return Ok(self.reject(Refusal::new(UNKNOWN, why)));
+            return Ok(self.reject(Refusal::new(code::SSH_KEY_NOT_REGISTERED, why)));
         }
         Ok(Auth::Accept)
     }
@@ -333,9 +331,9 @@ impl Handler for Visit {
         self.user = user.to_owned();
         let remark = self.remark.take();
         let refusal = match self.n_keys {
-            0 => Refusal::of(const { Code::new(1100) }),
-            n if n > KEYS_MAX => Refusal::of(const { Code::new(1101) }),
-            _ => remark.unwrap_or_else(|| Refusal::of(UNKNOWN)),
+            0 => Refusal::of(code::SSH_NO_KEY_OFFERED),
+            n if n > KEYS_MAX => Refusal::of(code::SSH_TOO_MANY_KEYS_OFFERED),
+            _ => remark.unwrap_or_else(|| Refusal::of(code::SSH_KEY_NOT_REGISTERED)),
         };
         Ok(self.let_in(refusal).await)
     }

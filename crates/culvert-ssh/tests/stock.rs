@@ -13,7 +13,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use culvert_base::{BoxFuture, Code, Refusal};
+use culvert_base::{BoxFuture, Refusal, code};
 use culvert_ssh::{HostKey, SshIngress};
 use culvert_tunnel::driver::Stream;
 use culvert_tunnel::server::{
@@ -58,7 +58,7 @@ impl Gate for TestGate {
                 panic!("clients of SSH show keys");
             };
             if *key != self.key {
-                return Err(Refusal::of(const { Code::new(1102) }));
+                return Err(Refusal::of(code::SSH_KEY_NOT_REGISTERED));
             }
             let count = self.seen.borrow().agents.len();
             self.seen

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use culvert_base::{BoxFuture, Code, Refusal};
+use culvert_base::{BoxFuture, Refusal, code};
 use culvert_mux::{Limits, Side};
 use culvert_tunnel::driver::{self, Session, Stream};
 use culvert_tunnel::server::{
@@ -81,7 +81,7 @@ impl Gate for TestGate {
                 drop(self.decides.acquire().await.unwrap());
             } else if token.reveal() != "right" {
                 return Err(Refusal::new(
-                    const { Code::new(109) },
+                    code::AGENT_AUTH_MALFORMED,
                     "nobody has this token",
                 ));
             }
@@ -603,7 +603,7 @@ async fn who_is_dismissed_hears_why_of_every_endpoint() {
     }
     bound.sort();
     let bindings = Arc::clone(&running.bindings);
-    let deleted = Refusal::of(const { Code::new(300) });
+    let deleted = Refusal::of(code::AGENT_CREDENTIAL_DELETED);
     let hearing = async {
         let mut heard = Vec::new();
         while let Some(mut stream) = session.accept().await {
@@ -741,7 +741,7 @@ async fn an_endpoint_that_is_taken_away_is_gone_before_its_agent_knows() {
         stream.shutdown().await.unwrap();
         stream.read_to_end(&mut Vec::new()).await.unwrap();
     };
-    let deleted = Refusal::new(const { Code::new(319) }, "deleted");
+    let deleted = Refusal::new(code::BIND_NAME_NOT_RESERVED, "deleted");
     let telling = bindings.stop_endpoint(&stop.id, &deleted);
     soon(async { tokio::join!(telling, hearing) }).await;
     // Its Unbind may follow, and is no mistake.

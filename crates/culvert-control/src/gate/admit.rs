@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use culvert_base::net::plain_address;
-use culvert_base::{Code, Fault, Refusal, Timestamp, id};
+use culvert_base::{Fault, Refusal, Timestamp, code, id};
 use culvert_store::{Changes, CommitError, Document, Head, Told};
 use culvert_tunnel::server::{EndReason, Former, Grant, Hello, Proof};
 use serde::Deserialize;
@@ -75,9 +75,8 @@ pub(crate) struct Credential {
 
 impl Control {
     pub(crate) async fn admit_session(&self, hello: Hello) -> Result<Grant, Error> {
-        const OFF: Code = Code::new(802);
         let Some(agents) = &self.agents else {
-            return Err(Refusal::of(OFF).into());
+            return Err(Refusal::of(code::AGENT_REQUEST_TIMED_OUT).into());
         };
         let caller = self.known_agent(&hello.proof).await?;
         let cx = self.cx(&caller, &self.settings.base_url);
@@ -124,12 +123,11 @@ impl Control {
 
     /// Who an agent acts as, by what it shows. Codes 103, 105, 107, 636, 1102 and 4018.
     async fn known_agent(&self, proof: &Proof) -> Result<Caller, Error> {
-        const UNKNOWN_KEY: Code = Code::new(1102);
         let (document, credential) = match proof {
             Proof::Token(token) => self.credential_of_token(token.reveal()).await?,
             Proof::PublicKey(fingerprint) => {
                 let document = ssh_public_key::find(&self.store, fingerprint, false).await?;
-                let document = document.ok_or_else(|| Refusal::of(UNKNOWN_KEY))?;
+                let document = document.ok_or_else(|| Refusal::of(code::SSH_KEY_NOT_REGISTERED))?;
                 let credential: Credential = stored::read(&document)?;
                 (document, credential)
             }
@@ -139,7 +137,7 @@ impl Control {
                 let document = ssh_public_key::find(&self.store, authority, true).await?;
                 let document = document.ok_or_else(|| {
                     let why = "The CA of the SSH certificate is not registered.";
-                    Refusal::new(UNKNOWN_KEY, why)
+                    Refusal::new(code::SSH_KEY_NOT_REGISTERED, why)
                 })?;
                 let credential: Credential = stored::read(&document)?;
                 self.check_issuer(authority, issuer.as_deref(), &credential.owner_id)
@@ -147,17 +145,18 @@ impl Control {
                 (document, credential)
             }
         };
-        const SUSPENDED: Code = Code::new(103);
-        const INACTIVE: Code = Code::new(636);
-        const UNKNOWN: Code = Code::new(107);
         let standing = self.standings.of(self, &credential.owner_id).await?;
         // An owner that went between the two reads took the credential along.
-        let (owner, is_suspended) = standing.ok_or_else(|| Refusal::of(UNKNOWN))?;
+        let (owner, is_suspended) = standing.ok_or_else(|| Refusal::of(code::AUTHTOKEN_UNKNOWN))?;
         if is_suspended {
-            return Err(Refusal::of(SUSPENDED).into());
+            return Err(Refusal::of(code::AGENT_ACCOUNT_SUSPENDED).into());
         }
         if !owner.active {
-            return Err(Refusal::new(INACTIVE, "The owner of this credential is inactive.").into());
+            return Err(Refusal::new(
+                code::OWNER_INACTIVE,
+                "The owner of this credential is inactive.",
+            )
+            .into());
         }
         Ok(Caller {
             owner_id: credential.owner_id,
@@ -178,7 +177,6 @@ impl Control {
         issuer: Option<&str>,
         owner_id: &str,
     ) -> Result<(), Error> {
-        const ANOTHERS: Code = Code::new(1102);
         let is_its = match issuer {
             Some(issuer) => issuer == owner_id || issuer == ssh_issue::ISSUED_BY_ADMIN,
             None => !ssh_certificate_authority::is_known(&self.store, authority).await?,
@@ -190,20 +188,19 @@ impl Control {
             Some(_) => "Another owner had the SSH certificate issued.",
             None => "The SSH certificate does not say who had it issued; have it issued again.",
         };
-        Err(Refusal::new(ANOTHERS, why).into())
+        Err(Refusal::new(code::SSH_KEY_NOT_REGISTERED, why).into())
     }
 
     async fn credential_of_token(&self, token: &str) -> Result<(Document, Credential), Error> {
-        const NONE: Code = Code::new(4018);
-        const UNSHAPED: Code = Code::new(105);
-        const UNKNOWN: Code = Code::new(107);
         if token.is_empty() {
-            return Err(Refusal::of(NONE).into());
+            return Err(Refusal::of(code::AUTHTOKEN_MISSING).into());
         }
         let body = match token::shape(token) {
             Shape::Token { body } => body,
-            Shape::Mistyped => return Err(Refusal::of(UNKNOWN).into()),
-            Shape::KeyId | Shape::Unknown => return Err(Refusal::of(UNSHAPED).into()),
+            Shape::Mistyped => return Err(Refusal::of(code::AUTHTOKEN_UNKNOWN).into()),
+            Shape::KeyId | Shape::Unknown => {
+                return Err(Refusal::of(code::AUTHTOKEN_MALFORMED).into());
+            }
         };
         let ty = &tunnel_credential::TYPE;
         let document = self.store.get(ty.kind, &ty.stored_id_of(body)).await?;
@@ -223,12 +220,12 @@ impl Control {
         };
         if key.is_some_and(|key| self.pepper.recognises(Some(&key.digest), token)) {
             return Err(Refusal::new(
-                UNKNOWN,
+                code::AUTHTOKEN_UNKNOWN,
                 "This is an API key token; agents require the token of a tunnel credential.",
             )
             .into());
         }
-        Err(Refusal::of(UNKNOWN).into())
+        Err(Refusal::of(code::AUTHTOKEN_UNKNOWN).into())
     }
 
     /// Lets a known agent begin a session, or go on with one, if it may: codes 100, 108, 115 and 122.
@@ -239,11 +236,8 @@ impl Control {
         session_id: &'a str,
         hello: &Hello,
     ) -> Result<Result<Begun<'a>, Refusal>, Error> {
-        const METADATA: Code = Code::new(100);
-        const TOO_MANY: Code = Code::new(108);
-        const ANOTHERS: Code = Code::new(122);
         if hello.about.metadata.len() > METADATA_BYTES_MAX {
-            return Ok(Err(Refusal::of(METADATA)));
+            return Ok(Err(Refusal::of(code::AGENT_METADATA_TOO_LONG)));
         }
         if let Err(refusal) = self.admit_agent(cx.caller, hello.peer.ip()) {
             return Ok(Err(refusal));
@@ -252,7 +246,7 @@ impl Control {
             && let Some(ingress) = agent_ingress::find(cx.store, name).await?
             && ingress.head.account != cx.caller.account
         {
-            return Ok(Err(Refusal::of(ANOTHERS)));
+            return Ok(Err(Refusal::of(code::AGENT_INGRESS_OF_ANOTHER_ACCOUNT)));
         }
         let begun = |is_new| Begun {
             agents,
@@ -288,7 +282,7 @@ impl Control {
                         return Ok(Ok(begun(true)));
                     }
                     Place::After(away) => away,
-                    Place::Taken => return Ok(Err(Refusal::of(TOO_MANY))),
+                    Place::Taken => return Ok(Err(Refusal::of(code::AGENT_SESSION_LIMIT_REACHED))),
                 }
             };
             self.give_up_waiting(agents, &away).await;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use culvert_base::{BoxFuture, Code, Refusal};
+use culvert_base::{BoxFuture, Code, Refusal, code};
 use culvert_tunnel::nodes::{Errand, Errands};
 use culvert_tunnel::server::{Command, CommandError};
 use culvert_tunnel::wire::UpdateRequest;
@@ -11,7 +11,6 @@ use super::{Agents, STOP_TIME, answered, runs};
 use crate::resource::tunnel_session::{self, TunnelSession};
 use crate::{Control, Error, stored};
 
-const AWAY: Code = Code::new(810);
 /// Why a session ended whose credential is gone.
 pub(crate) const CREDENTIAL_DELETED: &str = "credential deleted";
 /// Why a session ended that a caller stopped.
@@ -31,9 +30,9 @@ impl Request {
     /// Codes for an agent that cannot, and for one that failed.
     const fn codes(self) -> (Code, Code) {
         match self {
-            Self::Restart => (const { Code::new(804) }, const { Code::new(808) }),
-            Self::Stop => (const { Code::new(805) }, const { Code::new(807) }),
-            Self::Update => (const { Code::new(806) }, const { Code::new(809) }),
+            Self::Restart => (code::AGENT_RESTART_UNSUPPORTED, code::AGENT_RESTART_FAILED),
+            Self::Stop => (code::AGENT_STOP_UNSUPPORTED, code::AGENT_STOP_FAILED),
+            Self::Update => (code::AGENT_UPDATE_UNSUPPORTED, code::AGENT_UPDATE_FAILED),
         }
     }
 
@@ -96,7 +95,7 @@ impl Control {
         let address = run.as_ref().map(runs::address).transpose()?.flatten();
         let (Some(address), Some(nodes)) = (address, &self.nodes) else {
             let why = "The agent is connected to a node that other nodes cannot reach.";
-            return Err(Refusal::new(AWAY, why).into());
+            return Err(Refusal::new(code::AGENT_DISCONNECTED, why).into());
         };
         let errand = Errand {
             session_id: id.to_owned(),
@@ -112,14 +111,12 @@ impl Control {
         session: &TunnelSession,
         request: Request,
     ) -> Result<(), Error> {
-        const SSH_UPDATE: Code = Code::new(1121);
-        const SSH_RESTART: Code = Code::new(1122);
         if session.transport == "ssh" {
             return match request {
-                Request::Update => Err(Refusal::of(SSH_UPDATE).into()),
-                Request::Restart => Err(Refusal::of(SSH_RESTART).into()),
+                Request::Update => Err(Refusal::of(code::SSH_UPDATE_UNSUPPORTED).into()),
+                Request::Restart => Err(Refusal::of(code::SSH_RESTART_UNSUPPORTED).into()),
                 Request::Stop if agents.bindings.hang_up(id, STOPPED) => Ok(()),
-                Request::Stop => Err(Refusal::of(AWAY).into()),
+                Request::Stop => Err(Refusal::of(code::AGENT_DISCONNECTED).into()),
             };
         }
         let (cannot, failed) = request.codes();
@@ -135,7 +132,7 @@ impl Control {
             Err(why @ CommandError::Unsupported(_)) => return Err(refuse(cannot, why).into()),
             Err(why @ CommandError::Failed(_)) => return Err(refuse(failed, why).into()),
             Err(CommandError::Unknown | CommandError::Away) => {
-                return Err(Refusal::of(AWAY).into());
+                return Err(Refusal::of(code::AGENT_DISCONNECTED).into());
             }
         }
         if request == Request::Stop {
@@ -169,7 +166,7 @@ impl Control {
                 self.ask_here(agents, id, &session, *request).await
             }
             // It has gone, or moved on.
-            _ => Err(Refusal::of(AWAY).into()),
+            _ => Err(Refusal::of(code::AGENT_DISCONNECTED).into()),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use culvert_base::{Code, Description, Fault, Metadata, Refusal, id};
+use culvert_base::{Code, Description, Fault, Metadata, Refusal, code, id};
 use culvert_store::{Changes, CommitError, Document, Head, Told};
 use culvert_tunnel::server::{Binding, Wanted};
 use culvert_tunnel::wire::{LabelledRequest, PatchRequest};
@@ -38,8 +38,6 @@ impl Control {
         session_id: &str,
         want: &Wanted,
     ) -> Result<Binding, Error> {
-        const ONLINE: Code = Code::new(334);
-        const ANOTHERS: Code = Code::new(320);
         let (agents, session) = self.session(session_id).await?;
         let cx = self.cx(&session.caller, &self.settings.base_url);
         let text = options::policy(want)?;
@@ -89,11 +87,13 @@ impl Control {
                         has_made_room = true;
                         continue;
                     }
-                    return Err(Refusal::new(ONLINE, refusal.message).into());
+                    return Err(Refusal::new(code::BIND_URL_IN_USE, refusal.message).into());
                 }
                 Err(Error::Refused(refusal)) if is_anothers(&refusal) => {
                     unanswered.settle();
-                    return Err(Refusal::new(ANOTHERS, refusal.message).into());
+                    return Err(
+                        Refusal::new(code::BIND_NAME_OF_ANOTHER_ACCOUNT, refusal.message).into(),
+                    );
                 }
                 Err(error) => {
                     // After a fault the outcome is unknown: the commit may still be made.
@@ -132,17 +132,16 @@ impl Control {
 
     /// The endpoint that an agent proves to have had: its id and URL. Code 335.
     fn had_before(&self, cx: &Cx<'_>, want: &Wanted) -> Result<Option<(String, String)>, Refusal> {
-        const NOT_ITS: Code = Code::new(335);
         if want.id.is_empty() {
             return Ok(None);
         }
         let (digest, url) = want
             .token
             .split_once(' ')
-            .ok_or_else(|| Refusal::of(NOT_ITS))?;
+            .ok_or_else(|| Refusal::of(code::ENDPOINT_TOKEN_INVALID))?;
         let text = token_text(cx.caller, &want.id, url);
         if !self.pepper.recognises(Some(digest), &text) {
-            return Err(Refusal::of(NOT_ITS));
+            return Err(Refusal::of(code::ENDPOINT_TOKEN_INVALID));
         }
         Ok(Some((want.id.clone(), url.to_owned())))
     }
@@ -184,11 +183,9 @@ impl Control {
         let ty = &endpoint::TYPE;
         let before = cx.own(ty.kind, endpoint_id).await?;
         if let Some(before) = &before {
-            // The token is the proof of its owner alone.
-            const NOT_ITS: Code = Code::new(335);
             let endpoint: Endpoint = stored::read(before)?;
             if endpoint.principal_id() != cx.caller.owner_id {
-                return Err(Refusal::of(NOT_ITS).into());
+                return Err(Refusal::of(code::ENDPOINT_TOKEN_INVALID).into());
             }
         }
         let body = id::split(endpoint_id).map_or("", |(_, body)| body);
@@ -345,14 +342,17 @@ impl Control {
         session_id: &str,
         want: &LabelledRequest,
     ) -> Result<String, Error> {
-        const RETIRED: Code = Code::new(358);
-        const NOT_ALLOWED: Code = Code::new(399);
         let (_, session) = self.session(session_id).await?;
         let is_allowed = want
             .labels
             .iter()
             .all(|(key, value)| session.acl.admits(Bound::Label(key, value)));
-        Err(Refusal::of(if is_allowed { RETIRED } else { NOT_ALLOWED }).into())
+        Err(Refusal::of(if is_allowed {
+            code::LABELLED_TUNNELS_RETIRED
+        } else {
+            code::BIND_LABELS_FORBIDDEN
+        })
+        .into())
     }
 
     /// An agent changes what it serves.
@@ -361,20 +361,18 @@ impl Control {
         session_id: &str,
         change: &PatchRequest,
     ) -> Result<(), Error> {
-        const ABSENT: Code = Code::new(333);
-        const ONLINE: Code = Code::new(334);
         let (_, session) = self.session(session_id).await?;
         let cx = self.cx(&session.caller, &self.settings.base_url);
         let _turn = cx.turns.of(session_id).await;
         for _ in 0..RUNS_MAX {
             let id = &change.tunnel_id;
             let document = cx.own(endpoint::TYPE.kind, id).await?;
-            let document = document.ok_or_else(|| Refusal::of(ABSENT))?;
+            let document = document.ok_or_else(|| Refusal::of(code::AGENT_ENDPOINT_UNKNOWN))?;
             let endpoint: Endpoint = stored::read(&document)?;
             let served = endpoint.served().filter(|one| one.session_id == session_id);
             let tunnel_id = match served {
                 Some(served) => served.tunnel_id.clone(),
-                None => return Err(Refusal::of(ABSENT).into()),
+                None => return Err(Refusal::of(code::AGENT_ENDPOINT_UNKNOWN).into()),
             };
             let patch = Patch {
                 name: change.name.as_deref(),
@@ -385,7 +383,7 @@ impl Control {
             };
             let (endpoint, mut also) = match endpoint.patched(&cx, id, patch).await {
                 Err(Error::Refused(refusal)) if is_occupied(&refusal) => {
-                    return Err(Refusal::new(ONLINE, refusal.message).into());
+                    return Err(Refusal::new(code::BIND_URL_IN_USE, refusal.message).into());
                 }
                 other => other?,
             };
@@ -493,8 +491,7 @@ impl Control {
 
     /// A session of this run, with what its credential says now. Code 300.
     async fn session(&self, id: &str) -> Result<(&Agents, Session), Error> {
-        const GONE: Code = Code::new(300);
-        let gone = || Refusal::of(GONE);
+        let gone = || Refusal::of(code::AGENT_CREDENTIAL_DELETED);
         let agents = self.agents.as_ref().ok_or_else(gone)?;
         let document = self.store.get(tunnel_session::TYPE.kind, id).await?;
         let document = document.ok_or_else(gone)?;
@@ -521,10 +518,8 @@ impl Agents {
     /// Room for one more endpoint of a session, which counts from now on, unless it is one that the session
     /// has. Codes 300 and 324.
     fn room_for<'a>(&'a self, session_id: &'a str, had: Option<&str>) -> Result<Room<'a>, Refusal> {
-        const GONE: Code = Code::new(300);
-        const TOO_MANY: Code = Code::new(324);
         let mut sessions = self.lock();
-        let gone = || Refusal::of(GONE);
+        let gone = || Refusal::of(code::AGENT_CREDENTIAL_DELETED);
         let live = sessions.get(session_id).ok_or_else(gone)?;
         let counts = had.is_none_or(|id| !live.endpoints.contains(id));
         if counts {
@@ -535,7 +530,7 @@ impl Agents {
                 .map(|live| live.endpoints.len() + live.binding)
                 .sum();
             if count >= self.settings.limits.endpoints_per_account {
-                return Err(Refusal::of(TOO_MANY));
+                return Err(Refusal::of(code::AGENT_ENDPOINT_LIMIT_REACHED));
             }
             sessions.get_mut(session_id).ok_or_else(gone)?.binding += 1;
         }
@@ -631,17 +626,14 @@ fn is_anothers(refusal: &Refusal) -> bool {
 
 /// Refuses what the acl of the credential does not allow: codes 308, 316 and 356.
 fn refuse_by(acl: &Acl, want: &Wanted, place: &Place) -> Result<(), Refusal> {
-    const ADDRESS: Code = Code::new(308);
-    const NAME: Code = Code::new(316);
-    const RANDOM_ADDRESS: Code = Code::new(356);
     if place.admitted_by(acl) {
         return Ok(());
     }
     let is_random = want.options.requested().is_none() && want.id.is_empty();
     let code = match (want.proto.as_str(), is_random) {
-        ("tcp", true) => RANDOM_ADDRESS,
-        ("tcp", false) => ADDRESS,
-        _ => NAME,
+        ("tcp", true) => code::BIND_RANDOM_ADDRESS_FORBIDDEN,
+        ("tcp", false) => code::BIND_ADDRESS_FORBIDDEN,
+        _ => code::BIND_NAME_FORBIDDEN,
     };
     let name = place.name();
     Err(Refusal::new(
@@ -651,32 +643,32 @@ fn refuse_by(acl: &Acl, want: &Wanted, place: &Place) -> Result<(), Refusal> {
 }
 
 fn forwards_proto(given: &str) -> Result<&str, Refusal> {
-    const WRONG: Code = Code::new(359);
     match given {
         "" | "http1" | "http2" => Ok(given),
         _ => Err(Refusal::new(
-            WRONG,
+            code::ENDPOINT_OPTION_INVALID,
             "`ForwardsProto` must be `http1` or `http2`.",
         )),
     }
 }
 
 fn proxy_version(given: i64) -> Result<u8, Refusal> {
-    const WRONG: Code = Code::new(359);
     match given {
         0 => Ok(0),
         1 => Ok(1),
         2 => Ok(2),
-        _ => Err(Refusal::new(WRONG, "`ProxyProto` must be 0, 1 or 2.")),
+        _ => Err(Refusal::new(
+            code::ENDPOINT_OPTION_INVALID,
+            "`ProxyProto` must be 0, 1 or 2.",
+        )),
     }
 }
 
 fn metadata(text: &str) -> Result<Metadata, Refusal> {
-    const TOO_LONG: Code = Code::new(100);
-    Metadata::try_from(text.to_owned()).map_err(|_| Refusal::of(TOO_LONG))
+    Metadata::try_from(text.to_owned()).map_err(|_| Refusal::of(code::AGENT_METADATA_TOO_LONG))
 }
 
 fn description(text: &str) -> Result<Description, Refusal> {
-    const TOO_LONG: Code = Code::new(18012);
-    Description::try_from(text.to_owned()).map_err(|_| Refusal::of(TOO_LONG))
+    Description::try_from(text.to_owned())
+        .map_err(|_| Refusal::of(code::ENDPOINT_DESCRIPTION_TOO_LONG))
 }

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use culvert_base::{BoxFuture, Code, Fault, Ksuid, Refusal, Timestamp};
+use culvert_base::{BoxFuture, Fault, Ksuid, Refusal, Timestamp, code};
 use culvert_store::{Changes, CommitError, Document, Told};
 use culvert_tunnel::server::{
     Binding, Bindings, EndReason, Gate, Grant, Hello, SessionEnd, Wanted,
@@ -288,8 +288,10 @@ impl Control {
         for (id, _) in revoked {
             let bindings = Arc::clone(&agents.bindings);
             dismissing.spawn(async move {
-                const DELETED: Code = Code::new(300);
-                let (why, told) = (ask::CREDENTIAL_DELETED, Refusal::of(DELETED));
+                let (why, told) = (
+                    ask::CREDENTIAL_DELETED,
+                    Refusal::of(code::AGENT_CREDENTIAL_DELETED),
+                );
                 let was_connected = bindings.dismiss(&id, why, &told).await;
                 (id, was_connected)
             });
@@ -321,8 +323,6 @@ impl Control {
 
     /// Takes endpoints offline whose reservation was given up: somebody else may have it now.
     async fn withdraw_unreserved(&self, agents: &Agents, seen: &mut Seen) -> Result<(), Fault> {
-        const NO_DOMAIN: Code = Code::new(319);
-        const NO_ADDRESS: Code = Code::new(307);
         // In this order: an endpoint that is seen has a reservation that is.
         seen.holders
             .refresh(&self.store, |document| holder(&document, &agents.run))
@@ -342,7 +342,11 @@ impl Control {
             let is_address = holder
                 .reservation_id
                 .starts_with(reserved_addr::TYPE.id_prefix);
-            let code = if is_address { NO_ADDRESS } else { NO_DOMAIN };
+            let code = if is_address {
+                code::BIND_ADDRESS_UNAVAILABLE
+            } else {
+                code::BIND_NAME_NOT_RESERVED
+            };
             agents
                 .bindings
                 .stop_endpoint(&holder.endpoint_id, &Refusal::of(code))
@@ -535,7 +539,6 @@ impl Control {
 
     /// Waits until the edge of this process runs on a revision, if there is one.
     async fn reaches_edge(&self, revision: i64) -> Result<(), Refusal> {
-        const LATE: Code = Code::new(802);
         if self.edge.is_none() {
             return Ok(());
         }
@@ -543,7 +546,7 @@ impl Control {
         let reached = published.wait_for(|published| *published >= revision);
         match tokio::time::timeout(REACHED_WITHIN, reached).await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(_)) | Err(_) => Err(Refusal::of(LATE)),
+            Ok(Err(_)) | Err(_) => Err(Refusal::of(code::AGENT_REQUEST_TIMED_OUT)),
         }
     }
 
@@ -651,12 +654,14 @@ impl TunnelSession {
 
 /// What an agent is told: a refusal as it is, a failure of ours as one sentence.
 fn answered<T>(result: Result<T, Error>) -> Result<T, Refusal> {
-    const FAILED: Code = Code::new(802);
     result.map_err(|error| match error {
         Error::Refused(refusal) => refusal,
         Error::Faulted(fault) => {
             error!(cause = %fault.chain(), "agent request failed");
-            Refusal::new(FAILED, "Internal error; see the server log. Try again.")
+            Refusal::new(
+                code::AGENT_REQUEST_TIMED_OUT,
+                "Internal error; see the server log. Try again.",
+            )
         }
     })
 }

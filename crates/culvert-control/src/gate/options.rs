@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use culvert_base::{Code, Refusal};
+use culvert_base::{Refusal, code};
 use culvert_edge::{Phase, Source};
 use culvert_tunnel::server::Wanted;
 use culvert_tunnel::wire::HeaderChanges;
@@ -56,12 +56,14 @@ const fn option(name: &'static str, rules: fn(&Wanted) -> Result<Rules, Wrong>) 
 /// # Errors
 /// Code 359 for an option that makes no sense, 2236 for a policy that cannot be read.
 pub(crate) fn policy(want: &Wanted) -> Result<String, Refusal> {
-    const WRONG: Code = Code::new(359);
     let mut phases: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for option in OPTIONS {
         let rules = (option.rules)(want).map_err(|Wrong(why)| {
             let name = option.name;
-            Refusal::new(WRONG, format!("The option `{name}` of the endpoint {why}."))
+            Refusal::new(
+                code::ENDPOINT_OPTION_INVALID,
+                format!("The option `{name}` of the endpoint {why}."),
+            )
         })?;
         for (phase, rule) in rules {
             phases.entry(phase.name()).or_default().push(rule);
@@ -97,7 +99,6 @@ pub(crate) fn policy(want: &Wanted) -> Result<String, Refusal> {
 /// settings are merged where the policy runs, but of one setting the last action counts: the policy would silently
 /// drop what the option asks for, such as the authorities of clients' certificates. Code 359.
 fn agree(options: &BTreeMap<&str, Vec<Value>>, policy: &Value) -> Result<(), Refusal> {
-    const WRONG: Code = Code::new(359);
     let name = Phase::Connect.name();
     let own = terminations(policy[name].as_array().into_iter().flatten());
     let own: Vec<&Value> = own.collect();
@@ -106,7 +107,7 @@ fn agree(options: &BTreeMap<&str, Vec<Value>>, policy: &Value) -> Result<(), Ref
             let names = |config: &Value| group.fields.iter().any(|field| !config[*field].is_null());
             if names(option) && own.iter().any(|config| names(config)) {
                 return Err(Refusal::new(
-                    WRONG,
+                    code::ENDPOINT_OPTION_INVALID,
                     format!(
                         "The endpoint option `{}` and a `terminate-tls` action of the traffic policy both set {}. Remove one of them.",
                         group.option, group.what

@@ -1,3 +1,4 @@
+use culvert_base::Code;
 use proptest::prelude::*;
 use serde_json::json;
 

@@ -4,7 +4,7 @@
 //! servers and no regions can be configured, so their lists are empty.
 
 use culvert_base::net::HostName;
-use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp};
+use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp, code};
 use culvert_store::{Document, Head, Key, OnDelete, Ref, Store};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -20,8 +20,6 @@ use crate::stored::{self, Format};
 use crate::{Caller, Control, Error};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<AgentIngress>();
-
-const TAKEN: Code = Code::new(6706);
 
 /// The stored form.
 #[derive(Debug, Deserialize, Serialize)]
@@ -107,10 +105,10 @@ impl Resource for AgentIngress {
         field("domain", Shape::Text),
     ]);
     const VALUE_CODES: &'static [(&'static str, Code)] = &[
-        ("description", Code::new(6700)),
-        ("metadata", Code::new(6701)),
+        ("description", code::INGRESS_DESCRIPTION_TOO_LONG),
+        ("metadata", code::INGRESS_METADATA_TOO_LONG),
     ];
-    const TAKEN: Option<Code> = Some(TAKEN);
+    const TAKEN: Option<Code> = Some(code::INGRESS_DOMAIN_TAKEN);
     const CREATE_NEEDS_BODY: bool = true;
     const OPERATIONS: &'static [Extra] = &[management::retry_operation::<Self>(run_retry)];
 
@@ -130,7 +128,7 @@ impl Resource for AgentIngress {
         if let Some(covering) = reserved_domain::covering(cx, &domain).await?
             && covering.head.account != cx.caller.account
         {
-            return Err(Refusal::of(TAKEN).into());
+            return Err(Refusal::of(code::INGRESS_DOMAIN_TAKEN).into());
         }
         Ok(Draft::of(Self {
             format: Format,
@@ -247,15 +245,17 @@ impl AgentIngress {
 
 /// The domain in its normal form.
 fn check_domain(given: &str, platform: &HostName) -> Result<HostName, Refusal> {
-    const INVALID: Code = Code::new(6704);
-    const OF_THE_PLATFORM: Code = Code::new(6705);
-    let host = HostName::parse(given)
-        .map_err(|why| Refusal::new(INVALID, format!("The domain is invalid: {why}.")))?;
+    let host = HostName::parse(given).map_err(|why| {
+        Refusal::new(
+            code::INGRESS_DOMAIN_INVALID,
+            format!("The domain is invalid: {why}."),
+        )
+    })?;
     if host.starts_with('*') || !host.contains('.') || host.contains('_') {
-        return Err(Refusal::of(INVALID));
+        return Err(Refusal::of(code::INGRESS_DOMAIN_INVALID));
     }
     if host == *platform || host.is_within(platform) {
-        return Err(Refusal::of(OF_THE_PLATFORM));
+        return Err(Refusal::of(code::INGRESS_DOMAIN_OF_PLATFORM));
     }
     Ok(host)
 }

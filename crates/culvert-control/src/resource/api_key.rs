@@ -3,7 +3,7 @@
 //! The token exists in the answer to the creation and nowhere else; what is stored of it is a keyed
 //! digest.
 
-use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, Secret, Timestamp};
+use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, Secret, Timestamp, code};
 use culvert_store::{Changes, Head, OnDelete, PageQuery, Ref, Told};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -91,11 +91,11 @@ impl Resource for ApiKey {
         field("owner_id", Shape::Id),
     ]);
     const VALUE_CODES: &'static [(&'static str, Code)] = &[
-        ("description", Code::new(604)),
-        ("metadata", Code::new(605)),
+        ("description", code::CREDENTIAL_DESCRIPTION_TOO_LONG),
+        ("metadata", code::CREDENTIAL_METADATA_TOO_LONG),
     ];
-    const EMPTY_UPDATE: Option<Code> = Some(Code::new(606));
-    const UNKNOWN: Option<Code> = Some(Code::new(634));
+    const EMPTY_UPDATE: Option<Code> = Some(code::CREDENTIAL_UPDATE_EMPTY);
+    const UNKNOWN: Option<Code> = Some(code::OWNER_UNKNOWN);
     const IS_PRIVATE: bool = true;
     const DELETE_PARAMETERS: &'static [Parameter] = &[FORCE];
     const CREATE_NEEDS_BODY: bool = false;
@@ -143,7 +143,6 @@ impl Resource for ApiKey {
         head: &Head,
         query: &[(String, String)],
     ) -> Result<Changes, Error> {
-        const LAST: Code = Code::new(630);
         let is_forced = forced(query)?;
         let Some(account) = cx.store.get(Account::KIND, &head.account).await? else {
             return Ok(Changes::default());
@@ -175,7 +174,7 @@ impl Resource for ApiKey {
             let why = "This is the last API key of an admin. To delete it, send `force=true` in \
                        the query; after that, only `culvert admin create-key` on the server can \
                        create another.";
-            return Err(Refusal::new(LAST, why).into());
+            return Err(Refusal::new(code::NOT_ADMIN, why).into());
         }
         // Of two keys that are deleted at the same moment, one deletion is decided again.
         let why = "the account stays as it is; its keys are deleted one after the other";
@@ -215,21 +214,21 @@ const FORCE: Parameter = Parameter {
 
 /// Whether the query of a delete has `force=true`. Codes 215, 231 and 232.
 fn forced(query: &[(String, String)]) -> Result<bool, Refusal> {
-    const WRONG: Code = Code::new(215);
-    const UNKNOWN: Code = Code::new(231);
-    const REPEATED: Code = Code::new(232);
     let wrong = |code, why: &'static str| Err(Refusal::new(code, why));
     match query {
         [] => Ok(false),
         [(name, value)] if name == FORCE.name => match value.as_str() {
             "true" => Ok(true),
             "false" | "" => Ok(false),
-            _ => wrong(WRONG, "`force` must be `true` or `false`."),
+            _ => wrong(
+                code::BODY_FIELD_INVALID,
+                "`force` must be `true` or `false`.",
+            ),
         },
         [(name, _), ..] if name != FORCE.name => wrong(
-            UNKNOWN,
+            code::QUERY_PARAMETER_UNKNOWN,
             "The only query parameter of this operation is `force`.",
         ),
-        _ => wrong(REPEATED, "`force` is repeated."),
+        _ => wrong(code::QUERY_PARAMETER_REPEATED, "`force` is repeated."),
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Service users are the same objects under another name (`service_user`).
 
-use culvert_base::{Bounded, Code, Ksuid, Refusal, Timestamp, id};
+use culvert_base::{Bounded, Code, Ksuid, Refusal, Timestamp, code, id};
 use culvert_store::{Changes, Document, Head, Key, PageQuery};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -34,10 +34,10 @@ const OWNED: [&ResourceType; 3] = [
 ];
 
 /// Codes for names that are not allowed.
-pub(crate) const VALUE_CODES: &[(&str, Code)] = &[("name", Code::new(4110))];
+pub(crate) const VALUE_CODES: &[(&str, Code)] = &[("name", code::BOT_NAME_TOO_LONG)];
 
 /// Code for a name that another bot has.
-pub(crate) const TAKEN: Option<Code> = Some(Code::new(4112));
+pub(crate) const TAKEN: Option<Code> = Some(code::BOT_NAME_TAKEN);
 
 /// At most 255 bytes.
 type Name = Bounded<255>;
@@ -159,10 +159,9 @@ impl Resource for BotUser {
     }
 
     fn permit(caller: &Caller) -> Result<(), Refusal> {
-        const NOT_AN_ADMIN: Code = Code::new(4111);
         match caller.role {
             Role::Admin => Ok(()),
-            Role::Developer | Role::ReadOnly => Err(Refusal::of(NOT_AN_ADMIN)),
+            Role::Developer | Role::ReadOnly => Err(Refusal::of(code::BOT_CHANGE_NOT_ADMIN)),
         }
     }
 
@@ -191,9 +190,8 @@ impl Resource for BotUser {
 }
 
 fn not_empty(name: Name) -> Result<Name, Refusal> {
-    const EMPTY: Code = Code::new(4109);
     if name.is_empty() {
-        return Err(Refusal::of(EMPTY));
+        return Err(Refusal::of(code::BOT_NAME_EMPTY));
     }
     Ok(name)
 }

@@ -4,7 +4,7 @@
 //! that has expired is taken. While the action terminate-tls of a traffic policy
 //! names it, it is not deleted.
 
-use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp};
+use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp, code};
 use culvert_store::Head;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
@@ -106,10 +106,10 @@ impl Resource for CertificateAuthority {
         field("not_after", Shape::Time),
     ]);
     const VALUE_CODES: &'static [(&'static str, Code)] = &[
-        ("description", Code::new(1914)),
-        ("metadata", Code::new(1915)),
+        ("description", code::CA_DESCRIPTION_TOO_LONG),
+        ("metadata", code::CA_METADATA_TOO_LONG),
     ];
-    const IN_USE: Option<Code> = Some(Code::new(1964));
+    const IN_USE: Option<Code> = Some(code::CERTIFICATE_AUTHORITY_IN_USE);
     const CREATE_NEEDS_BODY: bool = true;
 
     type Create = Create;
@@ -168,43 +168,36 @@ impl CertificateAuthority {
 }
 
 fn check(pem: &str) -> Result<Summary, Refusal> {
-    const MISSING: Code = Code::new(1919);
-    const NOT_PEM: Code = Code::new(1920);
-    const TOO_LONG: Code = Code::new(1921);
-    const ANOTHER_TYPE: Code = Code::new(1911);
-    const HEADERS: Code = Code::new(1910);
-    const SEVERAL: Code = Code::new(1912);
-    const NO_AUTHORITY: Code = Code::new(1913);
     if pem.is_empty() {
-        return Err(Refusal::of(MISSING));
+        return Err(Refusal::of(code::CA_PEM_MISSING));
     }
     if pem.len() > PEM_BYTES_MAX {
         return Err(Refusal::new(
-            TOO_LONG,
+            code::PEM_TOO_LONG,
             format!("`ca_pem` is longer than {PEM_BYTES_MAX} bytes."),
         ));
     }
     // Said of a broken section too: nothing of a key may be stored and shown.
     if certificate::names_a_key(pem) {
-        return Err(Refusal::of(ANOTHER_TYPE));
+        return Err(Refusal::of(code::PEM_NOT_CERTIFICATE));
     }
-    let sections = certificate::sections(pem).ok_or_else(|| Refusal::of(NOT_PEM))?;
+    let sections = certificate::sections(pem).ok_or_else(|| Refusal::of(code::CA_PEM_MALFORMED))?;
     if sections.is_empty() {
-        return Err(Refusal::of(NOT_PEM));
+        return Err(Refusal::of(code::CA_PEM_MALFORMED));
     }
     if sections.iter().any(|one| one.label != CERTIFICATE) {
-        return Err(Refusal::of(ANOTHER_TYPE));
+        return Err(Refusal::of(code::PEM_NOT_CERTIFICATE));
     }
     let [section] = sections.as_slice() else {
-        return Err(Refusal::of(SEVERAL));
+        return Err(Refusal::of(code::CA_PEM_SEVERAL_CERTIFICATES));
     };
     if section.has_headers {
-        return Err(Refusal::of(HEADERS));
+        return Err(Refusal::of(code::PEM_HEADERS));
     }
     let parsed = certificate::parse(&section.der)?;
     let summary = Summary::of(&parsed)?;
     if !certificate::is_authority(&parsed)? {
-        return Err(Refusal::of(NO_AUTHORITY));
+        return Err(Refusal::of(code::CERTIFICATE_NOT_CA));
     }
     Ok(summary)
 }

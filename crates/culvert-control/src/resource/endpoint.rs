@@ -13,7 +13,7 @@ mod timeouts;
 use std::borrow::Cow;
 
 use culvert_base::net::HostName;
-use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp};
+use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp, code};
 use culvert_edge::Upstream;
 use culvert_store::{Changes, Head, OnDelete, Ref, Store};
 use schemars::JsonSchema;
@@ -40,9 +40,6 @@ use crate::traffic_policy::{Compiled, Given, StoredPolicy};
 use crate::{Error, Parameter, Settings, host};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<Endpoint>();
-
-const NOT_COVERED: Code = Code::new(18006);
-const WRONG_FIELD: Code = Code::new(18014);
 
 /// The stored form.
 #[derive(Debug, Deserialize, Serialize)]
@@ -247,12 +244,12 @@ impl Resource for Endpoint {
     ];
     const PARAMETERS: &'static [Parameter] = page::ENDPOINTS;
     const VALUE_CODES: &'static [(&'static str, Code)] = &[
-        ("description", Code::new(18012)),
-        ("metadata", Code::new(18013)),
-        ("traffic_policy", Code::new(18002)),
+        ("description", code::ENDPOINT_DESCRIPTION_TOO_LONG),
+        ("metadata", code::ENDPOINT_METADATA_TOO_LONG),
+        ("traffic_policy", code::ENDPOINT_POLICY_WRONG_TYPE),
     ];
-    const EMPTY_UPDATE: Option<Code> = Some(Code::new(18004));
-    const UNKNOWN: Option<Code> = Some(NOT_COVERED);
+    const EMPTY_UPDATE: Option<Code> = Some(code::ENDPOINT_UPDATE_EMPTY);
+    const UNKNOWN: Option<Code> = Some(code::ENDPOINT_URL_NOT_RESERVED);
     const CREATE_NEEDS_BODY: bool = false;
 
     type Create = Create;
@@ -260,9 +257,8 @@ impl Resource for Endpoint {
     type View<'a> = View<'a>;
 
     async fn create(cx: &Cx<'_>, id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
-        const NOT_CLOUD: Code = Code::new(248);
         if !matches!(input.kind.as_str(), "" | "cloud") {
-            return Err(Refusal::of(NOT_CLOUD).into());
+            return Err(Refusal::of(code::ENDPOINT_TYPE_NOT_CLOUD).into());
         }
         let wanted = Wanted::parse(&input.url)?;
         let binding = binding(&input.bindings, &wanted)?;
@@ -316,8 +312,6 @@ impl Resource for Endpoint {
         head: &Head,
         input: Update,
     ) -> Result<Draft<Self>, Error> {
-        const ANOTHER_SCHEME: Code = Code::new(18005);
-        const UNREADABLE: Code = Code::new(18001);
         self.is_cloud()?;
         self.may_change(cx)?;
         let (before, place_before) = (self.address.clone(), self.place(&head.account));
@@ -328,12 +322,14 @@ impl Resource for Endpoint {
         if let Some(url) = input.url {
             let wanted = Wanted::parse(&url)?;
             if wanted.scheme != self.address.scheme {
-                return Err(Refusal::of(ANOTHER_SCHEME).into());
+                return Err(Refusal::of(code::ENDPOINT_SCHEME_CHANGED).into());
             }
             if wanted.host.is_none() {
-                return Err(
-                    Refusal::new(UNREADABLE, "The `url` of an update must have a host.").into(),
-                );
+                return Err(Refusal::new(
+                    code::ENDPOINT_URL_UNREADABLE,
+                    "The `url` of an update must have a host.",
+                )
+                .into());
             }
             self.binding = binding(input.bindings.as_deref().unwrap_or_default(), &wanted)?;
             // An address that it holds itself is in no reservation, and clients repeat the url.
@@ -573,12 +569,11 @@ impl Endpoint {
     /// Refuses a change by another owner (630): a name and its traffic belong to the owner that made the
     /// endpoint. Admins may.
     fn may_change(&self, cx: &Cx<'_>) -> Result<(), Refusal> {
-        const ANOTHERS: Code = Code::new(630);
         if cx.caller.role == Role::Admin || cx.caller.owner_id == self.principal_id {
             return Ok(());
         }
         Err(Refusal::new(
-            ANOTHERS,
+            code::NOT_ADMIN,
             "Only an admin or the owner of an endpoint may update or delete it.",
         ))
     }
@@ -589,7 +584,7 @@ impl Endpoint {
             return Ok(());
         }
         Err(Refusal::new(
-            WRONG_FIELD,
+            code::ENDPOINT_FIELD_INVALID,
             "The endpoint belongs to an agent; only the agent can change it or take it offline.",
         ))
     }
@@ -649,9 +644,8 @@ fn needs_one(
     upstream: Option<&StoredUpstream>,
     policy: Option<&StoredPolicy>,
 ) -> Result<(), Refusal> {
-    const NOTHING_TO_DO: Code = Code::new(18015);
     if upstream.is_none() && policy.is_none() {
-        return Err(Refusal::of(NOTHING_TO_DO));
+        return Err(Refusal::of(code::ENDPOINT_WITHOUT_UPSTREAM));
     }
     Ok(())
 }
@@ -665,21 +659,21 @@ impl StoredUpstream {
     ) -> Result<Option<Self>, Refusal> {
         if !matches!(protocol.as_str(), "" | "http1" | "http2") {
             let why = "`upstream_protocol` must be `http1` or `http2`.";
-            return Err(Refusal::new(WRONG_FIELD, why));
+            return Err(Refusal::new(code::ENDPOINT_FIELD_INVALID, why));
         }
         if url.is_empty() {
             return Ok(None);
         }
         if !scheme.is_http() && !protocol.is_empty() {
             return Err(Refusal::new(
-                WRONG_FIELD,
+                code::ENDPOINT_FIELD_INVALID,
                 "`upstream_protocol` applies only to http and https endpoints.",
             ));
         }
         let upstream = Upstream::parse(&url, &protocol)?;
         if upstream.is_http() != scheme.is_http() {
             return Err(Refusal::new(
-                WRONG_FIELD,
+                code::ENDPOINT_FIELD_INVALID,
                 format!(
                     "The `upstream_url` of an endpoint with the scheme {} must start with {}.",
                     scheme.name(),
@@ -693,7 +687,7 @@ impl StoredUpstream {
         }
         if upstream.is_private() && !settings.allow_private_upstreams {
             return Err(Refusal::new(
-                WRONG_FIELD,
+                code::ENDPOINT_FIELD_INVALID,
                 "The `upstream_url` resolves to a private address, which this installation does not allow.",
             ));
         }

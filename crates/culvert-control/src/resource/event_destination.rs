@@ -4,7 +4,7 @@
 //! which also runs it. Here a configuration is stored in two parts: the form that is shown, free of
 //! secrets, and the whole, sealed.
 
-use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Secret, Timestamp};
+use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Secret, Timestamp, code};
 use culvert_delivery::{TargetType, target};
 use culvert_store::{Changes, Head};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -142,10 +142,10 @@ impl Resource for EventDestination {
         listfilter::METADATA,
     ]);
     const VALUE_CODES: &'static [(&'static str, Code)] = &[
-        ("description", Code::new(5140)),
-        ("metadata", Code::new(5140)),
+        ("description", code::DELIVERY_VALUE_INVALID),
+        ("metadata", code::DELIVERY_VALUE_INVALID),
     ];
-    const IN_USE: Option<Code> = Some(Code::new(5112));
+    const IN_USE: Option<Code> = Some(code::DESTINATION_IN_USE);
     const CREATE_NEEDS_BODY: bool = true;
     const OPERATIONS: &'static [Extra] = OPERATIONS;
 
@@ -176,8 +176,6 @@ impl Resource for EventDestination {
         head: &Head,
         input: Update,
     ) -> Result<Draft<Self>, Error> {
-        const ANOTHER_KIND: Code = Code::new(5108);
-        const ANOTHER_PLACE: Code = Code::new(215);
         const SECRETS_AGAIN: &str = "The address in `target` changed; send its secrets again. A stored secret is only used with its original address.";
         if let Some(format) = input.format {
             check_format(&format)?;
@@ -189,12 +187,12 @@ impl Resource for EventDestination {
         if let Some(target) = input.target {
             let (ty, given) = only(target)?;
             if ty.name != self.target.name {
-                return Err(Refusal::of(ANOTHER_KIND).into());
+                return Err(Refusal::of(code::TARGET_TYPE_CHANGED).into());
             }
             let stored = self.target.open(cx.seal, &head.id)?;
             let merged = (ty.merge)(&stored, given.clone());
             if sent(&merged) != sent(&given) && addresses(&merged) != addresses(&stored) {
-                return Err(Refusal::new(ANOTHER_PLACE, SECRETS_AGAIN).into());
+                return Err(Refusal::new(code::BODY_FIELD_INVALID, SECRETS_AGAIN).into());
             }
             // Secrets made here are shown by creations only.
             (self.target, _) = StoredTarget::check(cx, &head.id, ty, &merged)?;
@@ -228,11 +226,10 @@ impl Resource for EventDestination {
 /// Refuses another target for a destination that gets events about keys and credentials (630): its maker
 /// would get them. Admins may.
 async fn may_redirect(cx: &Cx<'_>, head: &Head) -> Result<(), Error> {
-    const GETS_PRIVATE: Code = Code::new(630);
     for document in cx.referring(event_subscription::TYPE.kind, head).await? {
         if event_subscription::is_private(&document)? {
             let why = "Events about keys and credentials go to this destination; only admins change its target.";
-            return Err(Refusal::new(GETS_PRIVATE, why).into());
+            return Err(Refusal::new(code::NOT_ADMIN, why).into());
         }
     }
     Ok(())
@@ -291,19 +288,15 @@ impl StoredTarget {
 }
 
 fn check_format(format: &str) -> Result<(), Refusal> {
-    const UNKNOWN: Code = Code::new(235);
     if format.eq_ignore_ascii_case("json") {
         Ok(())
     } else {
-        Err(Refusal::of(UNKNOWN))
+        Err(Refusal::of(code::TARGET_FORMAT_UNKNOWN))
     }
 }
 
 /// The one target of a body, and its configuration.
 fn only(given: Map<String, Value>) -> Result<(&'static TargetType, Value), Refusal> {
-    const NONE: Code = Code::new(5100);
-    const SEVERAL: Code = Code::new(5115);
-    const UNKNOWN: Code = Code::new(236);
     let mut found = None;
     for (name, value) in given {
         let ty = target::find(&name);
@@ -314,7 +307,7 @@ fn only(given: Map<String, Value>) -> Result<(&'static TargetType, Value), Refus
                 let names: Vec<_> = target::ALL.iter().map(|ty| ty.name).collect();
                 let name: String = name.chars().take(64).collect();
                 return Err(Refusal::new(
-                    UNKNOWN,
+                    code::TARGET_TYPE_UNKNOWN,
                     format!(
                         "This build of culvert does not support the target `{name}`; supported targets: {}.",
                         names.join(", ")
@@ -324,12 +317,12 @@ fn only(given: Map<String, Value>) -> Result<(&'static TargetType, Value), Refus
             (Some(_), _) if value.is_null() => {}
             (Some(ty), _) => {
                 if found.replace((ty, value)).is_some() {
-                    return Err(Refusal::of(SEVERAL));
+                    return Err(Refusal::of(code::TARGET_NOT_SINGLE));
                 }
             }
         }
     }
-    found.ok_or_else(|| Refusal::of(NONE))
+    found.ok_or_else(|| Refusal::of(code::TARGET_MISSING))
 }
 
 /// An object with one of the targets of this build.

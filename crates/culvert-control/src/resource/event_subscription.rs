@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 
-use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp};
+use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp, code};
 use culvert_events::{Family, Filter, Kind, Selection, kinds};
 use culvert_store::{Changes, Document, Head, OnDelete, Ref, Topic};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -27,10 +27,6 @@ use crate::{Caller, Control, Error};
 use super::event_destination;
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<EventSubscription>();
-
-const SUBSCRIPTION_UNKNOWN: Code = Code::new(5123);
-const SOURCE_UNKNOWN: Code = Code::new(5125);
-const TYPE_TWICE: Code = Code::new(5127);
 
 /// The stored form.
 #[derive(Debug, Deserialize, Serialize)]
@@ -161,10 +157,10 @@ impl Resource for EventSubscription {
         listfilter::METADATA,
     ]);
     const VALUE_CODES: &'static [(&'static str, Code)] = &[
-        ("description", Code::new(5140)),
-        ("metadata", Code::new(5140)),
+        ("description", code::DELIVERY_VALUE_INVALID),
+        ("metadata", code::DELIVERY_VALUE_INVALID),
     ];
-    const UNKNOWN: Option<Code> = Some(Code::new(5103));
+    const UNKNOWN: Option<Code> = Some(code::DESTINATION_UNKNOWN);
     const CREATE_NEEDS_BODY: bool = false;
     const OPERATIONS: &'static [Extra] = SOURCES;
 
@@ -261,9 +257,6 @@ impl Source {
 
     /// Checks it, and folds fields that are named twice. `place` is put before what is wrong.
     fn check(mut self, place: &str) -> Result<Self, Refusal> {
-        const UNKNOWN: Code = Code::new(238);
-        const FIELDS_OF_AUDIT: Code = Code::new(5401);
-        const FILTER_OF_AUDIT: Code = Code::new(5402);
         let at = |refusal: Refusal| Refusal {
             message: format!("{place}{}", refusal.message).into(),
             ..refusal
@@ -277,17 +270,17 @@ impl Source {
             }
         } else if audit::is_kind(&self.kind) {
             if !self.fields.is_empty() {
-                return Err(at(Refusal::of(FIELDS_OF_AUDIT)));
+                return Err(at(Refusal::of(code::FIELDS_NOT_TRAFFIC)));
             }
             if !self.filter.is_empty() {
-                return Err(at(Refusal::of(FILTER_OF_AUDIT)));
+                return Err(at(Refusal::of(code::FILTER_NOT_TRAFFIC)));
             }
         } else {
             let name: String = self.kind.chars().take(64).collect();
             let mut kinds: Vec<_> = traffic_kinds().map(|kind| kind.name.to_owned()).collect();
             kinds.extend(audit::kinds().into_iter().map(|kind| kind.name));
             return Err(at(Refusal::new(
-                UNKNOWN,
+                code::EVENT_TYPE_UNKNOWN,
                 format!(
                     "The event type `{name}` does not exist; valid types: {}.",
                     kinds.join(", ")
@@ -356,7 +349,7 @@ fn check_sources(given: Vec<SourceInput>) -> Result<Vec<Source>, Refusal> {
         let source = Source::from(input).check(&place)?;
         if sources.iter().any(|other| other.kind == source.kind) {
             return Err(Refusal::new(
-                TYPE_TWICE,
+                code::EVENT_TYPE_REPEATED,
                 format!("{place}the event type is repeated."),
             ));
         }
@@ -367,7 +360,6 @@ fn check_sources(given: Vec<SourceInput>) -> Result<Vec<Source>, Refusal> {
 
 /// Folds duplicates; refuses what is no destination of the caller's account.
 async fn check_destinations(cx: &Cx<'_>, given: Vec<String>) -> Result<Vec<String>, Error> {
-    const UNKNOWN: Code = Code::new(5103);
     let mut seen = HashSet::new();
     let mut ids = Vec::new();
     for (index, id) in given.into_iter().enumerate() {
@@ -378,7 +370,7 @@ async fn check_destinations(cx: &Cx<'_>, given: Vec<String>) -> Result<Vec<Strin
         reference(&format!("destination_ids[{index}]"), &id, ty.prefixes)?;
         if cx.own(ty.kind, &id).await?.is_none() {
             return Err(Refusal::new(
-                UNKNOWN,
+                code::DESTINATION_UNKNOWN,
                 format!("The event destination `{id}` does not exist."),
             )
             .into());
@@ -486,7 +478,7 @@ fn run_create_source(control: &Control, call: Call) -> Running<'_> {
                 .iter()
                 .any(|other| other.kind == source.kind)
             {
-                return Err(Refusal::of(TYPE_TWICE));
+                return Err(Refusal::of(code::EVENT_TYPE_REPEATED));
             }
             subscription.sources.push(source);
             Ok(Some(subscription.sources.len() - 1))
@@ -501,10 +493,13 @@ fn run_create_source(control: &Control, call: Call) -> Running<'_> {
 
 fn run_list_sources(control: &Control, call: Call) -> Running<'_> {
     Box::pin(async move {
-        const UNKNOWN_PARAMETER: Code = Code::new(231);
         // The one list without pages.
         if !call.query.is_empty() {
-            return Err(Refusal::new(UNKNOWN_PARAMETER, "This list has no parameters.").into());
+            return Err(Refusal::new(
+                code::QUERY_PARAMETER_UNKNOWN,
+                "This list has no parameters.",
+            )
+            .into());
         }
         let (subscription, head) = of_call(control, &call).await?;
         let view = subscription.view(&head, control.base(&call.base));
@@ -530,14 +525,13 @@ fn run_get_source(control: &Control, call: Call) -> Running<'_> {
 
 fn run_update_source(control: &Control, call: Call) -> Running<'_> {
     Box::pin(async move {
-        const WRONG: Code = Code::new(215);
         let input = input::update::<SourceUpdate>(call.body.clone())
             .map_err(shape)?
             .input;
         let named = call.path.get(1).map(String::as_str);
         if input.kind.is_some() && input.kind.as_deref() != named {
             return Err(Refusal::new(
-                WRONG,
+                code::BODY_FIELD_INVALID,
                 "`type` must match the type in the path; it cannot be changed.",
             )
             .into());
@@ -580,7 +574,7 @@ impl EventSubscription {
         self.sources
             .iter()
             .position(|source| Some(source.kind.as_str()) == named)
-            .ok_or_else(|| Refusal::of(SOURCE_UNKNOWN))
+            .ok_or_else(|| Refusal::of(code::EVENT_SOURCE_UNKNOWN))
     }
 
     /// The view of one source, JSON text.
@@ -591,7 +585,7 @@ impl EventSubscription {
             id: &head.id,
         };
         let source = self.sources.get(index);
-        let source = source.ok_or_else(|| Refusal::of(SOURCE_UNKNOWN))?;
+        let source = source.ok_or_else(|| Refusal::of(code::EVENT_SOURCE_UNKNOWN))?;
         Ok(stored::write(&source.view(uri))?)
     }
 }
@@ -604,7 +598,7 @@ async fn of_call(control: &Control, call: &Call) -> Result<(EventSubscription, H
         Some(id) => cx.own(TYPE.kind, &id).await?,
         None => None,
     };
-    let document = document.ok_or_else(|| Refusal::of(SUBSCRIPTION_UNKNOWN))?;
+    let document = document.ok_or_else(|| Refusal::of(code::SUBSCRIPTION_UNKNOWN))?;
     Ok((stored::read(&document)?, document.head))
 }
 

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, Timestamp};
+use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, Timestamp, code};
 use culvert_store::{Changes, Head, PageQuery};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error as _, IgnoredAny};
@@ -113,9 +113,10 @@ impl Resource for IpPolicy {
         listfilter::DESCRIPTION,
         listfilter::METADATA,
     ]);
-    const VALUE_CODES: &'static [(&'static str, Code)] = &[("action", Code::new(1423))];
-    const EMPTY_UPDATE: Option<Code> = Some(Code::new(1400));
-    const IN_USE: Option<Code> = Some(IN_USE);
+    const VALUE_CODES: &'static [(&'static str, Code)] =
+        &[("action", code::IP_POLICY_ACTION_RETIRED)];
+    const EMPTY_UPDATE: Option<Code> = Some(code::IP_POLICY_UPDATE_EMPTY);
+    const IN_USE: Option<Code> = Some(code::IP_POLICY_IN_USE);
     const CREATE_NEEDS_BODY: bool = false;
 
     type Create = Create;
@@ -155,7 +156,7 @@ impl Resource for IpPolicy {
             refs_to: Some(head.id.clone()),
         };
         if !cx.store.page(&of_it).await?.is_empty() {
-            return Err(Refusal::of(IN_USE).into());
+            return Err(Refusal::of(code::IP_POLICY_IN_USE).into());
         }
         let rules = ip_policy_rule::of_policy(cx.store, &head.account, &head.id).await?;
         rules
@@ -179,5 +180,3 @@ impl Resource for IpPolicy {
         }
     }
 }
-
-const IN_USE: Code = Code::new(1420);

@@ -3,7 +3,7 @@
 
 use culvert_base::ipset::NotAPrefix;
 use culvert_base::{
-    Code, Description, Fault, Ksuid, Metadata, Prefix, Refusal, Timestamp, Verdict,
+    Code, Description, Fault, Ksuid, Metadata, Prefix, Refusal, Timestamp, Verdict, code,
 };
 use culvert_store::{Changes, Document, Head, Key, OnDelete, PageQuery, Ref, Store};
 use schemars::JsonSchema;
@@ -126,10 +126,11 @@ impl Resource for IpPolicyRule {
         field("cidr", Shape::Text),
         field("action", Shape::Text),
     ]);
-    const VALUE_CODES: &'static [(&'static str, Code)] = &[("description", Code::new(1421))];
-    const EMPTY_UPDATE: Option<Code> = Some(Code::new(1401));
-    const TAKEN: Option<Code> = Some(Code::new(1408));
-    const UNKNOWN: Option<Code> = Some(UNKNOWN_POLICY);
+    const VALUE_CODES: &'static [(&'static str, Code)] =
+        &[("description", code::IP_RULE_DESCRIPTION_TOO_LONG)];
+    const EMPTY_UPDATE: Option<Code> = Some(code::IP_RULE_UPDATE_EMPTY);
+    const TAKEN: Option<Code> = Some(code::IP_RULE_CIDR_REPEATED);
+    const UNKNOWN: Option<Code> = Some(code::IP_RULE_POLICY_UNKNOWN);
     const CREATE_NEEDS_BODY: bool = true;
 
     type Create = Create;
@@ -174,7 +175,6 @@ impl Resource for IpPolicyRule {
 
     /// A dashboard restriction keeps the last rule of its policies.
     async fn before_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
-        const LAST: Code = Code::new(1419);
         let of_policy = |kind: &str, limit| PageQuery {
             kind: kind.to_owned(),
             account: head.account.clone(),
@@ -190,7 +190,7 @@ impl Resource for IpPolicyRule {
             for document in cx.store.page(&query).await? {
                 let restriction: IpRestriction = stored::read(&document)?;
                 if restriction.place == Place::Dashboard {
-                    return Err(Refusal::of(LAST).into());
+                    return Err(Refusal::of(code::IP_RULE_LAST_OF_DASHBOARD).into());
                 }
             }
         }
@@ -233,9 +233,6 @@ impl Resource for IpPolicyRule {
     }
 }
 
-const UNKNOWN_POLICY: Code = Code::new(1402);
-const MISSING: Code = Code::new(1405);
-
 impl IpPolicyRule {
     /// What it says about which addresses.
     pub(crate) fn compile(&self, head: &Head) -> Result<(Verdict, Prefix), Fault> {
@@ -275,33 +272,34 @@ pub(crate) async fn of_policy(
 }
 
 fn check_cidr(text: &str) -> Result<String, Refusal> {
-    const NOT_A_CIDR: Code = Code::new(1406);
-    const HOST_BITS: Code = Code::new(1409);
-    const NO_MASK: Code = Code::new(1413);
     if text.is_empty() {
-        return Err(Refusal::new(MISSING, "`cidr` is required."));
+        return Err(Refusal::new(
+            code::IP_RULE_FIELD_MISSING,
+            "`cidr` is required.",
+        ));
     }
     match Prefix::parse(text) {
         Ok(_) => Ok(text.to_ascii_lowercase()),
-        Err(NotAPrefix::Malformed) => Err(Refusal::of(NOT_A_CIDR)),
-        Err(NotAPrefix::HostBits) => Err(Refusal::of(HOST_BITS)),
-        Err(NotAPrefix::NoMask) => Err(Refusal::of(NO_MASK)),
+        Err(NotAPrefix::Malformed) => Err(Refusal::of(code::IP_RULE_CIDR_MALFORMED)),
+        Err(NotAPrefix::HostBits) => Err(Refusal::of(code::IP_RULE_CIDR_HOST_BITS)),
+        Err(NotAPrefix::NoMask) => Err(Refusal::of(code::IP_RULE_CIDR_WITHOUT_MASK)),
     }
 }
 
 async fn check_policy(cx: &Cx<'_>, id: String) -> Result<String, Error> {
-    const NO_ID: Code = Code::new(1414);
     if id.is_empty() {
-        return Err(Refusal::new(MISSING, "`ip_policy_id` is required.").into());
+        return Err(
+            Refusal::new(code::IP_RULE_FIELD_MISSING, "`ip_policy_id` is required.").into(),
+        );
     }
     if culvert_base::id::split(&id).is_none() {
-        return Err(Refusal::of(NO_ID).into());
+        return Err(Refusal::of(code::IP_RULE_POLICY_NOT_ID).into());
     }
     let ty = &ip_policy::TYPE;
     crate::page::reference("ip_policy_id", &id, ty.prefixes)?;
     if cx.own(ty.kind, &id).await?.is_none() {
         return Err(Refusal::new(
-            UNKNOWN_POLICY,
+            code::IP_RULE_POLICY_UNKNOWN,
             format!("The IP policy `{id}` does not exist."),
         )
         .into());
@@ -310,23 +308,21 @@ async fn check_policy(cx: &Cx<'_>, id: String) -> Result<String, Error> {
 }
 
 async fn check_room(cx: &Cx<'_>, policy_id: &str) -> Result<(), Error> {
-    const WRONG: Code = Code::new(215);
     // Restrictions refer to it as well, which are few.
     if cx.store.n_referring(policy_id).await? < RULES_MAX {
         return Ok(());
     }
     Err(Refusal::new(
-        WRONG,
+        code::BODY_FIELD_INVALID,
         format!("The IP policy `{policy_id}` has reached the limit of {RULES_MAX} rules; a restriction can use several policies."),
     )
     .into())
 }
 
 fn check_action(text: &str) -> Result<Action, Refusal> {
-    const UNKNOWN: Code = Code::new(1422);
     match text {
         "allow" => Ok(Action::Allow),
         "deny" => Ok(Action::Deny),
-        _ => Err(Refusal::of(UNKNOWN)),
+        _ => Err(Refusal::of(code::IP_RULE_ACTION_UNKNOWN)),
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, Timestamp};
+use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, Timestamp, code};
 use culvert_store::{Changes, Head, Key, OnDelete, PageQuery, Ref};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -133,8 +133,8 @@ impl Resource for IpRestriction {
         listfilter::DESCRIPTION,
         listfilter::METADATA,
     ]);
-    const TAKEN: Option<Code> = Some(Code::new(1802));
-    const UNKNOWN: Option<Code> = Some(UNKNOWN_POLICY);
+    const TAKEN: Option<Code> = Some(code::RESTRICTION_TYPE_TAKEN);
+    const UNKNOWN: Option<Code> = Some(code::RESTRICTION_POLICY_UNKNOWN);
     const CREATE_NEEDS_BODY: bool = true;
 
     type Create = Create;
@@ -142,13 +142,11 @@ impl Resource for IpRestriction {
     type View<'a> = View<'a>;
 
     async fn create(cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
-        const UNKNOWN_TYPE: Code = Code::new(1803);
-        const NO_POLICY: Code = Code::new(1804);
         let named = |place: &Place| place.name() == input.place;
         let place = Place::ALL.into_iter().find(named);
-        let place = place.ok_or_else(|| Refusal::of(UNKNOWN_TYPE))?;
+        let place = place.ok_or_else(|| Refusal::of(code::RESTRICTION_TYPE_UNKNOWN))?;
         if input.ip_policy_ids.is_empty() {
-            return Err(Refusal::of(NO_POLICY).into());
+            return Err(Refusal::of(code::RESTRICTION_POLICY_MISSING).into());
         }
         Ok(Draft::of(Self {
             format: Format,
@@ -217,8 +215,6 @@ impl Resource for IpRestriction {
     }
 }
 
-const UNKNOWN_POLICY: Code = Code::new(1801);
-
 /// Folds duplicates; refuses what is no IP policy of the caller's account.
 async fn check_policies(cx: &Cx<'_>, given: Vec<String>) -> Result<Vec<String>, Error> {
     let mut seen = HashSet::new();
@@ -231,7 +227,7 @@ async fn check_policies(cx: &Cx<'_>, given: Vec<String>) -> Result<Vec<String>, 
         reference(&format!("ip_policy_ids[{index}]"), &id, ty.prefixes)?;
         if cx.own(ty.kind, &id).await?.is_none() {
             let text = format!("The IP policy `{id}` does not exist.");
-            return Err(Refusal::new(UNKNOWN_POLICY, text).into());
+            return Err(Refusal::new(code::RESTRICTION_POLICY_UNKNOWN, text).into());
         }
         ids.push(id);
     }
@@ -241,7 +237,6 @@ async fn check_policies(cx: &Cx<'_>, given: Vec<String>) -> Result<Vec<String>, 
 /// Refuses a change of an IP policy or its rules while an IP restriction names the policy, but by admins
 /// (630). What is returned is the condition under which that holds at the commit.
 pub(crate) async fn may_change_policy(cx: &Cx<'_>, policy_id: &str) -> Result<Changes, Error> {
-    const RESTRICTS: Code = Code::new(630);
     if cx.caller.role == Role::Admin {
         return Ok(Changes::default());
     }
@@ -255,7 +250,7 @@ pub(crate) async fn may_change_policy(cx: &Cx<'_>, policy_id: &str) -> Result<Ch
     };
     if !cx.store.page(&naming).await?.is_empty() {
         let why = "An IP restriction names the IP policy; only admins change it and its rules.";
-        return Err(Refusal::new(RESTRICTS, why).into());
+        return Err(Refusal::new(code::NOT_ADMIN, why).into());
     }
     let any = String::new();
     Ok(Changes::unless_written_below(TYPE.kind, KEY, any, since))

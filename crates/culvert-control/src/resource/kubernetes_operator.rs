@@ -6,7 +6,7 @@
 use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_ASN1, ECDSA_P256_SHA384_ASN1, ECDSA_P256_SHA512_ASN1, UnparsedPublicKey,
 };
-use culvert_base::{Bounded, Code, Description, Ksuid, Metadata, Refusal, Timestamp};
+use culvert_base::{Bounded, Code, Description, Ksuid, Metadata, Refusal, Timestamp, code};
 use culvert_cel::{Env, Limits, Predicate, Resolver, Slot, Type, ValueRef};
 use culvert_store::{Changes, Head, Key};
 use schemars::{JsonSchema, SchemaGenerator};
@@ -45,8 +45,6 @@ const SELECTORS_MAX: usize = 64;
 const CSR_BYTES_MAX: usize = 16 << 10;
 /// Where the operator keeps the uid of its namespace within its metadata.
 const UID_IN_METADATA: &str = "namespace.uid";
-
-const INVALID: Code = Code::new(19002);
 
 /// At most 255 bytes.
 type Text = Bounded<255>;
@@ -213,7 +211,7 @@ impl Resource for KubernetesOperator {
         Some("the catalogue has no events for Kubernetes operators");
     const FILTER: Option<&'static [Field]> = None;
     const PARAMETERS: &'static [Parameter] = page::PLAIN;
-    const TAKEN: Option<Code> = Some(INVALID);
+    const TAKEN: Option<Code> = Some(code::OPERATOR_INVALID);
     const CREATE_NEEDS_BODY: bool = false;
     const OPERATIONS: &'static [Extra] = &[Extra {
         name: "list_bound_endpoints",
@@ -383,7 +381,7 @@ fn check_features(given: &[String]) -> Result<Vec<String>, Refusal> {
         let name = name.to_ascii_lowercase();
         if !FEATURES.contains(&name.as_str()) {
             return Err(Refusal::new(
-                INVALID,
+                code::OPERATOR_INVALID,
                 format!(
                     "`enabled_features` may contain only: {}.",
                     FEATURES.join(", ")
@@ -407,17 +405,16 @@ fn check_ingress(given: &str) -> Result<(), Refusal> {
         return Ok(());
     }
     Err(Refusal::new(
-        INVALID,
+        code::OPERATOR_INVALID,
         "`binding.ingress_endpoint` must be `host:port`.",
     ))
 }
 
 /// The key of a signing request that its owner signed.
 fn public_key(csr: &str) -> Result<P256Key, Refusal> {
-    const BAD: Code = Code::new(19001);
     let bad = |why: &str| {
         Refusal::new(
-            BAD,
+            code::CSR_INVALID,
             format!("The certificate signing request is invalid: {why}."),
         )
     };
@@ -520,15 +517,14 @@ fn selector(source: &str) -> Result<Predicate, culvert_cel::Error> {
 }
 
 fn check_selectors(sources: &[String]) -> Result<(), Refusal> {
-    const BAD: Code = Code::new(19003);
     if sources.len() > SELECTORS_MAX {
         let why = format!("An operator may have at most {SELECTORS_MAX} endpoint selectors.");
-        return Err(Refusal::new(BAD, why));
+        return Err(Refusal::new(code::ENDPOINT_SELECTOR_INVALID, why));
     }
     for (index, source) in sources.iter().enumerate() {
         selector(source).map_err(|error| {
             Refusal::new(
-                BAD,
+                code::ENDPOINT_SELECTOR_INVALID,
                 format!("`binding.endpoint_selectors[{index}]` is invalid: {error}."),
             )
         })?;
@@ -627,7 +623,7 @@ mod tests {
             csr(&PKCS_ED25519),
         ] {
             let refused = public_key(&bad).err().and_then(|refusal| refusal.code);
-            assert_eq!(refused, Some(Code::new(19001)), "{bad}");
+            assert_eq!(refused, Some(code::CSR_INVALID), "{bad}");
         }
     }
 

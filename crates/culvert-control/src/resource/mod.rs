@@ -7,7 +7,7 @@ use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 
-use culvert_base::{BoxFuture, Code, Fault, Ksuid, Refusal, Secret};
+use culvert_base::{BoxFuture, Code, Fault, Ksuid, Refusal, Secret, code};
 use culvert_store::{Changes, Document, Head, Key, Ref, Topic};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::DeserializeOwned;
@@ -539,14 +539,13 @@ fn after_removal<'a, R: Resource>(
 
 /// The refusal of a value of the right type that is not allowed.
 pub(crate) fn value_refusal<R: Resource>(problem: Problem) -> Refusal {
-    const WRONG: Code = Code::new(215);
     match problem {
         Problem::Shape(refusal) => refusal,
         Problem::Value { field, why } => {
             let code = R::VALUE_CODES
                 .iter()
                 .find_map(|(name, code)| (*name == field).then_some(*code))
-                .unwrap_or(WRONG);
+                .unwrap_or(code::BODY_FIELD_INVALID);
             Refusal::new(code, format!("`{field}` is not allowed: {why}."))
         }
     }

@@ -4,7 +4,7 @@
 //! It is assigned once, from the pool of the installation. Not here: which addresses are free
 //! (`pool`), and which endpoints are at one (`endpoint`).
 
-use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, Timestamp};
+use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, Timestamp, code};
 use culvert_store::{Changes, Document, Head, Key};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -97,11 +97,11 @@ impl Resource for ReservedAddr {
         field("region", Shape::Text),
     ]);
     const VALUE_CODES: &'static [(&'static str, Code)] = &[
-        ("description", Code::new(504)),
-        ("metadata", Code::new(505)),
+        ("description", code::ADDRESS_DESCRIPTION_TOO_LONG),
+        ("metadata", code::ADDRESS_METADATA_TOO_LONG),
     ];
-    const EMPTY_UPDATE: Option<Code> = Some(Code::new(506));
-    const IN_USE: Option<Code> = Some(Code::new(446));
+    const EMPTY_UPDATE: Option<Code> = Some(code::ADDRESS_UPDATE_EMPTY);
+    const IN_USE: Option<Code> = Some(code::ADDRESS_IN_USE);
     const CREATE_NEEDS_BODY: bool = false;
 
     type Create = Create;
@@ -109,18 +109,17 @@ impl Resource for ReservedAddr {
     type View<'a> = View<'a>;
 
     async fn create(cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
-        const UNKNOWN_REGION: Code = Code::new(500);
-        const NO_ADDRESS: Code = Code::new(503);
         if !matches!(input.region.as_str(), "" | REGION) {
             return Err(Refusal::of(if reserved_domain::is_region(&input.region) {
-                NO_ADDRESS
+                code::TCP_ADDRESS_UNAVAILABLE
             } else {
-                UNKNOWN_REGION
+                code::ADDRESS_REGION_UNKNOWN
             })
             .into());
         }
         let taken = pool::take(cx).await?;
-        let Taken { port, taking } = taken.ok_or_else(|| Refusal::of(NO_ADDRESS))?;
+        let Taken { port, taking } =
+            taken.ok_or_else(|| Refusal::of(code::TCP_ADDRESS_UNAVAILABLE))?;
         let address = Self {
             format: Format,
             description: input.description,

@@ -6,7 +6,7 @@
 //! renewed, which is the default; while there is none, the platform's is presented for it.
 
 use culvert_base::net::{HostName, NotAHostName};
-use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp};
+use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp, code};
 use culvert_store::{Changes, Document, Head, Key, OnDelete, Ref, Told};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -176,12 +176,12 @@ impl Resource for ReservedDomain {
         field("acme_challenge_cname_target", Shape::Text),
     ]);
     const VALUE_CODES: &'static [(&'static str, Code)] = &[
-        ("description", Code::new(420)),
-        ("metadata", Code::new(421)),
+        ("description", code::DOMAIN_DESCRIPTION_TOO_LONG),
+        ("metadata", code::DOMAIN_METADATA_TOO_LONG),
     ];
-    const EMPTY_UPDATE: Option<Code> = Some(Code::new(422));
-    const IN_USE: Option<Code> = Some(Code::new(446));
-    const UNKNOWN: Option<Code> = Some(NO_CERTIFICATE);
+    const EMPTY_UPDATE: Option<Code> = Some(code::DOMAIN_UPDATE_EMPTY);
+    const IN_USE: Option<Code> = Some(code::ADDRESS_IN_USE);
+    const UNKNOWN: Option<Code> = Some(code::TLS_CERTIFICATE_UNKNOWN);
     const CREATE_NEEDS_BODY: bool = true;
     const OPERATIONS: &'static [Extra] = OPERATIONS;
 
@@ -194,9 +194,8 @@ impl Resource for ReservedDomain {
         let name = name(&input.domain, edge_domain)?;
         let is_platform = name.is_within(edge_domain);
         if platform::is_own(cx.settings, &name) {
-            const PLATFORM: Code = Code::new(414);
             let why = format!("The name `{name}` belongs to the installation.");
-            return Err(Refusal::new(PLATFORM, why).into());
+            return Err(Refusal::new(code::DOMAIN_RESERVED_BY_ANOTHER, why).into());
         }
         if !input.region.is_empty() && !is_region(&input.region) {
             return Err(unknown_region("region", &input.region).into());
@@ -220,9 +219,8 @@ impl Resource for ReservedDomain {
         let turn = take_turn(cx).await?;
         check_free(cx, &name).await?;
         let Some(free) = host::free_for_reservation(cx, &name).await? else {
-            const THEIRS: Code = Code::new(414);
             let why = "The domain, or a name below it or above it, is in use by another account.";
-            return Err(Refusal::new(THEIRS, why).into());
+            return Err(Refusal::new(code::DOMAIN_RESERVED_BY_ANOTHER, why).into());
         };
         let label = |length| {
             const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";
@@ -451,26 +449,16 @@ pub(crate) async fn is_kin_of_another(cx: &Cx<'_>, host: &HostName) -> Result<bo
 
 /// The normal form of a name that can be reserved.
 fn name(text: &str, platform: &HostName) -> Result<HostName, Refusal> {
-    const TOO_LONG: Code = Code::new(423);
-    const TOO_FEW_LABELS: Code = Code::new(448);
-    const STAR_WITHIN: Code = Code::new(402);
-    const STAR_NOT_ALONE: Code = Code::new(403);
-    const EMPTY_LABEL: Code = Code::new(409);
-    const WRONG_START: Code = Code::new(407);
-    const PLATFORM: Code = Code::new(414);
-    const OVERLAPS: Code = Code::new(417);
-    const STAR_OF_PLATFORM: Code = Code::new(416);
-    const UNUSABLE_TOP: Code = Code::new(411);
     let text = text.trim();
     let text = text.strip_suffix('.').unwrap_or(text);
     if text.chars().count() > 253 {
-        return Err(Refusal::of(TOO_LONG));
+        return Err(Refusal::of(code::DOMAIN_TOO_LONG));
     }
     if text.contains("..") || text.ends_with('.') {
-        return Err(Refusal::of(EMPTY_LABEL));
+        return Err(Refusal::of(code::DOMAIN_LABEL_EMPTY));
     }
     if text.starts_with('.') {
-        return Err(Refusal::of(WRONG_START));
+        return Err(Refusal::of(code::DOMAIN_LABEL_START_INVALID));
     }
     let (star, base) = match text.strip_prefix("*.") {
         Some(base) => ("*.", base),
@@ -480,39 +468,42 @@ fn name(text: &str, platform: &HostName) -> Result<HostName, Refusal> {
     if base != "*" && base.contains('*') {
         let is_first = star.is_empty() && first.contains('*');
         return Err(Refusal::of(if is_first {
-            STAR_NOT_ALONE
+            code::DOMAIN_WILDCARD_NOT_ALONE
         } else {
-            STAR_WITHIN
+            code::DOMAIN_WILDCARD_NOT_FIRST
         }));
     }
     check_labels(&base.to_ascii_lowercase())?;
     if base.is_empty() {
-        return Err(Refusal::of(TOO_FEW_LABELS));
+        return Err(Refusal::of(code::DOMAIN_TOO_FEW_LABELS));
     }
     let name = HostName::parse(&format!("{star}{base}")).map_err(unusable)?;
     let base = name.strip_prefix("*.").unwrap_or(&name);
     check_labels(base)?;
     if *base == **platform {
         return Err(if name.is_wildcard() {
-            Refusal::of(STAR_OF_PLATFORM)
+            Refusal::of(code::PLATFORM_WILDCARD_NOT_RESERVABLE)
         } else {
-            Refusal::new(PLATFORM, "The platform domain belongs to the installation.")
+            Refusal::new(
+                code::DOMAIN_RESERVED_BY_ANOTHER,
+                "The platform domain belongs to the installation.",
+            )
         });
     }
     let Some((_, top)) = base.rsplit_once('.') else {
-        return Err(Refusal::of(TOO_FEW_LABELS));
+        return Err(Refusal::of(code::DOMAIN_TOO_FEW_LABELS));
     };
     if name.is_within(platform) {
         return Ok(name);
     }
     if name.is_wildcard() && platform.is_within(base) {
         return Err(Refusal::new(
-            OVERLAPS,
+            code::WILDCARD_OVERLAPS_ANOTHER_ACCOUNT,
             "The wildcard covers the platform domain.",
         ));
     }
     if UNUSABLE.contains(&top) || top.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(Refusal::of(UNUSABLE_TOP));
+        return Err(Refusal::of(code::DOMAIN_TOP_LEVEL_NOT_PUBLIC));
     }
     Ok(name)
 }
@@ -520,12 +511,6 @@ fn name(text: &str, platform: &HostName) -> Result<HostName, Refusal> {
 /// What is wrong with the labels of a name, as far as they are ASCII. A lone `*` is another's to
 /// judge.
 fn check_labels(name: &str) -> Result<(), Refusal> {
-    const UNDERSCORE: Code = Code::new(438);
-    const WRONG_CHARACTER: Code = Code::new(406);
-    const WRONG_START: Code = Code::new(407);
-    const WRONG_END: Code = Code::new(408);
-    const LABEL_TOO_LONG: Code = Code::new(513);
-    const HYPHENS: Code = Code::new(410);
     for label in name
         .split('.')
         .filter(|label| label.is_ascii() && *label != "*")
@@ -533,17 +518,17 @@ fn check_labels(name: &str) -> Result<(), Refusal> {
         let is_plain =
             |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         let code = if label.contains('_') {
-            UNDERSCORE
+            code::DOMAIN_UNDERSCORE
         } else if !label.bytes().all(is_plain) {
-            WRONG_CHARACTER
+            code::DOMAIN_CHARACTER_INVALID
         } else if label.starts_with('-') {
-            WRONG_START
+            code::DOMAIN_LABEL_START_INVALID
         } else if label.ends_with('-') {
-            WRONG_END
+            code::DOMAIN_LABEL_END_INVALID
         } else if label.len() > 63 {
-            LABEL_TOO_LONG
+            code::DOMAIN_LABEL_TOO_LONG
         } else if label.get(2..4) == Some("--") && !label.starts_with("xn--") {
-            HYPHENS
+            code::DOMAIN_LABEL_HYPHENS
         } else {
             continue;
         };
@@ -554,12 +539,12 @@ fn check_labels(name: &str) -> Result<(), Refusal> {
 
 fn unusable(why: NotAHostName) -> Refusal {
     let code = match why {
-        NotAHostName::Empty => const { Code::new(448) },
-        NotAHostName::TooLong => const { Code::new(514) },
-        NotAHostName::Label => const { Code::new(407) },
-        NotAHostName::Character => const { Code::new(406) },
-        NotAHostName::Idna => const { Code::new(429) },
-        NotAHostName::Address => const { Code::new(411) },
+        NotAHostName::Empty => code::DOMAIN_TOO_FEW_LABELS,
+        NotAHostName::TooLong => code::DOMAIN_PUNYCODE_TOO_LONG,
+        NotAHostName::Label => code::DOMAIN_LABEL_START_INVALID,
+        NotAHostName::Character => code::DOMAIN_CHARACTER_INVALID,
+        NotAHostName::Idna => code::DOMAIN_IDNA_INVALID,
+        NotAHostName::Address => code::DOMAIN_TOP_LEVEL_NOT_PUBLIC,
     };
     Refusal::of(code)
 }
@@ -567,12 +552,14 @@ fn unusable(why: NotAHostName) -> Refusal {
 /// Refuses a name that is reserved, and one above or below a name of another account. Looks at every
 /// domain of the installation: names are reserved rarely.
 async fn check_free(cx: &Cx<'_>, name: &HostName) -> Result<(), Error> {
-    const OURS: Code = Code::new(413);
-    const THEIRS: Code = Code::new(414);
-    const OVERLAPS: Code = Code::new(417);
     if let Some(document) = cx.store.find(TYPE.kind, KEY, name).await? {
         let is_ours = document.head.account == cx.caller.account;
-        return Err(Refusal::of(if is_ours { OURS } else { THEIRS }).into());
+        return Err(Refusal::of(if is_ours {
+            code::DOMAIN_RESERVED_BY_ACCOUNT
+        } else {
+            code::DOMAIN_RESERVED_BY_ANOTHER
+        })
+        .into());
     }
     let is_below = |name: &str, base: &str| {
         let above = name.strip_suffix(base);
@@ -589,7 +576,11 @@ async fn check_free(cx: &Cx<'_>, name: &HostName) -> Result<(), Error> {
             if is_below(&own, &other) || is_below(&other, &own) {
                 let is_wild = name.is_wildcard() || key.value.starts_with("*.");
                 return Err(Refusal::new(
-                    if is_wild { OVERLAPS } else { THEIRS },
+                    if is_wild {
+                        code::WILDCARD_OVERLAPS_ANOTHER_ACCOUNT
+                    } else {
+                        code::DOMAIN_RESERVED_BY_ANOTHER
+                    },
                     "The domain overlaps a domain of another account.",
                 )
                 .into());
@@ -643,30 +634,26 @@ pub(super) fn is_region(value: &str) -> bool {
 }
 
 fn unknown_region(field: &str, value: &str) -> Refusal {
-    const UNKNOWN: Code = Code::new(400);
     let value: String = value.chars().take(64).collect();
     let known = REGIONS.join(", ");
     Refusal::new(
-        UNKNOWN,
+        code::DOMAIN_REGION_UNKNOWN,
         format!("`{field}` has the unknown region `{value}`; valid regions: {known}."),
     )
 }
 
 fn check_places(places: &[Place]) -> Result<(), Refusal> {
-    const TWICE: Code = Code::new(456);
     for (index, place) in places.iter().enumerate() {
         if place.value != GLOBAL && !is_region(&place.value) {
             return Err(unknown_region("resolves_to", &place.value));
         }
         // Each is known and given once, so a list cannot be longer than the regions.
         if places.iter().take(index).any(|earlier| earlier == place) {
-            return Err(Refusal::of(TWICE));
+            return Err(Refusal::of(code::RESOLVES_TO_REGION_REPEATED));
         }
     }
     Ok(())
 }
-
-const NO_CERTIFICATE: Code = Code::new(1965);
 
 /// The id of a certificate that the domain `name` may name.
 async fn certificate(
@@ -675,19 +662,17 @@ async fn certificate(
     name: &str,
     is_platform: bool,
 ) -> Result<String, Error> {
-    const OF_PLATFORM: Code = Code::new(440);
-    const ANOTHER_NAME: Code = Code::new(215);
     if is_platform {
-        return Err(Refusal::of(OF_PLATFORM).into());
+        return Err(Refusal::of(code::PLATFORM_SUBDOMAIN_CERTIFICATE).into());
     }
     let ty = &tls_certificate::TYPE;
     reference("certificate_id", &id, ty.prefixes)?;
     let document = cx.own(ty.kind, &id).await?;
-    let document = document.ok_or_else(|| Refusal::of(NO_CERTIFICATE))?;
+    let document = document.ok_or_else(|| Refusal::of(code::TLS_CERTIFICATE_UNKNOWN))?;
     let certificate: TlsCertificate = stored::read(&document)?;
     if !certificate.covers(name) {
         return Err(Refusal::new(
-            ANOTHER_NAME,
+            code::BODY_FIELD_INVALID,
             format!("The certificate in `certificate_id` does not cover the domain `{name}`."),
         )
         .into());
@@ -701,12 +686,10 @@ fn wanted_key(
     is_platform: bool,
     with_certificate: bool,
 ) -> Result<KeyType, Refusal> {
-    const OF_PLATFORM: Code = Code::new(439);
-    const BOTH: Code = Code::new(434);
     if is_platform {
-        Err(Refusal::of(OF_PLATFORM))
+        Err(Refusal::of(code::PLATFORM_SUBDOMAIN_MANAGEMENT))
     } else if with_certificate {
-        Err(Refusal::of(BOTH))
+        Err(Refusal::of(code::CERTIFICATE_AND_POLICY_GIVEN))
     } else {
         policy.key_type()
     }
@@ -751,10 +734,9 @@ fn run_retry(control: &Control, call: Call) -> Running<'_> {
 }
 
 fn run_delete_certificate(control: &Control, call: Call) -> Running<'_> {
-    const MANAGED: Code = Code::new(436);
     Box::pin(change(control, call, |domain| {
         if domain.management.is_some() {
-            return Err(Refusal::of(MANAGED));
+            return Err(Refusal::of(code::MANAGED_CERTIFICATE_NOT_DETACHABLE));
         }
         domain.detach_uploaded();
         Ok(())

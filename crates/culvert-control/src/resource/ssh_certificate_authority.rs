@@ -3,7 +3,7 @@
 //!
 //! The private key is made here, kept sealed, and never leaves.
 
-use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp};
+use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp, code};
 use culvert_store::{Head, Store};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -107,10 +107,10 @@ impl Resource for SshCertificateAuthority {
         listfilter::METADATA,
     ]);
     const VALUE_CODES: &'static [(&'static str, Code)] = &[
-        ("description", Code::new(1937)),
-        ("metadata", Code::new(1938)),
+        ("description", code::SSH_CA_DESCRIPTION_TOO_LONG),
+        ("metadata", code::SSH_CA_METADATA_TOO_LONG),
     ];
-    const IN_USE: Option<Code> = Some(Code::new(1964));
+    const IN_USE: Option<Code> = Some(code::CERTIFICATE_AUTHORITY_IN_USE);
     const CREATE_NEEDS_BODY: bool = false;
 
     type Create = Create;
@@ -185,30 +185,25 @@ pub(crate) async fn is_known(store: &Store, fingerprint: &str) -> Result<bool, F
 }
 
 fn spec(input: &Create) -> Result<Spec, Refusal> {
-    const NO_TYPE: Code = Code::new(1936);
-    const NO_SIZE: Code = Code::new(1939);
-    const SIZE_WITHOUT_RSA: Code = Code::new(1940);
-    const NO_CURVE: Code = Code::new(1941);
-    const CURVE_WITHOUT_ECDSA: Code = Code::new(1942);
     let ty = match input.private_key_type.as_str() {
         "" => "ed25519",
         ty @ ("rsa" | "ecdsa" | "ed25519") => ty,
-        _ => return Err(Refusal::of(NO_TYPE)),
+        _ => return Err(Refusal::of(code::SSH_CA_KEY_TYPE_UNKNOWN)),
     };
     if input.key_size.is_some() && ty != "rsa" {
-        return Err(Refusal::of(SIZE_WITHOUT_RSA));
+        return Err(Refusal::of(code::SSH_CA_KEY_SIZE_WITHOUT_RSA));
     }
     if !input.elliptic_curve.is_empty() && ty != "ecdsa" {
-        return Err(Refusal::of(CURVE_WITHOUT_ECDSA));
+        return Err(Refusal::of(code::SSH_CA_CURVE_WITHOUT_ECDSA));
     }
     match (ty, input.elliptic_curve.as_str(), input.key_size) {
         ("rsa", _, None | Some(2048)) => Ok(Spec::Rsa2048),
         ("rsa", _, Some(4096)) => Ok(Spec::Rsa4096),
-        ("rsa", ..) => Err(Refusal::of(NO_SIZE)),
+        ("rsa", ..) => Err(Refusal::of(code::SSH_CA_KEY_SIZE_INVALID)),
         ("ecdsa", "" | "p256", _) => Ok(Spec::P256),
         ("ecdsa", "p384", _) => Ok(Spec::P384),
         ("ecdsa", "p521", _) => Ok(Spec::P521),
-        ("ecdsa", ..) => Err(Refusal::of(NO_CURVE)),
+        ("ecdsa", ..) => Err(Refusal::of(code::SSH_CA_CURVE_UNKNOWN)),
         _ => Ok(Spec::Ed25519),
     }
 }

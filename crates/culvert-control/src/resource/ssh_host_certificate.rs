@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use culvert_base::{Code, Description, Ksuid, Metadata, Timestamp};
+use culvert_base::{Code, Description, Ksuid, Metadata, Timestamp, code};
 use culvert_store::{Head, OnDelete, Ref};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -25,9 +25,6 @@ pub(crate) static TYPE: ResourceType = ResourceType::of::<SshHostCertificate>();
 
 /// How long a certificate is valid unless it is said: a year.
 const LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
-
-/// Code for an authority that does not exist.
-const NO_AUTHORITY: Code = Code::new(1949);
 
 /// The stored form.
 #[derive(Debug, Deserialize, Serialize)]
@@ -122,10 +119,13 @@ impl Resource for SshHostCertificate {
     const FILTER: Option<&'static [Field]> = None;
     const PARAMETERS: &'static [Parameter] = page::PLAIN;
     const VALUE_CODES: &'static [(&'static str, Code)] = &[
-        ("description", Code::new(1945)),
-        ("metadata", Code::new(1946)),
+        (
+            "description",
+            code::SSH_HOST_CERTIFICATE_DESCRIPTION_TOO_LONG,
+        ),
+        ("metadata", code::SSH_HOST_CERTIFICATE_METADATA_TOO_LONG),
     ];
-    const UNKNOWN: Option<Code> = Some(NO_AUTHORITY);
+    const UNKNOWN: Option<Code> = Some(code::SSH_HOST_CERTIFICATE_CA_UNKNOWN);
     const CREATE_NEEDS_BODY: bool = true;
 
     type Create = Create;
@@ -133,7 +133,6 @@ impl Resource for SshHostCertificate {
     type View<'a> = View<'a>;
 
     async fn create(cx: &Cx<'_>, id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
-        const DISORDERED: Code = Code::new(1963);
         let nothing = Options::new();
         let asked = Asked {
             role: Role::Host,
@@ -146,8 +145,8 @@ impl Resource for SshHostCertificate {
             lifetime: LIFETIME,
             critical_options: &nothing,
             extensions: &nothing,
-            unknown: NO_AUTHORITY,
-            disordered: DISORDERED,
+            unknown: code::SSH_HOST_CERTIFICATE_CA_UNKNOWN,
+            disordered: code::SSH_HOST_CERTIFICATE_VALIDITY_EMPTY,
         };
         let issued = ssh_issue::issue(cx, asked).await?;
         Ok(Draft::of(Self {

@@ -4,7 +4,7 @@
 //! A key belongs to one owner of the whole installation: the key alone tells who connects. One that is
 //! registered as an authority does not log in itself; certificates that it signed do.
 
-use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp};
+use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp, code};
 use culvert_store::{Document, Head, Key, OnDelete, Ref, Store};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -121,12 +121,12 @@ impl Resource for SshPublicKey {
         field("acl", Shape::List),
     ]);
     const VALUE_CODES: &'static [(&'static str, Code)] = &[
-        ("description", Code::new(604)),
-        ("metadata", Code::new(605)),
-        ("acl", Code::new(600)),
+        ("description", code::CREDENTIAL_DESCRIPTION_TOO_LONG),
+        ("metadata", code::CREDENTIAL_METADATA_TOO_LONG),
+        ("acl", code::ACL_RULE_INVALID),
     ];
-    const EMPTY_UPDATE: Option<Code> = Some(Code::new(606));
-    const UNKNOWN: Option<Code> = Some(Code::new(634));
+    const EMPTY_UPDATE: Option<Code> = Some(code::CREDENTIAL_UPDATE_EMPTY);
+    const UNKNOWN: Option<Code> = Some(code::OWNER_UNKNOWN);
     const IS_PRIVATE: bool = true;
     const CREATE_NEEDS_BODY: bool = true;
 
@@ -135,22 +135,18 @@ impl Resource for SshPublicKey {
     type View<'a> = View<'a>;
 
     async fn create(cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
-        const MISSING: Code = Code::new(611);
-        const BAD: Code = Code::new(612);
-        const TAKEN_HERE: Code = Code::new(609);
-        const TAKEN_ELSEWHERE: Code = Code::new(610);
         if input.public_key.trim().is_empty() {
-            return Err(Refusal::of(MISSING).into());
+            return Err(Refusal::of(code::SSH_KEY_MISSING).into());
         }
         let line = input.public_key.trim_start();
         let authority = line
             .strip_prefix(AUTHORITY)
             .filter(|rest| rest.starts_with([' ', '\t']));
         let key = PublicKey::parse(authority.unwrap_or(line))
-            .map_err(|bad| Refusal::new(BAD, bad.to_string()))?;
+            .map_err(|bad| Refusal::new(code::SSH_KEY_INVALID, bad.to_string()))?;
         if authority.is_some() && key.algorithm == Algorithm::Rsa {
             let why = "A CA key must be an ECDSA or Ed25519 key.";
-            return Err(Refusal::new(BAD, why).into());
+            return Err(Refusal::new(code::SSH_KEY_INVALID, why).into());
         }
         // A key tells whose agent it is, so it has one owner, and a second one has to be told that the key is
         // taken (contract: 609 and 610). Who asks needs the whole public key, and learns neither the owner
@@ -158,7 +154,11 @@ impl Resource for SshPublicKey {
         // Of two creations at the same moment one is decided again and finds the other here.
         if let Some(other) = cx.store.find(Self::KIND, KEY, &key.fingerprint).await? {
             let is_here = other.head.account == cx.caller.account;
-            let code = if is_here { TAKEN_HERE } else { TAKEN_ELSEWHERE };
+            let code = if is_here {
+                code::SSH_KEY_REGISTERED_BY_ACCOUNT
+            } else {
+                code::SSH_KEY_REGISTERED_BY_ANOTHER
+            };
             return Err(Refusal::of(code).into());
         }
         Ok(Draft::of(Self {

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use culvert_base::{Code, Description, Ksuid, Metadata, Timestamp};
+use culvert_base::{Code, Description, Ksuid, Metadata, Timestamp, code};
 use culvert_store::{Head, OnDelete, Ref};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -28,9 +28,6 @@ const LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
 /// What a certificate allows unless it is said.
 const DEFAULT_EXTENSIONS: [&str; 2] = ["permit-pty", "permit-user-rc"];
-
-/// Code for an authority that does not exist.
-const NO_AUTHORITY: Code = Code::new(1951);
 
 /// The stored form.
 #[derive(Debug, Deserialize, Serialize)]
@@ -141,10 +138,13 @@ impl Resource for SshUserCertificate {
     const FILTER: Option<&'static [Field]> = None;
     const PARAMETERS: &'static [Parameter] = page::PLAIN;
     const VALUE_CODES: &'static [(&'static str, Code)] = &[
-        ("description", Code::new(1947)),
-        ("metadata", Code::new(1948)),
+        (
+            "description",
+            code::SSH_USER_CERTIFICATE_DESCRIPTION_TOO_LONG,
+        ),
+        ("metadata", code::SSH_USER_CERTIFICATE_METADATA_TOO_LONG),
     ];
-    const UNKNOWN: Option<Code> = Some(NO_AUTHORITY);
+    const UNKNOWN: Option<Code> = Some(code::SSH_USER_CERTIFICATE_CA_UNKNOWN);
     const CREATE_NEEDS_BODY: bool = true;
 
     type Create = Create;
@@ -152,7 +152,6 @@ impl Resource for SshUserCertificate {
     type View<'a> = View<'a>;
 
     async fn create(cx: &Cx<'_>, id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
-        const DISORDERED: Code = Code::new(1962);
         let extensions = if input.extensions.is_empty() {
             DEFAULT_EXTENSIONS
                 .map(|name| (name.to_owned(), String::new()))
@@ -171,8 +170,8 @@ impl Resource for SshUserCertificate {
             lifetime: LIFETIME,
             critical_options: &input.critical_options,
             extensions: &extensions,
-            unknown: NO_AUTHORITY,
-            disordered: DISORDERED,
+            unknown: code::SSH_USER_CERTIFICATE_CA_UNKNOWN,
+            disordered: code::SSH_USER_CERTIFICATE_VALIDITY_EMPTY,
         };
         let issued = ssh_issue::issue(cx, asked).await?;
         Ok(Draft::of(Self {

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use culvert_base::{
-    Code, Description, Entropy, Fault, Ksuid, Metadata, Refusal, Secret, Timestamp,
+    Code, Description, Entropy, Fault, Ksuid, Metadata, Refusal, Secret, Timestamp, code,
 };
 use culvert_store::{Changes, Head};
 use rustls::sign::CertifiedKey;
@@ -26,8 +26,6 @@ use crate::seal::Seal;
 use crate::stored::Format;
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<TlsCertificate>();
-
-const IN_USE: Code = Code::new(1966);
 
 /// Longest chain taken, PEM, in bytes.
 const PEM_BYTES_MAX: usize = 64 * 1024;
@@ -147,10 +145,10 @@ impl Resource for TlsCertificate {
         field("serial_number", Shape::Within("names")),
     ]);
     const VALUE_CODES: &'static [(&'static str, Code)] = &[
-        ("description", Code::new(1916)),
-        ("metadata", Code::new(1917)),
+        ("description", code::TLS_CERTIFICATE_DESCRIPTION_TOO_LONG),
+        ("metadata", code::TLS_CERTIFICATE_METADATA_TOO_LONG),
     ];
-    const IN_USE: Option<Code> = Some(IN_USE);
+    const IN_USE: Option<Code> = Some(code::TLS_CERTIFICATE_IN_USE);
     const CREATE_NEEDS_BODY: bool = true;
 
     type Create = Create;
@@ -190,7 +188,7 @@ impl Resource for TlsCertificate {
         match domains.iter().chain(&ingresses).next() {
             None => Ok(Changes::default()),
             Some(by) => Err(Refusal::new(
-                IN_USE,
+                code::TLS_CERTIFICATE_IN_USE,
                 format!(
                     "`{}` uses the certificate; attach another certificate or delete the certificate management policy.",
                     by.head.id
@@ -265,8 +263,6 @@ impl TlsCertificate {
         certificate_pem: String,
         private_key_pem: &Secret,
     ) -> Result<Self, Error> {
-        const NOT_ITS_KEY: Code = Code::new(1923);
-        const NO_KEY: Code = Code::new(1901);
         let chain = chain(&certificate_pem)?;
         let mut parsed = Vec::with_capacity(chain.len());
         for der in &chain {
@@ -276,16 +272,16 @@ impl TlsCertificate {
             if let [one, above] = pair
                 && one.issuer().as_raw() != above.subject().as_raw()
             {
-                const OUT_OF_ORDER: Code = Code::new(1926);
-                return Err(Refusal::of(OUT_OF_ORDER).into());
+                return Err(Refusal::of(code::CERTIFICATE_CHAIN_OUT_OF_ORDER).into());
             }
         }
         let leaf = parsed.first().ok_or_else(none)?;
         let (summary, names) = (Summary::of(leaf)?, Names::of(leaf)?);
         let key = certificate::private_key(private_key_pem.reveal())?;
-        let key_type = certificate::key_type(&*key).ok_or_else(|| Refusal::of(NO_KEY))?;
+        let key_type =
+            certificate::key_type(&*key).ok_or_else(|| Refusal::of(code::PRIVATE_KEY_MISSING))?;
         if !certificate::is_for(leaf, &*key) {
-            return Err(Refusal::of(NOT_ITS_KEY).into());
+            return Err(Refusal::of(code::PRIVATE_KEY_MISMATCH).into());
         }
         Ok(Self {
             format: Format,
@@ -346,19 +342,15 @@ impl TlsCertificate {
 
 /// The certificates of a PEM text, the server's first.
 fn chain(pem: &str) -> Result<Vec<CertificateDer<'static>>, Refusal> {
-    const A_KEY: Code = Code::new(1925);
-    const TOO_LONG: Code = Code::new(1921);
-    const ANOTHER_TYPE: Code = Code::new(1911);
-    const HEADERS: Code = Code::new(1910);
     if pem.len() > PEM_BYTES_MAX {
         return Err(Refusal::new(
-            TOO_LONG,
+            code::PEM_TOO_LONG,
             format!("`certificate_pem` is longer than {PEM_BYTES_MAX} bytes."),
         ));
     }
     // Said of a broken section too: nothing of a key may be stored and shown.
     if certificate::names_a_key(pem) {
-        return Err(Refusal::of(A_KEY));
+        return Err(Refusal::of(code::CERTIFICATE_PEM_WITH_KEY));
     }
     let sections = certificate::sections(pem)
         .ok_or_else(|| certificate::unreadable("its PEM has no end line or is not Base64"))?;
@@ -366,10 +358,10 @@ fn chain(pem: &str) -> Result<Vec<CertificateDer<'static>>, Refusal> {
         return Err(none());
     }
     if sections.iter().any(|one| one.label != CERTIFICATE) {
-        return Err(Refusal::of(ANOTHER_TYPE));
+        return Err(Refusal::of(code::PEM_NOT_CERTIFICATE));
     }
     if sections.iter().any(|one| one.has_headers) {
-        return Err(Refusal::of(HEADERS));
+        return Err(Refusal::of(code::PEM_HEADERS));
     }
     let der = sections
         .iter()
@@ -378,6 +370,5 @@ fn chain(pem: &str) -> Result<Vec<CertificateDer<'static>>, Refusal> {
 }
 
 fn none() -> Refusal {
-    const NONE: Code = Code::new(1922);
-    Refusal::of(NONE)
+    Refusal::of(code::CERTIFICATE_PEM_WITHOUT_CERTIFICATE)
 }

@@ -3,7 +3,7 @@
 //! Its token has the shape of an API key's and is kept the same way: shown once, stored as a keyed
 //! digest. The management API does not take it.
 
-use culvert_base::{Code, Description, Ksuid, Metadata, Secret, Timestamp};
+use culvert_base::{Code, Description, Ksuid, Metadata, Secret, Timestamp, code};
 use culvert_store::{Head, OnDelete, Ref};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -102,12 +102,12 @@ impl Resource for TunnelCredential {
         field("acl", Shape::List),
     ]);
     const VALUE_CODES: &'static [(&'static str, Code)] = &[
-        ("description", Code::new(604)),
-        ("metadata", Code::new(605)),
-        ("acl", Code::new(600)),
+        ("description", code::CREDENTIAL_DESCRIPTION_TOO_LONG),
+        ("metadata", code::CREDENTIAL_METADATA_TOO_LONG),
+        ("acl", code::ACL_RULE_INVALID),
     ];
-    const EMPTY_UPDATE: Option<Code> = Some(Code::new(606));
-    const UNKNOWN: Option<Code> = Some(Code::new(634));
+    const EMPTY_UPDATE: Option<Code> = Some(code::CREDENTIAL_UPDATE_EMPTY);
+    const UNKNOWN: Option<Code> = Some(code::OWNER_UNKNOWN);
     const IS_PRIVATE: bool = true;
     const CREATE_NEEDS_BODY: bool = false;
 

@@ -2,7 +2,7 @@
 //!
 //! Not here: how sessions come and go, and how an agent is asked for something (`gate`).
 
-use culvert_base::{Code, Ksuid, Refusal, Timestamp};
+use culvert_base::{Ksuid, Refusal, Timestamp, code};
 use culvert_store::Head;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
@@ -202,10 +202,9 @@ async fn ask(control: &Control, call: Call, request: Request) -> Result<Reply, E
         .await?
         .ok_or_else(Refusal::not_found)?;
     let session: TunnelSession = stored::read(&document)?;
-    const ANOTHERS: Code = Code::new(630);
     if call.caller.role != Role::Admin && call.caller.owner_id != session.principal_id {
         let why = "Only the owner of the session's credential and admins may do this.";
-        return Err(Refusal::new(ANOTHERS, why).into());
+        return Err(Refusal::new(code::NOT_ADMIN, why).into());
     }
     control
         .ask_agent(&document.head.id, &session, request)

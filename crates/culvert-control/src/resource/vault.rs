@@ -1,6 +1,6 @@
 //! Vault: a named place for secrets (contract: management API 2.22).
 
-use culvert_base::{Bounded, Code, Description, Ksuid, Metadata, Refusal, Timestamp};
+use culvert_base::{Bounded, Code, Description, Ksuid, Metadata, Refusal, Timestamp, code};
 use culvert_store::{Changes, Head, Key};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
@@ -105,9 +105,9 @@ impl Resource for Vault {
         listfilter::METADATA,
         field("name", Shape::Text),
     ]);
-    const VALUE_CODES: &'static [(&'static str, Code)] = &[("name", Code::new(23002))];
-    const TAKEN: Option<Code> = Some(Code::new(23004));
-    const IN_USE: Option<Code> = Some(Code::new(23003));
+    const VALUE_CODES: &'static [(&'static str, Code)] = &[("name", code::VAULT_NAME_TOO_LONG)];
+    const TAKEN: Option<Code> = Some(code::VAULT_NAME_TAKEN);
+    const IN_USE: Option<Code> = Some(code::VAULT_IN_USE);
     const CREATE_NEEDS_BODY: bool = true;
     const OPERATIONS: &'static [Extra] = &[Extra {
         name: "list_secrets",
@@ -203,14 +203,12 @@ pub(crate) fn is_plain(name: &str) -> bool {
 }
 
 fn check_name(name: Name) -> Result<Name, Refusal> {
-    const NOT_PLAIN: Code = Code::new(23000);
-    const EMPTY: Code = Code::new(23001);
     if name.is_empty() {
-        Err(Refusal::of(EMPTY))
+        Err(Refusal::of(code::VAULT_NAME_EMPTY))
     } else if is_plain(&name) {
         Ok(name)
     } else {
-        Err(Refusal::of(NOT_PLAIN))
+        Err(Refusal::of(code::VAULT_NAME_CHARACTER_INVALID))
     }
 }
 

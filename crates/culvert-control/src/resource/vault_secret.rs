@@ -7,7 +7,7 @@
 
 use culvert_base::text::TooLong;
 use culvert_base::{
-    Bounded, Code, Description, Fault, Ksuid, Metadata, Refusal, Secret, Timestamp,
+    Bounded, Code, Description, Fault, Ksuid, Metadata, Refusal, Secret, Timestamp, code,
 };
 use culvert_store::{Changes, Document, Head, Key, OnDelete, Ref, Store, Told};
 use schemars::JsonSchema;
@@ -28,9 +28,6 @@ pub(crate) static TYPE: ResourceType = ResourceType::of::<VaultSecret>();
 
 /// Name of the unique value.
 const NAME_KEY: &str = "name";
-
-/// Code for the removal or renaming of a secret that a policy names.
-const IN_USE: Code = Code::new(23003);
 
 /// Longest value, in bytes.
 const VALUE_BYTES_MAX: usize = 16 << 10;
@@ -151,11 +148,13 @@ impl Resource for VaultSecret {
         listfilter::METADATA,
         field("name", Shape::Text),
     ]);
-    const VALUE_CODES: &'static [(&'static str, Code)] =
-        &[("name", Code::new(24002)), ("value", Code::new(24004))];
-    const TAKEN: Option<Code> = Some(Code::new(24005));
-    const IN_USE: Option<Code> = Some(IN_USE);
-    const UNKNOWN: Option<Code> = Some(Code::new(24006));
+    const VALUE_CODES: &'static [(&'static str, Code)] = &[
+        ("name", code::SECRET_NAME_TOO_LONG),
+        ("value", code::SECRET_VALUE_TOO_LONG),
+    ];
+    const TAKEN: Option<Code> = Some(code::SECRET_NAME_TAKEN);
+    const IN_USE: Option<Code> = Some(code::VAULT_IN_USE);
+    const UNKNOWN: Option<Code> = Some(code::VAULT_ID_UNKNOWN);
     const CREATE_NEEDS_BODY: bool = true;
 
     type Create = Create;
@@ -270,7 +269,7 @@ pub(crate) async fn check_renamed(store: &Store, head: &Head) -> Result<Changes,
         "A traffic policy uses the secret `{}` by the names of its vault and itself.",
         head.id
     );
-    Err(Refusal::new(IN_USE, why).into())
+    Err(Refusal::new(code::VAULT_IN_USE, why).into())
 }
 
 impl VaultSecret {
@@ -288,37 +287,31 @@ impl VaultSecret {
 }
 
 fn check_name(name: Name) -> Result<Name, Refusal> {
-    const NOT_PLAIN: Code = Code::new(24000);
-    const EMPTY: Code = Code::new(24001);
     if name.is_empty() {
-        Err(Refusal::of(EMPTY))
+        Err(Refusal::of(code::SECRET_NAME_EMPTY))
     } else if vault::is_plain(&name) {
         Ok(name)
     } else {
-        Err(Refusal::of(NOT_PLAIN))
+        Err(Refusal::of(code::SECRET_NAME_CHARACTER_INVALID))
     }
 }
 
 fn seal(cx: &Cx<'_>, id: &str, value: &Given) -> Result<String, Error> {
-    const EMPTY: Code = Code::new(24003);
     if value.0.is_empty() {
-        return Err(Refusal::of(EMPTY).into());
+        return Err(Refusal::of(code::SECRET_VALUE_EMPTY).into());
     }
     Ok(cx.seal.seal(cx.entropy, id, value.0.reveal())?)
 }
 
 /// The caller's vault that a body names.
 async fn vault_of(cx: &Cx<'_>, id: &str, name: &str) -> Result<Document, Error> {
-    const NOT_ONE: Code = Code::new(24008);
-    const UNKNOWN_ID: Code = Code::new(24006);
-    const UNKNOWN_NAME: Code = Code::new(24009);
     let ty = &vault::TYPE;
     let by_id = match id {
         "" => None,
         id => {
             reference("vault_id", id, ty.prefixes)?;
             let found = cx.own(ty.kind, id).await?;
-            Some(found.ok_or_else(|| Refusal::of(UNKNOWN_ID))?)
+            Some(found.ok_or_else(|| Refusal::of(code::VAULT_ID_UNKNOWN))?)
         }
     };
     let by_name = match name {
@@ -326,16 +319,16 @@ async fn vault_of(cx: &Cx<'_>, id: &str, name: &str) -> Result<Document, Error> 
         name => {
             let key = vault::unique_name(&cx.caller.account, name);
             let found = cx.store.find(ty.kind, vault::NAME_KEY, &key).await?;
-            Some(found.ok_or_else(|| Refusal::of(UNKNOWN_NAME))?)
+            Some(found.ok_or_else(|| Refusal::of(code::VAULT_NAME_UNKNOWN))?)
         }
     };
     match (by_id, by_name) {
         (Some(by_id), Some(by_name)) if by_id.head.id != by_name.head.id => Err(Refusal::new(
-            NOT_ONE,
+            code::VAULT_NOT_SINGLE,
             "`vault_id` and `vault_name` name different vaults.",
         )
         .into()),
         (Some(vault), _) | (None, Some(vault)) => Ok(vault),
-        (None, None) => Err(Refusal::of(NOT_ONE).into()),
+        (None, None) => Err(Refusal::of(code::VAULT_NOT_SINGLE).into()),
     }
 }

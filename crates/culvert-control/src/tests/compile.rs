@@ -85,7 +85,7 @@ async fn a_tail_names_kinds_that_exist() {
         .control
         .tail(&house.admin, spec("nope.v0"))
         .unwrap_err();
-    assert_eq!(refused.code, Some(Code::new(238)));
+    assert_eq!(refused.code, Some(code::EVENT_TYPE_UNKNOWN));
 }
 
 #[tokio::test]

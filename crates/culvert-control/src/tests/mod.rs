@@ -36,7 +36,7 @@ mod vaults;
 use std::sync::{Arc, Mutex};
 
 use culvert_base::net::HostName;
-use culvert_base::{ManualClock, Secret, SeededEntropy, Timestamp};
+use culvert_base::{Code, ManualClock, Secret, SeededEntropy, Timestamp};
 use culvert_delivery::Delivery;
 use culvert_store::{Changes, Document, Head, Queue, StoreUrl, Told};
 use serde_json::{Value, json};

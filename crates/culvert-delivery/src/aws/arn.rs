@@ -1,12 +1,6 @@
 //! Names of Amazon's resources, read and judged (contract: destinations 2).
 
-use culvert_base::{Code, Refusal};
-
-const MALFORMED: Code = Code::new(5120);
-const WRONG_PARTITION: Code = Code::new(5118);
-const WRONG_SERVICE: Code = Code::new(5119);
-const WRONG_RESOURCE: Code = Code::new(5130);
-const NOT_A_ROLE: Code = Code::new(5104);
+use culvert_base::{Refusal, code};
 
 const ARN_BYTES_MAX: usize = 2048;
 
@@ -70,25 +64,25 @@ impl<'a> Arn<'a> {
         } = wanted;
         let arn = text.and_then(Self::parse).ok_or_else(|| {
             Refusal::new(
-                MALFORMED,
+                code::ARN_MALFORMED,
                 format!("`{field}` is not an ARN such as {}.", example(wanted)),
             )
         })?;
         if !is_partition(arn.partition) {
             let sentence =
                 format!("The partition of `{field}` must be an AWS partition, such as `aws`.");
-            return Err(Refusal::new(WRONG_PARTITION, sentence));
+            return Err(Refusal::new(code::ARN_PARTITION_UNKNOWN, sentence));
         }
         if arn.service != service {
             let sentence = format!("`{field}` must be an ARN of the service `{service}`.");
-            return Err(Refusal::new(WRONG_SERVICE, sentence));
+            return Err(Refusal::new(code::ARN_WRONG_SERVICE, sentence));
         }
         if is_regional && (arn.region.is_empty() || arn.account.is_empty()) {
             let sentence = format!(
                 "`{field}` must have a region and an account, as in {}.",
                 example(wanted)
             );
-            return Err(Refusal::new(MALFORMED, sentence));
+            return Err(Refusal::new(code::ARN_MALFORMED, sentence));
         }
         match arn.resource.strip_prefix(resource) {
             None => {
@@ -96,12 +90,12 @@ impl<'a> Arn<'a> {
                     "`{field}` must have the same resource type as {}.",
                     example(wanted)
                 );
-                Err(Refusal::new(WRONG_RESOURCE, sentence))
+                Err(Refusal::new(code::ARN_WRONG_RESOURCE, sentence))
             }
             Some(name) if !is_name(name) => {
                 let sentence =
                     format!("The resource name in `{field}` is not valid for the service.");
-                Err(Refusal::new(MALFORMED, sentence))
+                Err(Refusal::new(code::ARN_MALFORMED, sentence))
             }
             Some(_) => Ok(arn),
         }
@@ -131,7 +125,7 @@ pub(crate) fn check_role(text: Option<&str>) -> Result<(), Refusal> {
     if is_role {
         Ok(())
     } else {
-        Err(Refusal::of(NOT_A_ROLE))
+        Err(Refusal::of(code::ARN_NOT_ROLE))
     }
 }
 

@@ -1,6 +1,6 @@
 //! `auth` of the targets at Amazon: static keys or a role (contract: management API 2.4).
 
-use culvert_base::{Code, Refusal, Secret};
+use culvert_base::{Refusal, Secret, code};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -8,10 +8,6 @@ use serde_json::Value;
 use super::arn;
 use super::keys::Keys;
 use crate::target;
-
-const MISSING: Code = Code::new(5106);
-const NEITHER: Code = Code::new(5107);
-const BOTH: Code = Code::new(5116);
 
 /// AWS authentication: exactly one of the two.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
@@ -58,11 +54,11 @@ impl Auth {
     /// is none, 5140 for keys that are no text of a header.
     pub(crate) fn check(given: Option<&Self>, target: &str) -> Result<(), Refusal> {
         let Some(auth) = given else {
-            return Err(Refusal::of(MISSING));
+            return Err(Refusal::of(code::AWS_AUTH_MISSING));
         };
         match (&auth.role, &auth.creds) {
-            (None, None) => Err(Refusal::of(NEITHER)),
-            (Some(_), Some(_)) => Err(Refusal::of(BOTH)),
+            (None, None) => Err(Refusal::of(code::AWS_AUTH_EMPTY)),
+            (Some(_), Some(_)) => Err(Refusal::of(code::AWS_AUTH_NOT_SINGLE)),
             (Some(role), None) => arn::check_role(role.role_arn.as_deref()),
             (None, Some(creds)) => {
                 for (name, value) in [

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 use url::Url;
 
-use culvert_base::{BoxFuture, Code, Entropy, Refusal, Secret, Timestamp};
+use culvert_base::{BoxFuture, Entropy, Refusal, Secret, Timestamp, code};
 
 use super::{
     Checked, Failure, Target, TargetType, Verdict, Whose, class_of_status, failed, form,
@@ -25,9 +25,6 @@ const NAME: &str = "azure_logs_ingestion";
 const DEADLINE: Duration = Duration::from_secs(12);
 /// A token is renewed that long before it ends.
 const RENEWED_BEFORE: Duration = Duration::from_secs(300);
-const WRONG_RULE: Code = Code::new(5136);
-const WRONG_STREAM: Code = Code::new(5137);
-const WRONG_URI: Code = Code::new(5138);
 const SCOPE: &str = "https://monitor.azure.com/.default";
 
 /// This target.
@@ -87,7 +84,7 @@ fn check(given: &Value, settings: &TargetSettings, _: &dyn Entropy) -> Result<Ch
         .unwrap_or_default();
     let is_rule = rule.strip_prefix("dcr-").is_some_and(|id| is_id(id, b"-"));
     if !is_rule {
-        return Err(Refusal::of(WRONG_RULE));
+        return Err(Refusal::of(code::AZURE_RULE_ID_MALFORMED));
     }
     let stream = config
         .data_collection_stream_name
@@ -99,7 +96,7 @@ fn check(given: &Value, settings: &TargetSettings, _: &dyn Entropy) -> Result<Ch
             .is_some_and(|name| is_id(name, b"-_"))
     });
     if !is_stream {
-        return Err(Refusal::of(WRONG_STREAM));
+        return Err(Refusal::of(code::AZURE_STREAM_NAME_MALFORMED));
     }
     ingestion(&config, settings)?;
     for (name, value) in [
@@ -130,7 +127,7 @@ fn ingestion(config: &Config, settings: &TargetSettings) -> Result<Url, Refusal>
     let given = config.logs_ingestion_uri.as_deref().unwrap_or_default();
     let wrong = |why: &dyn std::fmt::Display| {
         Refusal::new(
-            WRONG_URI,
+            code::AZURE_URI_MALFORMED,
             format!("`logs_ingestion_uri` must be `https` and a host: {why}."),
         )
     };

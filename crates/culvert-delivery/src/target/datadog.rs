@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use url::Url;
 
-use culvert_base::{BoxFuture, Code, Entropy, Refusal, Secret};
+use culvert_base::{BoxFuture, Entropy, Refusal, Secret, code};
 
 use super::{
     Checked, Failure, Target, TargetType, Verdict, Whose, class_of_status, failed, gzipped, hide,
@@ -20,8 +20,6 @@ use crate::net::{Http, Net, Order, TargetSettings};
 
 const NAME: &str = "datadog";
 const DEADLINE: Duration = Duration::from_secs(25);
-const NO_KEY: Code = Code::new(5133);
-const UNKNOWN_SITE: Code = Code::new(5134);
 const TEXT_BYTES_MAX: usize = 200;
 /// The sites that Datadog has.
 const SITES: [&str; 9] = [
@@ -78,7 +76,7 @@ fn check(given: &Value, settings: &TargetSettings, _: &dyn Entropy) -> Result<Ch
     let config: Config = parse(NAME, given)?;
     let key = config.api_key.as_deref().unwrap_or_default();
     if key.is_empty() {
-        return Err(Refusal::of(NO_KEY));
+        return Err(Refusal::of(code::DATADOG_API_KEY_MISSING));
     }
     if key.len() > TEXT_BYTES_MAX || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(invalid(
@@ -91,7 +89,7 @@ fn check(given: &Value, settings: &TargetSettings, _: &dyn Entropy) -> Result<Ch
         && !SITES.contains(&site)
         && !settings.datadog_sites.iter().any(|more| more == site)
     {
-        return Err(Refusal::of(UNKNOWN_SITE));
+        return Err(Refusal::of(code::DATADOG_SITE_UNKNOWN));
     }
     for (name, value, bytes_max) in [
         ("service", &config.service, TEXT_BYTES_MAX),
@@ -120,16 +118,17 @@ fn open(stored: &Value, net: &Net, _: Whose<'_>) -> Result<Arc<dyn Target>, Refu
             let site = config.ddsite.filter(|site| !site.is_empty());
             let site = site.as_deref().unwrap_or(SITES[0]);
             let base = Url::parse(&format!("https://http-intake.logs.{site}"))
-                .map_err(|_| Refusal::of(UNKNOWN_SITE))?;
+                .map_err(|_| Refusal::of(code::DATADOG_SITE_UNKNOWN))?;
             (base, net.http())
         }
     };
     let url = base
         .join("api/v2/logs")
-        .map_err(|_| Refusal::of(UNKNOWN_SITE))?;
+        .map_err(|_| Refusal::of(code::DATADOG_SITE_UNKNOWN))?;
     let key = config.api_key.unwrap_or_default();
     let mut headers = HeaderMap::new();
-    let mut value = HeaderValue::from_str(&key).map_err(|_| Refusal::of(NO_KEY))?;
+    let mut value =
+        HeaderValue::from_str(&key).map_err(|_| Refusal::of(code::DATADOG_API_KEY_MISSING))?;
     value.set_sensitive(true);
     headers.insert("dd-api-key", value);
     headers.insert(

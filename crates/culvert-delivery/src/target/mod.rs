@@ -31,7 +31,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-use culvert_base::{BoxFuture, Code, Entropy, Refusal, Timestamp};
+use culvert_base::{BoxFuture, Entropy, Refusal, Timestamp, code};
 use culvert_store::Gathering;
 
 use crate::batch::{Batch, BatchLimits};
@@ -209,12 +209,10 @@ impl fmt::Debug for TargetType {
     }
 }
 
-const INVALID: Code = Code::new(5140);
-
 /// The refusal of a target's field.
 pub(crate) fn invalid(target: &str, sentence: impl fmt::Display) -> Refusal {
     Refusal::new(
-        INVALID,
+        code::DELIVERY_VALUE_INVALID,
         format!("The {target} target is invalid: {sentence}."),
     )
 }

@@ -1,4 +1,4 @@
-use culvert_base::OsEntropy;
+use culvert_base::{Code, OsEntropy};
 use proptest::prelude::*;
 use serde_json::json;
 

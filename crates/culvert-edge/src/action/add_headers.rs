@@ -1,6 +1,6 @@
 //! add-headers: more header fields on what is sent on.
 
-use culvert_base::Code;
+use culvert_base::code;
 use http::header::USER_AGENT;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -19,7 +19,6 @@ pub(crate) static TYPE: ActionType = ActionType {
     phases: &[Phase::Request, Phase::Response],
     schema: Some(|generator| generator.subschema_for::<Config>()),
     compile: |site| {
-        const NOT_TAKEN: Code = Code::new(2204);
         let config: Config = site.config()?;
         let headers = FieldTemplates::compile(site, "headers", &config.headers, 1..=HEADERS_MAX)?;
         if let Some(name) = headers
@@ -27,7 +26,7 @@ pub(crate) static TYPE: ActionType = ActionType {
             .find(|name| **name == USER_AGENT || fields::is_framing(name))
         {
             let why = format!("`{name}` cannot be added: the edge controls this header");
-            return Err(site.refuse(NOT_TAKEN, &why));
+            return Err(site.refuse(code::POLICY_VALUE_INVALID, &why));
         }
         Ok(Box::new(AddHeaders { headers }))
     },

@@ -2,7 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use culvert_base::{Code, Refusal};
+use culvert_base::{Refusal, code};
 use culvert_cel::Value;
 use http::header::{AUTHORIZATION, HeaderValue, WWW_AUTHENTICATE};
 use http::{HeaderMap, StatusCode};
@@ -70,8 +70,6 @@ struct BasicAuth {
 }
 
 fn credential_of(site: &Site<'_>, field: &str, text: &str) -> Result<Template, Refusal> {
-    const USER: Code = Code::new(2257);
-    const PASSWORD: Code = Code::new(2258);
     let template = site.template(field, text)?;
     if template.is_one_expression() {
         return Ok(template);
@@ -79,22 +77,25 @@ fn credential_of(site: &Site<'_>, field: &str, text: &str) -> Result<Template, R
     let is_split = template.literals().any(|text| text.contains(':'));
     if text == REDACTED || !is_split {
         let why = format!("`{field}` must be `user:password`, with the `:` outside `${{…}}`");
-        return Err(site.refuse(USER, &why));
+        return Err(site.refuse(code::BASIC_AUTH_USER_INVALID, &why));
     }
     if template
         .literals()
         .any(|text| text.chars().any(char::is_control))
     {
         let why = format!("`{field}` must not contain control characters");
-        return Err(site.refuse(PASSWORD, &why));
+        return Err(site.refuse(code::BASIC_AUTH_PASSWORD_INVALID, &why));
     }
     if let Some((user, password)) = template.constant().and_then(|text| text.split_once(':')) {
         if user.is_empty() {
-            return Err(site.refuse(USER, &format!("`{field}`: the user must not be empty")));
+            return Err(site.refuse(
+                code::BASIC_AUTH_USER_INVALID,
+                &format!("`{field}`: the user must not be empty"),
+            ));
         }
         if !is_password(password) {
             let why = format!("`{field}`: a password must have 8 to 128 characters");
-            return Err(site.refuse(PASSWORD, &why));
+            return Err(site.refuse(code::BASIC_AUTH_PASSWORD_INVALID, &why));
         }
     }
     Ok(template)
@@ -105,15 +106,16 @@ fn is_password(text: &str) -> bool {
 }
 
 fn challenge(site: &Site<'_>, realm: &str) -> Result<HeaderValue, Refusal> {
-    const NOT_ASCII: Code = Code::new(2204);
     site.length("realm", realm, REALM_BYTES_MAX)?;
     let is_plain = realm.bytes().all(|byte| (b' '..=b'~').contains(&byte));
     let quoted = realm.replace('\\', "\\\\").replace('"', "\\\"");
     let header = HeaderValue::try_from(format!("Basic realm=\"{quoted}\", charset=\"UTF-8\""));
-    header
-        .ok()
-        .filter(|_| is_plain)
-        .ok_or_else(|| site.refuse(NOT_ASCII, "`realm` must be printable ASCII"))
+    header.ok().filter(|_| is_plain).ok_or_else(|| {
+        site.refuse(
+            code::POLICY_VALUE_INVALID,
+            "`realm` must be printable ASCII",
+        )
+    })
 }
 
 /// The credentials a request presents.

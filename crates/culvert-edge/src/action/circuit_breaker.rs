@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use culvert_base::Code;
+use culvert_base::code;
 use culvert_base::sync::lock;
 use http::StatusCode;
 use http::header::{HeaderValue, RETRY_AFTER};
@@ -26,7 +26,6 @@ pub(crate) static TYPE: ActionType = ActionType {
     ends: Ends::Sometimes,
     schema: Some(|generator| generator.subschema_for::<Config>()),
     compile: |site| {
-        const FIXED: Code = Code::new(2215);
         let config: Config = site.config()?;
         let spans = GoDuration::seconds(1)..=GoDuration::seconds(120);
         let settings = Settings {
@@ -49,7 +48,7 @@ pub(crate) static TYPE: ActionType = ActionType {
         )?;
         site.within("tripped_duration", GoDuration(settings.tripped), spans)?;
         if config.num_buckets.is_some_and(|buckets| buckets != BUCKETS) {
-            return Err(site.refuse(FIXED, "`num_buckets` must be 10"));
+            return Err(site.refuse(code::POLICY_NUMBER_OUT_OF_RANGE, "`num_buckets` must be 10"));
         }
         Ok(Box::new(CircuitBreaker {
             shared: Arc::new(Breaker {

@@ -1,6 +1,6 @@
 //! compress-response: fewer bytes for clients that take them.
 
-use culvert_base::{Code, Refusal};
+use culvert_base::{Refusal, code};
 use culvert_cel::Value;
 use culvert_http::coding::{self, Coding};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -26,24 +26,21 @@ pub(crate) static TYPE: ActionType = ActionType {
 };
 
 fn codings(site: &Site<'_>, names: &[String]) -> Result<Vec<Coding>, Refusal> {
-    const UNKNOWN: Code = Code::new(2214);
-    const NOT_SUPPORTED: Code = Code::new(2204);
-    const TWICE: Code = Code::new(2231);
     site.count("algorithms", names.len(), Coding::ALL.len())?;
     let mut found: Vec<Coding> = Vec::with_capacity(names.len());
     for (index, name) in names.iter().enumerate() {
         if name == "compress" {
             let why = format!("`algorithms[{index}]`: `compress` is not supported");
-            return Err(site.refuse(NOT_SUPPORTED, &why));
+            return Err(site.refuse(code::POLICY_VALUE_INVALID, &why));
         }
         let coding = Coding::ALL.into_iter().find(|coding| coding.name() == name);
         let Some(coding) = coding else {
             let why = format!("`algorithms[{index}]` must be one of gzip, deflate and br");
-            return Err(site.refuse(UNKNOWN, &why));
+            return Err(site.refuse(code::POLICY_COMPRESSION_UNKNOWN, &why));
         };
         if found.contains(&coding) {
             let why = format!("`algorithms` has the duplicate `{name}`");
-            return Err(site.refuse(TWICE, &why));
+            return Err(site.refuse(code::POLICY_LIST_DUPLICATE, &why));
         }
         found.push(coding);
     }

@@ -1,7 +1,7 @@
 //! custom-response: an answer that is written in the policy.
 
 use bytes::Bytes;
-use culvert_base::Code;
+use culvert_base::code;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
 use schemars::JsonSchema;
@@ -23,7 +23,6 @@ pub(crate) static TYPE: ActionType = ActionType {
     ends: Ends::Always,
     schema: Some(|generator| generator.subschema_for::<Config>()),
     compile: |site| {
-        const BODY_OF_NONE: Code = Code::new(2204);
         let config: Config = site.config()?;
         let status = config.status_code.unwrap_or(200);
         site.within("status_code", status, 200..=599)?;
@@ -40,7 +39,7 @@ pub(crate) static TYPE: ActionType = ActionType {
                 "a response with the status {} cannot have a `body`",
                 status.as_u16()
             );
-            return Err(site.refuse(BODY_OF_NONE, &why));
+            return Err(site.refuse(code::POLICY_VALUE_INVALID, &why));
         }
         Ok(Box::new(CustomResponse {
             status,

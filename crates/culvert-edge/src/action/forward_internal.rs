@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use culvert_base::net::HostName;
-use culvert_base::{Code, Refusal};
+use culvert_base::{Refusal, code};
 use culvert_cel::Value;
 use culvert_policy::Scheme;
 use schemars::JsonSchema;
@@ -25,19 +25,20 @@ pub(crate) static TYPE: ActionType = ActionType {
     ends: Ends::Sometimes,
     schema: Some(|generator| generator.subschema_for::<Config>()),
     compile: |site| {
-        const NOT_ONE_OF: Code = Code::new(2222);
         let config: Config = site.config()?;
         let goes_on = match config.on_error.as_deref() {
             None | Some("halt") => false,
             Some("continue") => true,
             Some(_) => {
-                return Err(site.refuse(NOT_ONE_OF, "`on_error` must be halt or continue"));
+                return Err(site.refuse(
+                    code::POLICY_VALUE_NOT_ALLOWED,
+                    "`on_error` must be halt or continue",
+                ));
             }
         };
         if site.scheme().is_http() && site.phase() == Phase::Connect {
-            const WRONG_PHASE: Code = Code::new(2202);
             let why = "http and https endpoints forward only in `on_http_request`";
-            return Err(site.refuse(WRONG_PHASE, why));
+            return Err(site.refuse(code::POLICY_ACTION_WRONG_PHASE, why));
         }
         let url = site.template("url", &config.url)?;
         let to = match url.constant() {
@@ -50,7 +51,6 @@ pub(crate) static TYPE: ActionType = ActionType {
 };
 
 fn constant(site: &Site<'_>, text: &str) -> Result<Target, Refusal> {
-    const INVALID: Code = Code::new(2204);
     let target = Target::parse(text)
         .ok_or("`url` must be a scheme and a host that ends in `.internal`, with an optional port")
         .and_then(|target| {
@@ -60,7 +60,7 @@ fn constant(site: &Site<'_>, text: &str) -> Result<Target, Refusal> {
                 Err("`url` must name an endpoint of the same kind (http and https, or tcp and tls)")
             }
         });
-    target.map_err(|why| site.refuse(INVALID, why))
+    target.map_err(|why| site.refuse(code::POLICY_VALUE_INVALID, why))
 }
 
 #[derive(Deserialize, JsonSchema)]

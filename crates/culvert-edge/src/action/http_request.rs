@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use culvert_base::net::HostName;
-use culvert_base::{BoxFuture, Code, Refusal};
+use culvert_base::{BoxFuture, Refusal, code};
 use culvert_cel::{Predicate, Resolver, Slot, Value, ValueRef};
 use culvert_policy::Scheme;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, COOKIE, HOST, HeaderMap, LOCATION};
@@ -158,9 +158,6 @@ impl Failed {
 
 impl HttpRequest {
     fn compile(site: &Site<'_>) -> Result<Self, Refusal> {
-        const NOT_ONE_OF: Code = Code::new(2222);
-        const OUT_OF_RANGE: Code = Code::new(2215);
-        const INVALID: Code = Code::new(2204);
         let config: Config = site.config()?;
         let allows_public = site.allows_public_calls();
         let url = site.template("url", &config.url)?;
@@ -175,7 +172,7 @@ impl HttpRequest {
                 None => Some("`url` must be an http or https URL, without user and password"),
             };
             if let Some(why) = why {
-                return Err(site.refuse(INVALID, why));
+                return Err(site.refuse(code::POLICY_VALUE_INVALID, why));
             }
         }
         if !config.query_params.is_empty() {
@@ -193,7 +190,7 @@ impl HttpRequest {
             .find(|name| is_framing(name) || **name == HOST)
         {
             let why = format!("`headers.{name}`: the edge controls this header");
-            return Err(site.refuse(INVALID, &why));
+            return Err(site.refuse(code::POLICY_VALUE_INVALID, &why));
         }
         let body = config.body.unwrap_or_default();
         site.length("body", &body, BODY_BYTES_MAX)?;
@@ -201,7 +198,10 @@ impl HttpRequest {
         site.within("max_redirects", redirects_max, 0..=REDIRECTS_MAX)?;
         let timeout = config.timeout.unwrap_or(GoDuration::seconds(3));
         if !(GoDuration::seconds(1)..=GoDuration::seconds(30)).contains(&timeout) {
-            return Err(site.refuse(OUT_OF_RANGE, "`timeout` must be from 1s to 30s"));
+            return Err(site.refuse(
+                code::POLICY_NUMBER_OUT_OF_RANGE,
+                "`timeout` must be from 1s to 30s",
+            ));
         }
         let again = config.retry_condition.as_deref();
         let again = again
@@ -211,7 +211,10 @@ impl HttpRequest {
             None | Some("halt") => false,
             Some("continue") => true,
             Some(_) => {
-                return Err(site.refuse(NOT_ONE_OF, "`on_error` must be halt or continue"));
+                return Err(site.refuse(
+                    code::POLICY_VALUE_NOT_ALLOWED,
+                    "`on_error` must be halt or continue",
+                ));
             }
         };
         Ok(Self {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use culvert_base::{BoxFuture, Code, Refusal, Timestamp};
+use culvert_base::{BoxFuture, Refusal, Timestamp, code};
 use culvert_cel::Value;
 use http::HeaderName;
 use http::header::{HeaderValue, WWW_AUTHENTICATE};
@@ -211,7 +211,6 @@ struct Checked {
 
 impl JwtValidation {
     fn compile(site: &Site<'_>) -> Result<Self, Refusal> {
-        const INVALID: Code = Code::new(2204);
         let config: Config = site.config()?;
         let issuers = values(site, "issuer.allow_list", &config.issuer)?;
         let audiences = values(site, "audience.allow_list", &config.audience)?;
@@ -229,7 +228,10 @@ impl JwtValidation {
             tokens.push(Token {
                 kind: token.r#type,
                 place: place.ok_or_else(|| {
-                    site.refuse(INVALID, &format!("`{field}.name` is not a header name"))
+                    site.refuse(
+                        code::POLICY_VALUE_INVALID,
+                        &format!("`{field}.name` is not a header name"),
+                    )
                 })?,
                 name: token.name,
                 prefix: token.prefix,
@@ -244,7 +246,7 @@ impl JwtValidation {
                 "`jws.allowed_algorithms` may contain only {}",
                 ALGORITHMS.join(", ")
             );
-            site.refuse(INVALID, &why)
+            site.refuse(code::POLICY_VALUE_INVALID, &why)
         })?;
         let urls = &config.jws.keys.sources.additional_jkus;
         site.count("jws.keys.sources.additional_jkus", urls.len(), ENTRIES_MAX)?;
@@ -256,7 +258,12 @@ impl JwtValidation {
                 let has_user = !url.username().is_empty() || url.password().is_some();
                 url.scheme() == "https" && url.has_host() && !has_user
             });
-            let why = || site.refuse(INVALID, &format!("`{field}` must be an https URL"));
+            let why = || {
+                site.refuse(
+                    code::POLICY_VALUE_INVALID,
+                    &format!("`{field}` must be an https URL"),
+                )
+            };
             sources.push(KeySet::at(url.ok_or_else(why)?));
         }
         Ok(Self {

@@ -32,7 +32,7 @@ mod verify_webhook;
 
 use std::fmt;
 
-use culvert_base::{Code, Refusal};
+use culvert_base::{Code, Refusal, code};
 use culvert_policy::Scheme;
 use schemars::{Schema, SchemaGenerator};
 
@@ -106,7 +106,7 @@ impl ActionType {
         secrets: &[],
         references: &[],
         schema: None,
-        compile: |site| Err(site.refuse(Code::new(2201), "it is not supported")),
+        compile: |site| Err(site.refuse(code::POLICY_ACTION_UNKNOWN, "it is not supported")),
     };
 }
 
@@ -143,7 +143,7 @@ pub struct NotBuilt {
 const fn out(name: &'static str, reason: &'static str) -> NotBuilt {
     NotBuilt {
         name,
-        code: Code::new(2204),
+        code: code::POLICY_VALUE_INVALID,
         reason,
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use culvert_base::{Code, Refusal};
+use culvert_base::{Refusal, code};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
@@ -76,22 +76,24 @@ fn providers(_: &mut SchemaGenerator) -> Schema {
 }
 
 fn compile(site: &Site<'_>) -> Result<Box<dyn Action>, Refusal> {
-    const INVALID: Code = Code::new(2204);
     let config: Config = site.config()?;
     let logins = site.logins()?;
     let Some(known) = Known::find(&config.provider) else {
         let names: Vec<_> = provider_names().collect();
         let why = format!("`provider` must be one of {}", names.join(", "));
-        return Err(site.refuse(INVALID, &why));
+        return Err(site.refuse(code::POLICY_VALUE_INVALID, &why));
     };
     let settings = logins.settings().providers.get(known.id);
-    let endpoints = known
-        .endpoints(settings)
-        .ok_or_else(|| site.refuse(INVALID, "the URLs of this `provider` cannot be parsed"))?;
+    let endpoints = known.endpoints(settings).ok_or_else(|| {
+        site.refuse(
+            code::POLICY_VALUE_INVALID,
+            "the URLs of this `provider` cannot be parsed",
+        )
+    })?;
     let app = app(site, &logins, known, config.client_id, config.client_secret)?;
     if matches!(app, AppSource::Operators(_)) && !config.scopes.is_empty() {
         let why = "`scopes` requires your own `client_id` and `client_secret`";
-        return Err(site.refuse(INVALID, why));
+        return Err(site.refuse(code::POLICY_VALUE_INVALID, why));
     }
     Common {
         auth_id: config.auth_id,
@@ -119,7 +121,6 @@ fn app(
     id: Option<String>,
     secret: Option<String>,
 ) -> Result<AppSource, Refusal> {
-    const MISSING: Code = Code::new(2234);
     match (id, secret) {
         (Some(id), Some(secret)) => required(site, &id, &secret),
         (None, None) => {
@@ -134,11 +135,13 @@ fn app(
                         "`client_id` and `client_secret` are missing; this installation has no default application at {}, so register one there",
                         known.id
                     );
-                    Err(site.refuse(MISSING, &why))
+                    Err(site.refuse(code::POLICY_FIELD_MISSING, &why))
                 }
             }
         }
-        (Some(_), None) => Err(site.refuse(MISSING, "`client_secret` is missing")),
-        (None, Some(_)) => Err(site.refuse(MISSING, "`client_id` is missing")),
+        (Some(_), None) => {
+            Err(site.refuse(code::POLICY_FIELD_MISSING, "`client_secret` is missing"))
+        }
+        (None, Some(_)) => Err(site.refuse(code::POLICY_FIELD_MISSING, "`client_id` is missing")),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use culvert_base::{Code, Refusal};
+use culvert_base::{Refusal, code};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use url::Url;
@@ -69,7 +69,6 @@ struct Config {
 }
 
 fn compile(site: &Site<'_>) -> Result<Box<dyn Action>, Refusal> {
-    const INVALID: Code = Code::new(2204);
     let config: Config = site.config()?;
     let logins = site.logins()?;
     site.length("issuer_url", &config.issuer_url, URL_BYTES_MAX)?;
@@ -79,7 +78,7 @@ fn compile(site: &Site<'_>) -> Result<Box<dyn Action>, Refusal> {
     });
     let issuer = url.and_then(Issuer::at).ok_or_else(|| {
         let why = "`issuer_url` must be an https URL without query and fragment";
-        site.refuse(INVALID, why)
+        site.refuse(code::POLICY_VALUE_INVALID, why)
     })?;
     let app = required(site, &config.client_id, &config.client_secret)?;
     let scopes = config

@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 
-use culvert_base::Code;
+use culvert_base::code;
 use culvert_base::sync::lock;
 use culvert_cel::{Program, Resolver, Slot, Value, ValueRef};
 use culvert_policy::conn::{source, source_number};
@@ -36,9 +36,6 @@ pub(crate) static TYPE: ActionType = ActionType {
     ends: Ends::Sometimes,
     schema: Some(|generator| generator.subschema_for::<Config>()),
     compile: |site| {
-        const NOT_KNOWN: Code = Code::new(2222);
-        const OUT_OF_RANGE: Code = Code::new(2215);
-        const EXPRESSION: Code = Code::new(2200);
         let config: Config = site.config()?;
         site.length(
             "name",
@@ -46,7 +43,10 @@ pub(crate) static TYPE: ActionType = ActionType {
             NAME_BYTES_MAX,
         )?;
         if config.algorithm.as_deref().unwrap_or("sliding_window") != "sliding_window" {
-            return Err(site.refuse(NOT_KNOWN, "`algorithm` must be `sliding_window`"));
+            return Err(site.refuse(
+                code::POLICY_VALUE_NOT_ALLOWED,
+                "`algorithm` must be `sliding_window`",
+            ));
         }
         site.within("capacity", config.capacity, 1..=2_000_000_000)?;
         let rate = config.rate;
@@ -56,12 +56,18 @@ pub(crate) static TYPE: ActionType = ActionType {
             GoDuration::seconds(60)..=GoDuration::seconds(86_400),
         )?;
         if !rate.0.as_nanos().is_multiple_of(STEP.as_nanos()) {
-            return Err(site.refuse(OUT_OF_RANGE, "`rate` must be a multiple of 10s"));
+            return Err(site.refuse(
+                code::POLICY_NUMBER_OUT_OF_RANGE,
+                "`rate` must be a multiple of 10s",
+            ));
         }
         site.count("bucket_key", config.bucket_key.len(), KEYS_MAX)?;
         let key = config.bucket_key.iter().enumerate().map(|(index, source)| {
             site.env().compile(source).map_err(|error| {
-                site.refuse(EXPRESSION, &format!("`bucket_key[{index}]`: {error}"))
+                site.refuse(
+                    code::POLICY_EXPRESSION_INVALID,
+                    &format!("`bucket_key[{index}]`: {error}"),
+                )
             })
         });
         Ok(Box::new(RateLimit {

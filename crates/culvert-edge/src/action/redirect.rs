@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use culvert_base::Code;
+use culvert_base::code;
 use culvert_cel::Value;
 use http::header::{CONTENT_LENGTH, HeaderValue, LOCATION};
 use http::{Response, StatusCode};
@@ -26,12 +26,11 @@ pub(crate) static TYPE: ActionType = ActionType {
     ends: Ends::Sometimes,
     schema: Some(|generator| generator.subschema_for::<Config>()),
     compile: |site| {
-        const NO_REDIRECT: Code = Code::new(2222);
         let config: Config = site.config()?;
         let status = config.status_code.unwrap_or(302);
         if !STATUSES.contains(&status) {
             let why = "`status_code` must be one of 301, 302, 303, 307 and 308";
-            return Err(site.refuse(NO_REDIRECT, why));
+            return Err(site.refuse(code::POLICY_VALUE_NOT_ALLOWED, why));
         }
         Ok(Box::new(Redirect {
             rewrite: Rewrite::compile(site, config.from.as_deref(), &config.to)?,

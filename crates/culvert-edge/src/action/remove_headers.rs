@@ -1,6 +1,6 @@
 //! remove-headers: fewer header fields on what is sent on.
 
-use culvert_base::Code;
+use culvert_base::code;
 use http::header::{HOST, HeaderName, USER_AGENT};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -18,17 +18,20 @@ pub(crate) static TYPE: ActionType = ActionType {
     phases: &[Phase::Request, Phase::Response],
     schema: Some(|generator| generator.subschema_for::<Config>()),
     compile: |site| {
-        const NOT_TAKEN: Code = Code::new(2204);
         let config: Config = site.config()?;
         site.count("headers", config.headers.len(), HEADERS_MAX)?;
         let mut names = Vec::with_capacity(config.headers.len());
         for name in &config.headers {
             let shown: String = name.chars().take(64).collect();
-            let name = HeaderName::from_bytes(name.as_bytes())
-                .map_err(|_| site.refuse(NOT_TAKEN, &format!("`{shown}` is not a header name")))?;
+            let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| {
+                site.refuse(
+                    code::POLICY_VALUE_INVALID,
+                    &format!("`{shown}` is not a header name"),
+                )
+            })?;
             if name == USER_AGENT || name == HOST || fields::is_framing(&name) {
                 let why = format!("`{shown}` cannot be removed: the edge controls this header");
-                return Err(site.refuse(NOT_TAKEN, &why));
+                return Err(site.refuse(code::POLICY_VALUE_INVALID, &why));
             }
             names.push(name);
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use culvert_base::{Code, Prefix, Verdict};
+use culvert_base::{Prefix, Verdict, code};
 use culvert_cel::Value;
 use culvert_policy::address::{Addresses, IpPolicy, prefix};
 use schemars::JsonSchema;
@@ -21,11 +21,10 @@ pub(crate) static TYPE: ActionType = ActionType {
     references: &[("ip_policies", "ipp")],
     schema: Some(|generator| generator.subschema_for::<Config>()),
     compile: |site| {
-        const NOTHING: Code = Code::new(2234);
         let config: Config = site.config()?;
         if config.allow.is_empty() && config.deny.is_empty() && config.ip_policies.is_empty() {
             let why = "it requires at least one of `allow`, `deny` and `ip_policies`";
-            return Err(site.refuse(NOTHING, why));
+            return Err(site.refuse(code::POLICY_FIELD_MISSING, why));
         }
         let (mut rules, mut computed) = (Vec::new(), Vec::new());
         for (field, verdict, entries) in [
@@ -56,14 +55,13 @@ fn entry_of(
     field: &str,
     entry: &str,
 ) -> Result<Result<Prefix, Template>, culvert_base::Refusal> {
-    const NOT_A_PREFIX: Code = Code::new(2217);
     let template = site.template(field, entry)?;
     let Some(text) = template.constant() else {
         return Ok(Err(template));
     };
     prefix(text).map(Ok).ok_or_else(|| {
         let why = format!("`{field}` must be an address or a prefix such as `192.0.2.0/24`");
-        site.refuse(NOT_A_PREFIX, &why)
+        site.refuse(code::POLICY_PREFIX_INVALID, &why)
     })
 }
 

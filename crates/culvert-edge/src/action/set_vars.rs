@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use culvert_base::Code;
+use culvert_base::code;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
@@ -37,13 +37,11 @@ fn variable(
     index: usize,
     entry: BTreeMap<String, Value>,
 ) -> Result<(String, ValueTemplate), culvert_base::Refusal> {
-    const SHAPE: Code = Code::new(2252);
-    const NESTING: Code = Code::new(2250);
     let field = format!("vars[{index}]");
     let mut entries = entry.into_iter();
     let (Some((name, value)), None) = (entries.next(), entries.next()) else {
         let why = format!("`{field}` must be one name and its value");
-        return Err(site.refuse(SHAPE, &why));
+        return Err(site.refuse(code::POLICY_VARIABLE_MALFORMED, &why));
     };
     let is_name = name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
         && name.len() <= 64
@@ -54,11 +52,11 @@ fn variable(
         let why = format!(
             "`{field}`: a name may have at most 64 letters, digits and `_` and must not start with a digit"
         );
-        return Err(site.refuse(SHAPE, &why));
+        return Err(site.refuse(code::POLICY_VARIABLE_MALFORMED, &why));
     }
     if depth(&value) > NESTING_MAX {
         let why = format!("`{field}` is nested deeper than {NESTING_MAX} levels");
-        return Err(site.refuse(NESTING, &why));
+        return Err(site.refuse(code::POLICY_VARIABLE_TOO_DEEP, &why));
     }
     let value = site.value(&field, &value)?;
     Ok((name, value))

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use culvert_base::sync::lock;
-use culvert_base::{Code, Refusal};
+use culvert_base::{Refusal, code};
 use culvert_policy::Scheme;
 use culvert_tls::terms::{
     self, Authorities, Strategy, Terms, Trusted, Wishes, certificates, certified,
@@ -92,17 +92,13 @@ impl JsonSchema for Version {
 }
 
 fn compile(site: &Site<'_>) -> Result<TerminateTls, Refusal> {
-    const INVALID: Code = Code::new(2204);
-    const NOT_ONE_OF: Code = Code::new(2222);
-    const OUT_OF_RANGE: Code = Code::new(2215);
-    const MISSING: Code = Code::new(2234);
     let config: Config = site.config()?;
     let (min, max) = (config.min_version, config.max_version);
     if let (Some(min), Some(max)) = (min, max)
         && min > max
     {
         let why = "`min_version` must not be newer than `max_version`";
-        return Err(site.refuse(OUT_OF_RANGE, why));
+        return Err(site.refuse(code::POLICY_NUMBER_OUT_OF_RANGE, why));
     }
     let key = match (&config.server_certificate, &config.server_private_key) {
         (None, None) => None,
@@ -112,7 +108,7 @@ fn compile(site: &Site<'_>) -> Result<TerminateTls, Refusal> {
         )),
         _ => {
             let why = "`server_certificate` and `server_private_key` must be set together";
-            return Err(site.refuse(MISSING, why));
+            return Err(site.refuse(code::POLICY_FIELD_MISSING, why));
         }
     };
     if let Some((chain, key)) = &key
@@ -121,7 +117,7 @@ fn compile(site: &Site<'_>) -> Result<TerminateTls, Refusal> {
         && certified(chain, key).is_none()
     {
         let why = "`server_certificate` must be a PEM chain and `server_private_key` the PEM key of its first certificate";
-        return Err(site.refuse(INVALID, why));
+        return Err(site.refuse(code::POLICY_VALUE_INVALID, why));
     }
     let strategy = match config.mutual_tls_verification_strategy.as_deref() {
         None => None,
@@ -130,7 +126,7 @@ fn compile(site: &Site<'_>) -> Result<TerminateTls, Refusal> {
         Some("request") => Some(Strategy::Request),
         Some(_) => {
             let why = "`mutual_tls_verification_strategy` must be require-and-verify, require-any or request";
-            return Err(site.refuse(NOT_ONE_OF, why));
+            return Err(site.refuse(code::POLICY_VALUE_NOT_ALLOWED, why));
         }
     };
     let (mut inline, mut named) = (Vec::new(), Vec::new());
@@ -146,7 +142,7 @@ fn compile(site: &Site<'_>) -> Result<TerminateTls, Refusal> {
                     let why = format!(
                         "`{field}` must be PEM CA certificates or the ID of a certificate authority"
                     );
-                    return Err(site.refuse(INVALID, &why));
+                    return Err(site.refuse(code::POLICY_VALUE_INVALID, &why));
                 }
                 _ => inline.push(template),
             }
@@ -156,7 +152,7 @@ fn compile(site: &Site<'_>) -> Result<TerminateTls, Refusal> {
     let strategy = strategy.or(has_authorities.then_some(Strategy::Verify));
     if strategy == Some(Strategy::Verify) && !has_authorities {
         let why = "`mutual_tls_certificate_authorities` is required to verify client certificates";
-        return Err(site.refuse(MISSING, why));
+        return Err(site.refuse(code::POLICY_FIELD_MISSING, why));
     }
     Ok(TerminateTls {
         min: min.map(|version| version.0),

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use culvert_base::{BoxFuture, Code, Timestamp};
+use culvert_base::{BoxFuture, Timestamp, code};
 use culvert_cel::Value;
 use culvert_policy::webhook::{self, Provider, Unverified, sns};
 use http::{Response, request};
@@ -30,28 +30,28 @@ pub(crate) static TYPE: ActionType = ActionType {
     secrets: &["secret"],
     schema: Some(|generator| generator.subschema_for::<Config>()),
     compile: |site| {
-        const INVALID: Code = Code::new(2204);
-        const MISSING: Code = Code::new(2234);
         let config: Config = site.config()?;
         let Some(provider) = webhook::find(&config.provider) else {
             let names: Vec<_> = webhook::all().map(Provider::name).collect();
             let why = format!("`provider` must be one of {}", names.join(", "));
-            return Err(site.refuse(INVALID, &why));
+            return Err(site.refuse(code::POLICY_VALUE_INVALID, &why));
         };
         let name = provider.name();
         let secret = match (config.secret, provider.has_certificate()) {
             (None, true) => None,
             (Some(_), true) => {
                 let why = format!("{name} signs with its own key and does not use a `secret`");
-                return Err(site.refuse(INVALID, &why));
+                return Err(site.refuse(code::POLICY_VALUE_INVALID, &why));
             }
-            (None, false) => return Err(site.refuse(MISSING, "`secret` is missing")),
+            (None, false) => {
+                return Err(site.refuse(code::POLICY_FIELD_MISSING, "`secret` is missing"));
+            }
             (Some(text), false) => Some(site.template("secret", &text)?),
         };
         if let Some(constant) = secret.as_ref().and_then(Template::constant) {
-            provider
-                .check_secret(constant)
-                .map_err(|why| site.refuse(INVALID, &format!("`secret` {why}")))?;
+            provider.check_secret(constant).map_err(|why| {
+                site.refuse(code::POLICY_VALUE_INVALID, &format!("`secret` {why}"))
+            })?;
         }
         Ok(Box::new(VerifyWebhook {
             provider,

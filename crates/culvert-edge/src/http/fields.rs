@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use culvert_base::{Code, Refusal};
+use culvert_base::{Refusal, code};
 use culvert_cel::Value;
 use culvert_http::fields::{
     folded, has_token, is_banned_in_trailers, is_of_one_hop, is_plain, plain_number, strip,
@@ -158,7 +158,6 @@ impl FieldTemplates {
         given: &BTreeMap<String, String>,
         count: RangeInclusive<usize>,
     ) -> Result<Self, Refusal> {
-        const NOT_A_FIELD: Code = Code::new(2204);
         if *count.start() > 0 || !given.is_empty() {
             site.count(field, given.len(), *count.end())?;
         }
@@ -168,7 +167,7 @@ impl FieldTemplates {
             let place = format!("{field}.{shown}");
             let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| {
                 site.refuse(
-                    NOT_A_FIELD,
+                    code::POLICY_VALUE_INVALID,
                     &format!("`{place}`: this is not a header name"),
                 )
             })?;
@@ -180,7 +179,7 @@ impl FieldTemplates {
                 let why = format!(
                     "`{place}`: a header value must not contain line breaks or control characters"
                 );
-                return Err(site.refuse(NOT_A_FIELD, &why));
+                return Err(site.refuse(code::POLICY_VALUE_INVALID, &why));
             }
             templates.push((name, template));
         }

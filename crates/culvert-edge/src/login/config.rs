@@ -3,15 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use culvert_base::{Code, Refusal};
+use culvert_base::{Refusal, code};
 use culvert_policy::Scheme;
 
 use super::SESSION_MAX;
 use super::gate::{AppSource, Gate, Kind, Login, Options, Provider};
 use super::session::Spans;
 use crate::policy::{Action, GoDuration, REDACTED, Site};
-
-const INVALID: Code = Code::new(2204);
 
 /// Where browsers keep cookies and follow redirects.
 pub(crate) const SCHEMES: &[Scheme] = &[Scheme::Http, Scheme::Https];
@@ -68,7 +66,7 @@ impl Common {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
         if !self.auth_id.bytes().all(is_plain) {
             let why = "`auth_id` may contain only letters, digits, `-` and `_`";
-            return Err(site.refuse(INVALID, why));
+            return Err(site.refuse(code::POLICY_VALUE_INVALID, why));
         }
         let cookie_domain = match &self.auth_cookie_domain {
             Some(domain) => Some(site.cookie_domain("auth_cookie_domain", domain)?),
@@ -114,15 +112,20 @@ impl Common {
 
 /// An application of the policy's own.
 pub(crate) fn required(site: &Site<'_>, id: &str, secret: &str) -> Result<AppSource, Refusal> {
-    const EMPTY: Code = Code::new(2223);
     for (field, text) in [("client_id", id), ("client_secret", secret)] {
         site.length(field, text, CREDENTIAL_BYTES_MAX)?;
         if text.is_empty() {
-            return Err(site.refuse(EMPTY, &format!("`{field}` must not be empty")));
+            return Err(site.refuse(
+                code::POLICY_VALUE_EMPTY,
+                &format!("`{field}` must not be empty"),
+            ));
         }
     }
     if secret == REDACTED {
-        return Err(site.refuse(INVALID, "`client_secret` must be the literal secret"));
+        return Err(site.refuse(
+            code::POLICY_VALUE_INVALID,
+            "`client_secret` must be the literal secret",
+        ));
     }
     Ok(AppSource::Own(
         site.template("client_id", id)?,
@@ -148,7 +151,7 @@ fn scopes(site: &Site<'_>, provider: &Provider, given: &[String]) -> Result<Stri
         if scope.is_empty() || !scope.bytes().all(is_scope) {
             let why =
                 format!("`{field}` must be a scope: printable ASCII without spaces and quotes");
-            return Err(site.refuse(INVALID, &why));
+            return Err(site.refuse(code::POLICY_VALUE_INVALID, &why));
         }
         if !scopes.contains(&scope.as_str()) {
             scopes.push(scope);
@@ -173,7 +176,7 @@ fn parameters(
         site.length(&field, value, PARAMETER_BYTES_MAX)?;
         if OWN_PARAMETERS.contains(&name.as_str()) {
             let why = format!("`{field}` is set by the edge");
-            return Err(site.refuse(INVALID, &why));
+            return Err(site.refuse(code::POLICY_VALUE_INVALID, &why));
         }
     }
     let of_provider = match provider {

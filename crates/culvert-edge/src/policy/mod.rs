@@ -24,7 +24,7 @@ pub(crate) mod variables;
 
 use std::sync::{Arc, LazyLock};
 
-use culvert_base::{Code, Meter, Refusal};
+use culvert_base::{Code, Meter, Refusal, code};
 use culvert_cel::{Limits, Predicate, Slot};
 use culvert_policy::Scheme;
 use culvert_policy::document::{Node, Unreadable};
@@ -190,11 +190,11 @@ impl Source {
     /// # Errors
     /// When the text is neither, or is no policy at all (2236).
     pub fn read(text: &str) -> Result<Self, Refusal> {
-        const UNPARSABLE: Code = Code::new(2236);
-        let root = Node::parse(text).map_err(|Unreadable(why)| refusal(UNPARSABLE, "", &why))?;
+        let root = Node::parse(text)
+            .map_err(|Unreadable(why)| refusal(code::POLICY_UNREADABLE, "", &why))?;
         let Node::Object(_) = root else {
             let why = "it must be an object with phases such as `on_http_request`";
-            return Err(refusal(UNPARSABLE, "", why));
+            return Err(refusal(code::POLICY_UNREADABLE, "", why));
         };
         Ok(Self {
             text: text.to_owned(),
@@ -276,12 +276,8 @@ impl Source {
         has_upstream: bool,
         resources: &Resources,
     ) -> Result<Policy, Refusal> {
-        const UNKNOWN_KEY: Code = Code::new(2236);
-        const NOT_SUPPORTED: Code = Code::new(2204);
-        const WRONG_PROTOCOL: Code = Code::new(2230);
-        const UNHANDLED: Code = Code::new(2235);
         let Node::Object(phases) = &self.root else {
-            return Err(refusal(UNKNOWN_KEY, "", "it must be an object"));
+            return Err(refusal(code::POLICY_UNREADABLE, "", "it must be an object"));
         };
         for (key, _) in phases {
             let why = match key.as_str() {
@@ -290,7 +286,7 @@ impl Source {
                 "outbound" => "`outbound` has been renamed to `on_http_response`",
                 "on_event_stream_message" => {
                     let why = "`on_event_stream_message` is not supported";
-                    return Err(refusal(NOT_SUPPORTED, "", why));
+                    return Err(refusal(code::POLICY_VALUE_INVALID, "", why));
                 }
                 _ => {
                     let shown: String = key.chars().take(64).collect();
@@ -299,10 +295,10 @@ impl Source {
                         "unknown phase `{shown}`; valid phases: {}",
                         names.join(", ")
                     );
-                    return Err(refusal(UNKNOWN_KEY, "", &why));
+                    return Err(refusal(code::POLICY_UNREADABLE, "", &why));
                 }
             };
-            return Err(refusal(UNKNOWN_KEY, "", why));
+            return Err(refusal(code::POLICY_UNREADABLE, "", why));
         }
         let mut reader = Reader {
             scheme,
@@ -319,17 +315,16 @@ impl Source {
                 Some(Node::List(items)) => items,
                 Some(other) => {
                     let why = format!("it must be a list of rules, not {}", other.kind());
-                    return Err(refusal(UNKNOWN_KEY, place, &why));
+                    return Err(refusal(code::POLICY_UNREADABLE, place, &why));
                 }
             };
             if !phase.is_of(scheme) && !items.is_empty() {
                 let why = format!("{} endpoints do not support this phase", scheme.name());
-                return Err(refusal(WRONG_PROTOCOL, place, &why));
+                return Err(refusal(code::POLICY_PHASE_WRONG_PROTOCOL, place, &why));
             }
             if items.len() > RULES_MAX {
-                const TOO_MANY: Code = Code::new(2264);
                 let why = format!("it has {} rules; the limit is {RULES_MAX}", items.len());
-                return Err(refusal(TOO_MANY, place, &why));
+                return Err(refusal(code::POLICY_TOO_MANY_RULES, place, &why));
             }
             for (index, item) in items.iter().enumerate() {
                 let (rule, ends) = reader.rule(phase, index, item)?;
@@ -342,7 +337,7 @@ impl Source {
                        without expressions whose last action handles every request: \
                        `custom-response`, `deny`, `close-connection`, `forward-internal`, or a \
                        `redirect` without `from`";
-            return Err(refusal(UNHANDLED, "", why));
+            return Err(refusal(code::POLICY_TRAFFIC_UNHANDLED, "", why));
         }
         let mut reads = reader.reads;
         reads.sort_unstable();
@@ -428,24 +423,26 @@ struct Reader<'c> {
 impl Reader<'_> {
     /// A rule, and whether its actions answer all traffic.
     fn rule(&mut self, phase: Phase, index: usize, item: &Node) -> Result<(Rule, bool), Refusal> {
-        const UNKNOWN_KEY: Code = Code::new(2236);
-        const NAME_TOO_LONG: Code = Code::new(2221);
-        const TOO_MANY: Code = Code::new(2265);
-        const NO_ACTION: Code = Code::new(2206);
         let mut place = format!("{}, rule {}", phase.name(), index + 1);
         let Node::Object(entries) = item else {
             let why = format!("a rule must be an object, not {}", item.kind());
-            return Err(refusal(UNKNOWN_KEY, &place, &why));
+            return Err(refusal(code::POLICY_UNREADABLE, &place, &why));
         };
         known_keys(entries, &["name", "expressions", "actions"], &place)?;
         let name = match item.get("name") {
             None | Some(Node::Null) => String::new(),
             Some(Node::Text(name)) => name.value.clone(),
-            Some(_) => return Err(refusal(UNKNOWN_KEY, &place, "`name` must be a string")),
+            Some(_) => {
+                return Err(refusal(
+                    code::POLICY_UNREADABLE,
+                    &place,
+                    "`name` must be a string",
+                ));
+            }
         };
         if name.len() > NAME_BYTES_MAX {
             let why = format!("`name` is longer than {NAME_BYTES_MAX} bytes");
-            return Err(refusal(NAME_TOO_LONG, &place, &why));
+            return Err(refusal(code::POLICY_STRING_TOO_LONG, &place, &why));
         }
         if !name.is_empty() {
             let shown: String = name.chars().take(64).collect();
@@ -456,11 +453,15 @@ impl Reader<'_> {
         for (name, items) in [("expressions", expressions), ("actions", actions)] {
             if items.len() > PER_RULE_MAX {
                 let why = format!("it has {} {name}; the limit is {PER_RULE_MAX}", items.len());
-                return Err(refusal(TOO_MANY, &place, &why));
+                return Err(refusal(code::POLICY_RULE_TOO_LONG, &place, &why));
             }
         }
         if actions.is_empty() {
-            return Err(refusal(NO_ACTION, &place, "it has no actions"));
+            return Err(refusal(
+                code::POLICY_RULE_WITHOUT_ACTION,
+                &place,
+                "it has no actions",
+            ));
         }
         let expressions = expressions
             .iter()
@@ -474,12 +475,11 @@ impl Reader<'_> {
             let place = format!("{place}, action {}", index + 1);
             let (ty, action) = self.action(phase, item, &place)?;
             if let Some(before) = ends_by {
-                const UNREACHABLE: Code = Code::new(2207);
                 let why = format!(
                     "`{}` can never run, because `{before}` before it always ends the phase",
                     ty.name
                 );
-                return Err(refusal(UNREACHABLE, &place, &why));
+                return Err(refusal(code::POLICY_ACTION_UNREACHABLE, &place, &why));
             }
             let is_final = ty.ends == Ends::Always || action.is_final();
             if is_final {
@@ -505,7 +505,6 @@ impl Reader<'_> {
         place: &str,
         index: usize,
     ) -> Result<Predicate, Refusal> {
-        const INVALID: Code = Code::new(2200);
         let place = format!("{place}, expression {}", index + 1);
         let source = match source {
             Node::Text(text) => text.value.as_str(),
@@ -513,13 +512,20 @@ impl Reader<'_> {
             Node::Bool(false) => "false",
             other => {
                 let why = format!("an expression must be a string, not {}", other.kind());
-                return Err(refusal(INVALID, &place, &why));
+                return Err(refusal(code::POLICY_EXPRESSION_INVALID, &place, &why));
             }
         };
         let compiled = variables::of(phase)
             .compile_predicate(source)
-            .map_err(|error| refusal(INVALID, &place, &error.to_string()))?;
-        self.has_data(phase, compiled.slots(), &place, INVALID)?;
+            .map_err(|error| {
+                refusal(code::POLICY_EXPRESSION_INVALID, &place, &error.to_string())
+            })?;
+        self.has_data(
+            phase,
+            compiled.slots(),
+            &place,
+            code::POLICY_EXPRESSION_INVALID,
+        )?;
         self.reads.extend(compiled.slots());
         Ok(compiled)
     }
@@ -568,19 +574,17 @@ impl Reader<'_> {
         item: &Node,
         place: &str,
     ) -> Result<(&'static ActionType, Box<dyn Action>), Refusal> {
-        const UNKNOWN_KEY: Code = Code::new(2236);
-        const UNKNOWN_TYPE: Code = Code::new(2201);
-        const WRONG_PHASE: Code = Code::new(2202);
-        const WRONG_PROTOCOL: Code = Code::new(2205);
-        const SECOND_LOGIN: Code = Code::new(2239);
-        const TEMPLATE: Code = Code::new(2224);
         let Node::Object(entries) = item else {
             let why = format!("an action must be an object, not {}", item.kind());
-            return Err(refusal(UNKNOWN_KEY, place, &why));
+            return Err(refusal(code::POLICY_UNREADABLE, place, &why));
         };
         known_keys(entries, &["type", "config"], place)?;
         let Some(Node::Text(name)) = item.get("type") else {
-            return Err(refusal(UNKNOWN_TYPE, place, "`type` must name an action"));
+            return Err(refusal(
+                code::POLICY_ACTION_UNKNOWN,
+                place,
+                "`type` must name an action",
+            ));
         };
         let name = name.value.as_str();
         let Some(ty) = action::find(name) else {
@@ -590,21 +594,21 @@ impl Reader<'_> {
             }
             let shown: String = name.chars().take(64).collect();
             let why = format!("unknown action `{shown}`");
-            return Err(refusal(UNKNOWN_TYPE, place, &why));
+            return Err(refusal(code::POLICY_ACTION_UNKNOWN, place, &why));
         };
         let place = &format!("{place} ({name})");
         if !ty.phases.contains(&phase) {
             let phases: Vec<_> = ty.phases.iter().map(|phase| phase.name()).collect();
             let why = format!("it is supported only in {}", phases.join(" and "));
-            return Err(refusal(WRONG_PHASE, place, &why));
+            return Err(refusal(code::POLICY_ACTION_WRONG_PHASE, place, &why));
         }
         if !ty.schemes.contains(&self.scheme) {
             let why = format!("it does not support {} endpoints", self.scheme.name());
-            return Err(refusal(WRONG_PROTOCOL, place, &why));
+            return Err(refusal(code::POLICY_ACTION_WRONG_PROTOCOL, place, &why));
         }
         if ty.is_login && std::mem::replace(&mut self.has_login, true) {
             let why = "a policy may have only one sign-in action";
-            return Err(refusal(SECOND_LOGIN, place, why));
+            return Err(refusal(code::POLICY_SECOND_LOGIN, place, why));
         }
         let config = item
             .get("config")
@@ -612,14 +616,13 @@ impl Reader<'_> {
         let site = Site::new(phase, self.scheme, place, config, self.resources);
         let compiled = (ty.compile)(&site)?;
         let slots = compiled.slots();
-        self.has_data(phase, &slots, place, TEMPLATE)?;
+        self.has_data(phase, &slots, place, code::POLICY_TEMPLATE_INVALID)?;
         self.reads.extend(slots);
         Ok((ty, compiled))
     }
 }
 
 fn known_keys(entries: &[(String, Node)], known: &[&str], place: &str) -> Result<(), Refusal> {
-    const UNKNOWN_KEY: Code = Code::new(2236);
     let unknown = entries
         .iter()
         .find(|(key, _)| !known.contains(&key.as_str()));
@@ -631,17 +634,16 @@ fn known_keys(entries: &[(String, Node)], known: &[&str], place: &str) -> Result
         "unknown field `{shown}`; valid fields: {}",
         known.join(", ")
     );
-    Err(refusal(UNKNOWN_KEY, place, &why))
+    Err(refusal(code::POLICY_UNREADABLE, place, &why))
 }
 
 fn list<'n>(item: &'n Node, key: &str, place: &str) -> Result<&'n [Node], Refusal> {
-    const NOT_A_LIST: Code = Code::new(2236);
     match item.get(key) {
         None | Some(Node::Null) => Ok(&[]),
         Some(Node::List(items)) => Ok(items),
         Some(other) => {
             let why = format!("`{key}` must be a list, not {}", other.kind());
-            Err(refusal(NOT_A_LIST, place, &why))
+            Err(refusal(code::POLICY_UNREADABLE, place, &why))
         }
     }
 }

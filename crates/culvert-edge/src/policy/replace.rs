@@ -5,7 +5,7 @@
 //! decoded if it came in a coding that the edge knows.
 
 use bytes::Bytes;
-use culvert_base::{Code, Refusal};
+use culvert_base::{Refusal, code};
 use culvert_cel::{Slot, Value};
 use culvert_http::coding::{self, NotDecoded};
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, HeaderMap};
@@ -64,8 +64,6 @@ pub(crate) struct Replacement {
 impl FindReplace {
     /// Checks a configuration; `name` is that of the action's result.
     pub(crate) fn compile(site: &Site<'_>, name: &'static str) -> Result<Self, Refusal> {
-        const NO_PATTERN: Code = Code::new(2204);
-        const EMPTY: Code = Code::new(2223);
         let config: Config = site.config()?;
         let given = config.replacements;
         site.count("replacements", given.len(), REPLACEMENTS_MAX)?;
@@ -73,7 +71,10 @@ impl FindReplace {
         for (index, pair) in given.iter().enumerate() {
             let field = format!("replacements[{index}].from");
             if pair.from.is_empty() {
-                return Err(site.refuse(EMPTY, &format!("`{field}` must not be empty")));
+                return Err(site.refuse(
+                    code::POLICY_VALUE_EMPTY,
+                    &format!("`{field}` must not be empty"),
+                ));
             }
             let from = site.template(&field, &pair.from)?;
             let from = match from.constant() {
@@ -81,7 +82,7 @@ impl FindReplace {
                 Some(text) => From::Pattern(pattern(text).ok_or_else(|| {
                     let why =
                         format!("`{field}` must be a regular expression (RE2), at most 1 KiB");
-                    site.refuse(NO_PATTERN, &why)
+                    site.refuse(code::POLICY_VALUE_INVALID, &why)
                 })?),
             };
             let to = site.template(&format!("replacements[{index}].to"), &pair.to)?;

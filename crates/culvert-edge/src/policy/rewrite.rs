@@ -1,6 +1,6 @@
 //! A URL by pattern: what redirect and url-rewrite have in common.
 
-use culvert_base::{Code, Refusal};
+use culvert_base::{Refusal, code};
 use culvert_cel::Slot;
 use culvert_http::target;
 use regex::{Regex, RegexBuilder};
@@ -43,10 +43,8 @@ pub(crate) struct Rewritten {
 
 impl Rewrite {
     pub(crate) fn compile(site: &Site<'_>, from: Option<&str>, to: &str) -> Result<Self, Refusal> {
-        const EMPTY: Code = Code::new(2223);
-        const NO_PATTERN: Code = Code::new(2204);
         if to.is_empty() {
-            return Err(site.refuse(EMPTY, "`to` must not be empty"));
+            return Err(site.refuse(code::POLICY_VALUE_EMPTY, "`to` must not be empty"));
         }
         let from = match from.filter(|from| !from.is_empty()) {
             None => None,
@@ -56,7 +54,7 @@ impl Rewrite {
                     None => From::Computed(template),
                     Some(text) => From::Pattern(pattern(text).ok_or_else(|| {
                         let why = "`from` must be a regular expression (RE2), at most 1 KiB";
-                        site.refuse(NO_PATTERN, why)
+                        site.refuse(code::POLICY_VALUE_INVALID, why)
                     })?),
                 })
             }

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use culvert_base::{Code, Refusal};
+use culvert_base::{Refusal, code};
 use culvert_policy::document::{Node, Text};
 use serde_json::Value;
 
@@ -50,7 +50,6 @@ impl Source {
     /// # Errors
     /// When a secret is not known (2204).
     pub fn restored(self, before: Option<&Self>) -> Result<Self, Refusal> {
-        const UNKNOWN: Code = Code::new(2204);
         let mut root = self.root.clone();
         let wants = |rule: &mut Node| {
             let mut wants = false;
@@ -101,7 +100,7 @@ impl Source {
         if !known {
             let why =
                 "`[redacted]` stands for a secret, and it is unclear which one; send the secret";
-            return Err(refusal(UNKNOWN, "", why));
+            return Err(refusal(code::POLICY_VALUE_INVALID, "", why));
         }
         let wanted = root.to_json();
         let text = places

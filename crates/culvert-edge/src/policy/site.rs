@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_base::net::HostName;
-use culvert_base::{Code, Refusal};
+use culvert_base::{Code, Refusal, code};
 use culvert_cel::{Env, Predicate};
 use culvert_policy::Scheme;
 use culvert_policy::address::IpPolicy;
@@ -94,8 +94,6 @@ impl<'c> Site<'c> {
 
     /// The configuration, read into a type that refuses unknown fields (2203, 2234).
     pub(crate) fn config<T: DeserializeOwned>(&self) -> Result<T, Refusal> {
-        const UNREADABLE: Code = Code::new(2203);
-        const MISSING: Code = Code::new(2234);
         let config = match &self.config {
             Value::Null => Value::Object(serde_json::Map::new()),
             given => given.clone(),
@@ -104,9 +102,9 @@ impl<'c> Site<'c> {
             let path = error.path().to_string();
             let why = quoteless(&error.inner().to_string());
             let code = if why.starts_with("missing field") {
-                MISSING
+                code::POLICY_FIELD_MISSING
             } else {
-                UNREADABLE
+                code::POLICY_CONFIG_MALFORMED
             };
             match path.as_str() {
                 "." => self.refuse(code, &why),
@@ -127,10 +125,14 @@ impl<'c> Site<'c> {
 
     /// When something is to be tried again (2200).
     pub(crate) fn retry_condition(&self, field: &str, text: &str) -> Result<Predicate, Refusal> {
-        const INVALID: Code = Code::new(2200);
         variables::of_retries(self.phase)
             .compile_predicate(text)
-            .map_err(|error| self.refuse(INVALID, &format!("`{field}`: {error}")))
+            .map_err(|error| {
+                self.refuse(
+                    code::POLICY_EXPRESSION_INVALID,
+                    &format!("`{field}`: {error}"),
+                )
+            })
     }
 
     /// Whether policies may call hosts that are no endpoints of ours.
@@ -140,16 +142,14 @@ impl<'c> Site<'c> {
 
     /// Text with expressions (2224).
     pub(crate) fn template(&self, field: &str, text: &str) -> Result<Template, Refusal> {
-        const INVALID: Code = Code::new(2224);
         Template::parse(text, self.env())
-            .map_err(|why| self.refuse(INVALID, &format!("`{field}`: {why}")))
+            .map_err(|why| self.refuse(code::POLICY_TEMPLATE_INVALID, &format!("`{field}`: {why}")))
     }
 
     /// Any value with expressions in its texts (2224).
     pub(crate) fn value(&self, field: &str, value: &Value) -> Result<ValueTemplate, Refusal> {
-        const INVALID: Code = Code::new(2224);
         ValueTemplate::parse(value, self.env())
-            .map_err(|why| self.refuse(INVALID, &format!("`{field}`: {why}")))
+            .map_err(|why| self.refuse(code::POLICY_TEMPLATE_INVALID, &format!("`{field}`: {why}")))
     }
 
     /// Refuses a number out of range (2215).
@@ -159,7 +159,6 @@ impl<'c> Site<'c> {
         number: N,
         range: RangeInclusive<N>,
     ) -> Result<(), Refusal> {
-        const OUT_OF_RANGE: Code = Code::new(2215);
         if range.contains(&number) {
             return Ok(());
         }
@@ -168,56 +167,54 @@ impl<'c> Site<'c> {
             range.start(),
             range.end()
         );
-        Err(self.refuse(OUT_OF_RANGE, &why))
+        Err(self.refuse(code::POLICY_NUMBER_OUT_OF_RANGE, &why))
     }
 
     /// Refuses a list that is empty (2223) or too long (2218).
     pub(crate) fn count(&self, field: &str, items: usize, max: usize) -> Result<(), Refusal> {
-        const EMPTY: Code = Code::new(2223);
-        const TOO_MANY: Code = Code::new(2218);
         if items == 0 {
-            return Err(self.refuse(EMPTY, &format!("`{field}` must not be empty")));
+            return Err(self.refuse(
+                code::POLICY_VALUE_EMPTY,
+                &format!("`{field}` must not be empty"),
+            ));
         }
         if items > max {
             let why = format!("`{field}` has {items} entries; the limit is {max}");
-            return Err(self.refuse(TOO_MANY, &why));
+            return Err(self.refuse(code::POLICY_LIST_TOO_LONG, &why));
         }
         Ok(())
     }
 
     /// Refuses a text that is too long (2221).
     pub(crate) fn length(&self, field: &str, text: &str, max: usize) -> Result<(), Refusal> {
-        const TOO_LONG: Code = Code::new(2221);
         if text.len() <= max {
             return Ok(());
         }
         let why = format!("`{field}` is longer than {max} bytes");
-        Err(self.refuse(TOO_LONG, &why))
+        Err(self.refuse(code::POLICY_STRING_TOO_LONG, &why))
     }
 
     /// The certificate authority of that id (2204).
     pub(crate) fn authorities(&self, field: &str, id: &str) -> Result<Arc<Authorities>, Refusal> {
-        const UNKNOWN: Code = Code::new(2204);
         let found = self.resources.authorities.get(id).cloned();
         found.ok_or_else(|| {
             let shown: String = id.chars().take(64).collect();
             let why = format!("`{field}`: the certificate authority `{shown}` does not exist");
-            self.refuse(UNKNOWN, &why)
+            self.refuse(code::POLICY_VALUE_INVALID, &why)
         })
     }
 
     /// What log-ins share (2201).
     pub(crate) fn logins(&self) -> Result<Arc<Logins>, Refusal> {
-        const UNKNOWN: Code = Code::new(2201);
         let logins = self.resources.logins.clone();
-        logins.ok_or_else(|| self.refuse(UNKNOWN, "sign-ins are not available"))
+        logins.ok_or_else(|| self.refuse(code::POLICY_ACTION_UNKNOWN, "sign-ins are not available"))
     }
 
     /// A domain that cookies may be for: the endpoint's host, or one above it that is the account's
     /// (2204).
     pub(crate) fn cookie_domain(&self, field: &str, text: &str) -> Result<String, Refusal> {
-        const INVALID: Code = Code::new(2204);
-        let wrong = |why: &str| self.refuse(INVALID, &format!("`{field}` {why}"));
+        let wrong =
+            |why: &str| self.refuse(code::POLICY_VALUE_INVALID, &format!("`{field}` {why}"));
         let domain = HostName::parse(text.trim_start_matches('.'))
             .ok()
             .filter(|name| !name.is_wildcard())
@@ -240,11 +237,13 @@ impl<'c> Site<'c> {
 
     /// The IP policy of that id (2216).
     pub(crate) fn ip_policy(&self, id: &str) -> Result<Arc<IpPolicy>, Refusal> {
-        const UNKNOWN: Code = Code::new(2216);
         let found = self.resources.ip_policies.get(id).cloned();
         found.ok_or_else(|| {
             let shown: String = id.chars().take(64).collect();
-            self.refuse(UNKNOWN, &format!("the IP policy `{shown}` does not exist"))
+            self.refuse(
+                code::POLICY_IP_POLICY_UNKNOWN,
+                &format!("the IP policy `{shown}` does not exist"),
+            )
         })
     }
 }

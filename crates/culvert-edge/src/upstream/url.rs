@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use culvert_base::net::HostName;
-use culvert_base::{Code, Refusal};
+use culvert_base::{Refusal, code};
 use culvert_policy::Scheme;
 use rustls::ClientConfig;
 use rustls_pki_types::{CertificateDer, ServerName};
@@ -73,9 +73,12 @@ impl Upstream {
     ///
     /// Code 18014 with a sentence saying what is wrong.
     pub fn parse(url: &str, protocol: &str) -> Result<Self, Refusal> {
-        const FIELD: Code = Code::new(18014);
-        let wrong =
-            |why: &str| Refusal::new(FIELD, format!("the `upstream_url` is invalid: {why}"));
+        let wrong = |why: &str| {
+            Refusal::new(
+                code::ENDPOINT_FIELD_INVALID,
+                format!("the `upstream_url` is invalid: {why}"),
+            )
+        };
         if url.len() > 2048 {
             return Err(wrong("it is longer than 2048 bytes"));
         }
@@ -111,7 +114,7 @@ impl Upstream {
             "http2" => Protocol::Http2,
             _ => {
                 return Err(Refusal::new(
-                    FIELD,
+                    code::ENDPOINT_FIELD_INVALID,
                     "the upstream_protocol must be http1 or http2",
                 ));
             }

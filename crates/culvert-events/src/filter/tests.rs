@@ -1,3 +1,5 @@
+use culvert_base::Code;
+
 use super::*;
 use crate::{
     Capture, HTTP_REQUEST_COMPLETE, Int32, Slot as Handle, TCP_CONNECTION_CLOSED, Text, Time,

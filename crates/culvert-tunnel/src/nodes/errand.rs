@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use culvert_base::{BoxFuture, Code, Refusal};
+use culvert_base::{BoxFuture, Code, Refusal, code};
 use serde::{Deserialize, Serialize};
 
 use super::Nodes;
@@ -51,7 +51,6 @@ impl Nodes {
     ///
     /// What the node says, or 810 if it cannot be reached.
     pub async fn ask(&self, address: &str, errand: &Errand) -> Result<(), Refusal> {
-        const AWAY: Code = Code::new(810);
         let asking = async {
             let (session, driver) = self.connect(address).await?;
             let conversation = async {
@@ -68,13 +67,16 @@ impl Nodes {
             Ok(Done {
                 refused: Some(told),
             }) => {
-                let code = told.code.and_then(Code::find).unwrap_or(AWAY);
+                let code = told
+                    .code
+                    .and_then(Code::find)
+                    .unwrap_or(code::AGENT_DISCONNECTED);
                 Err(Refusal::new(code, told.message))
             }
             Err(error) => {
                 tracing::warn!(node = address, %error, "a node failed to forward a command to its agent");
                 let why = "The node that the agent is connected to is unreachable.";
-                Err(Refusal::new(AWAY, why))
+                Err(Refusal::new(code::AGENT_DISCONNECTED, why))
             }
         }
     }

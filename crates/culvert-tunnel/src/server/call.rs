@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::BytesMut;
-use culvert_base::{Code, Refusal};
+use culvert_base::{Refusal, code};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -71,11 +71,11 @@ pub(crate) async fn request(stream: &mut Stream, patience: Patience) -> Result<V
 }
 
 fn too_long() -> Refusal {
-    Refusal::of(const { Code::new(812) })
+    Refusal::of(code::AGENT_REQUEST_TOO_LONG)
 }
 
 fn unreadable() -> Refusal {
-    Refusal::of(const { Code::new(801) })
+    Refusal::of(code::AGENT_REQUEST_MALFORMED)
 }
 
 /// Writes the answer, ends the stream, and waits for the agent to end it: a reset right behind the

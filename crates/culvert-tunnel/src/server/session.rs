@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use culvert_base::{Code, Refusal, Secret};
+use culvert_base::{Refusal, Secret, code};
 use culvert_mux::{Ending, ErrorCode, Limits, OURS_STREAMS_MAX, Side};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -480,14 +480,14 @@ impl Connection {
                 region: self.server.region.clone(),
             })),
             (_, None) => Err(Refusal::new(
-                const { Code::new(801) },
+                code::AGENT_REQUEST_MALFORMED,
                 "The first call of a session must be Auth.",
             )),
             (StreamType::BIND, Some(admitted)) => self.bind(&mut stream, admitted).await,
             (StreamType::UNBIND, Some(admitted)) => self.unbind(&mut stream, admitted).await,
             (StreamType::LABELLED, Some(admitted)) => self.bind_labels(&mut stream, admitted).await,
             (StreamType::PATCH_ENDPOINT, Some(admitted)) => self.patch(&mut stream, admitted).await,
-            _ => Err(Refusal::of(const { Code::new(800) })),
+            _ => Err(Refusal::of(code::AGENT_STREAM_TYPE_UNKNOWN)),
         };
         let reply = reply.unwrap_or_else(|refusal| {
             self.server.meters.calls_refused.up();
@@ -502,11 +502,11 @@ impl Connection {
         admitted: &Admitted,
     ) -> Result<bytes::Bytes, Refusal> {
         let object = call::request(stream, Patience::AGENT).await?;
-        let invalid = |_| Refusal::of(const { Code::new(301) });
+        let invalid = |_| Refusal::of(code::BIND_MALFORMED);
         let want = BindRequest::read(object).map_err(invalid)?;
         let options = want.options().map_err(invalid)?;
         if !matches!(&want.proto[..], "http" | "https" | "tcp" | "tls") {
-            return Err(Refusal::of(const { Code::new(332) }));
+            return Err(Refusal::of(code::BIND_PROTOCOL_UNSUPPORTED));
         }
         let place = admitted.place()?;
         let extra = &want.extra;
@@ -551,7 +551,7 @@ impl Connection {
     ) -> Result<bytes::Bytes, Refusal> {
         let object = call::request(stream, Patience::AGENT).await?;
         let want: LabelledRequest =
-            wire::parse(object).map_err(|_| Refusal::of(const { Code::new(301) }))?;
+            wire::parse(object).map_err(|_| Refusal::of(code::BIND_MALFORMED))?;
         let place = admitted.place()?;
         let id = decided(self.server.gate.bind_labels(&admitted.grant, &want)).await?;
         self.serves(admitted, &id, place);
@@ -574,7 +574,7 @@ impl Connection {
     ) -> Result<bytes::Bytes, Refusal> {
         let object = call::request(stream, Patience::AGENT).await?;
         let request: UnbindRequest =
-            wire::parse(object).map_err(|_| Refusal::of(const { Code::new(801) }))?;
+            wire::parse(object).map_err(|_| Refusal::of(code::AGENT_REQUEST_MALFORMED))?;
         let served = admitted.lock().remove(&request.id);
         if served.is_some() {
             let goes_on = self.server.bindings.unbind(&request.id, &admitted.leg);
@@ -598,9 +598,9 @@ impl Connection {
     ) -> Result<bytes::Bytes, Refusal> {
         let object = call::request(stream, Patience::AGENT).await?;
         let change: PatchRequest =
-            wire::parse(object).map_err(|_| Refusal::of(const { Code::new(801) }))?;
+            wire::parse(object).map_err(|_| Refusal::of(code::AGENT_REQUEST_MALFORMED))?;
         if !admitted.lock().contains_key(&change.tunnel_id) {
-            return Err(Refusal::of(const { Code::new(333) }));
+            return Err(Refusal::of(code::AGENT_ENDPOINT_UNKNOWN));
         }
         decided(self.server.gate.patch(&admitted.grant, &change)).await?;
         Ok(wire::reply(&Outcome::default()))
@@ -611,7 +611,7 @@ impl Admitted {
     /// A place for one more endpoint. Code 324.
     fn place(&self) -> Result<OwnedSemaphorePermit, Refusal> {
         let place = Arc::clone(&self.places).try_acquire_owned();
-        place.map_err(|_| Refusal::of(const { Code::new(324) }))
+        place.map_err(|_| Refusal::of(code::AGENT_ENDPOINT_LIMIT_REACHED))
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, OwnedSemaphorePermit>> {
@@ -626,9 +626,9 @@ async fn read_auth(mut stream: Stream) -> Done {
     let read = async {
         let object = call::request(&mut stream, Patience::STRANGER).await?;
         let auth: AuthRequest =
-            wire::parse(object).map_err(|_| Refusal::of(const { Code::new(109) }))?;
+            wire::parse(object).map_err(|_| Refusal::of(code::AGENT_AUTH_MALFORMED))?;
         if !auth.versions.iter().any(|version| version == wire::VERSION) {
-            return Err(Refusal::of(const { Code::new(811) }));
+            return Err(Refusal::of(code::AGENT_VERSION_UNSUPPORTED));
         }
         Ok(auth)
     };
@@ -668,5 +668,5 @@ pub(super) async fn decided<T>(
 ) -> Result<T, Refusal> {
     tokio::time::timeout(DECISION_TIME, deciding)
         .await
-        .unwrap_or_else(|_| Err(Refusal::of(const { Code::new(802) })))
+        .unwrap_or_else(|_| Err(Refusal::of(code::AGENT_REQUEST_TIMED_OUT)))
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use culvert_base::{Code, Refusal, Secret, SeededEntropy, SystemClock};
+use culvert_base::{Refusal, Secret, SeededEntropy, SystemClock, code};
 use culvert_tunnel::client::{
     Agent, AgentError, Dialing, Endpoint, Event, Exchanges, FLAGS, Protocol, ReplayError, Settings,
     Status, TlsEnd, Upstream, UpstreamTrust, Wanted,
@@ -282,7 +282,7 @@ async fn commands_of_the_server_are_followed() {
     expect_echo(running.dial(&status.endpoints[0].id).await, 1000).await;
 
     for endpoint in &status.endpoints {
-        let deleted = Refusal::new(const { Code::new(319) }, "deleted");
+        let deleted = Refusal::new(code::BIND_NAME_NOT_RESERVED, "deleted");
         soon(bindings.stop_endpoint(&endpoint.id, &deleted)).await;
     }
     let error = own.ended().await.unwrap_err();

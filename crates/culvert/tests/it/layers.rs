@@ -312,3 +312,12 @@ fn every_path_the_map_names_exists() {
         }
     }
 }
+
+#[test]
+fn numbers_of_codes_are_in_one_module() {
+    let made = ["Code", "::new("].concat();
+    let everywhere = sources(&root().join("crates")).matches(&made).count();
+    let module = root().join("crates/culvert-base/src/code.rs");
+    let there = std::fs::read_to_string(module).unwrap();
+    assert_eq!(everywhere, there.matches(&made).count());
+}

@@ -4,7 +4,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use culvert_base::{BoxFuture, Code, Refusal};
+use culvert_base::{BoxFuture, Refusal, code};
 use culvert_tunnel::driver::Stream;
 use culvert_tunnel::server::{
     Binding, Bindings, Gate, Grant, Hello, Ingress, Proof, Room, Server, SessionEnd, Wanted,
@@ -37,7 +37,7 @@ impl Gate for OpenGate {
                     session_id: "ts_test".into(),
                     ..Grant::default()
                 }),
-                _ => Err(Refusal::of(const { Code::new(109) })),
+                _ => Err(Refusal::of(code::AGENT_AUTH_MALFORMED)),
             }
         })
     }
@@ -64,7 +64,7 @@ impl Gate for OpenGate {
         _: &'a Grant,
         _: &'a LabelledRequest,
     ) -> BoxFuture<'a, Result<String, Refusal>> {
-        Box::pin(async { Err(Refusal::of(const { Code::new(332) })) })
+        Box::pin(async { Err(Refusal::of(code::BIND_PROTOCOL_UNSUPPORTED)) })
     }
 
     fn patch<'a>(

@@ -1,12 +1,11 @@
 //! The address of an endpoint: what a url asks for, and what the endpoint gets.
 
 use culvert_base::net::HostName;
-use culvert_base::{Code, Refusal};
+use culvert_base::{Refusal, code};
 use culvert_policy::Scheme;
 use culvert_store::Changes;
 use serde::{Deserialize, Serialize};
 
-use super::{NOT_COVERED, WRONG_FIELD};
 use crate::Error;
 use crate::base::PublicPorts;
 use crate::cx::Cx;
@@ -155,11 +154,9 @@ pub(super) struct Wanted {
 
 impl Wanted {
     pub(super) fn parse(url: &str) -> Result<Self, Refusal> {
-        const UNREADABLE: Code = Code::new(18001);
-        const NO_SCHEME: Code = Code::new(18022);
         let unreadable = |why: &str| {
             Refusal::new(
-                UNREADABLE,
+                code::ENDPOINT_URL_UNREADABLE,
                 format!("The endpoint's `url` cannot be parsed: {why}."),
             )
         };
@@ -168,7 +165,10 @@ impl Wanted {
             Some((scheme, authority)) => {
                 let named = |one: &AddressScheme| scheme.eq_ignore_ascii_case(one.name());
                 let scheme = AddressScheme::ALL.into_iter().find(named);
-                (scheme.ok_or_else(|| Refusal::of(NO_SCHEME))?, authority)
+                (
+                    scheme.ok_or_else(|| Refusal::of(code::ENDPOINT_SCHEME_UNKNOWN))?,
+                    authority,
+                )
             }
         };
         // Browsers show URLs with the slash of an empty path.
@@ -218,7 +218,6 @@ impl Wanted {
 
     /// The address, once it is known to be the installation's to give or the account's own.
     pub(super) async fn settle(self, cx: &Cx<'_>, binding: Binding) -> Result<Settled, Error> {
-        const WRONG_PORT: Code = Code::new(18023);
         if binding == Binding::Internal {
             return Ok(self.settle_internal(cx)?);
         }
@@ -233,7 +232,7 @@ impl Wanted {
             .port
             .is_some_and(|port| port != usual && Some(port) != shown)
         {
-            return Err(Refusal::of(WRONG_PORT).into());
+            return Err(Refusal::of(code::ENDPOINT_PORT_WRONG).into());
         }
         let domain = &settings.edge_domain;
         let (host, domain_id, condition) = match self.host {
@@ -253,7 +252,7 @@ impl Wanted {
                     None if is_free => None,
                     _ => {
                         return Err(Refusal::new(
-                            NOT_COVERED,
+                            code::ENDPOINT_URL_NOT_RESERVED,
                             format!("The host must be covered by a reserved domain of the account or be an unused subdomain of `{domain}`."),
                         )
                         .into());
@@ -288,7 +287,6 @@ impl Wanted {
 
     /// An address that is the account's own.
     fn settle_internal(self, cx: &Cx<'_>) -> Result<Settled, Refusal> {
-        const NO_PORT: Code = Code::new(18003);
         let name = self.scheme.name();
         let host = match self.host {
             Some(host) => host.to_string(),
@@ -298,10 +296,13 @@ impl Wanted {
             let why = format!(
                 "An internal host must have 1 to {INTERNAL_LABELS_MAX} labels before `.{INTERNAL}`."
             );
-            return Err(Refusal::new(WRONG_FIELD, why));
+            return Err(Refusal::new(code::ENDPOINT_FIELD_INVALID, why));
         }
         let usual = self.scheme.port();
-        let port = self.port.or(usual).ok_or_else(|| Refusal::of(NO_PORT))?;
+        let port = self
+            .port
+            .or(usual)
+            .ok_or_else(|| Refusal::of(code::ENDPOINT_URL_WITHOUT_PORT))?;
         let url = match self.port {
             // As with public ones, a default port is dropped from http and https only.
             Some(port) if self.scheme == AddressScheme::Tls || Some(port) != usual => {
@@ -324,24 +325,23 @@ impl Wanted {
     }
 
     async fn settle_tcp(self, cx: &Cx<'_>) -> Result<Settled, Error> {
-        const NO_PORT: Code = Code::new(18003);
         let (host, port, tcp_addr_id, taking) = match (self.host, self.port) {
             (None, _) => {
                 let taken = pool::take(cx).await?.ok_or_else(|| {
                     Refusal::new(
-                        WRONG_FIELD,
+                        code::ENDPOINT_FIELD_INVALID,
                         "All TCP addresses of this installation's pool are in use.",
                     )
                 })?;
                 let Taken { port, taking } = taken;
                 (pool::host(cx.settings), port, None, Some(taking))
             }
-            (Some(_), None) => return Err(Refusal::of(NO_PORT).into()),
+            (Some(_), None) => return Err(Refusal::of(code::ENDPOINT_URL_WITHOUT_PORT).into()),
             (Some(host), Some(port)) => {
                 let reserved = reserved_addr::of(cx, &format!("{host}:{port}")).await?;
                 let id = reserved.map(|document| document.head.id).ok_or_else(|| {
                     Refusal::new(
-                        NOT_COVERED,
+                        code::ENDPOINT_URL_NOT_RESERVED,
                         "The host and port of a TCP endpoint must be a reserved address of the account; `tcp://` without a host assigns a free one.",
                     )
                 })?;
@@ -387,15 +387,12 @@ fn is_below(host: &HostName, domain: &HostName) -> bool {
 }
 
 pub(super) fn binding(given: &[String], wanted: &Wanted) -> Result<Binding, Refusal> {
-    const UNKNOWN: Code = Code::new(15005);
-    const TWICE: Code = Code::new(15006);
-    const NOT_KUBERNETES: Code = Code::new(18018);
     for (index, name) in given.iter().enumerate() {
         if !matches!(name.as_str(), "public" | "internal" | "kubernetes") {
-            return Err(Refusal::of(UNKNOWN));
+            return Err(Refusal::of(code::BINDING_UNKNOWN));
         }
         if given.iter().take(index).any(|earlier| earlier == name) {
-            return Err(Refusal::of(TWICE));
+            return Err(Refusal::of(code::BINDING_REPEATED));
         }
     }
     let is_internal = wanted
@@ -404,22 +401,22 @@ pub(super) fn binding(given: &[String], wanted: &Wanted) -> Result<Binding, Refu
         .is_some_and(|host| host.is_within(INTERNAL));
     match given {
         [_, _, ..] => Err(Refusal::new(
-            WRONG_FIELD,
+            code::ENDPOINT_FIELD_INVALID,
             "An endpoint may have at most one binding.",
         )),
         [name] if name == "kubernetes" && wanted.scheme == AddressScheme::Https => {
-            Err(Refusal::of(NOT_KUBERNETES))
+            Err(Refusal::of(code::KUBERNETES_SCHEME_UNSUPPORTED))
         }
         [name] if name == "kubernetes" => Err(Refusal::new(
-            WRONG_FIELD,
+            code::ENDPOINT_FIELD_INVALID,
             "This version of culvert does not support endpoints with the binding `kubernetes`.",
         )),
         [name] if name == "public" && is_internal => Err(Refusal::new(
-            WRONG_FIELD,
+            code::ENDPOINT_FIELD_INVALID,
             "A host that ends in `.internal` requires the binding `internal`.",
         )),
         [name] if name == "internal" && wanted.host.is_some() && !is_internal => Err(Refusal::new(
-            WRONG_FIELD,
+            code::ENDPOINT_FIELD_INVALID,
             "The host of an endpoint with the binding `internal` must end in `.internal`.",
         )),
         [name] if name == "internal" => Ok(Binding::Internal),

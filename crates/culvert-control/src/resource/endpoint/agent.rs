@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use culvert_base::{Code, Description, Metadata, Refusal};
+use culvert_base::{Code, Description, Metadata, Refusal, code};
 use culvert_edge::{Clients, Protocol, ProxyVersion, Upstream};
 use culvert_policy::Scheme;
 use culvert_store::{Changes, Document};
@@ -117,10 +117,6 @@ pub(crate) async fn settle(
     endpoint_id: &str,
     was_its: bool,
 ) -> Result<Place, Error> {
-    const PART: Code = Code::new(9037);
-    const SLASH: Code = Code::new(9038);
-    const MALFORMED: Code = Code::new(326);
-    const UNREADABLE: Code = Code::new(301);
     let url = match requested {
         None => format!("{proto}://"),
         Some(url) if url.contains("://") => url.to_owned(),
@@ -131,15 +127,16 @@ pub(crate) async fn settle(
         .strip_suffix('/')
         .is_some_and(|rest| !rest.contains(['/', '?', '#', '@']))
     {
-        return Err(Refusal::of(SLASH).into());
+        return Err(Refusal::of(code::AGENT_URL_TRAILING_SLASH).into());
     }
     if authority.contains(['/', '?', '#', '@', '\\']) {
-        return Err(Refusal::of(PART).into());
+        return Err(Refusal::of(code::AGENT_URL_MALFORMED).into());
     }
-    let wanted = Wanted::parse(&url).map_err(|refusal| Refusal::new(MALFORMED, refusal.message))?;
+    let wanted = Wanted::parse(&url)
+        .map_err(|refusal| Refusal::new(code::BIND_NAME_INVALID, refusal.message))?;
     if wanted.scheme.name() != proto {
         let why = "The scheme of the endpoint's URL does not match its protocol.";
-        return Err(Refusal::new(UNREADABLE, why).into());
+        return Err(Refusal::new(code::BIND_MALFORMED, why).into());
     }
     let binding = address::binding(bindings, &wanted)?;
     if let (AddressScheme::Tcp, true, Some(host), Some(port)) =
@@ -198,18 +195,15 @@ async fn told(
     host: Option<&culvert_base::net::HostName>,
     refusal: Refusal,
 ) -> Result<Refusal, Error> {
-    const NO_ADDRESS: Code = Code::new(307);
-    const NO_WILDCARD: Code = Code::new(318);
-    const NOT_RESERVED: Code = Code::new(319);
-    const ANOTHERS: Code = Code::new(320);
-    const PART: Code = Code::new(9037);
     let code = match (refusal.code.map(Code::number), host) {
-        (Some(18023), _) => PART,
-        _ if scheme == AddressScheme::Tcp => NO_ADDRESS,
+        (Some(18023), _) => code::AGENT_URL_MALFORMED,
+        _ if scheme == AddressScheme::Tcp => code::BIND_ADDRESS_UNAVAILABLE,
         (Some(18006), Some(host)) => match reserved_domain::covering(cx, host).await? {
-            Some(found) if found.head.account != cx.caller.account => ANOTHERS,
-            _ if host.is_wildcard() => NO_WILDCARD,
-            _ => NOT_RESERVED,
+            Some(found) if found.head.account != cx.caller.account => {
+                code::BIND_NAME_OF_ANOTHER_ACCOUNT
+            }
+            _ if host.is_wildcard() => code::BIND_WILDCARD_NOT_RESERVED,
+            _ => code::BIND_NAME_NOT_RESERVED,
         },
         _ => return Ok(refusal),
     };

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use culvert_base::Refusal;
+use culvert_base::{Refusal, code};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-use super::WRONG_FIELD;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -63,7 +61,7 @@ impl Timeouts {
             let is_good = parse(text).is_some_and(|time| (least..=most).contains(&time));
             if !is_good {
                 return Err(Refusal::new(
-                    WRONG_FIELD,
+                    code::ENDPOINT_FIELD_INVALID,
                     format!(
                         "`timeouts.{name}` must be a duration such as `90s` or `1h30m`, from {least:?} to {}.",
                         shown(most)

@@ -144,6 +144,6 @@ fn an_endpoint_in_a_private_network_is_refused() {
         &culvert_base::OsEntropy,
     )
     .unwrap_err();
-    assert_eq!(refusal.code, Some(WRONG_URI));
+    assert_eq!(refusal.code, Some(code::AZURE_URI_MALFORMED));
     assert!(refusal.message.contains("private"), "{}", refusal.message);
 }
