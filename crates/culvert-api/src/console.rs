@@ -240,7 +240,8 @@ impl Api {
         let Some(cookie) = cookie else {
             return Err(Refusal::new(code::CREDENTIAL_MISSING, "Sign in to the console.").into());
         };
-        let found = self.control.console_session(cookie);
+        let client = self.client(arrival);
+        let found = self.control.console_session(cookie, client);
         let found = tokio::time::timeout_at(arrival.deadline, found).await;
         let problem = match found {
             Ok(Ok(session)) => return Ok(session),
@@ -288,14 +289,13 @@ impl Api {
                 .into());
         };
         let token = Secret::new(token.trim().to_owned());
-        let beginning = self.control.sign_in(&token);
+        let beginning = self.control.sign_in(&token, self.client(arrival));
         let begun = tokio::time::timeout_at(arrival.deadline, beginning).await;
         let (cookie, session) = match begun {
             Ok(Ok(begun)) => begun,
             Ok(Err(error)) => return Err(self.failed(error.into(), arrival)),
             Err(_late) => return Err(Problem::unavailable("The server is busy; try again.")),
         };
-        self.control.admit(&session.caller, self.client(arrival))?;
         let mut response = shown(&session);
         if let Some(set) = set_cookie(name, cookie.reveal(), attributes, CONSOLE_SESSION_MAX) {
             response.headers_mut().insert(SET_COOKIE, set);

@@ -9,6 +9,7 @@
 //!
 //! Not here: the cookie's name and attributes, and which requests may use it (the HTTP face).
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use culvert_base::{Fault, Ksuid, Refusal, Secret, Timestamp, code};
@@ -83,14 +84,21 @@ fn ended() -> Error {
 }
 
 impl Control {
-    /// Begins a session for the key with this token. Returns the cookie.
+    /// Begins a session for the key with this token. Returns the cookie. `address` is the caller's own, not
+    /// a proxy's.
     ///
     /// # Errors
     ///
-    /// Those of [`Control::authenticate`].
-    pub async fn sign_in(&self, token: &Secret) -> Result<(Secret, ConsoleSession), Error> {
+    /// Those of [`Control::authenticate`] and [`Control::admit`].
+    pub async fn sign_in(
+        &self,
+        token: &Secret,
+        address: IpAddr,
+    ) -> Result<(Secret, ConsoleSession), Error> {
         let header = Secret::new(format!("Bearer {}", token.reveal()));
         let caller = self.authenticate(Some(header.reveal())).await?;
+        // Before anything is written: a new session may end an older one.
+        self.admit(&caller, address)?;
         let (_, body) = caller.key_id.split_once('_').unwrap_or_default();
         let key: Ksuid = body
             .parse()
@@ -112,12 +120,17 @@ impl Control {
         Ok((cookie, ConsoleSession { caller, expires_at }))
     }
 
-    /// The session of a cookie.
+    /// The session of a cookie. `address` is the caller's own, not a proxy's.
     ///
     /// # Errors
     ///
-    /// 203 if it has ended, and those of [`Control::authenticate`] for its key and owner.
-    pub async fn console_session(&self, cookie: &str) -> Result<ConsoleSession, Error> {
+    /// 203 if it has ended, those of [`Control::authenticate`] for its key and owner, and those of
+    /// [`Control::admit`].
+    pub async fn console_session(
+        &self,
+        cookie: &str,
+        address: IpAddr,
+    ) -> Result<ConsoleSession, Error> {
         let Shape::Token { body } = token::shape(cookie) else {
             return Err(ended());
         };
@@ -132,6 +145,7 @@ impl Control {
         };
         let key: KeyOfCaller = stored::read(&document)?;
         let caller = self.caller_of(key, document.head).await?;
+        self.admit(&caller, address)?;
         let seen_at = Timestamp::from_unix_millis(session.seen_at);
         let session = match now.since(seen_at) > SEEN_EVERY {
             true => self.note_seen(body, session, now).await,

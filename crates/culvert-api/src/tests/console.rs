@@ -291,3 +291,35 @@ async fn a_browser_gets_the_page_and_a_program_gets_json() {
     let answer = wire.ask("POST", "/console/", None, &[], NO_BODY).await;
     assert_eq!(answer.status, 405);
 }
+
+/// An address that may not call the API gets no session, ends none of others, and keeps none alive.
+#[tokio::test]
+async fn a_blocked_address_has_nothing_to_do_with_sessions() {
+    let settings = Settings {
+        trusted_proxies: vec!["127.0.0.0/8".parse().unwrap()],
+        ..Settings::default()
+    };
+    let harness = Harness::start(settings).await;
+    let mut wire = Wire::to(&harness).await;
+    let admitted = [HOST, ORIGIN, BY_CONSOLE, "X-Forwarded-For: 192.0.2.1"];
+    let blocked = [HOST, ORIGIN, BY_CONSOLE, "X-Forwarded-For: 198.51.100.1"];
+    let answer = sign_in(&mut wire, &harness.token, &admitted).await;
+    let cookie = cookie_of(&answer);
+    harness.restrict_api("192.0.2.1/32").await;
+
+    for _ in 0..12 {
+        let answer = sign_in(&mut wire, &harness.token, &blocked).await;
+        assert_eq!((answer.status, answer.code()), (403, Some(220)));
+        assert_eq!(answer.header("set-cookie"), None);
+    }
+    let mut by_cookie = async |from: &str, path: &str| {
+        let headers = [HOST, ORIGIN, BY_CONSOLE, &cookie, from];
+        let answer = wire.ask("GET", path, None, &headers, NO_BODY).await;
+        (answer.status, answer.code())
+    };
+    for path in ["/console/session", "/console/api/api_keys"] {
+        let answer = by_cookie(blocked[3], path).await;
+        assert_eq!(answer, (403, Some(220)), "{path}");
+        assert_eq!(by_cookie(admitted[3], path).await, (200, None), "{path}");
+    }
+}

@@ -36,6 +36,7 @@ impl Harness {
         let folder = tempfile::tempdir().unwrap();
         let (control, token, delivery, store) = control(folder.path()).await;
         let health = Arc::new(Fragile::default());
+        let compiling = control.clone();
         let api = Api::new(
             control,
             health.clone(),
@@ -52,6 +53,7 @@ impl Harness {
         serving.spawn(api.serve(listener, stop.clone()));
         let mut delivering = JoinSet::new();
         delivering.spawn(delivery.run(CancellationToken::new()));
+        delivering.spawn(compiling.run(CancellationToken::new()));
         Self {
             address,
             token,
@@ -70,6 +72,27 @@ impl Harness {
         let mut wire = Wire::to(self).await;
         let answer = wire.ask("GET", "/self", Some(&self.token), &[], "").await;
         answer.body["api_key"]["id"].as_str().unwrap().to_owned()
+    }
+
+    /// Admits calls from these addresses alone.
+    pub(super) async fn restrict_api(&self, cidr: &str) {
+        let mut wire = Wire::to(self).await;
+        let token = Some(self.token.as_str());
+        let mut made = async |path: &str, body: Value| {
+            let answer = wire.ask("POST", path, token, &[], &body.to_string()).await;
+            assert_eq!(answer.status, 201, "{answer:?}");
+            answer.body["id"].clone()
+        };
+        let policy = made("/ip_policies", json!({})).await;
+        let rule = json!({"ip_policy_id": policy, "cidr": cidr, "action": "allow"});
+        made("/ip_policy_rules", rule).await;
+        let body = json!({"type": "api", "ip_policy_ids": [policy], "enforced": true});
+        made("/ip_restrictions", body).await;
+        until(async || {
+            let answer = wire.ask("GET", "/api_keys", token, &[], "").await;
+            (answer.status == 403).then_some(())
+        })
+        .await;
     }
 
     /// Waits for the end of serving.

@@ -5,13 +5,15 @@ use std::time::Duration;
 use super::*;
 
 const MINUTE: Duration = Duration::from_secs(60);
+const HERE: std::net::IpAddr = std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
 async fn sign_in(house: &House) -> Secret {
-    house.control.sign_in(&house.token).await.unwrap().0
+    house.control.sign_in(&house.token, HERE).await.unwrap().0
 }
 
 async fn is_valid(house: &House, cookie: &Secret) -> bool {
-    house.control.console_session(cookie.reveal()).await.is_ok()
+    let session = house.control.console_session(cookie.reveal(), HERE);
+    session.await.is_ok()
 }
 
 #[tokio::test]
