@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use crate::operation::{Answer, BodySpec, Call, Method, Parameter, Reply, Status};
 use crate::resource::event_destination::{self, EventDestination};
 use crate::resource::{Extra, Running, value_refusal};
-use crate::{Control, Error, input, page, service, stored};
+use crate::{Control, Error, Role, audit, input, page, service, stored};
 
 /// Dead letters of one page, unless fewer are asked for.
 const LETTERS_MAX: u32 = 20;
@@ -200,7 +200,8 @@ struct Letter {
     #[schemars(with = "String")]
     buried_at: Timestamp,
     reason: Reason,
-    /// Events of the batch as sent.
+    /// Events of the batch as sent. Only admins see those about API keys, credentials and agent
+    /// sessions.
     #[schemars(with = "Vec<serde_json::Map<String, Value>>")]
     events: Vec<Box<RawValue>>,
 }
@@ -308,7 +309,9 @@ fn run_letters(control: &Control, call: Call) -> Running<'_> {
                 call.base
             )
         });
-        let dead_letters = found.into_iter().map(shown).collect::<Result<_, _>>()?;
+        let is_admin = call.caller.role == Role::Admin;
+        let shown = found.into_iter().map(|letter| shown(letter, is_admin));
+        let dead_letters = shown.collect::<Result<_, _>>()?;
         Ok(Reply::Ok(stored::write(&Letters {
             dead_letters,
             next_page_uri,
@@ -359,19 +362,27 @@ fn number(text: &str) -> Result<i64, Refusal> {
     })
 }
 
-fn shown(letter: DeadLetter) -> Result<Letter, Fault> {
+/// A dead letter; without its events about keys and credentials to anyone but admins.
+fn shown(letter: DeadLetter, is_admin: bool) -> Result<Letter, Fault> {
+    #[derive(Deserialize)]
+    struct Kind {
+        event_type: String,
+    }
     let doing = "reading a dead letter";
+    let unreadable = |error| Fault::new(doing, error);
+    let is_shown = |envelope: &[u8]| -> Result<bool, Fault> {
+        let kind: Kind = serde_json::from_slice(envelope).map_err(unreadable)?;
+        Ok(!audit::is_private(&kind.event_type))
+    };
     let class = letter.class;
     let batch = Batch::read(letter.destination.into(), class, letter.body);
-    let events = match &batch {
-        Ok(batch) => batch
-            .deliveries()
-            .map(|delivery| serde_json::from_slice(delivery.envelope))
-            .collect::<Result<_, _>>()
-            .map_err(|error| Fault::new(doing, error))?,
-        // It was buried because of that.
-        Err(_) => Vec::new(),
-    };
+    let mut events = Vec::new();
+    // One that cannot be read was buried because of that.
+    for delivery in batch.iter().flat_map(Batch::deliveries) {
+        if is_admin || is_shown(delivery.envelope)? {
+            events.push(serde_json::from_slice(delivery.envelope).map_err(unreadable)?);
+        }
+    }
     Ok(Letter {
         id: letter.id.to_string(),
         class: class.name(),

@@ -2,6 +2,7 @@
 //! way it is asked for.
 
 use culvert_base::Refusal;
+use culvert_delivery::batch::OpenBatch;
 use culvert_tunnel::server::{Gate as AgentGate, Proof};
 
 use super::agents::{Open, hello};
@@ -110,6 +111,56 @@ async fn only_admins_subscribe_to_events_about_keys() {
         call(&house.admin, "PATCH", &hook, elsewhere).await.body();
         let gone = call(&house.admin, "DELETE", &theirs, Value::Null).await;
         assert_eq!(gone, Answered::NoContent);
+    }
+}
+
+/// A batch that a destination rejected shows its events, but those about keys to admins alone.
+#[tokio::test]
+async fn dead_letters_show_events_about_keys_to_admins_alone() {
+    let cast = Cast::start().await;
+    let house = &cast.house;
+    let sample = house.sample("event_destinations", 1).await;
+    let made = house.post("/event_destinations", sample).await.body();
+    let destination = made["id"].as_str().unwrap();
+    let kinds = ["vault_created.v0", "http_request_complete.v0"];
+    for kind in KEYS.iter().chain(&kinds) {
+        let mut batch = OpenBatch::default();
+        for kind in [*kind, "vault_deleted.v0"] {
+            let envelope = json!({"event_id": "ev_1", "event_type": kind}).to_string();
+            batch.push(&"esb_1".into(), envelope.as_bytes());
+        }
+        let batch = culvert_store::NewBatch {
+            destination: destination.to_owned(),
+            class: culvert_store::BatchClass::Audit,
+            count: batch.len(),
+            body: batch.finish(),
+        };
+        house.queue.append(vec![batch], None).await.unwrap();
+        let now = house.clock.now();
+        let minute = std::time::Duration::from_secs(60);
+        let lease = house.queue.lease(destination, "a test", minute, now);
+        let lease = lease.await.unwrap().unwrap();
+        let why = culvert_store::Burial {
+            class: "permanent".to_owned(),
+            code: "400".to_owned(),
+            text: "no".to_owned(),
+        };
+        house.queue.bury(&lease, why).await.unwrap();
+    }
+    let path = format!("/event_destinations/{destination}/dead_letters");
+    for caller in &cast.callers[..4] {
+        let shown = house.call(caller, "GET", &path, Value::Null).await.body();
+        let letters = shown["dead_letters"].as_array().unwrap();
+        assert_eq!(letters.len(), KEYS.len() + kinds.len());
+        let text = shown.to_string();
+        let is_admin = caller.role == Role::Admin;
+        for kind in KEYS {
+            assert_eq!(text.contains(kind), is_admin, "{}: {kind}", caller.subject);
+        }
+        for kind in kinds {
+            assert!(text.contains(kind), "{}: {kind}", caller.subject);
+        }
+        assert_eq!(text.matches("vault_deleted.v0").count(), letters.len());
     }
 }
 
