@@ -160,9 +160,19 @@ fn run_create(control: &Control, call: Call) -> Running<'_> {
                 )
                 .into());
             }
+            let is_private = wanted
+                .event_types
+                .iter()
+                .any(|kind| audit::is_private(kind));
+            let noted = match is_private {
+                true => event_destination::note_private(&cx, std::slice::from_ref(&destination.id)).await?,
+                false => Changes::default(),
+            };
             let document = document(&cx, &destination, &wanted)?;
             let changes = before.map_or_else(Changes::default, |(before, _)| removal(before.head));
-            let changes = changes.and(Changes::insert(document.clone(), silent()));
+            let changes = changes
+                .and(Changes::insert(document.clone(), silent()))
+                .and(noted);
             match cx.store.commit(changes).await {
                 Ok(_) => {
                     return Ok(Reply::Created {

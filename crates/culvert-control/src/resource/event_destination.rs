@@ -6,7 +6,7 @@
 
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Secret, Timestamp, code};
 use culvert_delivery::{TargetType, target};
-use culvert_store::{Changes, Head};
+use culvert_store::{Changes, Document, Head, Told};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
@@ -19,7 +19,7 @@ use crate::input;
 use crate::listfilter::{self, Field};
 use crate::seal::Seal;
 use crate::stored::Format;
-use crate::{Error, Role, replay, upkeep};
+use crate::{Error, Role, replay, stored, upkeep};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<EventDestination>();
 
@@ -41,6 +41,10 @@ pub(crate) struct EventDestination {
     /// As it was sent: `json` in any letter case.
     format: String,
     target: StoredTarget,
+    /// Whether a subscription or a replay has sent it events about keys and credentials. Some may wait for it
+    /// after that has ended.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    has_private: bool,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -166,6 +170,7 @@ impl Resource for EventDestination {
                 metadata: input.metadata,
                 format: input.format,
                 target,
+                has_private: false,
             })
         })
     }
@@ -182,7 +187,7 @@ impl Resource for EventDestination {
             self.format = format;
         }
         if input.target.is_some() && cx.caller.role != Role::Admin {
-            may_redirect(cx, head).await?;
+            self.may_redirect(cx, head).await?;
         }
         if let Some(target) = input.target {
             let (ty, given) = only(target)?;
@@ -223,19 +228,44 @@ impl Resource for EventDestination {
     }
 }
 
-/// Refuses another target for a destination that gets events about keys and credentials (630): its maker
-/// would get them. Admins may.
-async fn may_redirect(cx: &Cx<'_>, head: &Head) -> Result<(), Error> {
-    for document in cx.referring(event_subscription::TYPE.kind, head).await? {
-        if event_subscription::is_private(&document)? {
-            let why = "Events about keys and credentials go to this destination; only admins change its target.";
-            return Err(Refusal::new(code::NOT_ADMIN, why).into());
+/// The write that notes that events about keys and credentials go to these destinations. It changes them, so
+/// that of a new target and a first such event the later one is decided again.
+pub(crate) async fn note_private(cx: &Cx<'_>, ids: &[String]) -> Result<Changes, Error> {
+    let why = "what may be changed of the destination is no part of what is shown of it";
+    let mut changes = Changes::default();
+    for id in ids {
+        let Some(document) = cx.own(TYPE.kind, id).await? else {
+            continue;
+        };
+        let mut destination: EventDestination = stored::read(&document)?;
+        if destination.has_private {
+            continue;
         }
+        destination.has_private = true;
+        let body = stored::write(&destination)?;
+        let noted = Changes::replace(Document { body, ..document }, Told::Nothing { why });
+        changes = changes.and(noted);
     }
-    Ok(())
+    Ok(changes)
 }
 
 impl EventDestination {
+    /// Refuses another target for a destination that gets, or has got, events about keys and credentials
+    /// (630): whoever changes it would get them. Admins may.
+    async fn may_redirect(&self, cx: &Cx<'_>, head: &Head) -> Result<(), Error> {
+        const GETS_PRIVATE: Code = Code::new(630);
+        let mut has_private = self.has_private;
+        // Subscriptions that were stored before this was noted.
+        for document in cx.referring(event_subscription::TYPE.kind, head).await? {
+            has_private |= event_subscription::is_private(&document)?;
+        }
+        if has_private {
+            let why = "Events about keys and credentials go to this destination, or did; only admins change its target.";
+            return Err(Refusal::new(GETS_PRIVATE, why).into());
+        }
+        Ok(())
+    }
+
     /// The target's entry and its whole configuration, to be opened for sending.
     pub(crate) fn target(
         &self,

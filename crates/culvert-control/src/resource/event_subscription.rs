@@ -171,13 +171,17 @@ impl Resource for EventSubscription {
     async fn create(cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
         let sources = check_sources(input.sources)?;
         may_have(cx.caller, &sources)?;
-        Ok(Draft::of(Self {
+        let subscription = Self {
             format: Format,
             description: input.description,
             metadata: input.metadata,
             sources,
             destination_ids: check_destinations(cx, input.destination_ids).await?,
-        }))
+        };
+        Ok(Draft {
+            also: subscription.noted(cx).await?,
+            ..Draft::of(subscription)
+        })
     }
 
     async fn update(
@@ -197,7 +201,10 @@ impl Resource for EventSubscription {
         }
         self.description = input.description.unwrap_or(self.description);
         self.metadata = input.metadata.unwrap_or(self.metadata);
-        Ok(Draft::of(self))
+        Ok(Draft {
+            also: self.noted(cx).await?,
+            ..Draft::of(self)
+        })
     }
 
     async fn before_removal(&self, cx: &Cx<'_>, _head: &Head) -> Result<Changes, Error> {
@@ -320,9 +327,7 @@ fn may_have(caller: &Caller, sources: &[Source]) -> Result<(), Refusal> {
 
 /// Whether a stored subscription wants events about keys and credentials.
 pub(crate) fn is_private(document: &Document) -> Result<bool, Fault> {
-    let subscription: EventSubscription = stored::read(document)?;
-    let mut sources = subscription.sources.iter();
-    Ok(sources.any(|source| audit::is_private(&source.kind)))
+    Ok(stored::read::<EventSubscription>(document)?.has_private())
 }
 
 fn traffic_kinds() -> impl Iterator<Item = &'static Kind> {
@@ -568,6 +573,20 @@ struct SourceList<'a> {
 }
 
 impl EventSubscription {
+    /// Whether it wants events about keys and credentials.
+    fn has_private(&self) -> bool {
+        let mut sources = self.sources.iter();
+        sources.any(|source| audit::is_private(&source.kind))
+    }
+
+    /// The write that notes at its destinations that they get such events.
+    async fn noted(&self, cx: &Cx<'_>) -> Result<Changes, Error> {
+        match self.has_private() {
+            true => event_destination::note_private(cx, &self.destination_ids).await,
+            false => Ok(Changes::default()),
+        }
+    }
+
     /// Where the source is that the path names.
     fn position(&self, call: &Call) -> Result<usize, Refusal> {
         let named = call.path.get(1).map(String::as_str);
@@ -625,7 +644,7 @@ async fn change(
             body: stored::write(&subscription)?,
             links: subscription.links(&head),
             reveal: None,
-            also: Changes::default(),
+            also: subscription.noted(&cx).await?,
         };
         if service::replace(&cx, &TYPE, head, made).await?.is_some() {
             return Ok(shown);

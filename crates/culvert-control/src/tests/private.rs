@@ -164,6 +164,78 @@ async fn dead_letters_show_events_about_keys_to_admins_alone() {
     }
 }
 
+/// Events about keys may wait for a destination when nothing sends it more of them. Only admins change
+/// where they go.
+#[tokio::test]
+async fn a_destination_that_got_events_about_keys_is_the_admins() {
+    let cast = Cast::start().await;
+    let house = &cast.house;
+    let target = |host: &str| json!({"webhook": {"url": format!("https://{host}.example/in")}});
+    for way in [
+        "create",
+        "update",
+        "add source",
+        "new destination",
+        "replay",
+    ] {
+        let hook = json!({"format": "json", "target": target("hooks")});
+        let hook = house.call(&cast.callers[1], "POST", "/event_destinations", hook);
+        let hook = hook.await.body()["id"].clone();
+        let path = format!("/event_destinations/{}", hook.as_str().unwrap());
+        let private = json!([{"type": "api_key_created.v0"}]);
+        let public = json!([{"type": "vault_created.v0"}]);
+        let subscribe = async |sources: &Value, to: &Value| {
+            let body = json!({"sources": sources, "destination_ids": to});
+            let made = house.post("/event_subscriptions", body).await.body();
+            format!("/event_subscriptions/{}", made["id"].as_str().unwrap())
+        };
+        let redirect = async |caller: &Caller, host: &str| {
+            let body = json!({"target": target(host)});
+            house.call(caller, "PATCH", &path, body).await
+        };
+        redirect(&cast.callers[2], "before").await.body();
+        let subscription = match way {
+            "create" => Some(subscribe(&private, &json!([hook])).await),
+            "update" => {
+                let made = subscribe(&public, &json!([hook])).await;
+                let changed = house.patch(&made, json!({"sources": private}));
+                changed.await.body();
+                Some(made)
+            }
+            "add source" => {
+                let made = subscribe(&public, &json!([hook])).await;
+                let sources = format!("{made}/sources");
+                house.post(&sources, private[0].clone()).await.body();
+                Some(made)
+            }
+            "new destination" => {
+                let made = subscribe(&private, &json!([])).await;
+                let changed = house.patch(&made, json!({"destination_ids": [hook]}));
+                changed.await.body();
+                Some(made)
+            }
+            _ => {
+                let body =
+                    json!({"from": "2020-01-01T00:00:00Z", "event_types": ["api_key_created.v0"]});
+                house.post(&format!("{path}/replay"), body).await.body();
+                None
+            }
+        };
+        for bot in &cast.callers[1..3] {
+            assert_eq!(redirect(bot, "evil").await.code(), Some(630), "{way}");
+        }
+        if let Some(subscription) = subscription {
+            assert_eq!(house.delete(&subscription).await, Answered::NoContent);
+        }
+        for bot in &cast.callers[1..3] {
+            assert_eq!(redirect(bot, "evil").await.code(), Some(630), "{way}");
+            let body = json!({"description": way});
+            house.call(bot, "PATCH", &path, body).await.body();
+        }
+        redirect(&house.admin, "after").await.body();
+    }
+}
+
 /// Lists, filters, single objects and refusals say nothing of the ids of others' keys, nor of secrets in
 /// their policies.
 #[tokio::test]
