@@ -253,7 +253,6 @@ impl EventDestination {
     /// Refuses another target for a destination that gets, or has got, events about keys and credentials
     /// (630): whoever changes it would get them. Admins may.
     async fn may_redirect(&self, cx: &Cx<'_>, head: &Head) -> Result<(), Error> {
-        const GETS_PRIVATE: Code = Code::new(630);
         let mut has_private = self.has_private;
         // Subscriptions that were stored before this was noted.
         for document in cx.referring(event_subscription::TYPE.kind, head).await? {
@@ -261,7 +260,7 @@ impl EventDestination {
         }
         if has_private {
             let why = "Events about keys and credentials go to this destination, or did; only admins change its target.";
-            return Err(Refusal::new(GETS_PRIVATE, why).into());
+            return Err(Refusal::new(code::NOT_ADMIN, why).into());
         }
         Ok(())
     }

@@ -494,3 +494,23 @@ async fn kept_names_have_a_limit() {
     }
     panic!("names stay reserved");
 }
+
+/// Whoever has the wildcard of all internal names keeps every other owner from having one.
+#[tokio::test]
+async fn only_admins_take_all_internal_names() {
+    let open = Open::with(LIMITS).await;
+    let owner = Owner::bot(&open, "owner").await;
+    let admin = Owner::of(&open, open.house.admin.clone()).await;
+    for (kind, code, of_tcp) in [(Kind::Agent, 318, 307), (Kind::Cloud, 18006, 18006)] {
+        for scheme in SCHEMES {
+            let url = format!("{scheme}://*.internal");
+            assert_eq!(owner.take(&open, kind, &url).await, Err(code), "{url}");
+        }
+        let port = owner.take(&open, kind, "tcp://*.internal:5000").await;
+        assert_eq!(port, Err(of_tcp));
+        let below = owner.take(&open, kind, "https://*.a.internal").await;
+        owner.give_up(&open, kind, &below.unwrap()).await;
+        let all = admin.take(&open, kind, "https://*.internal").await;
+        admin.give_up(&open, kind, &all.unwrap()).await;
+    }
+}

@@ -6,13 +6,13 @@ use culvert_policy::Scheme;
 use culvert_store::Changes;
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
 use crate::base::PublicPorts;
 use crate::cx::Cx;
 use crate::platform;
 use crate::pool::{self, Taken};
 use crate::resource::{reserved_addr, reserved_domain};
 use crate::traffic_policy as policy;
+use crate::{Error, Role};
 
 /// The domain of hosts that only policies reach.
 const INTERNAL: &str = "internal";
@@ -299,6 +299,11 @@ impl Wanted {
             return Err(Refusal::new(code::ENDPOINT_FIELD_INVALID, why));
         }
         let usual = self.scheme.port();
+        // It would keep every other owner from having a name.
+        if host.strip_prefix("*.") == Some(INTERNAL) && cx.caller.role != Role::Admin {
+            let why = "Only admins may have an endpoint for all internal names.";
+            return Err(Refusal::new(code::ENDPOINT_URL_NOT_RESERVED, why));
+        }
         let port = self
             .port
             .or(usual)
