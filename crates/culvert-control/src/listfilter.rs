@@ -80,9 +80,19 @@ pub(crate) const fn field(name: &'static str, shape: Shape) -> Field {
     Field { name, shape }
 }
 
+/// Work of one part of an expression, and of one byte of a text that it looks at; about a nanosecond each.
+const PART_WORK: u64 = 10;
+const TEXT_BYTE_WORK: u64 = 1;
+
 /// A checked filter.
 #[derive(Debug)]
-pub(crate) struct ListFilter(Expr);
+pub(crate) struct ListFilter {
+    expr: Expr,
+    /// Parts of the expression.
+    n_parts: u64,
+    /// The fields that it names, and how often.
+    named: Vec<(Field, u64)>,
+}
 
 impl ListFilter {
     /// Checks `source` against the fields of a resource. `now` is what `time.now` means.
@@ -108,19 +118,43 @@ impl ListFilter {
         if parser.peek() != &Token::End {
             return Err(parser.unexpected("an operator or the end"));
         }
-        Ok(Self(condition(typed, 0)?))
+        let mut filter = Self {
+            expr: condition(typed, 0)?,
+            n_parts: 0,
+            named: Vec::new(),
+        };
+        let (mut n_parts, mut named) = (0, Vec::new());
+        filter.expr.count(&mut n_parts, &mut named);
+        (filter.n_parts, filter.named) = (n_parts, named);
+        Ok(filter)
     }
 
     /// What all objects that pass have in common, for the store to read fewer of the others.
     pub(crate) fn span(&self, shown_prefix: &str) -> Span {
         let mut span = Span::default();
-        span.narrow(&self.0, shown_prefix);
+        span.narrow(&self.expr, shown_prefix);
         span
     }
 
     /// Whether the object, as the API shows it, passes.
     pub(crate) fn matches(&self, object: &Json) -> bool {
-        truth(&self.0, object)
+        truth(&self.expr, object)
+    }
+
+    /// The most work that evaluating it on the object can be.
+    pub(crate) fn work(&self, object: &Json) -> u64 {
+        let of_field = |(field, times): &(Field, u64)| {
+            let length = match hold_field(*field, object) {
+                Held::Text(text) => text.len(),
+                // What is in a list is compared like a part of the expression.
+                Held::Stored(items) => items.len().saturating_mul(64),
+                _ => 32,
+            };
+            let length = u64::try_from(length).unwrap_or(u64::MAX);
+            length.saturating_mul(TEXT_BYTE_WORK).saturating_mul(*times)
+        };
+        let fields = self.named.iter().map(of_field);
+        fields.fold(self.n_parts.saturating_mul(PART_WORK), u64::saturating_add)
     }
 }
 
@@ -229,6 +263,30 @@ enum Expr {
     Compare(Relation, Box<Expr>, Box<Expr>),
     In(Box<Expr>, Box<Expr>),
     Match(Match, Box<Expr>, Box<Expr>),
+}
+
+impl Expr {
+    /// Adds its parts, and the fields that it names.
+    fn count(&self, n_parts: &mut u64, named: &mut Vec<(Field, u64)>) {
+        *n_parts += 1;
+        match self {
+            Self::Field(field) => match named.iter_mut().find(|(one, _)| one.name == field.name) {
+                Some((_, times)) => *times += 1,
+                None => named.push((*field, 1)),
+            },
+            Self::List(items) => items.iter().for_each(|item| item.count(n_parts, named)),
+            Self::Size(inner) | Self::Not(inner) => inner.count(n_parts, named),
+            Self::And(a, b)
+            | Self::Or(a, b)
+            | Self::Compare(_, a, b)
+            | Self::In(a, b)
+            | Self::Match(_, a, b) => {
+                a.count(n_parts, named);
+                b.count(n_parts, named);
+            }
+            Self::Bool(_) | Self::Integer(_) | Self::Text(_) | Self::Time(_) | Self::Null => {}
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -273,3 +273,51 @@ async fn what_few_objects_have_is_found_among_many() {
         assert_eq!(list(&house, ty, &filter).await, [id], "{filter}");
     }
 }
+
+/// What a filter may cost is a number of objects, not a time: a busy machine refuses no more than one at
+/// rest.
+#[tokio::test]
+async fn a_filter_looks_at_as_many_objects_however_long_that_takes() {
+    let house = House::start().await;
+    let first = house
+        .post(
+            "/api_keys",
+            json!({"description": "straw", "metadata": "x".repeat(4000)}),
+        )
+        .await;
+    let id = first.body()["id"].as_str().unwrap().to_owned();
+    let document = house.store.get("api_key", &id).await.unwrap().unwrap();
+    let add = async |numbers: std::ops::Range<u64>| {
+        let changes = numbers.fold(Changes::default(), |changes, n| {
+            let mut document = document.clone();
+            let entropy = SeededEntropy::new(n);
+            let id = house.control.ids.next(&*house.clock, &entropy);
+            document.head.id = format!("ak_{id}");
+            document.keys.clear();
+            document.refs.clear();
+            changes.and(Changes::insert(document, Told::Nothing { why: "a test" }))
+        });
+        house.store.commit(changes).await.unwrap();
+    };
+    // No index helps a condition that is negated.
+    let filter: String =
+        url::form_urlencoded::byte_serialize(b"!(obj.description == \"straw\")").collect();
+    let path = format!("/api_keys?filter={filter}");
+    let mut n_objects = 2;
+    let refused_at = loop {
+        match house.get(&path).await {
+            Answered::Ok(page) => assert_eq!(page["keys"].as_array().unwrap().len(), 1),
+            refused => {
+                assert_eq!(refused.code(), Some(250));
+                break n_objects;
+            }
+        }
+        assert!(n_objects < 5000);
+        add(n_objects..n_objects + 100).await;
+        n_objects += 100;
+    };
+    assert!(refused_at > 2000, "{refused_at}");
+    for _ in 0..3 {
+        assert_eq!(house.get(&path).await.code(), Some(250));
+    }
+}
