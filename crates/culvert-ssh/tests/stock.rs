@@ -674,7 +674,7 @@ async fn the_server_ends_sessions() {
     assert_eq!(seen.ends[2], EndReason::shutdown());
 }
 
-/// Algorithms that the audit warns of and that are kept, with the reason in `docs/guide/ssh.md`.
+/// Algorithms that the audit warns of and that are kept, with the reason in `docs/how-to/ssh.md`.
 const ACCEPTED: [&str; 2] = ["curve25519-sha256", "curve25519-sha256@libssh.org"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

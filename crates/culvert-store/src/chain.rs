@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn the_bytes_are_those_of_the_guide() {
-        // Computed by the program of docs/guide/audit.md.
+        // Computed by the program of docs/how-to/audit.md.
         let first = Link::START.next(1, CONTENT);
         assert_eq!(
             first.to_string(),

@@ -66,7 +66,7 @@ pub fn reference() -> String {
 
 const INTRODUCTION: &str = "# Traffic policy
 
-Generated from the code that runs policies. The [guide](../guide/traffic-policy.md) has examples.
+Generated from the code that runs policies. The [guide](../how-to/traffic-policy.md) has examples.
 
 A policy is a YAML 1.2 or JSON document of at most 256 KiB with a list of rules per phase. A rule has an
 optional `name`, `expressions` that must all be true (a rule without expressions always runs), and `actions`

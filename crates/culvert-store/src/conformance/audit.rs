@@ -29,7 +29,7 @@ on_both_engines!(
 
 /// What an older program left without hashes; both engines take its words.
 const FORMAT_1: &str = include_str!("format-1.sql");
-/// Its head, computed by the program of docs/guide/audit.md.
+/// Its head, computed by the program of docs/how-to/audit.md.
 const HEAD_OF_FORMAT_1: &str = "3:faa5ce511b5a90b9df3d5bef601537d9a1d31e4d007cb3d01c638619d19de4b2";
 
 async fn script(store: &Store, sql: &str) {

@@ -2,7 +2,7 @@
 //! text says (`tests/docs/run.py`). Each document has a network and a mount namespace of its own, so that
 //! the ports and host names in the text are free.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
@@ -10,6 +10,9 @@ use serde_json::Value;
 /// Host names of the documents; they all mean this machine.
 const HOSTS: &str = "127.0.0.1 localhost tunnel.example.com connect.example.com app.example.com tcp.example.com\n\
                      ::1 localhost\n";
+
+/// Documents beside the README whose code blocks run.
+const FOLDERS: [&str; 2] = ["docs/how-to", "docs/explanation"];
 
 /// Blocks that cannot run here, in all documents together. It may only shrink.
 const SKIPPED_MAX: u64 = 12;
@@ -24,11 +27,11 @@ fn the_code_blocks_of_the_documents_work() {
         culvert_testing::ignore("no network namespaces for the documents here");
         return;
     }
-    let mut documents: Vec<PathBuf> = std::fs::read_dir(root.join("docs/guide"))
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
-    documents.push(root.join("README.md"));
+    let mut documents = vec![root.join("README.md")];
+    for folder in FOLDERS {
+        let entries = std::fs::read_dir(root.join(folder)).unwrap();
+        documents.extend(entries.map(|entry| entry.unwrap().path()));
+    }
     documents.sort();
     let hosts = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(hosts.path(), HOSTS).unwrap();

@@ -158,7 +158,7 @@ async fn passwords_are_sealed_and_kept() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_policy_of_the_guide_is_taken() {
-    let guide = include_str!("../../../../docs/guide/traffic-policy.md");
+    let guide = include_str!("../../../../docs/how-to/traffic-policy.md");
     let culvert = Harness::start(&Backend::Sqlite).await;
     let policy = culvert.create("ip_policies", json!({})).await;
     let id = policy["id"].as_str().unwrap();
