@@ -1,5 +1,8 @@
 //! Generated documents are current: a stale one is rewritten here, and the test fails once so that
-//! the difference is looked at and committed.
+//! the difference is looked at and committed. Links between documents lead to files and headings that exist.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use super::layers::root;
 
@@ -44,4 +47,90 @@ fn generated_documents_are_current() {
         stale.is_empty(),
         "rewritten, look at them and commit them: {stale:?}"
     );
+}
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    let mut documents = markdown(&root().join("docs"));
+    for entry in std::fs::read_dir(root()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "md") {
+            documents.push(path);
+        }
+    }
+    let mut broken = Vec::new();
+    for document in documents {
+        for link in links(&std::fs::read_to_string(&document).unwrap()) {
+            let (path, heading) = link.split_once('#').unwrap_or((&link, ""));
+            let target = if path.is_empty() {
+                document.clone()
+            } else {
+                document.parent().unwrap().join(path)
+            };
+            let found = target.exists()
+                && (heading.is_empty()
+                    || anchors(&std::fs::read_to_string(&target).unwrap()).contains(heading));
+            if !found {
+                broken.push(format!("{}: {link}", document.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+fn markdown(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.append(&mut markdown(&path));
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// The lines of a document outside its code blocks.
+fn prose(document: &str) -> impl Iterator<Item = &str> {
+    let mut is_code = false;
+    document.lines().filter(move |line| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_code ^= is_fence;
+        !is_code && !is_fence
+    })
+}
+
+/// Targets of the links and images of a document, without those on other sites.
+fn links(document: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for line in prose(document) {
+        // Every second piece is inside backticks.
+        let text: String = line.split('`').step_by(2).collect();
+        for (before, after) in [("](", ')'), ("src=\"", '"'), ("srcset=\"", '"')] {
+            for piece in text.split(before).skip(1) {
+                let target = piece.split(after).next().unwrap();
+                if !target.contains(':') {
+                    found.push(target.to_owned());
+                }
+            }
+        }
+    }
+    found
+}
+
+/// The anchors that GitHub makes of a document's headings.
+fn anchors(document: &str) -> BTreeSet<String> {
+    prose(document)
+        .filter(|line| line.starts_with('#'))
+        .map(|line| {
+            line.trim_start_matches('#')
+                .trim()
+                .to_lowercase()
+                .chars()
+                .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'))
+                .map(|c| if c == ' ' { '-' } else { c })
+                .collect()
+        })
+        .collect()
 }

@@ -1,5 +1,5 @@
-//! Every code block of the README and the guides runs, in order, in a fresh folder, and prints what the
-//! text says (`tests/docs/run.py`). Each document has a network and a mount namespace of its own, so that
+//! Every code block of the README, the tutorial and the guides runs, in order, in a fresh directory, and
+//! prints what the text says (`tests/docs/run.py`). Each document has a network and a mount namespace of its own, so that
 //! the ports and host names in the text are free.
 
 use std::path::Path;
@@ -12,7 +12,7 @@ const HOSTS: &str = "127.0.0.1 localhost tunnel.example.com connect.example.com 
                      ::1 localhost\n";
 
 /// Documents beside the README whose code blocks run.
-const FOLDERS: [&str; 2] = ["docs/how-to", "docs/explanation"];
+const FOLDERS: [&str; 3] = ["docs/tutorial", "docs/how-to", "docs/explanation"];
 
 /// Blocks that cannot run here, in all documents together. It may only shrink.
 const SKIPPED_MAX: u64 = 12;
