@@ -21,7 +21,7 @@ export function commandsFor({ token, port, kind, server }: Wanted): Snippet[] {
   const sshPort = kind === 'http' || kind === 'tls' ? '443' : '0';
   return [
     {
-      id: 'culvert', label: 'culvert', text: 'The same binary as the server. ca.pem is in the data folder of the server.',
+      id: 'culvert', label: 'culvert', text: 'The same binary as the server. ca.pem is in the data directory of the server.',
       command: `CULVERT_AUTHTOKEN=${key} culvert ${kind} ${port} --server ${server} --ca ca.pem`,
     },
     {

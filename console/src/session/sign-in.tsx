@@ -35,7 +35,7 @@ export function SignIn({ again = false }: { again?: boolean }) {
       <Button type="submit" fullWidth loading={enter.isPending} disabled={!token.trim()}>Sign in</Button>
       <details className={ui.commands}>
         <summary>Where do I find a token?</summary>
-        <p className={ui.hint}>The first key's token is in the data folder of the server:</p>
+        <p className={ui.hint}>The first key's token is in the data directory of the server:</p>
         <CopyBlock value="cat culvert-data/bootstrap-key" label="the command" />
         <p className={ui.hint}>If all tokens are lost, make another key beside the server:</p>
         <CopyBlock value="culvert admin create-key" label="the command" />
