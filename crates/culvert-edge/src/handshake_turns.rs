@@ -3,7 +3,7 @@
 //! A handshake costs more processor time than anything else a client can ask for before it has said who it is.
 //! A few handshakes compute at once; the others queue, so that requests run between two handshakes however many
 //! have arrived. A handshake that waits for its client holds no turn: clients that begin handshakes and never
-//! finish them delay nobody.
+//! finish them delay no other client.
 //!
 //! Each source first queues among the sources that share its number, and only [`TURNS_PER_SOURCE`] handshakes of
 //! those reach the common queue. So a source that begins thousands of handshakes waits behind itself.
