@@ -165,7 +165,10 @@ fn run_create(control: &Control, call: Call) -> Running<'_> {
                 .iter()
                 .any(|kind| audit::is_private(kind));
             let noted = match is_private {
-                true => event_destination::note_private(&cx, std::slice::from_ref(&destination.id)).await?,
+                true => {
+                    event_destination::note_private(&cx, std::slice::from_ref(&destination.id))
+                        .await?
+                }
                 false => Changes::default(),
             };
             let document = document(&cx, &destination, &wanted)?;
