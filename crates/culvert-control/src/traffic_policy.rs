@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use culvert_base::net::HostName;
 use culvert_base::{Fault, Refusal, code, id};
+use culvert_edge::login::ACTIONS;
 use culvert_edge::login::Logins;
-use culvert_edge::{Policy, Reference, Resources, Secrets, Source};
-use culvert_policy::{IpPolicy, Scheme};
+use culvert_policy::{IpPolicy, LoginService, Scheme};
+use culvert_policy::{Policy, Reference, Resources, Secrets, Source};
 use culvert_store::{Changes, Document, Head, OnDelete, Ref, Store};
 use culvert_tls::terms::Authorities;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -99,16 +100,16 @@ impl StoredPolicy {
             Some(before) => {
                 let text = before.text(cx.seal, id)?;
                 Some(
-                    Source::read(&text)
+                    Source::read(&text, ACTIONS)
                         .map_err(|error| Fault::new("reading a stored policy", error))?,
                 )
             }
             None => None,
         };
-        let given = Source::read(text)?;
+        let given = Source::read(text, ACTIONS)?;
         let source = given.restored(before.as_ref())?;
         let mut resources = Resources {
-            logins: Some(Arc::clone(cx.logins)),
+            logins: Some(LoginService::new(Arc::clone(cx.logins))),
             host: HostName::parse(host).ok(),
             allows_public_calls: cx.settings.allow_public_calls,
             ip_data: Some(cx.settings.ip_data.now()),
@@ -182,7 +183,7 @@ impl StoredPolicy {
     ) -> Result<bool, Fault> {
         let doing = || format!("reading the policy of {}", head.id);
         let text = self.text(seal, &head.id)?;
-        let source = Source::read(&text).map_err(|error| Fault::new(doing(), error))?;
+        let source = Source::read(&text, ACTIONS).map_err(|error| Fault::new(doing(), error))?;
         let named = Named::by(store, &head.account, &source).await?;
         let is_new = named.ids != self.names;
         self.names = named.ids;
@@ -393,9 +394,9 @@ impl Compiled {
         }
         let doing = || format!("compiling the policy of endpoint {}", head.id);
         let text = policy.text(seal, &head.id)?;
-        let source = Source::read(&text).map_err(|error| Fault::new(doing(), error))?;
+        let source = Source::read(&text, ACTIONS).map_err(|error| Fault::new(doing(), error))?;
         let mut resources = Resources {
-            logins: Some(Arc::clone(&self.logins)),
+            logins: Some(LoginService::new(Arc::clone(&self.logins))),
             // What is stored was judged when it was written, and the edge judges each request.
             allows_public_calls: true,
             ..Resources::default()

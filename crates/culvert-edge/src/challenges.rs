@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use culvert_http::authority::Authority;
 use culvert_tls::acme::{Challenge, ChallengeKind};
 use culvert_tls::server_certificate::Only;
 use http::header::HOST;
@@ -14,8 +15,6 @@ use rustls::crypto::aws_lc_rs;
 use rustls::server::{Acceptor, NoServerSessionStorage};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
-
-use crate::route::Authority;
 
 /// Where the files are looked for.
 const FOLDER: &str = "/.well-known/acme-challenge/";

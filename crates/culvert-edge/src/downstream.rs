@@ -6,20 +6,24 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
+use bytes::Bytes;
 use culvert_base::net::plain_address;
 use culvert_base::sync::lock;
 use culvert_policy::conn::{ConnCounters, ConnInfo};
+use culvert_policy::host::ConnContext;
+use culvert_policy::policy::PolicyConnState;
+use culvert_policy::problem::Problem;
 use futures_util::task::AtomicWaker;
-use http::response;
+use http::header::HeaderValue;
+use http::{Response, response};
 use tokio::time::Instant;
 
 use crate::alarm::Alarm;
 use crate::edge::{Phase, Shared};
 use crate::http1_state::Http1State;
-use crate::policy::PolicyConnState;
 use crate::recording;
 use crate::settings::Rules;
 use crate::snapshot::Group;
@@ -31,6 +35,8 @@ const POOLS_TO_AGENTS_MAX: usize = 8;
 /// A connection accepted by the edge.
 #[derive(Debug)]
 pub(crate) struct Downstream {
+    /// Itself, for what outlives a borrow.
+    pub(crate) this: Weak<Self>,
     pub(crate) edge: Arc<Shared>,
     /// The rules of the moment it was accepted.
     pub(crate) rules: Arc<Rules>,
@@ -79,10 +85,11 @@ struct Attribution {
 }
 
 impl Downstream {
-    pub(crate) fn new(edge: Arc<Shared>, client: SocketAddr, server: SocketAddr) -> Self {
+    pub(crate) fn new(edge: Arc<Shared>, client: SocketAddr, server: SocketAddr) -> Arc<Self> {
         let rules = edge.rules.load_full();
         let is_trusted = rules.trusts(plain_address(client.ip()));
-        Self {
+        Arc::new_cyclic(|this| Self {
+            this: Weak::clone(this),
             info: ConnInfo::new(client, server, is_trusted, edge.clock.now()),
             edge,
             rules,
@@ -105,7 +112,25 @@ impl Downstream {
             to_agents: Mutex::new(Vec::new()),
             slot: AtomicUsize::new(0),
             is_listed: AtomicBool::new(false),
+        })
+    }
+
+    /// The connection as policies see it.
+    pub(crate) fn context(&self) -> ConnContext<'_> {
+        ConnContext {
+            info: &self.info,
+            counters: &self.counters,
+            state: &self.policy,
+            services: &self.edge.policy,
+            host: self,
+            refuses_undecided: self.rules.refuses_undecided,
+            allows_public_calls: self.rules.allows_public_calls,
         }
+    }
+
+    /// An answer of the edge to a request on it.
+    pub(crate) fn answer(&self, problem: Problem, accept: Option<&HeaderValue>) -> Response<Bytes> {
+        problem.answer(accept, &self.info, &self.counters)
     }
 
     /// A new connection to an upstream, within `limit`. With `in_turn`, waits where agents have no room.
@@ -119,7 +144,7 @@ impl Downstream {
         meters.upstream_connects.up();
         let dialled = match (to.agents_endpoint(), &self.edge.agents) {
             (None, _) => {
-                let dialer = self.edge.dialer.load_full();
+                let dialer = self.edge.network.dialer.load_full();
                 dialer.dial_within(limit, to).await
             }
             (Some(_), None) => Err(DialError::Agent(AgentRefused::Away)),

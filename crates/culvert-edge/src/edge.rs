@@ -11,10 +11,12 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use culvert_base::net::plain_address;
 use culvert_base::sync::lock;
-use culvert_base::{Clock, Entropy, Fault, Supervisor};
+use culvert_base::{BoxFuture, Clock, Fault, Supervisor};
 use culvert_events::Recorder;
 use culvert_policy::conn::source;
-use culvert_policy::ipdata::{IpDatabases, IpFields};
+use culvert_policy::documents::Documents;
+use culvert_policy::ipdata::IpFields;
+use culvert_policy::services::{CALLS_MAX, PolicyServices, Spawn};
 use culvert_policy::shared_counts::SharedCounts;
 use culvert_tls::server_certificate::Presented;
 use futures_util::FutureExt;
@@ -24,7 +26,6 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::documents::Documents;
 use crate::downstream::Downstream;
 use crate::handshake_turns::HandshakeTurns;
 use crate::http::encoded::ENCODERS_KIB_MAX;
@@ -38,14 +39,12 @@ use crate::overload::{
 use crate::route::Hosts;
 use crate::settings::{Rules, Settings};
 use crate::snapshot::{Change, Kept, Live, Snapshot};
-use crate::upstream::{Dial, Dialer};
+use crate::upstream::{Dial, Network};
 
 /// How long tasks may take to end once everything is cut.
 const CUT_WITHIN: Duration = Duration::from_secs(5);
 /// Connections at once whose PROXY header is not whole. They count among no source yet.
 const ANNOUNCEMENTS_MAX: usize = 1_024;
-/// Requests at once that policies make on their own account.
-const CALLS_MAX: usize = 256;
 /// How often pools are looked through.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
 
@@ -77,9 +76,11 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     /// What new connections are held to.
     pub(crate) rules: ArcSwap<Rules>,
-    pub(crate) entropy: Arc<dyn Entropy>,
     pub(crate) meters: Meters,
-    pub(crate) dialer: ArcSwap<Dialer>,
+    /// The way to upstreams, and to hosts that policies name.
+    pub(crate) network: Arc<Network>,
+    /// What all policies share.
+    pub(crate) policy: Arc<PolicyServices>,
     /// Tells how long the store takes to write, if there is one.
     write_delay: Option<WriteDelay>,
     /// Opens streams to agents, if there are any.
@@ -88,20 +89,8 @@ pub(crate) struct Shared {
     pub(crate) bodies: Arc<Semaphore>,
     /// KiB that encoders of responses may take.
     pub(crate) encoders: Arc<Semaphore>,
-    /// What was fetched for policies.
-    pub(crate) documents: Documents,
-    /// What the operator's files say of addresses.
-    pub(crate) ip_data: IpDatabases,
-    /// What rate limits of the cluster count.
-    pub(crate) counts: SharedCounts,
-    /// The region of this node.
-    pub(crate) region: String,
     /// Certificates of the operator's files.
     files: ArcSwap<Hosts<Arc<Presented>>>,
-    /// Requests that policies make on their own account.
-    pub(crate) calls: Semaphore,
-    /// Where it listens for HTTP and TLS.
-    own: Vec<SocketAddr>,
     /// Turns of TLS handshakes.
     pub(crate) handshakes: HandshakeTurns,
     /// Connections whose PROXY header is being read.
@@ -176,26 +165,43 @@ impl Edge {
         let files = settings.files()?;
         let alone = || SharedCounts::new(Arc::clone(&clock), &*settings.entropy);
         let counts = settings.counts.clone().unwrap_or_else(alone);
-        let shared = Shared {
+        let own = [http_addr, https_addr].into_iter().flatten().collect();
+        let network = Arc::new(Network::new(dialer, own));
+        let meters = Meters::default();
+        let lanes = Lanes::start(settings.threads)?;
+        let rules = ArcSwap::from_pointee(settings.rules());
+        let Settings {
+            entropy,
+            ip_data,
+            region,
+            limits,
+            ..
+        } = settings;
+        let shared = Arc::new_cyclic(|shared| Shared {
+            policy: Arc::new(PolicyServices {
+                clock: Arc::clone(&clock),
+                entropy,
+                ip_data,
+                counts,
+                documents: Documents::new(),
+                region,
+                calls: Semaphore::new(CALLS_MAX),
+                meters: Arc::clone(&meters.policy),
+                network: network.clone(),
+                tasks: Box::new(Tasks(Weak::clone(shared))),
+            }),
+            network,
             live: ArcSwap::default(),
             recorder,
             clock,
             handshakes: HandshakeTurns::new(settings.threads),
             announcements: Semaphore::new(ANNOUNCEMENTS_MAX),
-            bodies: Arc::new(Semaphore::new(settings.limits.held_bytes)),
+            bodies: Arc::new(Semaphore::new(limits.held_bytes)),
             encoders: Arc::new(Semaphore::new(ENCODERS_KIB_MAX)),
-            documents: Documents::new(),
-            calls: Semaphore::new(CALLS_MAX),
-            own: [http_addr, https_addr].into_iter().flatten().collect(),
-            rules: ArcSwap::from_pointee(settings.rules()),
-            entropy: settings.entropy,
-            meters: Meters::default(),
-            dialer: ArcSwap::from_pointee(dialer),
+            rules,
+            meters,
             write_delay: settings.write_delay,
             agents: settings.agents,
-            ip_data: settings.ip_data,
-            counts,
-            region: settings.region,
             missing_data: AtomicU64::new(0),
             files: ArcSwap::from_pointee(files),
             phase: AtomicU8::new(Phase::Serving as u8),
@@ -204,12 +210,12 @@ impl Edge {
             drops_events: AtomicBool::new(false),
             tasks: TaskTracker::new(),
             supervisor: settings.supervisor,
-            lanes: Lanes::start(settings.threads)?,
+            lanes,
             accepting: CancellationToken::new(),
             census: Mutex::default(),
-        };
+        });
         Ok(Self {
-            shared: Arc::new(shared),
+            shared,
             ports: Arc::new(tokio::sync::Mutex::new(Ports {
                 kept: Kept::default(),
                 tcp_bind_ip: settings.tcp_bind_ip,
@@ -253,7 +259,7 @@ impl Edge {
     pub fn reload(&self, settings: &Settings) -> Result<(), Fault> {
         let (dialer, files) = (settings.dialer()?, settings.files()?);
         self.shared.rules.store(Arc::new(settings.rules()));
-        self.shared.dialer.store(Arc::new(dialer));
+        self.shared.network.dialer.store(Arc::new(dialer));
         self.shared.files.store(Arc::new(files));
         Ok(())
     }
@@ -444,14 +450,9 @@ impl Shared {
         }
     }
 
-    /// Connects to what strangers name.
-    pub(crate) fn public_dialer(&self) -> Dialer {
-        self.dialer.load().to_public(self.own.iter().copied())
-    }
-
     /// Data that policies read and no file has, how many endpoints need it, and the id of one.
     fn missing_data<'l>(&self, live: &'l Live) -> (IpFields, u32, &'l str) {
-        let data = self.ip_data.now();
+        let data = self.policy.ip_data.now();
         let (mut all, mut count, mut first) = (IpFields::default(), 0, "");
         for (id, fields) in live.data_readers.iter() {
             let missing = data.missing(*fields);
@@ -531,7 +532,7 @@ impl Shared {
                 "overload level changed"
             );
             self.meters.overload_level.set(u64::from(level as u8));
-            self.documents.freeze(level >= Level::Busy);
+            self.policy.documents.freeze(level >= Level::Busy);
             self.tell();
             self.changed.notify_waiters();
         }
@@ -717,7 +718,7 @@ impl Shared {
             })
         };
         self.meters.connections.up();
-        let down = Arc::new(Downstream::new(Arc::clone(self), client, server));
+        let down = Downstream::new(Arc::clone(self), client, server);
         down.listed(slot);
         if let Some(place) = lock(&self.census).open.get_mut(slot) {
             *place = Some(Arc::downgrade(&down));
@@ -748,6 +749,18 @@ impl fmt::Debug for Shared {
         f.debug_struct("Edge")
             .field("meters", &self.meters)
             .finish_non_exhaustive()
+    }
+}
+
+/// Runs tasks of policies.
+#[derive(Debug)]
+struct Tasks(Weak<Shared>);
+
+impl Spawn for Tasks {
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.track(task);
+        }
     }
 }
 

@@ -4,11 +4,12 @@
 use std::sync::Arc;
 
 use culvert_policy::Scheme;
+use culvert_policy::policy::template::{map, texts};
+use culvert_policy::policy::variables;
+use culvert_policy::{Phase, Reference, Resources, Source};
 
-use crate::policy::template::{map, texts};
-use crate::policy::variables;
+use crate::login::ACTIONS;
 use crate::proxy::{self, Header};
-use crate::{Phase, Reference, Resources, Source};
 
 /// A header read only as far as it says reaches a verdict within its longest form, and not one byte
 /// too many is asked for: what is whole with one byte more or less is another thing.
@@ -55,7 +56,7 @@ pub fn policy(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
     };
-    let Ok(source) = Source::read(text) else {
+    let Ok(source) = Source::read(text, ACTIONS) else {
         return;
     };
     assert_eq!(source.text(), text);
@@ -69,7 +70,7 @@ pub fn policy(bytes: &[u8]) {
     let Some(shown) = source.redacted() else {
         return;
     };
-    let read = Source::read(&shown).unwrap_or_else(|error| panic!("{shown:?}: {error}"));
+    let read = Source::read(&shown, ACTIONS).unwrap_or_else(|error| panic!("{shown:?}: {error}"));
     let restored = read.restored(Some(&source));
     let restored = restored.unwrap_or_else(|error| panic!("{shown:?}: {error}"));
     let again = Scheme::ALL.map(|scheme| restored.compile(scheme, true, &resources).is_ok());
@@ -132,7 +133,12 @@ mod tests {
     #[test]
     fn seeds_hold() {
         super::policy(POLICY.as_bytes());
-        assert!(crate::Source::read(POLICY).unwrap().redacted().is_some());
+        assert!(
+            culvert_policy::Source::read(POLICY, crate::login::ACTIONS)
+                .unwrap()
+                .redacted()
+                .is_some()
+        );
         for text in EXPRESSIONS {
             super::policy_expression(text.as_bytes());
         }

@@ -7,11 +7,10 @@
 //! It runs on a snapshot that others compile and [publish](Edge::publish), and knows nothing of
 //! accounts, resources or storage: an account is a label on an endpoint here.
 
-pub mod action;
 mod alarm;
 mod bounds;
 mod challenges;
-mod documents;
+mod connection_phase;
 mod downstream;
 mod edge;
 pub mod fuzz;
@@ -21,13 +20,11 @@ mod http1;
 mod http1_state;
 mod http2;
 mod inherited;
-mod jws;
 mod lanes;
 mod listener;
 pub mod login;
 mod meters;
 mod overload;
-mod policy;
 mod proxy;
 mod recording;
 mod route;
@@ -44,11 +41,9 @@ mod tests;
 
 pub use bounds::sizes;
 pub use edge::Edge;
-pub use http::problem::errors;
 pub use inherited::Inherited;
 pub use meters::{Meters, Pressure};
 pub use overload::WriteDelay;
-pub use policy::{Phase, Policy, REDACTED, Reference, Resources, Secrets, Source, reference};
 pub use settings::{Limits, ProxyProtocol, Settings, Timeouts};
 pub use snapshot::{Change, Endpoint, Restriction, Snapshot, SnapshotBuilder};
 pub use upstream::{

@@ -18,12 +18,12 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
+use crate::connection_phase::{self, Entry};
 use crate::downstream::Downstream;
 use crate::edge::Shared;
 use crate::http::{server, streams};
 use crate::inherited::Inherited;
 use crate::overload::{Level, TURN_WHEN_TIGHT};
-use crate::policy::connect::{self, Entry};
 use crate::proxy::{self, Ends, Header};
 use crate::snapshot::Group;
 use crate::socket::{self, Counted, Replay, Wire};
@@ -176,7 +176,7 @@ async fn pass(socket: Counted, ahead: Vec<u8>, name: &str, group: &Group, down: 
     let mut terms: Option<Arc<Terms>> = None;
     let mut hops = 0;
     loop {
-        match connect::enter(down, &member.endpoint, hops, terms).await {
+        match connection_phase::enter(down, &member.endpoint, hops, terms).await {
             Entry::In(all) => {
                 terms = all;
                 break;
@@ -303,7 +303,7 @@ async fn terminate(
         && (own.is_some() || group.has_terms())
     {
         down.attribute(group.account(), name);
-        match connect::first(down, &group.first().endpoint).await {
+        match connection_phase::first(down, &group.first().endpoint).await {
             Entry::In(wanted) => terms = wanted,
             Entry::Forward(..) | Entry::Out => {
                 socket.reset();

@@ -1,6 +1,9 @@
 //! What the edge counts. Plain atomics that others may read; how they are exported is not known here.
 
+use std::sync::Arc;
+
 use culvert_base::Meter;
+use culvert_policy::services::PolicyMeters;
 
 /// Shares that make the level of overload, in percent.
 #[derive(Debug, Default)]
@@ -81,10 +84,8 @@ pub struct Meters {
     pub upstream_retries: Meter,
     /// Upstream answers that could not be taken.
     pub upstream_failed: Meter,
-    /// Expressions of traffic policies that failed, and header fields they could not make.
-    pub policy_failures: Meter,
-    /// Users who logged in.
-    pub logins: Meter,
+    /// What policies count.
+    pub policy: Arc<PolicyMeters>,
     /// TCP ports of endpoints that could not be listened on.
     pub ports_failed: Meter,
     /// Snapshots taken into use.

@@ -15,13 +15,13 @@ use std::time::Duration;
 
 use culvert_base::Timestamp;
 use culvert_events::{
-    Cookies, HTTP_REQUEST_COMPLETE, HeaderRules, Record, Settable, Slot, TCP_CONNECTION_CLOSED,
-    Text,
+    Cookies, HTTP_REQUEST_COMPLETE, HeaderRules, Record, Slot, TCP_CONNECTION_CLOSED, Text,
 };
+use culvert_http::authority::Authority;
 use culvert_http::target::Received;
+use culvert_policy::event::EventDraft;
 use http::header::{HOST, HeaderMap, USER_AGENT};
 use http::{Method, StatusCode, Version, request};
-use serde_json::{Map, Value};
 
 use crate::alarm::Alarm;
 use crate::downstream::Downstream;
@@ -29,8 +29,6 @@ use crate::http::body::Cap;
 use crate::http::upload::UploadPace;
 use crate::http1_state::Turn;
 use crate::overload::Level;
-use crate::policy::push_log;
-use crate::route::Authority;
 use crate::settings::Timeouts;
 use crate::slots;
 
@@ -44,13 +42,7 @@ pub(crate) struct Recording {
     is_http1: bool,
     /// Whether it is no client's.
     is_aside: bool,
-    record: Option<Record>,
-    /// Whether IP policies refused it.
-    is_blocked: bool,
-    /// Whether something was left out of its event.
-    is_trimmed: bool,
-    /// Entries of log actions.
-    logs: Vec<Map<String, Value>>,
+    event: EventDraft,
     sent: Sent,
     /// HTTP/2: payload bytes of the request so far.
     received: Option<Arc<AtomicU64>>,
@@ -67,6 +59,25 @@ pub(crate) struct Recording {
     /// How the request's body comes, if it has one.
     upload: Option<Arc<UploadPace>>,
     pub(crate) alarm: Alarm,
+}
+
+/// Counts the payload bytes of an HTTP/2 request, once its body is read.
+#[derive(Debug)]
+pub(crate) struct ReceivedCounter<'x> {
+    received: &'x mut Option<Arc<AtomicU64>>,
+    is_counted: bool,
+}
+
+impl ReceivedCounter<'_> {
+    /// A new counter, if somebody reads it.
+    pub(crate) fn start(&mut self) -> Option<Arc<AtomicU64>> {
+        if !self.is_counted {
+            return None;
+        }
+        let counter = Arc::new(AtomicU64::new(0));
+        *self.received = Some(Arc::clone(&counter));
+        Some(counter)
+    }
 }
 
 /// How far an answer has come.
@@ -111,10 +122,7 @@ impl Recording {
         Self {
             is_http1: version != Version::HTTP_2,
             is_aside: false,
-            record: None,
-            is_blocked: false,
-            is_trimmed: false,
-            logs: Vec::new(),
+            event: EventDraft::default(),
             sent: Sent::default(),
             received: None,
             is_over: None,
@@ -252,60 +260,48 @@ impl Recording {
                 host.into_iter().chain(lines(&parts.headers)),
             );
         }
-        self.record = Some(record);
+        self.event.record = Some(record);
     }
 
     /// Whether its event goes without header maps and logs, for want of room.
     fn is_trimmed(&mut self) -> bool {
-        if !self.is_trimmed && self.down.edge.level() >= Level::Tight {
-            self.is_trimmed = true;
+        if !self.event.is_trimmed && self.down.edge.level() >= Level::Tight {
+            self.event.is_trimmed = true;
             self.down.edge.meters.events_trimmed.up();
         }
-        self.is_trimmed
+        self.event.is_trimmed
     }
 
-    fn wants<T>(&self, slot: Slot<T>) -> bool {
-        let record = self.record.as_ref();
-        record.is_some_and(|record| record.wants(slot))
+    /// Its event as policies fill it, and where they count the bytes of its body.
+    pub(crate) fn for_policy(&mut self) -> (&mut EventDraft, ReceivedCounter<'_>) {
+        let is_counted = !self.is_http1 && self.event.record.is_some();
+        let received = ReceivedCounter {
+            received: &mut self.received,
+            is_counted,
+        };
+        (&mut self.event, received)
     }
 
-    /// Sets a field of the event, if it makes one.
-    pub(crate) fn set<T: Settable>(&mut self, slot: Slot<T>, value: T::In<'_>) {
-        if let Some(record) = &mut self.record {
-            record.set(slot, value);
-        }
-    }
-
-    /// The same for a decision that may be made more than once: to block is final.
+    /// Says what a module decided that may run more than once: to block is final.
     pub(crate) fn decide(&mut self, slot: Slot<Text>, decision: &str) {
-        if !self.is_blocked {
-            self.set(slot, decision);
-        }
-        self.is_blocked |= decision == "block";
-    }
-
-    /// Keeps an entry of the event's log.
-    pub(crate) fn log(&mut self, entry: Map<String, Value>) {
-        if self.wants(slots::http::POLICY_LOGS) && !self.is_trimmed() {
-            push_log(&mut self.logs, entry);
-        }
+        self.event.decide(slot, decision);
     }
 
     /// Makes no event after all.
     pub(crate) fn withdraw(&mut self) {
-        self.record = None;
+        self.event.record = None;
     }
 
     /// Notes that the client's address is not admitted.
     pub(crate) fn blocked(&mut self) {
-        if let Some(record) = &mut self.record {
+        if let Some(record) = &mut self.event.record {
             record.set(slots::http::IP_POLICY_DECISION, "block");
         }
     }
 
     /// Notes whether the upstream connection of the last attempt had served before.
     pub(crate) fn upstream(&mut self, is_reused: bool) {
-        if let Some(record) = &mut self.record {
+        if let Some(record) = &mut self.event.record {
             record.set(slots::http::CONNECTION_REUSED, is_reused);
         }
     }
@@ -313,12 +309,7 @@ impl Recording {
     /// Where an HTTP/2 request's payload bytes are to be counted, if anyone asks. On HTTP/1 they are
     /// counted on the wire.
     pub(crate) fn count_received(&mut self) -> Option<Arc<AtomicU64>> {
-        if self.is_http1 || self.record.is_none() {
-            return None;
-        }
-        let counter = Arc::new(AtomicU64::new(0));
-        self.received = Some(Arc::clone(&counter));
-        Some(counter)
+        self.for_policy().1.start()
     }
 
     /// How long the request's body may be, where that is limited.
@@ -373,8 +364,8 @@ impl Recording {
 
     /// Notes the final head of the answer.
     pub(crate) fn answer(&mut self, status: StatusCode, headers: &HeaderMap) {
-        let is_trimmed = self.wants(slots::http::RESPONSE_HEADERS) && self.is_trimmed();
-        let Some(record) = &mut self.record else {
+        let is_trimmed = self.event.wants(slots::http::RESPONSE_HEADERS) && self.is_trimmed();
+        let Some(record) = &mut self.event.record else {
             return;
         };
         record.set(slots::http::STATUS_CODE, i32::from(status.as_u16()));
@@ -427,15 +418,16 @@ impl Recording {
     }
 
     fn write_logs(&mut self) {
-        if let (Some(record), false) = (&mut self.record, self.logs.is_empty()) {
-            record.set(slots::http::POLICY_LOGS, &self.logs);
+        if self.event.has_logs() {
+            self.is_trimmed();
+            self.event.write_logs();
         }
     }
 
     /// The answer was an upgrade, and the upgraded stream is over.
     pub(crate) fn tunnel_closed(mut self) {
         self.write_logs();
-        if let Some(record) = self.record.take() {
+        if let Some(record) = self.event.record.take() {
             let down = Arc::clone(&self.down);
             offer(record, 0, Sent::default(), Some(0), &down);
         }
@@ -446,7 +438,7 @@ impl Drop for Recording {
     fn drop(&mut self) {
         self.down.return_alarm(std::mem::take(&mut self.alarm));
         self.write_logs();
-        if let Some(record) = self.record.take() {
+        if let Some(record) = self.event.record.take() {
             if !self.is_http1 {
                 let received = self
                     .received

@@ -6,20 +6,12 @@
 /// `http_request_complete`.
 pub(crate) mod http {
     use culvert_events::{
-        Bool, HTTP_REQUEST_COMPLETE as KIND, Headers, Int32, Int64, Logs, Slot, Text, Time,
+        Bool, HTTP_REQUEST_COMPLETE as KIND, Headers, Int32, Int64, Slot, Text, Time,
     };
 
-    pub(crate) const WEBHOOK_DECISION: Slot<Text> = KIND.slot("webhook_verification.decision");
     pub(crate) const CONNECTION_REUSED: Slot<Bool> = KIND.slot("backend.connection_reused");
-    pub(crate) const BASIC_AUTH_DECISION: Slot<Text> = KIND.slot("basic_auth.decision");
-    pub(crate) const BASIC_AUTH_USERNAME: Slot<Text> = KIND.slot("basic_auth.username");
-    pub(crate) const CIRCUIT_BREAKER_DECISION: Slot<Text> = KIND.slot("circuit_breaker.decision");
     pub(crate) const COMPRESSION_ALGORITHM: Slot<Text> = KIND.slot("compression.algorithm");
     pub(crate) const BYTES_SAVED: Slot<Int64> = KIND.slot("compression.bytes_saved");
-    pub(crate) const OAUTH_APP_CLIENT_ID: Slot<Text> = KIND.slot("oauth.app_client_id");
-    pub(crate) const OAUTH_DECISION: Slot<Text> = KIND.slot("oauth.decision");
-    pub(crate) const OAUTH_USER_ID: Slot<Text> = KIND.slot("oauth.user.id");
-    pub(crate) const OAUTH_USER_NAME: Slot<Text> = KIND.slot("oauth.user.name");
     pub(crate) const CLIENT_IP: Slot<Text> = KIND.slot("conn.client_ip");
     pub(crate) const SERVER_IP: Slot<Text> = KIND.slot("conn.server_ip");
     pub(crate) const SERVER_NAME: Slot<Text> = KIND.slot("conn.server_name");
@@ -42,7 +34,6 @@ pub(crate) mod http {
     pub(crate) const CLIENT_SERIAL: Slot<Text> = KIND.slot("tls.client_cert.serial_number");
     pub(crate) const CLIENT_COMMON_NAME: Slot<Text> = KIND.slot("tls.client_cert.subject.cn");
     pub(crate) const TLS_VERSION: Slot<Text> = KIND.slot("tls.version");
-    pub(crate) const POLICY_LOGS: Slot<Logs> = KIND.slot("traffic_policy.logs");
 }
 
 /// `tcp_connection_closed`.

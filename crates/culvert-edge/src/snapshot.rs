@@ -14,7 +14,9 @@ use std::time::Duration;
 use culvert_base::IpSet;
 use culvert_base::net::HostName;
 use culvert_policy::Scheme;
+use culvert_policy::host::EndpointInfo;
 use culvert_policy::ipdata::IpFields;
+use culvert_policy::policy::Policy;
 use culvert_tls::acme::Challenge;
 use culvert_tls::server_certificate::Presented;
 use rustls::sign::CertifiedKey;
@@ -23,7 +25,6 @@ use rustls_pki_types::CertificateDer;
 use crate::challenges::{Answers, Prepared};
 use crate::edge::Shared;
 use crate::login::Logins;
-use crate::policy::Policy;
 use crate::route::Hosts;
 use crate::settings::Timeouts;
 use crate::table::Table;
@@ -57,13 +58,16 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Its address as a URL.
-    pub(crate) fn url(&self) -> String {
-        let (name, host) = (self.scheme.name(), &*self.host);
-        if self.scheme.port() == Some(self.port) || (self.port == 0 && !self.is_internal) {
-            format!("{name}://{host}")
-        } else {
-            format!("{name}://{host}:{}", self.port)
+    /// What policies know of it.
+    pub(crate) fn info(&self) -> EndpointInfo<'_> {
+        EndpointInfo {
+            id: &self.id,
+            account: &self.account,
+            scheme: self.scheme,
+            is_internal: self.is_internal,
+            host: &self.host,
+            port: self.port,
+            merge_slashes: self.merge_slashes,
         }
     }
 }

@@ -7,6 +7,7 @@
 //! What holds for any bytes of a peer: nothing panics, memory stays within fixed limits, and what a message means
 //! does not depend on how its bytes arrive. A message that two parsers could read differently is refused.
 
+pub mod authority;
 pub mod coding;
 pub mod fields;
 pub mod fuzz;

@@ -1,18 +1,36 @@
-//! Traffic policies: what they may know of a connection, and what their actions decide by.
+//! Traffic policies: rules that see a connection, a request or a response, and act on it. Compiled rules,
+//! expressions, templates and actions, with what they decide by: facts of connections, data about
+//! addresses, webhook signatures, signed tokens, rate limits.
 //!
-//! It opens no connection and serves none.
+//! It opens no connection and serves none. What an action needs from outside goes through ports: the
+//! network ([`Fetch`](services::Fetch)), the runtime ([`Spawn`](services::Spawn)), the endpoints of the
+//! account ([`PolicyHost`](host::PolicyHost)) and the body of a message ([`BodyReader`](host::BodyReader)).
 
+pub mod action;
 pub mod address;
 pub mod conn;
 pub mod document;
+pub mod documents;
+pub mod event;
+pub mod event_slots;
 pub mod fair_table;
+pub mod fields;
+pub mod host;
 pub mod ipdata;
+pub mod jws;
+pub mod policy;
+pub mod problem;
+pub mod reply;
 pub mod scheme;
+pub mod services;
 pub mod shared_counts;
 pub mod webhook;
 
 pub use address::IpPolicy;
 pub use document::read_yaml;
 pub use ipdata::{IpData, IpDataFiles, IpDatabases, IpField, IpFields, Scalar};
+pub use policy::{
+    LoginService, Phase, Policy, REDACTED, Reference, Resources, Secrets, Source, reference,
+};
 pub use scheme::Scheme;
 pub use shared_counts::{CountMeters, MESSAGE_BYTES_MAX, MESSAGES_MAX, SharedCounts, TELL_EVERY};

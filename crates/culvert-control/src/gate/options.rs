@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use culvert_base::{Refusal, code};
-use culvert_edge::{Phase, Source};
+use culvert_edge::login::ACTIONS;
+use culvert_policy::{Phase, Source};
 use culvert_tunnel::server::Wanted;
 use culvert_tunnel::wire::HeaderChanges;
 use serde_json::{Map, Value, json};
@@ -72,7 +73,7 @@ pub(crate) fn policy(want: &Wanted) -> Result<String, Refusal> {
     let own = want.options.traffic_policy.trim();
     let given = match own {
         "" => None,
-        text => Some(Source::read(text)?.to_json()),
+        text => Some(Source::read(text, ACTIONS)?.to_json()),
     };
     let modern = given.as_ref().and_then(modernised);
     if let Some(policy) = modern.as_ref().or(given.as_ref()) {
@@ -456,7 +457,7 @@ fn websocket_converter(want: &Wanted) -> Result<Rules, Wrong> {
 
 #[cfg(test)]
 mod tests {
-    use culvert_edge::Resources;
+    use culvert_policy::Resources;
     use culvert_policy::Scheme;
     use culvert_tunnel::wire::BindRequest;
 
@@ -473,7 +474,7 @@ mod tests {
         };
         match policy(&want) {
             Ok(text) if text.is_empty() => Ok(Value::Null),
-            Ok(text) => Ok(Source::read(&text).unwrap().to_json()),
+            Ok(text) => Ok(Source::read(&text, ACTIONS).unwrap().to_json()),
             Err(refusal) => Err(refusal.code.unwrap().number()),
         }
     }
@@ -525,10 +526,11 @@ mod tests {
             policy["on_http_request"][1]["actions"][0]["config"]["credentials"].clone();
         assert_eq!(credentials, json!(["bob:long enough", "u:secret$${pw}"]));
         let text = policy.to_string();
-        let compiled =
-            Source::read(&text)
-                .unwrap()
-                .compile(Scheme::Http, true, &Resources::default());
+        let compiled = Source::read(&text, ACTIONS).unwrap().compile(
+            Scheme::Http,
+            true,
+            &Resources::default(),
+        );
         assert!(compiled.is_ok(), "{compiled:?}");
     }
 

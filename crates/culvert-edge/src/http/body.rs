@@ -10,7 +10,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use culvert_base::BoxFuture;
 use culvert_http::http1::Violation;
+use culvert_policy::host::{BodyReader, Unread};
+use culvert_policy::problem::Problem;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
@@ -20,13 +23,12 @@ use tokio::time::Instant;
 use crate::downstream::Downstream;
 use crate::http::encoded::Encoded;
 use crate::http::fields;
-use crate::http::reply::Problem;
 use crate::http::room::{NoRoom, Room};
 use crate::http::upgrade::Tunnel;
 use crate::http::upload::UploadWatch;
 use crate::http1::{InboundBody, OutboundError};
 use crate::http2::Receiver;
-use crate::recording::Recording;
+use crate::recording::{ReceivedCounter, Recording};
 use crate::upstream::Lease;
 
 /// From the first look at a body that is held to its last byte.
@@ -107,6 +109,27 @@ impl NotHeld {
             Self::TooSlow => Some(Problem::Violation(Violation::TooSlow)),
             Self::Broken => None,
         }
+    }
+}
+
+/// The body of a request as policies read it.
+#[derive(Debug)]
+pub(crate) struct BufferedUpload<'x> {
+    pub(crate) upload: &'x mut Upload,
+    pub(crate) down: &'x Arc<Downstream>,
+    pub(crate) received: ReceivedCounter<'x>,
+}
+
+impl BodyReader for BufferedUpload<'_> {
+    fn read(&mut self, bytes_max: usize) -> BoxFuture<'_, Result<Bytes, Unread>> {
+        let most = self.down.rules.limits.body_bytes;
+        let bytes_max = bytes_max.min(usize::try_from(most).unwrap_or(usize::MAX));
+        let received = || self.received.start();
+        let held = self.upload.hold(bytes_max, self.down, received);
+        Box::pin(async move {
+            held.await
+                .map_err(|why| why.problem().map_or(Unread::Broken, Unread::Problem))
+        })
     }
 }
 

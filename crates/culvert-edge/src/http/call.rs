@@ -3,81 +3,67 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
+use culvert_base::BoxFuture;
 use culvert_http::target;
-use http::header::{HOST, HeaderMap};
-use http::{HeaderValue, Method, request, response};
-use url::{Position, Url};
+use culvert_policy::Scheme;
+use culvert_policy::host::{
+    ANSWER_BYTES_MAX, Called, NextEndpoint, NotCalled, PolicyHost, Reservation,
+};
+use culvert_policy::services::{Call, Fetch, Reach};
+use http::header::HOST;
+use http::{HeaderValue, request};
+use url::Position;
 
 use crate::downstream::Downstream;
 use crate::http::body::{NotHeld, Upload};
 use crate::http::exchange::{Answer, Asked};
-use crate::http::fields::{self, ERROR_CODE};
+use crate::http::fields;
 use crate::http::governed::{self, Passage};
 use crate::http::room::Room;
 use crate::http::upgrade::Wanted;
 use crate::recording::Recording;
 use crate::snapshot::Member;
-use crate::upstream;
 
-/// Bytes of an answer's body.
-pub(crate) const ANSWER_BYTES_MAX: usize = 256 << 10;
+impl PolicyHost for Downstream {
+    fn internal(
+        &self,
+        account: &Arc<str>,
+        scheme: Scheme,
+        host: &str,
+        port: u16,
+    ) -> Option<NextEndpoint> {
+        let live = self.edge.live.load();
+        let group = live.internal(account, scheme, host, port)?;
+        Some(NextEndpoint::new(Arc::clone(group.pick(&self.edge))))
+    }
 
-/// What is asked. The fields are those that travel, but for the host.
-#[derive(Clone, Debug)]
-pub(crate) struct Call {
-    pub(crate) method: Method,
-    pub(crate) url: Url,
-    pub(crate) headers: HeaderMap,
-    pub(crate) body: Bytes,
-}
+    fn call(&self, to: NextEndpoint, call: Call) -> BoxFuture<'_, Result<Called, NotCalled>> {
+        Box::pin(async move {
+            let down = self.this.upgrade().ok_or(NotCalled::Closed)?;
+            let member = to.endpoint().ok_or(NotCalled::Unusable)?;
+            internal(&down, member, call).await
+        })
+    }
 
-/// What was answered.
-#[derive(Debug)]
-pub(crate) struct Called {
-    pub(crate) head: response::Parts,
-    pub(crate) body: Bytes,
-    pub(crate) room: Room,
-}
-
-/// Why there is no answer.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum NotCalled {
-    #[error("the URL is not supported")]
-    Unusable,
-    #[error("the connection closed without a response")]
-    Closed,
-    #[error("the response is longer than {ANSWER_BYTES_MAX} bytes")]
-    TooLong,
-    #[error("too many bodies are buffered")]
-    NoRoom,
-    #[error("the request timed out")]
-    TooSlow,
-    /// With nothing that tells of the network behind the name.
-    #[error("the host is unreachable, or its response is invalid")]
-    Elsewhere,
-}
-
-impl Called {
-    /// The code of an answer that the edge itself made, rather than a policy or an upstream.
-    pub(crate) fn code(&self) -> Option<&str> {
-        self.head.headers.get(ERROR_CODE)?.to_str().ok()
+    fn call_public(&self, call: Call) -> BoxFuture<'_, Result<Called, NotCalled>> {
+        Box::pin(async move {
+            let down = self.this.upgrade().ok_or(NotCalled::Closed)?;
+            public(&down, call).await
+        })
     }
 }
 
-impl From<NotHeld> for NotCalled {
-    fn from(why: NotHeld) -> Self {
-        match why {
-            NotHeld::TooLong => Self::TooLong,
-            NotHeld::NoRoom => Self::NoRoom,
-            NotHeld::TooSlow => Self::TooSlow,
-            NotHeld::Broken => Self::Closed,
-        }
+fn not_called(why: NotHeld) -> NotCalled {
+    match why {
+        NotHeld::TooLong => NotCalled::TooLong,
+        NotHeld::NoRoom => NotCalled::NoRoom,
+        NotHeld::TooSlow => NotCalled::TooSlow,
+        NotHeld::Broken => NotCalled::Closed,
     }
 }
 
 /// Asks an internal endpoint.
-pub(crate) async fn internal(
+async fn internal(
     down: &Arc<Downstream>,
     member: Arc<Member>,
     call: Call,
@@ -106,26 +92,31 @@ pub(crate) async fn internal(
         head, mut source, ..
     } = answer.map_err(|_| NotCalled::Closed)?;
     let held = source.hold(ANSWER_BYTES_MAX, down);
-    let (body, room) = held.await?;
-    Ok(Called { head, body, room })
+    let (body, room) = held.await.map_err(not_called)?;
+    Ok(Called {
+        head,
+        body,
+        room: Reservation::new(room),
+    })
 }
 
 /// Asks a host that is none of ours.
-pub(crate) async fn public(down: &Arc<Downstream>, call: Call) -> Result<Called, NotCalled> {
-    let dialer = down.edge.public_dialer();
+async fn public(down: &Arc<Downstream>, call: Call) -> Result<Called, NotCalled> {
     let mut room = Room::new(down);
     room.grow(ANSWER_BYTES_MAX).map_err(|_| NotCalled::NoRoom)?;
-    let Call {
-        method,
-        url,
-        headers,
-        body,
-    } = call;
-    let answered = upstream::answer(&dialer, method, &url, headers, body, ANSWER_BYTES_MAX).await;
-    let (mut head, body) = answered.map_err(|why| {
+    let url = call.url.clone();
+    let answered = down
+        .edge
+        .network
+        .fetch(Reach::Public, call, ANSWER_BYTES_MAX);
+    let (mut head, body) = answered.await.map_err(|why| {
         tracing::debug!(host = url.host_str(), why, "policy request failed");
         NotCalled::Elsewhere
     })?;
     fields::to_client(&mut head.headers);
-    Ok(Called { head, body, room })
+    Ok(Called {
+        head,
+        body,
+        room: Reservation::new(room),
+    })
 }

@@ -7,12 +7,16 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use culvert_http::authority::Authority;
 use culvert_http::coding::{self, Coding};
 use culvert_http::fields::{has_token, is_grpc, join_cookies};
 use culvert_http::http1::Violation;
 use culvert_http::http2::{self, Refused};
 use culvert_http::target::{self, Received};
 use culvert_policy::conn::TlsInfo;
+use culvert_policy::policy::Edits;
+use culvert_policy::problem::Problem;
+use culvert_policy::reply;
 use http::header::{
     ACCEPT, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, EXPECT, Entry, HOST, HeaderMap,
     HeaderValue, LOCATION, TE, TRANSFER_ENCODING,
@@ -27,15 +31,12 @@ use crate::http::encoded::Encoded;
 use crate::http::fields;
 use crate::http::forward;
 use crate::http::governed::{self, Passage};
-use crate::http::reply::{self, Problem};
 use crate::http::upgrade::{self, Tunnel, Wanted};
 use crate::http::upload::{UploadPace, UploadWatch};
 use crate::http1_state::Broken;
 use crate::login;
 use crate::overload::Level;
-use crate::policy::Edits;
 use crate::recording::Recording;
-use crate::route::Authority;
 use crate::snapshot::{Group, Live, Member};
 use crate::upstream::{AgentRefused, DialError, Failure, Protocol, UpWire};
 
@@ -81,7 +82,7 @@ pub(crate) async fn serve(
     if let Some(file) = challenge(&down, &parts) {
         return Ok(prove(recording, file, &asked));
     }
-    if let Some(answer) = login::forwarded_callback(&down, &parts) {
+    if let Some(answer) = forwarded_callback(&down, &parts) {
         return Ok(send(recording, Answer::made(answer), &asked));
     }
     if down.edge.level() == Level::Full {
@@ -277,7 +278,7 @@ impl Answer {
                 problem.status(),
                 StatusCode::BAD_REQUEST | StatusCode::REQUEST_TIMEOUT
             ),
-            ..Self::made(problem.answer(asked.accept.as_ref(), down))
+            ..Self::made(down.answer(problem, asked.accept.as_ref()))
         }
     }
 
@@ -336,6 +337,13 @@ impl Asked {
     }
 }
 
+/// The answer to a user who comes back from an identity provider to the one address of all endpoints.
+fn forwarded_callback(down: &Downstream, parts: &request::Parts) -> Option<Response<Bytes>> {
+    let live = down.edge.live.load();
+    let logins = live.logins.as_ref()?;
+    login::forwarded_callback(logins, (&down.info, &down.counters), parts)
+}
+
 /// The file an authority looks for at a name that is to get a certificate, whatever endpoint is there.
 fn challenge(down: &Downstream, parts: &request::Parts) -> Option<Bytes> {
     if down.info.tls.get().is_some() {
@@ -353,7 +361,7 @@ fn prove(mut recording: Recording, file: Bytes, asked: &Asked) -> Response<Respo
     let media = HeaderValue::from_static("application/octet-stream");
     headers.insert(CONTENT_TYPE, media);
     headers.insert(CONTENT_LENGTH, HeaderValue::from(file.len()));
-    headers.insert(DATE, reply::date(&down));
+    headers.insert(DATE, reply::date(&down.info));
     recording.answer(response.status(), response.headers());
     let source = if asked.is_head {
         Source::None
@@ -575,7 +583,7 @@ fn send(recording: Recording, answer: Answer, asked: &Asked) -> Response<Respons
     } = answer;
     head.extensions.clear();
     if !head.headers.contains_key(DATE) {
-        head.headers.insert(DATE, reply::date(&down));
+        head.headers.insert(DATE, reply::date(&down.info));
     }
     let has_none = asked.is_head
         || matches!(

@@ -1,36 +1,17 @@
 //! Header fields that do not simply pass: those of one hop, those that say who is calling, and those
 //! a trailer may not hold.
 
-use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
-
-use culvert_base::{Refusal, code};
-use culvert_cel::Value;
 use culvert_http::fields::{
     folded, has_token, is_banned_in_trailers, is_of_one_hop, is_plain, plain_number, strip,
 };
-use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRAILER};
+use culvert_policy::problem::ERROR_CODE_NAME;
+use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TE};
 
 use crate::downstream::Downstream;
-use crate::policy::template::Template;
-use crate::policy::{Exchange, Site};
-
-/// Code of an answer the edge made itself. Removed from what upstreams send, so its presence proves
-/// that the edge answered.
-pub(crate) const ERROR_CODE: HeaderName = HeaderName::from_static(ERROR_CODE_NAME);
-const ERROR_CODE_NAME: &str = "ngrok-error-code";
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 pub(crate) const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-
-/// Whether a field says where a message ends or how it travels: the edge's own to say.
-pub(crate) fn is_framing(name: &HeaderName) -> bool {
-    is_of_one_hop(name.as_str())
-        || *name == CONTENT_LENGTH
-        || *name == TRAILER
-        || *name == ERROR_CODE
-}
 
 /// Whether a field says who is calling.
 fn says_who_calls(name: &str) -> bool {
@@ -130,85 +111,6 @@ pub(crate) fn strip_trailers(trailers: &mut HeaderMap) {
     strip(trailers, |name| {
         is_banned_in_trailers(name) || says_who_calls(name) || name == ERROR_CODE_NAME
     });
-}
-
-/// Header fields whose values are templates of a policy.
-#[derive(Debug)]
-pub(crate) struct FieldTemplates(Vec<(HeaderName, Template)>);
-
-/// A header field that a policy makes.
-#[derive(Debug)]
-pub(crate) struct Field {
-    pub(crate) name: HeaderName,
-    pub(crate) value: HeaderValue,
-}
-
-impl Field {
-    /// Its value in the expression language.
-    pub(crate) fn text(&self) -> Value {
-        Value::from(&*String::from_utf8_lossy(self.value.as_bytes()))
-    }
-}
-
-impl FieldTemplates {
-    /// Checks names (2204), count (2218, 2223) and values (2224).
-    pub(crate) fn compile(
-        site: &Site<'_>,
-        field: &str,
-        given: &BTreeMap<String, String>,
-        count: RangeInclusive<usize>,
-    ) -> Result<Self, Refusal> {
-        if *count.start() > 0 || !given.is_empty() {
-            site.count(field, given.len(), *count.end())?;
-        }
-        let mut templates = Vec::with_capacity(given.len());
-        for (name, value) in given {
-            let shown: String = name.chars().take(64).collect();
-            let place = format!("{field}.{shown}");
-            let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| {
-                site.refuse(
-                    code::POLICY_VALUE_INVALID,
-                    &format!("`{place}`: this is not a header name"),
-                )
-            })?;
-            let template = site.template(&place, value)?;
-            if template
-                .literals()
-                .any(|text| HeaderValue::from_str(text).is_err())
-            {
-                let why = format!(
-                    "`{place}`: a header value must not contain line breaks or control characters"
-                );
-                return Err(site.refuse(code::POLICY_VALUE_INVALID, &why));
-            }
-            templates.push((name, template));
-        }
-        Ok(Self(templates))
-    }
-
-    pub(crate) fn names(&self) -> impl Iterator<Item = &HeaderName> {
-        self.0.iter().map(|(name, _)| name)
-    }
-
-    /// The variables the values read.
-    pub(crate) fn slots(&self) -> impl Iterator<Item = culvert_cel::Slot> {
-        self.0.iter().flat_map(|(_, template)| template.slots())
-    }
-
-    /// The fields. One whose value would break the message is left out and counted.
-    pub(crate) fn render(&self, x: &mut Exchange<'_>) -> Vec<Field> {
-        let mut fields = Vec::with_capacity(self.0.len());
-        for (name, template) in &self.0 {
-            match HeaderValue::from_str(&template.render(x)) {
-                Ok(value) => fields.push(Field {
-                    name: name.clone(),
-                    value,
-                }),
-                Err(_) => x.down.edge.meters.policy_failures.up(),
-            }
-        }
-        fields
-    }
 }
 
 #[cfg(test)]

@@ -7,18 +7,20 @@
 use std::sync::Arc;
 
 use culvert_http::target::{self, Received};
+use culvert_policy::event_slots;
+use culvert_policy::policy::{Edits, Exchange, Flow, Memory, Phase, Policy, replace};
+use culvert_policy::problem::Problem;
 use http::header::{HOST, HeaderValue, SET_COOKIE};
 use http::{StatusCode, request};
 
+use crate::connection_phase;
 use crate::downstream::Downstream;
-use crate::http::body::{NotHeld, Source, Upload};
+use crate::http::body::{BufferedUpload, NotHeld, Source, Upload};
 use crate::http::exchange::{Abandoned, Answer, Asked, check, forward, outgoing, prepare};
-use crate::http::reply::Problem;
 use crate::http::upgrade::Wanted;
+use crate::http::upload::UploadPace;
 use crate::http1_state::Broken;
-use crate::policy::{Edits, Exchange, Flow, Memory, Phase, Policy, connect, replace};
 use crate::recording::Recording;
-use crate::slots;
 use crate::snapshot::Member;
 
 /// A request on its way.
@@ -63,13 +65,13 @@ pub(super) async fn serve(
         let Some(policy) = &member.endpoint.policy else {
             break send(recording, passage, wanted, None, &mut passed).await?;
         };
-        if !connect::admits(down, &member.endpoint).await {
+        if !connection_phase::admits(down, &member.endpoint).await {
             // The connection's event tells it.
             recording.withdraw();
             return Err(hang_up(down, is_call));
         }
         if let Some(decision) = down.policy.decision_for_requests() {
-            recording.decide(slots::http::IP_POLICY_DECISION, decision);
+            recording.decide(event_slots::IP_POLICY_DECISION, decision);
         }
         let mut memory = Memory::new(began);
         memory.hops = passed.len();
@@ -80,11 +82,17 @@ pub(super) async fn serve(
                 (Ok(Flow::Continue), Edits::default())
             }
             Ok(()) => {
-                let endpoint = &member.endpoint;
-                let mut x = Exchange::new(Phase::Request, policy, endpoint, down, &mut memory);
+                let (endpoint, conn) = (member.endpoint.info(), down.context());
+                let (event, received) = recording.for_policy();
+                let mut body = BufferedUpload {
+                    upload: &mut passage.body,
+                    down,
+                    received,
+                };
+                let mut x = Exchange::new(Phase::Request, policy, endpoint, conn, &mut memory);
                 x.request = Some(&*passage.parts);
-                x.body = Some(&mut passage.body);
-                x.recording = Some(recording);
+                x.body = Some(&mut body);
+                x.event = Some(event);
                 let flow = x.run().await;
                 (Ok(flow), std::mem::take(&mut x.edits))
             }
@@ -100,8 +108,12 @@ pub(super) async fn serve(
             Ok(flow @ (Flow::Continue | Flow::Forward(_))) => {
                 let replaced = replace_upload(recording, &mut passage, &mut edits).await;
                 match (replaced, flow) {
-                    (Ok(()), Flow::Forward(member)) => {
-                        match passage.hop(down, wanted, edits, member) {
+                    (Ok(()), Flow::Forward(next)) => {
+                        let hopped = match next.endpoint() {
+                            Some(member) => passage.hop(down, wanted, edits, member),
+                            None => Err(Problem::Policy),
+                        };
+                        match hopped {
                             Ok(()) => continue,
                             Err(problem) => Err(problem),
                         }
@@ -187,11 +199,14 @@ async fn respond(
         return Ok(());
     };
     let down = &Arc::clone(recording.down());
-    let (policy, endpoint) = (&passed.policy, &passed.member.endpoint);
-    let mut x = Exchange::new(Phase::Response, policy, endpoint, down, &mut passed.memory);
+    let (policy, endpoint) = (&passed.policy, passed.member.endpoint.info());
+    let conn = down.context();
+    let body_whole_at = recording.upload().and_then(UploadPace::whole_at);
+    let mut x = Exchange::new(Phase::Response, policy, endpoint, conn, &mut passed.memory);
     x.request = Some(received);
+    x.body_whole_at = body_whole_at;
     x.response = Some(&answer.head);
-    x.recording = Some(recording);
+    x.event = Some(recording.for_policy().0);
     let flow = x.run().await;
     let mut edits = std::mem::take(&mut x.edits);
     match flow {

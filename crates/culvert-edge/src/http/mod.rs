@@ -8,8 +8,6 @@ pub(crate) mod exchange;
 pub(crate) mod fields;
 pub(crate) mod forward;
 mod governed;
-pub(crate) mod problem;
-pub(crate) mod reply;
 pub(crate) mod room;
 pub(crate) mod server;
 pub(crate) mod streams;

@@ -10,7 +10,8 @@ use culvert_http::fields::has_token;
 use culvert_http::http1::head::write_answer;
 use culvert_http::http1::response::sending;
 use culvert_http::http1::{Outbox, Sending};
-use http::header::{CONNECTION, TE};
+use culvert_policy::problem::Problem;
+use http::header::{CONNECTION, HeaderValue, TE};
 use http::{Method, Version, request};
 use http_body::Body;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
@@ -19,7 +20,6 @@ use crate::downstream::Downstream;
 use crate::edge::Phase;
 use crate::http::body::{ResponseBody, Upload};
 use crate::http::exchange;
-use crate::http::reply::Problem;
 use crate::http::upgrade::Tunnel;
 use crate::http1::{Inbound, InboundBody, Next};
 use crate::socket::Wire;
@@ -243,7 +243,7 @@ async fn finish(client: &mut Inbound, down: &Downstream) {
     let is_drained = client.is_drained();
     let close = async {
         if let Some(violation) = refusal {
-            let bytes = Problem::Violation(violation).bytes(down);
+            let bytes = last_answer(Problem::Violation(violation), down);
             client.write_all(&bytes).await?;
             client.flush().await?;
         }
@@ -268,4 +268,15 @@ pub(super) async fn linger(client: &mut (impl AsyncRead + Unpin)) -> std::io::Re
         }
     }
     Ok(())
+}
+
+/// An answer as HTTP/1 bytes, for a connection that is closed after it.
+fn last_answer(problem: Problem, down: &Downstream) -> Vec<u8> {
+    let (mut head, body) = down.answer(problem, None).into_parts();
+    let close = HeaderValue::from_static("close");
+    head.headers.insert(CONNECTION, close);
+    let mut bytes = Vec::new();
+    write_answer(&mut bytes, Version::HTTP_11, &head);
+    bytes.extend_from_slice(&body);
+    bytes
 }

@@ -50,9 +50,9 @@ impl UploadPace {
         }
     }
 
-    /// How long ago the whole body had arrived.
-    pub(crate) fn since_whole(&self) -> Option<Duration> {
-        Some(self.whole.get()?.elapsed())
+    /// When the whole body had arrived.
+    pub(crate) fn whole_at(&self) -> Option<Instant> {
+        self.whole.get().copied()
     }
 
     pub(crate) fn is_grpc(&self) -> bool {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use culvert_base::{Refusal, code};
 use culvert_policy::Scheme;
+use culvert_policy::policy::{Action, GoDuration, REDACTED, Site};
 
 use super::SESSION_MAX;
 use super::gate::{AppSource, Gate, Kind, Login, Options, Provider};
 use super::session::Spans;
-use crate::policy::{Action, GoDuration, REDACTED, Site};
 
 /// Where browsers keep cookies and follow redirects.
 pub(crate) const SCHEMES: &[Scheme] = &[Scheme::Http, Scheme::Https];

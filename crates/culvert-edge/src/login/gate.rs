@@ -18,17 +18,17 @@ use url::form_urlencoded;
 pub(super) use self::refresh::{Asked, Refresh};
 use super::attempt::local_path;
 use super::cookie::{Cookies, without_ours};
+use super::event_slots;
 use super::grant::{App, Failed};
 use super::journal::{Person, Sighting, UserKey};
 use super::provider::{Endpoints, Issuer, Known};
 use super::session::{Session, Spans, Standing, Tokens};
 use super::{CALLBACK_PATH, Logins};
-use crate::edge::Shared;
-use crate::http::reply::Problem;
-use crate::policy::template::{Template, map};
-use crate::policy::{Action, Exchange, Flow, Run};
-use crate::route::Authority;
-use crate::slots;
+use culvert_http::authority::Authority;
+use culvert_policy::policy::template::{Template, map};
+use culvert_policy::policy::{Action, Exchange, Flow, Run};
+use culvert_policy::problem::Problem;
+use culvert_policy::services::PolicyServices;
 
 /// Begins a log-in anew, whoever is logged in.
 const LOGIN_PATH: &str = "/culvert/login";
@@ -163,12 +163,12 @@ impl Gate {
         }
     }
 
-    async fn endpoints(&self, edge: &Shared) -> Result<Arc<Endpoints>, Failed> {
+    async fn endpoints(&self, services: &PolicyServices) -> Result<Arc<Endpoints>, Failed> {
         match &self.options.provider {
             Provider::Known(_, endpoints) => Ok(Arc::clone(endpoints)),
             Provider::Issuer(issuer) => {
                 let allows_loopback = self.logins.settings().allows_loopback;
-                let found = issuer.endpoints(edge, allows_loopback).await;
+                let found = issuer.endpoints(services, allows_loopback).await;
                 found.map_err(|error| Failed::Away(error.to_string()))
             }
         }
@@ -204,7 +204,7 @@ impl Gate {
         Ok(Visit {
             app,
             context,
-            now: x.down.info.now(),
+            now: x.conn.info.now(),
         })
     }
 
@@ -239,7 +239,7 @@ impl Gate {
 
     /// Lets a user pass.
     fn admit(&self, x: &mut Exchange<'_>, session: &Session, was_refreshed: bool) -> Flow {
-        x.tell(slots::http::OAUTH_DECISION, "allow");
+        x.tell(event_slots::OAUTH_DECISION, "allow");
         self.tell_user(x, &session.person);
         if x.wants_results() {
             let fields = self.result(Some(session), Gone::Nobody, was_refreshed, None);
@@ -257,9 +257,9 @@ impl Gate {
     }
 
     fn tell_user(&self, x: &mut Exchange<'_>, person: &Person) {
-        x.tell(slots::http::OAUTH_USER_ID, &person.provider_user_id);
+        x.tell(event_slots::OAUTH_USER_ID, &person.provider_user_id);
         if !person.name.is_empty() {
-            x.tell(slots::http::OAUTH_USER_NAME, &person.name);
+            x.tell(event_slots::OAUTH_USER_NAME, &person.name);
         }
     }
 
@@ -320,7 +320,7 @@ impl Gate {
     }
 
     fn stop(&self, x: &mut Exchange<'_>, gone: Gone, problem: Option<Problem>) {
-        x.tell(slots::http::OAUTH_DECISION, "block");
+        x.tell(event_slots::OAUTH_DECISION, "block");
         if x.wants_results() {
             let fields = self.result(None, gone, false, problem);
             x.result(self.options.kind.result(), fields);
@@ -329,7 +329,7 @@ impl Gate {
 
     /// Keeps a session in the browser.
     fn keep(&self, x: &mut Exchange<'_>, visit: &Visit, session: &Session) -> Option<()> {
-        let entropy = Arc::clone(&x.down.edge.entropy);
+        let entropy = Arc::clone(&x.conn.services.entropy);
         let sealed = session.seal(&self.logins.keys, &*entropy, &visit.context)?;
         let keep_for = session.ends_at(self.options.spans).since(visit.now);
         let headers = &x.request?.headers;
@@ -345,15 +345,15 @@ impl Gate {
         let agent = agent.map_or("", |agent| agent.to_str().unwrap_or_default());
         Sighting {
             session: session.id.clone(),
-            account: Arc::clone(&x.endpoint.account),
-            endpoint: x.endpoint.id.clone(),
+            account: Arc::clone(x.endpoint.account),
+            endpoint: x.endpoint.id.to_owned(),
             public_url: x.endpoint.url(),
             provider: self.provider_name().to_owned(),
             provider_url: self.provider_url().to_owned(),
             person: session.person.clone(),
             // A field that is text has one byte for each character.
             user_agent: agent.chars().take(USER_AGENT_BYTES_MAX).collect(),
-            ip_address: x.down.info.client.ip().to_string(),
+            ip_address: x.conn.info.client.ip().to_string(),
             started_at: session.started_at(),
             seen_at: visit.now,
             expires_at: session.ends_at(self.options.spans),
@@ -383,11 +383,11 @@ impl Gate {
             }
             _ => {}
         }
-        match self.session(&x.endpoint.account, request, &visit) {
+        match self.session(x.endpoint.account, request, &visit) {
             Ok((session, Standing::Good)) => self.admit(x, &session, false),
             Ok((session, Standing::Ask)) => {
-                let edge = Arc::clone(&x.down.edge);
-                match self.ask(&edge, &visit, session).await {
+                let services = Arc::clone(x.conn.services);
+                match self.ask(&services, &visit, session).await {
                     Asked::Goes(session, was_refreshed) => {
                         self.renew(x, &visit, Session::clone(&session), was_refreshed)
                             .await
@@ -414,7 +414,7 @@ impl Gate {
         was_refreshed: bool,
     ) -> Flow {
         session.seen(visit.now);
-        let user = self.user(&x.endpoint.account, &session.person);
+        let user = self.user(x.endpoint.account, &session.person);
         if session.user_id.is_empty()
             && let Some(id) = self.logins.users.get(&user).await
         {
@@ -424,7 +424,7 @@ impl Gate {
             return x.fault();
         }
         let sighting = self.sighting(x, visit, &session);
-        self.logins.note_again(&x.down.edge, sighting).await;
+        self.logins.note_again(x.conn.services, sighting).await;
         self.admit(x, &session, was_refreshed)
     }
 
@@ -489,16 +489,15 @@ impl Action for Login {
             Ok(visit) => visit,
             Err(flow) => return flow.into(),
         };
-        x.tell(slots::http::OAUTH_APP_CLIENT_ID, &visit.app.id);
+        x.tell(event_slots::OAUTH_APP_CLIENT_ID, &visit.app.id);
         if gate.options.allows_preflight && is_preflight(request) {
-            x.tell(slots::http::OAUTH_DECISION, "allow");
+            x.tell(event_slots::OAUTH_DECISION, "allow");
             return Flow::Continue.into();
         }
         // Most requests bring a session and wait for nothing.
         let path = request.uri.path();
         if ![LOGIN_PATH, LOGOUT_PATH, CALLBACK_PATH].contains(&path)
-            && let Ok((session, Standing::Good)) =
-                gate.session(&x.endpoint.account, request, &visit)
+            && let Ok((session, Standing::Good)) = gate.session(x.endpoint.account, request, &visit)
         {
             return gate.admit(x, &session, false).into();
         }

@@ -7,6 +7,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use culvert_base::Timestamp;
+use culvert_policy::documents::FETCH_WITHIN;
+use culvert_policy::jws::{self, KeySet, TOKEN_BYTES_MAX, Unbelieved};
+use culvert_policy::services::{Call, PolicyServices};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode};
 use jsonwebtoken::{Header, decode_header};
@@ -17,10 +20,6 @@ use url::form_urlencoded::{Serializer, byte_serialize};
 use super::journal::Person;
 use super::provider::{Endpoints, Known, standard_person};
 use super::session::Tokens;
-use crate::documents::FETCH_WITHIN;
-use crate::edge::Shared;
-use crate::jws::{self, KeySet, TOKEN_BYTES_MAX, Unbelieved};
-use crate::upstream;
 
 const CLIENT_ID: HeaderName = HeaderName::from_static("client-id");
 
@@ -53,7 +52,7 @@ pub(crate) enum Failed {
 
 /// Asks a provider as an application.
 pub(crate) struct Asking<'a> {
-    pub(crate) edge: &'a Shared,
+    pub(crate) services: &'a PolicyServices,
     pub(crate) endpoints: &'a Endpoints,
     pub(crate) app: &'a App,
     /// `None` for an OpenID issuer.
@@ -214,14 +213,14 @@ impl Asking<'_> {
         let issuers = [self.endpoints.issuer.clone()];
         let mut validation = jws::validation(&issuers, std::slice::from_ref(&self.app.id));
         validation.algorithms = vec![header.alg];
-        let known = keys.keys(self.edge).await;
+        let known = keys.keys(self.services).await;
         let judged = match known {
             None => Err(Unbelieved::NoKeys),
             Some(keys) => jws::claims_by(&keys, header, token, &validation, self.now),
         };
         let judged = match judged {
             // Its key may be newer than those that are here.
-            Err(Unbelieved::Signature) => match keys.fresh_keys(self.edge).await {
+            Err(Unbelieved::Signature) => match keys.fresh_keys(self.services).await {
                 None => Err(Unbelieved::NoKeys),
                 Some(keys) => jws::claims_by(&keys, header, token, &validation, self.now),
             },
@@ -302,8 +301,12 @@ impl Asking<'_> {
         headers: HeaderMap,
         body: Bytes,
     ) -> Result<(StatusCode, Json), Failed> {
-        let dialer = self.edge.dialer.load_full();
-        let call = upstream::call(&dialer, method, url, headers, body);
+        let call = self.services.call(Call {
+            method,
+            url: url.clone(),
+            headers,
+            body,
+        });
         let (status, body) = match tokio::time::timeout(FETCH_WITHIN, call).await {
             Ok(answered) => answered.map_err(away)?,
             Err(_) => return Err(Failed::Away("it timed out".to_owned())),

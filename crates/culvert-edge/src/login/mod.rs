@@ -16,9 +16,12 @@
 mod attempt;
 pub(crate) mod config;
 mod cookie;
+mod event_slots;
 mod gate;
 mod grant;
 mod journal;
+mod oauth;
+mod openid_connect;
 mod provider;
 mod seal;
 mod session;
@@ -43,15 +46,20 @@ pub use self::seal::LoginKeys;
 
 use self::attempt::{ATTEMPT_WITHIN, State};
 use self::gate::Refresh;
-use crate::downstream::Downstream;
-use crate::edge::Shared;
-use crate::http::reply;
-use crate::route::Authority;
+use culvert_http::authority::Authority;
+use culvert_policy::action::{self, Actions};
+use culvert_policy::conn::{ConnCounters, ConnInfo};
+use culvert_policy::problem::Problem;
+use culvert_policy::reply;
+use culvert_policy::services::PolicyServices;
 
 /// Where the user comes back from the provider, on the endpoint's host.
 pub(crate) const CALLBACK_PATH: &str = "/culvert/oauth2/callback";
 /// The same behind `oauth.callback_base`.
 const CENTRAL_CALLBACK: &str = "/oauth2/callback";
+
+/// The actions that traffic policies may use: those of `culvert-policy`, and the sign-ins.
+pub static ACTIONS: Actions = Actions(&[action::ALL, &[&oauth::TYPE, &openid_connect::TYPE]]);
 
 /// How long a session can last.
 pub const SESSION_MAX: Duration = Duration::from_secs(8760 * 3600);
@@ -190,7 +198,7 @@ impl Logins {
     }
 
     /// Notes a session that is in use, now and then, without waiting for what comes of it.
-    async fn note_again(self: &Arc<Self>, edge: &Arc<Shared>, sighting: Sighting) {
+    async fn note_again(self: &Arc<Self>, services: &Arc<PolicyServices>, sighting: Sighting) {
         let id = sighting.session.clone();
         let entry = self.noted.entry(id.clone()).or_insert(()).await;
         if !entry.is_fresh() {
@@ -202,13 +210,13 @@ impl Logins {
             return;
         };
         let logins = Arc::clone(self);
-        edge.track(async move {
+        services.tasks.spawn(Box::pin(async move {
             match noted.await {
                 Ok(Noted::Stored(user_id)) => logins.users.insert(user, user_id).await,
                 Ok(Noted::Ended) => logins.ended.insert(id, ()).await,
                 Ok(Noted::Full) | Err(_) => {}
             }
-        });
+        }));
     }
 
     /// Ends a session here at once, and everywhere soon.
@@ -228,11 +236,10 @@ impl Logins {
 /// The answer to a user who comes back to the one address of all endpoints: on to the endpoint where
 /// he began. `None` for every other request.
 pub(crate) fn forwarded_callback(
-    down: &Downstream,
+    logins: &Logins,
+    (info, counters): (&ConnInfo, &ConnCounters),
     parts: &request::Parts,
 ) -> Option<Response<bytes::Bytes>> {
-    let live = down.edge.live.load();
-    let logins = live.logins.as_ref()?;
     let base = logins.settings.callback_base.as_ref()?;
     let path = parts.uri.path().strip_suffix(CENTRAL_CALLBACK)?;
     let authority = Authority::of(&parts.uri, parts.headers.get(HOST)).ok()?;
@@ -246,10 +253,10 @@ pub(crate) fn forwarded_callback(
     let query = parts.uri.query().unwrap_or_default();
     let mut pairs = url::form_urlencoded::parse(query.as_bytes());
     let Some((_, text)) = pairs.find(|(name, _)| name == "state") else {
-        return Some(reply::Problem::LoginNoState.answer(accept, down));
+        return Some(Problem::LoginNoState.answer(accept, info, counters));
     };
-    let Some(state) = State::open(&logins.keys, "", &text, down.info.now()) else {
-        return Some(reply::Problem::LoginState.answer(accept, down));
+    let Some(state) = State::open(&logins.keys, "", &text, info.now()) else {
+        return Some(Problem::LoginState.answer(accept, info, counters));
     };
     redirect(&format!("{}{CALLBACK_PATH}?{query}", state.origin))
 }
@@ -264,7 +271,7 @@ fn redirect(to: &str) -> Option<Response<bytes::Bytes>> {
 }
 
 /// The id of a new session.
-fn new_session_id(logins: &Logins, edge: &Shared) -> String {
-    let entropy: &dyn Entropy = &*edge.entropy;
-    format!("as_{}", logins.ids.next(&*edge.clock, entropy))
+fn new_session_id(logins: &Logins, services: &PolicyServices) -> String {
+    let entropy: &dyn Entropy = &*services.entropy;
+    format!("as_{}", logins.ids.next(&*services.clock, entropy))
 }

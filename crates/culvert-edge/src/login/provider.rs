@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use culvert_base::Secret;
 use culvert_base::sync::lock;
+use culvert_policy::jws::KeySet;
+use culvert_policy::services::{PolicyServices, Reach};
 use serde::Deserialize;
 use serde_json::Value as Json;
 use url::Url;
 
 use super::journal::Person;
-use crate::edge::Shared;
-use crate::jws::KeySet;
 
 /// Characters of what a provider says of a person; more are cut off.
 const TEXT_CHARS_MAX: usize = 255;
@@ -326,7 +326,7 @@ struct Metadata {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Undiscovered {
     #[error("{0}")]
-    NotFetched(#[from] Arc<crate::documents::NotFetched>),
+    NotFetched(#[from] Arc<culvert_policy::documents::NotFetched>),
     #[error("its discovery document is invalid: {0}")]
     Unreadable(#[from] serde_json::Error),
     #[error("its discovery document has the issuer `{0}`")]
@@ -349,11 +349,10 @@ impl Issuer {
     /// What it says of itself, fetched if need be.
     pub(crate) async fn endpoints(
         &self,
-        edge: &Shared,
+        services: &PolicyServices,
         allows_loopback: bool,
     ) -> Result<Arc<Endpoints>, Undiscovered> {
-        let dialer = edge.dialer.load_full();
-        let document = edge.documents.get(&dialer, &self.discovery).await?;
+        let document = services.document(Reach::Upstreams, &self.discovery).await?;
         if let Some((seen, endpoints)) = &*lock(&self.last)
             && seen.as_ptr() == document.as_ptr()
         {

@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_policy::Scheme;
+use culvert_policy::{Resources, Source};
 use serde_json::json;
 
 use super::harness::*;
 use super::internal::{named, publish};
 use super::policies::{governed_with, last_event};
-use crate::{Resources, Settings, Snapshot, Source};
+use crate::login::ACTIONS;
+use crate::{Settings, Snapshot};
 
 const ASK: &str = "GET /a?b=c HTTP/1.1\r\nHost: app.example\r\nX-Who: me\r\n\r\n";
 
@@ -482,7 +484,7 @@ async fn public_hosts_are_for_the_operator_to_allow() {
         ..Resources::default()
     };
     let written = |resources: &Resources| {
-        let source = Source::read(&policy("https://a.example/x")).unwrap();
+        let source = Source::read(&policy("https://a.example/x"), ACTIONS).unwrap();
         let compiled = source.compile(Scheme::Http, false, resources);
         compiled
             .map(drop)
@@ -624,7 +626,7 @@ fn what_is_refused_when_it_is_written() {
             .extend(config.as_object().unwrap().clone());
         let text =
             json!({"on_http_request": [{"actions": [{"type": "http-request", "config": given}]}]});
-        let compiled = Source::read(&text.to_string()).unwrap().compile(
+        let compiled = Source::read(&text.to_string(), ACTIONS).unwrap().compile(
             Scheme::Http,
             true,
             &Resources::default(),
@@ -641,10 +643,11 @@ fn what_is_refused_when_it_is_written() {
         let text = format!(
             "on_http_response: [{{actions: [{{type: http-request, config: {{url: 'http://a.internal', {list}}}}}]}}]"
         );
-        let compiled =
-            Source::read(&text)
-                .unwrap()
-                .compile(Scheme::Https, true, &Resources::default());
+        let compiled = Source::read(&text, ACTIONS).unwrap().compile(
+            Scheme::Https,
+            true,
+            &Resources::default(),
+        );
         let refused = compiled.err().map(|refusal| refusal.code.unwrap().number());
         assert_eq!(refused, code, "{list}");
     }
@@ -669,9 +672,9 @@ async fn no_more_than_so_many_wait_at_once() {
     )
     .await;
     let shared = rig.edge.shared();
-    let all = shared.calls.try_acquire_many(255).unwrap();
+    let all = shared.policy.calls.try_acquire_many(255).unwrap();
     assert_eq!(rig.ask(ASK).await.status, 200);
-    let last = shared.calls.try_acquire().unwrap();
+    let last = shared.policy.calls.try_acquire().unwrap();
     let refused = rig.ask(ASK).await;
     assert_eq!(refused.header("ngrok-error-code"), Some("ERR_NGROK_3617"));
     drop((all, last));

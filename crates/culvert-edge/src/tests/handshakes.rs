@@ -7,6 +7,7 @@ use std::time::Duration;
 use culvert_base::net::HostName;
 use culvert_base::{ManualClock, Timestamp};
 use culvert_policy::Scheme;
+use culvert_policy::{Resources, Source};
 use culvert_tls::terms::Authorities;
 use rustls::client::ResolvesClientCert;
 use rustls::sign::CertifiedKey;
@@ -20,7 +21,8 @@ use tokio::net::TcpStream;
 use super::harness::*;
 use super::mutual::{BOTH, Ca, Leaf, shake};
 use super::policies::governed;
-use crate::{Endpoint, Resources, Settings, Snapshot, Source};
+use crate::login::ACTIONS;
+use crate::{Endpoint, Settings, Snapshot};
 
 /// A real certificate of X.509 version 1 with its key, made by OpenSSL.
 const V1: &str = include_str!("../../tests/data/client_v1.pem");
@@ -32,7 +34,7 @@ fn ruled(scheme: Scheme, host: &str, upstream: &str, rules: &Value, among: &Reso
         policy["on_http_request"] =
             json!([{"actions": [{"type": "custom-response", "config": {"body": "ok"}}]}]);
     }
-    let source = Source::read(&policy.to_string()).unwrap();
+    let source = Source::read(&policy.to_string(), ACTIONS).unwrap();
     let compiled = source.compile(scheme, true, among).unwrap();
     let upstream = if scheme.is_http() {
         "http://127.0.0.1:1"

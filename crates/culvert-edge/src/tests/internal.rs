@@ -7,6 +7,7 @@ use tokio::net::TcpStream;
 
 use super::harness::*;
 use super::policies::{governed, last_event};
+use crate::login::ACTIONS;
 use crate::{Endpoint, Inherited, Settings, Snapshot};
 
 pub(super) fn named(
@@ -388,9 +389,9 @@ fn what_cannot_be_is_refused_when_it_is_written() {
         let text = format!(
             "{phase}: [{{actions: [{{type: forward-internal, config: {{url: '{url}'}}}}]}}]"
         );
-        let source = crate::Source::read(&text).unwrap();
+        let source = culvert_policy::Source::read(&text, ACTIONS).unwrap();
         let refused = source
-            .compile(scheme, true, &crate::Resources::default())
+            .compile(scheme, true, &culvert_policy::Resources::default())
             .unwrap_err();
         assert_eq!(refused.code.unwrap().number(), code, "{url}");
     }
@@ -399,11 +400,9 @@ fn what_cannot_be_is_refused_when_it_is_written() {
         let text = format!(
             "on_http_request: [{{actions: [{{type: forward-internal, config: {{url: http://a.internal, on_error: {on_error}}}}}, {{type: deny}}]}}]"
         );
-        let made = crate::Source::read(&text).unwrap().compile(
-            Scheme::Http,
-            false,
-            &crate::Resources::default(),
-        );
+        let made = culvert_policy::Source::read(&text, ACTIONS)
+            .unwrap()
+            .compile(Scheme::Http, false, &culvert_policy::Resources::default());
         let found = made.err().map(|refused| refused.code.unwrap().number());
         assert_eq!(json!(found), code);
     }

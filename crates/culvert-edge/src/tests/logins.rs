@@ -8,6 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use culvert_base::{ManualClock, Timestamp};
 use culvert_policy::Scheme;
+use culvert_policy::{LoginService, Resources, Source};
 use serde_json::{Value, json};
 use sha2::Digest;
 use tokio::sync::mpsc;
@@ -15,11 +16,12 @@ use url::Url;
 
 use super::harness::*;
 use super::tokens::Issuer;
+use crate::login::ACTIONS;
 use crate::login::{
     Entry, LoginKeys, LoginSettings, Logins, Noted, ProviderSettings, Revocations, Revoked,
     Sighting,
 };
-use crate::{Endpoint, Resources, Settings, Snapshot, Source};
+use crate::{Endpoint, Settings, Snapshot};
 
 const NOW: i64 = 1_767_225_600;
 
@@ -309,10 +311,10 @@ impl Scene {
             config.replace("URL", &self.idp.url)
         );
         let resources = Resources {
-            logins: Some(Arc::clone(&self.logins)),
+            logins: Some(LoginService::new(Arc::clone(&self.logins))),
             ..Resources::default()
         };
-        let source = Source::read(&policy).unwrap();
+        let source = Source::read(&policy, ACTIONS).unwrap();
         let compiled = source.compile(Scheme::Http, true, &resources);
         let endpoint = Endpoint {
             policy: Some(Arc::new(compiled.unwrap())),
@@ -427,7 +429,7 @@ async fn a_user_logs_in_and_events_tell_who() {
     assert_eq!(seen[0].public_url, "http://app.example");
     assert_eq!(seen[0].ip_address, "127.0.0.1");
     assert!(seen[0].session.starts_with("as_") && seen[0].session.len() == 30);
-    assert_eq!(scene.rig.edge.meters().logins.get(), 1);
+    assert_eq!(scene.rig.edge.meters().policy.logins.get(), 1);
 
     // Another tab that began before comes back, too.
     let mut tabs = Browser::default();
@@ -1049,13 +1051,13 @@ async fn many_cookies_are_no_matter() {
 fn what_cannot_be_run_is_not_taken() {
     let (logins, _) = Logins::new(LoginKeys::new([]), LoginSettings::default());
     let resources = Resources {
-        logins: Some(logins),
+        logins: Some(LoginService::new(logins)),
         ..Resources::default()
     };
     let compiled = |scheme, action: &str, config: &str| {
         let policy =
             format!("on_http_request:\n- actions: [{{type: {action}, config: {{{config}}}}}]");
-        let source = Source::read(&policy).unwrap();
+        let source = Source::read(&policy, ACTIONS).unwrap();
         let compiled = source.compile(scheme, true, &resources);
         compiled.map_err(|refusal| (refusal.code.unwrap().number(), refusal.message.into_owned()))
     };
@@ -1195,10 +1197,10 @@ fn what_cannot_be_run_is_not_taken() {
     let both = format!(
         "on_http_request:\n- actions: [{{type: oauth, config: {{{google}}}}}, {{type: openid-connect, config: {{{oidc}}}}}]"
     );
-    let source = Source::read(&both).unwrap();
+    let source = Source::read(&both, ACTIONS).unwrap();
     let refusal = source.compile(Scheme::Https, true, &resources).unwrap_err();
     assert_eq!(refusal.code.unwrap().number(), 2239);
-    let shown = Source::read(&both).unwrap().redacted().unwrap();
+    let shown = Source::read(&both, ACTIONS).unwrap().redacted().unwrap();
     assert!(
         !shown.contains("client_secret: b") && shown.contains("client_id: a"),
         "{shown}"

@@ -9,6 +9,7 @@ mod bounds;
 mod buffers;
 mod calls;
 mod challenges;
+mod documents;
 mod drain;
 mod events;
 mod fields;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use culvert_base::Timestamp;
 use culvert_policy::Scheme;
+use culvert_policy::{Resources, Source};
 use culvert_tls::terms::Authorities;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair, SanType,
@@ -21,7 +22,8 @@ use tokio_rustls::client::TlsStream;
 use super::harness::*;
 use super::internal::{named, publish};
 use super::policies::last_event;
-use crate::{Resources, Snapshot, SnapshotBuilder, Source};
+use crate::login::ACTIONS;
+use crate::{Snapshot, SnapshotBuilder};
 
 /// An authority.
 pub(super) struct Ca {
@@ -198,7 +200,7 @@ fn terminating(
     if scheme.is_http() {
         policy["on_http_request"] = answer;
     }
-    let source = Source::read(&policy.to_string()).unwrap();
+    let source = Source::read(&policy.to_string(), ACTIONS).unwrap();
     let policy = source
         .compile(scheme, !upstream.is_empty(), resources)
         .unwrap();
@@ -437,7 +439,7 @@ async fn a_session_goes_on_without_another_certificate() {
         "on_tcp_connect": [{"actions": [{"type": "terminate-tls", "config": {"mutual_tls_certificate_authorities": [ca.pem]}}]}],
         "on_http_request": [{"actions": [{"type": "custom-response", "config": {"body": "${conn.tls.session_resumed} ${conn.tls.client.serial_number}"}}]}],
     });
-    let source = Source::read(&policy.to_string()).unwrap();
+    let source = Source::read(&policy.to_string(), ACTIONS).unwrap();
     let mut governed = endpoint(Scheme::Https, "app.example", 443, "http://127.0.0.1:1", "");
     governed.policy = Some(Arc::new(
         source
@@ -591,7 +593,7 @@ fn what_cannot_be_is_refused_when_it_is_written() {
     ] {
         let policy =
             json!({"on_tcp_connect": [{"actions": [{"type": "terminate-tls", "config": config}]}]});
-        let source = Source::read(&policy.to_string()).unwrap();
+        let source = Source::read(&policy.to_string(), ACTIONS).unwrap();
         let refused = source
             .compile(scheme, true, &Resources::default())
             .unwrap_err();

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use culvert_base::net::HostName;
 use culvert_base::{Prefix, Verdict};
 use culvert_policy::{IpPolicy, Scheme};
+use culvert_policy::{Resources, Secrets, Source};
 use serde_json::{Value, json};
 
 use super::harness::*;
-use crate::{Endpoint, Resources, Secrets, Snapshot, Source};
+use crate::login::ACTIONS;
+use crate::{Endpoint, Snapshot};
 
 /// An endpoint with a policy, in front of an origin or of none.
 pub(crate) fn governed(scheme: Scheme, upstream: &str, policy: &str) -> Endpoint {
@@ -22,7 +24,7 @@ pub(crate) fn governed_with(
     policy: &str,
     resources: &Resources,
 ) -> Endpoint {
-    let source = Source::read(policy).unwrap();
+    let source = Source::read(policy, ACTIONS).unwrap();
     let policy = source.compile(scheme, !upstream.is_empty(), resources);
     let mut endpoint = endpoint(scheme, "app.example", 443, "http://127.0.0.1:1", "");
     endpoint.policy = Some(Arc::new(policy.unwrap()));
@@ -135,7 +137,7 @@ on_http_response:
     ]);
     assert_eq!(last_event(&rig, 1).await, expected);
     // The rule whose expression failed was passed over, and counted.
-    assert_eq!(rig.edge.meters().policy_failures.get(), 1);
+    assert_eq!(rig.edge.meters().policy.failures.get(), 1);
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ async fn an_idle_connection_is_small() {
     let shared = rig.edge.shared();
     let address = rig.edge.http_addr().unwrap();
     let client = tokio::net::TcpStream::connect(address).await.unwrap();
-    let down = Arc::new(Downstream::new(shared, address, address));
+    let down = Downstream::new(shared, address, address);
     let socket = crate::socket::Counted::new(client, Arc::clone(&down));
     let task = crate::http::server::http1(crate::socket::Wire::Plain(socket), Arc::clone(&down));
     let bytes = size_of_val(&task) + size_of::<Downstream>() + Inbound::SIZE;

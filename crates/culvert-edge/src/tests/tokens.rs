@@ -6,12 +6,13 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use culvert_base::{ManualClock, Timestamp};
 use culvert_policy::Scheme;
+use culvert_policy::{Resources, Source};
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value, json};
 
 use super::harness::*;
 use super::policies::{last_event, publish};
-use crate::{Resources, Source};
+use crate::login::ACTIONS;
 
 const NOW: i64 = 1_767_225_600;
 const KEYS: &str = "https://issuer.example/keys";
@@ -107,7 +108,11 @@ async fn rig(keys: &[&Issuer]) -> Rig {
     let rig = Rig::at(settings(), Arc::new(clock)).await;
     let set = json!({"keys": keys.iter().map(|issuer| issuer.jwk()).collect::<Vec<_>>()});
     let documents = &rig.edge.shared();
-    documents.documents.put(KEYS, set.to_string().into()).await;
+    documents
+        .policy
+        .documents
+        .put(KEYS, set.to_string().into())
+        .await;
     rig
 }
 
@@ -373,13 +378,13 @@ fn what_cannot_be_validated_is_not_taken() {
         ("name: authorization,", "", "ERR_NGROK_2234"),
     ] {
         assert!(whole.contains(from), "{from}");
-        let source = Source::read(&whole.replace(from, to)).unwrap();
+        let source = Source::read(&whole.replace(from, to), ACTIONS).unwrap();
         let refused = source
             .compile(Scheme::Http, false, &Resources::default())
             .unwrap_err();
         assert_eq!(refused.code.unwrap().to_string(), code, "{from} {to}");
     }
-    let source = Source::read(&whole).unwrap();
+    let source = Source::read(&whole, ACTIONS).unwrap();
     assert!(
         source
             .compile(Scheme::Http, false, &Resources::default())

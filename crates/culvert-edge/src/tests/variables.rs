@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use culvert_policy::policy::Phase;
+use culvert_policy::policy::variables::{self, Filled, Variable};
 use culvert_policy::{IpData, IpDataFiles, IpDatabases, Scheme};
+use culvert_policy::{Resources, Source};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use serde_json::{Value, json};
@@ -14,9 +17,8 @@ use tokio::net::TcpStream;
 use super::handshakes::{certified, keeping};
 use super::harness::*;
 use super::mutual::Ca;
-use crate::policy::Phase;
-use crate::policy::variables::{self, Filled, Variable};
-use crate::{Endpoint, Resources, Settings, Snapshot, Source, Upstream};
+use crate::login::ACTIONS;
+use crate::{Endpoint, Settings, Snapshot, Upstream};
 
 const REGION: &str = "eu";
 
@@ -205,7 +207,7 @@ fn governed(kind: Kind, upstream: &str, batch: &[(usize, &Variable)], ca: &str) 
         }}]});
         policy["on_tcp_connect"].as_array_mut().unwrap().push(asks);
     }
-    let source = Source::read(&policy.to_string()).unwrap();
+    let source = Source::read(&policy.to_string(), ACTIONS).unwrap();
     let compiled = source
         .compile(kind.scheme, true, &Resources::default())
         .unwrap();
@@ -455,7 +457,7 @@ async fn a_policy_without_its_data_refuses_traffic_until_it_is_back() {
                     {"type": "add-headers", "config": {"headers": {"x-found": "yes"}}},
                 ]}]);
             }
-            let source = Source::read(&policy.to_string()).unwrap();
+            let source = Source::read(&policy.to_string(), ACTIONS).unwrap();
             // Written without its data it is refused.
             let judged = Resources {
                 ip_data: Some(Arc::default()),
@@ -498,7 +500,7 @@ fn a_template_that_names_missing_data_is_refused() {
     let policy = json!({"on_http_request": [{"actions": [
         {"type": "custom-response", "config": {"body": "${conn.geo.city}"}},
     ]}]});
-    let source = Source::read(&policy.to_string()).unwrap();
+    let source = Source::read(&policy.to_string(), ACTIONS).unwrap();
     let judged = Resources {
         ip_data: Some(Arc::default()),
         ..Resources::default()

@@ -7,12 +7,14 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use culvert_base::{ManualClock, Timestamp};
 use culvert_policy::Scheme;
+use culvert_policy::{Resources, Source};
 use http_body_util::{BodyExt, Full};
 use serde_json::{Value, json};
 
 use super::harness::*;
 use super::policies::{event, governed, last_event, publish};
-use crate::{Limits, Resources, Settings, Snapshot, Source};
+use crate::login::ACTIONS;
+use crate::{Limits, Settings, Snapshot};
 
 const MAX: usize = 5 << 20;
 
@@ -225,7 +227,12 @@ async fn messages_of_sns_are_verified_by_their_certificate() {
     };
     let pem = case("good")["certificate"].as_str().unwrap().to_owned();
     let url = "https://sns.us-west-2.amazonaws.com/SimpleNotificationService-f3.pem";
-    rig.edge.shared().documents.put(url, pem.into()).await;
+    rig.edge
+        .shared()
+        .policy
+        .documents
+        .put(url, pem.into())
+        .await;
     for (name, status) in [("good", 200), ("tampered body", 403), ("stale", 403)] {
         let body = STANDARD
             .decode(case(name)["body"].as_str().unwrap())
@@ -310,7 +317,7 @@ fn what_cannot_be_verified_is_not_taken() {
     ] {
         let text =
             format!("on_http_request: [{{actions: [{{type: verify-webhook, config: {config}}}]}}]");
-        let source = Source::read(&text).unwrap();
+        let source = Source::read(&text, ACTIONS).unwrap();
         let refused = source
             .compile(Scheme::Http, true, &Resources::default())
             .unwrap_err();

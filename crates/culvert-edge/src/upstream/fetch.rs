@@ -3,13 +3,16 @@
 //! A request goes where its dialer goes, on a connection of its own, and follows no redirect.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use culvert_base::{BoxFuture, Fault};
+use culvert_policy::services::{self, Call, Cause, Fetch};
 use culvert_tls::acme;
 use http::header::{HOST, HeaderMap, HeaderValue, USER_AGENT};
-use http::{Method, Request, Response, StatusCode, response};
+use http::{Method, Request, Response, response};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -19,12 +22,6 @@ use url::{Position, Url};
 
 use crate::upstream::guard::Reach;
 use crate::upstream::url::{Dialer, Upstream};
-
-/// Bytes of a response's body, where nothing else is said.
-const RESPONSE_BYTES_MAX: usize = 64 << 10;
-
-/// Why a request has no response.
-pub(crate) type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// Sends requests to public addresses.
 #[derive(Clone, Debug)]
@@ -50,6 +47,47 @@ impl PublicClient {
     }
 }
 
+/// The way to upstreams and to public hosts, as the settings say now.
+#[derive(Debug)]
+pub(crate) struct Network {
+    pub(crate) dialer: ArcSwap<Dialer>,
+    /// Where this process listens for HTTP and TLS.
+    own: Vec<SocketAddr>,
+}
+
+impl Network {
+    pub(crate) fn new(dialer: Dialer, own: Vec<SocketAddr>) -> Self {
+        Self {
+            dialer: ArcSwap::from_pointee(dialer),
+            own,
+        }
+    }
+}
+
+impl Fetch for Network {
+    fn fetch(
+        &self,
+        reach: services::Reach,
+        call: Call,
+        bytes_max: usize,
+    ) -> BoxFuture<'_, Result<(response::Parts, Bytes), Cause>> {
+        Box::pin(async move {
+            let dialer = self.dialer.load_full();
+            let dialer = match reach {
+                services::Reach::Upstreams => dialer,
+                services::Reach::Public => Arc::new(dialer.to_public(self.own.iter().copied())),
+            };
+            let Call {
+                method,
+                url,
+                headers,
+                body,
+            } = call;
+            answer(&dialer, method, &url, headers, body, bytes_max).await
+        })
+    }
+}
+
 impl acme::Fetch for PublicClient {
     fn fetch(
         &self,
@@ -67,21 +105,9 @@ impl acme::Fetch for PublicClient {
     }
 }
 
-/// One request on a connection of its own, and what the answer to it says.
-pub(crate) async fn call(
-    dialer: &Dialer,
-    method: Method,
-    url: &Url,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Result<(StatusCode, Bytes), Cause> {
-    let (head, body) = answer(dialer, method, url, headers, body, RESPONSE_BYTES_MAX).await?;
-    Ok((head.status, body))
-}
-
 /// One request on a connection of its own, and the whole answer to it, its body at most `bytes_max`
 /// long.
-pub(crate) async fn answer(
+async fn answer(
     dialer: &Dialer,
     method: Method,
     url: &Url,
@@ -127,7 +153,7 @@ mod tests {
         let own = [own.local_addr().unwrap()];
         let client = PublicClient::new(&[], Duration::from_secs(5), networks, own).unwrap();
         let request = Request::get(url).body(Bytes::new()).unwrap();
-        match acme::Fetch::fetch(&client, request, RESPONSE_BYTES_MAX).await {
+        match acme::Fetch::fetch(&client, request, 64 << 10).await {
             Ok(_) => String::new(),
             Err(error) => error.to_string(),
         }

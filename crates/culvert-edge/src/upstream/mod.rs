@@ -9,8 +9,8 @@ mod url;
 
 pub(crate) use agent::refusal;
 pub use agent::{AgentCall, AgentIo, AgentRefused, Dial, ProxyVersion};
+pub(crate) use fetch::Network;
 pub use fetch::PublicClient;
-pub(crate) use fetch::{Cause, answer, call};
 pub(crate) use guard::Reach;
 pub(crate) use pool::{Failure, Heard, Lease, Pool, Sent};
 pub use url::{Clients, Protocol, Upstream};

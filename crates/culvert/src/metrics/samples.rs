@@ -105,9 +105,9 @@ pub(crate) fn edge(edge: &Edge) -> Vec<Sample> {
         counter(
             "edge_policy_failures",
             "Expressions of traffic policies that failed",
-            m.policy_failures.get(),
+            m.policy.failures.get(),
         ),
-        counter("edge_logins", "Completed sign-ins", m.logins.get()),
+        counter("edge_logins", "Completed sign-ins", m.policy.logins.get()),
         counter(
             "edge_ports_failed",
             "TCP ports that could not be opened",

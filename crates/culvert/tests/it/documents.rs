@@ -16,13 +16,16 @@ fn generated_documents_are_current() {
         ),
         (
             "docs/reference/traffic-policy.md",
-            culvert_edge::reference(),
+            culvert_policy::reference(culvert_edge::login::ACTIONS),
         ),
         (
             "docs/reference/api.md",
             culvert_api::reference::api(culvert_control::operations()),
         ),
-        ("docs/reference/edge-errors.md", culvert_edge::errors()),
+        (
+            "docs/reference/edge-errors.md",
+            culvert_policy::problem::errors(),
+        ),
         ("docs/reference/sizes.md", culvert_edge::sizes()),
         ("docs/reference/errors.md", culvert_api::reference::errors()),
         ("docs/reference/commands.md", culvert::cli::reference()),

@@ -15,7 +15,16 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("culvert-store", &["culvert-base"]),
     ("culvert-testing", &[]),
     ("culvert-tls", &["culvert-base"]),
-    ("culvert-policy", &["culvert-base", "culvert-tls"]),
+    (
+        "culvert-policy",
+        &[
+            "culvert-base",
+            "culvert-cel",
+            "culvert-events",
+            "culvert-http",
+            "culvert-tls",
+        ],
+    ),
     (
         "culvert-edge",
         &[

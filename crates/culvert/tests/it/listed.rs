@@ -5,7 +5,7 @@ use super::layers::root;
 /// Folders whose `mod.rs` holds a table of what the files export.
 const TABLES: &[(&str, &str)] = &[
     ("crates/culvert/src/cli", "TYPE"),
-    ("crates/culvert-edge/src/action", "TYPE"),
+    ("crates/culvert-policy/src/action", "TYPE"),
     ("crates/culvert-control/src/resource", "TYPE"),
     ("crates/culvert-delivery/src/target", "TYPE"),
     ("crates/culvert-events/src/kinds", ""),

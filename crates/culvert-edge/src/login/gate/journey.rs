@@ -3,18 +3,19 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use culvert_http::authority::Authority;
+use culvert_policy::policy::{Exchange, Flow};
+use culvert_policy::problem::Problem;
+use culvert_policy::reply;
 use http::header::{ACCEPT, HOST};
 use http::request;
 
 use super::{Gate, Gone, Visit, parameter};
-use crate::http::reply::{self, Problem};
 use crate::login::attempt::{ATTEMPT_WITHIN, Nonce, State, local_path};
 use crate::login::grant::{Asking, Failed};
 use crate::login::journal::{Ending, Noted};
 use crate::login::session::Session;
 use crate::login::{CALLBACK_PATH, CENTRAL_CALLBACK, new_session_id, redirect};
-use crate::policy::{Exchange, Flow};
-use crate::route::Authority;
 
 impl Gate {
     /// Where users come back to.
@@ -33,8 +34,8 @@ impl Gate {
         path: &str,
         is_anew: bool,
     ) -> Flow {
-        let edge = Arc::clone(&x.down.edge);
-        let endpoints = match self.endpoints(&edge).await {
+        let services = Arc::clone(x.conn.services);
+        let endpoints = match self.endpoints(&services).await {
             Ok(endpoints) => endpoints,
             Err(failed) => {
                 tracing::warn!(endpoint.id = %x.endpoint.id, error = %failed, "sign-in is not possible");
@@ -44,7 +45,7 @@ impl Gate {
         let Some(request) = x.request else {
             return Flow::Continue;
         };
-        let (keys, entropy) = (&self.logins.keys, &*edge.entropy);
+        let (keys, entropy) = (&self.logins.keys, &*services.entropy);
         let brought = self
             .cookies
             .nonces(&request.headers)
@@ -103,7 +104,7 @@ impl Gate {
         let Some(request) = x.request else {
             return Ok(Flow::Continue);
         };
-        let edge = Arc::clone(&x.down.edge);
+        let services = Arc::clone(x.conn.services);
         let keys = &self.logins.keys;
         let text = parameter(query, "state").ok_or(Problem::LoginNoState)?;
         let state = State::open(keys, "", &text, visit.now).ok_or(Problem::LoginState)?;
@@ -120,13 +121,13 @@ impl Gate {
         let attempt = self.logins.used.entry(state.id()).or_insert(()).await;
         if !attempt.is_fresh() {
             // Somebody went back a page, perhaps.
-            let session = self.session(&x.endpoint.account, request, visit);
+            let session = self.session(x.endpoint.account, request, visit);
             session.map_err(|_| Problem::LoginState)?;
             self.stop(x, Gone::Nobody, None);
             let answer = redirect(&back).ok_or(Problem::LoginState)?;
             return Ok(Flow::Reply(Box::new(answer)));
         }
-        let endpoints = self.endpoints(&edge).await.map_err(|failed| {
+        let endpoints = self.endpoints(&services).await.map_err(|failed| {
             tracing::warn!(endpoint.id = %x.endpoint.id, error = %failed, "sign-in is not possible");
             Problem::LoginProvider
         })?;
@@ -150,7 +151,7 @@ impl Gate {
             .try_acquire()
             .map_err(|_| Problem::LoginBusy)?;
         let asking = Asking {
-            edge: &edge,
+            services: &services,
             endpoints: &endpoints,
             app: &visit.app,
             known: self.known(),
@@ -163,9 +164,9 @@ impl Gate {
             tracing::warn!(endpoint.id = %x.endpoint.id, error = %failed, "sign-in failed");
             problem_of(&failed)
         })?;
-        let user = self.user(&x.endpoint.account, &person);
+        let user = self.user(x.endpoint.account, &person);
         let began = self.logins.beginning(user, visit.now);
-        let id = new_session_id(&self.logins, &edge);
+        let id = new_session_id(&self.logins, &services);
         let mut session = Session::new(id, person, &self.print, tokens, began);
         let sighting = self.sighting(x, visit, &session);
         session.user_id = match self.logins.note_first(sighting).await {
@@ -173,7 +174,7 @@ impl Gate {
             Err(Noted::Ended) => return Err(Problem::LoginState),
             Err(_) => return Err(Problem::LoginBusy),
         };
-        edge.meters.logins.up();
+        services.meters.logins.up();
         self.keep(x, visit, &session).ok_or(Problem::Policy)?;
         self.stop(x, Gone::Nobody, None);
         self.tell_user(x, &session.person);
@@ -190,7 +191,7 @@ impl Gate {
             let Some(session) = Session::open(&self.logins.keys, &visit.context, &sealed) else {
                 continue;
             };
-            self.end(&x.endpoint.account, &session).await;
+            self.end(x.endpoint.account, &session).await;
         }
         let forgotten = self.cookies.forget_session(&request.headers);
         x.memory.cookies.extend(forgotten);
@@ -245,8 +246,8 @@ fn origin(x: &Exchange<'_>, request: &request::Parts) -> String {
     let authority = Authority::of(&request.uri, request.headers.get(HOST));
     let authority = authority.map_or("", |authority| authority.text);
     let forwarded = request.headers.get("x-forwarded-proto");
-    let is_https = x.down.info.tls.get().is_some()
-        || (x.down.info.is_trusted && forwarded.is_some_and(|scheme| scheme == "https"));
+    let is_https = x.conn.info.tls.get().is_some()
+        || (x.conn.info.is_trusted && forwarded.is_some_and(|scheme| scheme == "https"));
     let scheme = if is_https { "https" } else { "http" };
     format!("{scheme}://{}", authority.to_ascii_lowercase())
 }

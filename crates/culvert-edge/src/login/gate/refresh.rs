@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_base::{BoxFuture, Timestamp};
+use culvert_policy::services::PolicyServices;
 use futures_util::FutureExt;
 use futures_util::future::Shared as SharedFuture;
 
 use super::{Gate, Visit};
-use crate::edge::Shared;
 use crate::login::grant::{App, Asking, Failed};
 use crate::login::session::Session;
 
@@ -31,26 +31,30 @@ impl Gate {
     /// it goes on when the request that began it breaks off: a refresh token may be good for one use.
     pub(super) async fn ask(
         self: &Arc<Self>,
-        edge: &Arc<Shared>,
+        services: &Arc<PolicyServices>,
         visit: &Visit,
         session: Session,
     ) -> Asked {
         let key = format!("{} {}", session.id, session.asked());
         let (gate, account, now) = (Arc::clone(self), visit.account(), visit.now);
-        let (its_edge, app) = (Arc::clone(edge), visit.app.clone());
-        let asking: BoxFuture<'static, Asked> =
-            Box::pin(async move { gate.ask_now(&its_edge, &account, &app, session, now).await });
+        let (its_services, app) = (Arc::clone(services), visit.app.clone());
+        let asking: BoxFuture<'static, Asked> = Box::pin(async move {
+            gate.ask_now(&its_services, &account, &app, session, now)
+                .await
+        });
         let entry = self.logins.refreshed.entry(key);
         let entry = entry.or_insert(asking.shared()).await;
         if entry.is_fresh() {
-            edge.track(entry.value().clone().map(drop));
+            services
+                .tasks
+                .spawn(Box::pin(entry.value().clone().map(drop)));
         }
         entry.into_value().await
     }
 
     async fn ask_now(
         &self,
-        edge: &Shared,
+        services: &PolicyServices,
         account: &Arc<str>,
         app: &App,
         mut session: Session,
@@ -60,9 +64,9 @@ impl Gate {
             let turn = self.logins.calls.try_acquire();
             let _turn =
                 turn.map_err(|_| Failed::Away("too many refreshes in progress".to_owned()))?;
-            let endpoints = self.endpoints(edge).await?;
+            let endpoints = self.endpoints(services).await?;
             let asking = Asking {
-                edge,
+                services,
                 endpoints: &endpoints,
                 app,
                 known: self.known(),

@@ -1,0 +1,97 @@
+//! The connection phase: whether a connection may go on at all, where to, and how its handshake is done.
+
+use std::sync::Arc;
+
+use culvert_policy::policy::{Exchange, Flow, Memory, Phase};
+use culvert_tls::terms::Terms;
+
+use crate::downstream::Downstream;
+use crate::snapshot::{Endpoint, Member};
+
+/// What becomes of a connection.
+#[derive(Debug)]
+pub(crate) enum Entry {
+    /// It goes on, with a handshake under these terms if there are some.
+    In(Option<Arc<Terms>>),
+    /// It goes to another endpoint.
+    Forward(Arc<Member>, Option<Arc<Terms>>),
+    /// It is closed.
+    Out,
+}
+
+/// Whether a request of an HTTP endpoint may go on: runs the connection phase of its policy, unless it
+/// has run for this connection. In clear that is with the first request that names the endpoint.
+pub(crate) async fn admits(down: &Arc<Downstream>, endpoint: &Endpoint) -> bool {
+    matches!(first(down, endpoint).await, Entry::In(_))
+}
+
+/// Runs the connection phase of the policy of an HTTP endpoint, unless it has run for this connection;
+/// over TLS before the handshake. A connection whose handshake is over does not fulfil terms that were
+/// made since.
+pub(crate) async fn first(down: &Arc<Downstream>, endpoint: &Endpoint) -> Entry {
+    let Some(policy) = &endpoint.policy else {
+        return Entry::In(None);
+    };
+    if policy.rules(Phase::Connect).is_empty() {
+        return Entry::In(None);
+    }
+    match down.policy.entered(policy) {
+        Some(true) => return Entry::In(None),
+        Some(false) => return Entry::Out,
+        None => {}
+    }
+    let mut entry = enter(down, endpoint, 0, None).await;
+    if let Entry::In(Some(terms)) = &entry {
+        let made = down.info.tls.get().and_then(|tls| tls.terms.as_ref());
+        // A request comes to an internal endpoint over a handshake that its policy had no part in. One that
+        // asks for client certificates is not served so.
+        let is_fulfilled = match endpoint.is_internal {
+            true => !terms.asks_for_certificates(),
+            false => {
+                down.info.tls.get().is_none() || made.is_some_and(|own| Arc::ptr_eq(own, terms))
+            }
+        };
+        if !is_fulfilled {
+            entry = Entry::Out;
+        }
+    }
+    down.policy.enter(policy, matches!(entry, Entry::In(_)));
+    entry
+}
+
+/// Runs the connection phase of an endpoint's policy, after `hops` endpoints before it, whose policies made
+/// `terms`. What this policy says of the handshake is merged into them.
+pub(crate) async fn enter(
+    down: &Arc<Downstream>,
+    endpoint: &Endpoint,
+    hops: usize,
+    terms: Option<Arc<Terms>>,
+) -> Entry {
+    let Some(policy) = &endpoint.policy else {
+        return Entry::In(terms);
+    };
+    down.policy.speaks_http(endpoint.scheme.is_http());
+    // In a box: an idle connection's task keeps no room for it.
+    let run = Box::pin(async move {
+        let mut memory = Memory::new(down.info.now());
+        memory.hops = hops;
+        let mut x = Exchange::new(
+            Phase::Connect,
+            policy,
+            endpoint.info(),
+            down.context(),
+            &mut memory,
+        );
+        x.edits.terms = terms;
+        let flow = x.run().await;
+        (flow, x.edits.terms.take())
+    });
+    match run.await {
+        (Flow::Continue, terms) => Entry::In(terms),
+        (Flow::Forward(next), terms) => match next.endpoint::<Member>() {
+            Some(member) => Entry::Forward(member, terms),
+            None => Entry::Out,
+        },
+        (Flow::Reply(_) | Flow::Close | Flow::Broken, _) => Entry::Out,
+    }
+}

@@ -1,0 +1,99 @@
+//! What is fetched for policies.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use culvert_policy::documents::Documents;
+use culvert_policy::services;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use url::Url;
+
+use super::harness::{Client, Turns, certificate};
+use crate::upstream::{Dialer, Network, Reach};
+
+/// Bytes of a document.
+const BYTES_MAX: usize = 64 << 10;
+
+#[tokio::test]
+async fn a_document_is_fetched_once_and_within_limits() {
+    let (_, key, root) = certificate(&["localhost"]);
+    let acceptor = TlsAcceptor::from(Arc::clone(
+        &culvert_tls::server_certificate::Presented::plain(key)
+            .unwrap()
+            .config,
+    ));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let asked = Arc::new(Turns::default());
+    let mut tasks = JoinSet::new();
+    let turns = Arc::clone(&asked);
+    tasks.spawn(async move {
+        while let Ok((tcp, _)) = listener.accept().await {
+            let Ok(tls) = acceptor.accept(tcp).await else {
+                continue;
+            };
+            let mut client = Client::new(tls);
+            let (head, _) = client.request().await.unwrap();
+            turns.next();
+            let (status, length) = match head.split(' ').nth(1).unwrap() {
+                "/a.pem?b" => (200, 3),
+                "/longest" => (200, BYTES_MAX),
+                "/longer" => (200, BYTES_MAX + 1),
+                "/moved" => (302, 3),
+                _ => (404, 3),
+            };
+            let answer = format!(
+                "HTTP/1.1 {status} \r\nlocation: /a.pem?b\r\ncontent-length: {length}\r\n\r\n{}",
+                "x".repeat(length)
+            );
+            client.send(answer).await;
+        }
+    });
+    let reach = Reach::new(true, &[]);
+    let dialer = Dialer::new(&[root], Duration::from_secs(5), reach).unwrap();
+    let network = Arc::new(Network::new(dialer, Vec::new()));
+    let fetch = async |documents: &Documents, reach: services::Reach, path: &str| {
+        let url = Url::parse(&format!("https://localhost:{port}{path}")).unwrap();
+        let got = documents.get(&*network, reach, &url).await;
+        got.map(|document| document.len())
+            .map_err(|error| error.to_string())
+    };
+    let documents = Documents::new();
+    let get = async |path: &str| fetch(&documents, services::Reach::Upstreams, path).await;
+
+    let both = tokio::join!(get("/a.pem?b"), get("/a.pem?b"));
+    assert_eq!(both, (Ok(3), Ok(3)));
+    assert_eq!(asked.get(), 1);
+    assert_eq!(get("/longest").await, Ok(BYTES_MAX));
+    for path in ["/longer", "/moved", "/nothing"] {
+        let error = get(path).await.unwrap_err();
+        assert!(error.starts_with("fetching localhost: "), "{error}");
+    }
+    // What failed is tried again.
+    let before = asked.get();
+    assert!(get("/nothing").await.is_err());
+    assert_eq!(asked.get(), before + 1);
+
+    // What is here stays, but nothing is added.
+    documents.freeze(true);
+    let (before, document) = (asked.get(), get("/a.pem?b").await);
+    assert_eq!((document, asked.get()), (Ok(3), before));
+    let others = Documents::new();
+    let get_other = async || fetch(&others, services::Reach::Upstreams, "/a.pem?b").await;
+    others.freeze(true);
+    for count in 1..3 {
+        assert_eq!((get_other().await, asked.get()), (Ok(3), before + count));
+    }
+    others.freeze(false);
+    for _ in 0..2 {
+        assert_eq!((get_other().await, asked.get()), (Ok(3), before + 3));
+    }
+
+    let before = asked.get();
+    let refused = fetch(&documents, services::Reach::Public, "/else").await;
+    let error = refused.unwrap_err();
+    assert!(error.contains("private"), "{error}");
+    assert_eq!(asked.get(), before);
+}

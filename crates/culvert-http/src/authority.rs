@@ -1,0 +1,178 @@
+//! The authority of a request: which host it is for.
+
+use std::borrow::Cow;
+
+use http::Uri;
+use http::header::HeaderValue;
+
+/// A character of a host name.
+fn is_host_byte(byte: u8) -> bool {
+    const HOST: [bool; 256] = {
+        let mut table = [false; 256];
+        let mut byte = 0u8;
+        while byte < 128 {
+            table[byte as usize] =
+                byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+            byte += 1;
+        }
+        table
+    };
+    HOST[usize::from(byte)]
+}
+
+/// Which host a request is for.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Authority<'a> {
+    /// As received, port and all.
+    pub text: &'a str,
+    /// Lower case, without port, trailing dot and brackets.
+    pub host: Cow<'a, str>,
+}
+
+/// Why a request is for no host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoAuthority {
+    /// Nothing names a host.
+    Missing,
+    /// Target and host field disagree.
+    Two,
+    /// The name is not one host with at most one port.
+    Malformed,
+}
+
+impl<'a> Authority<'a> {
+    /// Reads `host[:port]`.
+    pub fn parse(text: &'a str) -> Result<Self, NoAuthority> {
+        let (host, port) = match text.strip_prefix('[') {
+            Some(rest) => {
+                let (host, after) = rest.split_once(']').ok_or(NoAuthority::Malformed)?;
+                if host.parse::<std::net::Ipv6Addr>().is_err() {
+                    return Err(NoAuthority::Malformed);
+                }
+                let port = match after.strip_prefix(':') {
+                    Some(port) => Some(port),
+                    None if after.is_empty() => None,
+                    None => return Err(NoAuthority::Malformed),
+                };
+                (host, port)
+            }
+            None => match text.split_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (text, None),
+            },
+        };
+        // An empty port is allowed by the grammar (`host:`), a number out of range is not.
+        let is_port = |port: &str| {
+            port.is_empty()
+                || (port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok())
+        };
+        if !port.is_none_or(is_port) {
+            return Err(NoAuthority::Malformed);
+        }
+        let host = host.strip_suffix('.').unwrap_or(host);
+        let is_host = (1..=253).contains(&host.len())
+            && (text.starts_with('[') || host.bytes().all(is_host_byte));
+        if !is_host {
+            return Err(NoAuthority::Malformed);
+        }
+        let host = if host.bytes().any(|b| b.is_ascii_uppercase()) {
+            Cow::Owned(host.to_ascii_lowercase())
+        } else {
+            Cow::Borrowed(host)
+        };
+        Ok(Self { text, host })
+    }
+
+    /// The authority of a request: of its target if that is absolute, else of its host field. Both
+    /// must agree where both are.
+    pub fn of(target: &'a Uri, host: Option<&'a HeaderValue>) -> Result<Self, NoAuthority> {
+        let field = match host {
+            Some(value) => {
+                let text = value.to_str().map_err(|_| NoAuthority::Malformed)?;
+                Some(Self::parse(text)?)
+            }
+            None => None,
+        };
+        let target = match target.authority() {
+            Some(authority) => Some(Self::parse(authority.as_str())?),
+            None => None,
+        };
+        match (target, field) {
+            (Some(target), Some(field)) => {
+                if target.host == field.host && target.port() == field.port() {
+                    Ok(target)
+                } else {
+                    Err(NoAuthority::Two)
+                }
+            }
+            (Some(one), None) | (None, Some(one)) => Ok(one),
+            (None, None) => Err(NoAuthority::Missing),
+        }
+    }
+
+    /// The port in the text, if it has one.
+    fn port(&self) -> Option<u16> {
+        self.text
+            .rsplit_once(':')
+            .filter(|(_, port)| !port.contains(']'))
+            .and_then(|(_, port)| port.parse().ok())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn authorities() {
+        for (text, host) in [
+            ("App.Example.:8080", "app.example"),
+            ("a", "a"),
+            ("a:", "a"),
+            ("127.0.0.1:1", "127.0.0.1"),
+            ("[::1]:80", "::1"),
+        ] {
+            assert_eq!(Authority::parse(text).unwrap().host, host, "{text}");
+        }
+        for wrong in [
+            "", ":80", "a:b", "a:99999", "a:1:2", "u@a", "a,b", "a b", "[::1", "[::1]x", "[x]",
+            "a/b", ".",
+        ] {
+            assert_eq!(
+                Authority::parse(wrong),
+                Err(NoAuthority::Malformed),
+                "{wrong}"
+            );
+        }
+    }
+
+    #[test]
+    fn target_and_field_must_agree() {
+        let absolute = "http://A.example:80/x".parse::<Uri>().unwrap();
+        let same = HeaderValue::from_static("a.EXAMPLE:80");
+        let other = HeaderValue::from_static("b.example:80");
+        assert_eq!(
+            Authority::of(&absolute, Some(&same)).unwrap().host,
+            "a.example"
+        );
+        assert_eq!(
+            Authority::of(&absolute, Some(&other)),
+            Err(NoAuthority::Two)
+        );
+        assert_eq!(
+            Authority::of(&"/".parse().unwrap(), None),
+            Err(NoAuthority::Missing)
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read(text in "\\PC{0,40}") {
+            if let Ok(authority) = Authority::parse(&text) {
+                prop_assert!(!authority.host.is_empty());
+            }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! custom-response: an answer that is written in the policy.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use culvert_base::code;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use http::{Response, StatusCode};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::{ActionType, Ends};
+use crate::fields::{Field, FieldTemplates};
+use crate::policy::template::Template;
+use crate::policy::{Action, Exchange, Flow, Phase, Run};
+
+const BODY_BYTES_MAX: usize = 64 << 10;
+const HEADERS_MAX: usize = 10;
+
+pub(crate) static TYPE: ActionType = ActionType {
+    name: "custom-response",
+    doc: "Returns a response with a custom status, headers and body. The content type is detected from the body unless `headers` sets it.",
+    phases: &[Phase::Request, Phase::Response],
+    ends: Ends::Always,
+    schema: Some(|generator| generator.subschema_for::<Config>()),
+    compile: |site| {
+        let config: Config = site.config()?;
+        let status = config.status_code.unwrap_or(200);
+        site.within("status_code", status, 200..=599)?;
+        let status = StatusCode::from_u16(status).unwrap_or_default();
+        let body = config.body.unwrap_or_default();
+        site.length("body", &body, BODY_BYTES_MAX)?;
+        let has_none = [
+            StatusCode::NO_CONTENT,
+            StatusCode::RESET_CONTENT,
+            StatusCode::NOT_MODIFIED,
+        ];
+        if has_none.contains(&status) && !body.is_empty() {
+            let why = format!(
+                "a response with the status {} cannot have a `body`",
+                status.as_u16()
+            );
+            return Err(site.refuse(code::POLICY_VALUE_INVALID, &why));
+        }
+        Ok(Box::new(CustomResponse {
+            status,
+            body: site.template("body", &body)?,
+            headers: FieldTemplates::compile(site, "headers", &config.headers, 0..=HEADERS_MAX)?,
+        }))
+    },
+    ..ActionType::PLAIN
+};
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "CustomResponse")]
+struct Config {
+    /// 200 to 599; default 200.
+    #[serde(default)]
+    #[schemars(range(min = 200, max = 599))]
+    status_code: Option<u16>,
+    /// Body, at most 64 KiB. Supports `${…}`.
+    #[serde(default)]
+    body: Option<String>,
+    /// Header fields, at most 10. Values support `${…}`.
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
+}
+
+#[derive(Debug)]
+struct CustomResponse {
+    status: StatusCode,
+    body: Template,
+    headers: FieldTemplates,
+}
+
+impl Action for CustomResponse {
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
+        let body = self.body.render(x).into_owned();
+        let mut response = Response::new(Bytes::new());
+        *response.status_mut() = self.status;
+        for Field { name, value } in self.headers.render(x) {
+            response.headers_mut().append(name, value);
+        }
+        let headers = response.headers_mut();
+        if !body.is_empty() && !headers.contains_key(CONTENT_TYPE) {
+            let looks_like = HeaderValue::from_static(content_type(&body));
+            headers.insert(CONTENT_TYPE, looks_like);
+        }
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
+        if self.status == StatusCode::NO_CONTENT || self.status == StatusCode::NOT_MODIFIED {
+            headers.remove(CONTENT_LENGTH);
+        }
+        *response.body_mut() = body.into();
+        Flow::Reply(Box::new(response)).into()
+    }
+
+    fn slots(&self) -> Vec<culvert_cel::Slot> {
+        self.body.slots().chain(self.headers.slots()).collect()
+    }
+}
+
+fn content_type(body: &str) -> &'static str {
+    let text = body.trim_start();
+    let is_json =
+        text.starts_with(['{', '[']) && serde_json::from_str::<serde::de::IgnoredAny>(body).is_ok();
+    match text {
+        _ if is_json => "application/json",
+        text if text.starts_with('<') => "text/html; charset=utf-8",
+        _ => "text/plain; charset=utf-8",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bodies_look_like_their_type() {
+        for (body, expected) in [
+            ("{\"a\": 1}", "application/json"),
+            (" [1]", "application/json"),
+            ("[1", "text/plain; charset=utf-8"),
+            ("\n<p>", "text/html; charset=utf-8"),
+            ("hello", "text/plain; charset=utf-8"),
+        ] {
+            assert_eq!(content_type(body), expected, "{body}");
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! deny: no.
+
+use http::StatusCode;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::{ActionType, Ends};
+use crate::policy::{Action, Exchange, Flow, Phase, Run};
+use crate::reply;
+
+pub(crate) static TYPE: ActionType = ActionType {
+    name: "deny",
+    doc: "Rejects a request with a status and an empty body; closes a connection.",
+    phases: &[Phase::Connect, Phase::Request],
+    ends: Ends::Always,
+    schema: Some(|generator| generator.subschema_for::<Config>()),
+    compile: |site| {
+        let config: Config = site.config()?;
+        let status = config.status_code.unwrap_or(403);
+        site.within("status_code", status, 400..=599)?;
+        Ok(Box::new(Deny {
+            status: StatusCode::from_u16(status).unwrap_or(StatusCode::FORBIDDEN),
+        }))
+    },
+    ..ActionType::PLAIN
+};
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "Deny")]
+struct Config {
+    /// 400 to 599; default 403. Ignored for connections.
+    #[serde(default)]
+    #[schemars(range(min = 400, max = 599))]
+    status_code: Option<u16>,
+}
+
+#[derive(Debug)]
+struct Deny {
+    status: StatusCode,
+}
+
+impl Action for Deny {
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
+        if x.phase == Phase::Connect {
+            return Flow::Close.into();
+        }
+        Flow::Reply(Box::new(reply::empty(self.status))).into()
+    }
+}

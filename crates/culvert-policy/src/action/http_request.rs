@@ -1,0 +1,493 @@
+//! http-request: asks another service, and goes on with what it answers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use culvert_base::net::HostName;
+use culvert_base::{BoxFuture, Refusal, code};
+use culvert_cel::{Predicate, Resolver, Slot, Value, ValueRef};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, COOKIE, HOST, HeaderMap, LOCATION};
+use http::{HeaderValue, Method, StatusCode};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use url::Url;
+
+use super::{ActionType, Ends};
+use crate::Scheme;
+use crate::fields::{Field, FieldTemplates, is_framing};
+use crate::host::{Called, ConnContext, EndpointInfo, NotCalled};
+use crate::policy::template::{Template, map};
+use crate::policy::variables;
+use crate::policy::{Action, Exchange, Flow, GoDuration, Phase, Run, Site};
+use crate::problem::Problem;
+use crate::services::Call;
+
+const PARAMETERS_MAX: usize = 32;
+const PARAMETER_KEY_BYTES_MAX: usize = 128;
+const PARAMETER_VALUE_BYTES_MAX: usize = 8 << 10;
+const HEADERS_MAX: usize = 10;
+const BODY_BYTES_MAX: usize = 64 << 10;
+const REDIRECTS_MAX: u8 = 5;
+const ATTEMPTS_MAX: i64 = 3;
+/// Between one attempt and the next, times the attempts made.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Bytes of a URL that is made.
+const URL_BYTES_MAX: usize = 16 << 10;
+
+pub(crate) static TYPE: ActionType = ActionType {
+    name: "http-request",
+    doc: "Calls another service and stores the response, whatever its status, for later expressions: `actions.ngrok.http_request.res` has `status_code`, `headers` and `body`; `error` has `code` and `message`, which are empty after a response; `attempts` is the number of attempts. It can call internal endpoints of the account, whose policies run but cannot make further calls. It can call public hosts only if the operator allows it (`policy.http_request_public`), and only at public addresses. A response may have at most 256 KiB. Without a response the request fails with 502, unless `on_error` is set to continue.",
+    phases: &[Phase::Request, Phase::Response],
+    schemes: &[Scheme::Http, Scheme::Https],
+    ends: Ends::Sometimes,
+    schema: Some(|generator| generator.subschema_for::<Config>()),
+    compile: |site| Ok(Box::new(HttpRequest::compile(site)?)),
+    ..ActionType::PLAIN
+};
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "HttpRequest")]
+struct Config {
+    /// URL of the request: `http` or `https`, a host that ends in `.internal`, and a path. Supports
+    /// `${…}`.
+    url: String,
+    /// HTTP method; default `GET`.
+    #[serde(default)]
+    method: Option<Verb>,
+    /// Parameters added to the query, at most 32.
+    #[serde(default)]
+    query_params: Vec<Parameter>,
+    /// Header fields, at most 10. Values support `${…}`.
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
+    /// Body, at most 64 KiB. Supports `${…}`.
+    #[serde(default)]
+    body: Option<String>,
+    /// Maximum number of redirects to follow: 0 to 5; default 0. The last response is the result.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 5))]
+    max_redirects: Option<u8>,
+    /// Total timeout: `1s` to `30s`; default `3s`.
+    #[serde(default)]
+    timeout: Option<GoDuration>,
+    /// Expression that decides whether to retry. It can use `attempts` (the number of attempts) and
+    /// `last_attempt` (with `res` and `error` as in the result). At most 3 attempts; default: no
+    /// retry.
+    #[serde(default)]
+    retry_condition: Option<String>,
+    /// Behaviour without a response: `halt` (default) returns 502; `continue` runs the next action.
+    #[serde(default)]
+    on_error: Option<String>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Parameter {
+    /// Parameter name, at most 128 bytes.
+    key: String,
+    /// At most 8 KiB. Supports `${…}`.
+    value: String,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "UPPERCASE")]
+enum Verb {
+    #[default]
+    Get,
+    Post,
+    Put,
+    Patch,
+    Delete,
+    Options,
+}
+
+#[derive(Debug)]
+struct HttpRequest {
+    url: Template,
+    method: Method,
+    parameters: Vec<(String, Template)>,
+    headers: FieldTemplates,
+    body: Template,
+    redirects_max: u8,
+    timeout: Duration,
+    again: Option<Predicate>,
+    goes_on: bool,
+}
+
+/// Whom a URL names.
+#[derive(Debug, PartialEq, Eq)]
+enum Whom {
+    Internal(Scheme, HostName, u16),
+    Public,
+}
+
+/// Why there is no result.
+#[derive(Debug, thiserror::Error)]
+enum Failed {
+    /// An expression failed that says what to ask for.
+    #[error("an expression of the request failed")]
+    Template,
+    #[error("the URL is not the URL of an internal endpoint")]
+    Target,
+    #[error("the internal endpoint does not exist")]
+    Nobody,
+    #[error("the policy of a called endpoint cannot call other endpoints")]
+    Nested,
+    #[error("too many policy requests are in progress")]
+    Busy,
+    #[error("the request timed out")]
+    TooSlow,
+    #[error("{0}")]
+    NotCalled(#[from] NotCalled),
+}
+
+impl Failed {
+    fn problem(&self) -> Problem {
+        match self {
+            Self::Template => Problem::Policy,
+            Self::Target | Self::Nobody => Problem::NoInternal,
+            Self::Nested => Problem::Hops,
+            Self::Busy | Self::TooSlow | Self::NotCalled(_) => Problem::Call,
+        }
+    }
+}
+
+impl HttpRequest {
+    fn compile(site: &Site<'_>) -> Result<Self, Refusal> {
+        let config: Config = site.config()?;
+        let allows_public = site.allows_public_calls();
+        let url = site.template("url", &config.url)?;
+        if let Some(text) = url.constant() {
+            let whom = parse(text).and_then(|url| whom(&url));
+            let why = match whom {
+                Some(Whom::Internal(..)) => None,
+                Some(Whom::Public) if allows_public => None,
+                Some(Whom::Public) => Some(
+                    "`url` must be the URL of an internal endpoint; the operator does not allow other URLs",
+                ),
+                None => Some("`url` must be an http or https URL, without user and password"),
+            };
+            if let Some(why) = why {
+                return Err(site.refuse(code::POLICY_VALUE_INVALID, why));
+            }
+        }
+        if !config.query_params.is_empty() {
+            site.count("query_params", config.query_params.len(), PARAMETERS_MAX)?;
+        }
+        let mut parameters = Vec::with_capacity(config.query_params.len());
+        for Parameter { key, value } in config.query_params {
+            site.length("query_params.key", &key, PARAMETER_KEY_BYTES_MAX)?;
+            site.length("query_params.value", &value, PARAMETER_VALUE_BYTES_MAX)?;
+            parameters.push((key, site.template("query_params.value", &value)?));
+        }
+        let headers = FieldTemplates::compile(site, "headers", &config.headers, 0..=HEADERS_MAX)?;
+        if let Some(name) = headers
+            .names()
+            .find(|name| is_framing(name) || **name == HOST)
+        {
+            let why = format!("`headers.{name}`: the edge controls this header");
+            return Err(site.refuse(code::POLICY_VALUE_INVALID, &why));
+        }
+        let body = config.body.unwrap_or_default();
+        site.length("body", &body, BODY_BYTES_MAX)?;
+        let redirects_max = config.max_redirects.unwrap_or(0);
+        site.within("max_redirects", redirects_max, 0..=REDIRECTS_MAX)?;
+        let timeout = config.timeout.unwrap_or(GoDuration::seconds(3));
+        if !(GoDuration::seconds(1)..=GoDuration::seconds(30)).contains(&timeout) {
+            return Err(site.refuse(
+                code::POLICY_NUMBER_OUT_OF_RANGE,
+                "`timeout` must be from 1s to 30s",
+            ));
+        }
+        let again = config.retry_condition.as_deref();
+        let again = again
+            .map(|text| site.retry_condition("retry_condition", text))
+            .transpose()?;
+        let goes_on = match config.on_error.as_deref() {
+            None | Some("halt") => false,
+            Some("continue") => true,
+            Some(_) => {
+                return Err(site.refuse(
+                    code::POLICY_VALUE_NOT_ALLOWED,
+                    "`on_error` must be halt or continue",
+                ));
+            }
+        };
+        Ok(Self {
+            url,
+            method: match config.method.unwrap_or_default() {
+                Verb::Get => Method::GET,
+                Verb::Post => Method::POST,
+                Verb::Put => Method::PUT,
+                Verb::Patch => Method::PATCH,
+                Verb::Delete => Method::DELETE,
+                Verb::Options => Method::OPTIONS,
+            },
+            parameters,
+            headers,
+            body: site.template("body", &body)?,
+            redirects_max,
+            timeout: timeout.0,
+            again,
+            goes_on,
+        })
+    }
+
+    /// Asks, again where that is wanted, and says what came of it.
+    async fn ask(&self, x: &mut Exchange<'_>) -> Flow {
+        let services = Arc::clone(x.conn.services);
+        let mut attempts = 0;
+        let asked = match services.calls.try_acquire() {
+            _ if x.memory.is_call => Err(Failed::Nested),
+            Err(_) => Err(Failed::Busy),
+            Ok(_turn) => {
+                let attempts = self.attempts(x, &mut attempts);
+                let within = tokio::time::timeout(self.timeout, attempts).await;
+                within.unwrap_or(Err(Failed::TooSlow))
+            }
+        };
+        if x.wants_results() {
+            let mut fields = shown(asked.as_ref());
+            fields.push(("attempts", Value::Int(attempts)));
+            x.result("http_request", fields);
+        }
+        let failed = match asked {
+            Ok(called) => {
+                x.memory.call_room = Some(called.room);
+                return Flow::Continue;
+            }
+            Err(failed) => failed,
+        };
+        tracing::debug!(
+            endpoint.id = %x.endpoint.id,
+            %failed,
+            "http-request action failed"
+        );
+        if self.goes_on {
+            Flow::Continue
+        } else {
+            x.refuse(failed.problem())
+        }
+    }
+
+    async fn attempts(&self, x: &mut Exchange<'_>, made: &mut i64) -> Result<Called, Failed> {
+        let call = self.call(x)?;
+        loop {
+            *made += 1;
+            let last = self.attempt(x.conn, x.endpoint, call.clone()).await;
+            if *made == ATTEMPTS_MAX || !self.wants_another(x, *made, last.as_ref()) {
+                return last;
+            }
+            drop(last);
+            tokio::time::sleep(PAUSE * u32::try_from(*made).unwrap_or(1)).await;
+        }
+    }
+
+    /// Whether to ask once more. A condition that fails wants nothing.
+    fn wants_another(
+        &self,
+        x: &mut Exchange<'_>,
+        made: i64,
+        last: Result<&Called, &Failed>,
+    ) -> bool {
+        let Some(again) = &self.again else {
+            return false;
+        };
+        let last = map(shown(last));
+        let verdict = again.test(&Attempt { x, made, last });
+        verdict.unwrap_or_else(|error| {
+            x.failed(&error);
+            false
+        })
+    }
+
+    /// What is asked, as far as expressions say it.
+    fn call(&self, x: &mut Exchange<'_>) -> Result<Call, Failed> {
+        let text = self.url.strict(x).map_err(|_| Failed::Template)?;
+        let mut url = parse(&text).ok_or(Failed::Target)?;
+        if !self.parameters.is_empty() {
+            let mut values = Vec::with_capacity(self.parameters.len());
+            for (key, value) in &self.parameters {
+                values.push((key, value.render(x).into_owned()));
+            }
+            url.query_pairs_mut().extend_pairs(values);
+        }
+        if url.as_str().len() > URL_BYTES_MAX {
+            return Err(Failed::Target);
+        }
+        let mut headers = HeaderMap::new();
+        for Field { name, value } in self.headers.render(x) {
+            headers.append(name, value);
+        }
+        let body = Bytes::from(self.body.render(x).into_owned());
+        if !body.is_empty() && !headers.contains_key(CONTENT_TYPE) {
+            let plain = HeaderValue::from_static("text/plain; charset=utf-8");
+            headers.insert(CONTENT_TYPE, plain);
+        }
+        Ok(Call {
+            method: self.method.clone(),
+            url,
+            headers,
+            body,
+        })
+    }
+
+    /// Asks once, and further where the answer says that it is elsewhere.
+    async fn attempt(
+        &self,
+        conn: ConnContext<'_>,
+        from: EndpointInfo<'_>,
+        mut call: Call,
+    ) -> Result<Called, Failed> {
+        let mut redirects = 0;
+        loop {
+            let called = send(conn, from, call.clone()).await?;
+            if redirects == self.redirects_max || !follow(&mut call, &called) {
+                return Ok(called);
+            }
+            redirects += 1;
+        }
+    }
+}
+
+async fn send(conn: ConnContext<'_>, from: EndpointInfo<'_>, call: Call) -> Result<Called, Failed> {
+    match whom(&call.url) {
+        Some(Whom::Internal(scheme, host, port)) => {
+            let to = conn.host.internal(from.account, scheme, &host, port);
+            Ok(conn.host.call(to.ok_or(Failed::Nobody)?, call).await?)
+        }
+        // What was allowed when the policy was written may not be any more.
+        Some(Whom::Public) if conn.allows_public_calls => Ok(conn.host.call_public(call).await?),
+        Some(Whom::Public) | None => Err(Failed::Target),
+    }
+}
+
+/// A URL that can be asked for.
+fn parse(text: &str) -> Option<Url> {
+    let mut url = Url::parse(text).ok()?;
+    let is_bare = url.username().is_empty() && url.password().is_none();
+    url.set_fragment(None);
+    (is_bare && matches!(url.scheme(), "http" | "https")).then_some(url)
+}
+
+fn whom(url: &Url) -> Option<Whom> {
+    let host = url.host_str()?;
+    let name = HostName::parse(host).ok();
+    let Some(name) = name.filter(|name| name.ends_with(".internal")) else {
+        return Some(Whom::Public);
+    };
+    let scheme = match url.scheme() {
+        "https" => Scheme::Https,
+        _ => Scheme::Http,
+    };
+    let is_one = !name.is_wildcard();
+    is_one.then_some(Whom::Internal(scheme, name, url.port_or_known_default()?))
+}
+
+/// Makes a request the one that a redirect asks for; false where there is none.
+fn follow(call: &mut Call, called: &Called) -> bool {
+    let keeps = match called.head.status {
+        StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT => true,
+        StatusCode::MOVED_PERMANENTLY | StatusCode::FOUND => call.method != Method::POST,
+        StatusCode::SEE_OTHER => false,
+        _ => return false,
+    };
+    let place = called.head.headers.get(LOCATION);
+    let place = place
+        .and_then(|place| place.to_str().ok())
+        .and_then(|place| call.url.join(place).ok())
+        .and_then(|url| parse(url.as_str()))
+        .filter(|url| url.as_str().len() <= URL_BYTES_MAX);
+    let Some(url) = place else { return false };
+    // Who is outside does not choose what is asked inside.
+    if whom(&call.url) == Some(Whom::Public) && whom(&url) != Some(Whom::Public) {
+        return false;
+    }
+    if url.origin() != call.url.origin() {
+        // What was meant for one is not told to another.
+        call.headers.remove(AUTHORIZATION);
+        call.headers.remove(COOKIE);
+    }
+    if !keeps {
+        call.method = Method::GET;
+        call.headers.remove(CONTENT_TYPE);
+        call.body = Bytes::new();
+    }
+    call.url = url;
+    true
+}
+
+/// An answer, or its absence, in the expression language.
+fn shown(asked: Result<&Called, &Failed>) -> Vec<(&'static str, Value)> {
+    let (mut code, mut message) = (String::new(), String::new());
+    let mut fields = Vec::new();
+    match asked {
+        Ok(called) => {
+            if let Some(own) = called.code() {
+                own.clone_into(&mut code);
+                message.push_str("the edge generated the response");
+            }
+            let res = vec![
+                (
+                    "status_code",
+                    Value::Int(i64::from(called.head.status.as_u16())),
+                ),
+                ("headers", variables::headers(&called.head.headers)),
+                ("body", Value::from(&*String::from_utf8_lossy(&called.body))),
+            ];
+            fields.push(("res", map(res)));
+        }
+        Err(failed) => {
+            code = failed.problem().code();
+            message = failed.to_string();
+        }
+    }
+    let error = vec![
+        ("code", Value::from(code.as_str())),
+        ("message", Value::from(message.as_str())),
+    ];
+    fields.push(("error", map(error)));
+    fields
+}
+
+/// What a condition for another attempt reads.
+struct Attempt<'a, 'x> {
+    x: &'a Exchange<'x>,
+    made: i64,
+    last: Value,
+}
+
+impl Resolver for Attempt<'_, '_> {
+    fn value(&self, slot: Slot) -> Option<ValueRef<'_>> {
+        let [attempts, last] = variables::retry_slots();
+        match slot {
+            slot if slot == attempts => Some(ValueRef::Int(self.made)),
+            slot if slot == last => Some(self.last.borrow()),
+            slot => self.x.value(slot),
+        }
+    }
+}
+
+impl Action for HttpRequest {
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
+        let asking: BoxFuture<'a, Flow> = Box::pin(self.ask(x));
+        Run::Later(asking)
+    }
+
+    fn slots(&self) -> Vec<Slot> {
+        let own = variables::retry_slots();
+        let again = self.again.iter().flat_map(|again| again.slots()).copied();
+        let values = self.parameters.iter().map(|(_, value)| value);
+        [&self.url, &self.body]
+            .into_iter()
+            .chain(values)
+            .flat_map(Template::slots)
+            .chain(self.headers.slots())
+            .chain(again)
+            .filter(|slot| !own.contains(slot))
+            .collect()
+    }
+}

@@ -1,0 +1,100 @@
+//! Header fields that policies make.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use culvert_base::{Refusal, code};
+use culvert_cel::Value;
+use culvert_http::fields::is_of_one_hop;
+use http::header::{CONTENT_LENGTH, HeaderName, HeaderValue, TRAILER};
+
+use crate::policy::template::Template;
+use crate::policy::{Exchange, Site};
+use crate::problem::ERROR_CODE;
+
+/// Whether a field says where a message ends or how it travels: the edge's own to say.
+pub fn is_framing(name: &HeaderName) -> bool {
+    is_of_one_hop(name.as_str())
+        || *name == CONTENT_LENGTH
+        || *name == TRAILER
+        || *name == ERROR_CODE
+}
+
+/// Header fields whose values are templates of a policy.
+#[derive(Debug)]
+pub struct FieldTemplates(Vec<(HeaderName, Template)>);
+
+/// A header field that a policy makes.
+#[derive(Debug)]
+pub struct Field {
+    pub name: HeaderName,
+    pub value: HeaderValue,
+}
+
+impl Field {
+    /// Its value in the expression language.
+    pub fn text(&self) -> Value {
+        Value::from(&*String::from_utf8_lossy(self.value.as_bytes()))
+    }
+}
+
+impl FieldTemplates {
+    /// Checks names (2204), count (2218, 2223) and values (2224).
+    pub fn compile(
+        site: &Site<'_>,
+        field: &str,
+        given: &BTreeMap<String, String>,
+        count: RangeInclusive<usize>,
+    ) -> Result<Self, Refusal> {
+        if *count.start() > 0 || !given.is_empty() {
+            site.count(field, given.len(), *count.end())?;
+        }
+        let mut templates = Vec::with_capacity(given.len());
+        for (name, value) in given {
+            let shown: String = name.chars().take(64).collect();
+            let place = format!("{field}.{shown}");
+            let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| {
+                site.refuse(
+                    code::POLICY_VALUE_INVALID,
+                    &format!("`{place}`: this is not a header name"),
+                )
+            })?;
+            let template = site.template(&place, value)?;
+            if template
+                .literals()
+                .any(|text| HeaderValue::from_str(text).is_err())
+            {
+                let why = format!(
+                    "`{place}`: a header value must not contain line breaks or control characters"
+                );
+                return Err(site.refuse(code::POLICY_VALUE_INVALID, &why));
+            }
+            templates.push((name, template));
+        }
+        Ok(Self(templates))
+    }
+
+    pub fn names(&self) -> impl Iterator<Item = &HeaderName> {
+        self.0.iter().map(|(name, _)| name)
+    }
+
+    /// The variables the values read.
+    pub fn slots(&self) -> impl Iterator<Item = culvert_cel::Slot> {
+        self.0.iter().flat_map(|(_, template)| template.slots())
+    }
+
+    /// The fields. One whose value would break the message is left out and counted.
+    pub fn render(&self, x: &mut Exchange<'_>) -> Vec<Field> {
+        let mut fields = Vec::with_capacity(self.0.len());
+        for (name, template) in &self.0 {
+            match HeaderValue::from_str(&template.render(x)) {
+                Ok(value) => fields.push(Field {
+                    name: name.clone(),
+                    value,
+                }),
+                Err(_) => x.conn.services.meters.failures.up(),
+            }
+        }
+        fields
+    }
+}

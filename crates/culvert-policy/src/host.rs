@@ -1,0 +1,159 @@
+//! The ports of a connection or exchange: to the endpoints of its account, and to the bodies of messages.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use culvert_base::BoxFuture;
+use http::response;
+
+use crate::Scheme;
+use crate::conn::{ConnCounters, ConnInfo};
+use crate::policy::PolicyConnState;
+use crate::problem::{ERROR_CODE, Problem};
+use crate::services::{Call, PolicyServices};
+
+/// Bytes of the body of a response to a policy's request.
+pub const ANSWER_BYTES_MAX: usize = 256 << 10;
+
+/// A connection as policies see it.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnContext<'x> {
+    pub info: &'x ConnInfo,
+    pub counters: &'x ConnCounters,
+    pub state: &'x PolicyConnState,
+    pub services: &'x Arc<PolicyServices>,
+    pub host: &'x dyn PolicyHost,
+    /// Whether a rule that cannot be decided refuses the request.
+    pub refuses_undecided: bool,
+    /// Whether policies may call public hosts now.
+    pub allows_public_calls: bool,
+}
+
+/// What policies know of the endpoint whose traffic they see.
+#[derive(Clone, Copy, Debug)]
+pub struct EndpointInfo<'x> {
+    pub id: &'x str,
+    pub account: &'x Arc<str>,
+    pub scheme: Scheme,
+    pub is_internal: bool,
+    pub host: &'x str,
+    pub port: u16,
+    /// Whether `//` in a request's path becomes `/`.
+    pub merge_slashes: bool,
+}
+
+impl EndpointInfo<'_> {
+    /// Its address as a URL.
+    pub fn url(&self) -> String {
+        let (name, host) = (self.scheme.name(), self.host);
+        if self.scheme.port() == Some(self.port) || (self.port == 0 && !self.is_internal) {
+            format!("{name}://{host}")
+        } else {
+            format!("{name}://{host}:{}", self.port)
+        }
+    }
+}
+
+/// An endpoint that traffic goes on to. Policies hand it back to its maker.
+#[derive(Clone, Debug)]
+pub struct NextEndpoint(Arc<dyn Any + Send + Sync>);
+
+impl NextEndpoint {
+    /// What stands for the endpoint where it was found.
+    pub fn new<T: Any + Send + Sync>(endpoint: Arc<T>) -> Self {
+        Self(endpoint)
+    }
+
+    /// The same again; `None` if it was made of another type.
+    pub fn endpoint<T: Any + Send + Sync>(self) -> Option<Arc<T>> {
+        self.0.downcast().ok()
+    }
+}
+
+/// Memory that is reserved until this is dropped.
+pub struct Reservation {
+    _room: Box<dyn Any + Send + Sync>,
+}
+
+impl Reservation {
+    /// Keeps `room`, whose drop gives the memory back.
+    pub fn new<T: Any + Send + Sync>(room: T) -> Self {
+        Self {
+            _room: Box::new(room),
+        }
+    }
+}
+
+impl fmt::Debug for Reservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Reservation")
+    }
+}
+
+/// The response to a policy's request.
+#[derive(Debug)]
+pub struct Called {
+    pub head: response::Parts,
+    pub body: Bytes,
+    pub room: Reservation,
+}
+
+/// Why there is no response.
+#[derive(Debug, thiserror::Error)]
+pub enum NotCalled {
+    #[error("the URL is not supported")]
+    Unusable,
+    #[error("the connection closed without a response")]
+    Closed,
+    #[error("the response is longer than {ANSWER_BYTES_MAX} bytes")]
+    TooLong,
+    #[error("too many bodies are buffered")]
+    NoRoom,
+    #[error("the request timed out")]
+    TooSlow,
+    /// With nothing that tells of the network behind the name.
+    #[error("the host is unreachable, or its response is invalid")]
+    Elsewhere,
+}
+
+impl Called {
+    /// The code of an answer that the edge itself made, rather than a policy or an upstream.
+    pub fn code(&self) -> Option<&str> {
+        self.head.headers.get(ERROR_CODE)?.to_str().ok()
+    }
+}
+
+/// Finds and calls the endpoints that policies name, on behalf of one connection.
+pub trait PolicyHost: Send + Sync + fmt::Debug {
+    /// The internal endpoint of an account whose turn it is at an address.
+    fn internal(
+        &self,
+        account: &Arc<str>,
+        scheme: Scheme,
+        host: &str,
+        port: u16,
+    ) -> Option<NextEndpoint>;
+
+    /// Sends a request to an internal endpoint, which answers as it would answer one that was forwarded to it.
+    fn call(&self, to: NextEndpoint, call: Call) -> BoxFuture<'_, Result<Called, NotCalled>>;
+
+    /// Sends a request to a public host.
+    fn call_public(&self, call: Call) -> BoxFuture<'_, Result<Called, NotCalled>>;
+}
+
+/// The body of a request that may still be on its way.
+pub trait BodyReader: Send + fmt::Debug {
+    /// Buffers the whole body, which is sent on unchanged.
+    fn read(&mut self, bytes_max: usize) -> BoxFuture<'_, Result<Bytes, Unread>>;
+}
+
+/// Why a body cannot be had.
+#[derive(Clone, Copy, Debug)]
+pub enum Unread {
+    /// The client is told this.
+    Problem(Problem),
+    /// The client broke it off.
+    Broken,
+}

@@ -1,0 +1,236 @@
+//! The reference page of the policy language, drawn from its tables.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use schemars::generate::SchemaSettings;
+use serde_json::Value;
+
+use crate::Scheme;
+use crate::action::{self, ActionType, Actions, Ends};
+use crate::policy::Phase;
+use crate::policy::functions;
+use crate::policy::variables;
+
+/// `docs/reference/traffic-policy.md`.
+pub fn reference(actions: Actions) -> String {
+    let mut page = INTRODUCTION.to_owned();
+    page.push_str("## Actions\n\n| action | phases | ends the phase |\n|---|---|---|\n");
+    let actions = actions.sorted();
+    for ty in &actions {
+        let ends = match ty.ends {
+            Ends::Never => "no",
+            Ends::Sometimes => "when it rejects or redirects",
+            Ends::Always => "yes",
+        };
+        line(
+            &mut page,
+            &[format!("[{0}](#{0})", ty.name), phases(ty), ends.to_owned()],
+        );
+    }
+    for ty in &actions {
+        push_action(&mut page, ty);
+    }
+    page.push_str("\n### Unsupported actions\n\nPolicies with these actions are rejected.\n\n| action | reason |\n|---|---|\n");
+    for row in action::NOT_BUILT {
+        line(
+            &mut page,
+            &[format!("`{}`", row.name), row.reason.to_owned()],
+        );
+    }
+    page.push_str("\n## Variables\n\nA variable is available in its phase and later phases. Without a value, a string, list or map is empty, a number is 0, a bool is false, and other types are absent.\n\n| variable | type | from | set | |\n|---|---|---|---|---|\n");
+    for variable in variables::ALL
+        .iter()
+        .filter(|variable| !variable.path.starts_with('('))
+    {
+        let cells = [
+            format!("`{}`", variable.path),
+            format!("`{}`", variable.of),
+            format!("`{}`", variable.since.name()),
+            variable.filled.text().into_owned(),
+            variable.doc.to_owned(),
+        ];
+        line(&mut page, &cells);
+    }
+    page.push_str("\n## Functions\n\nIn addition to the functions of CEL (`size`, `contains`, `startsWith`, `endsWith`, `matches`, conversions and time accessors) and the macros `has`, `all`, `exists`, `exists_one`, `map`, `filter` and `sortBy`. Time accessors accept a time zone: an offset such as `+02:00` or a name such as `Europe/Vienna`.\n\n| function | |\n|---|---|\n");
+    for function in functions::ALL.iter() {
+        let extension = function.extension;
+        let calls: Vec<String> = extension
+            .signatures
+            .iter()
+            .map(|signature| call(extension, signature))
+            .collect();
+        line(&mut page, &[calls.join("<br>"), extension.doc.to_owned()]);
+    }
+    page
+}
+
+const INTRODUCTION: &str = "# Traffic policy
+
+Generated from the code that runs policies. The [guide](../how-to/traffic-policy.md) has examples.
+
+A policy is a YAML 1.2 or JSON document of at most 256 KiB with a list of rules per phase. A rule has an
+optional `name`, `expressions` that must all be true (a rule without expressions always runs), and `actions`
+that run in order. Anchors and aliases are supported; merge keys, tags and duplicate keys are not.
+
+| phase | runs | endpoints |
+|---|---|---|
+| `on_tcp_connect` | once per connection, before the TLS handshake; without TLS, before the first request | all |
+| `on_http_request` | once per request, after its head arrived | http, https |
+| `on_http_response` | once per response of the upstream or the edge, before it is sent | http, https |
+
+Limits: 100 rules per phase, 20 expressions and 20 actions per rule. An expression may have 4096 bytes and 2000
+nodes, and an evaluation may take 100,000 steps. If an expression fails, its rule does not match;
+`culvert_edge_policy_failures_total` counts failures, and `policy.on_expression_error` can reject the request
+instead. In a rule with `terminate-tls`, a failure always closes the connection.
+
+A policy that uses a variable whose data is not loaded is rejected when it is written. If the data becomes
+unavailable later, the endpoint rejects all traffic until it is loaded again.
+
+Expressions and actions see the original message. Only the recipient of the message sees the changes of actions.
+
+Strings that support `${…}` can contain expressions; `$${` is a literal `${`. If an expression fails, its value is
+empty. In credentials, addresses and URLs, where an empty value would be unsafe, the request is rejected.
+
+";
+
+fn push_action(page: &mut String, ty: &ActionType) {
+    // Writing to a string cannot fail.
+    let _ok = write!(page, "\n### {}\n\n{}\n", ty.name, ty.doc);
+    if ty.schemes.len() < Scheme::ALL.len() {
+        let names: Vec<_> = ty.schemes.iter().map(|scheme| scheme.name()).collect();
+        let _ok = write!(
+            page,
+            "\nFor endpoints with the scheme {}.\n",
+            names.join(" or ")
+        );
+    }
+    let Some(schema) = ty.schema else {
+        page.push_str("\nThis action has no configuration.\n");
+        return;
+    };
+    let mut settings = SchemaSettings::draft2020_12();
+    settings.inline_subschemas = true;
+    let schema = schema(&mut settings.into_generator()).to_value();
+    page.push_str("\n| field | type | |\n|---|---|---|\n");
+    push_fields(page, "", &schema);
+}
+
+/// The fields of an object, and those of the objects in it.
+fn push_fields(page: &mut String, prefix: &str, schema: &Value) {
+    let texts = |value: &Value| -> Vec<String> {
+        let items = value.as_array().into_iter().flatten();
+        items.filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    let required = texts(&schema["required"]);
+    let fields: BTreeMap<&String, &Value> = schema["properties"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .collect();
+    for (name, field) in fields {
+        let mut doc = field["description"]
+            .as_str()
+            .unwrap_or_default()
+            .replace('\n', " ");
+        let choices = texts(&field["enum"]);
+        if !choices.is_empty() {
+            let _ok = write!(doc, " One of `{}`.", choices.join("`, `"));
+        }
+        if required.contains(name) {
+            doc.push_str(" Required.");
+        }
+        let path = format!("{prefix}{name}");
+        line(page, &[format!("`{path}`"), kind(field), doc]);
+        push_fields(page, &format!("{path}."), field);
+        push_fields(page, &format!("{path}[]."), &field["items"]);
+    }
+}
+
+fn phases(ty: &ActionType) -> String {
+    let names = ty
+        .phases
+        .iter()
+        .map(|phase: &Phase| format!("`{}`", phase.name()));
+    names.collect::<Vec<_>>().join(", ")
+}
+
+/// The type of a field in words.
+fn kind(field: &Value) -> String {
+    let name = match &field["type"] {
+        Value::String(name) => name.as_str(),
+        Value::Array(names) => names
+            .iter()
+            .filter_map(Value::as_str)
+            .find(|name| *name != "null")
+            .unwrap_or("any"),
+        _ => match field["anyOf"].as_array().and_then(|any| any.first()) {
+            Some(first) => return kind(first),
+            None => "any",
+        },
+    };
+    match name {
+        "array" => "list".to_owned(),
+        "string" => "text".to_owned(),
+        "boolean" => "bool".to_owned(),
+        other => other.to_owned(),
+    }
+}
+
+/// How a function is called: what it reads by itself is not written.
+fn call(extension: &culvert_cel::Extension, signature: &str) -> String {
+    let (parameters, result) = signature
+        .trim_start_matches('(')
+        .rsplit_once(") -> ")
+        .unwrap_or((signature, ""));
+    let mut parameters = split(parameters);
+    if extension.reads.is_some() || extension.is_member {
+        let first = if parameters.is_empty() {
+            String::new()
+        } else {
+            parameters.remove(0)
+        };
+        if extension.is_member {
+            return format!(
+                "`{first}.{}({}) -> {result}`",
+                extension.name,
+                parameters.join(", ")
+            );
+        }
+    }
+    format!(
+        "`{}({}) -> {result}`",
+        extension.name,
+        parameters.join(", ")
+    )
+}
+
+/// Parameters at commas outside of brackets.
+fn split(parameters: &str) -> Vec<String> {
+    let (mut parts, mut depth) = (vec![String::new()], 0);
+    for character in parameters.chars() {
+        match character {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(String::new());
+                continue;
+            }
+            _ => {}
+        }
+        if let Some(last) = parts.last_mut() {
+            last.push(character);
+        }
+    }
+    parts
+        .iter()
+        .map(|part| part.trim().to_owned())
+        .filter(|part| !part.is_empty())
+        .collect()
+}
+
+/// A row of a table.
+fn line(page: &mut String, cells: &[String]) {
+    let cells: Vec<String> = cells.iter().map(|cell| cell.replace('|', "\\|")).collect();
+    let _ok = writeln!(page, "| {} |", cells.join(" | "));
+}

@@ -1,0 +1,215 @@
+//! Parts of a body by pattern: what request-body-find-replace and response-body-find-replace have in
+//! common.
+//!
+//! The action says what is replaced; the exchange does it when the phase is over, on the whole body,
+//! decoded if it came in a coding that the edge knows.
+
+use bytes::Bytes;
+use culvert_base::{Refusal, code};
+use culvert_cel::{Slot, Value};
+use culvert_http::coding::{self, NotDecoded};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, HeaderMap};
+use regex::bytes::{Regex, RegexBuilder};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::policy::rewrite::{PATTERN_BYTES_MAX, PROGRAM_BYTES_MAX, Part, parts};
+use crate::policy::template::Template;
+use crate::policy::{Exchange, Flow, Run, Site};
+
+/// Bytes of a body, before and after.
+pub const BODY_BYTES_MAX: usize = 1 << 20;
+const REPLACEMENTS_MAX: usize = 20;
+
+/// The configuration of both actions.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "FindReplace")]
+pub(crate) struct Config {
+    /// 1 to 20 replacements, in this order.
+    replacements: Vec<Pair>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "Replacement")]
+struct Pair {
+    /// Regular expression (RE2); every match is replaced. Supports `${…}`.
+    from: String,
+    /// Replacement; `$1` is the first group. Supports `${…}`.
+    to: String,
+}
+
+/// What is replaced by what, ready to be worked out for an exchange.
+#[derive(Debug)]
+pub struct FindReplace {
+    name: &'static str,
+    pairs: Vec<(From, Template)>,
+}
+
+#[derive(Debug)]
+enum From {
+    Pattern(Regex),
+    /// A pattern that an expression gives.
+    Computed(Template),
+}
+
+/// A pattern and the text for its matches.
+#[derive(Clone, Debug)]
+pub struct Replacement {
+    from: Regex,
+    to: String,
+}
+
+impl FindReplace {
+    /// Checks a configuration; `name` is that of the action's result.
+    pub fn compile(site: &Site<'_>, name: &'static str) -> Result<Self, Refusal> {
+        let config: Config = site.config()?;
+        let given = config.replacements;
+        site.count("replacements", given.len(), REPLACEMENTS_MAX)?;
+        let mut pairs = Vec::with_capacity(given.len());
+        for (index, pair) in given.iter().enumerate() {
+            let field = format!("replacements[{index}].from");
+            if pair.from.is_empty() {
+                return Err(site.refuse(
+                    code::POLICY_VALUE_EMPTY,
+                    &format!("`{field}` must not be empty"),
+                ));
+            }
+            let from = site.template(&field, &pair.from)?;
+            let from = match from.constant() {
+                None => From::Computed(from),
+                Some(text) => From::Pattern(pattern(text).ok_or_else(|| {
+                    let why =
+                        format!("`{field}` must be a regular expression (RE2), at most 1 KiB");
+                    site.refuse(code::POLICY_VALUE_INVALID, &why)
+                })?),
+            };
+            let to = site.template(&format!("replacements[{index}].to"), &pair.to)?;
+            pairs.push((from, to));
+        }
+        Ok(Self { name, pairs })
+    }
+
+    pub fn slots(&self) -> Vec<Slot> {
+        let of = |(from, to): &(From, Template)| {
+            let from = match from {
+                From::Computed(template) => template.slots().collect(),
+                From::Pattern(_) => Vec::new(),
+            };
+            from.into_iter().chain(to.slots()).collect::<Vec<_>>()
+        };
+        self.pairs.iter().flat_map(of).collect()
+    }
+
+    /// Works the replacements out, for when the phase is over.
+    pub fn run<'a>(&'a self, x: &mut Exchange<'_>) -> Run<'a> {
+        for (from, to) in &self.pairs {
+            let from = match from {
+                From::Pattern(pattern) => pattern.clone(),
+                From::Computed(template) => {
+                    let text = template.strict(x).map(|text| pattern(&text));
+                    let Ok(Some(pattern)) = text else {
+                        return x.fault().into();
+                    };
+                    pattern
+                }
+            };
+            let to = to.render(x).into_owned();
+            x.edits.replacements.push(Replacement { from, to });
+        }
+        let error = x.error();
+        let count = i64::try_from(self.pairs.len()).unwrap_or(i64::MAX);
+        let fields = vec![("replacements", Value::Int(count)), error];
+        x.result(self.name, fields);
+        Flow::Continue.into()
+    }
+}
+
+fn pattern(text: &str) -> Option<Regex> {
+    if text.len() > PATTERN_BYTES_MAX {
+        return None;
+    }
+    let mut builder = RegexBuilder::new(text);
+    builder.size_limit(PROGRAM_BYTES_MAX).build().ok()
+}
+
+/// The body is longer than can be held, before or after.
+#[derive(Debug, PartialEq, Eq)]
+pub struct TooLong;
+
+/// Replaces parts of a body and makes its fields those of what came of it. One in a coding that is
+/// not known stays as it is.
+pub fn apply(
+    replacements: &[Replacement],
+    headers: &mut HeaderMap,
+    body: Bytes,
+) -> Result<Bytes, TooLong> {
+    let plain = match coding::decode(headers, body.clone(), BODY_BYTES_MAX) {
+        Ok(plain) => plain,
+        Err(NotDecoded::TooLong) => return Err(TooLong),
+        Err(NotDecoded::Unknown | NotDecoded::Broken) => return Ok(body),
+    };
+    let mut text = plain;
+    for Replacement { from, to } in replacements {
+        text = replaced(from, to, text)?;
+    }
+    headers.remove(CONTENT_ENCODING);
+    headers.remove(CONTENT_LENGTH);
+    coding::forget_digests(headers);
+    coding::weaken(headers);
+    Ok(text)
+}
+
+fn replaced(from: &Regex, to: &str, text: Bytes) -> Result<Bytes, TooLong> {
+    let parts: Vec<Part<'_>> = parts(to).collect();
+    let (mut out, mut end) = (Vec::new(), 0);
+    for captures in from.captures_iter(&text) {
+        let Some(whole) = captures.get(0) else {
+            continue;
+        };
+        out.extend_from_slice(text.get(end..whole.start()).unwrap_or_default());
+        for part in &parts {
+            out.extend_from_slice(match part {
+                Part::Text(text) => text.as_bytes(),
+                Part::Group(group) => captures.get(*group).map_or(&[], |group| group.as_bytes()),
+            });
+        }
+        end = whole.end();
+        if out.len() > BODY_BYTES_MAX {
+            return Err(TooLong);
+        }
+    }
+    if end == 0 && out.is_empty() {
+        return Ok(text);
+    }
+    out.extend_from_slice(text.get(end..).unwrap_or_default());
+    if out.len() > BODY_BYTES_MAX {
+        return Err(TooLong);
+    }
+    Ok(out.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn matches_are_replaced() {
+        for (from, to, expected) in [
+            ("(\\d+)-(\\d+)", "$2-$1", "a 2-1 b 4-3"),
+            ("[ab] ", "", "1-2 3-4"),
+            ("^a", "$$", "$ 1-2 b 3-4"),
+            ("x", "y", "a 1-2 b 3-4"),
+            (".*", "", ""),
+        ] {
+            let pattern = pattern(from).unwrap();
+            let made = replaced(&pattern, to, Bytes::from_static(b"a 1-2 b 3-4")).unwrap();
+            assert_eq!(made, expected, "{from}");
+        }
+        let growing = pattern("").unwrap();
+        let long = Bytes::from(vec![b'x'; BODY_BYTES_MAX / 2]);
+        assert_eq!(replaced(&growing, "abc", long), Err(TooLong));
+        assert!(pattern("(").is_none());
+    }
+}

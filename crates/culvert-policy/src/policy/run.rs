@@ -1,0 +1,499 @@
+//! A policy at work: what an action may see and change, and how a phase runs.
+
+use std::cell::OnceCell;
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use culvert_base::{BoxFuture, Timestamp};
+use culvert_cel::{EvalError, EvalErrorKind, Resolver, Slot as Variable, Value, ValueRef};
+use culvert_events::{Settable, Slot, Text};
+use culvert_http::coding::Coding;
+use culvert_http::fields::strip_spellings;
+use culvert_tls::terms::Terms;
+use http::header::{ACCEPT, HOST, HeaderMap, HeaderName, HeaderValue};
+use http::{Response, Uri, request, response};
+use tokio::time::Instant;
+
+use crate::event::EventDraft;
+use crate::event_slots;
+use crate::host::{BodyReader, ConnContext, EndpointInfo, NextEndpoint, Reservation, Unread};
+use crate::ipdata::IpData;
+use crate::policy::replace::Replacement;
+use crate::policy::template::map;
+use crate::policy::variables::{self, Read};
+use crate::policy::{Phase, Policy, Rule};
+use crate::problem::Problem;
+
+/// What an action is made to do. It is shared by all exchanges of its endpoint.
+pub trait Action: Send + Sync + fmt::Debug {
+    /// Does it, at once or later.
+    fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a>;
+
+    /// Whether it always ends its phase, although others of its type may not.
+    fn is_final(&self) -> bool {
+        false
+    }
+
+    /// Whether it says how a TLS handshake is done.
+    fn terminates_tls(&self) -> bool {
+        false
+    }
+
+    /// Whether, run without conditions, it answers all traffic although it may let some pass.
+    fn handles(&self) -> bool {
+        false
+    }
+
+    /// The variables its templates read.
+    fn slots(&self) -> Vec<Variable> {
+        Vec::new()
+    }
+}
+
+/// What an action gives.
+pub enum Run<'a> {
+    Done(Flow),
+    /// It has to wait for something.
+    Later(BoxFuture<'a, Flow>),
+}
+
+impl fmt::Debug for Run<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Done(flow) => f.debug_tuple("Done").field(flow).finish(),
+            Self::Later(_) => f.write_str("Later"),
+        }
+    }
+}
+
+/// Where an exchange goes from here.
+#[derive(Debug)]
+pub enum Flow {
+    /// To the next action.
+    Continue,
+    /// Back to the client, with this answer.
+    Reply(Box<Response<Bytes>>),
+    /// To another endpoint of the account.
+    Forward(NextEndpoint),
+    /// Nowhere: the connection is closed.
+    Close,
+    /// Nowhere: the client broke the request off.
+    Broken,
+}
+
+impl From<Flow> for Run<'_> {
+    fn from(flow: Flow) -> Self {
+        Self::Done(flow)
+    }
+}
+
+/// One phase of one connection or exchange: what expressions read and actions work on.
+#[derive(Debug)]
+pub struct Exchange<'x> {
+    pub phase: Phase,
+    pub policy: &'x Policy,
+    pub endpoint: EndpointInfo<'x>,
+    pub conn: ConnContext<'x>,
+    /// The request as received.
+    pub request: Option<&'x request::Parts>,
+    /// Its body, in the request phase.
+    pub body: Option<&'x mut dyn BodyReader>,
+    /// When its whole body had arrived, in the response phase.
+    pub body_whole_at: Option<Instant>,
+    /// The response as received, or as the edge made it.
+    pub response: Option<&'x response::Parts>,
+    /// The event of the exchange; a connection has none of its own yet.
+    pub event: Option<&'x mut EventDraft>,
+    pub memory: &'x mut Memory,
+    /// What is to be changed before it is sent on: the request's or the response's head, by phase.
+    pub edits: Edits,
+    /// The values made so far, in the order of the slots that the policy reads.
+    values: Box<[OnceCell<Value>]>,
+    /// The first failure of a template in the action that runs.
+    failure: Option<EvalError>,
+    /// The data of the operator, the same for the whole phase, if the policy reads any.
+    ip_data: Option<Arc<IpData>>,
+    /// Whether a template named an object that does not exist.
+    is_missing: bool,
+}
+
+/// What lasts from phase to phase of one exchange.
+#[derive(Debug)]
+pub struct Memory {
+    /// When it began.
+    pub began: Timestamp,
+    /// Set by set-vars, for the rest of the phase.
+    pub vars: Vec<(String, Value)>,
+    results: Vec<(&'static str, Value)>,
+    /// Endpoints that it passed before this one.
+    pub hops: usize,
+    /// Whether the request is made by a policy rather than by a client.
+    pub is_call: bool,
+    /// What the result of a call takes of the memory for bodies.
+    pub call_room: Option<Reservation>,
+    /// Cookies that the answer sets, whatever it is.
+    pub cookies: Vec<HeaderValue>,
+    /// Told what the upstream made of the request.
+    watches: Vec<Box<dyn Watch>>,
+}
+
+/// An action that wants to know what the upstream answered. One that is dropped without a word was
+/// never answered for a reason that is not the upstream's.
+pub trait Watch: Send + fmt::Debug {
+    /// The status of the upstream's answer, `None` if it gave no valid one.
+    fn answered(&mut self, status: Option<http::StatusCode>);
+}
+
+impl Memory {
+    pub fn new(began: Timestamp) -> Self {
+        Self {
+            began,
+            vars: Vec::new(),
+            results: Vec::new(),
+            hops: 0,
+            is_call: false,
+            call_room: None,
+            cookies: Vec::new(),
+            watches: Vec::new(),
+        }
+    }
+
+    /// Asks to be told what the upstream answers.
+    pub fn watch(&mut self, watch: Box<dyn Watch>) {
+        self.watches.push(watch);
+    }
+
+    /// The upstream answered, or failed to.
+    pub fn answered(&mut self, status: Option<http::StatusCode>) {
+        for mut watch in self.watches.drain(..) {
+            watch.answered(status);
+        }
+    }
+
+    /// The variable `actions`.
+    pub fn results(&self) -> Value {
+        let results = map(self
+            .results
+            .iter()
+            .map(|(name, value)| (*name, value.clone()))
+            .collect());
+        map(vec![("culvert", results.clone()), ("ngrok", results)])
+    }
+}
+
+/// Changes to the head of a message.
+#[derive(Debug, Default)]
+pub struct Edits {
+    headers: Vec<Edit>,
+    /// Another target for the upstream, and the whole URL it is of.
+    pub target: Option<Uri>,
+    pub url: Option<String>,
+    /// How the handshake is to be done, in the connection phase.
+    pub terms: Option<Arc<Terms>>,
+    /// What is to be replaced in the body.
+    pub replacements: Vec<Replacement>,
+    /// How the response's body is to be encoded.
+    pub coding: Option<Coding>,
+}
+
+#[derive(Debug)]
+enum Edit {
+    Add(HeaderName, HeaderValue),
+    Remove(HeaderName),
+}
+
+impl Edits {
+    pub fn add(&mut self, name: HeaderName, value: HeaderValue) {
+        self.headers.push(Edit::Add(name, value));
+    }
+
+    pub fn remove(&mut self, name: HeaderName) {
+        self.headers.push(Edit::Remove(name));
+    }
+
+    /// Makes the changes to the fields of a request, which has no other spelling of them afterwards.
+    pub fn apply_to_request(&mut self, headers: &mut HeaderMap) {
+        let names = self.headers.iter().map(|edit| match edit {
+            Edit::Add(name, _) | Edit::Remove(name) => name,
+        });
+        strip_spellings(headers, names);
+        self.apply(headers);
+    }
+
+    /// Makes the changes to the fields, in their order. A message has one host.
+    pub fn apply(&mut self, headers: &mut HeaderMap) {
+        for edit in self.headers.drain(..) {
+            match edit {
+                Edit::Add(name, value) if name == HOST => {
+                    headers.insert(name, value);
+                }
+                Edit::Add(name, value) => {
+                    headers.append(name, value);
+                }
+                Edit::Remove(name) => {
+                    headers.remove(name);
+                }
+            }
+        }
+    }
+}
+
+impl<'x> Exchange<'x> {
+    pub fn new(
+        phase: Phase,
+        policy: &'x Policy,
+        endpoint: EndpointInfo<'x>,
+        conn: ConnContext<'x>,
+        memory: &'x mut Memory,
+    ) -> Self {
+        memory.vars.clear();
+        Self {
+            phase,
+            policy,
+            endpoint,
+            conn,
+            request: None,
+            body: None,
+            body_whole_at: None,
+            response: None,
+            event: None,
+            memory,
+            edits: Edits::default(),
+            values: policy.reads().iter().map(|_| OnceCell::new()).collect(),
+            failure: None,
+            ip_data: None,
+            is_missing: false,
+        }
+    }
+
+    /// Runs the rules of the phase.
+    pub async fn run(&mut self) -> Flow {
+        let policy = self.policy;
+        if !policy.ip_fields().is_empty() {
+            let data = self.conn.services.ip_data.now();
+            // It was there when the policy was written. Without it no rule can be decided.
+            if !data.missing(policy.ip_fields()).is_empty() {
+                self.conn.services.meters.failures.up();
+                tracing::debug!(
+                    endpoint.id = %self.endpoint.id,
+                    "a traffic policy rejects traffic: data that it uses is not loaded"
+                );
+                return self.fault();
+            }
+            self.ip_data = Some(data);
+        }
+        if self.phase == Phase::Request
+            && self.wants_results()
+            && let Some(result) = self.handshake_result()
+        {
+            self.memory.results.push(("terminate_tls", result));
+        }
+        for rule in policy.rules(self.phase) {
+            match self.holds(rule) {
+                Some(true) => {}
+                Some(false) => continue,
+                None => return self.fault(),
+            }
+            for action in &rule.actions {
+                self.failure = None;
+                let flow = match action.run(self) {
+                    Run::Done(flow) => flow,
+                    Run::Later(flow) => flow.await,
+                };
+                // What was made without a secret that it needs goes no further.
+                if self.is_missing {
+                    return self.fault();
+                }
+                if !matches!(flow, Flow::Continue) {
+                    return flow;
+                }
+            }
+        }
+        Flow::Continue
+    }
+
+    /// Whether a rule applies. An expression that fails is no match. It is `None`, which refuses the connection or
+    /// request, where the edge is set to refuse what it cannot decide, where the expression names an object that
+    /// does not exist, and for every rule that holds `terminate-tls`: a rule that asks for client certificates must
+    /// not be skipped by mistake.
+    fn holds(&self, rule: &Rule) -> Option<bool> {
+        for expression in &rule.expressions {
+            match expression.test(self) {
+                Ok(true) => {}
+                Ok(false) => return Some(false),
+                Err(error) => {
+                    rule.failures.up();
+                    self.conn.services.meters.failures.up();
+                    tracing::debug!(
+                        endpoint.id = %self.endpoint.id,
+                        rule = rule.name,
+                        %error,
+                        "an expression of a traffic policy failed"
+                    );
+                    let refuses = self.conn.refuses_undecided
+                        || rule.terminates_tls
+                        || error.kind == EvalErrorKind::Missing;
+                    return if refuses { None } else { Some(false) };
+                }
+            }
+        }
+        Some(true)
+    }
+
+    /// Ends the phase because something of ours went wrong.
+    pub fn fault(&self) -> Flow {
+        self.refuse(Problem::Policy)
+    }
+
+    /// Ends the phase with an answer of the edge; a connection is closed.
+    pub fn refuse(&self, problem: Problem) -> Flow {
+        let Some(request) = self.request else {
+            return Flow::Close;
+        };
+        let answer = problem.answer(
+            request.headers.get(ACCEPT),
+            self.conn.info,
+            self.conn.counters,
+        );
+        Flow::Reply(Box::new(answer))
+    }
+
+    /// The whole body of the request, which is sent on as it is. The rest of the phase waits for it;
+    /// one that cannot be had ends the phase.
+    pub async fn read_body(&mut self, bytes_max: usize) -> Result<Bytes, Flow> {
+        let Some(body) = &mut self.body else {
+            return Ok(Bytes::new());
+        };
+        let read = body.read(bytes_max).await;
+        read.map_err(|why| match why {
+            Unread::Problem(problem) => self.refuse(problem),
+            Unread::Broken => Flow::Broken,
+        })
+    }
+
+    /// Adds an entry to the log of the event.
+    pub fn log(&mut self, entry: serde_json::Map<String, serde_json::Value>) {
+        if self.phase == Phase::Connect {
+            self.conn.state.log(entry);
+        } else if let Some(event) = &mut self.event {
+            event.log(entry);
+        }
+    }
+
+    /// Sets a field of the exchange's event.
+    pub fn tell<T: Settable>(&mut self, slot: Slot<T>, value: T::In<'_>) {
+        if let Some(event) = &mut self.event {
+            event.set(slot, value);
+        }
+    }
+
+    /// Says what a module decided that may run more than once: to block is final.
+    fn decide(&mut self, slot: Slot<Text>, decision: &str) {
+        if let Some(event) = &mut self.event {
+            event.decide(slot, decision);
+        }
+    }
+
+    /// Says what IP policies decided. A connection of an HTTP endpoint says it in each of its
+    /// requests.
+    pub fn tell_admitted(&mut self, is_admitted: bool) {
+        let decision = if is_admitted { "allow" } else { "block" };
+        if self.phase == Phase::Connect {
+            self.conn.state.decide(decision);
+        } else {
+            self.decide(event_slots::IP_POLICY_DECISION, decision);
+        }
+    }
+
+    /// Keeps what an action says of itself, for the expressions behind it.
+    pub fn result(&mut self, action: &'static str, fields: Vec<(&str, Value)>) {
+        if !self.policy.reads_results() {
+            return;
+        }
+        let value = map(fields);
+        let results = &mut self.memory.results;
+        match results.iter_mut().find(|(name, _)| *name == action) {
+            Some((_, known)) => *known = value,
+            None => results.push((action, value)),
+        }
+        self.forget(variables::ACTIONS);
+    }
+
+    /// Whether any expression of the policy reads what actions say of themselves.
+    pub fn wants_results(&self) -> bool {
+        self.policy.reads_results()
+    }
+
+    /// Sets a variable of the phase.
+    pub fn set_var(&mut self, name: &str, value: Value) {
+        let vars = &mut self.memory.vars;
+        match vars.iter_mut().find(|(known, _)| known == name) {
+            Some((_, known)) => *known = value,
+            None => vars.push((name.to_owned(), value)),
+        }
+        self.forget(variables::VARS);
+    }
+
+    /// Notes that a template failed.
+    pub fn failed(&mut self, error: &EvalError) {
+        self.conn.services.meters.failures.up();
+        self.is_missing |= error.kind == EvalErrorKind::Missing;
+        self.failure.get_or_insert(*error);
+    }
+
+    /// The first failure of a template in this action, as its result shows it.
+    pub fn error(&self) -> (&'static str, Value) {
+        let message = self.failure.map(|error| error.to_string());
+        let fields = vec![
+            ("code", Value::from("")),
+            (
+                "message",
+                Value::from(message.as_deref().unwrap_or_default()),
+            ),
+        ];
+        ("error", map(fields))
+    }
+
+    /// Reads the data of the operator.
+    pub fn with_ip_data<R>(&self, read: impl FnOnce(&IpData) -> R) -> R {
+        match &self.ip_data {
+            Some(data) => read(data),
+            None => read(&self.conn.services.ip_data.now()),
+        }
+    }
+
+    /// When the request's whole body had arrived, if it has.
+    pub fn body_received(&self) -> Option<Timestamp> {
+        let since = self.body_whole_at?.elapsed();
+        let since = i64::try_from(since.as_nanos()).ok()?;
+        let now = self.conn.info.now().unix_nanos();
+        Some(Timestamp::from_unix_nanos(now.saturating_sub(since)))
+    }
+
+    /// 63 random bits.
+    pub fn random(&self) -> u64 {
+        u64::from_le_bytes(self.conn.services.entropy.bytes()) >> 1
+    }
+
+    fn forget(&mut self, path: &str) {
+        let slot = variables::slot(path);
+        let cell = self.policy.cell(slot);
+        if let Some(cell) = cell.and_then(|cell| self.values.get_mut(cell)) {
+            cell.take();
+        }
+    }
+}
+
+impl Resolver for Exchange<'_> {
+    fn value(&self, slot: Variable) -> Option<ValueRef<'_>> {
+        let cell = self.values.get(self.policy.cell(slot)?)?;
+        if let Some(value) = cell.get() {
+            return Some(value.borrow());
+        }
+        match variables::read(slot, self)? {
+            Read::There(value) => Some(value),
+            Read::Made(value) => Some(cell.get_or_init(|| value).borrow()),
+        }
+    }
+}

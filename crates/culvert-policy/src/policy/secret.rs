@@ -1,0 +1,219 @@
+//! Secrets in a policy's text: cut out of what is shown, and put back where a shown text is written
+//! again.
+
+use std::ops::Range;
+
+use culvert_base::{Refusal, code};
+use serde_json::Value;
+
+use crate::action::{ActionType, Actions};
+use crate::document::{Node, Text};
+use crate::policy::{Phase, Source, refusal};
+
+/// What is shown in the place of a secret.
+pub const REDACTED: &str = "[redacted]";
+
+impl Source {
+    /// The text as it is shown; `None` if it holds no secret and is shown as it is. Around the
+    /// secrets not a byte changes, unless one stands in a block scalar: then the policy is shown as
+    /// JSON.
+    pub fn redacted(&self) -> Option<String> {
+        let mut root = self.root.clone();
+        let mut places = Vec::new();
+        for rule in rules(&mut root) {
+            secrets(rule, self.known, &mut |text| {
+                places.push(text.at.clone());
+                REDACTED.clone_into(&mut text.value);
+            });
+        }
+        if places.is_empty() {
+            return None;
+        }
+        let replaced = places
+            .into_iter()
+            .map(|at| Some((at?, REDACTED.to_owned())));
+        let shown = replaced
+            .collect::<Option<Vec<_>>>()
+            .map(|replaced| replace(&self.text, replaced));
+        let wanted = root.to_json();
+        let is_right = |text: &String| Node::parse(text).is_ok_and(|node| node.to_json() == wanted);
+        Some(
+            shown
+                .filter(is_right)
+                .unwrap_or_else(|| format!("{wanted:#}\n")),
+        )
+    }
+
+    /// Puts the secrets of `before` where this text says `[redacted]`: in rules that are otherwise
+    /// the same, or where both have one secret of one kind.
+    ///
+    /// # Errors
+    /// When a secret is not known (2204).
+    pub fn restored(self, before: Option<&Self>) -> Result<Self, Refusal> {
+        let actions = self.known;
+        let mut root = self.root.clone();
+        let wants = |rule: &mut Node| {
+            let mut wants = false;
+            secrets(rule, actions, &mut |text| wants |= text.value == REDACTED);
+            wants
+        };
+        if !rules(&mut root).into_iter().any(wants) {
+            return Ok(self);
+        }
+        let mut old = before.map_or(Node::Null, |before| before.root.clone());
+        let only = match (
+            all(&mut root, actions).as_slice(),
+            all(&mut old, actions).as_slice(),
+        ) {
+            ([(kind, _)], [(same, text)]) if kind == same => Some(text.clone()),
+            _ => None,
+        };
+        let mut places = Vec::new();
+        let mut is_known = true;
+        for phase in Phase::ALL {
+            // Of rules that differ in nothing but their secrets, the first is the first.
+            let mut same_before: Vec<Value> = Vec::new();
+            for rule in rules_of(&mut root, phase) {
+                let plain = without_secrets(rule, actions);
+                let nth = same_before.iter().filter(|node| **node == plain).count();
+                let mut same: Vec<_> = rules_of(&mut old, phase)
+                    .into_iter()
+                    .filter(|old| without_secrets(old, actions) == plain)
+                    .collect();
+                same_before.push(plain);
+                let nth = nth.min(same.len().saturating_sub(1));
+                let mut theirs = Vec::new();
+                if let Some(same) = same.get_mut(nth) {
+                    secrets(same, actions, &mut |text| theirs.push(text.value.clone()));
+                }
+                let mut theirs = theirs.into_iter();
+                secrets(rule, actions, &mut |text| {
+                    let secret = theirs.next().or_else(|| only.clone());
+                    if text.value == REDACTED {
+                        match secret {
+                            Some(secret) => {
+                                places.push(text.at.clone().map(|at| (at, secret.clone())));
+                                text.value = secret;
+                            }
+                            None => is_known = false,
+                        }
+                    }
+                });
+            }
+        }
+        if !is_known {
+            let why =
+                "`[redacted]` stands for a secret, and it is unclear which one; send the secret";
+            return Err(refusal(code::POLICY_VALUE_INVALID, "", why));
+        }
+        let wanted = root.to_json();
+        let text = places
+            .into_iter()
+            .collect::<Option<Vec<_>>>()
+            .map(|places| replace(&self.text, places));
+        let is_right = |text: &String| Node::parse(text).is_ok_and(|node| node.to_json() == wanted);
+        let text = text
+            .filter(is_right)
+            .unwrap_or_else(|| format!("{wanted:#}\n"));
+        Self::read(&text, self.known)
+    }
+}
+
+/// The text with these parts replaced by strings.
+fn replace(text: &str, mut parts: Vec<(Range<usize>, String)>) -> String {
+    let mut text = text.to_owned();
+    parts.sort_by_key(|(at, _)| std::cmp::Reverse(at.start));
+    // An alias makes one place of several secrets.
+    parts.dedup_by(|(a, _), (b, _)| a == b);
+    for (at, value) in parts {
+        text.replace_range(at, &Value::String(value).to_string());
+    }
+    text
+}
+
+fn without_secrets(rule: &Node, known: Actions) -> Value {
+    let mut rule = rule.clone();
+    secrets(&mut rule, known, &mut |text| {
+        REDACTED.clone_into(&mut text.value)
+    });
+    rule.to_json()
+}
+
+/// Every secret, with the kind of its action.
+fn all(root: &mut Node, known: Actions) -> Vec<(&'static str, String)> {
+    let mut found = Vec::new();
+    for rule in rules(root) {
+        for (kind, action) in actions(rule, known) {
+            secrets_of(kind, action, &mut |text| {
+                found.push((kind.name, text.value.clone()))
+            });
+        }
+    }
+    found
+}
+
+fn rules(root: &mut Node) -> Vec<&mut Node> {
+    let Node::Object(phases) = root else {
+        return Vec::new();
+    };
+    let lists = phases.iter_mut().filter_map(|(_, rules)| match rules {
+        Node::List(rules) => Some(rules),
+        _ => None,
+    });
+    lists.flatten().collect()
+}
+
+fn rules_of(root: &mut Node, phase: Phase) -> Vec<&mut Node> {
+    match entry(root, phase.name()) {
+        Some(Node::List(rules)) => rules.iter_mut().collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn actions(rule: &mut Node, known: Actions) -> Vec<(&'static ActionType, &mut Node)> {
+    let Some(Node::List(actions)) = entry(rule, "actions") else {
+        return Vec::new();
+    };
+    let found = actions.iter_mut().filter_map(|action| {
+        let Some(Node::Text(name)) = action.get("type") else {
+            return None;
+        };
+        Some((known.find(&name.value)?, action))
+    });
+    found.collect()
+}
+
+/// The secret texts of a rule, in order.
+fn secrets(rule: &mut Node, known: Actions, look: &mut dyn FnMut(&mut Text)) {
+    for (kind, action) in actions(rule, known) {
+        secrets_of(kind, action, look);
+    }
+}
+
+fn secrets_of(kind: &ActionType, action: &mut Node, look: &mut dyn FnMut(&mut Text)) {
+    let Some(config) = entry(action, "config") else {
+        return;
+    };
+    for field in kind.secrets {
+        if let Some(value) = entry(config, field) {
+            // An expression and nothing else is no secret: it says where one is.
+            value.texts(&mut |text| {
+                let is_expression = text.value.starts_with("${")
+                    && text.value.ends_with('}')
+                    && !text.value.trim_start_matches("${").contains("${");
+                if !is_expression {
+                    look(text);
+                }
+            });
+        }
+    }
+}
+
+fn entry<'n>(node: &'n mut Node, key: &str) -> Option<&'n mut Node> {
+    match node {
+        Node::Object(entries) => entries
+            .iter_mut()
+            .find_map(|(name, value)| (name == key).then_some(value)),
+        _ => None,
+    }
+}

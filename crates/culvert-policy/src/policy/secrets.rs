@@ -1,0 +1,44 @@
+//! Secrets that expressions read by name.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+use culvert_cel::Value;
+
+use crate::policy::template::map;
+
+/// The secrets of an account, which its policies share. Empty until it is filled.
+#[derive(Default)]
+pub struct Secrets(ArcSwapOption<Value>);
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secrets")
+    }
+}
+
+impl Secrets {
+    /// Has these from now on: name of the vault, name of the secret, value.
+    pub fn replace<'s>(&self, secrets: impl IntoIterator<Item = (&'s str, &'s str, &'s str)>) {
+        let mut vaults: Vec<(&str, Vec<(&str, Value)>)> = Vec::new();
+        for (vault, name, value) in secrets {
+            let entry = (name, Value::from(value));
+            match vaults.iter_mut().find(|(known, _)| *known == vault) {
+                Some((_, entries)) => entries.push(entry),
+                None => vaults.push((vault, vec![entry])),
+            }
+        }
+        let vaults = vaults
+            .into_iter()
+            .map(|(vault, entries)| (vault, map(entries)));
+        self.0.store(Some(Arc::new(map(vaults.collect()))));
+    }
+
+    pub fn now(&self) -> Value {
+        match &*self.0.load() {
+            Some(value) => (**value).clone(),
+            None => map(Vec::new()),
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! Where an action stands while it is compiled, and what it may ask there.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use culvert_base::net::HostName;
+use culvert_base::{Code, Refusal, code};
+use culvert_cel::{Env, Predicate};
+use culvert_tls::terms::Authorities;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::Scheme;
+use crate::address::IpPolicy;
+use crate::ipdata::IpData;
+use crate::policy::template::{Template, ValueTemplate};
+use crate::policy::{Phase, Secrets, refusal, variables};
+
+/// Objects that policies may name.
+#[derive(Clone, Debug, Default)]
+pub struct Resources {
+    /// IP policies by id; what they admit is read when a request comes.
+    pub ip_policies: HashMap<String, Arc<IpPolicy>>,
+    /// Certificate authorities by id; whom they trust is read when a connection comes.
+    pub authorities: HashMap<String, Arc<Authorities>>,
+    /// Secrets of the account; their values are read when an expression asks for one.
+    pub secrets: Arc<Secrets>,
+    /// What log-ins share; without it there are none.
+    pub logins: Option<LoginService>,
+    /// The host of the endpoint, where it is to be judged.
+    pub host: Option<HostName>,
+    /// Of its parents those that are the account's own, where that is to be judged.
+    pub own_domains: Option<Vec<String>>,
+    /// What is known of addresses, where it is to be judged whether a policy's variables have data.
+    pub ip_data: Option<Arc<IpData>>,
+    /// Whether `http-request` may go to public hosts, rather than to internal endpoints alone.
+    pub allows_public_calls: bool,
+}
+
+/// What log-ins share, for the actions of the crate that knows its type.
+#[derive(Clone)]
+pub struct LoginService(Arc<dyn Any + Send + Sync>);
+
+impl LoginService {
+    /// What these log-ins share.
+    pub fn new<T: Any + Send + Sync>(logins: Arc<T>) -> Self {
+        Self(logins)
+    }
+}
+
+impl fmt::Debug for LoginService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LoginService")
+    }
+}
+
+/// The place of an action, with its configuration.
+#[derive(Debug)]
+pub struct Site<'c> {
+    phase: Phase,
+    scheme: Scheme,
+    place: &'c str,
+    config: Value,
+    resources: &'c Resources,
+}
+
+impl<'c> Site<'c> {
+    pub fn new(
+        phase: Phase,
+        scheme: Scheme,
+        place: &'c str,
+        config: Value,
+        resources: &'c Resources,
+    ) -> Self {
+        Self {
+            phase,
+            scheme,
+            place,
+            config,
+            resources,
+        }
+    }
+
+    /// The phase it is in.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Tells this action from every other one of its policy, in the same way on every node.
+    pub fn fingerprint(&self) -> [u8; 32] {
+        let mut hash = Sha256::new();
+        hash.update(self.phase.name());
+        hash.update([0]);
+        hash.update(self.place);
+        hash.update([0]);
+        hash.update(self.config.to_string());
+        hash.finalize().into()
+    }
+
+    /// The scheme of the endpoint.
+    pub fn scheme(&self) -> Scheme {
+        self.scheme
+    }
+
+    /// The configuration, read into a type that refuses unknown fields (2203, 2234).
+    pub fn config<T: DeserializeOwned>(&self) -> Result<T, Refusal> {
+        let config = match &self.config {
+            Value::Null => Value::Object(serde_json::Map::new()),
+            given => given.clone(),
+        };
+        serde_path_to_error::deserialize(config).map_err(|error| {
+            let path = error.path().to_string();
+            let why = quoteless(&error.inner().to_string());
+            let code = if why.starts_with("missing field") {
+                code::POLICY_FIELD_MISSING
+            } else {
+                code::POLICY_CONFIG_MALFORMED
+            };
+            match path.as_str() {
+                "." => self.refuse(code, &why),
+                path => self.refuse(code, &format!("`{path}`: {why}")),
+            }
+        })
+    }
+
+    /// A refusal at this place; `why` is a sentence without a full stop.
+    pub fn refuse(&self, code: Code, why: &str) -> Refusal {
+        refusal(code, self.place, why)
+    }
+
+    /// The names that expressions of this phase may use.
+    pub fn env(&self) -> &'static Env {
+        variables::of(self.phase)
+    }
+
+    /// When something is to be tried again (2200).
+    pub fn retry_condition(&self, field: &str, text: &str) -> Result<Predicate, Refusal> {
+        variables::of_retries(self.phase)
+            .compile_predicate(text)
+            .map_err(|error| {
+                self.refuse(
+                    code::POLICY_EXPRESSION_INVALID,
+                    &format!("`{field}`: {error}"),
+                )
+            })
+    }
+
+    /// Whether policies may call hosts that are no endpoints of ours.
+    pub fn allows_public_calls(&self) -> bool {
+        self.resources.allows_public_calls
+    }
+
+    /// Text with expressions (2224).
+    pub fn template(&self, field: &str, text: &str) -> Result<Template, Refusal> {
+        Template::parse(text, self.env())
+            .map_err(|why| self.refuse(code::POLICY_TEMPLATE_INVALID, &format!("`{field}`: {why}")))
+    }
+
+    /// Any value with expressions in its texts (2224).
+    pub fn value(&self, field: &str, value: &Value) -> Result<ValueTemplate, Refusal> {
+        ValueTemplate::parse(value, self.env())
+            .map_err(|why| self.refuse(code::POLICY_TEMPLATE_INVALID, &format!("`{field}`: {why}")))
+    }
+
+    /// Refuses a number out of range (2215).
+    pub fn within<N: PartialOrd + fmt::Display>(
+        &self,
+        field: &str,
+        number: N,
+        range: RangeInclusive<N>,
+    ) -> Result<(), Refusal> {
+        if range.contains(&number) {
+            return Ok(());
+        }
+        let why = format!(
+            "`{field}` must be from {} to {}",
+            range.start(),
+            range.end()
+        );
+        Err(self.refuse(code::POLICY_NUMBER_OUT_OF_RANGE, &why))
+    }
+
+    /// Refuses a list that is empty (2223) or too long (2218).
+    pub fn count(&self, field: &str, items: usize, max: usize) -> Result<(), Refusal> {
+        if items == 0 {
+            return Err(self.refuse(
+                code::POLICY_VALUE_EMPTY,
+                &format!("`{field}` must not be empty"),
+            ));
+        }
+        if items > max {
+            let why = format!("`{field}` has {items} entries; the limit is {max}");
+            return Err(self.refuse(code::POLICY_LIST_TOO_LONG, &why));
+        }
+        Ok(())
+    }
+
+    /// Refuses a text that is too long (2221).
+    pub fn length(&self, field: &str, text: &str, max: usize) -> Result<(), Refusal> {
+        if text.len() <= max {
+            return Ok(());
+        }
+        let why = format!("`{field}` is longer than {max} bytes");
+        Err(self.refuse(code::POLICY_STRING_TOO_LONG, &why))
+    }
+
+    /// The certificate authority of that id (2204).
+    pub fn authorities(&self, field: &str, id: &str) -> Result<Arc<Authorities>, Refusal> {
+        let found = self.resources.authorities.get(id).cloned();
+        found.ok_or_else(|| {
+            let shown: String = id.chars().take(64).collect();
+            let why = format!("`{field}`: the certificate authority `{shown}` does not exist");
+            self.refuse(code::POLICY_VALUE_INVALID, &why)
+        })
+    }
+
+    /// What log-ins share (2201).
+    pub fn logins<T: Any + Send + Sync>(&self) -> Result<Arc<T>, Refusal> {
+        let logins = self.resources.logins.clone();
+        logins
+            .and_then(|LoginService(logins)| logins.downcast().ok())
+            .ok_or_else(|| self.refuse(code::POLICY_ACTION_UNKNOWN, "sign-ins are not available"))
+    }
+
+    /// A domain that cookies may be for: the endpoint's host, or one above it that is the account's
+    /// (2204).
+    pub fn cookie_domain(&self, field: &str, text: &str) -> Result<String, Refusal> {
+        let wrong =
+            |why: &str| self.refuse(code::POLICY_VALUE_INVALID, &format!("`{field}` {why}"));
+        let domain = HostName::parse(text.trim_start_matches('.'))
+            .ok()
+            .filter(|name| !name.is_wildcard())
+            .ok_or_else(|| wrong("must be a domain"))?;
+        let Some(host) = &self.resources.host else {
+            return Ok(domain.to_string());
+        };
+        if !host.is_within(&domain) {
+            return Err(wrong("must be the endpoint's host, or a domain above it"));
+        }
+        let own = &self.resources.own_domains;
+        let is_own = own
+            .as_ref()
+            .is_none_or(|own| own.contains(&domain.to_string()));
+        if **host != *domain && !is_own {
+            return Err(wrong("must be a reserved domain of the account"));
+        }
+        Ok(domain.to_string())
+    }
+
+    /// The IP policy of that id (2216).
+    pub fn ip_policy(&self, id: &str) -> Result<Arc<IpPolicy>, Refusal> {
+        let found = self.resources.ip_policies.get(id).cloned();
+        found.ok_or_else(|| {
+            let shown: String = id.chars().take(64).collect();
+            self.refuse(
+                code::POLICY_IP_POLICY_UNKNOWN,
+                &format!("the IP policy `{shown}` does not exist"),
+            )
+        })
+    }
+}
+
+/// What a reader says, without the value it quotes: that may be a secret in the wrong place.
+fn quoteless(message: &str) -> String {
+    let said = match message.split_once(", expected ") {
+        Some((found, _)) if found.starts_with("unknown field") => message.to_owned(),
+        Some((_, expected)) => format!("it must be {expected}"),
+        None => message.to_owned(),
+    };
+    said.trim_end_matches('.').chars().take(300).collect()
+}
+
+/// A span of time as Go writes it: `10s`, `1m30s`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+pub struct GoDuration(pub Duration);
+
+impl GoDuration {
+    pub const fn seconds(seconds: u64) -> Self {
+        Self(Duration::from_secs(seconds))
+    }
+}
+
+impl fmt::Display for GoDuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}s", self.0.as_secs_f64())
+    }
+}
+
+impl<'de> Deserialize<'de> for GoDuration {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let nanos = culvert_cel::Duration::parse(&text).map(culvert_cel::Duration::nanos);
+        match nanos.map(u64::try_from) {
+            Some(Ok(nanos)) => Ok(Self(Duration::from_nanos(nanos))),
+            _ => Err(D::Error::custom(
+                "it must be a duration such as `10s` or `1m30s`",
+            )),
+        }
+    }
+}
+
+impl JsonSchema for GoDuration {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Duration".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "description": "A duration such as `10s` or `1m30s`." })
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+}

@@ -1,0 +1,435 @@
+//! `${ … }` in configuration values: text with expressions in it.
+//!
+//! A template is read once. Where an expression fails, nothing stands in its place, and the failure
+//! is handed back: what is security relevant asks for [`Template::strict`] and gets no text at all.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use culvert_cel::{Env, EvalError, Key, Program, Slot, Timestamp, Value, ValueRef};
+use serde_json::{Number, Value as Json};
+
+use crate::policy::run::Exchange;
+
+/// Text with expressions in it.
+#[derive(Debug)]
+pub struct Template {
+    parts: Vec<Part>,
+}
+
+#[derive(Debug)]
+enum Part {
+    Text(Box<str>),
+    Expression(Box<Program>),
+}
+
+impl Template {
+    /// Reads a template; what is wrong is a sentence without a full stop.
+    pub fn parse(text: &str, env: &Env) -> Result<Self, String> {
+        let mut parts = Vec::new();
+        let mut plain = String::new();
+        let mut rest = text;
+        while let Some(at) = rest.find("${") {
+            let (before, after) = rest.split_at(at);
+            let after = &after[2..];
+            if let Some(before) = before.strip_suffix('$') {
+                plain.push_str(before);
+                plain.push_str("${");
+                rest = after;
+                continue;
+            }
+            plain.push_str(before);
+            let end = end_of_expression(after).ok_or_else(|| {
+                "an expression that starts with `${` must end with `}`".to_owned()
+            })?;
+            let (source, behind) = after.split_at(end);
+            if !plain.is_empty() {
+                parts.push(Part::Text(std::mem::take(&mut plain).into()));
+            }
+            let program = env.compile(source.trim()).map_err(|error| {
+                let shown: String = source.trim().chars().take(80).collect();
+                format!("the expression `{shown}` is invalid: {error}")
+            })?;
+            parts.push(Part::Expression(Box::new(program)));
+            rest = &behind[1..];
+        }
+        plain.push_str(rest);
+        if !plain.is_empty() {
+            parts.push(Part::Text(plain.into()));
+        }
+        Ok(Self { parts })
+    }
+
+    /// The text, if it has no expression.
+    pub fn constant(&self) -> Option<&str> {
+        match self.parts.as_slice() {
+            [] => Some(""),
+            [Part::Text(text)] => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Whether it is one expression and nothing else.
+    pub fn is_one_expression(&self) -> bool {
+        matches!(self.parts.as_slice(), [Part::Expression(_)])
+    }
+
+    /// The literal parts, in order.
+    pub fn literals(&self) -> impl Iterator<Item = &str> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Text(text) => Some(&**text),
+            Part::Expression(_) => None,
+        })
+    }
+
+    /// The variables it reads.
+    pub fn slots(&self) -> impl Iterator<Item = Slot> {
+        self.parts
+            .iter()
+            .flat_map(|part| match part {
+                Part::Text(_) => [].iter(),
+                Part::Expression(program) => program.slots().iter(),
+            })
+            .copied()
+    }
+
+    /// The text. An expression that fails says nothing; the failure is counted and noted.
+    pub fn render(&self, x: &mut Exchange<'_>) -> Cow<'_, str> {
+        if let Some(text) = self.constant() {
+            return text.into();
+        }
+        let mut out = String::new();
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => out.push_str(text),
+                Part::Expression(program) => match program.eval(&*x) {
+                    Ok(value) => push_text(&mut out, value.borrow()),
+                    Err(error) => x.failed(&error),
+                },
+            }
+        }
+        out.into()
+    }
+
+    /// The text, unless an expression fails.
+    pub fn strict(&self, x: &mut Exchange<'_>) -> Result<Cow<'_, str>, EvalError> {
+        if let Some(text) = self.constant() {
+            return Ok(text.into());
+        }
+        let mut out = String::new();
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => out.push_str(text),
+                Part::Expression(program) => {
+                    let value = program.eval(&*x).inspect_err(|error| x.failed(error))?;
+                    push_text(&mut out, value.borrow());
+                }
+            }
+        }
+        Ok(out.into())
+    }
+
+    /// The value: of its own type if it is one expression, else the text.
+    fn value(&self, x: &mut Exchange<'_>) -> Value {
+        if let [Part::Expression(program)] = self.parts.as_slice() {
+            return program.eval(&*x).unwrap_or_else(|error| {
+                x.failed(&error);
+                Value::from("")
+            });
+        }
+        Value::from(&*self.render(x))
+    }
+}
+
+/// Any value with templates in its texts.
+#[derive(Debug)]
+pub enum ValueTemplate {
+    Constant(Value),
+    Text(Template),
+    List(Vec<ValueTemplate>),
+    Object(Vec<(String, ValueTemplate)>),
+}
+
+impl ValueTemplate {
+    pub fn parse(json: &Json, env: &Env) -> Result<Self, String> {
+        Ok(match json {
+            Json::Null => Self::Constant(Value::Null),
+            Json::Bool(value) => Self::Constant(Value::Bool(*value)),
+            Json::Number(number) => Self::Constant(of_number(number)),
+            Json::String(text) => Self::Text(Template::parse(text, env)?),
+            Json::Array(items) => Self::List(
+                items
+                    .iter()
+                    .map(|item| Self::parse(item, env))
+                    .collect::<Result<_, _>>()?,
+            ),
+            Json::Object(entries) => Self::Object(
+                entries
+                    .iter()
+                    .map(|(key, value)| Ok((key.clone(), Self::parse(value, env)?)))
+                    .collect::<Result<_, String>>()?,
+            ),
+        })
+    }
+
+    /// The variables it reads.
+    pub fn slots(&self) -> Vec<Slot> {
+        match self {
+            Self::Constant(_) => Vec::new(),
+            Self::Text(template) => template.slots().collect(),
+            Self::List(items) => items.iter().flat_map(Self::slots).collect(),
+            Self::Object(entries) => entries
+                .iter()
+                .flat_map(|(_, value)| value.slots())
+                .collect(),
+        }
+    }
+
+    pub fn render(&self, x: &mut Exchange<'_>) -> Value {
+        match self {
+            Self::Constant(value) => value.clone(),
+            Self::Text(template) => template.value(x),
+            Self::List(items) => Value::List(items.iter().map(|item| item.render(x)).collect()),
+            Self::Object(entries) => map(entries
+                .iter()
+                .map(|(key, value)| (key.as_str(), value.render(x)))
+                .collect()),
+        }
+    }
+}
+
+/// The expressions of a template, as they are written; those before a mistake.
+pub fn sources(text: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("${") {
+        rest = after;
+        if before.ends_with('$') {
+            continue;
+        }
+        let Some(end) = end_of_expression(after) else {
+            break;
+        };
+        let (source, behind) = after.split_at(end);
+        found.push(source.trim());
+        rest = behind.get(1..).unwrap_or_default();
+    }
+    found
+}
+
+/// Where the expression that begins here ends: at the `}` that closes it, outside of literals.
+fn end_of_expression(text: &str) -> Option<usize> {
+    let bytes = text.as_bytes();
+    let mut open = 0_usize;
+    let mut at = 0;
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'{' => open += 1,
+            b'}' if open == 0 => return Some(at),
+            b'}' => open -= 1,
+            b'\'' | b'"' => at = end_of_literal(bytes, at)?,
+            _ => {}
+        }
+        at += 1;
+    }
+    None
+}
+
+/// The last byte of the string literal that begins at `start`.
+fn end_of_literal(bytes: &[u8], start: usize) -> Option<usize> {
+    let quote = *bytes.get(start)?;
+    let is_raw = start > 0
+        && bytes
+            .get(start - 1)
+            .is_some_and(|before| b"rR".contains(before));
+    let triple = [quote; 3];
+    let is_triple = bytes.get(start..start + 3) == Some(&triple);
+    let mut at = start + if is_triple { 3 } else { 1 };
+    while let Some(byte) = bytes.get(at) {
+        if *byte == b'\\' && !is_raw {
+            at += 2;
+            continue;
+        }
+        if is_triple && bytes.get(at..at + 3) == Some(&triple) {
+            return Some(at + 2);
+        }
+        if !is_triple && *byte == quote {
+            return Some(at);
+        }
+        at += 1;
+    }
+    None
+}
+
+/// A map of these entries; of two with one key the later one counts.
+pub fn map(entries: Vec<(&str, Value)>) -> Value {
+    let mut unique: Vec<(Key, Value)> = Vec::with_capacity(entries.len());
+    for (index, (key, value)) in entries.iter().enumerate() {
+        let is_last = !entries
+            .iter()
+            .skip(index + 1)
+            .any(|(later, _)| later == key);
+        if is_last {
+            unique.push((Key::String((*key).into()), value.clone()));
+        }
+    }
+    Value::Map(std::sync::Arc::new(
+        culvert_cel::Map::new(unique).unwrap_or_default(),
+    ))
+}
+
+/// A list of texts.
+pub fn texts<'t>(items: impl IntoIterator<Item = &'t str>) -> Value {
+    Value::List(items.into_iter().map(Value::from).collect())
+}
+
+fn of_number(number: &Number) -> Value {
+    match (number.as_i64(), number.as_u64(), number.as_f64()) {
+        (Some(number), ..) => Value::Int(number),
+        (_, Some(number), _) => Value::Uint(number),
+        (_, _, Some(number)) => Value::Double(number),
+        _ => Value::Null,
+    }
+}
+
+/// JSON as a value: integral numbers are ints.
+pub fn of_json(json: &Json) -> Value {
+    match json {
+        Json::Null => Value::Null,
+        Json::Bool(value) => Value::Bool(*value),
+        Json::Number(number) => match number.as_f64() {
+            Some(double)
+                if number.is_f64()
+                    && double.fract() == 0.0
+                    && double.abs() < 9_007_199_254_740_992.0 =>
+            {
+                Value::Int(double as i64)
+            }
+            _ => of_number(number),
+        },
+        Json::String(text) => Value::from(text.as_str()),
+        Json::Array(items) => Value::List(items.iter().map(of_json).collect()),
+        Json::Object(entries) => map(entries
+            .iter()
+            .map(|(key, value)| (key.as_str(), of_json(value)))
+            .collect()),
+    }
+}
+
+/// A value as JSON; what JSON has no form for is text as in a template.
+pub fn to_json(value: ValueRef<'_>) -> Json {
+    match value {
+        ValueRef::Null => Json::Null,
+        ValueRef::Bool(value) => Json::Bool(value),
+        ValueRef::Int(value) => Json::from(value),
+        ValueRef::Uint(value) => Json::from(value),
+        ValueRef::Double(value) => Json::from(value),
+        ValueRef::List(items) => items.iter().map(|item| to_json(item.borrow())).collect(),
+        ValueRef::Map(map) => map
+            .entries()
+            .iter()
+            .map(|(key, value)| (text(key.to_value().borrow()), to_json(value.borrow())))
+            .collect(),
+        other => Json::String(text(other)),
+    }
+}
+
+/// A value as text.
+pub fn text(value: ValueRef<'_>) -> String {
+    let mut out = String::new();
+    push_text(&mut out, value);
+    out
+}
+
+fn push_text(out: &mut String, value: ValueRef<'_>) {
+    // Writing to a string cannot fail.
+    let _ok = match value {
+        ValueRef::Null => Ok(()),
+        ValueRef::Bool(value) => write!(out, "{value}"),
+        ValueRef::Int(value) => write!(out, "{value}"),
+        ValueRef::Uint(value) => write!(out, "{value}"),
+        ValueRef::Double(value) => write!(out, "{value}"),
+        ValueRef::String(value) => out.write_str(value),
+        ValueRef::Bytes(value) => out.write_str(&STANDARD.encode(value)),
+        ValueRef::Timestamp(value) => write!(out, "{value}"),
+        ValueRef::Duration(value) => write!(out, "{value}"),
+        ValueRef::List(_) | ValueRef::Map(_) => write!(out, "{}", to_json(value)),
+        ValueRef::Type(value) => write!(out, "{value}"),
+    };
+}
+
+/// A moment of ours as one of the language.
+pub fn moment(at: culvert_base::Timestamp) -> Value {
+    let nanos = at.unix_nanos();
+    let (seconds, rest) = (
+        nanos.div_euclid(1_000_000_000),
+        nanos.rem_euclid(1_000_000_000),
+    );
+    let rest = u32::try_from(rest).unwrap_or(0);
+    Timestamp::new(seconds, rest).map_or(Value::Null, Value::Timestamp)
+}
+
+#[cfg(test)]
+mod tests {
+    use culvert_cel::Limits;
+
+    use super::*;
+
+    #[test]
+    fn the_end_of_an_expression_is_found() {
+        for (text, end) in [
+            ("a}b", Some(1)),
+            ("{'a': 1}['a']}", Some(13)),
+            ("'}' + \"}\"}", Some(9)),
+            ("'\\'}'}x", Some(5)),
+            ("r'\\'}", Some(4)),
+            ("'''a'}'''}", Some(9)),
+            ("'a", None),
+            ("{", None),
+        ] {
+            assert_eq!(end_of_expression(text), end, "{text}");
+        }
+    }
+
+    #[test]
+    fn literals_and_escapes() {
+        let env = Env::new(Limits::POLICY);
+        let parse = |text: &str| Template::parse(text, &env);
+        assert_eq!(parse("").unwrap().constant(), Some(""));
+        assert_eq!(parse("a$${b} $c}").unwrap().constant(), Some("a${b} $c}"));
+        let mixed = parse("a${1}b").unwrap();
+        assert_eq!(mixed.literals().collect::<Vec<_>>(), ["a", "b"]);
+        assert!(parse("${ '}' }").unwrap().is_one_expression());
+        for wrong in ["${", "${1", "${}", "${nope}", "a${1 +}"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn values_as_text_and_json() {
+        for (value, expected) in [
+            (Value::Null, ""),
+            (Value::Bool(true), "true"),
+            (Value::Int(-3), "-3"),
+            (Value::Double(1.5), "1.5"),
+            (Value::Double(2.0), "2"),
+            (Value::Bytes([1_u8, 2].as_slice().into()), "AQI="),
+            (texts(["a", "b"]), r#"["a","b"]"#),
+            (
+                map(vec![("k", Value::Int(1)), ("k", Value::Int(2))]),
+                r#"{"k":2}"#,
+            ),
+            (
+                moment(culvert_base::Timestamp::from_unix_seconds(0)),
+                "1970-01-01T00:00:00Z",
+            ),
+        ] {
+            assert_eq!(text(value.borrow()), expected);
+        }
+        let json: Json = serde_json::from_str(r#"{"a":[1,2.0,0.5,"x",null,true]}"#).unwrap();
+        let back = to_json(of_json(&json).borrow());
+        assert_eq!(back.to_string(), r#"{"a":[1,2,0.5,"x",null,true]}"#);
+    }
+}

@@ -1,0 +1,708 @@
+//! Policies that are taken, and those that are not, by code (contract: traffic policy 11).
+
+use std::sync::Arc;
+
+use super::*;
+
+/// The actions of this crate.
+const ACTIONS: Actions = Actions(&[action::ALL]);
+use crate::address::IpPolicy;
+use crate::document::TEXT_BYTES_MAX;
+
+/// What compiling a policy for an http endpoint with an upstream says: a code, and the sentence.
+fn refused(text: &str) -> (u16, String) {
+    refused_for(Scheme::Https, true, text)
+}
+
+fn refused_for(scheme: Scheme, has_upstream: bool, text: &str) -> (u16, String) {
+    match compiled(scheme, has_upstream, text) {
+        Ok(_) => (0, String::new()),
+        Err(refusal) => (refusal.code.unwrap().number(), refusal.message.into_owned()),
+    }
+}
+
+fn compiled(scheme: Scheme, has_upstream: bool, text: &str) -> Result<Policy, Refusal> {
+    let mut resources = Resources::default();
+    let policy = Arc::new(IpPolicy::default());
+    resources.ip_policies.insert("ipp_1".to_owned(), policy);
+    Source::read(text, ACTIONS)?.compile(scheme, has_upstream, &resources)
+}
+
+/// A policy with one action in the request phase.
+fn action(config: &str) -> String {
+    format!("on_http_request:\n- actions:\n  - {config}\n")
+}
+
+#[test]
+fn documents() {
+    for (text, code, said) in [
+        ("{}", 0, ""),
+        ("on_http_request: []", 0, ""),
+        ("on_http_request:\n- actions: [{type: deny}]", 0, ""),
+        (
+            "on_http_request:\n- expressions: [true, 'false']\n  name: x\n  actions: [{type: deny, config: {}}]",
+            0,
+            "",
+        ),
+        (
+            r#"{"on_http_request":[{"actions":[{"type":"deny"}]}]}"#,
+            0,
+            "",
+        ),
+        ("", 2236, "must be an object"),
+        ("- a", 2236, "must be an object"),
+        ("a: [", 2236, "line"),
+        ("inbound: []", 2236, "renamed to `on_http_request`"),
+        ("outbound: []", 2236, "renamed to `on_http_response`"),
+        ("nope: []", 2236, "unknown phase `nope`"),
+        ("on_event_stream_message: []", 2204, "not supported"),
+        ("on_http_request: {}", 2236, "list of rules"),
+        ("on_http_request: [1]", 2236, "on_http_request, rule 1"),
+        (
+            "on_http_request:\n- {action: x}",
+            2236,
+            "unknown field `action`",
+        ),
+        (
+            "on_http_request:\n- {name: a}",
+            2206,
+            "rule 1 (a): it has no actions",
+        ),
+        (
+            "on_http_request:\n- {name: 1, actions: [{type: deny}]}",
+            2236,
+            "`name`",
+        ),
+        (
+            "on_http_request:\n- {actions: deny}",
+            2236,
+            "must be a list",
+        ),
+        ("on_http_request:\n- {actions: [deny]}", 2236, "action 1"),
+        (
+            "on_http_request:\n- {actions: [{config: {}}]}",
+            2201,
+            "`type`",
+        ),
+        (
+            "on_http_request:\n- {actions: [{type: deny, x: 1}]}",
+            2236,
+            "unknown field `x`",
+        ),
+        (
+            "on_http_request:\n- {actions: [{type: nope}]}",
+            2201,
+            "unknown action `nope`",
+        ),
+        (
+            "on_http_request:\n- {actions: [{type: saml}]}",
+            2204,
+            "not supported",
+        ),
+        (
+            "on_http_response:\n- {actions: [{type: deny}]}",
+            2202,
+            "only in on_tcp_connect and on_http_request",
+        ),
+        (
+            "on_http_request:\n- {actions: [{type: deny}, {type: deny}]}",
+            2207,
+            "action 2: `deny` can never run",
+        ),
+        (
+            "on_http_request:\n- {expressions: [1], actions: [{type: deny}]}",
+            2200,
+            "expression 1",
+        ),
+        (
+            "on_http_request:\n- {expressions: ['1'], actions: [{type: deny}]}",
+            2200,
+            "must be a bool",
+        ),
+        (
+            "on_http_request:\n- {expressions: ['res.status_code == 1'], actions: [{type: deny}]}",
+            2200,
+            "cannot be used here",
+        ),
+        (
+            "on_http_request:\n- {expressions: ['req.host.starts_with(\"a\")'], actions: [{type: deny}]}",
+            2200,
+            "startsWith",
+        ),
+        (
+            "on_http_request:\n- {expressions: ['[x*2 for x in [1]] == []'], actions: [{type: deny}]}",
+            2200,
+            "",
+        ),
+        (
+            "on_http_request:\n- {expressions: ['has(req.headers[\"a\"])'], actions: [{type: deny}]}",
+            0,
+            "",
+        ),
+    ] {
+        let (found, sentence) = refused(text);
+        assert_eq!(found, code, "{text}: {sentence}");
+        assert!(sentence.contains(said), "{text}: {sentence}");
+        assert!(
+            code == 0 || sentence.starts_with("The traffic policy is invalid: "),
+            "{sentence}"
+        );
+    }
+}
+
+#[test]
+fn limits() {
+    let rule = "{actions: [{type: deny}]}";
+    for (text, code) in [
+        (
+            format!("on_http_request: [{}]", vec![rule; 100].join(",")),
+            0,
+        ),
+        (
+            format!("on_http_request: [{}]", vec![rule; 101].join(",")),
+            2264,
+        ),
+        (
+            action(&format!(
+                "type: log\n    config: {{metadata: {{}}}}\n{}",
+                "  - {type: log, config: {metadata: {}}}\n".repeat(19)
+            )),
+            0,
+        ),
+        (
+            action(&format!(
+                "type: log\n    config: {{metadata: {{}}}}\n{}",
+                "  - {type: log, config: {metadata: {}}}\n".repeat(20)
+            )),
+            2265,
+        ),
+        (
+            format!(
+                "on_http_request: [{{expressions: [{}], actions: [{{type: deny}}]}}]",
+                vec!["true"; 20].join(",")
+            ),
+            0,
+        ),
+        (
+            format!(
+                "on_http_request: [{{expressions: [{}], actions: [{{type: deny}}]}}]",
+                vec!["true"; 21].join(",")
+            ),
+            2265,
+        ),
+        (
+            format!(
+                "on_http_request: [{{name: {}, actions: [{{type: deny}}]}}]",
+                "x".repeat(255)
+            ),
+            0,
+        ),
+        (
+            format!(
+                "on_http_request: [{{name: {}, actions: [{{type: deny}}]}}]",
+                "x".repeat(256)
+            ),
+            2221,
+        ),
+        (
+            format!(
+                "on_http_request: [{{expressions: ['\"{}\" == \"\"'], actions: [{{type: deny}}]}}]",
+                "x".repeat(4097)
+            ),
+            2200,
+        ),
+        (" ".repeat(TEXT_BYTES_MAX + 1), 2236),
+    ] {
+        let (found, sentence) = refused(&text);
+        assert_eq!(
+            found,
+            code,
+            "{}: {sentence}",
+            text.chars().take(80).collect::<String>()
+        );
+    }
+}
+
+#[test]
+fn phases_and_upstreams_fit_the_endpoint() {
+    let deny = "on_http_request: [{actions: [{type: deny}]}]";
+    let maybe = "on_http_request: [{expressions: ['false'], actions: [{type: deny}]}]";
+    let connect = "on_tcp_connect: [{actions: [{type: deny}]}]";
+    let moved = "on_http_request: [{actions: [{type: redirect, config: {to: 'https://x'}}]}]";
+    let partly = "on_http_request: [{actions: [{type: redirect, config: {from: a, to: b}}]}]";
+    for (scheme, has_upstream, text, code) in [
+        (Scheme::Http, false, deny, 0),
+        (Scheme::Http, false, moved, 0),
+        (Scheme::Http, false, maybe, 2235),
+        (Scheme::Http, false, partly, 2235),
+        (Scheme::Http, false, connect, 2235),
+        (Scheme::Http, true, maybe, 0),
+        (Scheme::Tcp, true, deny, 2230),
+        (Scheme::Tls, true, deny, 2230),
+        (Scheme::Tcp, true, connect, 0),
+    ] {
+        let (found, sentence) = refused_for(scheme, has_upstream, text);
+        assert_eq!(found, code, "{scheme:?} {text}: {sentence}");
+    }
+}
+
+#[test]
+fn configurations_of_actions() {
+    let long = "x".repeat((64 << 10) + 1);
+    for (text, code, said) in [
+        ("type: deny\n    config: {status_code: 451}", 0, ""),
+        (
+            "type: deny\n    config: {status_code: 399}",
+            2215,
+            "`status_code` must be from 400 to 599",
+        ),
+        (
+            "type: deny\n    config: {status_code: no}",
+            2203,
+            "`status_code`: it must be u16",
+        ),
+        (
+            "type: deny\n    config: {status: 1}",
+            2203,
+            "unknown field `status`",
+        ),
+        (
+            "type: close-connection\n    config: {a: 1}",
+            2203,
+            "unknown field",
+        ),
+        ("type: log", 2234, "missing field `metadata`"),
+        (
+            "type: log\n    config: {metadata: {a: '${req.host}', b: [{c: '${1}'}]}}",
+            0,
+            "",
+        ),
+        (
+            "type: log\n    config: {metadata: {a: '${req.hos}'}}",
+            2224,
+            "`metadata`",
+        ),
+        ("type: restrict-ips", 2234, "one of `allow`"),
+        (
+            "type: restrict-ips\n    config: {allow: [203.0.113.7/24, '::1']}",
+            0,
+            "",
+        ),
+        (
+            "type: restrict-ips\n    config: {allow: [203.0.113.0/33]}",
+            2217,
+            "`allow[0]`",
+        ),
+        (
+            "type: restrict-ips\n    config: {deny: ['${req.headers[\"x\"][0]}']}",
+            0,
+            "",
+        ),
+        (
+            "type: restrict-ips\n    config: {ip_policies: [ipp_1]}",
+            0,
+            "",
+        ),
+        (
+            "type: restrict-ips\n    config: {ip_policies: [ipp_2]}",
+            2216,
+            "`ipp_2`",
+        ),
+        (
+            "type: custom-response\n    config: {body: hello, headers: {x-a: 'b ${req.host}'}}",
+            0,
+            "",
+        ),
+        (
+            "type: custom-response\n    config: {status_code: 199}",
+            2215,
+            "200 to 599",
+        ),
+        (
+            "type: custom-response\n    config: {status_code: 204, body: x}",
+            2204,
+            "cannot have a `body`",
+        ),
+        (
+            "type: custom-response\n    config: {headers: {'a b': c}}",
+            2204,
+            "`headers.a b`",
+        ),
+        (
+            "type: custom-response\n    config: {headers: {a: \"b\\nc\"}}",
+            2204,
+            "line breaks",
+        ),
+        (
+            &format!("type: custom-response\n    config: {{body: {long}}}"),
+            2221,
+            "`body`",
+        ),
+        (
+            "type: add-headers\n    config: {headers: {}}",
+            2223,
+            "`headers`",
+        ),
+        (
+            "type: add-headers\n    config: {headers: {User-Agent: x}}",
+            2204,
+            "`user-agent`",
+        ),
+        (
+            "type: add-headers\n    config: {headers: {Transfer-Encoding: x}}",
+            2204,
+            "`transfer-encoding`",
+        ),
+        (
+            "type: add-headers\n    config: {headers: {a: 1, b: 1, c: 1, d: 1, e: 1, f: 1, g: 1, h: 1, i: 1, j: 1, k: 1}}",
+            2203,
+            "",
+        ),
+        ("type: remove-headers\n    config: {headers: [x-a]}", 0, ""),
+        (
+            "type: remove-headers\n    config: {headers: [content-length]}",
+            2204,
+            "content-length",
+        ),
+        (
+            "type: remove-headers\n    config: {headers: [a, b, c, d, e, f, g, h, i, j, k]}",
+            2218,
+            "11 entries",
+        ),
+        (
+            "type: set-vars\n    config: {vars: [{a: 1}, {b: {c: [1, '${vars.a}']}}]}",
+            0,
+            "",
+        ),
+        (
+            "type: set-vars\n    config: {vars: [{a: 1, b: 2}]}",
+            2252,
+            "`vars[0]`",
+        ),
+        (
+            "type: set-vars\n    config: {vars: [{'1a': 1}]}",
+            2252,
+            "`vars[0]`",
+        ),
+        (
+            "type: set-vars\n    config: {vars: [{a: [[[[[[[[[[[1]]]]]]]]]]]}]}",
+            2250,
+            "10 levels",
+        ),
+        ("type: redirect\n    config: {to: ''}", 2223, "`to`"),
+        (
+            "type: redirect\n    config: {to: x, from: '('}",
+            2204,
+            "`from`",
+        ),
+        (
+            "type: redirect\n    config: {to: x, status_code: 304}",
+            2222,
+            "`status_code`",
+        ),
+        (
+            "type: url-rewrite\n    config: {from: '/a/(.*)', to: '/b/$1'}",
+            0,
+            "",
+        ),
+    ] {
+        let (found, sentence) = refused(&action(text));
+        assert_eq!(found, code, "{text}: {sentence}");
+        assert!(sentence.contains(said), "{text}: {sentence}");
+    }
+}
+
+#[test]
+fn references_are_found() {
+    let text = action("type: restrict-ips\n    config: {ip_policies: [ipp_1, ipp_9, ipp_1]}");
+    let references = Source::read(&text, ACTIONS).unwrap().references();
+    let ids: Vec<_> = references
+        .iter()
+        .map(|one| (one.prefix, one.id.as_str()))
+        .collect();
+    assert_eq!(ids, [("ipp", "ipp_1"), ("ipp", "ipp_9")]);
+}
+
+#[test]
+fn configurations_of_guards() {
+    let short = "x".repeat(7);
+    let long = "x".repeat(129);
+    for (text, code, said) in [
+        (
+            "type: basic-auth\n    config: {credentials: ['me:password', '${vars.a}', 'you:${vars.b}']}",
+            0,
+            "",
+        ),
+        ("type: basic-auth", 2234, "credentials"),
+        (
+            "type: basic-auth\n    config: {credentials: []}",
+            2223,
+            "`credentials`",
+        ),
+        (
+            "type: basic-auth\n    config: {credentials: [nobody]}",
+            2257,
+            "`user:password`",
+        ),
+        (
+            "type: basic-auth\n    config: {credentials: [':password']}",
+            2257,
+            "user",
+        ),
+        (
+            &format!("type: basic-auth\n    config: {{credentials: ['me:{short}']}}"),
+            2258,
+            "8 to 128",
+        ),
+        (
+            &format!("type: basic-auth\n    config: {{credentials: ['me:{long}']}}"),
+            2258,
+            "8 to 128",
+        ),
+        (
+            "type: basic-auth\n    config: {credentials: [\"me:pass\\u0007word\"]}",
+            2258,
+            "control",
+        ),
+        (
+            "type: basic-auth\n    config: {credentials: ['me:password'], realm: é}",
+            2204,
+            "ASCII",
+        ),
+        (
+            &format!(
+                "type: basic-auth\n    config: {{credentials: ['me:password'], realm: {long}}}"
+            ),
+            2221,
+            "`realm`",
+        ),
+        (
+            "type: rate-limit\n    config: {capacity: 1, rate: 60s, bucket_key: ['conn.client_ip']}",
+            0,
+            "",
+        ),
+        (
+            "type: rate-limit\n    config: {capacity: 0, rate: 60s, bucket_key: ['conn.client_ip']}",
+            2215,
+            "`capacity`",
+        ),
+        (
+            "type: rate-limit\n    config: {capacity: 1, rate: 61s, bucket_key: ['conn.client_ip']}",
+            2215,
+            "10s",
+        ),
+        (
+            "type: rate-limit\n    config: {capacity: 1, rate: 50s, bucket_key: ['conn.client_ip']}",
+            2215,
+            "from 60s to 86400s",
+        ),
+        (
+            "type: rate-limit\n    config: {capacity: 1, rate: soon, bucket_key: ['conn.client_ip']}",
+            2203,
+            "`rate`",
+        ),
+        (
+            "type: rate-limit\n    config: {capacity: 1, rate: 1m, bucket_key: []}",
+            2223,
+            "`bucket_key`",
+        ),
+        (
+            "type: rate-limit\n    config: {capacity: 1, rate: 1m, bucket_key: [nope]}",
+            2200,
+            "`bucket_key[0]`",
+        ),
+        (
+            "type: rate-limit\n    config: {capacity: 1, rate: 1m, bucket_key: ['1'], algorithm: x}",
+            2222,
+            "`algorithm`",
+        ),
+        (
+            "type: rate-limit\n    config: {capacity: 1, rate: 1m, bucket_key: ['1'], scope: node}",
+            0,
+            "",
+        ),
+        (
+            "type: rate-limit\n    config: {capacity: 1, rate: 1m, bucket_key: ['1'], scope: cluster}",
+            0,
+            "",
+        ),
+        (
+            "type: rate-limit\n    config: {capacity: 1, rate: 1m, bucket_key: ['1'], scope: world}",
+            2203,
+            "`scope`: it must be `node` or `cluster`",
+        ),
+        ("type: circuit-breaker", 0, ""),
+        (
+            "type: circuit-breaker\n    config: {error_threshold: 1.1}",
+            2215,
+            "`error_threshold`",
+        ),
+        (
+            "type: circuit-breaker\n    config: {volume_threshold: 0}",
+            2215,
+            "`volume_threshold`",
+        ),
+        (
+            "type: circuit-breaker\n    config: {window_duration: 3m}",
+            2215,
+            "`window_duration`",
+        ),
+        (
+            "type: circuit-breaker\n    config: {tripped_duration: 100ms}",
+            2215,
+            "`tripped_duration`",
+        ),
+        (
+            "type: circuit-breaker\n    config: {num_buckets: 5}",
+            2215,
+            "`num_buckets`",
+        ),
+    ] {
+        let (found, sentence) = refused(&action(text));
+        assert_eq!(found, code, "{text}: {sentence}");
+        assert!(sentence.contains(said), "{text}: {sentence}");
+    }
+}
+
+#[test]
+fn secrets_are_cut_out_and_put_back() {
+    let text = "# mine\non_http_request:\n- name: é\n  actions:\n  - type: basic-auth\n    config:\n      credentials: [ 'me:password', \"${vars.x}\" ] # two\n      realm: r\n";
+    let source = Source::read(text, ACTIONS).unwrap();
+    let shown = source.redacted().unwrap();
+    assert_eq!(shown, text.replace("'me:password'", "\"[redacted]\""));
+    // What was shown keeps the secret, also with another realm: there is only one.
+    for again in [shown.clone(), shown.replace("realm: r", "realm: other")] {
+        let restored = Source::read(&again, ACTIONS)
+            .unwrap()
+            .restored(Some(&source))
+            .unwrap();
+        assert_eq!(restored.text(), again.replace("[redacted]", "me:password"));
+        assert_eq!(restored.redacted().unwrap(), again);
+    }
+    let nobody = Source::read(&shown, ACTIONS)
+        .unwrap()
+        .restored(None)
+        .unwrap_err();
+    assert_eq!(nobody.code.unwrap().number(), 2204);
+
+    // Of two, each is known by its rule.
+    let rule = |name: &str, secret: &str| {
+        format!(
+            "- {{name: {name}, actions: [{{type: basic-auth, config: {{credentials: [{secret}]}}}}]}}\n"
+        )
+    };
+    let both = |one: String, two: String| {
+        Source::read(&format!("on_http_request:\n{one}{two}"), ACTIONS).unwrap()
+    };
+    let stored = both(rule("a", "'a:password1'"), rule("b", "'b:password2'"));
+    let swapped = both(rule("b", "'[redacted]'"), rule("a", "'[redacted]'"));
+    let restored = swapped.restored(Some(&stored)).unwrap();
+    assert_eq!(
+        restored.text(),
+        both(rule("b", "\"b:password2\""), rule("a", "\"a:password1\"")).text()
+    );
+    let unclear = both(rule("c", "'[redacted]'"), rule("a", "'[redacted]'"));
+    assert!(unclear.restored(Some(&stored)).is_err());
+
+    // Where a secret cannot be cut out, the whole is shown as JSON.
+    let block = Source::read("on_http_request:\n- actions:\n  - type: basic-auth\n    config:\n      credentials:\n      - |-\n        me:password\n", ACTIONS).unwrap();
+    let shown = block.redacted().unwrap();
+    assert!(
+        shown.starts_with('{') && !shown.contains("password"),
+        "{shown}"
+    );
+    assert_eq!(
+        Source::read("on_http_request: []", ACTIONS)
+            .unwrap()
+            .redacted(),
+        None
+    );
+}
+
+#[test]
+fn rules_that_differ_in_their_secrets_alone_keep_each_its_own() {
+    let rule = |secret: &str| {
+        format!(
+            "- actions: [{{type: verify-webhook, config: {{provider: github, secret: {secret}}}}}]"
+        )
+    };
+    let text = |secrets: [&str; 2]| {
+        let [a, b] = secrets.map(rule);
+        format!("on_http_request:\n{a}\n{b}\n")
+    };
+    let stored = Source::read(&text(["first", "second"]), ACTIONS).unwrap();
+    let shown = stored.redacted().unwrap();
+    assert!(
+        !shown.contains("first") && !shown.contains("second"),
+        "{shown}"
+    );
+    let restored = Source::read(&shown, ACTIONS)
+        .unwrap()
+        .restored(Some(&stored))
+        .unwrap();
+    assert_eq!(restored.text(), text(["\"first\"", "\"second\""]));
+}
+
+/// Where a policy is judged, it names no variable that cannot have a value; what is stored already runs on.
+#[test]
+fn variables_that_nothing_fills_are_refused_when_a_policy_is_written() {
+    let judged = Resources {
+        ip_data: Some(Arc::default()),
+        ..Resources::default()
+    };
+    let mut refused = Vec::new();
+    for variable in variables::ALL.iter() {
+        for phase in Phase::ALL
+            .into_iter()
+            .filter(|phase| variable.since <= *phase)
+        {
+            let is_known = match variable.filled {
+                variables::Filled::Never => false,
+                variables::Filled::Answered => phase == Phase::Response,
+                // Refused for want of data, or no name at all.
+                variables::Filled::Data(_) | variables::Filled::Hidden => continue,
+                _ => true,
+            };
+            let rule = format!("[\"{0} == {0}\"]", variable.path);
+            let logs = format!(
+                "{{type: log, config: {{metadata: {{a: '${{{}}}'}}}}}}",
+                variable.path
+            );
+            for text in [
+                format!(
+                    "{}: [{{expressions: {rule}, actions: [{{type: log, config: {{metadata: {{a: b}}}}}}]}}]",
+                    phase.name()
+                ),
+                format!("{}: [{{actions: [{logs}]}}]", phase.name()),
+            ] {
+                let source = Source::read(&text, ACTIONS).unwrap();
+                let made = source.compile(Scheme::Https, true, &judged);
+                match (made, is_known) {
+                    (Ok(_), true) => {}
+                    (Err(refusal), false) => {
+                        let message = refusal.message;
+                        assert!(
+                            message.contains(&format!("`{}`", variable.path)),
+                            "{message}"
+                        );
+                        refused.push(variable.path.to_string());
+                    }
+                    (made, _) => panic!("{text}: {made:?}"),
+                }
+                let stored = source.compile(Scheme::Https, true, &Resources::default());
+                assert!(stored.is_ok(), "{text}: {stored:?}");
+            }
+        }
+    }
+    for path in [
+        "req.trailers",
+        "res.trailers",
+        "req.user_agent.is_bot",
+        "req.ts.body_received",
+    ] {
+        assert!(
+            refused.iter().any(|known| known == path),
+            "{path}: {refused:?}"
+        );
+    }
+}

@@ -1,0 +1,244 @@
+//! What the edge answers in the place of an upstream: one table, for the answers and for their
+//! reference.
+
+use std::fmt::Write;
+
+use culvert_http::http1::Violation;
+use http::StatusCode;
+use http::header::HeaderName;
+
+/// Code of an answer the edge made itself. Removed from what upstreams send, so its presence proves
+/// that the edge answered.
+pub const ERROR_CODE: HeaderName = HeaderName::from_static(ERROR_CODE_NAME);
+/// The name of [`ERROR_CODE`].
+pub const ERROR_CODE_NAME: &str = "ngrok-error-code";
+
+/// A table of problems: what each is, and status, number of the code and sentence of its answer.
+macro_rules! problems {
+    ($($(#[$doc:meta])* $name:ident: $status:ident $number:literal $text:literal;)*) => {
+        /// Why the edge answers in the place of an upstream.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Problem {
+            /// What is on the wire is refused.
+            Violation(Violation),
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Problem {
+            /// One of each answer.
+            pub const ALL: &[Self] = &[
+                Self::Violation(Violation::TargetTooLong),
+                Self::Violation(Violation::FieldsTooLarge),
+                Self::Violation(Violation::TooSlow),
+                $(Self::$name,)*
+            ];
+
+            /// Status, number of the code, and the sentence.
+            pub(super) fn row(self) -> (StatusCode, u16, &'static str) {
+                match self {
+                    Self::Violation(violation) => match violation {
+                        Violation::Malformed(_) => Self::Malformed.row(),
+                        Violation::Method => Self::Method.row(),
+                        Violation::TargetTooLong => (
+                            StatusCode::URI_TOO_LONG,
+                            3602,
+                            "The request line is too long.",
+                        ),
+                        Violation::FieldsTooLarge => (
+                            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+                            3603,
+                            "The request's header fields are too large or too many.",
+                        ),
+                        Violation::TooSlow => (
+                            StatusCode::REQUEST_TIMEOUT,
+                            3605,
+                            "The request did not arrive in time.",
+                        ),
+                    },
+                    $(Self::$name => (StatusCode::$status, $number, $text),)*
+                }
+            }
+        }
+    };
+}
+
+problems! {
+    /// The request names no host, or more than one.
+    Authority: BAD_REQUEST 3606 "The request must name exactly one host.";
+    /// The target or a field is not acceptable.
+    Malformed: BAD_REQUEST 3601 "The request is malformed.";
+    /// No endpoint has this host.
+    UnknownHost: NOT_FOUND 3200 "No endpoint is online at this host.";
+    /// The client's address is not admitted.
+    Restricted: FORBIDDEN 3205 "An IP restriction blocks the client's address.";
+    /// The connection is for another endpoint.
+    Misdirected: MISDIRECTED_REQUEST 3607 "The connection was established for another host.";
+    /// A method that is not served.
+    Method: METHOD_NOT_ALLOWED 3604 "The method is not supported.";
+    /// An expectation other than `100-continue`.
+    Expectation: EXPECTATION_FAILED 3608 "The server cannot meet the `Expect` header.";
+    /// An upgrade to WebSocket that is not one.
+    Upgrade: BAD_REQUEST 3609 "The WebSocket handshake is invalid.";
+    /// The upstream does not take connections.
+    Unreachable: BAD_GATEWAY 8012 "The endpoint is online, but the edge cannot connect to its upstream.";
+    /// The upstream's answer broke off or cannot be taken.
+    BadAnswer: BAD_GATEWAY 3004 "The upstream's response is incomplete or not valid HTTP.";
+    /// The upstream did not answer in time.
+    UpstreamTooSlow: GATEWAY_TIMEOUT 3610 "The upstream did not respond in time.";
+    /// The endpoint's upstream cannot be spoken to like this.
+    Unsuited: SERVICE_UNAVAILABLE 3611 "The endpoint's upstream does not support this kind of request.";
+    /// The traffic policy does not admit the client's address.
+    NotAdmitted: FORBIDDEN 3203 "The traffic policy blocks the client's address.";
+    /// The traffic policy leaves the upstream alone for now.
+    BreakerOpen: SERVICE_UNAVAILABLE 3202 "The circuit breaker is open because the upstream failed too often.";
+    /// The body is longer than the edge takes.
+    Oversized: PAYLOAD_TOO_LARGE 3616 "The request body exceeds the edge's size limit.";
+    /// An action of the traffic policy has to see the whole body, and it is too long.
+    BodyTooLong: PAYLOAD_TOO_LARGE 3612 "The request body is too long for the traffic policy.";
+    /// The same for the upstream's answer.
+    AnswerTooLong: BAD_GATEWAY 3614 "The upstream's response body is too long for the traffic policy.";
+    /// The same, and too many are held.
+    NoRoom: SERVICE_UNAVAILABLE 3613 "Too many request bodies are being buffered.";
+    /// A webhook is not signed by its provider.
+    Webhook: FORBIDDEN 3204 "The webhook signature is missing or invalid.";
+    /// There is no signed token.
+    NoToken: UNAUTHORIZED 3401 "The request has no token.";
+    /// There is something else in its place.
+    BadToken: UNAUTHORIZED 3406 "The token is not a signed JWT.";
+    /// The token is not one that is let in.
+    TokenRefused: FORBIDDEN 3403 "The token is not accepted.";
+    /// The keys to check tokens by cannot be had.
+    NoKeys: BAD_GATEWAY 3422 "The edge cannot fetch the keys that verify the token.";
+    /// The traffic policy forwards to an internal endpoint that is not there.
+    NoInternal: BAD_GATEWAY 3615 "The internal endpoint that the traffic policy forwards to is offline.";
+    /// A request that the traffic policy makes has no answer.
+    Call: BAD_GATEWAY 3617 "A service that the traffic policy calls did not respond.";
+    /// The traffic policies of internal endpoints forward too often.
+    Hops: BAD_GATEWAY 3501 "The traffic policies forwarded the request between endpoints too many times.";
+    /// Nobody is logged in, and the request is no page that a log-in could come back to.
+    LoginFirst: UNAUTHORIZED 3100 "Sign in first.";
+    /// Where to go after the log-in is no path of this host.
+    LoginPath: BAD_REQUEST 3106 "The `redirect_path` is not a path on this host.";
+    /// A user comes back without the cookie that the log-in began with.
+    LoginCookie: BAD_REQUEST 3107 "This browser did not start the sign-in or did not keep its cookie; start again.";
+    /// Without the state.
+    LoginNoState: BAD_REQUEST 3120 "The identity provider did not return the `state` parameter; start again.";
+    /// With a state that is not ours, too old, or was used.
+    LoginState: BAD_REQUEST 3108 "The sign-in is invalid, expired or already complete; start again.";
+    /// With a state of another host.
+    LoginOtherHost: BAD_REQUEST 3124 "The sign-in started on another host; start again.";
+    /// The provider does not let the user in.
+    LoginDenied: FORBIDDEN 3125 "Your identity provider denied the sign-in.";
+    /// The provider gives no e-mail address.
+    LoginNoEmail: FORBIDDEN 3109 "Your identity provider returned no verified e-mail address.";
+    /// The provider does not say who the user is.
+    LoginNobody: FORBIDDEN 3110 "Your identity provider returned no user ID.";
+    /// The provider's ID token is not to be believed.
+    LoginToken: FORBIDDEN 3303 "The identity provider's ID token is invalid.";
+    /// The provider cannot be asked.
+    LoginProvider: BAD_GATEWAY 5536 "The edge cannot reach the identity provider or parse its response.";
+    /// Too many log in at once, or have.
+    LoginBusy: SERVICE_UNAVAILABLE 3127 "Too many sign-ins are in progress; try again shortly.";
+    /// An action of the traffic policy failed.
+    Policy: INTERNAL_SERVER_ERROR 2300 "An action of the traffic policy failed.";
+    /// The traffic policy is at its end and the endpoint has no upstream.
+    Unhandled: SERVICE_UNAVAILABLE 6029 "The traffic policy did not handle the request, and the endpoint has no upstream.";
+    /// The edge has no room for the request now.
+    Overloaded: SERVICE_UNAVAILABLE 3620 "The edge is overloaded; try again shortly.";
+    /// The agents that serve the endpoint have no room for it.
+    AgentBusy: SERVICE_UNAVAILABLE 3621 "The endpoint's agent has reached its connection limit; try again shortly.";
+}
+
+impl Problem {
+    /// Whether the upstream is to blame.
+    pub fn is_upstreams(self) -> bool {
+        matches!(
+            self,
+            Self::Unreachable | Self::BadAnswer | Self::UpstreamTooSlow
+        )
+    }
+
+    /// A request that is not acceptable.
+    pub fn malformed(what: &'static str) -> Self {
+        Self::Violation(Violation::Malformed(what))
+    }
+
+    /// Its code as text.
+    pub fn code(self) -> String {
+        format!("ERR_NGROK_{}", self.row().1)
+    }
+
+    /// What it says.
+    pub fn sentence(self) -> &'static str {
+        self.row().2
+    }
+
+    /// The status it is answered with.
+    pub fn status(self) -> StatusCode {
+        self.row().0
+    }
+
+    /// Whether it is over in a moment, so that the answer says when to come back.
+    pub fn is_brief(self) -> bool {
+        matches!(self, Self::Overloaded | Self::AgentBusy | Self::LoginBusy)
+    }
+}
+
+/// `docs/reference/edge-errors.md`.
+pub fn errors() -> String {
+    let mut page = INTRODUCTION.to_owned();
+    let mut rows: Vec<(u16, Problem)> = Problem::ALL
+        .iter()
+        .map(|problem| (problem.row().1, *problem))
+        .collect();
+    rows.sort_unstable_by_key(|(number, _)| *number);
+    for (_, problem) in rows {
+        // Writing to a string cannot fail.
+        let _ok = writeln!(
+            page,
+            "| `{}` | {} | {} |",
+            problem.code(),
+            problem.status().as_u16(),
+            problem.sentence()
+        );
+    }
+    page
+}
+
+const INTRODUCTION: &str = "# Edge error responses
+
+Generated from the edge's table of errors.
+
+If the edge responds instead of an upstream, the response has a code, a message and the ID of the request.
+The `accept` header of the request selects the format: JSON (`application/json`), an HTML page
+(`text/html`) or, by default, a line of text:
+
+```json
+{\"error_code\":\"ERR_NGROK_3200\",\"status_code\":404,\"msg\":\"No endpoint is online at this host.\",\"details\":{\"request_id\":\"18aa3c66d1b2a5f0-d431-1\"}}
+```
+
+The header `ngrok-error-code` contains the code. The edge removes this header from upstream responses, so
+its presence shows that the edge generated the response. The header `culvert-request-id` contains the ID.
+Responses that a traffic policy configures (`deny`, `custom-response`, the 401 of `basic-auth`, the 429 of
+`rate-limit`) have no code.
+
+| Code | Status | Meaning |
+|---|---|---|
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_answer_has_a_code_of_its_own() {
+        let mut numbers: Vec<u16> = Problem::ALL.iter().map(|problem| problem.row().1).collect();
+        numbers.sort_unstable();
+        let before = numbers.len();
+        numbers.dedup();
+        assert_eq!(numbers.len(), before);
+        for problem in Problem::ALL {
+            assert!(problem.status().as_u16() >= 400 && problem.sentence().ends_with('.'));
+        }
+    }
+}
