@@ -6,6 +6,7 @@ use http::{HeaderMap, Response, StatusCode, response};
 use super::*;
 use crate::http2::states::StreamState;
 
+mod differential;
 mod floods;
 mod h2spec;
 use crate::http1::Violation;
