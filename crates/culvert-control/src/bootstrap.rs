@@ -10,16 +10,18 @@ use culvert_base::{
 use culvert_events::EventId;
 use culvert_store::{Changes, CommitError, Document, Head, Key, OnDelete, Ref, Store, Told};
 
-use crate::PublicPorts;
 use crate::audit::{self, Verb};
 use crate::base::Base;
-use crate::resource::ResourceType;
-use crate::resource::api_key::{self, ApiKey};
-use crate::resource::ip_restriction::{self, IpRestriction, Place};
+use crate::control::Control;
+use crate::resource::model::Model;
+use crate::resource::model::api_key::ApiKey;
+use crate::resource::model::ip_restriction::{IpRestriction, Place};
+use crate::resource::resource_type::ResourceType;
+use crate::resource::{api_key, ip_restriction};
 use crate::seal::Pepper;
 use crate::stored::{self, Format};
 use crate::tenant::{Account, User};
-use crate::{Role, token};
+use crate::{PublicPorts, Role, token};
 
 /// Makes what an installation begins with.
 #[derive(Debug)]
@@ -185,8 +187,8 @@ impl Founder<'_> {
             description,
             metadata: Metadata::default(),
         };
-        let prefix = api_key::TYPE.id_prefix;
-        let mut head = self.head(prefix, api_key::TYPE.kind, id, id);
+        let prefix = ApiKey::ID_PREFIX;
+        let mut head = self.head(prefix, ApiKey::KIND, id, id);
         head.account.clone_from(&owner.account);
         let document = Document {
             head,
@@ -229,5 +231,22 @@ fn id_of(token: &Secret) -> Result<Ksuid, Fault> {
         _ => Err(Fault::bare(
             "`bootstrap.api_key` is not a valid API key token; create one with `culvert admin generate-token`",
         )),
+    }
+}
+
+impl Control {
+    /// Makes what an empty store begins with and answers the first key's token; see
+    /// [`Founder::first_start`].
+    pub async fn bootstrap(&self, token: Option<&Secret>) -> Result<Option<Secret>, Fault> {
+        let founder = Founder {
+            ids: &self.ids,
+            store: &self.store,
+            clock: &*self.clock,
+            entropy: &*self.entropy,
+            pepper: &self.pepper,
+            base: &self.settings.base_url,
+            domain: &self.settings.edge_domain,
+        };
+        founder.first_start(token).await
     }
 }

@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use culvert_base::Fault;
 use culvert_base::net::HostName;
-use culvert_base::{BoxFuture, Fault};
 use culvert_delivery::{Destination, Replay, Source, Table, Target, Whose};
 use culvert_edge::login::{Logins, Revoked, UserKey};
 use culvert_edge::{Change, Snapshot, SnapshotBuilder};
@@ -26,31 +26,29 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info};
 
 use crate::authority::Authority;
+use crate::control::Control;
 use crate::gate::runs;
 use crate::mirror::Mirror;
+use crate::ports::EdgePort;
 use crate::reconcile::acme;
-use crate::resource::agent_ingress::{self, AgentIngress};
-use crate::resource::endpoint::{self, Endpoint};
-use crate::resource::event_destination::{self, EventDestination};
-use crate::resource::event_subscription::{self, EventSubscription};
-use crate::resource::reserved_domain::{self, ReservedDomain};
-use crate::resource::tls_certificate::{self, TlsCertificate};
-use crate::resource::{
-    certificate_authority, ip_policy, ip_policy_rule, ip_restriction, vault, vault_secret,
-};
+use crate::resource::model::Model;
+use crate::resource::model::agent_ingress::AgentIngress;
+use crate::resource::model::certificate_authority::CertificateAuthority;
+use crate::resource::model::endpoint::Endpoint;
+use crate::resource::model::event_destination::EventDestination;
+use crate::resource::model::event_subscription::EventSubscription;
+use crate::resource::model::ip_policy::IpPolicy;
+use crate::resource::model::ip_policy_rule::IpPolicyRule;
+use crate::resource::model::ip_restriction::IpRestriction;
+use crate::resource::model::reserved_domain::ReservedDomain;
+use crate::resource::model::tls_certificate::TlsCertificate;
+use crate::resource::model::vault::Vault;
+use crate::resource::model::vault_secret::VaultSecret;
 use crate::restriction::Restrictions;
 use crate::seal::Seal;
+use crate::settings::Settings;
 use crate::traffic_policy::Compiled;
-use crate::{Control, Settings, login, replay, stored};
-
-/// Where snapshots go: the edge, wherever it runs.
-pub trait EdgePort: std::fmt::Debug + Send + Sync {
-    /// Runs on `snapshot` from now on; done when it is live.
-    fn publish(&self, snapshot: Snapshot) -> BoxFuture<'_, ()>;
-
-    /// Runs on the snapshot of before with `change` from now on; done when it is live.
-    fn apply(&self, change: Change) -> BoxFuture<'_, ()>;
-}
+use crate::{login, replay, stored};
 
 /// A pass happens at least this often: certificates come of age without a commit.
 const PASS_EVERY: Duration = Duration::from_secs(60);
@@ -109,18 +107,14 @@ struct Due {
 }
 
 /// Kinds that decide which addresses are admitted.
-const RESTRICTION_KINDS: [&str; 3] = [
-    ip_restriction::TYPE.kind,
-    ip_policy::TYPE.kind,
-    ip_policy_rule::TYPE.kind,
-];
+const RESTRICTION_KINDS: [&str; 3] = [IpRestriction::KIND, IpPolicy::KIND, IpPolicyRule::KIND];
 /// Kinds that traffic policies name.
 const POLICY_KINDS: [&str; 5] = [
-    ip_policy::TYPE.kind,
-    ip_policy_rule::TYPE.kind,
-    certificate_authority::TYPE.kind,
-    vault::TYPE.kind,
-    vault_secret::TYPE.kind,
+    IpPolicy::KIND,
+    IpPolicyRule::KIND,
+    CertificateAuthority::KIND,
+    Vault::KIND,
+    VaultSecret::KIND,
 ];
 
 /// An endpoint as the edge runs it.
@@ -136,13 +130,13 @@ struct Ready {
 impl Seen {
     fn nothing(logins: Arc<Logins>) -> Self {
         Self {
-            endpoints: Mirror::of(endpoint::TYPE.kind),
+            endpoints: Mirror::of(Endpoint::KIND),
             runs: Mirror::of(runs::KIND),
-            domains: Mirror::of(reserved_domain::TYPE.kind),
-            ingresses: Mirror::of(agent_ingress::TYPE.kind),
+            domains: Mirror::of(ReservedDomain::KIND),
+            ingresses: Mirror::of(AgentIngress::KIND),
             orders: Mirror::of(acme::KIND),
-            subscriptions: Mirror::of(event_subscription::TYPE.kind),
-            destinations: Mirror::of(event_destination::TYPE.kind),
+            subscriptions: Mirror::of(EventSubscription::KIND),
+            destinations: Mirror::of(EventDestination::KIND),
             replays: Mirror::of(replay::KIND),
             due: Due::default(),
             parents: BTreeMap::new(),
@@ -537,7 +531,7 @@ impl Control {
     }
 
     pub(crate) async fn open_certificate(&self, id: &str) -> Result<Arc<CertifiedKey>, Fault> {
-        let document = self.store.get(tls_certificate::TYPE.kind, id).await?;
+        let document = self.store.get(TlsCertificate::KIND, id).await?;
         let document = document.ok_or_else(|| Fault::bare(format!("opening {id}: not found")))?;
         let certificate: TlsCertificate = stored::read(&document)?;
         certificate.certified_key(&self.seal, &document.head)

@@ -16,12 +16,15 @@ use culvert_base::{Fault, Ksuid, Refusal, Secret, Timestamp, code};
 use culvert_store::{Changes, CommitError, Document, Head, Told};
 use serde::{Deserialize, Serialize};
 
-use crate::caller::{Caller, KeyOfCaller};
-use crate::resource::api_key;
+use crate::Error;
+use crate::authentication::KeyOfCaller;
+use crate::caller::Caller;
+use crate::control::Control;
+use crate::resource::model::Model;
+use crate::resource::model::api_key::ApiKey;
 use crate::service::RUNS_MAX;
 use crate::stored::{self, Format};
 use crate::token::{self, Shape};
-use crate::{Control, Error};
 
 const KIND: &str = "console_sessions";
 const SILENT: Told = Told::Nothing {
@@ -139,8 +142,8 @@ impl Control {
         let Some(session) = found.filter(|session| now < session.expires_at()) else {
             return Err(ended());
         };
-        let key_id = format!("{}_{body}", api_key::TYPE.id_prefix);
-        let Some(document) = self.store.get(api_key::TYPE.kind, &key_id).await? else {
+        let key_id = format!("{}_{body}", ApiKey::ID_PREFIX);
+        let Some(document) = self.store.get(ApiKey::KIND, &key_id).await? else {
             return Err(ended());
         };
         let key: KeyOfCaller = stored::read(&document)?;

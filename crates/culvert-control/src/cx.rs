@@ -9,11 +9,12 @@ use culvert_base::{Clock, Entropy, Fault, IdMaker, Ksuid};
 use culvert_edge::login::Logins;
 use culvert_store::{Document, Head, PageQuery, Store};
 
+use crate::Caller;
 use crate::base::Base;
 use crate::page::LIMIT_MAX;
 use crate::seal::{Pepper, Seal};
+use crate::settings::Settings;
 use crate::turns::Turns;
-use crate::{Caller, Settings};
 
 /// The surroundings of one call.
 #[derive(Debug)]

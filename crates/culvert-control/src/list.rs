@@ -9,12 +9,13 @@ use culvert_base::{Fault, Refusal, code, id};
 use culvert_store::{Document, Like, PageQuery, TextQuery, Texts};
 use serde_json::Value;
 
+use crate::control::Control;
 use crate::cx::Cx;
 use crate::listfilter::{ID, ListFilter, Looked, Span};
 use crate::operation::{Call, Reply};
 use crate::page::{Argument, LIMIT_MAX, Takes, Wanted};
-use crate::resource::{self, ResourceType};
-use crate::{Control, Error, Role};
+use crate::resource::resource_type::ResourceType;
+use crate::{Error, Role, resource};
 
 /// Work that the filter of one list may take, where nothing says how many objects it looks at. It is counted
 /// and not timed, so that a busy machine refuses no more than one at rest. A unit is about a nanosecond.

@@ -22,10 +22,12 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
-use crate::Control;
-use crate::resource::application_session::{self, ApplicationSession};
-use crate::resource::application_user::{self, ApplicationUser};
-use crate::resource::{Resource, ResourceType};
+use crate::control::Control;
+use crate::resource::model::Model;
+use crate::resource::model::application_session::ApplicationSession;
+use crate::resource::model::application_user::ApplicationUser;
+use crate::resource::resource_type::{Resource, ResourceType};
+use crate::resource::{application_session, application_user};
 use crate::service::RUNS_MAX;
 use crate::stored::{self, Format};
 
@@ -285,7 +287,7 @@ impl Control {
         let key = user.to_string();
         let known = self
             .store
-            .find(ty.kind, application_user::KEY, &key)
+            .find(ty.kind, crate::resource::model::application_user::KEY, &key)
             .await?;
         let told = told::<ApplicationUser>();
         Ok(match known {
@@ -378,7 +380,7 @@ impl Control {
     /// Removes sessions that have expired, and ends that are of no use any more.
     pub(crate) async fn clean_logins(&self) -> Result<(), Fault> {
         let gone = self.clock.now().minus(CLEAN_EVERY);
-        for document in self.store.all(application_session::TYPE.kind).await? {
+        for document in self.store.all(ApplicationSession::KIND).await? {
             let session: ApplicationSession = match stored::read(&document) {
                 Ok(session) => session,
                 Err(fault) => {

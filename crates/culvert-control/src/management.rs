@@ -3,20 +3,17 @@
 //!
 //! Not here: who gets the certificates (`reconcile::acme`).
 
-use std::time::Duration;
-
-use culvert_base::{Refusal, Timestamp, code};
+use culvert_base::{Refusal, code};
 use culvert_store::Changes;
 use schemars::{JsonSchema, SchemaGenerator};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
+use crate::control::Control;
 use crate::operation::{Answer, Call, Method, Reply, Run, Status};
-use crate::resource::{Extra, Made, Resource, ResourceType};
+use crate::resource::model::management::{AUTHORITY, KeyType, Management};
+use crate::resource::resource_type::{Extra, Made, Resource, ResourceType};
 use crate::service::{self, RUNS_MAX};
-use crate::{Control, Error, stored};
-
-/// The one authority of the contract: what it stands for is the operator's choice.
-const AUTHORITY: &str = "letsencrypt";
+use crate::{Error, stored};
 
 /// How a certificate is got from an authority, as a caller sends it.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -31,51 +28,6 @@ pub(crate) struct Policy {
     private_key_type: Option<String>,
 }
 
-/// Kind of a managed certificate's key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum KeyType {
-    Rsa,
-    Ecdsa,
-}
-
-/// A policy and its state, as a domain stores them.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub(crate) struct Management {
-    pub(crate) private_key_type: KeyType,
-    /// When the certificate in use is renewed.
-    pub(crate) renews_at: Option<Timestamp>,
-    /// The getting of the next certificate, from its beginning to its success.
-    pub(crate) job: Option<Job>,
-}
-
-/// The getting of a certificate.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub(crate) struct Job {
-    pub(crate) error: Option<JobError>,
-    pub(crate) msg: String,
-    pub(crate) started_at: Timestamp,
-    pub(crate) retries_at: Option<Timestamp>,
-    /// When the last attempt failed. Not shown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) failed_at: Option<Timestamp>,
-}
-
-/// Minimum time between two attempts for one name, also when a user asks for one: authorities count
-/// failures of a name.
-const ATTEMPTS_APART: Duration = Duration::from_secs(10);
-
-/// Why the last attempt failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub(crate) enum JobError {
-    /// It passes, or the operator has to act.
-    #[serde(rename = "INTERNAL_ERROR")]
-    Internal,
-    /// The owner of the name has to act.
-    #[serde(rename = "DNS_ERROR")]
-    Dns,
-}
-
 impl Policy {
     /// What is wrong with it, else the kind of key it wants.
     pub(crate) fn key_type(&self) -> Result<KeyType, Refusal> {
@@ -88,75 +40,6 @@ impl Policy {
             "ecdsa" => Ok(KeyType::Ecdsa),
             _ => Err(Refusal::of(code::MANAGEMENT_KEY_TYPE_UNKNOWN)),
         }
-    }
-}
-
-impl Management {
-    /// A policy that has no certificate yet.
-    pub(crate) fn begin(private_key_type: KeyType, now: Timestamp) -> Self {
-        Self {
-            private_key_type,
-            renews_at: None,
-            job: Some(Job::begin(now)),
-        }
-    }
-
-    /// Ends the wait after a failed attempt: the next attempt is due now, and the waits after it begin
-    /// with the shortest again. Does nothing while no attempt has failed.
-    pub(crate) fn retry(&mut self, now: Timestamp) {
-        let Some(job) = self.job.as_mut().filter(|job| job.error.is_some()) else {
-            return;
-        };
-        let earliest = job.failed_at.map(|at| at.plus(ATTEMPTS_APART));
-        *job = Job {
-            started_at: job.started_at,
-            retries_at: earliest.filter(|at| *at > now),
-            failed_at: job.failed_at,
-            ..Job::begin(now)
-        };
-    }
-
-    pub(crate) fn policy_view(&self) -> PolicyView {
-        PolicyView {
-            authority: AUTHORITY,
-            private_key_type: match self.private_key_type {
-                KeyType::Rsa => "rsa",
-                KeyType::Ecdsa => "ecdsa",
-            },
-        }
-    }
-
-    pub(crate) fn status_view(&self) -> StatusView<'_> {
-        StatusView {
-            renews_at: self.renews_at,
-            provisioning_job: self.job.as_ref().map(|job| JobView {
-                error_code: job.error.map(|error| match error {
-                    JobError::Internal => "INTERNAL_ERROR",
-                    JobError::Dns => "DNS_ERROR",
-                }),
-                msg: &job.msg,
-                started_at: job.started_at,
-                retries_at: job.retries_at,
-            }),
-        }
-    }
-}
-
-impl Job {
-    /// A job whose first attempt is under way, or about to be.
-    pub(crate) fn begin(now: Timestamp) -> Self {
-        Self {
-            error: None,
-            msg: "The certificate is being provisioned.".to_owned(),
-            started_at: now.whole_seconds(),
-            retries_at: None,
-            failed_at: None,
-        }
-    }
-
-    /// Whether no attempt has failed since it began, or since a retry was asked for.
-    pub(crate) fn has_not_failed(&self) -> bool {
-        self.error.is_none()
     }
 }
 
@@ -213,44 +96,4 @@ pub(crate) async fn run_retry<R: Managed>(
         }
     }
     Err(service::overtaken())
-}
-
-/// A policy as it is shown.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(inline)]
-pub(crate) struct PolicyView {
-    /// `letsencrypt`.
-    #[schemars(extend("enum" = [AUTHORITY]))]
-    authority: &'static str,
-    /// `rsa` or `ecdsa`.
-    #[schemars(extend("enum" = ["rsa", "ecdsa"]))]
-    private_key_type: &'static str,
-}
-
-/// The state of a managed certificate as it is shown.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(inline)]
-pub(crate) struct StatusView<'a> {
-    /// Time of the renewal: two thirds of the certificate's lifetime.
-    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
-    renews_at: Option<Timestamp>,
-    /// `null` while no certificate is needed.
-    provisioning_job: Option<JobView<'a>>,
-}
-
-/// The getting of a certificate as it is shown.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(inline)]
-pub(crate) struct JobView<'a> {
-    /// `INTERNAL_ERROR` (retried automatically), `DNS_ERROR` (requires action by the domain owner),
-    /// or `null` during the first attempt.
-    #[schemars(extend("enum" = ["INTERNAL_ERROR", "DNS_ERROR", null]))]
-    error_code: Option<&'static str>,
-    /// State or error message.
-    msg: &'a str,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    started_at: Timestamp,
-    /// Time of the next attempt after an error.
-    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
-    retries_at: Option<Timestamp>,
 }

@@ -9,7 +9,8 @@ use culvert_tunnel::nodes::Identity;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
-use crate::{Control, Seal, authority};
+use crate::control::Control;
+use crate::{Seal, authority};
 
 /// How often it is looked whether the certificate is old.
 const LOOK_EVERY: Duration = Duration::from_secs(3_600);

@@ -4,14 +4,13 @@
 //! Not here: HTTP. A row is given a [`Call`], already authenticated and parsed, and answers with a
 //! [`Reply`].
 
-use std::sync::OnceLock;
-
 use culvert_base::BoxFuture;
 use schemars::{Schema, SchemaGenerator};
 use serde_json::Value;
 
-use crate::resource::{self, Life, ResourceType};
-use crate::{Caller, Control, Error, root};
+use crate::control::Control;
+use crate::page::Parameter;
+use crate::{Caller, Error};
 
 /// One operation: a method on a path.
 #[derive(Debug)]
@@ -96,19 +95,6 @@ pub enum Status {
     NoContent,
 }
 
-/// One query parameter.
-#[derive(Clone, Copy, Debug)]
-pub struct Parameter {
-    /// As in the query string.
-    pub name: &'static str,
-    /// What it does.
-    pub doc: &'static str,
-    /// Whether it may be given more than once.
-    pub repeatable: bool,
-    /// The least and the largest whole number it takes; `None` for text.
-    pub within: Option<(u32, u32)>,
-}
-
 /// One call of an operation.
 #[derive(Debug)]
 pub struct Call {
@@ -138,105 +124,4 @@ pub enum Reply {
     Ok(String),
     /// 204.
     NoContent,
-}
-
-/// Every operation, collection by collection.
-pub fn operations() -> &'static [Operation] {
-    static OPERATIONS: OnceLock<Vec<Operation>> = OnceLock::new();
-    OPERATIONS.get_or_init(|| {
-        let of_resources = resource::ALL.iter().flat_map(|ty| of_resource(ty));
-        root::operations().into_iter().chain(of_resources).collect()
-    })
-}
-
-fn of_resource(ty: &'static ResourceType) -> Vec<Operation> {
-    let collection = ty.collection;
-    let one_noun = ty.with_article();
-    let nouns = ty.nouns();
-    let one = format!("/{collection}/{{id}}");
-    let of_one = |name, method, doc, body, answer, run| Operation {
-        name,
-        collection,
-        method,
-        path: one.clone(),
-        doc,
-        body,
-        answer,
-        query: &[],
-        run,
-    };
-    let body = |schema, required| Some(BodySpec { schema, required });
-    let answer = |status, schema| Answer { status, schema };
-    let five = [
-        Operation {
-            name: "create",
-            collection,
-            method: Method::Post,
-            path: format!("/{collection}"),
-            doc: format!("Creates {one_noun}."),
-            body: body(ty.create_schema, ty.create_needs_body),
-            answer: answer(Status::Created, Some(ty.view_schema)),
-            query: &[],
-            run: ty.run_create,
-        },
-        of_one(
-            "get",
-            Method::Get,
-            format!("Gets {one_noun}."),
-            None,
-            answer(Status::Ok, Some(ty.view_schema)),
-            ty.run_get,
-        ),
-        Operation {
-            name: "list",
-            collection,
-            method: Method::Get,
-            path: format!("/{collection}"),
-            doc: format!("Lists {nouns}, newest first. {}", ty.doc),
-            body: None,
-            answer: answer(Status::Ok, Some(ty.list_schema)),
-            query: ty.parameters,
-            run: ty.run_list,
-        },
-        of_one(
-            "update",
-            Method::Patch,
-            format!("Updates {one_noun}. Absent and null fields are unchanged."),
-            body(ty.update_schema, false),
-            answer(Status::Ok, Some(ty.view_schema)),
-            ty.run_update,
-        ),
-        of_one(
-            "delete",
-            Method::Delete,
-            format!("Deletes {one_noun}."),
-            None,
-            answer(Status::NoContent, None),
-            ty.run_delete,
-        ),
-    ];
-    let five = five.map(|operation| match operation.method {
-        Method::Delete => Operation {
-            query: ty.delete_parameters,
-            ..operation
-        },
-        _ => operation,
-    });
-    let is_had = |operation: &Operation| match (ty.life, operation.method) {
-        (Life::Configured, _) | (_, Method::Get) => true,
-        (Life::Recorded, method) => method == Method::Delete,
-        (Life::Observed, _) => false,
-    };
-    let extras = ty.operations.iter().map(|extra| Operation {
-        name: extra.name,
-        collection,
-        method: extra.method,
-        path: format!("{one}{}", extra.suffix),
-        doc: extra.doc.to_owned(),
-        body: extra.body,
-        answer: extra.answer,
-        query: extra.query,
-        run: extra.run,
-    });
-    five.into_iter().filter(is_had).chain(extras).collect()
 }

@@ -6,7 +6,8 @@ use culvert_store::{Document, Store};
 
 use crate::cx::Cx;
 use crate::page::reference;
-use crate::resource::bot_user::{self, BotUser};
+use crate::resource::model::Model;
+use crate::resource::model::bot_user::BotUser;
 use crate::tenant::User;
 use crate::{Error, OwnerKind, Role, stored};
 
@@ -28,7 +29,7 @@ impl Owner {
     pub(crate) async fn load(store: &Store, id: &str) -> Result<Option<(Self, String)>, Fault> {
         let kind = match id::split(id) {
             Some((User::PREFIX, _)) => User::KIND,
-            Some(("bot", _)) => bot_user::TYPE.kind,
+            Some(("bot", _)) => BotUser::KIND,
             _ => return Ok(None),
         };
         match store.get(kind, id).await? {
@@ -91,7 +92,7 @@ pub(crate) async fn named(cx: &Cx<'_>, text: &str) -> Result<String, Error> {
         let kind = if id.starts_with("usr_") {
             User::KIND
         } else {
-            bot_user::TYPE.kind
+            BotUser::KIND
         };
         cx.store.get(kind, &id).await?
     };

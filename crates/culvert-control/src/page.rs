@@ -3,8 +3,6 @@
 use culvert_base::{Refusal, code, id};
 use url::form_urlencoded;
 
-use crate::Parameter;
-
 /// Objects of one page, unless fewer are asked for; nobody gets more.
 pub(crate) const LIMIT_MAX: u32 = 100;
 
@@ -252,4 +250,17 @@ mod tests {
             "http://x/api_keys?before_id=ak_1&limit=2&filter=obj.id+%3D%3D+%27%C3%A9%26%27&url=a+b"
         );
     }
+}
+
+/// One query parameter.
+#[derive(Clone, Copy, Debug)]
+pub struct Parameter {
+    /// As in the query string.
+    pub name: &'static str,
+    /// What it does.
+    pub doc: &'static str,
+    /// Whether it may be given more than once.
+    pub repeatable: bool,
+    /// The least and the largest whole number it takes; `None` for text.
+    pub within: Option<(u32, u32)>,
 }

@@ -3,7 +3,7 @@
 use culvert_base::net::HostName;
 use url::Url;
 
-use crate::Settings;
+use crate::settings::Settings;
 
 /// First labels above the platform domain. What is below them is the installation's too, such as
 /// `1.tcp.`. Some are not in use yet: a page of the installation's at one of them must not meet what an

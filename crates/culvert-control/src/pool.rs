@@ -13,8 +13,9 @@ use culvert_store::{Changes, Document, Head, Key, Told};
 use serde::{Deserialize, Serialize};
 
 use crate::cx::Cx;
+use crate::settings::Settings;
 use crate::stored::{self, Format};
-use crate::{Error, Settings, host as hosts};
+use crate::{Error, host as hosts};
 
 const KIND: &str = "tcp_pool_address";
 const PREFIX: &str = "tcpadr";

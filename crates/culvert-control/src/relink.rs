@@ -5,9 +5,11 @@ use culvert_base::Fault;
 use culvert_store::{Changes, CommitError, Document, Head, Ref, Told};
 use tracing::{info, warn};
 
-use crate::resource::endpoint::{self, Endpoint};
-use crate::resource::reserved_domain::{self, ReservedDomain};
-use crate::resource::{Resource, ResourceType};
+use crate::resource::model::Model;
+use crate::resource::model::endpoint::Endpoint;
+use crate::resource::model::reserved_domain::ReservedDomain;
+use crate::resource::resource_type::{Resource, ResourceType};
+use crate::resource::{endpoint, reserved_domain};
 use crate::seal::Seal;
 use crate::{host, stored};
 
@@ -25,14 +27,14 @@ pub(crate) async fn relink(store: &culvert_store::Store, seal: &Seal) -> Result<
         return Ok(());
     }
     let mut n_written = 0;
-    for document in store.all(endpoint::TYPE.kind).await? {
+    for document in store.all(Endpoint::KIND).await? {
         let mut form: Endpoint = stored::read(&document)?;
         form.note_names(store, seal, &document.head).await?;
         let name = form.host_name(&document.head.account);
         host::note(store, &document.head, &name, form.principal_id()).await?;
         n_written += usize::from(write(store, &endpoint::TYPE, document, &form).await?);
     }
-    for document in store.all(reserved_domain::TYPE.kind).await? {
+    for document in store.all(ReservedDomain::KIND).await? {
         let form: ReservedDomain = stored::read(&document)?;
         n_written += usize::from(write(store, &reserved_domain::TYPE, document, &form).await?);
     }

@@ -15,15 +15,17 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 
 use crate::caller::Role;
+use crate::control::Control;
 use crate::cx::Cx;
-use crate::input;
 use crate::operation::{Answer, BodySpec, Call, Method, Reply, Status};
-use crate::resource::event_destination::{self, EventDestination};
-use crate::resource::event_subscription::{self, EventSubscription};
-use crate::resource::{Extra, Reference, Running, Uri, value_refusal};
+use crate::resource::model::event_destination::EventDestination;
+use crate::resource::model::event_subscription::EventSubscription;
+use crate::resource::model::{Model, Reference, Uri};
+use crate::resource::resource_type::{Extra, Running, value_refusal};
+use crate::resource::{event_destination, event_subscription};
 use crate::service::{self, RUNS_MAX};
 use crate::stored::{self, Format};
-use crate::{Caller, Control, Error, audit};
+use crate::{Caller, Error, audit_kinds, input};
 
 /// What replays are stored as.
 pub(crate) const KIND: &str = "event_replay";
@@ -163,7 +165,7 @@ fn run_create(control: &Control, call: Call) -> Running<'_> {
             let is_private = wanted
                 .event_types
                 .iter()
-                .any(|kind| audit::is_private(kind));
+                .any(|kind| audit_kinds::is_private(kind));
             let noted = match is_private {
                 true => {
                     event_destination::note_private(&cx, std::slice::from_ref(&destination.id))
@@ -283,7 +285,8 @@ async fn decide(
         let subscription: EventSubscription = stored::read(&document)?;
         let kinds = subscription.sources.into_iter().map(|source| source.kind);
         let keeps_traffic = control.delivery.keeps_traffic();
-        let is_kept = |kind: &String| audit::is_kind(kind) || (keeps_traffic && is_traffic(kind));
+        let is_kept =
+            |kind: &String| audit_kinds::is_kind(kind) || (keeps_traffic && is_traffic(kind));
         subscriptions.push((document.head.id, kinds.filter(is_kept).collect::<Vec<_>>()));
     }
     let mut event_types = check_kinds(control, &input.event_types)?;
@@ -301,7 +304,7 @@ async fn decide(
     event_types.sort();
     event_types.dedup();
     for (_, kinds) in &mut subscriptions {
-        kinds.retain(|kind| event_types.contains(kind) && audit::is_kind(kind));
+        kinds.retain(|kind| event_types.contains(kind) && audit_kinds::is_kind(kind));
     }
     subscriptions.retain(|(_, kinds)| !kinds.is_empty());
 
@@ -318,7 +321,7 @@ async fn decide(
     if to.as_ref().is_some_and(|to| to.is_before(&from)) {
         return Err(Refusal::new(code::DELIVERY_VALUE_INVALID, "`to` is before `from`.").into());
     }
-    let wants_audit = event_types.iter().any(|kind| audit::is_kind(kind));
+    let wants_audit = event_types.iter().any(|kind| audit_kinds::is_kind(kind));
     let range = match wants_audit {
         true => logs.audit_range(&from, to.as_ref()).await?,
         false => NOTHING,
@@ -511,7 +514,7 @@ fn check_kinds(control: &Control, given: &[String]) -> Result<Vec<String>, Refus
                     ),
                 ));
             }
-        } else if !audit::is_kind(name) {
+        } else if !audit_kinds::is_kind(name) {
             let name: String = name.chars().take(64).collect();
             return Err(Refusal::new(
                 code::EVENT_TYPE_UNKNOWN,
@@ -588,18 +591,14 @@ async fn shown(
     let base = control.base(&call.base);
     let destination = Uri {
         base,
-        collection: event_destination::TYPE.collection,
+        collection: EventDestination::COLLECTION,
         id: &replay.destination_id,
     };
     stored::write(&View {
         id: &document.head.id,
         uri: format!("{destination}/replay"),
         created_at: document.head.created_at,
-        destination: Reference::to(
-            base,
-            event_destination::TYPE.collection,
-            &replay.destination_id,
-        ),
+        destination: Reference::to(base, EventDestination::COLLECTION, &replay.destination_id),
         from: &replay.from,
         to: replay.to.as_deref(),
         event_types: &replay.event_types,

@@ -9,18 +9,18 @@
 //! force.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use culvert_base::net::plain_address;
-use culvert_base::{Code, Fault, IpSet, Refusal, code};
+use culvert_base::{Fault, IpSet};
 use culvert_edge::Restriction;
 use culvert_store::{Document, Store};
 
-use crate::resource::ip_policy;
-use crate::resource::ip_policy_rule::{self, IpPolicyRule};
-use crate::resource::ip_restriction::{self, IpRestriction, Place};
-use crate::{Caller, Control, stored};
+use crate::resource::ip_rules;
+use crate::resource::model::Model;
+use crate::resource::model::ip_policy::IpPolicy;
+use crate::resource::model::ip_policy_rule::IpPolicyRule;
+use crate::resource::model::ip_restriction::{IpRestriction, Place};
+use crate::stored;
 
 /// The restrictions in force.
 #[derive(Debug, Default)]
@@ -28,9 +28,9 @@ pub(crate) struct Restrictions {
     /// What they were made from, to know what is new. A policy that is gone has the revision 0.
     pub(crate) read: Vec<(String, i64)>,
     /// Of the management API, by account.
-    api: HashMap<String, Restriction>,
+    pub(crate) api: HashMap<String, Restriction>,
     /// Of sessions of agents, by account.
-    agents: HashMap<String, Restriction>,
+    pub(crate) agents: HashMap<String, Restriction>,
     /// Of public endpoints.
     pub(crate) endpoints: Vec<Restriction>,
 }
@@ -42,7 +42,7 @@ impl Restrictions {
         // A policy that two restrictions name is read once.
         let mut rules: HashMap<String, Option<Vec<Document>>> = HashMap::new();
         let mut guards = Vec::new();
-        for document in store.all(ip_restriction::TYPE.kind).await? {
+        for document in store.all(IpRestriction::KIND).await? {
             let restriction: IpRestriction = stored::read(&document)?;
             if restriction.place == Place::Dashboard {
                 continue;
@@ -51,9 +51,9 @@ impl Restrictions {
             for id in &restriction.ip_policy_ids {
                 if !rules.contains_key(id) {
                     let account = &document.head.account;
-                    let policy = store.get(ip_policy::TYPE.kind, id).await?;
+                    let policy = store.get(IpPolicy::KIND, id).await?;
                     let of_it = match policy.filter(|policy| policy.head.account == *account) {
-                        Some(_) => Some(ip_policy_rule::of_policy(store, account, id).await?),
+                        Some(_) => Some(ip_rules::of_policy(store, account, id).await?),
                         None => None,
                     };
                     match &of_it {
@@ -111,63 +111,4 @@ impl Restrictions {
         let head = &document.head;
         self.read.push((head.id.clone(), head.revision));
     }
-}
-
-impl Control {
-    /// Refuses a call from an address that an enforced IP restriction of the caller's account does
-    /// not admit (220). `address` is the caller's own, not a proxy's.
-    pub fn admit(&self, caller: &Caller, address: IpAddr) -> Result<(), Refusal> {
-        let restrictions = self.restrictions.load();
-        let restriction = restrictions.api.get(&caller.account);
-        judge(
-            restriction,
-            address,
-            &caller.key_id,
-            code::CALLER_ADDRESS_RESTRICTED,
-        )
-    }
-
-    /// Refuses an agent at an address that an enforced IP restriction of its account does not admit
-    /// (115).
-    pub(crate) fn admit_agent(&self, agent: &Caller, address: IpAddr) -> Result<(), Refusal> {
-        let restrictions = self.restrictions.load();
-        let restriction = restrictions.agents.get(&agent.account);
-        judge(
-            restriction,
-            address,
-            &agent.key_id,
-            code::AGENT_ADDRESS_RESTRICTED,
-        )
-    }
-}
-
-fn judge(
-    restriction: Option<&Restriction>,
-    address: IpAddr,
-    key_id: &str,
-    code: Code,
-) -> Result<(), Refusal> {
-    let Some(restriction) = restriction else {
-        return Ok(());
-    };
-    if restriction.admitted.contains(address) {
-        return Ok(());
-    }
-    let client = plain_address(address);
-    if restriction.enforced {
-        return Err(Refusal::new(
-            code,
-            format!(
-                "The IP restriction `{}` blocks the address {client}.",
-                restriction.id
-            ),
-        ));
-    }
-    tracing::info!(
-        restriction.id,
-        %client,
-        key.id = key_id,
-        "an IP restriction that is not enforced would block this caller"
-    );
-    Ok(())
 }

@@ -1,15 +1,19 @@
 //! `GET /` and `GET /self`: what there is, and who is asking (contract: management API 1.16).
 
+use std::collections::BTreeMap;
+
 use culvert_base::{Fault, Refusal, Timestamp};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::value::RawValue;
-use std::collections::BTreeMap;
 
+use crate::control::Control;
 use crate::operation::{Answer, Call, Method, Operation, Reply, Run, SchemaOf, Status};
+use crate::resource::model::Model;
+use crate::resource::model::api_key::ApiKey;
 use crate::resource::{self, api_key};
 use crate::tenant::Account;
-use crate::{Control, Error, stored};
+use crate::{Error, stored};
 
 /// The version of the API.
 const API_VERSION: u32 = 2;
@@ -71,7 +75,7 @@ fn root(call: &Call) -> Result<Reply, Error> {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Self")]
 struct Oneself<'a> {
-    #[schemars(with = "api_key::View<'static>")]
+    #[schemars(with = "crate::resource::model::api_key::View<'static>")]
     api_key: &'a RawValue,
     account: AccountView<'a>,
     /// The user's e-mail address, or the bot's name.
@@ -96,7 +100,7 @@ struct AccountView<'a> {
 
 async fn oneself(control: &Control, call: Call) -> Result<Reply, Error> {
     let cx = control.cx(&call.caller, &call.base);
-    let key = cx.own(api_key::TYPE.kind, &call.caller.key_id).await?;
+    let key = cx.own(ApiKey::KIND, &call.caller.key_id).await?;
     let account = cx.own(Account::KIND, &call.caller.account).await?;
     // The key was there a moment ago; between its deletion and now the caller is nobody.
     let (Some(key), Some(document)) = (key, account) else {

@@ -7,16 +7,18 @@
 //! Not here: lists (`list`), what a single resource allows (its file), what an event looks like
 //! (`audit`).
 
+use crate::resource::model::traffic_policy::REFERENCE;
 use culvert_base::{Class, Fault, Refusal, code};
 use culvert_store::{Changes, CommitError, Document, Head};
 use serde_json::Value;
 use tokio::sync::MutexGuard;
 
+use crate::Error;
 use crate::audit::{self, Verb};
+use crate::control::Control;
 use crate::cx::Cx;
 use crate::operation::{Call, Reply};
-use crate::resource::{Made, ResourceType, Reveal};
-use crate::{Control, Error, traffic_policy};
+use crate::resource::resource_type::{Made, ResourceType, Reveal};
 
 /// Runs of a write that others keep overtaking.
 pub(crate) const RUNS_MAX: usize = 6;
@@ -195,7 +197,7 @@ async fn commit(cx: &Cx<'_>, ty: &ResourceType, changes: Changes) -> Result<bool
             _ => Ok(false),
         },
         // Something that a policy names went meanwhile: look again, and say it as the policy's fault.
-        Err(CommitError::Missing { field, .. }) if field == traffic_policy::REFERENCE => Ok(false),
+        Err(CommitError::Missing { field, .. }) if field == REFERENCE => Ok(false),
         Err(CommitError::Missing { field, to }) => Err(Refusal::new(
             ty.unknown.unwrap_or(code::BODY_FIELD_INVALID),
             format!("`{field}` names `{to}`, which does not exist."),

@@ -7,7 +7,7 @@ use culvert_store::{Changes, CommitError, Document, Head, Key, Told};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use crate::Control;
+use crate::control::Control;
 use crate::stored::{self, Format};
 
 const KIND: &str = "ssh_host_key";

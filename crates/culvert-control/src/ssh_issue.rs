@@ -5,18 +5,17 @@
 //! A certificate is signed once, at its creation, and cannot be taken back: its validity ends by
 //! itself.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use culvert_base::{Code, Fault, Refusal, Timestamp, code};
-use serde::{Deserialize, Serialize};
+use culvert_tunnel::server::ISSUER;
 
 use crate::Error;
 use crate::cx::Cx;
+use crate::resource::model::ssh_certificate_authority::{Issued, Options};
 use crate::resource::{ssh_certificate_authority, ssh_public_key};
-use crate::ssh::{Algorithm, BadKey, Certificate, PublicKey, Role, SigningKey};
-use culvert_tunnel::server::ISSUER;
+use crate::ssh::{BadKey, Certificate, PublicKey, Role, SigningKey};
 
 /// Most principals of one certificate; OpenSSH reads no more.
 pub(crate) const PRINCIPALS_MAX: usize = 256;
@@ -29,23 +28,6 @@ pub(crate) const VALUE_BYTES_MAX: usize = 4096;
 
 /// What [`ISSUER`] says of a certificate that an admin issued.
 pub(crate) const ISSUED_BY_ADMIN: &str = "admin";
-
-/// Names with values; flags have the value `""`.
-pub(crate) type Options = BTreeMap<String, String>;
-
-/// The common part of the stored forms.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct Issued {
-    /// Value as sent.
-    pub(crate) public_key: String,
-    pub(crate) algorithm: Algorithm,
-    pub(crate) ssh_certificate_authority_id: String,
-    pub(crate) principals: Vec<String>,
-    pub(crate) valid_after: Timestamp,
-    pub(crate) valid_until: Timestamp,
-    /// One line, as in a `-cert.pub` file.
-    pub(crate) certificate: String,
-}
 
 /// What is asked for.
 #[derive(Debug)]

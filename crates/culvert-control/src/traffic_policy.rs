@@ -12,45 +12,29 @@ use culvert_edge::login::ACTIONS;
 use culvert_edge::login::Logins;
 use culvert_policy::{IpPolicy, LoginService, Scheme};
 use culvert_policy::{Policy, Reference, Resources, Secrets, Source};
-use culvert_store::{Changes, Document, Head, OnDelete, Ref, Store};
+use culvert_store::{Changes, Document, Head, Store};
 use culvert_tls::terms::Authorities;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use tracing::error;
 
 use crate::cx::Cx;
 use crate::mirror::Mirror;
 use crate::owner::Owner;
-use crate::resource::certificate_authority::{self, CertificateAuthority};
-use crate::resource::ip_policy;
-use crate::resource::ip_policy_rule::{self, IpPolicyRule};
-use crate::resource::reserved_domain;
-use crate::resource::vault_secret::{self, VaultSecret};
+use crate::resource::model::Model;
+use crate::resource::model::certificate_authority::CertificateAuthority;
+use crate::resource::model::ip_policy_rule::IpPolicyRule;
+use crate::resource::model::traffic_policy::StoredPolicy;
+use crate::resource::model::vault_secret::VaultSecret;
+use crate::resource::{ip_rules, reserved_domain, vault_secret};
 use crate::seal::Seal;
 use crate::{Error, Role, stored};
 
 /// Prefixes of the ids that policies name.
 const IP_POLICY: &str = "ipp";
 const AUTHORITY: &str = "ca";
-
-/// The stored form.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub(crate) struct StoredPolicy {
-    /// As it is shown.
-    pub(crate) shown: String,
-    /// The whole text, if secrets are missing in what is shown.
-    #[serde(default)]
-    sealed: Option<String>,
-    /// Ids of the objects that it names, each once: IP policies, certificate authorities and
-    /// secrets. None of them can be deleted meanwhile.
-    #[serde(default)]
-    names: Vec<String>,
-}
-
-/// The field that holds references of policies.
-pub(crate) const REFERENCE: &str = "traffic_policy";
 
 /// What a caller sends: text, or an object that is kept as JSON text.
 #[derive(Debug, Default)]
@@ -167,12 +151,6 @@ impl StoredPolicy {
         Ok((checked, condition))
     }
 
-    /// What the store enforces: nothing that it names can be deleted.
-    pub(crate) fn refs(&self) -> impl Iterator<Item = Ref> {
-        let names = self.names.iter();
-        names.map(|id| Ref::new(REFERENCE, id, OnDelete::Block))
-    }
-
     /// Writes down what it names, for one that was stored before that was done. Whether something
     /// was missing.
     pub(crate) async fn note_names(
@@ -222,8 +200,8 @@ impl Named {
         };
         for Reference { prefix, id } in source.references() {
             let kind = match prefix {
-                IP_POLICY => ip_policy::TYPE.kind,
-                AUTHORITY => certificate_authority::TYPE.kind,
+                IP_POLICY => crate::resource::model::ip_policy::IpPolicy::KIND,
+                AUTHORITY => CertificateAuthority::KIND,
                 _ => continue,
             };
             let found = store.get(kind, &id).await?;
@@ -338,7 +316,7 @@ struct Vaulted(Mirror<Document>);
 
 impl Default for Vaulted {
     fn default() -> Self {
-        Self(Mirror::of(vault_secret::TYPE.kind))
+        Self(Mirror::of(VaultSecret::KIND))
     }
 }
 
@@ -466,7 +444,7 @@ impl Compiled {
 
 impl LiveAuthority {
     async fn refresh(&mut self, store: &Store, id: &str) -> Result<(), Fault> {
-        let found = store.get(certificate_authority::TYPE.kind, id).await?;
+        let found = store.get(CertificateAuthority::KIND, id).await?;
         let found = found.filter(|document| document.head.account == self.account);
         if found.is_some() == self.is_there {
             return Ok(());
@@ -521,7 +499,9 @@ impl LiveSecrets {
 impl Live {
     /// A policy that is gone denies every address; its rules may go one after the other.
     async fn refresh(&mut self, store: &Store, id: &str) -> Result<(), Fault> {
-        let policy = store.get(ip_policy::TYPE.kind, id).await?;
+        let policy = store
+            .get(crate::resource::model::ip_policy::IpPolicy::KIND, id)
+            .await?;
         if policy.is_none_or(|document| document.head.account != self.account) {
             if self.is_there {
                 error!(
@@ -534,7 +514,7 @@ impl Live {
             self.cell.vanish();
             return Ok(());
         }
-        let documents = ip_policy_rule::of_policy(store, &self.account, id).await?;
+        let documents = ip_rules::of_policy(store, &self.account, id).await?;
         let read: Vec<(String, i64)> = documents
             .iter()
             .map(|document| (document.head.id.clone(), document.head.revision))

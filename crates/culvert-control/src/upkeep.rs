@@ -11,10 +11,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::operation::{Answer, BodySpec, Call, Method, Parameter, Reply, Status};
-use crate::resource::event_destination::{self, EventDestination};
-use crate::resource::{Extra, Running, value_refusal};
-use crate::{Control, Error, Role, audit, input, page, service, stored};
+use crate::control::Control;
+use crate::operation::{Answer, BodySpec, Call, Method, Reply, Status};
+use crate::page::{self, Parameter};
+use crate::resource::event_destination;
+use crate::resource::model::Model;
+use crate::resource::model::event_destination::EventDestination;
+use crate::resource::resource_type::{Extra, Running, value_refusal};
+use crate::{Error, Role, audit_kinds, input, service, stored};
 
 /// Dead letters of one page, unless fewer are asked for.
 const LETTERS_MAX: u32 = 20;
@@ -303,7 +307,7 @@ fn run_letters(control: &Control, call: Call) -> Running<'_> {
         let more = u32::try_from(found.len()).is_ok_and(|count| count == limit);
         let last = found.last().filter(|_| more).map(|letter| letter.id);
         let next_page_uri = last.map(|last| {
-            let collection = event_destination::TYPE.collection;
+            let collection = EventDestination::COLLECTION;
             format!(
                 "{}/{collection}/{id}/dead_letters?before_id={last}&limit={limit}",
                 call.base
@@ -372,7 +376,7 @@ fn shown(letter: DeadLetter, is_admin: bool) -> Result<Letter, Fault> {
     let unreadable = |error| Fault::new(doing, error);
     let is_shown = |envelope: &[u8]| -> Result<bool, Fault> {
         let kind: Kind = serde_json::from_slice(envelope).map_err(unreadable)?;
-        Ok(!audit::is_private(&kind.event_type))
+        Ok(!audit_kinds::is_private(&kind.event_type))
     };
     let class = letter.class;
     let batch = Batch::read(letter.destination.into(), class, letter.body);

@@ -11,18 +11,22 @@ use culvert_tunnel::server::{EndReason, Former, Grant, Hello, Proof};
 use serde::Deserialize;
 use tracing::info;
 
-use super::{AgentLimits, Agents, GRACE, Live, told};
 use crate::acl::Acl;
+use crate::control::Control;
 use crate::cx::Cx;
-use crate::resource::tunnel_session::{self, TunnelSession};
+use crate::gate::state::{AgentLimits, Agents, Live};
+use crate::gate::{GRACE, told};
+use crate::resource::model::Model;
+use crate::resource::model::tunnel_session::TunnelSession;
 use crate::resource::{
     agent_ingress, api_key, ssh_certificate_authority, ssh_public_key, tunnel_credential,
+    tunnel_session,
 };
 use crate::service::{RUNS_MAX, overtaken};
 use crate::stored::{self, Format};
 use crate::tenant::Account;
 use crate::token::{self, Shape};
-use crate::{Caller, Control, Error, ssh_issue};
+use crate::{Caller, Error, ssh_issue};
 
 /// Bytes that are kept of what an agent says of itself.
 const USER_AGENT_BYTES_MAX: usize = 1024;
@@ -145,7 +149,7 @@ impl Control {
                 (document, credential)
             }
         };
-        let standing = self.standings.of(self, &credential.owner_id).await?;
+        let standing = self.standings.of(&self.store, &credential.owner_id).await?;
         // An owner that went between the two reads took the credential along.
         let (owner, is_suspended) = standing.ok_or_else(|| Refusal::of(code::AUTHTOKEN_UNKNOWN))?;
         if is_suspended {
@@ -379,7 +383,7 @@ impl Control {
         let (prefix, _) = id::split(&former.session_id)?;
         let text = cookie_text(caller, &former.session_id, started_at);
         let is_its =
-            prefix == tunnel_session::TYPE.id_prefix && self.pepper.recognises(Some(digest), &text);
+            prefix == TunnelSession::ID_PREFIX && self.pepper.recognises(Some(digest), &text);
         is_its.then(|| (former.session_id.clone(), started_at))
     }
 
@@ -429,7 +433,7 @@ fn cookie_text(caller: &Caller, id: &str, started_at: Timestamp) -> String {
 fn head(id: &str, caller: &Caller, started_at: Timestamp) -> Head {
     Head {
         id: id.to_owned(),
-        kind: tunnel_session::TYPE.kind.to_owned(),
+        kind: TunnelSession::KIND.to_owned(),
         account: caller.account.clone(),
         revision: 0,
         created_at: started_at,

@@ -2,71 +2,24 @@
 
 use std::time::{Duration, Instant};
 
-use culvert_base::{BoxFuture, Code, Refusal, code};
+use culvert_base::{BoxFuture, Refusal, code};
 use culvert_tunnel::nodes::{Errand, Errands};
-use culvert_tunnel::server::{Command, CommandError};
-use culvert_tunnel::wire::UpdateRequest;
+use culvert_tunnel::server::CommandError;
 
-use super::{Agents, STOP_TIME, answered, runs};
-use crate::resource::tunnel_session::{self, TunnelSession};
-use crate::{Control, Error, stored};
+use crate::control::Control;
+use crate::gate::request::Request;
+use crate::gate::state::Agents;
+use crate::gate::{STOP_TIME, answered, runs};
+use crate::resource::model::Model;
+use crate::resource::model::tunnel_session::TunnelSession;
+use crate::{Error, stored};
 
 /// Why a session ended whose credential is gone.
 pub(crate) const CREDENTIAL_DELETED: &str = "credential deleted";
 /// Why a session ended that a caller stopped.
-const STOPPED: &str = "stopped by a call of the API";
+pub(crate) const STOPPED: &str = "stopped by a call of the API";
 /// For an agent that does as it was asked to end its connection.
 const DONE_WITHIN: Duration = Duration::from_secs(60);
-
-/// What an agent can be asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Request {
-    Restart,
-    Stop,
-    Update,
-}
-
-impl Request {
-    /// Codes for an agent that cannot, and for one that failed.
-    const fn codes(self) -> (Code, Code) {
-        match self {
-            Self::Restart => (code::AGENT_RESTART_UNSUPPORTED, code::AGENT_RESTART_FAILED),
-            Self::Stop => (code::AGENT_STOP_UNSUPPORTED, code::AGENT_STOP_FAILED),
-            Self::Update => (code::AGENT_UPDATE_UNSUPPORTED, code::AGENT_UPDATE_FAILED),
-        }
-    }
-
-    /// Why a session ended whose agent did so.
-    const fn reason(self) -> &'static str {
-        match self {
-            Self::Restart => "restarted by a call of the API",
-            Self::Stop => STOPPED,
-            Self::Update => "updated by a call of the API",
-        }
-    }
-
-    /// As it is in the paths of the API and between nodes.
-    const ALL: [(&'static str, Self); 3] = [
-        ("restart", Self::Restart),
-        ("stop", Self::Stop),
-        ("update", Self::Update),
-    ];
-
-    fn name(self) -> &'static str {
-        Self::ALL
-            .iter()
-            .find(|(_, other)| *other == self)
-            .map_or("", |(name, _)| name)
-    }
-
-    fn command(self) -> Command {
-        match self {
-            Self::Restart => Command::Restart,
-            Self::Stop => Command::Stop,
-            Self::Update => Command::Update(UpdateRequest::default()),
-        }
-    }
-}
 
 impl Control {
     /// Asks the agent of a session for something and waits for its word.
@@ -156,7 +109,7 @@ impl Control {
     /// Who may ask was decided by the node that does.
     async fn run_errand(&self, errand: &Errand) -> Result<(), Error> {
         let id = &errand.session_id;
-        let document = self.store.get(tunnel_session::TYPE.kind, id).await?;
+        let document = self.store.get(TunnelSession::KIND, id).await?;
         let session: Option<TunnelSession> = document.as_ref().map(stored::read).transpose()?;
         let known = Request::ALL
             .iter()

@@ -7,18 +7,21 @@ use culvert_store::{Changes, CommitError, Document, Head, Told};
 use culvert_tunnel::server::{Binding, Wanted};
 use culvert_tunnel::wire::{LabelledRequest, PatchRequest};
 
-use super::admit::{Credential, cut};
-use super::{Agents, options};
 use crate::acl::{Acl, Bound};
+use crate::control::Control;
 use crate::cx::Cx;
-use crate::resource::endpoint::agent::{self, Parts, Patch, Place, Served, Written};
-use crate::resource::endpoint::{self, Endpoint};
-use crate::resource::tunnel::{self, Tunnel};
-use crate::resource::tunnel_session::{self, TunnelSession};
-use crate::resource::{Resource, ssh_public_key, tunnel_credential};
+use crate::gate::admit::{Credential, cut};
+use crate::gate::options;
+use crate::gate::state::Agents;
+use crate::resource::endpoint::agent::{self, Parts, Patch, Place, Written};
+use crate::resource::model::Model;
+use crate::resource::model::endpoint::{Endpoint, Served};
+use crate::resource::model::tunnel::Tunnel;
+use crate::resource::model::tunnel_session::TunnelSession;
+use crate::resource::{endpoint, ssh_public_key, tunnel, tunnel_credential};
 use crate::service::{RUNS_MAX, overtaken};
 use crate::stored::{self, Format};
-use crate::{Caller, Control, Error};
+use crate::{Caller, Error};
 
 /// Bytes that are kept of what an agent says of its service.
 const FORWARDS_TO_BYTES_MAX: usize = 2048;
@@ -114,7 +117,7 @@ impl Control {
         for (id, session_id) in found {
             let _turn = self.turns.of(&session_id).await;
             if agents.bindings.count(&id) == 0 {
-                let document = self.store.get(endpoint::TYPE.kind, &id).await?;
+                let document = self.store.get(Endpoint::KIND, &id).await?;
                 let session = self.session(&session_id).await;
                 if let (Some(document), Ok((_, session))) = (document, session) {
                     let cx = self.cx(&session.caller, &self.settings.base_url);
@@ -310,7 +313,7 @@ impl Control {
     ) -> Result<bool, Error> {
         let mut has_made = false;
         for id in endpoint_ids {
-            let Some(document) = cx.own(endpoint::TYPE.kind, id).await? else {
+            let Some(document) = cx.own(Endpoint::KIND, id).await? else {
                 continue;
             };
             let endpoint: Endpoint = stored::read(&document)?;
@@ -366,7 +369,7 @@ impl Control {
         let _turn = cx.turns.of(session_id).await;
         for _ in 0..RUNS_MAX {
             let id = &change.tunnel_id;
-            let document = cx.own(endpoint::TYPE.kind, id).await?;
+            let document = cx.own(Endpoint::KIND, id).await?;
             let document = document.ok_or_else(|| Refusal::of(code::AGENT_ENDPOINT_UNKNOWN))?;
             let endpoint: Endpoint = stored::read(&document)?;
             let served = endpoint.served().filter(|one| one.session_id == session_id);
@@ -388,7 +391,7 @@ impl Control {
                 other => other?,
             };
             if let Some(metadata) = &change.metadata
-                && let Some(document) = cx.own(tunnel::TYPE.kind, &tunnel_id).await?
+                && let Some(document) = cx.own(Tunnel::KIND, &tunnel_id).await?
             {
                 let mut tunnel: Tunnel = stored::read(&document)?;
                 tunnel.metadata.clone_from(metadata);
@@ -425,7 +428,7 @@ impl Control {
         };
         let cx = self.cx(&session.caller, &self.settings.base_url);
         let _turn = cx.turns.of(session_id).await;
-        let Some(document) = cx.own(endpoint::TYPE.kind, id).await? else {
+        let Some(document) = cx.own(Endpoint::KIND, id).await? else {
             return Ok(());
         };
         let endpoint: Endpoint = stored::read(&document)?;
@@ -483,7 +486,7 @@ impl Control {
             }
             documents = Vec::new();
             for id in &ids {
-                documents.extend(cx.own(endpoint::TYPE.kind, id).await?);
+                documents.extend(cx.own(Endpoint::KIND, id).await?);
             }
         }
         Ok(false)
@@ -493,7 +496,7 @@ impl Control {
     async fn session(&self, id: &str) -> Result<(&Agents, Session), Error> {
         let gone = || Refusal::of(code::AGENT_CREDENTIAL_DELETED);
         let agents = self.agents.as_ref().ok_or_else(gone)?;
-        let document = self.store.get(tunnel_session::TYPE.kind, id).await?;
+        let document = self.store.get(TunnelSession::KIND, id).await?;
         let document = document.ok_or_else(gone)?;
         let stored: TunnelSession = stored::read(&document)?;
         let ty = if stored.transport == "ssh" {

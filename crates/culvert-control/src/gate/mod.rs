@@ -10,41 +10,45 @@
 mod admit;
 mod ask;
 mod bind;
+mod failure_detector;
 mod options;
+pub(crate) mod request;
 pub(crate) mod runs;
+pub(crate) mod state;
 mod told;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arc_swap::{ArcSwap, ArcSwapOption};
-use culvert_base::{BoxFuture, Fault, Ksuid, Refusal, Timestamp, code};
+use culvert_base::{BoxFuture, Fault, Refusal, Timestamp, code};
 use culvert_store::{Changes, CommitError, Document, Told};
-use culvert_tunnel::server::{
-    Binding, Bindings, EndReason, Gate, Grant, Hello, SessionEnd, Wanted,
-};
+use culvert_tunnel::server::{Binding, EndReason, Gate, Grant, Hello, SessionEnd, Wanted};
 use culvert_tunnel::wire::{LabelledRequest, PatchRequest};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use crate::authority;
+use crate::control::Control;
+use crate::gate::state::{Agents, Presented};
 use crate::mirror::Mirror;
-use crate::resource::endpoint::Endpoint;
-use crate::resource::tunnel_session::TunnelSession;
-use crate::resource::{
-    agent_ingress, endpoint, reserved_addr, reserved_domain, ssh_public_key, tunnel,
-    tunnel_credential, tunnel_session,
-};
+use crate::resource::model::Model;
+use crate::resource::model::agent_ingress::AgentIngress;
+use crate::resource::model::endpoint::Endpoint;
+use crate::resource::model::reserved_addr::ReservedAddr;
+use crate::resource::model::reserved_domain::ReservedDomain;
+use crate::resource::model::ssh_public_key::SshPublicKey;
+use crate::resource::model::tunnel::Tunnel;
+use crate::resource::model::tunnel_credential::TunnelCredential;
+use crate::resource::model::tunnel_session::TunnelSession;
+use crate::resource::{agent_ingress, endpoint, tunnel};
 use crate::service::RUNS_MAX;
-use crate::{Caller, Control, Error, OwnerKind, Role, host, stored};
+use crate::{Caller, Error, OwnerKind, Role, authority, host, stored};
 
-pub(crate) use ask::Request;
-pub(crate) use told::{NAMES, kinds};
+pub(crate) use crate::gate::request::Request;
+pub(crate) use crate::gate::told::{NAMES, kinds};
 
 /// How long a session whose connection broke may take to come back. The second try of the published
 /// agents comes after two and a half seconds.
@@ -53,113 +57,6 @@ const GRACE: Duration = Duration::from_secs(5);
 const STOP_TIME: Duration = Duration::from_secs(2);
 /// How many sessions are ended at once.
 const ENDED_AT_ONCE: usize = 64;
-
-/// What control needs to know of the agents of this process.
-#[derive(Clone, Debug)]
-pub struct AgentSettings {
-    /// Name of this node.
-    pub node: String,
-    /// Shown to people and told in events (`region`).
-    pub region: String,
-    /// Names and addresses that agents dial. The first is told where an agent names none.
-    pub names: Vec<String>,
-    /// Whether no other process uses the same store.
-    pub is_alone: bool,
-    /// `host:port` at which other nodes reach these agents; empty if they cannot.
-    pub address: String,
-    /// How long the names and TCP addresses of a session that ended are reserved for their owner.
-    pub names_kept: Duration,
-    /// How many of them there may be.
-    pub limits: AgentLimits,
-}
-
-/// How many agents there may be in this process at once (`limits.*`).
-#[derive(Clone, Copy, Debug)]
-pub struct AgentLimits {
-    /// Sessions in all.
-    pub sessions: usize,
-    /// Sessions of one account.
-    pub sessions_per_account: usize,
-    /// Sessions of one credential.
-    pub sessions_per_credential: usize,
-    /// Endpoints that sessions of one account serve.
-    pub endpoints_per_account: usize,
-}
-
-/// The agents of this process.
-#[derive(Debug)]
-pub(crate) struct Agents {
-    pub(crate) bindings: Arc<Bindings>,
-    pub(crate) settings: AgentSettings,
-    /// Tells this run of the server from every other.
-    pub(crate) run: String,
-    sessions: Mutex<BTreeMap<String, Live>>,
-    /// Endpoints that were, or may have been, committed for agents that got no answer: id, session.
-    unanswered: Mutex<BTreeMap<String, String>>,
-    /// Other runs.
-    watched: Mutex<runs::Watched>,
-    /// Wakes the keeper.
-    woken: Notify,
-    certificate: Arc<Presented>,
-}
-
-/// A session of this run.
-#[derive(Debug)]
-struct Live {
-    account: String,
-    credential_id: String,
-    endpoints: BTreeSet<String>,
-    /// Endpoints that it is about to have.
-    binding: usize,
-    /// Set while it has no connection: when it is over, and why.
-    leaving: Option<(Instant, EndReason)>,
-    /// When its connection ended, while it has none.
-    left_at: Option<Timestamp>,
-    /// When it is to be cut, if it has not ended by then, and why.
-    cut: Option<(Instant, &'static str)>,
-    /// What an end until then comes of, because its agent was asked for it.
-    asked: Option<(Instant, &'static str)>,
-    /// Whether it counts against the limits. Not when it is over and only the store does not know.
-    has_place: bool,
-}
-
-impl Agents {
-    pub(crate) fn new(bindings: Arc<Bindings>, settings: AgentSettings, run: Ksuid) -> Self {
-        Self {
-            bindings,
-            settings,
-            run: runs::id_of(run),
-            sessions: Mutex::default(),
-            unanswered: Mutex::default(),
-            watched: Mutex::default(),
-            woken: Notify::new(),
-            certificate: Arc::default(),
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Live>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn unanswered(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
-        self.unanswered
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn watched(&self) -> MutexGuard<'_, runs::Watched> {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The certificates that agents are shown.
-#[derive(Debug, Default)]
-struct Presented {
-    /// One of the installation's authority, for any name.
-    own: ArcSwapOption<CertifiedKey>,
-    /// Those that were issued for ingresses, by name.
-    issued: ArcSwap<HashMap<String, Arc<CertifiedKey>>>,
-}
 
 /// The same, with the operator's in the place of the installation's.
 #[derive(Debug)]
@@ -339,9 +236,7 @@ impl Control {
             }
             self.unbind_endpoint(&holder.session_id, &holder.endpoint_id)
                 .await?;
-            let is_address = holder
-                .reservation_id
-                .starts_with(reserved_addr::TYPE.id_prefix);
+            let is_address = holder.reservation_id.starts_with(ReservedAddr::ID_PREFIX);
             let code = if is_address {
                 code::BIND_ADDRESS_UNAVAILABLE
             } else {
@@ -506,7 +401,7 @@ impl Control {
     ) -> Result<(), Fault> {
         let doing = || format!("ending the agent session {id}");
         for _ in 0..RUNS_MAX {
-            let kind = tunnel_session::TYPE.kind;
+            let kind = TunnelSession::KIND;
             let Some(document) = self.store.get(kind, id).await? else {
                 return Ok(());
             };
@@ -516,12 +411,12 @@ impl Control {
             }
             let caller = session.caller(&document.head.account);
             let cx = self.cx(&caller, &self.settings.base_url);
-            let endpoints = cx.referring(endpoint::TYPE.kind, &document.head).await?;
+            let endpoints = cx.referring(Endpoint::KIND, &document.head).await?;
             let kept = self.names_kept();
             let mut changes = endpoint::agent::removal(&cx, endpoints, kept)
                 .await
                 .map_err(|error| Fault::new(doing(), error))?;
-            for document in cx.referring(tunnel::TYPE.kind, &document.head).await? {
+            for document in cx.referring(Tunnel::KIND, &document.head).await? {
                 let why = tunnel::TYPE.silent.unwrap_or_default();
                 changes = changes.and(Changes::remove(document.head, Told::Nothing { why }));
             }
@@ -569,12 +464,12 @@ const REACHED_WITHIN: Duration = Duration::from_secs(15);
 impl Seen {
     fn nothing() -> Self {
         Self {
-            credentials: Mirror::of(tunnel_credential::TYPE.kind),
-            keys: Mirror::of(ssh_public_key::TYPE.kind),
-            domains: Mirror::of(reserved_domain::TYPE.kind),
-            addresses: Mirror::of(reserved_addr::TYPE.kind),
-            holders: Mirror::of(endpoint::TYPE.kind),
-            ingresses: Mirror::of(agent_ingress::TYPE.kind),
+            credentials: Mirror::of(TunnelCredential::KIND),
+            keys: Mirror::of(SshPublicKey::KIND),
+            domains: Mirror::of(ReservedDomain::KIND),
+            addresses: Mirror::of(ReservedAddr::KIND),
+            holders: Mirror::of(Endpoint::KIND),
+            ingresses: Mirror::of(AgentIngress::KIND),
             names: Mirror::of(host::KIND),
             issued: BTreeMap::new(),
             certificate: (Vec::new(), Timestamp::from_unix_seconds(0)),
@@ -597,41 +492,6 @@ fn holder(document: &Document, run: &str) -> Option<Holder> {
         session_id: served.session_id.clone(),
         reservation_id: endpoint.reservation()?.to_owned(),
     })
-}
-
-impl Agents {
-    /// A session has no connection, and is over at `at` unless it comes back.
-    /// Sessions that have no connection and are still kept for their agents.
-    fn away(&self) -> Vec<String> {
-        let now = Instant::now();
-        let is_kept = |live: &Live| live.leaving.as_ref().is_some_and(|(at, _)| *at > now);
-        let sessions = self.lock();
-        let away = sessions.iter().filter(|(_, live)| is_kept(live));
-        away.map(|(id, _)| id.clone()).collect()
-    }
-
-    fn leave(&self, id: &str, at: Instant, reason: EndReason) {
-        if let Some(live) = self.lock().get_mut(id) {
-            live.leaving = Some((at, reason));
-        }
-        self.woken.notify_one();
-    }
-
-    /// Why a session ends now, if its agent was asked to end it a little while ago.
-    fn asked(&self, id: &str) -> Option<&'static str> {
-        let asked = self.lock().get(id)?.asked;
-        asked.and_then(|(until, why)| (Instant::now() < until).then_some(why))
-    }
-
-    fn next_deadline(&self) -> Instant {
-        let sessions = self.lock();
-        let deadlines = sessions.values().flat_map(|live| {
-            let leaving = live.leaving.as_ref().map(|(at, _)| *at);
-            leaving.into_iter().chain(live.cut.map(|(at, _)| at))
-        });
-        let far = Instant::now() + self.look_every();
-        deadlines.min().unwrap_or(far)
-    }
 }
 
 impl TunnelSession {

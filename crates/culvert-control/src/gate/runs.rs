@@ -9,15 +9,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use culvert_base::{Fault, Ksuid, Timestamp, id};
+use culvert_base::{Fault, Timestamp, id};
 use culvert_store::{Changes, CommitError, Document, Head, Told};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::Agents;
-use crate::Control;
-use crate::resource::tunnel_session::{self, TunnelSession};
+use crate::control::Control;
+use crate::gate::state::Agents;
+use crate::resource::model::Model;
+use crate::resource::model::tunnel_session::TunnelSession;
 use crate::stored::{self, Format};
 
 pub(crate) const KIND: &str = "agent_run";
@@ -30,12 +31,8 @@ const NOTHING: Told = Told::Nothing {
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// The same where nobody else is there to see it.
 const LOOK_EVERY_ALONE: Duration = Duration::from_secs(20);
-/// A run that was seen to say nothing for this long is over.
-const SILENCE_MAX: Duration = Duration::from_secs(25);
 /// How often it is looked whether agents are back at another node.
 const RETURN_LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Two looks that are further apart say nothing of what was between them.
-const GAP_MAX: Duration = Duration::from_secs(12);
 
 /// Why a session ended that nobody saw end.
 const LEFT_BEHIND: &str = "transport error: the server stopped unexpectedly";
@@ -56,44 +53,6 @@ struct Run {
 pub(crate) fn address(document: &Document) -> Result<Option<String>, Fault> {
     let run: Run = stored::read(document)?;
     Ok(Some(run.address).filter(|address| !address.is_empty()))
-}
-
-/// What was seen of other runs: when each last wrote, and since when it has not.
-#[derive(Debug, Default)]
-pub(crate) struct Watched {
-    looked_at: Option<Instant>,
-    runs: BTreeMap<String, (Timestamp, Instant)>,
-}
-
-impl Watched {
-    /// A look begins. After a gap everybody gets their time anew.
-    fn begin(&mut self, now: Instant) {
-        let is_gap = self
-            .looked_at
-            .is_some_and(|at| now.duration_since(at) > GAP_MAX);
-        if is_gap {
-            self.runs.clear();
-        }
-        self.looked_at = Some(now);
-    }
-
-    /// Whether a run has written nothing for so long that it is over.
-    fn is_silent(&mut self, id: &str, wrote_at: Timestamp, now: Instant) -> bool {
-        let seen = self.runs.entry(id.to_owned()).or_insert((wrote_at, now));
-        if seen.0 != wrote_at {
-            *seen = (wrote_at, now);
-        }
-        now.duration_since(seen.1) > SILENCE_MAX
-    }
-
-    fn forget_all_but(&mut self, there: &BTreeSet<String>) {
-        self.runs.retain(|id, _| there.contains(id));
-    }
-}
-
-/// The id of a run.
-pub(crate) fn id_of(body: Ksuid) -> String {
-    format!("agrun_{body}")
 }
 
 impl Agents {
@@ -256,7 +215,7 @@ impl Control {
             tokio::time::sleep(RETURN_LOOK_EVERY).await;
             let mut away = 0;
             for id in agents.away() {
-                let session = self.store.get(tunnel_session::TYPE.kind, &id).await;
+                let session = self.store.get(TunnelSession::KIND, &id).await;
                 let is_here = session.ok().flatten().is_some_and(|document| {
                     stored::read::<TunnelSession>(&document)
                         .is_ok_and(|session| session.run == agents.run)
@@ -306,7 +265,7 @@ impl Control {
             return Ok(());
         }
         // Sessions first: the run of each was registered before it.
-        let sessions = self.store.all(tunnel_session::TYPE.kind).await?;
+        let sessions = self.store.all(TunnelSession::KIND).await?;
         let mut there = BTreeSet::from([agents.run.clone()]);
         let mut still_over = Vec::new();
         for document in self.store.all(KIND).await? {
@@ -350,31 +309,5 @@ impl Control {
                 .await?;
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_run_is_silent_when_it_was_seen_to_be() {
-        let (began, wrote) = (Instant::now(), Timestamp::from_unix_seconds(1));
-        let after = |seconds| began + Duration::from_secs(seconds);
-        let mut watched = Watched::default();
-        let mut look = |seconds: u64, wrote: Timestamp| {
-            watched.begin(after(seconds));
-            watched.is_silent("agrun_1", wrote, after(seconds))
-        };
-        // Whatever it wrote as the time.
-        for seconds in (0..=25).step_by(5) {
-            assert!(!look(seconds, wrote), "{seconds}");
-        }
-        assert!(look(30, wrote));
-        let wrote = Timestamp::from_unix_seconds(2);
-        assert!(!look(35, wrote));
-        // The database was away, and nobody could write.
-        assert!(!look(95, wrote));
-        assert!(!look(100, wrote));
     }
 }

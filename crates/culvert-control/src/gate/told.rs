@@ -1,5 +1,6 @@
 //! What is told of sessions of agents (contract: events 5.1).
 
+use crate::resource::model::tunnel_session::collection_of;
 use culvert_base::{Fault, Timestamp};
 use culvert_events::catalogue::AuditKind;
 use culvert_events::{EventId, Principal, Reference, encode};
@@ -9,8 +10,9 @@ use schemars::generate::SchemaSettings;
 use serde::Serialize;
 
 use crate::cx::Cx;
-use crate::resource::tunnel_session::{self, TunnelSession};
-use crate::resource::{self, Uri};
+use crate::resource;
+use crate::resource::model::tunnel_session::TunnelSession;
+use crate::resource::model::{Model, Uri};
 
 const START: &str = "agent_session_start.v0";
 const STOP: &str = "agent_session_stop.v0";
@@ -22,9 +24,9 @@ pub(crate) const NAMES: [&str; 2] = [START, STOP];
 #[derive(Serialize, JsonSchema)]
 struct Object<'a> {
     /// The session.
-    session: resource::Reference<'a>,
+    session: resource::model::Reference<'a>,
     /// The tunnel credential or SSH public key that the agent showed.
-    credential: resource::Reference<'a>,
+    credential: resource::model::Reference<'a>,
     /// Address that the agent came from.
     agent_ip: &'a str,
     /// Address that it came to.
@@ -136,7 +138,7 @@ fn told(
     stopped_at: Option<Timestamp>,
     error: &str,
 ) -> Result<Told, Fault> {
-    let credentials = tunnel_session::collection_of(&session.credential_id);
+    let credentials = collection_of(&session.credential_id);
     let credential = Uri {
         base: cx.base,
         collection: credentials,
@@ -152,8 +154,8 @@ fn told(
         }),
     };
     let object = Object {
-        session: resource::Reference::to(cx.base, tunnel_session::TYPE.collection, &head.id),
-        credential: resource::Reference::to(cx.base, credentials, &session.credential_id),
+        session: resource::model::Reference::to(cx.base, TunnelSession::COLLECTION, &head.id),
+        credential: resource::model::Reference::to(cx.base, credentials, &session.credential_id),
         agent_ip: &session.ip,
         ingress_server_ip: &session.ingress_server_ip,
         region: &session.region,

@@ -5,36 +5,24 @@
 
 use culvert_base::net::HostName;
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp, code};
-use culvert_store::{Document, Head, Key, OnDelete, Ref, Store};
+use culvert_store::{Document, Head, Store};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use super::{Draft, Extra, Links, Resource, ResourceType, Running, Uri, reserved_domain};
-use crate::base::Base;
+use crate::control::Control;
 use crate::cx::Cx;
-use crate::input;
 use crate::listfilter::{self, Field, Shape, field};
-use crate::management::{self, Managed, Management, Policy, PolicyView, StatusView};
+use crate::management::{self, Managed, Policy};
 use crate::operation::Call;
+use crate::resource::model::Model;
+use crate::resource::model::agent_ingress::AgentIngress;
+use crate::resource::model::management::Management;
+use crate::resource::reserved_domain;
+use crate::resource::resource_type::{Draft, Extra, Resource, ResourceType, Running};
 use crate::stored::{self, Format};
-use crate::{Caller, Control, Error};
+use crate::{Caller, Error, input};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<AgentIngress>();
-
-/// The stored form.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct AgentIngress {
-    format: Format<1>,
-    description: Description,
-    metadata: Metadata,
-    domain: String,
-    /// The latest certificate that was issued.
-    #[serde(default)]
-    certificate_id: Option<String>,
-    /// How its certificate is got, if it is.
-    #[serde(default)]
-    management: Option<Management>,
-}
 
 /// A new agent ingress.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -68,33 +56,7 @@ pub(crate) struct Update {
     certificate_management_policy: Option<Policy>,
 }
 
-/// An agent ingress as the API shows it.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "AgentIngress")]
-pub(crate) struct View<'a> {
-    id: &'a str,
-    #[schemars(with = "String")]
-    uri: Uri<'a>,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    created_at: Timestamp,
-    description: &'a str,
-    metadata: &'a str,
-    domain: &'a str,
-    /// Name servers for the delegation of the zone; always empty.
-    ns_targets: [&'static str; 0],
-    /// Regional names; always empty.
-    region_domains: [&'static str; 0],
-    /// Certificate management policy; `null` if the certificate is not managed.
-    certificate_management_policy: Option<PolicyView>,
-    /// Status of the certificate management; `null` without a policy.
-    certificate_management_status: Option<StatusView<'a>>,
-}
-
 impl Resource for AgentIngress {
-    const NAME: &'static str = "agent_ingress";
-    const COLLECTION: &'static str = "agent_ingresses";
-    const LIST_FIELD: &'static str = "ingresses";
-    const ID_PREFIX: &'static str = "agin";
     const DOC: &'static str = "Agent ingresses: domains that agents connect to.";
     const SILENT: Option<&'static str> = Some("the catalogue has no events for agent ingresses");
     const FILTER: Option<&'static [Field]> = Some(&[
@@ -114,7 +76,6 @@ impl Resource for AgentIngress {
 
     type Create = Create;
     type Update = Update;
-    type View<'a> = View<'a>;
 
     /// Without its ingress, or with another certificate, every agent that dials it stays outside.
     fn permit(caller: &Caller) -> Result<(), Refusal> {
@@ -160,38 +121,11 @@ impl Resource for AgentIngress {
         self.metadata = input.metadata.unwrap_or(self.metadata);
         Ok(Draft::of(self))
     }
-
-    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
-        View {
-            id: &head.id,
-            uri: Uri {
-                base,
-                collection: Self::COLLECTION,
-                id: &head.id,
-            },
-            created_at: head.created_at,
-            description: &self.description,
-            metadata: &self.metadata,
-            domain: &self.domain,
-            ns_targets: [],
-            region_domains: [],
-            certificate_management_policy: self.management.as_ref().map(Management::policy_view),
-            certificate_management_status: self.management.as_ref().map(Management::status_view),
-        }
-    }
-
-    fn links(&self, _head: &Head) -> Links {
-        Links {
-            keys: vec![Key::new("domain", self.domain.clone())],
-            refs: self.refs(),
-            ..Links::default()
-        }
-    }
 }
 
 /// The ingress with this domain, whoever has it.
 pub(crate) async fn find(store: &Store, domain: &str) -> Result<Option<Document>, Fault> {
-    store.find(TYPE.kind, "domain", domain).await
+    store.find(AgentIngress::KIND, "domain", domain).await
 }
 
 /// The domain of a stored ingress and the certificate that was issued for it.
@@ -211,14 +145,6 @@ impl Managed for AgentIngress {
 }
 
 impl AgentIngress {
-    /// What its document refers to.
-    pub(crate) fn refs(&self) -> Vec<Ref> {
-        let certificate = self.certificate_id.iter();
-        certificate
-            .map(|id| Ref::new("certificate_id", id, OnDelete::Block))
-            .collect()
-    }
-
     pub(crate) fn name(&self) -> &str {
         &self.domain
     }

@@ -3,32 +3,21 @@
 //! The token exists in the answer to the creation and nowhere else; what is stored of it is a keyed
 //! digest.
 
-use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, Secret, Timestamp, code};
-use culvert_store::{Changes, Head, OnDelete, PageQuery, Ref, Told};
+use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, Secret, code};
+use culvert_store::{Changes, Head, PageQuery, Told};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use super::{Draft, Links, Resource, ResourceType, Reveal, Uri};
-use crate::base::Base;
 use crate::cx::Cx;
-use crate::input;
 use crate::listfilter::{self, Field, Shape, field};
+use crate::resource::model::Model;
+use crate::resource::model::api_key::ApiKey;
+use crate::resource::resource_type::{Draft, Resource, ResourceType, Reveal};
 use crate::stored::{self, Format};
 use crate::tenant::{Account, User};
-use crate::{Error, Parameter, Role, owner, token};
+use crate::{Error, Parameter, Role, input, owner, token};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<ApiKey>();
-
-/// The stored form.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct ApiKey {
-    pub(crate) format: Format<1>,
-    pub(crate) owner_id: String,
-    /// `<pepper id>.<hex>`.
-    pub(crate) digest: String,
-    pub(crate) description: Description,
-    pub(crate) metadata: Metadata,
-}
 
 /// A new API key.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -59,28 +48,7 @@ pub(crate) struct Update {
     metadata: Option<Metadata>,
 }
 
-/// An API key as the API shows it.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "ApiKey")]
-pub(crate) struct View<'a> {
-    id: &'a str,
-    #[schemars(with = "String")]
-    uri: Uri<'a>,
-    description: &'a str,
-    metadata: &'a str,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    created_at: Timestamp,
-    /// Owner of the key.
-    owner_id: &'a str,
-    /// The token, returned only in the response to the creation; otherwise `null`.
-    token: Option<&'a str>,
-}
-
 impl Resource for ApiKey {
-    const NAME: &'static str = "api_key";
-    const COLLECTION: &'static str = "api_keys";
-    const LIST_FIELD: &'static str = "keys";
-    const ID_PREFIX: &'static str = "ak";
     const DOC: &'static str = "API keys: credentials for this API.";
     const NOT_IN_EVENTS: &'static [&'static str] = &["owner_id"];
     const FILTER: Option<&'static [Field]> = Some(&[
@@ -102,7 +70,6 @@ impl Resource for ApiKey {
 
     type Create = Create;
     type Update = Update;
-    type View<'a> = View<'a>;
 
     async fn create(cx: &Cx<'_>, id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
         let owner_id = owner::named(cx, &input.owner_id).await?;
@@ -179,29 +146,6 @@ impl Resource for ApiKey {
         // Of two keys that are deleted at the same moment, one deletion is decided again.
         let why = "the account stays as it is; its keys are deleted one after the other";
         Ok(Changes::replace(account, Told::Nothing { why }))
-    }
-
-    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
-        View {
-            id: &head.id,
-            uri: Uri {
-                base,
-                collection: Self::COLLECTION,
-                id: &head.id,
-            },
-            description: &self.description,
-            metadata: &self.metadata,
-            created_at: head.created_at,
-            owner_id: &self.owner_id,
-            token: None,
-        }
-    }
-
-    fn links(&self, _head: &Head) -> Links {
-        Links {
-            refs: vec![Ref::new("owner_id", &self.owner_id, OnDelete::Cascade)],
-            ..Links::default()
-        }
     }
 }
 

@@ -5,36 +5,19 @@
 
 use culvert_base::{Ksuid, Timestamp};
 use culvert_edge::login::Sighting;
-use culvert_store::{Changes, Head, OnDelete, Ref};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use culvert_store::{Changes, Head};
 
-use super::{
-    Draft, Life, Links, Never, Reference, Resource, ResourceType, Uri, application_user, endpoint,
-};
-use crate::base::Base;
 use crate::cx::Cx;
 use crate::listfilter::Field;
 use crate::login::{self, End};
-use crate::page;
-use crate::resource::application_user::ApplicationUser;
+use crate::resource::model::Model;
+use crate::resource::model::application_session::{ApplicationSession, UserAgent};
+use crate::resource::model::application_user::ApplicationUser;
+use crate::resource::resource_type::{Draft, Life, Never, Resource, ResourceType};
 use crate::stored::{self, Format};
-use crate::{Error, Parameter};
+use crate::{Error, Parameter, page};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<ApplicationSession>();
-
-/// The stored form.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct ApplicationSession {
-    format: Format<1>,
-    public_url: String,
-    last_active: Timestamp,
-    expires_at: Timestamp,
-    user_agent: UserAgent,
-    ip_address: String,
-    user_id: Option<String>,
-    endpoint_id: Option<String>,
-}
 
 impl ApplicationSession {
     /// A session of a user, as it was seen.
@@ -64,53 +47,7 @@ impl ApplicationSession {
     }
 }
 
-/// User agent of the browser. This version does not parse it.
-#[derive(Debug, Deserialize, Serialize, JsonSchema)]
-#[schemars(inline)]
-struct UserAgent {
-    raw: String,
-    browser_name: String,
-    browser_version: String,
-    device_type: String,
-    os_name: String,
-    os_version: String,
-}
-
-/// An application session as the API shows it.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "ApplicationSession")]
-pub(crate) struct View<'a> {
-    id: &'a str,
-    #[schemars(with = "String")]
-    uri: Uri<'a>,
-    public_url: &'a str,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    created_at: Timestamp,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    last_active: Timestamp,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    expires_at: Timestamp,
-    browser_session: BrowserSession<'a>,
-    application_user: Option<Reference<'a>>,
-    endpoint: Option<Reference<'a>>,
-    edge: Option<Reference<'a>>,
-    route: Option<Reference<'a>>,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(inline)]
-struct BrowserSession<'a> {
-    user_agent: &'a UserAgent,
-    ip_address: &'a str,
-    /// Always `null`; culvert has no location data here.
-    location: Option<&'a str>,
-}
-
 impl Resource for ApplicationSession {
-    const NAME: &'static str = "application_session";
-    const COLLECTION: &'static str = "app/sessions";
-    const LIST_FIELD: &'static str = "application_sessions";
-    const ID_PREFIX: &'static str = "as";
     const DOC: &'static str = "Application sessions: browsers signed in through a traffic policy.";
     const LIFE: Life = Life::Recorded;
     const SILENT: Option<&'static str> =
@@ -121,7 +58,6 @@ impl Resource for ApplicationSession {
 
     type Create = Never;
     type Update = Never;
-    type View<'a> = View<'a>;
 
     async fn create(_cx: &Cx<'_>, _id: Ksuid, input: Never) -> Result<Draft<Self>, Error> {
         match input {}
@@ -134,7 +70,7 @@ impl Resource for ApplicationSession {
     /// The browser must log in again.
     async fn before_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
         let user = match &self.user_id {
-            Some(id) => cx.own(application_user::TYPE.kind, id).await?,
+            Some(id) => cx.own(ApplicationUser::KIND, id).await?,
             None => None,
         };
         let Some(user) = user else {
@@ -146,41 +82,5 @@ impl Resource for ApplicationSession {
         let until = cx.clock.now().plus(culvert_edge::login::SESSION_MAX);
         let end = End::One(&head.id, until);
         Ok(login::ending(cx.store, &head.account, user, end, cx.clock.now()).await?)
-    }
-
-    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
-        let to = |collection| move |id: &'a String| Reference::to(base, collection, id);
-        View {
-            id: &head.id,
-            uri: Uri {
-                base,
-                collection: Self::COLLECTION,
-                id: &head.id,
-            },
-            public_url: &self.public_url,
-            created_at: head.created_at,
-            last_active: self.last_active,
-            expires_at: self.expires_at,
-            browser_session: BrowserSession {
-                user_agent: &self.user_agent,
-                ip_address: &self.ip_address,
-                location: None,
-            },
-            application_user: self
-                .user_id
-                .as_ref()
-                .map(to(application_user::TYPE.collection)),
-            endpoint: self.endpoint_id.as_ref().map(to(endpoint::TYPE.collection)),
-            edge: None,
-            route: None,
-        }
-    }
-
-    fn links(&self, _head: &Head) -> Links {
-        let of_user = |id: &String| Ref::new("user_id", id, OnDelete::Cascade);
-        Links {
-            refs: self.user_id.iter().map(of_user).collect(),
-            ..Links::default()
-        }
     }
 }

@@ -3,38 +3,20 @@
 //!
 //! Log-ins make them (`login`), never this API.
 
-use culvert_base::{Ksuid, Timestamp};
-use culvert_edge::login::{Sighting, UserKey};
-use culvert_store::{Changes, Head, Key};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use culvert_base::Ksuid;
+use culvert_edge::login::Sighting;
+use culvert_store::{Changes, Head};
 
-use super::{Draft, Life, Links, Never, Resource, ResourceType, Uri, application_session};
-use crate::base::Base;
 use crate::cx::Cx;
 use crate::listfilter::Field;
 use crate::login::{self, End};
-use crate::page;
+use crate::resource::application_session;
+use crate::resource::model::application_user::{ApplicationUser, IdentityProvider};
+use crate::resource::resource_type::{Draft, Life, Never, Resource, ResourceType};
 use crate::stored::Format;
-use crate::{Error, Parameter, service};
+use crate::{Error, Parameter, page, service};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<ApplicationUser>();
-
-/// The key by which a user who logs in is found.
-pub(crate) const KEY: &str = "identity";
-
-/// The stored form.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct ApplicationUser {
-    format: Format<1>,
-    identity_provider: IdentityProvider,
-    provider_user_id: String,
-    username: String,
-    email: String,
-    name: String,
-    last_active: Timestamp,
-    last_login: Timestamp,
-}
 
 impl ApplicationUser {
     /// Somebody who logs in for the first time.
@@ -65,47 +47,9 @@ impl ApplicationUser {
         self.last_active = self.last_active.max(sighting.seen_at);
         self.last_login = self.last_login.max(sighting.started_at);
     }
-
-    /// What the edge knows the user by.
-    pub(crate) fn user_key(&self, account: &str) -> UserKey {
-        UserKey::of(account, &self.identity_provider.url, &self.provider_user_id)
-    }
-}
-
-/// Identity provider of a user.
-#[derive(Debug, Deserialize, Serialize, JsonSchema)]
-#[schemars(inline)]
-struct IdentityProvider {
-    name: String,
-    url: String,
-}
-
-/// An application user as the API shows it.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "ApplicationUser")]
-pub(crate) struct View<'a> {
-    id: &'a str,
-    #[schemars(with = "String")]
-    uri: Uri<'a>,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    created_at: Timestamp,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    last_active: Timestamp,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    last_login: Timestamp,
-    identity_provider: &'a IdentityProvider,
-    /// User ID at the identity provider.
-    provider_user_id: &'a str,
-    username: &'a str,
-    email: &'a str,
-    name: &'a str,
 }
 
 impl Resource for ApplicationUser {
-    const NAME: &'static str = "application_user";
-    const COLLECTION: &'static str = "app/users";
-    const LIST_FIELD: &'static str = "application_users";
-    const ID_PREFIX: &'static str = "au";
     const DOC: &'static str = "Application users: users that signed in through a traffic policy.";
     const LIFE: Life = Life::Recorded;
     const SILENT: Option<&'static str> = Some("the catalogue has no events for application users");
@@ -115,7 +59,6 @@ impl Resource for ApplicationUser {
 
     type Create = Never;
     type Update = Never;
-    type View<'a> = View<'a>;
 
     async fn create(_cx: &Cx<'_>, _id: Ksuid, input: Never) -> Result<Draft<Self>, Error> {
         match input {}
@@ -135,32 +78,5 @@ impl Resource for ApplicationUser {
             .try_fold(ended, |changes, session| {
                 Ok(changes.and(service::removal(cx, sessions, session)?))
             })
-    }
-
-    fn links(&self, head: &Head) -> Links {
-        let key = self.user_key(&head.account).to_string();
-        Links {
-            keys: vec![Key::new(KEY, key)],
-            ..Links::default()
-        }
-    }
-
-    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
-        View {
-            id: &head.id,
-            uri: Uri {
-                base,
-                collection: Self::COLLECTION,
-                id: &head.id,
-            },
-            created_at: head.created_at,
-            last_active: self.last_active,
-            last_login: self.last_login,
-            identity_provider: &self.identity_provider,
-            provider_user_id: &self.provider_user_id,
-            username: &self.username,
-            email: &self.email,
-            name: &self.name,
-        }
     }
 }

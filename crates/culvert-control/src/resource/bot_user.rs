@@ -2,26 +2,21 @@
 //!
 //! Service users are the same objects under another name (`service_user`).
 
-use culvert_base::{Bounded, Code, Ksuid, Refusal, Timestamp, code, id};
-use culvert_store::{Changes, Document, Head, Key, PageQuery};
+use culvert_base::{Code, Ksuid, Refusal, code, id};
+use culvert_store::{Changes, Document, Head, PageQuery};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use super::{
-    Draft, Links, Resource, ResourceType, Uri, api_key, ssh_public_key, tunnel_credential,
-};
-use crate::base::Base;
 use crate::cx::Cx;
-use crate::input;
 use crate::listfilter::Field;
 use crate::page::{self, LIMIT_MAX};
+use crate::resource::model::bot_user::{BotUser, Name};
+use crate::resource::resource_type::{Draft, Resource, ResourceType};
+use crate::resource::{api_key, ssh_public_key, tunnel_credential};
 use crate::stored::Format;
-use crate::{Caller, Error, Parameter, Role, service};
+use crate::{Caller, Error, Parameter, Role, input, service};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<BotUser>();
-
-/// Prefixes of the ids that name one object: the one that is stored, then the other.
-pub(crate) const PREFIXES: &[&str] = &["bot", "service"];
 
 /// Why neither resource has audit events.
 pub(crate) const SILENT: Option<&str> = Some("the catalogue has no events for bot users");
@@ -38,17 +33,6 @@ pub(crate) const VALUE_CODES: &[(&str, Code)] = &[("name", code::BOT_NAME_TOO_LO
 
 /// Code for a name that another bot has.
 pub(crate) const TAKEN: Option<Code> = Some(code::BOT_NAME_TAKEN);
-
-/// At most 255 bytes.
-type Name = Bounded<255>;
-
-/// The stored form.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct BotUser {
-    pub(crate) format: Format<1>,
-    pub(crate) name: Name,
-    pub(crate) active: bool,
-}
 
 /// A new bot.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -74,26 +58,8 @@ pub(crate) struct Update {
     active: Option<bool>,
 }
 
-/// A bot as the API shows it.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "BotUser")]
-pub(crate) struct View<'a> {
-    id: &'a str,
-    #[schemars(with = "String")]
-    uri: Uri<'a>,
-    name: &'a str,
-    active: bool,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    created_at: Timestamp,
-}
-
 impl Resource for BotUser {
-    const NAME: &'static str = "bot_user";
-    const COLLECTION: &'static str = "bot_users";
-    const LIST_FIELD: &'static str = "bot_users";
-    const ID_PREFIX: &'static str = "bot";
     const DOC: &'static str = "Bot users: non-human owners of keys.";
-    const PREFIXES: &'static [&'static str] = PREFIXES;
     const SILENT: Option<&'static str> = SILENT;
     const FILTER: Option<&'static [Field]> = None;
     const PARAMETERS: &'static [Parameter] = page::PLAIN;
@@ -103,7 +69,6 @@ impl Resource for BotUser {
 
     type Create = Create;
     type Update = Update;
-    type View<'a> = View<'a>;
 
     async fn create(_cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
         Ok(Draft::of(Self {
@@ -162,29 +127,6 @@ impl Resource for BotUser {
         match caller.role {
             Role::Admin => Ok(()),
             Role::Developer | Role::ReadOnly => Err(Refusal::of(code::BOT_CHANGE_NOT_ADMIN)),
-        }
-    }
-
-    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
-        View {
-            id: &head.id,
-            uri: Uri {
-                base,
-                collection: Self::COLLECTION,
-                id: &head.id,
-            },
-            name: &self.name,
-            active: self.active,
-            created_at: head.created_at,
-        }
-    }
-
-    fn links(&self, head: &Head) -> Links {
-        // Names are unique within an account; keys are unique in the installation.
-        let name = format!("{} {}", head.account, &*self.name);
-        Links {
-            keys: vec![Key::new("name", name)],
-            ..Links::default()
         }
     }
 }

@@ -4,37 +4,25 @@
 //! that has expired is taken. While the action terminate-tls of a traffic policy
 //! names it, it is not deleted.
 
-use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp, code};
+use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, code};
 use culvert_store::Head;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use super::{Draft, Resource, ResourceType, Uri};
-use crate::Error;
-use crate::base::Base;
 use crate::certificate::{self, CERTIFICATE, Summary};
 use crate::cx::Cx;
-use crate::input;
 use crate::listfilter::{self, Field, Shape, field};
+use crate::resource::model::certificate_authority::CertificateAuthority;
+use crate::resource::resource_type::{Draft, Resource, ResourceType};
 use crate::stored::Format;
+use crate::{Error, input};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<CertificateAuthority>();
 
 /// Longest certificate taken, PEM, in bytes.
 const PEM_BYTES_MAX: usize = 16 * 1024;
-
-/// The stored form.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct CertificateAuthority {
-    format: Format<1>,
-    description: Description,
-    metadata: Metadata,
-    /// Value as sent.
-    ca_pem: String,
-    summary: Summary,
-}
 
 /// A new certificate authority.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -65,35 +53,7 @@ pub(crate) struct Update {
     metadata: Option<Metadata>,
 }
 
-/// A certificate authority as the API shows it.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "CertificateAuthority")]
-pub(crate) struct View<'a> {
-    id: &'a str,
-    #[schemars(with = "String")]
-    uri: Uri<'a>,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    created_at: Timestamp,
-    description: &'a str,
-    metadata: &'a str,
-    /// Value as sent.
-    ca_pem: &'a str,
-    subject_common_name: &'a str,
-    #[schemars(extend("format" = "date-time"))]
-    not_before: &'a str,
-    #[schemars(extend("format" = "date-time"))]
-    not_after: &'a str,
-    /// Such as `cert_sign`.
-    key_usages: &'a [String],
-    /// Such as `server_auth`; unnamed ones as dotted numbers.
-    extended_key_usages: &'a [String],
-}
-
 impl Resource for CertificateAuthority {
-    const NAME: &'static str = "certificate_authority";
-    const COLLECTION: &'static str = "certificate_authorities";
-    const LIST_FIELD: &'static str = "certificate_authorities";
-    const ID_PREFIX: &'static str = "ca";
     const DOC: &'static str =
         "Certificate authorities: CA certificates that verify client certificates.";
     const FILTER: Option<&'static [Field]> = Some(&[
@@ -114,7 +74,6 @@ impl Resource for CertificateAuthority {
 
     type Create = Create;
     type Update = Update;
-    type View<'a> = View<'a>;
 
     async fn create(_cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
         let summary = check(&input.ca_pem)?;
@@ -136,26 +95,6 @@ impl Resource for CertificateAuthority {
         self.description = input.description.unwrap_or(self.description);
         self.metadata = input.metadata.unwrap_or(self.metadata);
         Ok(Draft::of(self))
-    }
-
-    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
-        View {
-            id: &head.id,
-            uri: Uri {
-                base,
-                collection: Self::COLLECTION,
-                id: &head.id,
-            },
-            created_at: head.created_at,
-            description: &self.description,
-            metadata: &self.metadata,
-            ca_pem: &self.ca_pem,
-            subject_common_name: &self.summary.subject_common_name,
-            not_before: &self.summary.not_before,
-            not_after: &self.summary.not_after,
-            key_usages: &self.summary.key_usages,
-            extended_key_usages: &self.summary.extended_key_usages,
-        }
     }
 }
 

@@ -8,86 +8,35 @@
 
 mod address;
 pub(crate) mod agent;
-mod timeouts;
-
-use std::borrow::Cow;
 
 use culvert_base::net::HostName;
-use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp, code};
+use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, code};
 use culvert_edge::Upstream;
-use culvert_store::{Changes, Head, OnDelete, Ref, Store};
+use culvert_store::{Changes, Head, Store};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde::Deserialize;
 
-use self::address::{Address, AddressScheme, Binding, Wanted, binding, name_of, place_of};
-use self::timeouts::Timeouts;
-use super::{
-    Draft, Links, Reference, Resource, ResourceType, Uri, reserved_addr, reserved_domain, tunnel,
-    tunnel_session,
-};
-use crate::base::{Base, PublicPorts};
+use crate::base::PublicPorts;
 use crate::caller::Role;
 use crate::claim::{self, Want};
 use crate::cx::Cx;
-use crate::input;
 use crate::listfilter::{self, Field, Shape, field};
 use crate::page::{self, Argument};
-use crate::pool;
+use crate::resource::endpoint::address::{Wanted, binding, name_of, place_of};
+use crate::resource::model::Model;
+use crate::resource::model::endpoint::{
+    AddressScheme, Binding, Endpoint, StoredUpstream, binding_schema, merges_slashes,
+};
+use crate::resource::model::timeouts::Timeouts;
+use crate::resource::model::traffic_policy::StoredPolicy;
+use crate::resource::resource_type::{Draft, Resource, ResourceType};
 use crate::seal::Seal;
+use crate::settings::Settings;
 use crate::stored::Format;
-use crate::traffic_policy::{Compiled, Given, StoredPolicy};
-use crate::{Error, Parameter, Settings, host};
+use crate::traffic_policy::{Compiled, Given};
+use crate::{Error, Parameter, host, input, pool};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<Endpoint>();
-
-/// The stored form.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct Endpoint {
-    format: Format<1>,
-    description: Description,
-    metadata: Metadata,
-    address: Address,
-    /// The reserved domain that covered the host when the url was set.
-    domain_id: Option<String>,
-    /// The reserved address that the url names. A TCP endpoint without one holds its address itself.
-    #[serde(default)]
-    tcp_addr_id: Option<String>,
-    binding: Binding,
-    pooling_enabled: bool,
-    upstream: Option<StoredUpstream>,
-    #[serde(default)]
-    policy: Option<StoredPolicy>,
-    /// Whether `//` in the paths of its requests becomes `/`.
-    #[serde(default = "merges_slashes")]
-    merge_slashes: bool,
-    /// Owner of the key or credential it was made with.
-    principal_id: String,
-    /// What is known of the agent that serves it; nothing for a cloud endpoint.
-    #[serde(default)]
-    served: Option<agent::Served>,
-    /// Times of its own, if it has any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    timeouts: Option<Timeouts>,
-}
-
-/// A binding that an endpoint can have.
-fn binding_schema() -> Value {
-    json!({"type": "string", "enum": [Binding::Public.name(), Binding::Internal.name()]})
-}
-
-/// What endpoints do unless they say otherwise.
-const fn merges_slashes() -> bool {
-    true
-}
-
-/// An upstream as it was sent; both parts have passed [`Upstream::parse`].
-#[derive(Clone, Debug, Deserialize, Serialize)]
-struct StoredUpstream {
-    url: String,
-    /// `""` where no HTTP is spoken.
-    protocol: String,
-}
 
 /// A new endpoint.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -165,60 +114,7 @@ pub(crate) struct Update {
     timeouts: Option<Timeouts>,
 }
 
-/// An endpoint as the API shows it.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Endpoint")]
-pub(crate) struct View<'a> {
-    id: &'a str,
-    #[schemars(with = "String")]
-    uri: Uri<'a>,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    created_at: Timestamp,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    updated_at: Timestamp,
-    description: &'a str,
-    metadata: &'a str,
-    url: &'a str,
-    /// `url` with the public port.
-    public_url: Cow<'a, str>,
-    #[serde(rename = "type")]
-    #[schemars(extend("enum" = ["cloud", "ephemeral"]))]
-    kind: &'static str,
-    #[schemars(extend("enum" = AddressScheme::NAMES))]
-    proto: &'static str,
-    #[schemars(extend("enum" = AddressScheme::NAMES))]
-    scheme: &'static str,
-    host: &'a str,
-    port: u16,
-    hostport: String,
-    /// Empty for cloud endpoints.
-    region: &'a str,
-    /// `[redacted]` where the endpoint is another owner's and the caller is no admin: policies hold
-    /// secrets in many places, such as the headers that they add.
-    traffic_policy: &'a str,
-    #[schemars(extend("items" = binding_schema()))]
-    bindings: [&'static str; 1],
-    pooling_enabled: bool,
-    domain: Option<Reference<'a>>,
-    tcp_addr: Option<Reference<'a>>,
-    tunnel: Option<Reference<'a>>,
-    tunnel_session: Option<Reference<'a>>,
-    edge: Option<Reference<'a>>,
-    /// Owner of the API key or credential that created the object.
-    principal: Reference<'a>,
-    upstream_url: &'a str,
-    upstream_protocol: &'a str,
-    merge_slashes: bool,
-    /// Timeouts of the endpoint; `null` for the server settings.
-    timeouts: Cow<'a, Timeouts>,
-    name: &'a str,
-}
-
 impl Resource for Endpoint {
-    const NAME: &'static str = "endpoint";
-    const COLLECTION: &'static str = "endpoints";
-    const LIST_FIELD: &'static str = "endpoints";
-    const ID_PREFIX: &'static str = "ep";
     const DOC: &'static str = "Endpoints: addresses that receive traffic.";
     const SILENT: Option<&'static str> = Some("the catalogue has no events for endpoints");
     const FILTER: Option<&'static [Field]> = Some(&[
@@ -254,7 +150,6 @@ impl Resource for Endpoint {
 
     type Create = Create;
     type Update = Update;
-    type View<'a> = View<'a>;
 
     async fn create(cx: &Cx<'_>, id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
         if !matches!(input.kind.as_str(), "" | "cloud") {
@@ -410,94 +305,6 @@ impl Resource for Endpoint {
             Some(address) => left.and(pool::release(cx, &address).await?),
             None => left,
         })
-    }
-
-    fn links(&self, _head: &Head) -> Links {
-        let mut refs: Vec<Ref> = match &self.served {
-            // Agents come and go; they hold no reservation.
-            Some(served) => {
-                let session = Ref::new("tunnel_session", &served.session_id, OnDelete::Cascade);
-                vec![session]
-            }
-            None => {
-                let reservations = self.domain_id.iter().chain(&self.tcp_addr_id);
-                reservations
-                    .map(|id| Ref::new("url", id, OnDelete::Block))
-                    .collect()
-            }
-        };
-        refs.extend(self.policy.iter().flat_map(StoredPolicy::refs));
-        Links {
-            refs,
-            ..Links::default()
-        }
-    }
-
-    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
-        let scheme = self.address.scheme.name();
-        let served = self.served.as_ref();
-        let upstream = self.upstream.as_ref();
-        View {
-            id: &head.id,
-            uri: Uri {
-                base,
-                collection: Self::COLLECTION,
-                id: &head.id,
-            },
-            created_at: head.created_at,
-            updated_at: head.updated_at,
-            description: &self.description,
-            metadata: &self.metadata,
-            url: &self.address.url,
-            public_url: base.ports.shown(&self.address.url),
-            kind: if served.is_some() {
-                "ephemeral"
-            } else {
-                "cloud"
-            },
-            proto: scheme,
-            scheme,
-            host: &self.address.host,
-            port: self.address.port,
-            hostport: self.address.hostport(),
-            region: served.map_or("", |served| &served.region),
-            traffic_policy: match &self.policy {
-                Some(_) if !base.shows_fields_of(&self.principal_id) => "[redacted]",
-                Some(policy) => &policy.shown,
-                None => "",
-            },
-            bindings: [self.binding.name()],
-            pooling_enabled: self.pooling_enabled,
-            domain: self
-                .domain_id
-                .as_deref()
-                .map(|id| Reference::to(base, reserved_domain::TYPE.collection, id)),
-            tcp_addr: self
-                .tcp_addr_id
-                .as_deref()
-                .map(|id| Reference::to(base, reserved_addr::TYPE.collection, id)),
-            tunnel: served
-                .map(|served| Reference::to(base, tunnel::TYPE.collection, &served.tunnel_id)),
-            tunnel_session: served.map(|served| {
-                Reference::to(base, tunnel_session::TYPE.collection, &served.session_id)
-            }),
-            edge: None,
-            principal: Reference::to_owner(&self.principal_id),
-            upstream_url: match served {
-                Some(served) => &served.forwards_to,
-                None => upstream.map_or("", |upstream| &upstream.url),
-            },
-            upstream_protocol: match served {
-                Some(served) => &served.forwards_proto,
-                None => upstream.map_or("", |upstream| &upstream.protocol),
-            },
-            merge_slashes: self.merge_slashes,
-            timeouts: self
-                .timeouts
-                .as_ref()
-                .map_or_else(Cow::default, Cow::Borrowed),
-            name: served.map_or("", |served| &served.name),
-        }
     }
 }
 

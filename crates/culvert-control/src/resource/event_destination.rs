@@ -4,58 +4,34 @@
 //! which also runs it. Here a configuration is stored in two parts: the form that is shown, free of
 //! secrets, and the whole, sealed.
 
-use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Secret, Timestamp, code};
+use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Secret, code};
 use culvert_delivery::{TargetType, target};
 use culvert_store::{Changes, Document, Head, Told};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::ser::SerializeMap;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{Draft, Extra, Resource, ResourceType, Reveal, Uri, event_subscription};
-use crate::base::Base;
 use crate::cx::Cx;
-use crate::input;
 use crate::listfilter::{self, Field};
+use crate::resource::event_subscription;
+use crate::resource::model::Model;
+use crate::resource::model::event_destination::{EventDestination, StoredTarget};
+use crate::resource::model::event_subscription::EventSubscription;
+use crate::resource::resource_type::{Draft, Extra, Resource, ResourceType, Reveal};
 use crate::seal::Seal;
 use crate::stored::Format;
-use crate::{Error, Role, replay, stored, upkeep};
+use crate::{Error, Role, input, replay, stored, upkeep};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<EventDestination>();
 
 /// Keys that every view of a target has, used or not.
-const PUBLIC_TARGETS: [&str; 5] = [
+pub(crate) const PUBLIC_TARGETS: [&str; 5] = [
     "azure_logs_ingestion",
     "cloudwatch_logs",
     "datadog",
     "firehose",
     "kinesis",
 ];
-
-/// The stored form.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct EventDestination {
-    version: Format<1>,
-    description: Description,
-    metadata: Metadata,
-    /// As it was sent: `json` in any letter case.
-    format: String,
-    target: StoredTarget,
-    /// Whether a subscription or a replay has sent it events about keys and credentials. Some may wait for it
-    /// after that has ended.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    has_private: bool,
-}
-
-#[derive(Debug, Deserialize, Serialize)]
-struct StoredTarget {
-    /// Key of the target, such as `webhook`.
-    name: String,
-    /// The configuration as it is shown.
-    shown: Value,
-    /// The whole configuration, sealed.
-    sealed: String,
-}
 
 /// A new event destination.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -95,38 +71,6 @@ pub(crate) struct Update {
     target: Option<Map<String, Value>>,
 }
 
-/// An event destination as the API shows it.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "EventDestination")]
-pub(crate) struct View<'a> {
-    id: &'a str,
-    metadata: &'a str,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    created_at: Timestamp,
-    description: &'a str,
-    #[schemars(extend("pattern" = input::caseless_pattern(&["json"])))]
-    format: &'a str,
-    /// Current target without secrets; the keys of other targets are `null`.
-    #[schemars(schema_with = "shown_target_schema")]
-    target: ShownTarget<'a>,
-    #[schemars(with = "String")]
-    uri: Uri<'a>,
-}
-
-#[derive(Debug)]
-struct ShownTarget<'a>(&'a StoredTarget);
-
-impl Serialize for ShownTarget<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        for name in PUBLIC_TARGETS.iter().filter(|name| **name != self.0.name) {
-            map.serialize_entry(name, &None::<()>)?;
-        }
-        map.serialize_entry(&self.0.name, &self.0.shown)?;
-        map.end()
-    }
-}
-
 const OPERATIONS: &[Extra] = &{
     let [replay, get_replay] = replay::OPERATIONS;
     let [test, health, letters, redrive] = upkeep::OPERATIONS;
@@ -134,10 +78,6 @@ const OPERATIONS: &[Extra] = &{
 };
 
 impl Resource for EventDestination {
-    const NAME: &'static str = "event_destination";
-    const COLLECTION: &'static str = "event_destinations";
-    const LIST_FIELD: &'static str = "event_destinations";
-    const ID_PREFIX: &'static str = "ed";
     const DOC: &'static str = "Event destinations: remote systems that receive events.";
     const FILTER: Option<&'static [Field]> = Some(&[
         listfilter::ID,
@@ -155,7 +95,6 @@ impl Resource for EventDestination {
 
     type Create = Create;
     type Update = Update;
-    type View<'a> = View<'a>;
 
     async fn create(cx: &Cx<'_>, id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
         check_format(&input.format)?;
@@ -210,22 +149,6 @@ impl Resource for EventDestination {
     async fn before_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
         Ok(replay::removal_with(cx, head).await?)
     }
-
-    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
-        View {
-            id: &head.id,
-            metadata: &self.metadata,
-            created_at: head.created_at,
-            description: &self.description,
-            format: &self.format,
-            target: ShownTarget(&self.target),
-            uri: Uri {
-                base,
-                collection: Self::COLLECTION,
-                id: &head.id,
-            },
-        }
-    }
 }
 
 /// The write that notes that events about keys and credentials go to these destinations. It changes them, so
@@ -255,7 +178,7 @@ impl EventDestination {
     async fn may_redirect(&self, cx: &Cx<'_>, head: &Head) -> Result<(), Error> {
         let mut has_private = self.has_private;
         // Subscriptions that were stored before this was noted.
-        for document in cx.referring(event_subscription::TYPE.kind, head).await? {
+        for document in cx.referring(EventSubscription::KIND, head).await? {
             has_private |= event_subscription::is_private(&document)?;
         }
         if has_private {
@@ -373,24 +296,6 @@ fn target_schema(generator: &mut SchemaGenerator) -> Schema {
         .collect();
     schema.insert("properties".to_owned(), properties.into());
     schema
-}
-
-/// The same as it is shown: the public keys always, secrets `null`.
-fn shown_target_schema(_: &mut SchemaGenerator) -> Schema {
-    let null = || json_schema!({ "type": ["object", "null"] }).to_value();
-    let object = || json_schema!({ "type": "object" }).to_value();
-    let ours = target::ALL.iter().map(|ty| (ty.name, object()));
-    let public = PUBLIC_TARGETS.iter().map(|name| (*name, null()));
-    // Of a name that is in both, the last counts.
-    let properties: Map<String, Value> = ours
-        .chain(public)
-        .map(|(name, schema)| (name.to_owned(), schema))
-        .collect();
-    json_schema!({
-        "type": "object",
-        "required": PUBLIC_TARGETS,
-        "properties": properties,
-    })
 }
 
 /// A target without the secrets that only sign: they are sent nowhere.

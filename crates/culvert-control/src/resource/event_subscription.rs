@@ -4,50 +4,32 @@
 //! A subscription's sources are parts of it and have operations of their own; the type is their key.
 //! Sources of traffic kinds are checked by the code that will run them.
 
+use crate::resource::resource_type::value_refusal;
 use std::collections::HashSet;
 
-use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp, code};
+use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, code};
 use culvert_events::{Family, Filter, Kind, Selection, kinds};
-use culvert_store::{Changes, Document, Head, OnDelete, Ref, Topic};
+use culvert_store::{Changes, Document, Head};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-use super::{Draft, Extra, Links, Made, Reference, Resource, ResourceType, Running, Uri};
-use crate::audit;
 use crate::base::Base;
+use crate::control::Control;
 use crate::cx::Cx;
 use crate::input::{self, Problem};
 use crate::listfilter::{self, Field};
 use crate::operation::{Answer, BodySpec, Call, Method, Reply, Status};
 use crate::page::reference;
+use crate::resource::event_destination;
+use crate::resource::model::event_destination::EventDestination;
+use crate::resource::model::event_subscription::{EventSubscription, Source, SourceView};
+use crate::resource::model::{Model, Uri};
+use crate::resource::resource_type::{Draft, Extra, Made, Resource, ResourceType, Running};
 use crate::service::{self, RUNS_MAX};
 use crate::stored::{self, Format};
-use crate::{Caller, Control, Error};
-
-use super::event_destination;
+use crate::{Caller, Error, audit_kinds};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<EventSubscription>();
-
-/// The stored form.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct EventSubscription {
-    format: Format<1>,
-    description: Description,
-    metadata: Metadata,
-    pub(crate) sources: Vec<Source>,
-    pub(crate) destination_ids: Vec<String>,
-}
-
-/// One kind of event a subscription wants.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct Source {
-    #[serde(rename = "type")]
-    pub(crate) kind: String,
-    /// Empty for all.
-    pub(crate) fields: Vec<String>,
-    /// Empty for none.
-    pub(crate) filter: String,
-}
 
 /// A new event subscription.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -63,7 +45,7 @@ pub(crate) struct Create {
     /// Event types of the subscription, each at most once.
     sources: Vec<SourceInput>,
     /// IDs of the event destinations that receive the events.
-    #[schemars(extend("items" = {"type": "string", "pattern": input::id_pattern(event_destination::TYPE.prefixes)}))]
+    #[schemars(extend("items" = {"type": "string", "pattern": input::id_pattern(EventDestination::PREFIXES)}))]
     destination_ids: Vec<String>,
 }
 
@@ -81,7 +63,7 @@ pub(crate) struct Update {
     /// Replaces all sources; an empty list changes nothing.
     sources: Option<Vec<SourceInput>>,
     /// Replaces all destinations; an empty list removes them.
-    #[schemars(extend("items" = {"type": "string", "pattern": input::id_pattern(event_destination::TYPE.prefixes)}))]
+    #[schemars(extend("items" = {"type": "string", "pattern": input::id_pattern(EventDestination::PREFIXES)}))]
     destination_ids: Option<Vec<String>>,
 }
 
@@ -115,39 +97,7 @@ struct SourceUpdate {
     filter: Option<String>,
 }
 
-/// An event subscription as the API shows it.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "EventSubscription")]
-pub(crate) struct View<'a> {
-    id: &'a str,
-    #[schemars(with = "String")]
-    uri: Uri<'a>,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    created_at: Timestamp,
-    metadata: &'a str,
-    description: &'a str,
-    sources: Vec<SourceView<'a>>,
-    destinations: Vec<Reference<'a>>,
-}
-
-/// A source as the API shows it.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "EventSource")]
-struct SourceView<'a> {
-    #[serde(rename = "type")]
-    kind: &'a str,
-    uri: String,
-    /// Selected fields in the order as sent; empty for all.
-    fields: &'a [String],
-    /// The filter; empty for none.
-    filter: &'a str,
-}
-
 impl Resource for EventSubscription {
-    const NAME: &'static str = "event_subscription";
-    const COLLECTION: &'static str = "event_subscriptions";
-    const LIST_FIELD: &'static str = "event_subscriptions";
-    const ID_PREFIX: &'static str = "esb";
     const DOC: &'static str = "Event subscriptions: rules that send events to destinations. Only admins subscribe to \
         events about keys, credentials and agent sessions.";
     const FILTER: Option<&'static [Field]> = Some(&[
@@ -166,7 +116,6 @@ impl Resource for EventSubscription {
 
     type Create = Create;
     type Update = Update;
-    type View<'a> = View<'a>;
 
     async fn create(cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
         let sources = check_sources(input.sources)?;
@@ -211,57 +160,9 @@ impl Resource for EventSubscription {
         may_have(cx.caller, &self.sources)?;
         Ok(Changes::default())
     }
-
-    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
-        let uri = Uri {
-            base,
-            collection: Self::COLLECTION,
-            id: &head.id,
-        };
-        View {
-            id: &head.id,
-            uri,
-            created_at: head.created_at,
-            metadata: &self.metadata,
-            description: &self.description,
-            sources: self.sources.iter().map(|source| source.view(uri)).collect(),
-            destinations: self
-                .destination_ids
-                .iter()
-                .map(|id| Reference::to(base, event_destination::TYPE.collection, id))
-                .collect(),
-        }
-    }
-
-    fn links(&self, _head: &Head) -> Links {
-        let refs = self
-            .destination_ids
-            .iter()
-            .map(|id| Ref::new("destination_ids", id, OnDelete::Block));
-        let told = self
-            .sources
-            .iter()
-            .filter(|source| source.traffic().is_none());
-        let topics = told.flat_map(|source| {
-            self.destination_ids.iter().map(|destination| Topic {
-                kind: source.kind.clone(),
-                destination: destination.clone(),
-            })
-        });
-        Links {
-            keys: Vec::new(),
-            refs: refs.collect(),
-            topics: topics.collect(),
-        }
-    }
 }
 
 impl Source {
-    /// The traffic kind it wants, if it is one.
-    pub(crate) fn traffic(&self) -> Option<&'static Kind> {
-        traffic_kind(&self.kind)
-    }
-
     /// Checks it, and folds fields that are named twice. `place` is put before what is wrong.
     fn check(mut self, place: &str) -> Result<Self, Refusal> {
         let at = |refusal: Refusal| Refusal {
@@ -275,7 +176,7 @@ impl Source {
             if !self.filter.is_empty() {
                 Filter::compile(kind, &self.filter).map_err(at)?;
             }
-        } else if audit::is_kind(&self.kind) {
+        } else if audit_kinds::is_kind(&self.kind) {
             if !self.fields.is_empty() {
                 return Err(at(Refusal::of(code::FIELDS_NOT_TRAFFIC)));
             }
@@ -285,7 +186,7 @@ impl Source {
         } else {
             let name: String = self.kind.chars().take(64).collect();
             let mut kinds: Vec<_> = traffic_kinds().map(|kind| kind.name.to_owned()).collect();
-            kinds.extend(audit::kinds().into_iter().map(|kind| kind.name));
+            kinds.extend(audit_kinds::kinds().into_iter().map(|kind| kind.name));
             return Err(at(Refusal::new(
                 code::EVENT_TYPE_UNKNOWN,
                 format!(
@@ -295,15 +196,6 @@ impl Source {
             )));
         }
         Ok(self)
-    }
-
-    fn view<'a>(&'a self, subscription: Uri<'_>) -> SourceView<'a> {
-        SourceView {
-            kind: &self.kind,
-            uri: format!("{subscription}/sources/{}", self.kind),
-            fields: &self.fields,
-            filter: &self.filter,
-        }
     }
 }
 
@@ -319,8 +211,11 @@ impl From<SourceInput> for Source {
 
 /// Refuses a subscription to events about keys and credentials to anybody but admins (630).
 fn may_have(caller: &Caller, sources: &[Source]) -> Result<(), Refusal> {
-    match sources.iter().find(|one| audit::is_private(&one.kind)) {
-        Some(source) => audit::may_follow(caller, &source.kind),
+    match sources
+        .iter()
+        .find(|one| audit_kinds::is_private(&one.kind))
+    {
+        Some(source) => audit_kinds::may_follow(caller, &source.kind),
         None => Ok(()),
     }
 }
@@ -338,10 +233,10 @@ fn traffic_kinds() -> impl Iterator<Item = &'static Kind> {
 /// The names of all kinds of events.
 pub(crate) fn event_types() -> Vec<String> {
     let traffic = traffic_kinds().map(|kind| kind.name.to_owned());
-    traffic.chain(audit::names()).collect()
+    traffic.chain(audit_kinds::names()).collect()
 }
 
-fn traffic_kind(name: &str) -> Option<&'static Kind> {
+pub(crate) fn traffic_kind(name: &str) -> Option<&'static Kind> {
     traffic_kinds().find(|kind| kind.name == name)
 }
 
@@ -576,7 +471,7 @@ impl EventSubscription {
     /// Whether it wants events about keys and credentials.
     fn has_private(&self) -> bool {
         let mut sources = self.sources.iter();
-        sources.any(|source| audit::is_private(&source.kind))
+        sources.any(|source| audit_kinds::is_private(&source.kind))
     }
 
     /// The write that notes at its destinations that they get such events.
@@ -614,7 +509,7 @@ async fn of_call(control: &Control, call: &Call) -> Result<(EventSubscription, H
     let cx = control.cx(&call.caller, &call.base);
     let named = call.path.first().and_then(|shown| TYPE.stored_id(shown));
     let document: Option<Document> = match named {
-        Some(id) => cx.own(TYPE.kind, &id).await?,
+        Some(id) => cx.own(EventSubscription::KIND, &id).await?,
         None => None,
     };
     let document = document.ok_or_else(|| Refusal::of(code::SUBSCRIPTION_UNKNOWN))?;
@@ -655,5 +550,5 @@ async fn change(
 
 /// Sources have no values that are refused by themselves: both problems are the body's.
 fn shape(problem: Problem) -> Refusal {
-    super::value_refusal::<EventSubscription>(problem)
+    value_refusal::<EventSubscription>(problem)
 }

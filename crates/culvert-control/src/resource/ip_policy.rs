@@ -5,29 +5,23 @@
 
 use std::borrow::Cow;
 
-use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, Timestamp, code};
+use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, code};
 use culvert_store::{Changes, Head, PageQuery};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error as _, IgnoredAny};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer};
 
-use super::{Draft, Resource, ResourceType, Uri, ip_policy_rule, ip_restriction};
-use crate::base::Base;
 use crate::cx::Cx;
-use crate::input;
 use crate::listfilter::{self, Field};
+use crate::resource::model::Model;
+use crate::resource::model::ip_policy::IpPolicy;
+use crate::resource::model::ip_restriction::IpRestriction;
+use crate::resource::resource_type::{Draft, Resource, ResourceType};
+use crate::resource::{ip_policy_rule, ip_restriction, ip_rules};
 use crate::stored::Format;
-use crate::{Error, service};
+use crate::{Error, input, service};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<IpPolicy>();
-
-/// The stored form.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct IpPolicy {
-    format: Format<1>,
-    description: Description,
-    metadata: Metadata,
-}
 
 /// A new IP policy.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -88,24 +82,7 @@ impl JsonSchema for Retired {
     }
 }
 
-/// An IP policy as the API shows it.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "IpPolicy")]
-pub(crate) struct View<'a> {
-    id: &'a str,
-    #[schemars(with = "String")]
-    uri: Uri<'a>,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    created_at: Timestamp,
-    description: &'a str,
-    metadata: &'a str,
-}
-
 impl Resource for IpPolicy {
-    const NAME: &'static str = "ip_policy";
-    const COLLECTION: &'static str = "ip_policies";
-    const LIST_FIELD: &'static str = "ip_policies";
-    const ID_PREFIX: &'static str = "ipp";
     const DOC: &'static str = "IP policies: named sets of IP policy rules.";
     const FILTER: Option<&'static [Field]> = Some(&[
         listfilter::ID,
@@ -121,7 +98,6 @@ impl Resource for IpPolicy {
 
     type Create = Create;
     type Update = Update;
-    type View<'a> = View<'a>;
 
     async fn create(_cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
         Ok(Draft::of(Self {
@@ -149,7 +125,7 @@ impl Resource for IpPolicy {
     async fn before_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
         // Known before all rules are read; the commit looks again.
         let of_it = PageQuery {
-            kind: ip_restriction::TYPE.kind.to_owned(),
+            kind: IpRestriction::KIND.to_owned(),
             account: head.account.clone(),
             before: None,
             limit: 1,
@@ -158,25 +134,11 @@ impl Resource for IpPolicy {
         if !cx.store.page(&of_it).await?.is_empty() {
             return Err(Refusal::of(code::IP_POLICY_IN_USE).into());
         }
-        let rules = ip_policy_rule::of_policy(cx.store, &head.account, &head.id).await?;
+        let rules = ip_rules::of_policy(cx.store, &head.account, &head.id).await?;
         rules
             .into_iter()
             .try_fold(Changes::default(), |changes, rule| {
                 Ok(changes.and(service::removal(cx, &ip_policy_rule::TYPE, rule)?))
             })
-    }
-
-    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
-        View {
-            id: &head.id,
-            uri: Uri {
-                base,
-                collection: Self::COLLECTION,
-                id: &head.id,
-            },
-            created_at: head.created_at,
-            description: &self.description,
-            metadata: &self.metadata,
-        }
     }
 }

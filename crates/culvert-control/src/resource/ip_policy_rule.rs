@@ -2,57 +2,26 @@
 //! 2.8).
 
 use culvert_base::ipset::NotAPrefix;
-use culvert_base::{
-    Code, Description, Fault, Ksuid, Metadata, Prefix, Refusal, Timestamp, Verdict, code,
-};
-use culvert_store::{Changes, Document, Head, Key, OnDelete, PageQuery, Ref, Store};
+use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Prefix, Refusal, Verdict, code};
+use culvert_store::{Changes, Head, PageQuery};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use super::ip_restriction::{self, IpRestriction, Place};
-use super::{Draft, Links, Reference, Resource, ResourceType, Uri, ip_policy};
-use crate::base::Base;
 use crate::cx::Cx;
 use crate::listfilter::{self, Field, Shape, field};
+use crate::resource::model::Model;
+use crate::resource::model::ip_policy::IpPolicy;
+use crate::resource::model::ip_policy_rule::{Action, IpPolicyRule};
+use crate::resource::model::ip_restriction::{IpRestriction, Place};
+use crate::resource::resource_type::{Draft, Resource, ResourceType};
+use crate::resource::{ip_policy, ip_restriction};
 use crate::stored::{self, Format};
 use crate::{Error, input};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<IpPolicyRule>();
-
-/// Rules read at once.
-const PAGE: u32 = 5000;
 /// Most rules of one policy: they go with it in one commit. Rules that are made in the same moment
 /// may exceed it by as many.
 pub(crate) const RULES_MAX: usize = 5000;
-
-/// The stored form.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct IpPolicyRule {
-    format: Format<1>,
-    description: Description,
-    metadata: Metadata,
-    /// As it is shown: as it was sent, in lower case. It has passed [`Prefix::parse`].
-    cidr: String,
-    ip_policy_id: String,
-    action: Action,
-}
-
-/// What becomes of the addresses in the prefix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Action {
-    Allow,
-    Deny,
-}
-
-impl Action {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Allow => "allow",
-            Self::Deny => "deny",
-        }
-    }
-}
 
 /// A new rule of an IP policy.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -69,7 +38,7 @@ pub(crate) struct Create {
     #[schemars(length(min = 1))]
     cidr: String,
     /// ID of the IP policy of this rule. Required.
-    #[schemars(extend("pattern" = input::id_pattern(ip_policy::TYPE.prefixes)))]
+    #[schemars(extend("pattern" = input::id_pattern(IpPolicy::PREFIXES)))]
     ip_policy_id: String,
     /// `allow` or `deny`; deny rules take precedence. Required.
     #[schemars(extend("enum" = [Action::Allow.name(), Action::Deny.name()]))]
@@ -92,29 +61,7 @@ pub(crate) struct Update {
     cidr: Option<String>,
 }
 
-/// A rule of an IP policy as the API shows it.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "IpPolicyRule")]
-pub(crate) struct View<'a> {
-    id: &'a str,
-    #[schemars(with = "String")]
-    uri: Uri<'a>,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    created_at: Timestamp,
-    description: &'a str,
-    metadata: &'a str,
-    cidr: &'a str,
-    /// IP policy of this rule.
-    ip_policy: Reference<'a>,
-    #[schemars(extend("enum" = [Action::Allow.name(), Action::Deny.name()]))]
-    action: &'static str,
-}
-
 impl Resource for IpPolicyRule {
-    const NAME: &'static str = "ip_policy_rule";
-    const COLLECTION: &'static str = "ip_policy_rules";
-    const LIST_FIELD: &'static str = "ip_policy_rules";
-    const ID_PREFIX: &'static str = "ipr";
     const DOC: &'static str = "IP policy rules: address prefixes that an IP policy allows or \
         denies, at most 5000 per policy.";
     const FILTER: Option<&'static [Field]> = Some(&[
@@ -135,7 +82,6 @@ impl Resource for IpPolicyRule {
 
     type Create = Create;
     type Update = Update;
-    type View<'a> = View<'a>;
 
     async fn create(cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
         let cidr = check_cidr(&input.cidr)?;
@@ -182,11 +128,11 @@ impl Resource for IpPolicyRule {
             limit,
             refs_to: Some(self.ip_policy_id.clone()),
         };
-        let rules = cx.store.page(&of_policy(TYPE.kind, 2)).await?;
+        let rules = cx.store.page(&of_policy(IpPolicyRule::KIND, 2)).await?;
         if rules.len() < 2 {
             // One restriction of each type is all an account has.
             let limit = u32::try_from(Place::ALL.len()).unwrap_or(u32::MAX);
-            let query = of_policy(ip_restriction::TYPE.kind, limit);
+            let query = of_policy(IpRestriction::KIND, limit);
             for document in cx.store.page(&query).await? {
                 let restriction: IpRestriction = stored::read(&document)?;
                 if restriction.place == Place::Dashboard {
@@ -195,41 +141,6 @@ impl Resource for IpPolicyRule {
             }
         }
         ip_restriction::may_change_policy(cx, &self.ip_policy_id).await
-    }
-
-    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
-        View {
-            id: &head.id,
-            uri: Uri {
-                base,
-                collection: Self::COLLECTION,
-                id: &head.id,
-            },
-            created_at: head.created_at,
-            description: &self.description,
-            metadata: &self.metadata,
-            cidr: &self.cidr,
-            ip_policy: Reference::to(base, ip_policy::TYPE.collection, &self.ip_policy_id),
-            action: self.action.name(),
-        }
-    }
-
-    fn links(&self, _head: &Head) -> Links {
-        // However an address is written, it is the same prefix.
-        let prefix = Prefix::parse(&self.cidr).map(|prefix| prefix.to_string());
-        let prefix = prefix.unwrap_or_else(|_| self.cidr.clone());
-        Links {
-            keys: vec![Key::new(
-                "prefix",
-                format!("{} {prefix}", self.ip_policy_id),
-            )],
-            refs: vec![Ref::new(
-                "ip_policy_id",
-                &self.ip_policy_id,
-                OnDelete::Cascade,
-            )],
-            ..Links::default()
-        }
     }
 }
 
@@ -243,31 +154,6 @@ impl IpPolicyRule {
             Action::Deny => Verdict::Deny,
         };
         Ok((verdict, prefix))
-    }
-}
-
-/// Every rule of a policy, in the order of their ids.
-pub(crate) async fn of_policy(
-    store: &Store,
-    account: &str,
-    policy_id: &str,
-) -> Result<Vec<Document>, Fault> {
-    let mut rules: Vec<Document> = Vec::new();
-    loop {
-        let query = PageQuery {
-            kind: TYPE.kind.to_owned(),
-            account: account.to_owned(),
-            before: rules.last().map(|rule| rule.head.id.clone()),
-            limit: PAGE,
-            refs_to: Some(policy_id.to_owned()),
-        };
-        let page = store.page(&query).await?;
-        let is_last = page.len() < usize::try_from(PAGE).unwrap_or(usize::MAX);
-        rules.extend(page);
-        if is_last {
-            rules.reverse();
-            return Ok(rules);
-        }
     }
 }
 

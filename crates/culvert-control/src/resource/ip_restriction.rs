@@ -5,62 +5,23 @@
 
 use std::collections::HashSet;
 
-use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, Timestamp, code};
-use culvert_store::{Changes, Head, Key, OnDelete, PageQuery, Ref};
+use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, code};
+use culvert_store::{Changes, Head, PageQuery};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use super::{Draft, Links, Reference, Resource, ResourceType, Uri, ip_policy};
-use crate::base::Base;
 use crate::cx::Cx;
 use crate::listfilter::{self, Field};
 use crate::page::reference;
+use crate::resource::ip_policy;
+use crate::resource::model::Model;
+use crate::resource::model::ip_policy::IpPolicy;
+use crate::resource::model::ip_restriction::{IpRestriction, KEY, Place};
+use crate::resource::resource_type::{Draft, Resource, ResourceType};
 use crate::stored::Format;
 use crate::{Caller, Error, Role, input};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<IpRestriction>();
-
-/// Key of the one restriction of a type.
-const KEY: &str = "type";
-
-/// The stored form.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct IpRestriction {
-    format: Format<1>,
-    description: Description,
-    metadata: Metadata,
-    /// Whether addresses that are not admitted are refused, or only logged.
-    pub(crate) enforced: bool,
-    pub(crate) place: Place,
-    pub(crate) ip_policy_ids: Vec<String>,
-}
-
-/// What is guarded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Place {
-    /// Nothing, since there is no dashboard.
-    Dashboard,
-    /// Calls of the management API.
-    Api,
-    /// Sessions of agents.
-    Agent,
-    /// Connections to public endpoints.
-    Endpoints,
-}
-
-impl Place {
-    pub(crate) const ALL: [Self; 4] = [Self::Dashboard, Self::Api, Self::Agent, Self::Endpoints];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Dashboard => "dashboard",
-            Self::Api => "api",
-            Self::Agent => "agent",
-            Self::Endpoints => "endpoints",
-        }
-    }
-}
 
 /// A new IP restriction.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -81,7 +42,7 @@ pub(crate) struct Create {
     #[schemars(extend("enum" = Place::ALL.map(Place::name)))]
     place: String,
     /// IDs of the IP policies that define the allowed addresses. Required.
-    #[schemars(extend("items" = {"type": "string", "pattern": input::id_pattern(ip_policy::TYPE.prefixes)}), extend("minItems" = 1))]
+    #[schemars(extend("items" = {"type": "string", "pattern": input::id_pattern(IpPolicy::PREFIXES)}), extend("minItems" = 1))]
     ip_policy_ids: Vec<String>,
 }
 
@@ -99,33 +60,11 @@ pub(crate) struct Update {
     /// Whether other addresses are blocked; otherwise they are only logged.
     enforced: Option<bool>,
     /// IDs of the IP policies that define the allowed addresses; an empty list changes nothing.
-    #[schemars(extend("items" = {"type": "string", "pattern": input::id_pattern(ip_policy::TYPE.prefixes)}))]
+    #[schemars(extend("items" = {"type": "string", "pattern": input::id_pattern(IpPolicy::PREFIXES)}))]
     ip_policy_ids: Option<Vec<String>>,
 }
 
-/// An IP restriction as the API shows it.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "IpRestriction")]
-pub(crate) struct View<'a> {
-    id: &'a str,
-    #[schemars(with = "String")]
-    uri: Uri<'a>,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    created_at: Timestamp,
-    description: &'a str,
-    metadata: &'a str,
-    enforced: bool,
-    #[serde(rename = "type")]
-    #[schemars(extend("enum" = Place::ALL.map(Place::name)))]
-    place: &'static str,
-    ip_policies: Vec<Reference<'a>>,
-}
-
 impl Resource for IpRestriction {
-    const NAME: &'static str = "ip_restriction";
-    const COLLECTION: &'static str = "ip_restrictions";
-    const LIST_FIELD: &'static str = "ip_restrictions";
-    const ID_PREFIX: &'static str = "ipx";
     const DOC: &'static str = "IP restrictions: source addresses that may reach the API, the agent ingress and endpoints.";
     const FILTER: Option<&'static [Field]> = Some(&[
         listfilter::ID,
@@ -139,7 +78,6 @@ impl Resource for IpRestriction {
 
     type Create = Create;
     type Update = Update;
-    type View<'a> = View<'a>;
 
     async fn create(cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
         let named = |place: &Place| place.name() == input.place;
@@ -178,41 +116,6 @@ impl Resource for IpRestriction {
     fn permit(caller: &Caller) -> Result<(), Refusal> {
         caller.must_be_admin("Only admins make, change and delete IP restrictions.")
     }
-
-    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
-        View {
-            id: &head.id,
-            uri: Uri {
-                base,
-                collection: Self::COLLECTION,
-                id: &head.id,
-            },
-            created_at: head.created_at,
-            description: &self.description,
-            metadata: &self.metadata,
-            enforced: self.enforced,
-            place: self.place.name(),
-            ip_policies: self
-                .ip_policy_ids
-                .iter()
-                .map(|id| Reference::to(base, ip_policy::TYPE.collection, id))
-                .collect(),
-        }
-    }
-
-    fn links(&self, head: &Head) -> Links {
-        // One of each type within an account; keys are unique in the installation.
-        let place = format!("{} {}", head.account, self.place.name());
-        let refs = self
-            .ip_policy_ids
-            .iter()
-            .map(|id| Ref::new("ip_policy_ids", id, OnDelete::Block));
-        Links {
-            keys: vec![Key::new(KEY, place)],
-            refs: refs.collect(),
-            ..Links::default()
-        }
-    }
 }
 
 /// Folds duplicates; refuses what is no IP policy of the caller's account.
@@ -242,7 +145,7 @@ pub(crate) async fn may_change_policy(cx: &Cx<'_>, policy_id: &str) -> Result<Ch
     }
     let since = cx.store.revision().await?;
     let naming = PageQuery {
-        kind: TYPE.kind.to_owned(),
+        kind: IpRestriction::KIND.to_owned(),
         account: cx.caller.account.clone(),
         before: None,
         limit: 1,
@@ -253,5 +156,10 @@ pub(crate) async fn may_change_policy(cx: &Cx<'_>, policy_id: &str) -> Result<Ch
         return Err(Refusal::new(code::NOT_ADMIN, why).into());
     }
     let any = String::new();
-    Ok(Changes::unless_written_below(TYPE.kind, KEY, any, since))
+    Ok(Changes::unless_written_below(
+        IpRestriction::KIND,
+        KEY,
+        any,
+        since,
+    ))
 }

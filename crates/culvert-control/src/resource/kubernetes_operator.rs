@@ -6,12 +6,12 @@
 use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_ASN1, ECDSA_P256_SHA384_ASN1, ECDSA_P256_SHA512_ASN1, UnparsedPublicKey,
 };
-use culvert_base::{Bounded, Code, Description, Ksuid, Metadata, Refusal, Timestamp, code};
+use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, code};
 use culvert_cel::{Env, Limits, Predicate, Resolver, Slot, Type, ValueRef};
-use culvert_store::{Changes, Head, Key};
+use culvert_store::{Changes, Head};
 use schemars::{JsonSchema, SchemaGenerator};
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde::Deserialize;
+use serde_json::Value;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::oid_registry::{
     OID_EC_P256, OID_KEY_TYPE_EC_PUBLIC_KEY, OID_SIG_ECDSA_WITH_SHA256, OID_SIG_ECDSA_WITH_SHA384,
@@ -19,74 +19,30 @@ use x509_parser::oid_registry::{
 };
 use x509_parser::prelude::FromDer;
 
-use super::endpoint::{self, Endpoint};
-use super::{Draft, Extra, Links, Reference, Resource, ResourceType, Running, Uri, list_schema};
 use crate::authority::{self, ClientCertificate, P256_POINT_BYTES, P256Key};
-use crate::base::Base;
+use crate::control::Control;
 use crate::cx::Cx;
-use crate::input;
 use crate::list::{self, Listed};
 use crate::listfilter::Field;
 use crate::operation::{Answer, Call, Method, Status};
-use crate::page;
-use crate::service;
+use crate::resource::endpoint;
+use crate::resource::model::Model;
+use crate::resource::model::endpoint::Endpoint;
+use crate::resource::model::kubernetes_operator::{Deployment, KubernetesOperator, Text};
+use crate::resource::resource_type::{Draft, Extra, Resource, ResourceType, Running, list_schema};
 use crate::stored::{self, Format};
-use crate::{Control, Error, Parameter};
+use crate::{Error, Parameter, input, page, service};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<KubernetesOperator>();
 
 /// What is shown of the validity of a certificate that does not exist.
-const NO_TIME: &str = "0001-01-01T00:00:00Z";
+pub(crate) const NO_TIME: &str = "0001-01-01T00:00:00Z";
 const DEFAULT_REGION: &str = "global";
-const FEATURES: [&str; 3] = ["bindings", "gateway", "ingress"];
+pub(crate) const FEATURES: [&str; 3] = ["bindings", "gateway", "ingress"];
 /// Most selectors of one operator.
 const SELECTORS_MAX: usize = 64;
 /// Longest signing request, in bytes.
 const CSR_BYTES_MAX: usize = 16 << 10;
-/// Where the operator keeps the uid of its namespace within its metadata.
-const UID_IN_METADATA: &str = "namespace.uid";
-
-/// At most 255 bytes.
-type Text = Bounded<255>;
-
-/// The stored form.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct KubernetesOperator {
-    format: Format<1>,
-    description: Description,
-    metadata: Metadata,
-    enabled_features: Vec<String>,
-    region: Text,
-    deployment: Deployment,
-    binding: Option<Binding>,
-    /// Owner of the key it was made with.
-    principal_id: String,
-}
-
-/// Deployment in the cluster.
-#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
-#[serde(default)]
-#[schemars(inline)]
-struct Deployment {
-    #[schemars(with = "String", length(max = 255))]
-    name: Text,
-    #[schemars(with = "String", length(max = 255))]
-    namespace: Text,
-    #[schemars(with = "String", length(max = 255))]
-    version: Text,
-    #[schemars(with = "String", length(max = 255))]
-    cluster_name: Text,
-}
-
-#[derive(Debug, Default, Deserialize, Serialize)]
-struct Binding {
-    endpoint_selectors: Vec<String>,
-    /// `host:port`, or empty.
-    ingress_endpoint: String,
-    /// The signing request that the certificate answers.
-    csr: String,
-    certificate: Option<ClientCertificate>,
-}
 
 /// A new Kubernetes operator.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -160,52 +116,7 @@ struct BindingInput {
     ingress_endpoint: Option<String>,
 }
 
-/// A Kubernetes operator as the API shows it.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "KubernetesOperator")]
-pub(crate) struct View<'a> {
-    id: &'a str,
-    #[schemars(with = "String")]
-    uri: Uri<'a>,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    created_at: Timestamp,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    updated_at: Timestamp,
-    description: &'a str,
-    metadata: &'a str,
-    /// Owner of the API key that created the object.
-    principal: Reference<'a>,
-    #[schemars(extend("items" = {"type": "string", "enum": FEATURES}))]
-    enabled_features: &'a [String],
-    region: &'a str,
-    deployment: &'a Deployment,
-    binding: Option<BindingView<'a>>,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(inline)]
-struct BindingView<'a> {
-    endpoint_selectors: &'a [String],
-    cert: CertificateView<'a>,
-    ingress_endpoint: &'a str,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(inline)]
-struct CertificateView<'a> {
-    /// PEM; empty without a certificate signing request.
-    cert: &'a str,
-    #[schemars(extend("format" = "date-time"))]
-    not_before: String,
-    #[schemars(extend("format" = "date-time"))]
-    not_after: String,
-}
-
 impl Resource for KubernetesOperator {
-    const NAME: &'static str = "kubernetes_operator";
-    const COLLECTION: &'static str = "kubernetes_operators";
-    const LIST_FIELD: &'static str = "operators";
-    const ID_PREFIX: &'static str = "k8sop";
     const DOC: &'static str = "Kubernetes operators: registered operators of Kubernetes clusters.";
     const SILENT: Option<&'static str> =
         Some("the catalogue has no events for Kubernetes operators");
@@ -229,7 +140,6 @@ impl Resource for KubernetesOperator {
 
     type Create = Create;
     type Update = Update;
-    type View<'a> = View<'a>;
 
     async fn create(cx: &Cx<'_>, id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
         let mut operator = Self {
@@ -272,45 +182,6 @@ impl Resource for KubernetesOperator {
             ..Draft::of(self)
         })
     }
-
-    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
-        View {
-            id: &head.id,
-            uri: Uri {
-                base,
-                collection: Self::COLLECTION,
-                id: &head.id,
-            },
-            created_at: head.created_at,
-            updated_at: head.updated_at,
-            description: &self.description,
-            metadata: &self.metadata,
-            principal: Reference::to_owner(&self.principal_id),
-            enabled_features: &self.enabled_features,
-            region: &self.region,
-            deployment: &self.deployment,
-            binding: self.binding.as_ref().map(Binding::view),
-        }
-    }
-
-    /// An operator that restarts finds itself by these; two of them would take turns.
-    fn links(&self, head: &Head) -> Links {
-        let metadata: Option<Value> = serde_json::from_str(&self.metadata).ok();
-        let uid = metadata
-            .as_ref()
-            .and_then(|metadata| metadata.get(UID_IN_METADATA)?.as_str());
-        let of_deployment = uid.map(|uid| {
-            let Deployment {
-                name, namespace, ..
-            } = &self.deployment;
-            let place = json!([head.account, **name, **namespace, uid]);
-            Key::new("deployment", place.to_string())
-        });
-        Links {
-            keys: of_deployment.into_iter().collect(),
-            ..Links::default()
-        }
-    }
 }
 
 impl KubernetesOperator {
@@ -346,24 +217,6 @@ impl KubernetesOperator {
         binding.csr = csr;
         binding.certificate = Some(certificate);
         Ok(also)
-    }
-}
-
-impl Binding {
-    fn view(&self) -> BindingView<'_> {
-        let certificate = self.certificate.as_ref();
-        let time = |of: fn(&ClientCertificate) -> Timestamp| {
-            certificate.map_or_else(|| NO_TIME.to_owned(), |one| of(one).to_string())
-        };
-        BindingView {
-            endpoint_selectors: &self.endpoint_selectors,
-            cert: CertificateView {
-                cert: certificate.map_or("", |certificate| &certificate.pem),
-                not_before: time(|certificate| certificate.not_before),
-                not_after: time(|certificate| certificate.not_after),
-            },
-            ingress_endpoint: &self.ingress_endpoint,
-        }
     }
 }
 
@@ -573,7 +426,9 @@ fn run_list_bound_endpoints(control: &Control, call: Call) -> Running<'_> {
         let having = |endpoint: &Value| is_bound(&selectors, endpoint);
         listed.uri = format!(
             "{}/{}/{}/bound_endpoints",
-            cx.base, TYPE.collection, document.head.id
+            cx.base,
+            KubernetesOperator::COLLECTION,
+            document.head.id
         );
         listed.having = Some(&having);
         list::list_of(&cx, &endpoint::TYPE, &call.query, listed).await
@@ -586,6 +441,8 @@ mod tests {
     use rcgen::{
         CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_ED25519,
     };
+
+    use serde_json::json;
 
     use super::*;
 

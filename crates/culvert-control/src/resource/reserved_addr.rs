@@ -4,36 +4,22 @@
 //! It is assigned once, from the pool of the installation. Not here: which addresses are free
 //! (`pool`), and which endpoints are at one (`endpoint`).
 
-use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, Timestamp, code};
-use culvert_store::{Changes, Document, Head, Key};
+use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, code};
+use culvert_store::{Changes, Document, Head};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use super::{Draft, Links, Resource, ResourceType, Uri, reserved_domain};
-use crate::base::Base;
 use crate::cx::Cx;
 use crate::listfilter::{self, Field, Shape, field};
 use crate::pool::{self, Taken};
+use crate::resource::model::Model;
+use crate::resource::model::reserved_addr::{KEY, REGION, ReservedAddr};
+use crate::resource::reserved_domain;
+use crate::resource::resource_type::{Draft, Resource, ResourceType};
 use crate::stored::Format;
 use crate::{Error, host, input};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<ReservedAddr>();
-
-/// The key an address is found by.
-const KEY: &str = "addr";
-
-/// The one region of an installation.
-const REGION: &str = "us";
-
-/// The stored form.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct ReservedAddr {
-    format: Format<1>,
-    description: Description,
-    metadata: Metadata,
-    addr: String,
-    region: String,
-}
 
 /// A new reserved address.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -64,28 +50,7 @@ pub(crate) struct Update {
     metadata: Option<Metadata>,
 }
 
-/// A reserved address as the API shows it.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "ReservedAddr")]
-pub(crate) struct View<'a> {
-    id: &'a str,
-    #[schemars(with = "String")]
-    uri: Uri<'a>,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    created_at: Timestamp,
-    description: &'a str,
-    metadata: &'a str,
-    /// Address as `host:port`, assigned at the reservation.
-    addr: &'a str,
-    #[schemars(extend("enum" = [REGION]))]
-    region: &'a str,
-}
-
 impl Resource for ReservedAddr {
-    const NAME: &'static str = "tcp_address";
-    const COLLECTION: &'static str = "reserved_addrs";
-    const LIST_FIELD: &'static str = "reserved_addrs";
-    const ID_PREFIX: &'static str = "ra";
     const DOC: &'static str = "Reserved addresses: TCP hosts and ports from the installation's \
         pool, reserved for one account.";
     const FILTER: Option<&'static [Field]> = Some(&[
@@ -106,7 +71,6 @@ impl Resource for ReservedAddr {
 
     type Create = Create;
     type Update = Update;
-    type View<'a> = View<'a>;
 
     async fn create(cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
         if !matches!(input.region.as_str(), "" | REGION) {
@@ -148,33 +112,10 @@ impl Resource for ReservedAddr {
         host::may_unreserve(cx, &self.addr).await?;
         pool::release(cx, &self.addr).await
     }
-
-    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
-        View {
-            id: &head.id,
-            uri: Uri {
-                base,
-                collection: Self::COLLECTION,
-                id: &head.id,
-            },
-            created_at: head.created_at,
-            description: &self.description,
-            metadata: &self.metadata,
-            addr: &self.addr,
-            region: &self.region,
-        }
-    }
-
-    fn links(&self, _head: &Head) -> Links {
-        Links {
-            keys: vec![Key::new(KEY, &*self.addr)],
-            ..Links::default()
-        }
-    }
 }
 
 /// The caller's reservation of `host:port`.
 pub(crate) async fn of(cx: &Cx<'_>, address: &str) -> Result<Option<Document>, Error> {
-    let document = cx.store.find(TYPE.kind, KEY, address).await?;
+    let document = cx.store.find(ReservedAddr::KIND, KEY, address).await?;
     Ok(document.filter(|document| document.head.account == cx.caller.account))
 }

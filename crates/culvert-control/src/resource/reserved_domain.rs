@@ -7,74 +7,37 @@
 
 use culvert_base::net::{HostName, NotAHostName};
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp, code};
-use culvert_store::{Changes, Document, Head, Key, OnDelete, Ref, Told};
+use culvert_store::{Changes, Document, Head, Key, Told};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::tls_certificate::TlsCertificate;
-use super::{
-    Draft, Extra, Links, Made, Reference, Resource, ResourceType, Running, Uri, tls_certificate,
-};
-use crate::base::Base;
+use crate::control::Control;
 use crate::cx::Cx;
-use crate::input;
 use crate::listfilter::{self, Field, Shape, field};
-use crate::management::{self, KeyType, Managed, Management, Policy, PolicyView, StatusView};
+use crate::management::{self, Managed, Policy};
 use crate::operation::{Answer, Call, Method, Reply, Status};
 use crate::page::reference;
-use crate::platform;
+use crate::resource::model::Model;
+use crate::resource::model::management::{KeyType, Management};
+use crate::resource::model::reserved_domain::{
+    GLOBAL, KEY, Place, REGIONS, ReservedDomain, places,
+};
+use crate::resource::model::tls_certificate::TlsCertificate;
+use crate::resource::resource_type::{Draft, Extra, Made, Resource, ResourceType, Running};
+use crate::resource::tls_certificate;
 use crate::service::{self, RUNS_MAX};
 use crate::stored::{self, Format};
-use crate::{Control, Error, host};
+use crate::{Error, host, input, platform};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<ReservedDomain>();
-
-/// The key a domain is found by.
-const KEY: &str = "domain";
 
 /// Characters of each of the two labels that make a CNAME target one domain's own.
 const CNAME_LABEL_LENGTH: usize = 17;
 /// The same for the target of challenges.
 const CHALLENGE_LABEL_LENGTH: usize = 8;
 
-const REGIONS: [&str; 8] = ["us", "eu", "ap", "au", "sa", "jp", "in", "us-cal-1"];
-/// Where every region is meant.
-const GLOBAL: &str = "global";
-
 /// Tops that no public name is under.
 const UNUSABLE: [&str; 3] = ["internal", "local", "localhost"];
-
-/// The stored form.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct ReservedDomain {
-    format: Format<1>,
-    description: Description,
-    metadata: Metadata,
-    domain: String,
-    region: Option<String>,
-    resolves_to: Option<Vec<Place>>,
-    /// The certificate in use: uploaded, or the latest that was issued.
-    certificate_id: Option<String>,
-    #[serde(default)]
-    management: Option<Management>,
-    /// `None` for a name below the platform domain.
-    cname_target: Option<String>,
-    acme_challenge_cname_target: Option<String>,
-}
-
-/// Where a domain may resolve to.
-fn places() -> Vec<&'static str> {
-    REGIONS.into_iter().chain([GLOBAL]).collect()
-}
-
-/// Target of a domain.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[schemars(inline)]
-pub(crate) struct Place {
-    /// A region, or `global`.
-    #[schemars(extend("enum" = places()))]
-    value: String,
-}
 
 /// A new reserved domain.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -94,7 +57,7 @@ pub(crate) struct Create {
     #[schemars(extend("enum" = REGIONS))]
     region: String,
     /// ID of an uploaded TLS certificate to present.
-    #[schemars(extend("pattern" = input::id_pattern(tls_certificate::TYPE.prefixes)))]
+    #[schemars(extend("pattern" = input::id_pattern(TlsCertificate::PREFIXES)))]
     certificate_id: String,
     /// Requests and renews a certificate from the installation's CA. This is the default for a
     /// custom domain without `certificate_id`; subdomains of the platform domain do not support it.
@@ -117,7 +80,7 @@ pub(crate) struct Update {
     metadata: Option<Metadata>,
     /// ID of an uploaded TLS certificate to present, which ends the certificate management; empty
     /// to detach an uploaded certificate.
-    #[schemars(extend("pattern" = format!("^$|{}", input::id_pattern(tls_certificate::TYPE.prefixes))))]
+    #[schemars(extend("pattern" = format!("^$|{}", input::id_pattern(TlsCertificate::PREFIXES))))]
     certificate_id: Option<String>,
     /// Requests and renews a certificate from the installation's CA, and detaches an uploaded
     /// certificate.
@@ -127,39 +90,7 @@ pub(crate) struct Update {
     resolves_to: Option<Vec<Place>>,
 }
 
-/// A reserved domain as the API shows it.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "ReservedDomain")]
-pub(crate) struct View<'a> {
-    id: &'a str,
-    #[schemars(with = "String")]
-    uri: Uri<'a>,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    created_at: Timestamp,
-    description: &'a str,
-    metadata: &'a str,
-    /// Domain in lower case and Punycode.
-    domain: &'a str,
-    region: Option<&'a str>,
-    /// Target of the DNS record of a custom domain.
-    cname_target: Option<&'a str>,
-    /// The current certificate: the uploaded or the latest issued one. Without it, the platform
-    /// certificate is presented.
-    certificate: Option<Reference<'a>>,
-    /// Certificate management policy; `null` if the certificate is not managed.
-    certificate_management_policy: Option<PolicyView>,
-    /// Status of the certificate management; `null` without a policy.
-    certificate_management_status: Option<StatusView<'a>>,
-    /// For custom wildcards only.
-    acme_challenge_cname_target: Option<&'a str>,
-    resolves_to: Option<&'a [Place]>,
-}
-
 impl Resource for ReservedDomain {
-    const NAME: &'static str = "domain";
-    const COLLECTION: &'static str = "reserved_domains";
-    const LIST_FIELD: &'static str = "reserved_domains";
-    const ID_PREFIX: &'static str = "rd";
     const DOC: &'static str = "Reserved domains: domain names reserved for one account. A custom \
         domain uses an uploaded certificate or a managed certificate, which the installation \
         requests from its certificate authority and renews.";
@@ -187,7 +118,6 @@ impl Resource for ReservedDomain {
 
     type Create = Create;
     type Update = Update;
-    type View<'a> = View<'a>;
 
     async fn create(cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
         let edge_domain = &cx.settings.edge_domain;
@@ -298,39 +228,6 @@ impl Resource for ReservedDomain {
         host::may_unreserve(cx, &self.domain).await?;
         Ok(Changes::default())
     }
-
-    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
-        View {
-            id: &head.id,
-            uri: Uri {
-                base,
-                collection: Self::COLLECTION,
-                id: &head.id,
-            },
-            created_at: head.created_at,
-            description: &self.description,
-            metadata: &self.metadata,
-            domain: &self.domain,
-            region: self.region.as_deref(),
-            cname_target: self.cname_target.as_deref(),
-            certificate: self
-                .certificate_id
-                .as_deref()
-                .map(|id| Reference::to(base, tls_certificate::TYPE.collection, id)),
-            certificate_management_policy: self.management.as_ref().map(Management::policy_view),
-            certificate_management_status: self.management.as_ref().map(Management::status_view),
-            acme_challenge_cname_target: self.acme_challenge_cname_target.as_deref(),
-            resolves_to: self.resolves_to.as_deref(),
-        }
-    }
-
-    fn links(&self, _head: &Head) -> Links {
-        Links {
-            keys: vec![Key::new(KEY, &*self.domain)],
-            refs: self.refs(),
-            ..Links::default()
-        }
-    }
 }
 
 impl Managed for ReservedDomain {
@@ -348,14 +245,6 @@ impl ReservedDomain {
 
     fn is_platform(&self) -> bool {
         self.cname_target.is_none()
-    }
-
-    /// What its document refers to.
-    pub(crate) fn refs(&self) -> Vec<Ref> {
-        let certificate = self.certificate_id.iter();
-        certificate
-            .map(|id| Ref::new("certificate_id", id, OnDelete::Block))
-            .collect()
     }
 
     /// The name itself.
@@ -394,7 +283,7 @@ pub(crate) async fn covering(cx: &Cx<'_>, host: &HostName) -> Result<Option<Docu
     let mut name = host.to_string();
     let mut rest: &str = host;
     loop {
-        if let Some(document) = cx.store.find(TYPE.kind, KEY, &name).await? {
+        if let Some(document) = cx.store.find(ReservedDomain::KIND, KEY, &name).await? {
             return Ok(Some(document));
         }
         match rest.split_once('.') {
@@ -415,10 +304,10 @@ pub(crate) fn as_it_was(host: &HostName, since: i64) -> Changes {
         names.extend([above.to_owned(), format!("*.{above}")]);
         rest = above;
     }
-    let above = Changes::unless_written(TYPE.kind, KEY, names, since);
+    let above = Changes::unless_written(ReservedDomain::KIND, KEY, names, since);
     match host.strip_prefix('*') {
         Some(end) => above.and(Changes::unless_written_below(
-            TYPE.kind,
+            ReservedDomain::KIND,
             KEY,
             end.to_owned(),
             since,
@@ -433,7 +322,7 @@ pub(crate) async fn is_kin_of_another(cx: &Cx<'_>, host: &HostName) -> Result<bo
     let is_anothers = |document: &Document| document.head.account != cx.caller.account;
     let mut rest: &str = host;
     while let Some((_, above)) = rest.split_once('.') {
-        let found = cx.store.find(TYPE.kind, KEY, above).await?;
+        let found = cx.store.find(ReservedDomain::KIND, KEY, above).await?;
         if found.as_ref().is_some_and(is_anothers) {
             return Ok(true);
         }
@@ -443,7 +332,7 @@ pub(crate) async fn is_kin_of_another(cx: &Cx<'_>, host: &HostName) -> Result<bo
         return Ok(false);
     };
     let is_below = |document: &Document| document.keys.iter().any(|key| key.value.ends_with(end));
-    let all = cx.store.all(TYPE.kind).await?;
+    let all = cx.store.all(ReservedDomain::KIND).await?;
     Ok(all.iter().any(|one| is_anothers(one) && is_below(one)))
 }
 
@@ -552,7 +441,7 @@ fn unusable(why: NotAHostName) -> Refusal {
 /// Refuses a name that is reserved, and one above or below a name of another account. Looks at every
 /// domain of the installation: names are reserved rarely.
 async fn check_free(cx: &Cx<'_>, name: &HostName) -> Result<(), Error> {
-    if let Some(document) = cx.store.find(TYPE.kind, KEY, name).await? {
+    if let Some(document) = cx.store.find(ReservedDomain::KIND, KEY, name).await? {
         let is_ours = document.head.account == cx.caller.account;
         return Err(Refusal::of(if is_ours {
             code::DOMAIN_RESERVED_BY_ACCOUNT
@@ -567,7 +456,7 @@ async fn check_free(cx: &Cx<'_>, name: &HostName) -> Result<(), Error> {
     };
     let base = |name: &str| name.strip_prefix("*.").unwrap_or(name).to_owned();
     let own = base(name);
-    for document in cx.store.all(TYPE.kind).await? {
+    for document in cx.store.all(ReservedDomain::KIND).await? {
         if document.head.account == cx.caller.account {
             continue;
         }
@@ -763,7 +652,7 @@ async fn change(
     let named = call.path.first().and_then(|shown| TYPE.stored_id(shown));
     let id = named.ok_or_else(Refusal::not_found)?;
     for _ in 0..RUNS_MAX {
-        let document = cx.own(TYPE.kind, &id).await?;
+        let document = cx.own(ReservedDomain::KIND, &id).await?;
         let document = document.ok_or_else(Refusal::not_found)?;
         ReservedDomain::permit(cx.caller)?;
         let mut domain: ReservedDomain = stored::read(&document)?;

@@ -3,42 +3,26 @@
 //!
 //! The private key is made here, kept sealed, and never leaves.
 
-use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp, code};
+use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, code};
 use culvert_store::{Head, Store};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use tokio::sync::Semaphore;
 
-use super::{Draft, Resource, ResourceType, Uri};
-use crate::Error;
-use crate::base::Base;
 use crate::cx::Cx;
-use crate::input;
 use crate::listfilter::{self, Field};
 use crate::page::reference;
-use crate::ssh::{Algorithm, PublicKey, SigningKey, Spec};
+use crate::resource::model::Model;
+use crate::resource::model::ssh_certificate_authority::SshCertificateAuthority;
+use crate::resource::resource_type::{Draft, Resource, ResourceType};
+use crate::ssh::{PublicKey, SigningKey, Spec};
 use crate::stored::{self, Format};
+use crate::{Error, input};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<SshCertificateAuthority>();
 
 /// RSA keys that are made at one time: each occupies a processor for up to seconds.
 static RSA_AT_ONCE: Semaphore = Semaphore::const_new(1);
-
-/// Kinds of keys as they are shown.
-pub(crate) const KEY_TYPES: [&str; 3] = ["rsa", "ecdsa", "ed25519"];
-
-/// The stored form.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct SshCertificateAuthority {
-    format: Format<1>,
-    description: Description,
-    metadata: Metadata,
-    algorithm: Algorithm,
-    /// One line without a comment.
-    public_key: String,
-    /// Private key, sealed.
-    sealed_key: String,
-}
 
 /// A new SSH certificate authority.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -75,29 +59,7 @@ pub(crate) struct Update {
     metadata: Option<Metadata>,
 }
 
-/// An SSH certificate authority as the API shows it.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "SshCertificateAuthority")]
-pub(crate) struct View<'a> {
-    id: &'a str,
-    #[schemars(with = "String")]
-    uri: Uri<'a>,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    created_at: Timestamp,
-    description: &'a str,
-    metadata: &'a str,
-    /// Public key of the CA: one line without a comment.
-    public_key: &'a str,
-    /// `rsa`, `ecdsa` or `ed25519`.
-    #[schemars(extend("enum" = KEY_TYPES))]
-    key_type: &'static str,
-}
-
 impl Resource for SshCertificateAuthority {
-    const NAME: &'static str = "ssh_certificate_authority";
-    const COLLECTION: &'static str = "ssh_certificate_authorities";
-    const LIST_FIELD: &'static str = "ssh_certificate_authorities";
-    const ID_PREFIX: &'static str = "sshca";
     const DOC: &'static str =
         "SSH certificate authorities: keys that sign host and user certificates.";
     const FILTER: Option<&'static [Field]> = Some(&[
@@ -115,7 +77,6 @@ impl Resource for SshCertificateAuthority {
 
     type Create = Create;
     type Update = Update;
-    type View<'a> = View<'a>;
 
     async fn create(cx: &Cx<'_>, id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
         let key = generate(spec(&input)?).await?;
@@ -140,33 +101,24 @@ impl Resource for SshCertificateAuthority {
         self.metadata = input.metadata.unwrap_or(self.metadata);
         Ok(Draft::of(self))
     }
-
-    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
-        View {
-            id: &head.id,
-            uri: Uri {
-                base,
-                collection: Self::COLLECTION,
-                id: &head.id,
-            },
-            created_at: head.created_at,
-            description: &self.description,
-            metadata: &self.metadata,
-            public_key: &self.public_key,
-            key_type: self.algorithm.key_type(),
-        }
-    }
 }
 
 /// The key of the caller's authority that a body names; `unknown` is the code for none.
 pub(crate) async fn named(cx: &Cx<'_>, id: &str, unknown: Code) -> Result<SigningKey, Error> {
-    reference("ssh_certificate_authority_id", id, TYPE.prefixes)?;
-    let document = cx.own(TYPE.kind, id).await?.ok_or_else(|| {
-        Refusal::new(
-            unknown,
-            format!("The SSH certificate authority `{id}` does not exist."),
-        )
-    })?;
+    reference(
+        "ssh_certificate_authority_id",
+        id,
+        SshCertificateAuthority::PREFIXES,
+    )?;
+    let document = cx
+        .own(SshCertificateAuthority::KIND, id)
+        .await?
+        .ok_or_else(|| {
+            Refusal::new(
+                unknown,
+                format!("The SSH certificate authority `{id}` does not exist."),
+            )
+        })?;
     let authority: SshCertificateAuthority = stored::read(&document)?;
     let text = cx.seal.open(&document.head.id, &authority.sealed_key)?;
     Ok(SigningKey::from_text(authority.algorithm, &text)?)
@@ -174,7 +126,7 @@ pub(crate) async fn named(cx: &Cx<'_>, id: &str, unknown: Code) -> Result<Signin
 
 /// Whether an authority of this installation has the public key with this fingerprint.
 pub(crate) async fn is_known(store: &Store, fingerprint: &str) -> Result<bool, Fault> {
-    for document in store.all(TYPE.kind).await? {
+    for document in store.all(SshCertificateAuthority::KIND).await? {
         let authority: SshCertificateAuthority = stored::read(&document)?;
         let key = PublicKey::parse(&authority.public_key);
         if key.is_ok_and(|key| key.fingerprint == fingerprint) {

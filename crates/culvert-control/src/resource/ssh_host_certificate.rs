@@ -5,35 +5,26 @@
 
 use std::time::Duration;
 
-use culvert_base::{Code, Description, Ksuid, Metadata, Timestamp, code};
-use culvert_store::{Head, OnDelete, Ref};
+use culvert_base::{Code, Description, Ksuid, Metadata, code};
+use culvert_store::Head;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use super::{Draft, Links, Resource, ResourceType, Uri, ssh_certificate_authority};
-use crate::base::Base;
 use crate::cx::Cx;
-use crate::input;
 use crate::listfilter::Field;
-use crate::page;
+use crate::resource::model::Model;
+use crate::resource::model::ssh_certificate_authority::{Options, SshCertificateAuthority};
+use crate::resource::model::ssh_host_certificate::SshHostCertificate;
+use crate::resource::resource_type::{Draft, Resource, ResourceType};
 use crate::ssh::Role;
-use crate::ssh_issue::{self, Asked, Issued, Options};
+use crate::ssh_issue::{self, Asked};
 use crate::stored::Format;
-use crate::{Error, Parameter};
+use crate::{Error, Parameter, input, page};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<SshHostCertificate>();
 
 /// How long a certificate is valid unless it is said: a year.
 const LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
-
-/// The stored form.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct SshHostCertificate {
-    format: Format<1>,
-    description: Description,
-    metadata: Metadata,
-    issued: Issued,
-}
 
 /// A new SSH host certificate.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -48,7 +39,7 @@ pub(crate) struct Create {
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
     /// ID of the CA that signs the certificate. Required.
-    #[schemars(extend("pattern" = input::id_pattern(ssh_certificate_authority::TYPE.prefixes)))]
+    #[schemars(extend("pattern" = input::id_pattern(SshCertificateAuthority::PREFIXES)))]
     ssh_certificate_authority_id: String,
     /// Host key: one line of an OpenSSH `.pub` file with an RSA, ECDSA or Ed25519 key. Required.
     #[serde(default)]
@@ -81,39 +72,7 @@ pub(crate) struct Update {
     metadata: Option<Metadata>,
 }
 
-/// An SSH host certificate as the API shows it.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "SshHostCertificate")]
-pub(crate) struct View<'a> {
-    id: &'a str,
-    #[schemars(with = "String")]
-    uri: Uri<'a>,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    created_at: Timestamp,
-    description: &'a str,
-    metadata: &'a str,
-    /// Value as sent, including the comment.
-    public_key: &'a str,
-    /// `rsa`, `ecdsa` or `ed25519`.
-    #[schemars(extend("enum" = ssh_certificate_authority::KEY_TYPES))]
-    key_type: &'static str,
-    /// Issuer.
-    ssh_certificate_authority_id: &'a str,
-    /// Host names; empty for all hosts.
-    principals: &'a [String],
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    valid_after: Timestamp,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    valid_until: Timestamp,
-    /// The certificate as one line of an OpenSSH `-cert.pub` file.
-    certificate: &'a str,
-}
-
 impl Resource for SshHostCertificate {
-    const NAME: &'static str = "ssh_host_certificate";
-    const COLLECTION: &'static str = "ssh_host_certificates";
-    const LIST_FIELD: &'static str = "ssh_host_certificates";
-    const ID_PREFIX: &'static str = "shcrt";
     const DOC: &'static str =
         "SSH host certificates: certificates that authenticate servers to clients.";
     const FILTER: Option<&'static [Field]> = None;
@@ -130,7 +89,6 @@ impl Resource for SshHostCertificate {
 
     type Create = Create;
     type Update = Update;
-    type View<'a> = View<'a>;
 
     async fn create(cx: &Cx<'_>, id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
         let nothing = Options::new();
@@ -166,39 +124,5 @@ impl Resource for SshHostCertificate {
         self.description = input.description.unwrap_or(self.description);
         self.metadata = input.metadata.unwrap_or(self.metadata);
         Ok(Draft::of(self))
-    }
-
-    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
-        let issued = &self.issued;
-        View {
-            id: &head.id,
-            uri: Uri {
-                base,
-                collection: Self::COLLECTION,
-                id: &head.id,
-            },
-            created_at: head.created_at,
-            description: &self.description,
-            metadata: &self.metadata,
-            public_key: &issued.public_key,
-            key_type: issued.algorithm.key_type(),
-            ssh_certificate_authority_id: &issued.ssh_certificate_authority_id,
-            principals: &issued.principals,
-            valid_after: issued.valid_after,
-            valid_until: issued.valid_until,
-            certificate: &issued.certificate,
-        }
-    }
-
-    fn links(&self, _head: &Head) -> Links {
-        let authority = &self.issued.ssh_certificate_authority_id;
-        Links {
-            refs: vec![Ref::new(
-                "ssh_certificate_authority_id",
-                authority,
-                OnDelete::Block,
-            )],
-            ..Links::default()
-        }
     }
 }

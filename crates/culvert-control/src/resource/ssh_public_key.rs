@@ -4,45 +4,25 @@
 //! A key belongs to one owner of the whole installation: the key alone tells who connects. One that is
 //! registered as an authority does not log in itself; certificates that it signed do.
 
-use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp, code};
-use culvert_store::{Document, Head, Key, OnDelete, Ref, Store};
+use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, code};
+use culvert_store::{Document, Head, Store};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use super::{Draft, Links, Resource, ResourceType, Uri};
 use crate::acl::{self, Acl};
-use crate::base::Base;
 use crate::cx::Cx;
-use crate::input;
 use crate::listfilter::{self, Field, Shape, field};
+use crate::resource::model::Model;
+use crate::resource::model::ssh_public_key::{KEY, SshPublicKey};
+use crate::resource::resource_type::{Draft, Resource, ResourceType};
 use crate::ssh::{Algorithm, PublicKey};
 use crate::stored::{self, Format};
-use crate::{Error, owner};
+use crate::{Error, input, owner};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<SshPublicKey>();
 
-/// Name of the unique value: the key without its comment.
-const KEY: &str = "fingerprint";
-
 /// What stands before an authority's key, as in a file of authorized keys.
 const AUTHORITY: &str = "cert-authority";
-
-/// The stored form.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct SshPublicKey {
-    format: Format<1>,
-    owner_id: String,
-    /// Value as sent.
-    public_key: String,
-    /// Of the key without its comment.
-    fingerprint: String,
-    /// Whether certificates that it signed log in, and not the key itself.
-    #[serde(default)]
-    is_authority: bool,
-    description: Description,
-    metadata: Metadata,
-    acl: Acl,
-}
 
 /// A new SSH public key.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -86,30 +66,7 @@ pub(crate) struct Update {
     acl: Option<Acl>,
 }
 
-/// An SSH public key as the API shows it.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "SshPublicKey")]
-pub(crate) struct View<'a> {
-    id: &'a str,
-    #[schemars(with = "String")]
-    uri: Uri<'a>,
-    description: &'a str,
-    metadata: &'a str,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    created_at: Timestamp,
-    /// Value as sent, including the comment.
-    public_key: &'a str,
-    /// Addresses that endpoints may bind; empty for all.
-    acl: &'a [String],
-    /// Owner of the key.
-    owner_id: &'a str,
-}
-
 impl Resource for SshPublicKey {
-    const NAME: &'static str = "ssh_public_key";
-    const COLLECTION: &'static str = "ssh_credentials";
-    const LIST_FIELD: &'static str = "ssh_credentials";
-    const ID_PREFIX: &'static str = "sshcr";
     const DOC: &'static str =
         "SSH public keys: keys that authenticate clients of reverse SSH tunnels.";
     const FILTER: Option<&'static [Field]> = Some(&[
@@ -132,7 +89,6 @@ impl Resource for SshPublicKey {
 
     type Create = Create;
     type Update = Update;
-    type View<'a> = View<'a>;
 
     async fn create(cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
         if input.public_key.trim().is_empty() {
@@ -184,31 +140,6 @@ impl Resource for SshPublicKey {
         self.acl = input.acl.unwrap_or(self.acl);
         Ok(Draft::of(self))
     }
-
-    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
-        View {
-            id: &head.id,
-            uri: Uri {
-                base,
-                collection: Self::COLLECTION,
-                id: &head.id,
-            },
-            description: &self.description,
-            metadata: &self.metadata,
-            created_at: head.created_at,
-            public_key: &self.public_key,
-            acl: &self.acl,
-            owner_id: &self.owner_id,
-        }
-    }
-
-    fn links(&self, _head: &Head) -> Links {
-        Links {
-            keys: vec![Key::new(KEY, &*self.fingerprint)],
-            refs: vec![Ref::new("owner_id", &self.owner_id, OnDelete::Cascade)],
-            ..Links::default()
-        }
-    }
 }
 
 /// The key with this fingerprint, whoever has it; an authority's or a client's own.
@@ -217,7 +148,7 @@ pub(crate) async fn find(
     fingerprint: &str,
     is_authority: bool,
 ) -> Result<Option<Document>, Fault> {
-    let Some(document) = store.find(TYPE.kind, KEY, fingerprint).await? else {
+    let Some(document) = store.find(SshPublicKey::KIND, KEY, fingerprint).await? else {
         return Ok(None);
     };
     let key: SshPublicKey = stored::read(&document)?;

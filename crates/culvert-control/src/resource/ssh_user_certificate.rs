@@ -5,21 +5,21 @@
 
 use std::time::Duration;
 
-use culvert_base::{Code, Description, Ksuid, Metadata, Timestamp, code};
-use culvert_store::{Head, OnDelete, Ref};
+use culvert_base::{Code, Description, Ksuid, Metadata, code};
+use culvert_store::Head;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use super::{Draft, Links, Resource, ResourceType, Uri, ssh_certificate_authority};
-use crate::base::Base;
 use crate::cx::Cx;
-use crate::input;
 use crate::listfilter::Field;
-use crate::page;
+use crate::resource::model::Model;
+use crate::resource::model::ssh_certificate_authority::{Options, SshCertificateAuthority};
+use crate::resource::model::ssh_user_certificate::SshUserCertificate;
+use crate::resource::resource_type::{Draft, Resource, ResourceType};
 use crate::ssh::Role;
-use crate::ssh_issue::{self, Asked, Issued, Options};
+use crate::ssh_issue::{self, Asked};
 use crate::stored::Format;
-use crate::{Error, Parameter};
+use crate::{Error, Parameter, input, page};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<SshUserCertificate>();
 
@@ -28,17 +28,6 @@ const LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
 /// What a certificate allows unless it is said.
 const DEFAULT_EXTENSIONS: [&str; 2] = ["permit-pty", "permit-user-rc"];
-
-/// The stored form.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct SshUserCertificate {
-    format: Format<1>,
-    description: Description,
-    metadata: Metadata,
-    critical_options: Options,
-    extensions: Options,
-    issued: Issued,
-}
 
 /// A new SSH user certificate.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -53,7 +42,7 @@ pub(crate) struct Create {
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
     /// ID of the CA that signs the certificate. Required.
-    #[schemars(extend("pattern" = input::id_pattern(ssh_certificate_authority::TYPE.prefixes)))]
+    #[schemars(extend("pattern" = input::id_pattern(SshCertificateAuthority::PREFIXES)))]
     ssh_certificate_authority_id: String,
     /// User key: one line of an OpenSSH `.pub` file with an RSA, ECDSA or Ed25519 key. Required.
     #[serde(default)]
@@ -96,43 +85,7 @@ pub(crate) struct Update {
     metadata: Option<Metadata>,
 }
 
-/// An SSH user certificate as the API shows it.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "SshUserCertificate")]
-pub(crate) struct View<'a> {
-    id: &'a str,
-    #[schemars(with = "String")]
-    uri: Uri<'a>,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    created_at: Timestamp,
-    description: &'a str,
-    metadata: &'a str,
-    /// Value as sent, including the comment.
-    public_key: &'a str,
-    /// `rsa`, `ecdsa` or `ed25519`.
-    #[schemars(extend("enum" = ssh_certificate_authority::KEY_TYPES))]
-    key_type: &'static str,
-    /// Issuer.
-    ssh_certificate_authority_id: &'a str,
-    /// User names that the certificate is valid for; empty for all users.
-    principals: &'a [String],
-    /// Critical options of the certificate.
-    critical_options: &'a Options,
-    /// Extensions of the certificate.
-    extensions: &'a Options,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    valid_after: Timestamp,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    valid_until: Timestamp,
-    /// The certificate as one line of an OpenSSH `-cert.pub` file.
-    certificate: &'a str,
-}
-
 impl Resource for SshUserCertificate {
-    const NAME: &'static str = "ssh_user_certificate";
-    const COLLECTION: &'static str = "ssh_user_certificates";
-    const LIST_FIELD: &'static str = "ssh_user_certificates";
-    const ID_PREFIX: &'static str = "sucrt";
     const DOC: &'static str =
         "SSH user certificates: certificates that authenticate users to servers.";
     const FILTER: Option<&'static [Field]> = None;
@@ -149,7 +102,6 @@ impl Resource for SshUserCertificate {
 
     type Create = Create;
     type Update = Update;
-    type View<'a> = View<'a>;
 
     async fn create(cx: &Cx<'_>, id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
         let extensions = if input.extensions.is_empty() {
@@ -193,41 +145,5 @@ impl Resource for SshUserCertificate {
         self.description = input.description.unwrap_or(self.description);
         self.metadata = input.metadata.unwrap_or(self.metadata);
         Ok(Draft::of(self))
-    }
-
-    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
-        let issued = &self.issued;
-        View {
-            id: &head.id,
-            uri: Uri {
-                base,
-                collection: Self::COLLECTION,
-                id: &head.id,
-            },
-            created_at: head.created_at,
-            description: &self.description,
-            metadata: &self.metadata,
-            public_key: &issued.public_key,
-            key_type: issued.algorithm.key_type(),
-            ssh_certificate_authority_id: &issued.ssh_certificate_authority_id,
-            principals: &issued.principals,
-            critical_options: &self.critical_options,
-            extensions: &self.extensions,
-            valid_after: issued.valid_after,
-            valid_until: issued.valid_until,
-            certificate: &issued.certificate,
-        }
-    }
-
-    fn links(&self, _head: &Head) -> Links {
-        let authority = &self.issued.ssh_certificate_authority_id;
-        Links {
-            refs: vec![Ref::new(
-                "ssh_certificate_authority_id",
-                authority,
-                OnDelete::Block,
-            )],
-            ..Links::default()
-        }
     }
 }

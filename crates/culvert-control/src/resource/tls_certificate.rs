@@ -13,40 +13,24 @@ use culvert_store::{Changes, Head};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::CertificateDer;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use super::{Draft, Resource, ResourceType, Uri, agent_ingress, reserved_domain};
-use crate::Error;
-use crate::base::Base;
 use crate::certificate::{self, CERTIFICATE, Names, Summary};
 use crate::cx::Cx;
-use crate::input;
 use crate::listfilter::{self, Field, Shape, field};
+use crate::resource::model::Model;
+use crate::resource::model::agent_ingress::AgentIngress;
+use crate::resource::model::reserved_domain::ReservedDomain;
+use crate::resource::model::tls_certificate::TlsCertificate;
+use crate::resource::resource_type::{Draft, Resource, ResourceType};
 use crate::seal::Seal;
 use crate::stored::Format;
+use crate::{Error, input};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<TlsCertificate>();
 
 /// Longest chain taken, PEM, in bytes.
 const PEM_BYTES_MAX: usize = 64 * 1024;
-
-/// The stored form.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct TlsCertificate {
-    format: Format<1>,
-    description: Description,
-    metadata: Metadata,
-    /// Value as sent.
-    certificate_pem: String,
-    /// The private key as it was sent, sealed.
-    sealed_key: String,
-    private_key_type: String,
-    summary: Summary,
-    names: Names,
-    /// `None` for one that was uploaded.
-    #[serde(default)]
-    issued_at: Option<Timestamp>,
-}
 
 /// A new TLS certificate.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -81,57 +65,7 @@ pub(crate) struct Update {
     metadata: Option<Metadata>,
 }
 
-/// A TLS certificate as the API shows it.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "TlsCertificate")]
-pub(crate) struct View<'a> {
-    id: &'a str,
-    #[schemars(with = "String")]
-    uri: Uri<'a>,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    created_at: Timestamp,
-    description: &'a str,
-    metadata: &'a str,
-    /// Value as sent.
-    certificate_pem: &'a str,
-    subject_common_name: &'a str,
-    subject_alternative_names: AlternativeNames<'a>,
-    /// Time when the CA issued the certificate; `null` for an uploaded certificate.
-    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
-    issued_at: Option<Timestamp>,
-    #[schemars(extend("format" = "date-time"))]
-    not_before: &'a str,
-    #[schemars(extend("format" = "date-time"))]
-    not_after: &'a str,
-    /// Such as `digital_signature`.
-    key_usages: &'a [String],
-    /// Such as `server_auth`; unnamed ones as dotted numbers.
-    extended_key_usages: &'a [String],
-    /// `rsa`, `ecdsa` or `ed25519`.
-    #[schemars(extend("enum" = ["rsa", "ecdsa", "ed25519"]))]
-    private_key_type: &'a str,
-    issuer_common_name: &'a str,
-    /// Lower-case hexadecimal, two digits per byte.
-    serial_number: &'a str,
-    subject_organization: &'a str,
-    subject_organizational_unit: &'a str,
-    subject_locality: &'a str,
-    subject_province: &'a str,
-    subject_country: &'a str,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(inline)]
-struct AlternativeNames<'a> {
-    dns_names: &'a [String],
-    ips: &'a [String],
-}
-
 impl Resource for TlsCertificate {
-    const NAME: &'static str = "tls_certificate";
-    const COLLECTION: &'static str = "tls_certificates";
-    const LIST_FIELD: &'static str = "tls_certificates";
-    const ID_PREFIX: &'static str = "cert";
     const DOC: &'static str =
         "TLS certificates: certificates that the edge presents for reserved domains.";
     const FILTER: Option<&'static [Field]> = Some(&[
@@ -153,7 +87,6 @@ impl Resource for TlsCertificate {
 
     type Create = Create;
     type Update = Update;
-    type View<'a> = View<'a>;
 
     async fn create(cx: &Cx<'_>, id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
         let document_id = format!("{}_{id}", Self::ID_PREFIX);
@@ -183,8 +116,8 @@ impl Resource for TlsCertificate {
     /// One that was issued for a domain is not taken from it while it is managed.
     /// What names it goes first, or names another.
     async fn before_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
-        let domains = cx.referring(reserved_domain::TYPE.kind, head).await?;
-        let ingresses = cx.referring(agent_ingress::TYPE.kind, head).await?;
+        let domains = cx.referring(ReservedDomain::KIND, head).await?;
+        let ingresses = cx.referring(AgentIngress::KIND, head).await?;
         match domains.iter().chain(&ingresses).next() {
             None => Ok(Changes::default()),
             Some(by) => Err(Refusal::new(
@@ -195,40 +128,6 @@ impl Resource for TlsCertificate {
                 ),
             )
             .into()),
-        }
-    }
-
-    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
-        let (summary, names) = (&self.summary, &self.names);
-        View {
-            id: &head.id,
-            uri: Uri {
-                base,
-                collection: Self::COLLECTION,
-                id: &head.id,
-            },
-            created_at: head.created_at,
-            description: &self.description,
-            metadata: &self.metadata,
-            certificate_pem: &self.certificate_pem,
-            subject_common_name: &summary.subject_common_name,
-            subject_alternative_names: AlternativeNames {
-                dns_names: &names.dns_names,
-                ips: &names.ips,
-            },
-            issued_at: self.issued_at,
-            not_before: &summary.not_before,
-            not_after: &summary.not_after,
-            key_usages: &summary.key_usages,
-            extended_key_usages: &summary.extended_key_usages,
-            private_key_type: &self.private_key_type,
-            issuer_common_name: &names.issuer_common_name,
-            serial_number: &names.serial_number,
-            subject_organization: &names.subject_organization,
-            subject_organizational_unit: &names.subject_organizational_unit,
-            subject_locality: &names.subject_locality,
-            subject_province: &names.subject_province,
-            subject_country: &names.subject_country,
         }
     }
 }

@@ -3,33 +3,20 @@
 //! Its token has the shape of an API key's and is kept the same way: shown once, stored as a keyed
 //! digest. The management API does not take it.
 
-use culvert_base::{Code, Description, Ksuid, Metadata, Secret, Timestamp, code};
-use culvert_store::{Head, OnDelete, Ref};
+use culvert_base::{Code, Description, Ksuid, Metadata, Secret, code};
+use culvert_store::Head;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use super::{Draft, Links, Resource, ResourceType, Reveal, Uri};
 use crate::acl::{self, Acl};
-use crate::base::Base;
 use crate::cx::Cx;
-use crate::input;
 use crate::listfilter::{self, Field, Shape, field};
+use crate::resource::model::tunnel_credential::TunnelCredential;
+use crate::resource::resource_type::{Draft, Resource, ResourceType, Reveal};
 use crate::stored::Format;
-use crate::{Error, owner, token};
+use crate::{Error, input, owner, token};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<TunnelCredential>();
-
-/// The stored form.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct TunnelCredential {
-    format: Format<1>,
-    owner_id: String,
-    /// `<pepper id>.<hex>`.
-    digest: String,
-    description: Description,
-    metadata: Metadata,
-    acl: Acl,
-}
 
 /// A new tunnel credential.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -68,30 +55,7 @@ pub(crate) struct Update {
     acl: Option<Acl>,
 }
 
-/// A tunnel credential as the API shows it.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "TunnelCredential")]
-pub(crate) struct View<'a> {
-    id: &'a str,
-    #[schemars(with = "String")]
-    uri: Uri<'a>,
-    description: &'a str,
-    metadata: &'a str,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    created_at: Timestamp,
-    /// The token, returned only in the response to the creation; otherwise `null`.
-    token: Option<&'a str>,
-    /// Addresses that endpoints may bind; empty for all.
-    acl: &'a [String],
-    /// Owner of the credential.
-    owner_id: &'a str,
-}
-
 impl Resource for TunnelCredential {
-    const NAME: &'static str = "tunnel_credential";
-    const COLLECTION: &'static str = "credentials";
-    const LIST_FIELD: &'static str = "credentials";
-    const ID_PREFIX: &'static str = "cr";
     const DOC: &'static str = "Tunnel credentials: credentials for agents.";
     const FILTER: Option<&'static [Field]> = Some(&[
         listfilter::ID,
@@ -113,7 +77,6 @@ impl Resource for TunnelCredential {
 
     type Create = Create;
     type Update = Update;
-    type View<'a> = View<'a>;
 
     async fn create(cx: &Cx<'_>, id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
         let owner_id = owner::named(cx, &input.owner_id).await?;
@@ -146,29 +109,5 @@ impl Resource for TunnelCredential {
         self.metadata = input.metadata.unwrap_or(self.metadata);
         self.acl = input.acl.unwrap_or(self.acl);
         Ok(Draft::of(self))
-    }
-
-    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
-        View {
-            id: &head.id,
-            uri: Uri {
-                base,
-                collection: Self::COLLECTION,
-                id: &head.id,
-            },
-            description: &self.description,
-            metadata: &self.metadata,
-            created_at: head.created_at,
-            token: None,
-            acl: &self.acl,
-            owner_id: &self.owner_id,
-        }
-    }
-
-    fn links(&self, _head: &Head) -> Links {
-        Links {
-            refs: vec![Ref::new("owner_id", &self.owner_id, OnDelete::Cascade)],
-            ..Links::default()
-        }
     }
 }

@@ -1,44 +1,27 @@
 //! Vault: a named place for secrets (contract: management API 2.22).
 
-use culvert_base::{Bounded, Code, Description, Ksuid, Metadata, Refusal, Timestamp, code};
-use culvert_store::{Changes, Head, Key};
+use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, code};
+use culvert_store::{Changes, Head};
 use schemars::{JsonSchema, SchemaGenerator};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use super::vault_secret::{self, VaultSecret};
-use super::{Draft, Extra, Links, Resource, ResourceType, Running, Uri, list_schema};
-use crate::base::Base;
+use crate::control::Control;
 use crate::cx::Cx;
-use crate::input;
 use crate::list::{self, Listed};
 use crate::listfilter::{self, Field, Shape, field};
 use crate::operation::{Answer, Call, Method, Status};
-use crate::page;
-use crate::service;
+use crate::resource::model::Model;
+use crate::resource::model::vault::{Name, Vault};
+use crate::resource::model::vault_secret::VaultSecret;
+use crate::resource::resource_type::{Draft, Extra, Resource, ResourceType, Running, list_schema};
+use crate::resource::vault_secret;
 use crate::stored::{self, Format};
-use crate::{Control, Error};
+use crate::{Error, input, page, service};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<Vault>();
 
-/// Name of the unique value by which a vault is found.
-pub(crate) const NAME_KEY: &str = "name";
-
 /// The pattern of names of vaults and secrets.
 pub(crate) const NAME_PATTERN: &str = "^[A-Za-z0-9_/.-]+$";
-
-/// At most 255 bytes.
-pub(crate) type Name = Bounded<255>;
-
-/// The stored form.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct Vault {
-    format: Format<1>,
-    pub(crate) name: Name,
-    description: Description,
-    metadata: Metadata,
-    created_by: String,
-    last_updated_by: String,
-}
 
 /// A new vault.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -72,31 +55,7 @@ pub(crate) struct Update {
     metadata: Option<Metadata>,
 }
 
-/// A vault as the API shows it.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Vault")]
-pub(crate) struct View<'a> {
-    id: &'a str,
-    #[schemars(with = "String")]
-    uri: Uri<'a>,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    created_at: Timestamp,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    updated_at: Timestamp,
-    name: &'a str,
-    description: &'a str,
-    metadata: &'a str,
-    /// ID of the owner of the API key that created the object.
-    created_by: &'a str,
-    /// ID of the owner of the API key that last updated the object.
-    last_updated_by: &'a str,
-}
-
 impl Resource for Vault {
-    const NAME: &'static str = "vault";
-    const COLLECTION: &'static str = "vaults";
-    const LIST_FIELD: &'static str = "vaults";
-    const ID_PREFIX: &'static str = "vault";
     const DOC: &'static str = "Vaults: named collections of secrets.";
     const FILTER: Option<&'static [Field]> = Some(&[
         listfilter::ID,
@@ -125,7 +84,6 @@ impl Resource for Vault {
 
     type Create = Create;
     type Update = Update;
-    type View<'a> = View<'a>;
 
     async fn create(cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
         Ok(Draft::of(Self {
@@ -148,7 +106,7 @@ impl Resource for Vault {
         let mut also = Changes::default();
         if let Some(name) = input.name.filter(|name| *name != self.name) {
             self.name = check_name(name)?;
-            for mut document in cx.referring(vault_secret::TYPE.kind, head).await? {
+            for mut document in cx.referring(VaultSecret::KIND, head).await? {
                 also = also.and(vault_secret::check_renamed(cx.store, &document.head).await?);
                 let mut secret: VaultSecret = stored::read(&document)?;
                 secret.vault_name = self.name.clone();
@@ -164,36 +122,6 @@ impl Resource for Vault {
             ..Draft::of(self)
         })
     }
-
-    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
-        View {
-            id: &head.id,
-            uri: Uri {
-                base,
-                collection: Self::COLLECTION,
-                id: &head.id,
-            },
-            created_at: head.created_at,
-            updated_at: head.updated_at,
-            name: &self.name,
-            description: &self.description,
-            metadata: &self.metadata,
-            created_by: &self.created_by,
-            last_updated_by: &self.last_updated_by,
-        }
-    }
-
-    fn links(&self, head: &Head) -> Links {
-        Links {
-            keys: vec![Key::new(NAME_KEY, unique_name(&head.account, &self.name))],
-            ..Links::default()
-        }
-    }
-}
-
-/// A name as it is unique in the installation: names are unique within an account.
-pub(crate) fn unique_name(account: &str, name: &str) -> String {
-    format!("{account} {name}")
 }
 
 /// Whether expressions can use this name.
@@ -220,7 +148,7 @@ fn run_list_secrets(control: &Control, call: Call) -> Running<'_> {
     Box::pin(async move {
         let cx = control.cx(&call.caller, &call.base);
         let listed = |id: &str| Listed {
-            uri: format!("{}/{}/{id}/secrets", cx.base, TYPE.collection),
+            uri: format!("{}/{}/{id}/secrets", cx.base, Vault::COLLECTION),
             takes_filter: false,
             arguments: &[],
             refs_to: Some(id.to_owned()),

@@ -6,49 +6,27 @@
 //! meanwhile.
 
 use culvert_base::text::TooLong;
-use culvert_base::{
-    Bounded, Code, Description, Fault, Ksuid, Metadata, Refusal, Secret, Timestamp, code,
-};
-use culvert_store::{Changes, Document, Head, Key, OnDelete, Ref, Store, Told};
+use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Secret, code};
+use culvert_store::{Changes, Document, Head, Store, Told};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use super::vault::{self, Vault};
-use super::{Draft, Links, Reference, Resource, ResourceType, Uri};
-use crate::Error;
-use crate::base::Base;
 use crate::cx::Cx;
-use crate::input;
 use crate::listfilter::{self, Field, Shape, field};
 use crate::page::reference;
+use crate::resource::model::Model;
+use crate::resource::model::vault::Vault;
+use crate::resource::model::vault_secret::{NAME_KEY, Name, VaultSecret, unique_name};
+use crate::resource::resource_type::{Draft, Resource, ResourceType};
+use crate::resource::vault;
 use crate::seal::Seal;
 use crate::stored::{self, Format};
+use crate::{Error, input};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<VaultSecret>();
 
-/// Name of the unique value.
-const NAME_KEY: &str = "name";
-
 /// Longest value, in bytes.
 const VALUE_BYTES_MAX: usize = 16 << 10;
-
-/// At most 255 bytes.
-type Name = Bounded<255>;
-
-/// The stored form.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct VaultSecret {
-    format: Format<1>,
-    name: Name,
-    description: Description,
-    metadata: Metadata,
-    /// The value, sealed for this object.
-    pub(crate) sealed_value: String,
-    vault_id: String,
-    pub(crate) vault_name: Name,
-    created_by: String,
-    last_updated_by: String,
-}
 
 /// A value as it is sent: at most 16 KiB.
 #[derive(Debug, Default, Deserialize)]
@@ -82,7 +60,7 @@ pub(crate) struct Create {
     #[schemars(with = "String", length(min = 1, max = 16384))]
     value: Given,
     /// ID of the vault. Either `vault_id` or `vault_name` is required.
-    #[schemars(extend("pattern" = input::id_pattern(vault::TYPE.prefixes)))]
+    #[schemars(extend("pattern" = input::id_pattern(Vault::PREFIXES)))]
     vault_id: String,
     /// Name of the vault.
     vault_name: String,
@@ -113,33 +91,7 @@ pub(crate) struct Update {
     metadata: Option<Metadata>,
 }
 
-/// A secret without its value.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Secret")]
-pub(crate) struct View<'a> {
-    id: &'a str,
-    #[schemars(with = "String")]
-    uri: Uri<'a>,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    created_at: Timestamp,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    updated_at: Timestamp,
-    name: &'a str,
-    description: &'a str,
-    metadata: &'a str,
-    vault: Reference<'a>,
-    vault_name: &'a str,
-    /// Owner of the API key that created the object.
-    created_by: Reference<'a>,
-    /// Owner of the API key that last updated the object.
-    last_updated_by: Reference<'a>,
-}
-
 impl Resource for VaultSecret {
-    const NAME: &'static str = "secret";
-    const COLLECTION: &'static str = "vault_secrets";
-    const LIST_FIELD: &'static str = "secrets";
-    const ID_PREFIX: &'static str = "secret";
     const DOC: &'static str = "Secrets: write-only values for traffic policies.";
     const FILTER: Option<&'static [Field]> = Some(&[
         listfilter::ID,
@@ -159,7 +111,6 @@ impl Resource for VaultSecret {
 
     type Create = Create;
     type Update = Update;
-    type View<'a> = View<'a>;
 
     async fn create(cx: &Cx<'_>, id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
         let name = check_name(input.name)?;
@@ -209,34 +160,6 @@ impl Resource for VaultSecret {
             ..Draft::of(self)
         })
     }
-
-    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
-        View {
-            id: &head.id,
-            uri: Uri {
-                base,
-                collection: Self::COLLECTION,
-                id: &head.id,
-            },
-            created_at: head.created_at,
-            updated_at: head.updated_at,
-            name: &self.name,
-            description: &self.description,
-            metadata: &self.metadata,
-            vault: Reference::to(base, Vault::COLLECTION, &self.vault_id),
-            vault_name: &self.vault_name,
-            created_by: Reference::to_owner(&self.created_by),
-            last_updated_by: Reference::to_owner(&self.last_updated_by),
-        }
-    }
-
-    fn links(&self, _head: &Head) -> Links {
-        Links {
-            keys: vec![Key::new(NAME_KEY, unique_name(&self.vault_id, &self.name))],
-            refs: vec![Ref::new("vault_id", &self.vault_id, OnDelete::Block)],
-            ..Links::default()
-        }
-    }
 }
 
 /// The secret of this name in the account's vault of that name.
@@ -246,17 +169,15 @@ pub(crate) async fn find(
     vault: &str,
     name: &str,
 ) -> Result<Option<Document>, Fault> {
-    let key = vault::unique_name(account, vault);
-    let Some(vault) = store.find(vault::TYPE.kind, vault::NAME_KEY, &key).await? else {
+    let key = crate::resource::model::vault::unique_name(account, vault);
+    let Some(vault) = store
+        .find(Vault::KIND, crate::resource::model::vault::NAME_KEY, &key)
+        .await?
+    else {
         return Ok(None);
     };
     let key = unique_name(&vault.head.id, name);
-    store.find(TYPE.kind, NAME_KEY, &key).await
-}
-
-/// A name as it is unique in the installation: names are unique within a vault.
-fn unique_name(vault_id: &str, name: &str) -> String {
-    format!("{vault_id} {name}")
+    store.find(VaultSecret::KIND, NAME_KEY, &key).await
 }
 
 /// Refuses another name for a secret that a traffic policy names (23003): the policy would not find
@@ -317,8 +238,11 @@ async fn vault_of(cx: &Cx<'_>, id: &str, name: &str) -> Result<Document, Error> 
     let by_name = match name {
         "" => None,
         name => {
-            let key = vault::unique_name(&cx.caller.account, name);
-            let found = cx.store.find(ty.kind, vault::NAME_KEY, &key).await?;
+            let key = crate::resource::model::vault::unique_name(&cx.caller.account, name);
+            let found = cx
+                .store
+                .find(ty.kind, crate::resource::model::vault::NAME_KEY, &key)
+                .await?;
             Some(found.ok_or_else(|| Refusal::of(code::VAULT_NAME_UNKNOWN))?)
         }
     };

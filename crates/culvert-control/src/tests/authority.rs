@@ -1,5 +1,6 @@
 //! The installation's own certificates.
 
+use crate::authority::Authority;
 use std::time::Duration;
 
 use rustls_pki_types::CertificateDer;

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 
 use super::*;
 
@@ -207,7 +208,8 @@ async fn secrets_of_a_destination_are_shown_once_sealed_and_kept() {
         .unwrap()
         .unwrap();
     assert!(!document.body.contains(&secret) && !document.body.contains("hush"));
-    let stored: resource::event_destination::EventDestination = stored::read(&document).unwrap();
+    let stored: resource::model::event_destination::EventDestination =
+        stored::read(&document).unwrap();
     let (_, whole) = stored.target(&house.control.seal, &document.head).unwrap();
     assert_eq!(whole["secrets"][0], *secret);
     let (told, _) = house.told_after(0).await;

@@ -1,7 +1,8 @@
 //! What holds for every resource, in a loop over the table.
 
-use super::*;
-use crate::resource::{ALL, Life, ResourceType};
+use crate::resource::ALL;
+use crate::resource::resource_type::{Life, ResourceType};
+use crate::tests::*;
 
 /// The resources that callers make objects of.
 fn configured() -> impl Iterator<Item = &'static &'static ResourceType> {

@@ -7,8 +7,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rcgen::{CertificateParams, KeyPair};
 
-use super::*;
-use crate::resource::{ALL, Life, ip_policy_rule};
+use crate::resource::resource_type::Life;
+use crate::resource::{ALL, ip_policy_rule};
+use crate::tests::*;
 
 /// Far above what any of these takes, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,5 +1,6 @@
 //! IP policies, their rules, and what is restricted by them.
 
+use crate::restriction::Restrictions;
 use std::net::IpAddr;
 use std::time::Duration;
 

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use super::*;
 use crate::listfilter::Shape;
-use crate::resource::{ALL, Life, ResourceType};
+use crate::resource::ALL;
+use crate::resource::resource_type::{Life, ResourceType};
+use crate::tests::*;
 
 #[tokio::test]
 async fn pages_are_newest_first_and_never_link_to_an_empty_one() {

@@ -36,9 +36,9 @@ mod vaults;
 use std::sync::{Arc, Mutex};
 
 use culvert_base::net::HostName;
-use culvert_base::{Code, ManualClock, Secret, SeededEntropy, Timestamp};
-use culvert_delivery::Delivery;
-use culvert_store::{Changes, Document, Head, Queue, StoreUrl, Told};
+use culvert_base::{Clock, Code, IdMaker, ManualClock, Secret, SeededEntropy, Timestamp, code};
+use culvert_delivery::{Delivery, TargetSettings};
+use culvert_store::{Changes, Document, Head, Queue, Store, StoreUrl, Told};
 use serde_json::{Value, json};
 
 use super::*;

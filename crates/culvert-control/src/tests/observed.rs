@@ -1,8 +1,9 @@
 //! Resources that callers do not make: what they look like once there is one, and that nobody makes
 //! or changes them.
 
-use super::*;
-use crate::resource::{ALL, Life, ResourceType};
+use crate::resource::ALL;
+use crate::resource::resource_type::{Life, ResourceType};
+use crate::tests::*;
 
 /// A stored form of each, by collection.
 fn stored_form(collection: &str, user_id: &str) -> Value {

@@ -30,7 +30,7 @@ fn spec(kinds: &[&str]) -> TailSpec {
 fn events_of_private_resources_are_known_by_their_kind() {
     let private: Vec<String> = event_types()
         .into_iter()
-        .filter(|name| audit::is_private(name))
+        .filter(|name| audit_kinds::is_private(name))
         .collect();
     // Each private resource has three kinds; sessions of agents have two and name the credential.
     assert_eq!(private.len(), 3 * PRIVATE.len() + 2, "{private:?}");

@@ -204,7 +204,7 @@ async fn every_place_that_names_an_object_has_a_row() {
     let house = House::start().await;
     for ty in ALL
         .iter()
-        .filter(|ty| ty.life == resource::Life::Configured)
+        .filter(|ty| ty.life == resource::resource_type::Life::Configured)
     {
         let sample = house.sample(ty.collection, 1).await;
         house

@@ -1,7 +1,8 @@
 //! Rotation of the master key: every secret of every resource, whatever stops it.
 
-use super::*;
-use crate::resource::{ALL, Life};
+use crate::resource::ALL;
+use crate::resource::resource_type::Life;
+use crate::tests::*;
 use crate::{Resealed, reseal};
 
 fn sealed_under(seal: &Seal, body: &Value, id: &str) -> usize {

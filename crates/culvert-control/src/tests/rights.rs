@@ -1,9 +1,12 @@
 //! Who may do what: every operation of the table, called with a real object of one owner by every kind
 //! of caller. The expected outcomes are a table of their own, which is held against the operations.
 
-use super::observed::stored_one;
-use super::*;
-use crate::resource::{ALL, Life};
+use May::{Do, Not, NotSee};
+
+use crate::resource::ALL;
+use crate::resource::resource_type::Life;
+use crate::tests::observed::stored_one;
+use crate::tests::*;
 
 /// Who calls.
 const CALLERS: [&str; 5] = ["admin", "owner", "other bot", "reader", "stranger"];
@@ -18,7 +21,6 @@ enum May {
     /// Refused with this code, class Forbidden.
     Not(u16),
 }
-use May::{Do, Not, NotSee};
 
 /// For [`CALLERS`] in order, the outcomes for objects of an owner who is a bot.
 type Row = [May; 5];

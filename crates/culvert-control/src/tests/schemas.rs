@@ -3,8 +3,9 @@
 
 use serde_json::Map;
 
-use super::*;
-use crate::resource::{ALL, Life};
+use crate::resource::ALL;
+use crate::resource::resource_type::Life;
+use crate::tests::*;
 
 /// The way to a value within a body.
 #[derive(Clone, Debug)]

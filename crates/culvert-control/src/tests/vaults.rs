@@ -1,7 +1,7 @@
 //! Vaults and their secrets: codes, and what is never seen.
 
-use super::*;
-use crate::resource::vault_secret::VaultSecret;
+use crate::resource::model::vault_secret::VaultSecret;
+use crate::tests::*;
 
 async fn vault(house: &House, name: &str) -> String {
     let made = house.post("/vaults", json!({"name": name})).await.body();

@@ -13,15 +13,18 @@ use rcgen::{
 };
 use tracing::{debug, error, info, warn};
 
-use super::holder::Holder;
-use super::order::{self, Answer, Lease, NOTHING};
-use super::{Asker, Certificates, Due, Issuer, Order, Record, due_for, wait_after};
 use crate::audit::{self, Verb};
-use crate::management::{Job, JobError, KeyType};
-use crate::resource::ResourceType;
-use crate::resource::tls_certificate::{self, TlsCertificate};
+use crate::control::Control;
+use crate::ports::{Certificates, Issuer, Record};
+use crate::reconcile::acme::holder::Holder;
+use crate::reconcile::acme::order::{self, Answer, Lease, NOTHING};
+use crate::reconcile::acme::{Asker, Due, Order, due_for, wait_after};
+use crate::resource::model::management::{Job, JobError, KeyType};
+use crate::resource::model::tls_certificate::TlsCertificate;
+use crate::resource::resource_type::ResourceType;
+use crate::resource::tls_certificate;
 use crate::service::RUNS_MAX;
-use crate::{Control, Error, stored};
+use crate::{Error, stored};
 
 /// An attempt is given up, to be gone on with later, when it takes longer.
 const ATTEMPT_WITHIN: Duration = Duration::from_secs(240);

@@ -3,11 +3,15 @@
 use culvert_base::{Fault, Timestamp, id};
 use culvert_store::Document;
 
-use crate::management::{Managed, Management};
-use crate::resource::ResourceType;
-use crate::resource::agent_ingress::{self, AgentIngress};
-use crate::resource::reserved_domain::{self, ReservedDomain};
-use crate::{Control, stored};
+use crate::control::Control;
+use crate::management::Managed;
+use crate::resource::model::Model;
+use crate::resource::model::agent_ingress::AgentIngress;
+use crate::resource::model::management::Management;
+use crate::resource::model::reserved_domain::ReservedDomain;
+use crate::resource::resource_type::ResourceType;
+use crate::resource::{agent_ingress, reserved_domain};
+use crate::stored;
 
 /// The resources whose certificates can be managed.
 pub(super) static TYPES: [&ResourceType; 2] = [&reserved_domain::TYPE, &agent_ingress::TYPE];
@@ -21,7 +25,7 @@ pub(super) enum Holder {
 
 impl Holder {
     pub(super) fn read(document: &Document) -> Result<Self, Fault> {
-        if document.head.kind == agent_ingress::TYPE.kind {
+        if document.head.kind == AgentIngress::KIND {
             stored::read(document).map(Self::Ingress)
         } else {
             stored::read(document).map(Self::Domain)

@@ -25,109 +25,22 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use culvert_base::Meter;
-use culvert_base::net::HostName;
-use culvert_base::{BoxFuture, Fault, Secret, Timestamp};
+use culvert_base::{Fault, Timestamp};
 use culvert_store::Document;
-use culvert_tls::acme;
-use culvert_tls::acme::{Blame, ChallengeKind, Failure, Order as Placed};
+use culvert_tls::acme::{self, Blame};
 use tokio::sync::Notify;
 use tokio::task::{Id, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
-use self::holder::Holder;
-pub(crate) use self::order::{KIND, Order};
-use crate::management::Management;
-use crate::{Control, stored};
+use crate::control::Control;
+use crate::ports::CertificateMeters;
+use crate::reconcile::acme::holder::Holder;
+use crate::resource::model::management::Management;
+use crate::stored;
 
-/// Gets certificates from an authority: its client, wherever it runs. Each method is one step, and
-/// can be taken again.
-pub trait Issuer: Debug + Send + Sync {
-    /// Where the authority's directory is; it stands for the authority.
-    fn directory(&self) -> &str;
-
-    /// Whether records can be written into the DNS.
-    fn writes_records(&self) -> bool;
-
-    /// A new key for an account at the authority.
-    fn new_account_key(&self) -> Result<Secret, Fault>;
-
-    /// Orders a certificate for a name.
-    fn place<'a>(
-        &'a self,
-        key: &'a Secret,
-        name: &'a HostName,
-    ) -> BoxFuture<'a, Result<Placed, Failure>>;
-
-    /// Looks at an order.
-    fn look<'a>(&'a self, key: &'a Secret, url: &'a str) -> BoxFuture<'a, Result<Placed, Failure>>;
-
-    /// Says that what challenges of this kind look for is there.
-    fn ready<'a>(
-        &'a self,
-        key: &'a Secret,
-        url: &'a str,
-        kind: ChallengeKind,
-    ) -> BoxFuture<'a, Result<(), Failure>>;
-
-    /// Requests the certificate of an order that is ready.
-    fn finalize<'a>(
-        &'a self,
-        key: &'a Secret,
-        url: &'a str,
-        csr_der: &'a [u8],
-    ) -> BoxFuture<'a, Result<(), Failure>>;
-
-    /// The chain of an order that is valid, PEM.
-    fn certificate<'a>(
-        &'a self,
-        key: &'a Secret,
-        url: &'a str,
-    ) -> BoxFuture<'a, Result<String, Failure>>;
-
-    /// Has a TXT record in the DNS, or not there.
-    fn record<'a>(
-        &'a self,
-        record: Record,
-        name: &'a str,
-        value: &'a str,
-    ) -> BoxFuture<'a, Result<(), Failure>>;
-}
-
-/// What is done to a TXT record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Record {
-    /// It is to be there.
-    Add,
-    /// It is not needed any more.
-    Remove,
-}
-
-/// How this process gets certificates.
-#[derive(Debug)]
-pub struct Certificates {
-    /// The authority; without one every attempt says so.
-    pub issuer: Option<Arc<dyn Issuer>>,
-    /// Name of this node in leases.
-    pub node: String,
-    /// What the edge can be seen by, the preferred one first.
-    pub challenges: Vec<ChallengeKind>,
-    /// How long after its commit an answer is shown by every node's edge.
-    pub spread: Duration,
-    /// How long after a first failure it is tried again.
-    pub retry_after: Duration,
-}
-
-/// What is counted of managed certificates.
-#[derive(Debug, Default)]
-pub struct CertificateMeters {
-    /// Certificates that were issued, first ones and renewals.
-    pub issued: Meter,
-    /// Attempts that failed.
-    pub failed: Meter,
-}
+pub(crate) use crate::reconcile::acme::order::{KIND, Order};
 
 /// Orders under way at once.
 const AT_ONCE: usize = 4;
@@ -316,12 +229,6 @@ impl Control {
     }
 }
 
-impl Certificates {
-    fn directory(&self) -> &str {
-        self.issuer.as_ref().map_or("", |issuer| issuer.directory())
-    }
-}
-
 /// When something is to be done for a managed domain.
 fn due_for(
     management: &Management,
@@ -373,7 +280,7 @@ fn wait_after(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::management::{Job, JobError, KeyType};
+    use crate::resource::model::management::{Job, JobError, KeyType};
 
     #[test]
     fn waits_double_to_a_limit() {

@@ -6,8 +6,9 @@ use culvert_store::{Changes, CommitError, Document, Head, Key, Told};
 use culvert_tls::acme::{Challenge, ChallengeKind};
 use serde::{Deserialize, Serialize};
 
-use super::{Asker, Issuer};
-use crate::Control;
+use crate::control::Control;
+use crate::ports::Issuer;
+use crate::reconcile::acme::Asker;
 use crate::stored::{self, Format};
 
 pub(crate) const KIND: &str = "acme_order";

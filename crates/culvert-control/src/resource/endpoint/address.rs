@@ -4,15 +4,13 @@ use culvert_base::net::HostName;
 use culvert_base::{Refusal, code};
 use culvert_policy::Scheme;
 use culvert_store::Changes;
-use serde::{Deserialize, Serialize};
 
 use crate::base::PublicPorts;
 use crate::cx::Cx;
-use crate::platform;
 use crate::pool::{self, Taken};
+use crate::resource::model::endpoint::{Address, AddressScheme, Binding};
 use crate::resource::{reserved_addr, reserved_domain};
-use crate::traffic_policy as policy;
-use crate::{Error, Role};
+use crate::{Error, Role, platform, traffic_policy as policy};
 
 /// The domain of hosts that only policies reach.
 const INTERNAL: &str = "internal";
@@ -21,59 +19,14 @@ const INTERNAL_LABELS_MAX: usize = 5;
 /// Characters of the first label of a random name.
 const RANDOM_NAME_LENGTH: usize = 12;
 
-/// Which traffic reaches an endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Binding {
-    Public,
-    Internal,
-}
-
-impl Binding {
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Public => "public",
-            Self::Internal => "internal",
-        }
-    }
-}
-
-/// A url in its parts.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub(super) struct Address {
-    pub(super) scheme: AddressScheme,
-    pub(super) host: String,
-    pub(super) port: u16,
-    /// As it is shown.
-    pub(super) url: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum AddressScheme {
-    Http,
-    Https,
-    Tcp,
-    Tls,
-}
-
 impl AddressScheme {
     const ALL: [Self; 4] = [Self::Http, Self::Https, Self::Tcp, Self::Tls];
-    pub(super) const NAMES: [&'static str; 4] = [
+    pub(crate) const NAMES: [&'static str; 4] = [
         Self::Http.name(),
         Self::Https.name(),
         Self::Tcp.name(),
         Self::Tls.name(),
     ];
-
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Http => "http",
-            Self::Https => "https",
-            Self::Tcp => "tcp",
-            Self::Tls => "tls",
-        }
-    }
 
     /// The port at which the world finds it, where it is the same for all.
     pub(super) const fn public_port(self, ports: PublicPorts) -> Option<u16> {
@@ -115,10 +68,6 @@ impl Address {
             host: &self.host,
             has_upstream,
         }
-    }
-
-    pub(super) fn hostport(&self) -> String {
-        format!("{}:{}", self.host, self.port)
     }
 }
 

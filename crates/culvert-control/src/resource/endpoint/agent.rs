@@ -7,36 +7,16 @@ use culvert_base::{Code, Description, Metadata, Refusal, code};
 use culvert_edge::{Clients, Protocol, ProxyVersion, Upstream};
 use culvert_policy::Scheme;
 use culvert_store::{Changes, Document};
-use serde::{Deserialize, Serialize};
 
-use super::address::{self, Address, AddressScheme, Binding, Settled, Wanted, place_of};
-use super::{Endpoint, TYPE};
-use crate::Error;
 use crate::acl::Bound;
-use crate::claim;
 use crate::cx::Cx;
-use crate::host;
-use crate::pool;
+use crate::resource::endpoint::TYPE;
+use crate::resource::endpoint::address::{self, Settled, Wanted, place_of};
+use crate::resource::model::endpoint::{Address, AddressScheme, Binding, Endpoint, Served};
+use crate::resource::model::traffic_policy::StoredPolicy;
 use crate::resource::reserved_domain;
 use crate::stored::{self, Format};
-use crate::traffic_policy::StoredPolicy;
-
-/// The agent's side of an endpoint.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub(crate) struct Served {
-    pub(crate) session_id: String,
-    pub(crate) tunnel_id: String,
-    /// The run of a server that the agent is connected to; nobody else can reach it.
-    pub(crate) run: String,
-    pub(crate) region: String,
-    /// As the agent announced it.
-    pub(crate) forwards_to: String,
-    /// `http1`, `http2` or empty.
-    pub(crate) forwards_proto: String,
-    /// Version of the PROXY protocol that the service wants; 0 for none.
-    pub(crate) proxy_version: u8,
-    pub(crate) name: String,
-}
+use crate::{Error, claim, host, pool};
 
 impl Served {
     /// Where the edge sends its traffic.

@@ -52,7 +52,7 @@ impl Timeouts {
     /// # Errors
     ///
     /// 18014, with the field and its bounds.
-    pub(super) fn check(mut self) -> Result<Option<Self>, Refusal> {
+    pub(crate) fn check(mut self) -> Result<Option<Self>, Refusal> {
         for (name, text, least, most) in self.rows() {
             if text.as_ref().is_some_and(String::is_empty) {
                 *text = None;
@@ -73,7 +73,7 @@ impl Timeouts {
     }
 
     /// What the edge runs.
-    pub(super) fn compile(&self) -> culvert_edge::Timeouts {
+    pub(crate) fn compile(&self) -> culvert_edge::Timeouts {
         let time = |text: &Option<String>| text.as_deref().and_then(parse);
         culvert_edge::Timeouts {
             connect: time(&self.connect),

@@ -1,0 +1,69 @@
+//! Admission of addresses: what IP restrictions refuse.
+
+use std::net::IpAddr;
+
+use culvert_base::net::plain_address;
+use culvert_base::{Code, Refusal, code};
+use culvert_edge::Restriction;
+
+use crate::Caller;
+use crate::control::Control;
+
+impl Control {
+    /// Refuses a call from an address that an enforced IP restriction of the caller's account does
+    /// not admit (220). `address` is the caller's own, not a proxy's.
+    pub fn admit(&self, caller: &Caller, address: IpAddr) -> Result<(), Refusal> {
+        let restrictions = self.restrictions.load();
+        let restriction = restrictions.api.get(&caller.account);
+        judge(
+            restriction,
+            address,
+            &caller.key_id,
+            code::CALLER_ADDRESS_RESTRICTED,
+        )
+    }
+
+    /// Refuses an agent at an address that an enforced IP restriction of its account does not admit
+    /// (115).
+    pub(crate) fn admit_agent(&self, agent: &Caller, address: IpAddr) -> Result<(), Refusal> {
+        let restrictions = self.restrictions.load();
+        let restriction = restrictions.agents.get(&agent.account);
+        judge(
+            restriction,
+            address,
+            &agent.key_id,
+            code::AGENT_ADDRESS_RESTRICTED,
+        )
+    }
+}
+
+pub(crate) fn judge(
+    restriction: Option<&Restriction>,
+    address: IpAddr,
+    key_id: &str,
+    code: Code,
+) -> Result<(), Refusal> {
+    let Some(restriction) = restriction else {
+        return Ok(());
+    };
+    if restriction.admitted.contains(address) {
+        return Ok(());
+    }
+    let client = plain_address(address);
+    if restriction.enforced {
+        return Err(Refusal::new(
+            code,
+            format!(
+                "The IP restriction `{}` blocks the address {client}.",
+                restriction.id
+            ),
+        ));
+    }
+    tracing::info!(
+        restriction.id,
+        %client,
+        key.id = key_id,
+        "an IP restriction that is not enforced would block this caller"
+    );
+    Ok(())
+}

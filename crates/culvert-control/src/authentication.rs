@@ -1,0 +1,158 @@
+//! Authentication of API calls: from the `Authorization` header to a caller.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use culvert_base::{Fault, Refusal, Secret, code};
+use culvert_store::Head;
+use serde::Deserialize;
+
+use crate::caller::Caller;
+use crate::control::Control;
+use crate::resource::model::Model;
+use crate::resource::model::api_key::ApiKey;
+use crate::resource::tunnel_credential;
+use crate::token::{self, Shape};
+use crate::{Error, stored};
+
+/// The part of a stored key that authentication reads.
+#[derive(Deserialize)]
+pub(crate) struct KeyOfCaller {
+    pub(crate) owner_id: String,
+    pub(crate) digest: String,
+}
+
+/// The part of a stored tunnel credential that tells its token.
+#[derive(Deserialize)]
+pub(crate) struct DigestOfToken {
+    pub(crate) digest: String,
+}
+
+impl Control {
+    /// Who calls, by the `Authorization` header. Codes 200 to 203, 205, 206, 208 and 636.
+    ///
+    /// `Basic` credentials are read like `Bearer` ones; whether they are taken at all is the HTTP
+    /// face's decision.
+    pub async fn authenticate(&self, authorization: Option<&str>) -> Result<Caller, Error> {
+        let header = authorization.ok_or_else(|| Refusal::of(code::CREDENTIAL_MISSING))?;
+        let token = credential(header).ok_or_else(|| Refusal::of(code::AUTHORIZATION_MALFORMED))?;
+        let body = match token::shape(token.reveal()) {
+            Shape::Token { body } => body,
+            Shape::Mistyped => return Err(Refusal::of(code::API_KEY_INVALID).into()),
+            Shape::KeyId => return Err(Refusal::of(code::CREDENTIAL_IS_API_KEY_ID).into()),
+            Shape::Unknown => return Err(Refusal::of(code::API_KEY_TOKEN_MALFORMED).into()),
+        };
+        let key_id = format!("{}_{body}", ApiKey::ID_PREFIX);
+        let document = self.store.get(ApiKey::KIND, &key_id).await?;
+        let key: Option<KeyOfCaller> = document.as_ref().map(stored::read).transpose()?;
+        let digest = key.as_ref().map(|key| key.digest.as_str());
+        if !self.pepper.recognises(digest, token.reveal()) {
+            let is_credential = self.is_credential(body, token.reveal()).await?;
+            let code = if is_credential {
+                code::CREDENTIAL_NOT_API_KEY
+            } else {
+                code::API_KEY_INVALID
+            };
+            return Err(Refusal::of(code).into());
+        }
+        let (Some(key), Some(document)) = (key, document) else {
+            return Err(Refusal::of(code::API_KEY_INVALID).into());
+        };
+        self.caller_of(key, document.head).await
+    }
+
+    /// Who a key that was recognised stands for, now. Codes 203, 205 and 636.
+    pub(crate) async fn caller_of(&self, key: KeyOfCaller, head: Head) -> Result<Caller, Error> {
+        // An owner that went between the two reads took the key along.
+        let standing = self.standings.of(&self.store, &key.owner_id).await?;
+        let (owner, is_suspended) = standing.ok_or_else(|| Refusal::of(code::API_KEY_INVALID))?;
+        if is_suspended {
+            return Err(Refusal::of(code::ACCOUNT_SUSPENDED).into());
+        }
+        if !owner.active {
+            return Err(Refusal::of(code::OWNER_INACTIVE).into());
+        }
+        Ok(Caller {
+            owner_id: key.owner_id,
+            owner_kind: owner.kind,
+            role: owner.role,
+            key_id: head.id,
+            subject: owner.subject,
+            account: head.account,
+        })
+    }
+
+    /// Whether `token` is that of the tunnel credential whose id has this body.
+    pub(crate) async fn is_credential(&self, body: &str, token: &str) -> Result<bool, Fault> {
+        let ty = &tunnel_credential::TYPE;
+        let document = self.store.get(ty.kind, &ty.stored_id_of(body)).await?;
+        let stored: Option<DigestOfToken> = document.as_ref().map(stored::read).transpose()?;
+        let digest = stored.as_ref().map(|stored| stored.digest.as_str());
+        Ok(self.pepper.recognises(digest, token))
+    }
+}
+
+/// The secret text of an `Authorization` header: after `Bearer`, or user name or password of
+/// `Basic`.
+pub(crate) fn credential(header: &str) -> Option<Secret> {
+    let (scheme, rest) = header.trim().split_once(' ')?;
+    let rest = rest.trim();
+    if scheme.eq_ignore_ascii_case("bearer") {
+        let is_plain = !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_graphic());
+        return is_plain.then(|| Secret::new(rest.to_owned()));
+    }
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return None;
+    }
+    let pair = Secret::new(String::from_utf8(STANDARD.decode(rest).ok()?).ok()?);
+    let (user, password) = pair.reveal().split_once(':')?;
+    // Some tools insist on a password beside the token, others on a user.
+    let is_user = password.is_empty() || (has_a_shape(user) && !has_a_shape(password));
+    let token = if is_user { user } else { password };
+    (!token.is_empty()).then(|| Secret::new(token.to_owned()))
+}
+
+pub(crate) fn has_a_shape(text: &str) -> bool {
+    !matches!(token::shape(text), Shape::Unknown)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn credentials() {
+        let basic = |text: &str| format!("Basic {}", STANDARD.encode(text));
+        let token = format!("{}_{}", "0".repeat(27), "a".repeat(21));
+        for (header, expected) in [
+            ("Bearer abc", Some("abc")),
+            ("bearer  abc ", Some("abc")),
+            (&basic("abc:"), Some("abc")),
+            (&basic(":abc"), Some("abc")),
+            (&basic("x:abc"), Some("abc")),
+            (&basic(&format!("{token}:x")), Some(&*token)),
+            (&basic(&format!("x:{token}")), Some(&*token)),
+            (&basic(&format!("{token}:{token}")), Some(&*token)),
+            (&basic("abc"), None),
+            (&basic(":"), None),
+            ("Basic ???", None),
+            ("Bearer", None),
+            ("Bearer ", None),
+            ("Bearer a b", None),
+            ("Digest abc", None),
+            ("abc", None),
+            ("", None),
+        ] {
+            let found = credential(header);
+            assert_eq!(found.as_ref().map(Secret::reveal), expected, "{header}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_header_has_a_credential_or_none(header in "\\PC{0,60}|(Bearer|Basic) [A-Za-z0-9+/=]{0,40}") {
+            drop(credential(&header));
+        }
+    }
+}

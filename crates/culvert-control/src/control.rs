@@ -1,0 +1,171 @@
+//! The control part of one process: what it is made of, and how it is opened.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use culvert_base::{Clock, Entropy, Fault, IdMaker};
+use culvert_delivery::Delivery;
+use culvert_edge::login::Logins;
+use culvert_store::Store;
+use culvert_tunnel::nodes::Nodes;
+use culvert_tunnel::server::Bindings;
+
+use crate::authority::Authority;
+use crate::base::Base;
+use crate::caller::{Caller, Role};
+use crate::cx::Cx;
+use crate::gate::state::{AgentSettings, Agents};
+use crate::ports::{CertificateMeters, Certificates, EdgePort};
+use crate::restriction::Restrictions;
+use crate::seal::{Pepper, Seal};
+use crate::settings::Settings;
+use crate::standing::Standings;
+use crate::turns::Turns;
+
+/// What control is made of.
+#[derive(Debug)]
+pub struct Parts {
+    /// Where resources are.
+    pub store: Store,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// Makes ids.
+    pub ids: Arc<IdMaker>,
+    /// Randomness of ids, tokens and seals.
+    pub entropy: Arc<dyn Entropy>,
+    /// Seals secrets at rest.
+    pub seal: Seal,
+    /// Digests tokens.
+    pub pepper: Pepper,
+    /// Configuration.
+    pub settings: Settings,
+    /// Runs subscriptions and destinations.
+    pub delivery: Arc<Delivery>,
+    /// Runs endpoints, if this process does.
+    pub edge: Option<Arc<dyn EdgePort>>,
+    /// What log-ins share.
+    pub logins: Arc<Logins>,
+    /// Gets certificates for managed domains, if this process does.
+    pub certificates: Option<Certificates>,
+    /// The connections of agents, if this process takes them.
+    pub agents: Option<(Arc<Bindings>, AgentSettings)>,
+    /// The ways to agents of other nodes, if there may be any.
+    pub nodes: Option<Arc<Nodes>>,
+}
+
+/// The control part of one process.
+#[derive(Debug)]
+pub struct Control {
+    pub(crate) store: Store,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) entropy: Arc<dyn Entropy>,
+    pub(crate) ids: Arc<IdMaker>,
+    pub(crate) seal: Seal,
+    pub(crate) pepper: Pepper,
+    pub(crate) settings: Settings,
+    pub(crate) delivery: Arc<Delivery>,
+    pub(crate) edge: Option<Arc<dyn EdgePort>>,
+    /// The revision the edge of this process runs on, at least.
+    pub(crate) published: tokio::sync::watch::Sender<i64>,
+    pub(crate) logins: Arc<Logins>,
+    pub(crate) certificates: Option<Certificates>,
+    pub(crate) certificate_meters: CertificateMeters,
+    pub(crate) standings: Standings,
+    pub(crate) turns: Turns,
+    pub(crate) restrictions: ArcSwap<Restrictions>,
+    pub(crate) agents: Option<Agents>,
+    pub(crate) nodes: Option<Arc<Nodes>>,
+    pub(crate) ca_pem: String,
+    /// Held by the one task that compiles.
+    pub(crate) authority: tokio::sync::Mutex<Authority>,
+}
+
+impl Control {
+    /// Control over a store, whose certificate authority is made if it has none. Its IP restrictions
+    /// hold from here on.
+    pub async fn open(parts: Parts) -> Result<Arc<Self>, Fault> {
+        let authority = Authority::open(
+            &parts.store,
+            &parts.seal,
+            &*parts.clock,
+            &*parts.entropy,
+            parts.settings.edge_domain.clone(),
+        )
+        .await?;
+        crate::relink::relink(&parts.store, &parts.seal).await?;
+        let restrictions = Restrictions::load(&parts.store, &Restrictions::default()).await?;
+        let run = parts.ids.next(&*parts.clock, &*parts.entropy);
+        let agents = parts
+            .agents
+            .map(|(bindings, settings)| Agents::new(bindings, settings, run));
+        Ok(Arc::new(Self {
+            agents,
+            nodes: parts.nodes,
+            restrictions: ArcSwap::from_pointee(restrictions.unwrap_or_default()),
+            standings: Standings::new(parts.store.watch()),
+            turns: Turns::new(),
+            store: parts.store,
+            clock: parts.clock,
+            entropy: parts.entropy,
+            ids: parts.ids,
+            seal: parts.seal,
+            pepper: parts.pepper,
+            settings: parts.settings,
+            delivery: parts.delivery,
+            edge: parts.edge,
+            published: tokio::sync::watch::Sender::new(0),
+            logins: parts.logins,
+            certificates: parts.certificates,
+            certificate_meters: CertificateMeters::default(),
+            ca_pem: authority.ca_pem().to_owned(),
+            authority: tokio::sync::Mutex::new(authority),
+        }))
+    }
+
+    /// Waits until the edge of this process, if it has one, runs on everything that was committed so
+    /// far; `false` if that takes longer than `within`.
+    pub async fn is_applied(&self, within: std::time::Duration) -> bool {
+        if self.edge.is_none() {
+            return true;
+        }
+        let revision = *self.store.watch().borrow();
+        let mut published = self.published.subscribe();
+        let reached = published.wait_for(|published| *published >= revision);
+        let reached = tokio::time::timeout(within, reached).await;
+        matches!(reached, Ok(Ok(_)))
+    }
+
+    /// Certificate of the installation's own authority, PEM: what clients must trust to reach https
+    /// endpoints below the platform domain.
+    pub fn ca_pem(&self) -> &str {
+        &self.ca_pem
+    }
+
+    pub(crate) fn cx<'a>(&'a self, caller: &'a Caller, base: &'a str) -> Cx<'a> {
+        Cx {
+            store: &self.store,
+            clock: &*self.clock,
+            entropy: &*self.entropy,
+            ids: &self.ids,
+            turns: &self.turns,
+            seal: &self.seal,
+            pepper: &self.pepper,
+            settings: &self.settings,
+            logins: &self.logins,
+            caller,
+            base: Base {
+                viewer: (caller.role != Role::Admin).then_some(caller.owner_id.as_str()),
+                ..self.base(base)
+            },
+        }
+    }
+
+    /// What views need, with the public base of `uri` fields.
+    pub(crate) fn base<'a>(&self, uri: &'a str) -> Base<'a> {
+        Base {
+            uri,
+            ports: self.settings.public_ports,
+            viewer: None,
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Which other runs of a server are over: those that were seen to write nothing for a while.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use culvert_base::{Ksuid, Timestamp};
+
+/// A run that was seen to say nothing for this long is over.
+pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(25);
+
+/// Two looks that are further apart say nothing of what was between them.
+pub(crate) const GAP_MAX: Duration = Duration::from_secs(12);
+
+/// What was seen of other runs: when each last wrote, and since when it has not.
+#[derive(Debug, Default)]
+pub(crate) struct Watched {
+    pub(crate) looked_at: Option<Instant>,
+    pub(crate) runs: BTreeMap<String, (Timestamp, Instant)>,
+}
+
+impl Watched {
+    /// A look begins. After a gap everybody gets their time anew.
+    pub(crate) fn begin(&mut self, now: Instant) {
+        let is_gap = self
+            .looked_at
+            .is_some_and(|at| now.duration_since(at) > GAP_MAX);
+        if is_gap {
+            self.runs.clear();
+        }
+        self.looked_at = Some(now);
+    }
+
+    /// Whether a run has written nothing for so long that it is over.
+    pub(crate) fn is_silent(&mut self, id: &str, wrote_at: Timestamp, now: Instant) -> bool {
+        let seen = self.runs.entry(id.to_owned()).or_insert((wrote_at, now));
+        if seen.0 != wrote_at {
+            *seen = (wrote_at, now);
+        }
+        now.duration_since(seen.1) > SILENCE_MAX
+    }
+
+    pub(crate) fn forget_all_but(&mut self, there: &BTreeSet<String>) {
+        self.runs.retain(|id, _| there.contains(id));
+    }
+}
+
+/// The id of a run.
+pub(crate) fn id_of(body: Ksuid) -> String {
+    format!("agrun_{body}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_silent_when_it_was_seen_to_be() {
+        let (began, wrote) = (Instant::now(), Timestamp::from_unix_seconds(1));
+        let after = |seconds| began + Duration::from_secs(seconds);
+        let mut watched = Watched::default();
+        let mut look = |seconds: u64, wrote: Timestamp| {
+            watched.begin(after(seconds));
+            watched.is_silent("agrun_1", wrote, after(seconds))
+        };
+        // Whatever it wrote as the time.
+        for seconds in (0..=25).step_by(5) {
+            assert!(!look(seconds, wrote), "{seconds}");
+        }
+        assert!(look(30, wrote));
+        let wrote = Timestamp::from_unix_seconds(2);
+        assert!(!look(35, wrote));
+        // The database was away, and nobody could write.
+        assert!(!look(95, wrote));
+        assert!(!look(100, wrote));
+    }
+}

@@ -1,0 +1,154 @@
+//! The agents of this process: their sessions, their limits, and the certificates they are shown.
+
+use super::failure_detector;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use culvert_base::{Ksuid, Timestamp};
+use culvert_tunnel::server::{Bindings, EndReason};
+use rustls::sign::CertifiedKey;
+use tokio::sync::Notify;
+
+/// What control needs to know of the agents of this process.
+#[derive(Clone, Debug)]
+pub struct AgentSettings {
+    /// Name of this node.
+    pub node: String,
+    /// Shown to people and told in events (`region`).
+    pub region: String,
+    /// Names and addresses that agents dial. The first is told where an agent names none.
+    pub names: Vec<String>,
+    /// Whether no other process uses the same store.
+    pub is_alone: bool,
+    /// `host:port` at which other nodes reach these agents; empty if they cannot.
+    pub address: String,
+    /// How long the names and TCP addresses of a session that ended are reserved for their owner.
+    pub names_kept: Duration,
+    /// How many of them there may be.
+    pub limits: AgentLimits,
+}
+
+/// How many agents there may be in this process at once (`limits.*`).
+#[derive(Clone, Copy, Debug)]
+pub struct AgentLimits {
+    /// Sessions in all.
+    pub sessions: usize,
+    /// Sessions of one account.
+    pub sessions_per_account: usize,
+    /// Sessions of one credential.
+    pub sessions_per_credential: usize,
+    /// Endpoints that sessions of one account serve.
+    pub endpoints_per_account: usize,
+}
+
+/// The agents of this process.
+#[derive(Debug)]
+pub(crate) struct Agents {
+    pub(crate) bindings: Arc<Bindings>,
+    pub(crate) settings: AgentSettings,
+    /// Tells this run of the server from every other.
+    pub(crate) run: String,
+    pub(crate) sessions: Mutex<BTreeMap<String, Live>>,
+    /// Endpoints that were, or may have been, committed for agents that got no answer: id, session.
+    pub(crate) unanswered: Mutex<BTreeMap<String, String>>,
+    /// Other runs.
+    pub(crate) watched: Mutex<failure_detector::Watched>,
+    /// Wakes the keeper.
+    pub(crate) woken: Notify,
+    pub(crate) certificate: Arc<Presented>,
+}
+
+/// A session of this run.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub(crate) account: String,
+    pub(crate) credential_id: String,
+    pub(crate) endpoints: BTreeSet<String>,
+    /// Endpoints that it is about to have.
+    pub(crate) binding: usize,
+    /// Set while it has no connection: when it is over, and why.
+    pub(crate) leaving: Option<(Instant, EndReason)>,
+    /// When its connection ended, while it has none.
+    pub(crate) left_at: Option<Timestamp>,
+    /// When it is to be cut, if it has not ended by then, and why.
+    pub(crate) cut: Option<(Instant, &'static str)>,
+    /// What an end until then comes of, because its agent was asked for it.
+    pub(crate) asked: Option<(Instant, &'static str)>,
+    /// Whether it counts against the limits. Not when it is over and only the store does not know.
+    pub(crate) has_place: bool,
+}
+
+impl Agents {
+    pub(crate) fn new(bindings: Arc<Bindings>, settings: AgentSettings, run: Ksuid) -> Self {
+        Self {
+            bindings,
+            settings,
+            run: failure_detector::id_of(run),
+            sessions: Mutex::default(),
+            unanswered: Mutex::default(),
+            watched: Mutex::default(),
+            woken: Notify::new(),
+            certificate: Arc::default(),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Live>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn unanswered(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+        self.unanswered
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn watched(&self) -> MutexGuard<'_, failure_detector::Watched> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The certificates that agents are shown.
+#[derive(Debug, Default)]
+pub(crate) struct Presented {
+    /// One of the installation's authority, for any name.
+    pub(crate) own: ArcSwapOption<CertifiedKey>,
+    /// Those that were issued for ingresses, by name.
+    pub(crate) issued: ArcSwap<HashMap<String, Arc<CertifiedKey>>>,
+}
+
+impl Agents {
+    /// A session has no connection, and is over at `at` unless it comes back.
+    /// Sessions that have no connection and are still kept for their agents.
+    pub(crate) fn away(&self) -> Vec<String> {
+        let now = Instant::now();
+        let is_kept = |live: &Live| live.leaving.as_ref().is_some_and(|(at, _)| *at > now);
+        let sessions = self.lock();
+        let away = sessions.iter().filter(|(_, live)| is_kept(live));
+        away.map(|(id, _)| id.clone()).collect()
+    }
+
+    pub(crate) fn leave(&self, id: &str, at: Instant, reason: EndReason) {
+        if let Some(live) = self.lock().get_mut(id) {
+            live.leaving = Some((at, reason));
+        }
+        self.woken.notify_one();
+    }
+
+    /// Why a session ends now, if its agent was asked to end it a little while ago.
+    pub(crate) fn asked(&self, id: &str) -> Option<&'static str> {
+        let asked = self.lock().get(id)?.asked;
+        asked.and_then(|(until, why)| (Instant::now() < until).then_some(why))
+    }
+
+    pub(crate) fn next_deadline(&self) -> Instant {
+        let sessions = self.lock();
+        let deadlines = sessions.values().flat_map(|live| {
+            let leaving = live.leaving.as_ref().map(|(at, _)| *at);
+            leaving.into_iter().chain(live.cut.map(|(at, _)| at))
+        });
+        let far = Instant::now() + self.look_every();
+        deadlines.min().unwrap_or(far)
+    }
+}

@@ -1,0 +1,98 @@
+//! Stored form and view of the application user.
+
+use culvert_base::Timestamp;
+use culvert_edge::login::UserKey;
+use culvert_store::{Head, Key};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::base::Base;
+use crate::resource::model::{Links, Model, Uri};
+use crate::stored::Format;
+
+/// The key by which a user who logs in is found.
+pub(crate) const KEY: &str = "identity";
+
+/// The stored form.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct ApplicationUser {
+    pub(crate) format: Format<1>,
+    pub(crate) identity_provider: IdentityProvider,
+    pub(crate) provider_user_id: String,
+    pub(crate) username: String,
+    pub(crate) email: String,
+    pub(crate) name: String,
+    pub(crate) last_active: Timestamp,
+    pub(crate) last_login: Timestamp,
+}
+
+/// Identity provider of a user.
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(crate) struct IdentityProvider {
+    pub(crate) name: String,
+    pub(crate) url: String,
+}
+
+/// An application user as the API shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ApplicationUser")]
+pub(crate) struct View<'a> {
+    pub(crate) id: &'a str,
+    #[schemars(with = "String")]
+    pub(crate) uri: Uri<'a>,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub(crate) created_at: Timestamp,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub(crate) last_active: Timestamp,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub(crate) last_login: Timestamp,
+    pub(crate) identity_provider: &'a IdentityProvider,
+    /// User ID at the identity provider.
+    pub(crate) provider_user_id: &'a str,
+    pub(crate) username: &'a str,
+    pub(crate) email: &'a str,
+    pub(crate) name: &'a str,
+}
+
+impl Model for ApplicationUser {
+    const NAME: &'static str = "application_user";
+    const COLLECTION: &'static str = "app/users";
+    const LIST_FIELD: &'static str = "application_users";
+    const ID_PREFIX: &'static str = "au";
+    type View<'a> = View<'a>;
+
+    fn links(&self, head: &Head) -> Links {
+        let key = self.user_key(&head.account).to_string();
+        Links {
+            keys: vec![Key::new(KEY, key)],
+            ..Links::default()
+        }
+    }
+
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
+        View {
+            id: &head.id,
+            uri: Uri {
+                base,
+                collection: Self::COLLECTION,
+                id: &head.id,
+            },
+            created_at: head.created_at,
+            last_active: self.last_active,
+            last_login: self.last_login,
+            identity_provider: &self.identity_provider,
+            provider_user_id: &self.provider_user_id,
+            username: &self.username,
+            email: &self.email,
+            name: &self.name,
+        }
+    }
+}
+
+impl ApplicationUser {
+    /// What the edge knows the user by.
+    pub(crate) fn user_key(&self, account: &str) -> UserKey {
+        UserKey::of(account, &self.identity_provider.url, &self.provider_user_id)
+    }
+}

@@ -1,0 +1,69 @@
+//! Stored form and view of the bot user.
+
+use culvert_base::{Bounded, Timestamp};
+use culvert_store::{Head, Key};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::base::Base;
+use crate::resource::model::{Links, Model, Uri};
+use crate::stored::Format;
+
+/// Prefixes of the ids that name one object: the one that is stored, then the other.
+pub(crate) const PREFIXES: &[&str] = &["bot", "service"];
+
+/// At most 255 bytes.
+pub(crate) type Name = Bounded<255>;
+
+/// The stored form.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct BotUser {
+    pub(crate) format: Format<1>,
+    pub(crate) name: Name,
+    pub(crate) active: bool,
+}
+
+/// A bot as the API shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "BotUser")]
+pub(crate) struct View<'a> {
+    pub(crate) id: &'a str,
+    #[schemars(with = "String")]
+    pub(crate) uri: Uri<'a>,
+    pub(crate) name: &'a str,
+    pub(crate) active: bool,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub(crate) created_at: Timestamp,
+}
+
+impl Model for BotUser {
+    const NAME: &'static str = "bot_user";
+    const COLLECTION: &'static str = "bot_users";
+    const LIST_FIELD: &'static str = "bot_users";
+    const ID_PREFIX: &'static str = "bot";
+    const PREFIXES: &'static [&'static str] = PREFIXES;
+    type View<'a> = View<'a>;
+
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
+        View {
+            id: &head.id,
+            uri: Uri {
+                base,
+                collection: Self::COLLECTION,
+                id: &head.id,
+            },
+            name: &self.name,
+            active: self.active,
+            created_at: head.created_at,
+        }
+    }
+
+    fn links(&self, head: &Head) -> Links {
+        // Names are unique within an account; keys are unique in the installation.
+        let name = format!("{} {}", head.account, &*self.name);
+        Links {
+            keys: vec![Key::new("name", name)],
+            ..Links::default()
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Stored form and view of the event destination.
+
+use culvert_base::{Description, Metadata, Timestamp};
+use culvert_delivery::target;
+use culvert_store::Head;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::{Map, Value};
+
+use crate::base::Base;
+use crate::input;
+use crate::resource::event_destination::PUBLIC_TARGETS;
+use crate::resource::model::{Model, Uri};
+use crate::stored::Format;
+
+/// The stored form.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct EventDestination {
+    pub(crate) version: Format<1>,
+    pub(crate) description: Description,
+    pub(crate) metadata: Metadata,
+    /// As it was sent: `json` in any letter case.
+    pub(crate) format: String,
+    pub(crate) target: StoredTarget,
+    /// Whether a subscription or a replay has sent it events about keys and credentials. Some may wait for it
+    /// after that has ended.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) has_private: bool,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct StoredTarget {
+    /// Key of the target, such as `webhook`.
+    pub(crate) name: String,
+    /// The configuration as it is shown.
+    pub(crate) shown: Value,
+    /// The whole configuration, sealed.
+    pub(crate) sealed: String,
+}
+
+/// An event destination as the API shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "EventDestination")]
+pub(crate) struct View<'a> {
+    pub(crate) id: &'a str,
+    pub(crate) metadata: &'a str,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub(crate) created_at: Timestamp,
+    pub(crate) description: &'a str,
+    #[schemars(extend("pattern" = input::caseless_pattern(&["json"])))]
+    pub(crate) format: &'a str,
+    /// Current target without secrets; the keys of other targets are `null`.
+    #[schemars(schema_with = "shown_target_schema")]
+    pub(crate) target: ShownTarget<'a>,
+    #[schemars(with = "String")]
+    pub(crate) uri: Uri<'a>,
+}
+
+#[derive(Debug)]
+pub(crate) struct ShownTarget<'a>(&'a StoredTarget);
+
+impl Serialize for ShownTarget<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        for name in PUBLIC_TARGETS.iter().filter(|name| **name != self.0.name) {
+            map.serialize_entry(name, &None::<()>)?;
+        }
+        map.serialize_entry(&self.0.name, &self.0.shown)?;
+        map.end()
+    }
+}
+
+/// The same as it is shown: the public keys always, secrets `null`.
+pub(crate) fn shown_target_schema(_: &mut SchemaGenerator) -> Schema {
+    let null = || json_schema!({ "type": ["object", "null"] }).to_value();
+    let object = || json_schema!({ "type": "object" }).to_value();
+    let ours = target::ALL.iter().map(|ty| (ty.name, object()));
+    let public = PUBLIC_TARGETS.iter().map(|name| (*name, null()));
+    // Of a name that is in both, the last counts.
+    let properties: Map<String, Value> = ours
+        .chain(public)
+        .map(|(name, schema)| (name.to_owned(), schema))
+        .collect();
+    json_schema!({
+        "type": "object",
+        "required": PUBLIC_TARGETS,
+        "properties": properties,
+    })
+}
+
+impl Model for EventDestination {
+    const NAME: &'static str = "event_destination";
+    const COLLECTION: &'static str = "event_destinations";
+    const LIST_FIELD: &'static str = "event_destinations";
+    const ID_PREFIX: &'static str = "ed";
+    type View<'a> = View<'a>;
+
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
+        View {
+            id: &head.id,
+            metadata: &self.metadata,
+            created_at: head.created_at,
+            description: &self.description,
+            format: &self.format,
+            target: ShownTarget(&self.target),
+            uri: Uri {
+                base,
+                collection: Self::COLLECTION,
+                id: &head.id,
+            },
+        }
+    }
+}

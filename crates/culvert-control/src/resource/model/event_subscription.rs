@@ -1,0 +1,129 @@
+//! Stored form and view of the event subscription.
+
+use culvert_base::{Description, Metadata, Timestamp};
+use culvert_events::Kind;
+use culvert_store::{Head, OnDelete, Ref, Topic};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::base::Base;
+use crate::resource::event_subscription::traffic_kind;
+use crate::resource::model::event_destination::EventDestination;
+use crate::resource::model::{Links, Model, Reference, Uri};
+use crate::stored::Format;
+
+/// The stored form.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct EventSubscription {
+    pub(crate) format: Format<1>,
+    pub(crate) description: Description,
+    pub(crate) metadata: Metadata,
+    pub(crate) sources: Vec<Source>,
+    pub(crate) destination_ids: Vec<String>,
+}
+
+/// One kind of event a subscription wants.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Source {
+    #[serde(rename = "type")]
+    pub(crate) kind: String,
+    /// Empty for all.
+    pub(crate) fields: Vec<String>,
+    /// Empty for none.
+    pub(crate) filter: String,
+}
+
+/// An event subscription as the API shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "EventSubscription")]
+pub(crate) struct View<'a> {
+    pub(crate) id: &'a str,
+    #[schemars(with = "String")]
+    pub(crate) uri: Uri<'a>,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub(crate) created_at: Timestamp,
+    pub(crate) metadata: &'a str,
+    pub(crate) description: &'a str,
+    pub(crate) sources: Vec<SourceView<'a>>,
+    pub(crate) destinations: Vec<Reference<'a>>,
+}
+
+/// A source as the API shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "EventSource")]
+pub(crate) struct SourceView<'a> {
+    #[serde(rename = "type")]
+    pub(crate) kind: &'a str,
+    pub(crate) uri: String,
+    /// Selected fields in the order as sent; empty for all.
+    pub(crate) fields: &'a [String],
+    /// The filter; empty for none.
+    pub(crate) filter: &'a str,
+}
+
+impl Model for EventSubscription {
+    const NAME: &'static str = "event_subscription";
+    const COLLECTION: &'static str = "event_subscriptions";
+    const LIST_FIELD: &'static str = "event_subscriptions";
+    const ID_PREFIX: &'static str = "esb";
+    type View<'a> = View<'a>;
+
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
+        let uri = Uri {
+            base,
+            collection: Self::COLLECTION,
+            id: &head.id,
+        };
+        View {
+            id: &head.id,
+            uri,
+            created_at: head.created_at,
+            metadata: &self.metadata,
+            description: &self.description,
+            sources: self.sources.iter().map(|source| source.view(uri)).collect(),
+            destinations: self
+                .destination_ids
+                .iter()
+                .map(|id| Reference::to(base, EventDestination::COLLECTION, id))
+                .collect(),
+        }
+    }
+
+    fn links(&self, _head: &Head) -> Links {
+        let refs = self
+            .destination_ids
+            .iter()
+            .map(|id| Ref::new("destination_ids", id, OnDelete::Block));
+        let told = self
+            .sources
+            .iter()
+            .filter(|source| source.traffic().is_none());
+        let topics = told.flat_map(|source| {
+            self.destination_ids.iter().map(|destination| Topic {
+                kind: source.kind.clone(),
+                destination: destination.clone(),
+            })
+        });
+        Links {
+            keys: Vec::new(),
+            refs: refs.collect(),
+            topics: topics.collect(),
+        }
+    }
+}
+
+impl Source {
+    /// The traffic kind it wants, if it is one.
+    pub(crate) fn traffic(&self) -> Option<&'static Kind> {
+        traffic_kind(&self.kind)
+    }
+
+    pub(crate) fn view<'a>(&'a self, subscription: Uri<'_>) -> SourceView<'a> {
+        SourceView {
+            kind: &self.kind,
+            uri: format!("{subscription}/sources/{}", self.kind),
+            fields: &self.fields,
+            filter: &self.filter,
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Stored form and view of the ip policy.
+
+use culvert_base::{Description, Metadata, Timestamp};
+use culvert_store::Head;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::base::Base;
+use crate::resource::model::{Model, Uri};
+use crate::stored::Format;
+
+/// The stored form.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct IpPolicy {
+    pub(crate) format: Format<1>,
+    pub(crate) description: Description,
+    pub(crate) metadata: Metadata,
+}
+
+/// An IP policy as the API shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "IpPolicy")]
+pub(crate) struct View<'a> {
+    pub(crate) id: &'a str,
+    #[schemars(with = "String")]
+    pub(crate) uri: Uri<'a>,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub(crate) created_at: Timestamp,
+    pub(crate) description: &'a str,
+    pub(crate) metadata: &'a str,
+}
+
+impl Model for IpPolicy {
+    const NAME: &'static str = "ip_policy";
+    const COLLECTION: &'static str = "ip_policies";
+    const LIST_FIELD: &'static str = "ip_policies";
+    const ID_PREFIX: &'static str = "ipp";
+    type View<'a> = View<'a>;
+
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
+        View {
+            id: &head.id,
+            uri: Uri {
+                base,
+                collection: Self::COLLECTION,
+                id: &head.id,
+            },
+            created_at: head.created_at,
+            description: &self.description,
+            metadata: &self.metadata,
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Stored form and view of the ip policy rule.
+
+use culvert_base::{Description, Metadata, Prefix, Timestamp};
+use culvert_store::{Head, Key, OnDelete, Ref};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::base::Base;
+use crate::resource::model::ip_policy::IpPolicy;
+use crate::resource::model::{Links, Model, Reference, Uri};
+use crate::stored::Format;
+
+/// The stored form.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct IpPolicyRule {
+    pub(crate) format: Format<1>,
+    pub(crate) description: Description,
+    pub(crate) metadata: Metadata,
+    /// As it is shown: as it was sent, in lower case. It has passed [`Prefix::parse`].
+    pub(crate) cidr: String,
+    pub(crate) ip_policy_id: String,
+    pub(crate) action: Action,
+}
+
+/// What becomes of the addresses in the prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Action {
+    Allow,
+    Deny,
+}
+
+/// A rule of an IP policy as the API shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "IpPolicyRule")]
+pub(crate) struct View<'a> {
+    pub(crate) id: &'a str,
+    #[schemars(with = "String")]
+    pub(crate) uri: Uri<'a>,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub(crate) created_at: Timestamp,
+    pub(crate) description: &'a str,
+    pub(crate) metadata: &'a str,
+    pub(crate) cidr: &'a str,
+    /// IP policy of this rule.
+    pub(crate) ip_policy: Reference<'a>,
+    #[schemars(extend("enum" = [Action::Allow.name(), Action::Deny.name()]))]
+    pub(crate) action: &'static str,
+}
+
+impl Model for IpPolicyRule {
+    const NAME: &'static str = "ip_policy_rule";
+    const COLLECTION: &'static str = "ip_policy_rules";
+    const LIST_FIELD: &'static str = "ip_policy_rules";
+    const ID_PREFIX: &'static str = "ipr";
+    type View<'a> = View<'a>;
+
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
+        View {
+            id: &head.id,
+            uri: Uri {
+                base,
+                collection: Self::COLLECTION,
+                id: &head.id,
+            },
+            created_at: head.created_at,
+            description: &self.description,
+            metadata: &self.metadata,
+            cidr: &self.cidr,
+            ip_policy: Reference::to(base, IpPolicy::COLLECTION, &self.ip_policy_id),
+            action: self.action.name(),
+        }
+    }
+
+    fn links(&self, _head: &Head) -> Links {
+        // However an address is written, it is the same prefix.
+        let prefix = Prefix::parse(&self.cidr).map(|prefix| prefix.to_string());
+        let prefix = prefix.unwrap_or_else(|_| self.cidr.clone());
+        Links {
+            keys: vec![Key::new(
+                "prefix",
+                format!("{} {prefix}", self.ip_policy_id),
+            )],
+            refs: vec![Ref::new(
+                "ip_policy_id",
+                &self.ip_policy_id,
+                OnDelete::Cascade,
+            )],
+            ..Links::default()
+        }
+    }
+}
+
+impl Action {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+        }
+    }
+}

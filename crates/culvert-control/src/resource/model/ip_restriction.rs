@@ -1,0 +1,114 @@
+//! Stored form and view of the ip restriction.
+
+use culvert_base::{Description, Metadata, Timestamp};
+use culvert_store::{Head, Key, OnDelete, Ref};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::base::Base;
+use crate::resource::model::ip_policy::IpPolicy;
+use crate::resource::model::{Links, Model, Reference, Uri};
+use crate::stored::Format;
+
+/// Key of the one restriction of a type.
+pub(crate) const KEY: &str = "type";
+
+/// The stored form.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct IpRestriction {
+    pub(crate) format: Format<1>,
+    pub(crate) description: Description,
+    pub(crate) metadata: Metadata,
+    /// Whether addresses that are not admitted are refused, or only logged.
+    pub(crate) enforced: bool,
+    pub(crate) place: Place,
+    pub(crate) ip_policy_ids: Vec<String>,
+}
+
+/// What is guarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Place {
+    /// Nothing, since there is no dashboard.
+    Dashboard,
+    /// Calls of the management API.
+    Api,
+    /// Sessions of agents.
+    Agent,
+    /// Connections to public endpoints.
+    Endpoints,
+}
+
+/// An IP restriction as the API shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "IpRestriction")]
+pub(crate) struct View<'a> {
+    pub(crate) id: &'a str,
+    #[schemars(with = "String")]
+    pub(crate) uri: Uri<'a>,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub(crate) created_at: Timestamp,
+    pub(crate) description: &'a str,
+    pub(crate) metadata: &'a str,
+    pub(crate) enforced: bool,
+    #[serde(rename = "type")]
+    #[schemars(extend("enum" = Place::ALL.map(Place::name)))]
+    pub(crate) place: &'static str,
+    pub(crate) ip_policies: Vec<Reference<'a>>,
+}
+
+impl Model for IpRestriction {
+    const NAME: &'static str = "ip_restriction";
+    const COLLECTION: &'static str = "ip_restrictions";
+    const LIST_FIELD: &'static str = "ip_restrictions";
+    const ID_PREFIX: &'static str = "ipx";
+    type View<'a> = View<'a>;
+
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
+        View {
+            id: &head.id,
+            uri: Uri {
+                base,
+                collection: Self::COLLECTION,
+                id: &head.id,
+            },
+            created_at: head.created_at,
+            description: &self.description,
+            metadata: &self.metadata,
+            enforced: self.enforced,
+            place: self.place.name(),
+            ip_policies: self
+                .ip_policy_ids
+                .iter()
+                .map(|id| Reference::to(base, IpPolicy::COLLECTION, id))
+                .collect(),
+        }
+    }
+
+    fn links(&self, head: &Head) -> Links {
+        // One of each type within an account; keys are unique in the installation.
+        let place = format!("{} {}", head.account, self.place.name());
+        let refs = self
+            .ip_policy_ids
+            .iter()
+            .map(|id| Ref::new("ip_policy_ids", id, OnDelete::Block));
+        Links {
+            keys: vec![Key::new(KEY, place)],
+            refs: refs.collect(),
+            ..Links::default()
+        }
+    }
+}
+
+impl Place {
+    pub(crate) const ALL: [Self; 4] = [Self::Dashboard, Self::Api, Self::Agent, Self::Endpoints];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Dashboard => "dashboard",
+            Self::Api => "api",
+            Self::Agent => "agent",
+            Self::Endpoints => "endpoints",
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Stored form and view of the reserved addr.
+
+use culvert_base::{Description, Metadata, Timestamp};
+use culvert_store::{Head, Key};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::base::Base;
+use crate::resource::model::{Links, Model, Uri};
+use crate::stored::Format;
+
+/// The key an address is found by.
+pub(crate) const KEY: &str = "addr";
+
+/// The one region of an installation.
+pub(crate) const REGION: &str = "us";
+
+/// The stored form.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct ReservedAddr {
+    pub(crate) format: Format<1>,
+    pub(crate) description: Description,
+    pub(crate) metadata: Metadata,
+    pub(crate) addr: String,
+    pub(crate) region: String,
+}
+
+/// A reserved address as the API shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ReservedAddr")]
+pub(crate) struct View<'a> {
+    pub(crate) id: &'a str,
+    #[schemars(with = "String")]
+    pub(crate) uri: Uri<'a>,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub(crate) created_at: Timestamp,
+    pub(crate) description: &'a str,
+    pub(crate) metadata: &'a str,
+    /// Address as `host:port`, assigned at the reservation.
+    pub(crate) addr: &'a str,
+    #[schemars(extend("enum" = [REGION]))]
+    pub(crate) region: &'a str,
+}
+
+impl Model for ReservedAddr {
+    const NAME: &'static str = "tcp_address";
+    const COLLECTION: &'static str = "reserved_addrs";
+    const LIST_FIELD: &'static str = "reserved_addrs";
+    const ID_PREFIX: &'static str = "ra";
+    type View<'a> = View<'a>;
+
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
+        View {
+            id: &head.id,
+            uri: Uri {
+                base,
+                collection: Self::COLLECTION,
+                id: &head.id,
+            },
+            created_at: head.created_at,
+            description: &self.description,
+            metadata: &self.metadata,
+            addr: &self.addr,
+            region: &self.region,
+        }
+    }
+
+    fn links(&self, _head: &Head) -> Links {
+        Links {
+            keys: vec![Key::new(KEY, &*self.addr)],
+            ..Links::default()
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Stored form and view of the ssh certificate authority.
+
+use std::collections::BTreeMap;
+
+use culvert_base::{Description, Metadata, Timestamp};
+use culvert_store::Head;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::base::Base;
+use crate::resource::model::{Model, Uri};
+use crate::ssh::Algorithm;
+use crate::stored::Format;
+
+/// Kinds of keys as they are shown.
+pub(crate) const KEY_TYPES: [&str; 3] = ["rsa", "ecdsa", "ed25519"];
+
+/// The stored form.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct SshCertificateAuthority {
+    pub(crate) format: Format<1>,
+    pub(crate) description: Description,
+    pub(crate) metadata: Metadata,
+    pub(crate) algorithm: Algorithm,
+    /// One line without a comment.
+    pub(crate) public_key: String,
+    /// Private key, sealed.
+    pub(crate) sealed_key: String,
+}
+
+/// An SSH certificate authority as the API shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "SshCertificateAuthority")]
+pub(crate) struct View<'a> {
+    pub(crate) id: &'a str,
+    #[schemars(with = "String")]
+    pub(crate) uri: Uri<'a>,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub(crate) created_at: Timestamp,
+    pub(crate) description: &'a str,
+    pub(crate) metadata: &'a str,
+    /// Public key of the CA: one line without a comment.
+    pub(crate) public_key: &'a str,
+    /// `rsa`, `ecdsa` or `ed25519`.
+    #[schemars(extend("enum" = KEY_TYPES))]
+    pub(crate) key_type: &'static str,
+}
+
+impl Model for SshCertificateAuthority {
+    const NAME: &'static str = "ssh_certificate_authority";
+    const COLLECTION: &'static str = "ssh_certificate_authorities";
+    const LIST_FIELD: &'static str = "ssh_certificate_authorities";
+    const ID_PREFIX: &'static str = "sshca";
+    type View<'a> = View<'a>;
+
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
+        View {
+            id: &head.id,
+            uri: Uri {
+                base,
+                collection: Self::COLLECTION,
+                id: &head.id,
+            },
+            created_at: head.created_at,
+            description: &self.description,
+            metadata: &self.metadata,
+            public_key: &self.public_key,
+            key_type: self.algorithm.key_type(),
+        }
+    }
+}
+
+/// Names with values; flags have the value `""`.
+pub(crate) type Options = BTreeMap<String, String>;
+
+/// The common part of the stored forms.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct Issued {
+    /// Value as sent.
+    pub(crate) public_key: String,
+    pub(crate) algorithm: Algorithm,
+    pub(crate) ssh_certificate_authority_id: String,
+    pub(crate) principals: Vec<String>,
+    pub(crate) valid_after: Timestamp,
+    pub(crate) valid_until: Timestamp,
+    /// One line, as in a `-cert.pub` file.
+    pub(crate) certificate: String,
+}

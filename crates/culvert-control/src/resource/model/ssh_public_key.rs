@@ -1,0 +1,83 @@
+//! Stored form and view of the ssh public key.
+
+use culvert_base::{Description, Metadata, Timestamp};
+use culvert_store::{Head, Key, OnDelete, Ref};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::acl::Acl;
+use crate::base::Base;
+use crate::resource::model::{Links, Model, Uri};
+use crate::stored::Format;
+
+/// Name of the unique value: the key without its comment.
+pub(crate) const KEY: &str = "fingerprint";
+
+/// The stored form.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct SshPublicKey {
+    pub(crate) format: Format<1>,
+    pub(crate) owner_id: String,
+    /// Value as sent.
+    pub(crate) public_key: String,
+    /// Of the key without its comment.
+    pub(crate) fingerprint: String,
+    /// Whether certificates that it signed log in, and not the key itself.
+    #[serde(default)]
+    pub(crate) is_authority: bool,
+    pub(crate) description: Description,
+    pub(crate) metadata: Metadata,
+    pub(crate) acl: Acl,
+}
+
+/// An SSH public key as the API shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "SshPublicKey")]
+pub(crate) struct View<'a> {
+    pub(crate) id: &'a str,
+    #[schemars(with = "String")]
+    pub(crate) uri: Uri<'a>,
+    pub(crate) description: &'a str,
+    pub(crate) metadata: &'a str,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub(crate) created_at: Timestamp,
+    /// Value as sent, including the comment.
+    pub(crate) public_key: &'a str,
+    /// Addresses that endpoints may bind; empty for all.
+    pub(crate) acl: &'a [String],
+    /// Owner of the key.
+    pub(crate) owner_id: &'a str,
+}
+
+impl Model for SshPublicKey {
+    const NAME: &'static str = "ssh_public_key";
+    const COLLECTION: &'static str = "ssh_credentials";
+    const LIST_FIELD: &'static str = "ssh_credentials";
+    const ID_PREFIX: &'static str = "sshcr";
+    type View<'a> = View<'a>;
+
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
+        View {
+            id: &head.id,
+            uri: Uri {
+                base,
+                collection: Self::COLLECTION,
+                id: &head.id,
+            },
+            description: &self.description,
+            metadata: &self.metadata,
+            created_at: head.created_at,
+            public_key: &self.public_key,
+            acl: &self.acl,
+            owner_id: &self.owner_id,
+        }
+    }
+
+    fn links(&self, _head: &Head) -> Links {
+        Links {
+            keys: vec![Key::new(KEY, &*self.fingerprint)],
+            refs: vec![Ref::new("owner_id", &self.owner_id, OnDelete::Cascade)],
+            ..Links::default()
+        }
+    }
+}

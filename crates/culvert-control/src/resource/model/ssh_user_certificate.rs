@@ -1,0 +1,98 @@
+//! Stored form and view of the ssh user certificate.
+
+use culvert_base::{Description, Metadata, Timestamp};
+use culvert_store::{Head, OnDelete, Ref};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::base::Base;
+use crate::resource::model::ssh_certificate_authority::{Issued, Options};
+use crate::resource::model::{Links, Model, Uri};
+use crate::stored::Format;
+
+/// The stored form.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct SshUserCertificate {
+    pub(crate) format: Format<1>,
+    pub(crate) description: Description,
+    pub(crate) metadata: Metadata,
+    pub(crate) critical_options: Options,
+    pub(crate) extensions: Options,
+    pub(crate) issued: Issued,
+}
+
+/// An SSH user certificate as the API shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "SshUserCertificate")]
+pub(crate) struct View<'a> {
+    pub(crate) id: &'a str,
+    #[schemars(with = "String")]
+    pub(crate) uri: Uri<'a>,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub(crate) created_at: Timestamp,
+    pub(crate) description: &'a str,
+    pub(crate) metadata: &'a str,
+    /// Value as sent, including the comment.
+    pub(crate) public_key: &'a str,
+    /// `rsa`, `ecdsa` or `ed25519`.
+    #[schemars(extend("enum" = crate::resource::model::ssh_certificate_authority::KEY_TYPES))]
+    pub(crate) key_type: &'static str,
+    /// Issuer.
+    pub(crate) ssh_certificate_authority_id: &'a str,
+    /// User names that the certificate is valid for; empty for all users.
+    pub(crate) principals: &'a [String],
+    /// Critical options of the certificate.
+    pub(crate) critical_options: &'a Options,
+    /// Extensions of the certificate.
+    pub(crate) extensions: &'a Options,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub(crate) valid_after: Timestamp,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub(crate) valid_until: Timestamp,
+    /// The certificate as one line of an OpenSSH `-cert.pub` file.
+    pub(crate) certificate: &'a str,
+}
+
+impl Model for SshUserCertificate {
+    const NAME: &'static str = "ssh_user_certificate";
+    const COLLECTION: &'static str = "ssh_user_certificates";
+    const LIST_FIELD: &'static str = "ssh_user_certificates";
+    const ID_PREFIX: &'static str = "sucrt";
+    type View<'a> = View<'a>;
+
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
+        let issued = &self.issued;
+        View {
+            id: &head.id,
+            uri: Uri {
+                base,
+                collection: Self::COLLECTION,
+                id: &head.id,
+            },
+            created_at: head.created_at,
+            description: &self.description,
+            metadata: &self.metadata,
+            public_key: &issued.public_key,
+            key_type: issued.algorithm.key_type(),
+            ssh_certificate_authority_id: &issued.ssh_certificate_authority_id,
+            principals: &issued.principals,
+            critical_options: &self.critical_options,
+            extensions: &self.extensions,
+            valid_after: issued.valid_after,
+            valid_until: issued.valid_until,
+            certificate: &issued.certificate,
+        }
+    }
+
+    fn links(&self, _head: &Head) -> Links {
+        let authority = &self.issued.ssh_certificate_authority_id;
+        Links {
+            refs: vec![Ref::new(
+                "ssh_certificate_authority_id",
+                authority,
+                OnDelete::Block,
+            )],
+            ..Links::default()
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Stored form and view of the tunnel credential.
+
+use culvert_base::{Description, Metadata, Timestamp};
+use culvert_store::{Head, OnDelete, Ref};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::acl::Acl;
+use crate::base::Base;
+use crate::resource::model::{Links, Model, Uri};
+use crate::stored::Format;
+
+/// The stored form.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct TunnelCredential {
+    pub(crate) format: Format<1>,
+    pub(crate) owner_id: String,
+    /// `<pepper id>.<hex>`.
+    pub(crate) digest: String,
+    pub(crate) description: Description,
+    pub(crate) metadata: Metadata,
+    pub(crate) acl: Acl,
+}
+
+/// A tunnel credential as the API shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "TunnelCredential")]
+pub(crate) struct View<'a> {
+    pub(crate) id: &'a str,
+    #[schemars(with = "String")]
+    pub(crate) uri: Uri<'a>,
+    pub(crate) description: &'a str,
+    pub(crate) metadata: &'a str,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub(crate) created_at: Timestamp,
+    /// The token, returned only in the response to the creation; otherwise `null`.
+    pub(crate) token: Option<&'a str>,
+    /// Addresses that endpoints may bind; empty for all.
+    pub(crate) acl: &'a [String],
+    /// Owner of the credential.
+    pub(crate) owner_id: &'a str,
+}
+
+impl Model for TunnelCredential {
+    const NAME: &'static str = "tunnel_credential";
+    const COLLECTION: &'static str = "credentials";
+    const LIST_FIELD: &'static str = "credentials";
+    const ID_PREFIX: &'static str = "cr";
+    type View<'a> = View<'a>;
+
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
+        View {
+            id: &head.id,
+            uri: Uri {
+                base,
+                collection: Self::COLLECTION,
+                id: &head.id,
+            },
+            description: &self.description,
+            metadata: &self.metadata,
+            created_at: head.created_at,
+            token: None,
+            acl: &self.acl,
+            owner_id: &self.owner_id,
+        }
+    }
+
+    fn links(&self, _head: &Head) -> Links {
+        Links {
+            refs: vec![Ref::new("owner_id", &self.owner_id, OnDelete::Cascade)],
+            ..Links::default()
+        }
+    }
+}

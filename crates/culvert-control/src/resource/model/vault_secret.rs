@@ -1,0 +1,95 @@
+//! Stored form and view of the vault secret.
+
+use culvert_base::{Bounded, Description, Metadata, Timestamp};
+use culvert_store::{Head, Key, OnDelete, Ref};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::base::Base;
+use crate::resource::model::vault::Vault;
+use crate::resource::model::{Links, Model, Reference, Uri};
+use crate::stored::Format;
+
+/// Name of the unique value.
+pub(crate) const NAME_KEY: &str = "name";
+
+/// At most 255 bytes.
+pub(crate) type Name = Bounded<255>;
+
+/// The stored form.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct VaultSecret {
+    pub(crate) format: Format<1>,
+    pub(crate) name: Name,
+    pub(crate) description: Description,
+    pub(crate) metadata: Metadata,
+    /// The value, sealed for this object.
+    pub(crate) sealed_value: String,
+    pub(crate) vault_id: String,
+    pub(crate) vault_name: Name,
+    pub(crate) created_by: String,
+    pub(crate) last_updated_by: String,
+}
+
+/// A secret without its value.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Secret")]
+pub(crate) struct View<'a> {
+    pub(crate) id: &'a str,
+    #[schemars(with = "String")]
+    pub(crate) uri: Uri<'a>,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub(crate) created_at: Timestamp,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub(crate) updated_at: Timestamp,
+    pub(crate) name: &'a str,
+    pub(crate) description: &'a str,
+    pub(crate) metadata: &'a str,
+    pub(crate) vault: Reference<'a>,
+    pub(crate) vault_name: &'a str,
+    /// Owner of the API key that created the object.
+    pub(crate) created_by: Reference<'a>,
+    /// Owner of the API key that last updated the object.
+    pub(crate) last_updated_by: Reference<'a>,
+}
+
+/// A name as it is unique in the installation: names are unique within a vault.
+pub(crate) fn unique_name(vault_id: &str, name: &str) -> String {
+    format!("{vault_id} {name}")
+}
+
+impl Model for VaultSecret {
+    const NAME: &'static str = "secret";
+    const COLLECTION: &'static str = "vault_secrets";
+    const LIST_FIELD: &'static str = "secrets";
+    const ID_PREFIX: &'static str = "secret";
+    type View<'a> = View<'a>;
+
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
+        View {
+            id: &head.id,
+            uri: Uri {
+                base,
+                collection: Self::COLLECTION,
+                id: &head.id,
+            },
+            created_at: head.created_at,
+            updated_at: head.updated_at,
+            name: &self.name,
+            description: &self.description,
+            metadata: &self.metadata,
+            vault: Reference::to(base, Vault::COLLECTION, &self.vault_id),
+            vault_name: &self.vault_name,
+            created_by: Reference::to_owner(&self.created_by),
+            last_updated_by: Reference::to_owner(&self.last_updated_by),
+        }
+    }
+
+    fn links(&self, _head: &Head) -> Links {
+        Links {
+            keys: vec![Key::new(NAME_KEY, unique_name(&self.vault_id, &self.name))],
+            refs: vec![Ref::new("vault_id", &self.vault_id, OnDelete::Block)],
+            ..Links::default()
+        }
+    }
+}

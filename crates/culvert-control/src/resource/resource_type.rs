@@ -1,0 +1,348 @@
+//! What a resource is: its behaviour as a trait, and its row in the table.
+
+use std::fmt;
+use std::future::Future;
+
+use culvert_base::{BoxFuture, Code, Fault, Ksuid, Refusal, Secret, code};
+use culvert_store::{Changes, Document, Head};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::base::Base;
+use crate::cx::Cx;
+use crate::input::Problem;
+use crate::listfilter::Field;
+use crate::operation::{Answer, BodySpec, Method, Reply, Run, SchemaOf};
+use crate::page::{self, Argument};
+use crate::resource::model::{Links, Model};
+use crate::{Caller, Error, Parameter, Role, stored};
+
+/// The behaviour of a resource.
+pub(crate) trait Resource: Model {
+    /// One sentence for the reference.
+    const DOC: &'static str;
+    /// Which of the five operations it has.
+    const LIFE: Life = Life::Configured;
+    /// Why its writes are told to nobody; `None` for a resource with audit events.
+    const SILENT: Option<&'static str> = None;
+    /// Fields of the view that its events do not have.
+    const NOT_IN_EVENTS: &'static [&'static str] = &[];
+    /// Fields its list filter may name; `None` has no filter.
+    const FILTER: Option<&'static [Field]>;
+    /// List parameters of its own.
+    const ARGUMENTS: &'static [Argument] = &[];
+    /// All list parameters, as the reference shows them.
+    const PARAMETERS: &'static [Parameter] = page::FILTERED;
+    /// Codes for values of the right type that are not allowed, by field; others are 215.
+    const VALUE_CODES: &'static [(&'static str, Code)] = &[];
+    /// Code for an update that names no field; without one it changes nothing and succeeds.
+    const EMPTY_UPDATE: Option<Code> = None;
+    /// Code for a unique value that another object has.
+    const TAKEN: Option<Code> = None;
+    /// Code for the removal of an object that others need.
+    const IN_USE: Option<Code> = None;
+    /// Code for a reference to an object that does not exist.
+    const UNKNOWN: Option<Code> = None;
+    /// Whether a create must give some field.
+    const CREATE_NEEDS_BODY: bool;
+    /// Operations beyond the five.
+    const OPERATIONS: &'static [Extra] = &[];
+    /// Query parameters of the delete operation.
+    const DELETE_PARAMETERS: &'static [Parameter] = &[];
+    /// Whether only its owner and admins may see, change and delete an object. To others it does not
+    /// exist. The stored form of such a resource has the field `owner_id`, and a reference to that
+    /// owner.
+    const IS_PRIVATE: bool = false;
+
+    /// What a caller sends to create one.
+    type Create: DeserializeOwned + JsonSchema + Send;
+    /// What a caller sends to change one.
+    type Update: DeserializeOwned + JsonSchema + Send;
+
+    /// Decides what is stored. Reads only.
+    fn create(
+        cx: &Cx<'_>,
+        id: Ksuid,
+        input: Self::Create,
+    ) -> impl Future<Output = Result<Draft<Self>, Error>> + Send;
+
+    /// Decides what is stored after a change. Reads only.
+    fn update(
+        self,
+        cx: &Cx<'_>,
+        head: &Head,
+        input: Self::Update,
+    ) -> impl Future<Output = Result<Draft<Self>, Error>> + Send;
+
+    /// What must go, or change, before this one can be removed, with what is told of it.
+    fn before_removal(
+        &self,
+        _cx: &Cx<'_>,
+        _head: &Head,
+    ) -> impl Future<Output = Result<Changes, Error>> + Send {
+        async { Ok(Changes::default()) }
+    }
+
+    /// What the query of a delete says, beyond [`Self::before_removal`]: the removal is refused, or
+    /// these writes belong to it.
+    fn check_removal(
+        &self,
+        _cx: &Cx<'_>,
+        _head: &Head,
+        _query: &[(String, String)],
+    ) -> impl Future<Output = Result<Changes, Error>> + Send {
+        async { Ok(Changes::default()) }
+    }
+
+    /// What changes because this one is removed, told after its removal.
+    fn after_removal(
+        &self,
+        _cx: &Cx<'_>,
+        _head: &Head,
+    ) -> impl Future<Output = Result<Changes, Error>> + Send {
+        async { Ok(Changes::default()) }
+    }
+
+    /// Whether `caller` may create, change or remove objects of this resource.
+    fn permit(caller: &Caller) -> Result<(), Refusal> {
+        caller.may_write()
+    }
+}
+
+/// How objects of a resource come and go, and with it which of the five operations it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Life {
+    /// Callers make, change and remove them.
+    Configured,
+    /// They come up while the server works; callers look at them and may remove them.
+    Recorded,
+    /// They come and go while the server works; callers look at them.
+    Observed,
+}
+
+/// The input of an operation that a resource does not have: there is no such value.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) enum Never {}
+
+/// What a handler decided.
+#[derive(Debug)]
+pub(crate) struct Draft<R> {
+    pub(crate) document: R,
+    /// Shown in the answer of this one create and nowhere else.
+    pub(crate) reveal: Option<Reveal>,
+    /// Writes to other documents that belong to this one.
+    pub(crate) also: Changes,
+}
+
+impl<R> Draft<R> {
+    /// The document and nothing else.
+    pub(crate) fn of(document: R) -> Self {
+        Self {
+            document,
+            reveal: None,
+            also: Changes::default(),
+        }
+    }
+}
+
+/// A secret that is added to the 201 body. It is in no stored form and in no view, so it cannot
+/// reach an event or a log.
+#[derive(Debug)]
+pub(crate) struct Reveal {
+    /// JSON pointer of the field it replaces.
+    pub(crate) pointer: String,
+    /// JSON text.
+    pub(crate) json: Secret,
+}
+
+/// An operation beyond the five.
+#[derive(Debug)]
+pub(crate) struct Extra {
+    pub(crate) name: &'static str,
+    pub(crate) method: Method,
+    /// Behind `/<collection>/{id}`; its parameters are in braces.
+    pub(crate) suffix: &'static str,
+    pub(crate) doc: &'static str,
+    pub(crate) body: Option<BodySpec>,
+    pub(crate) answer: Answer,
+    /// The query parameters it takes; it refuses others.
+    pub(crate) query: &'static [Parameter],
+    pub(crate) run: Run,
+}
+
+/// A resource with its types erased, so that it can stand in a table.
+#[derive(Debug)]
+pub(crate) struct ResourceType {
+    pub(crate) name: &'static str,
+    pub(crate) collection: &'static str,
+    pub(crate) list_field: &'static str,
+    pub(crate) id_prefix: &'static str,
+    pub(crate) doc: &'static str,
+    pub(crate) life: Life,
+    pub(crate) kind: &'static str,
+    pub(crate) prefixes: &'static [&'static str],
+    pub(crate) silent: Option<&'static str>,
+    pub(crate) not_in_events: &'static [&'static str],
+    pub(crate) filter: Option<&'static [Field]>,
+    pub(crate) arguments: &'static [Argument],
+    pub(crate) parameters: &'static [Parameter],
+    pub(crate) taken: Option<Code>,
+    pub(crate) in_use: Option<Code>,
+    pub(crate) unknown: Option<Code>,
+    pub(crate) create_needs_body: bool,
+    pub(crate) operations: &'static [Extra],
+    pub(crate) delete_parameters: &'static [Parameter],
+    pub(crate) is_private: bool,
+
+    pub(crate) create: Create,
+    pub(crate) update: Update,
+    /// Refuses a body whose names or types are wrong, without looking at any object.
+    pub(crate) inspect_update: fn(Option<Value>) -> Result<(), Refusal>,
+    pub(crate) before_removal: Removal,
+    pub(crate) check_removal: CheckRemoval,
+    pub(crate) after_removal: Removal,
+    pub(crate) permit: fn(&Caller) -> Result<(), Refusal>,
+    /// Writes the view of a document, JSON.
+    pub(crate) view: fn(&Document, Base<'_>, &mut Vec<u8>) -> Result<(), Fault>,
+
+    pub(crate) create_schema: SchemaOf,
+    pub(crate) update_schema: SchemaOf,
+    pub(crate) view_schema: SchemaOf,
+    pub(crate) list_schema: SchemaOf,
+
+    pub(crate) run_create: Run,
+    pub(crate) run_get: Run,
+    pub(crate) run_list: Run,
+    pub(crate) run_update: Run,
+    pub(crate) run_delete: Run,
+}
+
+pub(crate) type Create =
+    for<'a> fn(&'a Cx<'a>, Ksuid, Option<Value>) -> BoxFuture<'a, Result<Made, Error>>;
+
+pub(crate) type Update =
+    for<'a> fn(&'a Cx<'a>, &'a Document, Option<Value>) -> BoxFuture<'a, Result<Made, Error>>;
+
+pub(crate) type CheckRemoval = for<'a> fn(
+    &'a Cx<'a>,
+    &'a Document,
+    &'a [(String, String)],
+) -> BoxFuture<'a, Result<Changes, Error>>;
+
+pub(crate) type Removal =
+    for<'a> fn(&'a Cx<'a>, &'a Document) -> BoxFuture<'a, Result<Changes, Error>>;
+
+/// A [`Draft`] in stored form.
+#[derive(Debug)]
+pub(crate) struct Made {
+    pub(crate) body: String,
+    pub(crate) links: Links,
+    pub(crate) reveal: Option<Reveal>,
+    pub(crate) also: Changes,
+}
+
+impl ResourceType {
+    /// Whether the caller may see, change and delete a document of its account.
+    pub(crate) fn is_seen_by(&self, caller: &Caller, document: &Document) -> Result<bool, Fault> {
+        #[derive(Deserialize)]
+        struct Owned {
+            owner_id: String,
+        }
+        if !self.is_private || caller.role == Role::Admin {
+            return Ok(true);
+        }
+        let owned: Owned = stored::read(document)?;
+        Ok(owned.owner_id == caller.owner_id)
+    }
+
+    /// What people call one of it: `SSH public key`.
+    pub(crate) fn noun(&self) -> String {
+        const SPELLED: [&str; 5] = ["api", "ip", "ssh", "tcp", "tls"];
+        let words = self.name.split('_').map(|word| match word {
+            _ if SPELLED.contains(&word) => word.to_ascii_uppercase(),
+            _ => word.to_owned(),
+        });
+        words.collect::<Vec<_>>().join(" ")
+    }
+
+    /// The same with its article: `an SSH public key`.
+    pub(crate) fn with_article(&self) -> String {
+        let noun = self.noun();
+        let is_open = noun
+            .to_ascii_lowercase()
+            .starts_with(['a', 'e', 'i', 'o', 'u']);
+        let article = if is_open || noun.starts_with("SSH ") {
+            "an"
+        } else {
+            "a"
+        };
+        format!("{article} {noun}")
+    }
+
+    /// Several: `SSH certificate authorities`.
+    pub(crate) fn nouns(&self) -> String {
+        let noun = self.noun();
+        match noun.strip_suffix('y') {
+            Some(stem) if !stem.ends_with(['a', 'e', 'o', 'u']) => format!("{stem}ies"),
+            _ if noun.ends_with('s') => format!("{noun}es"),
+            _ => format!("{noun}s"),
+        }
+    }
+
+    /// The stored id a path names; `None` when its shape or prefix is wrong.
+    pub(crate) fn stored_id(&self, shown: &str) -> Option<String> {
+        let (prefix, body) = culvert_base::id::split(shown)?;
+        self.prefixes
+            .contains(&prefix)
+            .then(|| self.stored_id_of(body))
+    }
+
+    /// The stored id with this body.
+    pub(crate) fn stored_id_of(&self, body: impl fmt::Display) -> String {
+        let prefix = self.prefixes.first().copied().unwrap_or(self.id_prefix);
+        format!("{prefix}_{body}")
+    }
+
+    /// The view of a document, JSON text.
+    pub(crate) fn view_text(&self, document: &Document, base: Base<'_>) -> Result<String, Fault> {
+        let mut text = Vec::with_capacity(512);
+        (self.view)(document, base, &mut text)?;
+        String::from_utf8(text).map_err(|error| Fault::new("writing a view", error))
+    }
+}
+
+/// The refusal of a value of the right type that is not allowed.
+pub(crate) fn value_refusal<R: Resource>(problem: Problem) -> Refusal {
+    match problem {
+        Problem::Shape(refusal) => refusal,
+        Problem::Value { field, why } => {
+            let code = R::VALUE_CODES
+                .iter()
+                .find_map(|(name, code)| (*name == field).then_some(*code))
+                .unwrap_or(code::BODY_FIELD_INVALID);
+            Refusal::new(code, format!("`{field}` is not allowed: {why}."))
+        }
+    }
+}
+
+/// The schema of a list of `R`.
+pub(crate) fn list_schema<R: Resource>(generator: &mut SchemaGenerator) -> Schema {
+    let item = generator.subschema_for::<R::View<'static>>();
+    let mut schema = json_schema!({
+        "type": "object",
+        "required": [R::LIST_FIELD, "uri", "next_page_uri"],
+        "properties": {
+            "uri": { "type": "string" },
+            "next_page_uri": { "type": ["string", "null"] },
+        },
+    });
+    let items = json_schema!({ "type": "array", "items": item });
+    if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+        properties.insert(R::LIST_FIELD.to_owned(), items.to_value());
+    }
+    schema
+}
+
+pub(crate) type Running<'a> = BoxFuture<'a, Result<Reply, Error>>;

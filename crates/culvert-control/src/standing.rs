@@ -1,0 +1,57 @@
+//! The standing of owners, remembered between calls as long as nothing was committed.
+
+use std::sync::{Mutex, PoisonError};
+
+use culvert_base::Fault;
+use culvert_store::Store;
+use hashlink::LruCache;
+use tokio::sync::watch;
+
+use crate::owner::Owner;
+use crate::stored;
+use crate::tenant::Account;
+
+/// Owners and whether their account is suspended, each as of a revision of the store.
+#[derive(Debug)]
+pub(crate) struct Standings {
+    pub(crate) revision: watch::Receiver<i64>,
+    pub(crate) known: Mutex<LruCache<String, (i64, Owner, bool)>>,
+}
+
+/// Owners remembered at most.
+pub(crate) const STANDINGS_MAX: usize = 1024;
+
+impl Standings {
+    pub(crate) fn new(revision: watch::Receiver<i64>) -> Self {
+        Self {
+            revision,
+            known: Mutex::new(LruCache::new(STANDINGS_MAX)),
+        }
+    }
+
+    /// An owner, and whether their account is suspended.
+    pub(crate) async fn of(&self, store: &Store, id: &str) -> Result<Option<(Owner, bool)>, Fault> {
+        // Taken before reading: a commit in between makes what is read too old already.
+        let revision = *self.revision.borrow();
+        if let Some((known_at, owner, is_suspended)) = self.lock().get(id)
+            && *known_at == revision
+        {
+            return Ok(Some((owner.clone(), *is_suspended)));
+        }
+        let Some((owner, account_id)) = Owner::load(store, id).await? else {
+            return Ok(None);
+        };
+        let is_suspended = match store.get(Account::KIND, &account_id).await? {
+            Some(document) => stored::read::<Account>(&document)?.suspended,
+            None => true,
+        };
+        // The one that was asked for longest ago makes room.
+        self.lock()
+            .insert(id.to_owned(), (revision, owner.clone(), is_suspended));
+        Ok(Some((owner, is_suspended)))
+    }
+
+    pub(crate) fn lock(&self) -> std::sync::MutexGuard<'_, LruCache<String, (i64, Owner, bool)>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,39 @@
+//! Following events as they happen.
+
+use crate::{audit_kinds, resource};
+use culvert_base::{Refusal, code};
+use culvert_delivery::{Tail, TailSpec};
+
+use crate::audit_kinds::catalogue;
+use crate::caller::{Caller, Role};
+use crate::control::Control;
+
+impl Control {
+    /// Follows events of the caller's account as they happen. Events about keys and credentials are for
+    /// admins alone.
+    pub fn tail(&self, caller: &Caller, spec: TailSpec) -> Result<Tail, Refusal> {
+        let known = |name: &String| catalogue().find(name).is_some();
+        if let Some(name) = spec.kinds.iter().find(|name| !known(name)) {
+            let name: String = name.chars().take(64).collect();
+            return Err(Refusal::new(
+                code::EVENT_TYPE_UNKNOWN,
+                format!("The event type `{name}` does not exist."),
+            ));
+        }
+        for name in &spec.kinds {
+            audit_kinds::may_follow(caller, name)?;
+        }
+        let mut kinds = spec.kinds;
+        let is_shaped = !spec.filter.is_empty() || !spec.fields.is_empty();
+        // With a filter or fields no kinds means those of traffic.
+        if kinds.is_empty() && !is_shaped && caller.role != Role::Admin {
+            kinds = resource::event_subscription::event_types();
+            kinds.retain(|name| !audit_kinds::is_private(name));
+        }
+        self.delivery.tail(TailSpec {
+            account: caller.account.clone(),
+            kinds,
+            ..spec
+        })
+    }
+}
