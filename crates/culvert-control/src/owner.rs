@@ -59,6 +59,12 @@ impl Owner {
     }
 }
 
+/// Whether an owner is an admin now.
+pub(crate) async fn is_admin(cx: &Cx<'_>, owner_id: &str) -> Result<bool, Fault> {
+    let owner = Owner::load(cx.store, owner_id).await?;
+    Ok(owner.is_some_and(|(owner, _)| owner.role == Role::Admin))
+}
+
 /// The stored id of the owner a body names: a user's or bot's id, or a user's e-mail address; the
 /// caller's own when none is named. Only admins may name another.
 pub(crate) async fn named(cx: &Cx<'_>, text: &str) -> Result<String, Error> {

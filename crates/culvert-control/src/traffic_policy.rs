@@ -22,7 +22,7 @@ use tracing::error;
 
 use crate::cx::Cx;
 use crate::mirror::Mirror;
-use crate::owner::Owner;
+use crate::owner::is_admin;
 use crate::resource::model::Model;
 use crate::resource::model::certificate_authority::CertificateAuthority;
 use crate::resource::model::ip_policy_rule::IpPolicyRule;
@@ -243,11 +243,6 @@ impl Named {
         }
         Ok(())
     }
-}
-
-async fn is_admin(cx: &Cx<'_>, owner_id: &str) -> Result<bool, Fault> {
-    let owner = Owner::load(cx.store, owner_id).await?;
-    Ok(owner.is_some_and(|(owner, _)| owner.role == Role::Admin))
 }
 
 /// Whether an id has this prefix.

@@ -10,7 +10,7 @@ use crate::cx::Cx;
 use crate::pool::{self, Taken};
 use crate::resource::model::endpoint::{Address, AddressScheme, Binding};
 use crate::resource::{reserved_addr, reserved_domain};
-use crate::{Error, Role, platform, traffic_policy as policy};
+use crate::{Error, owner, platform, traffic_policy as policy};
 
 /// The domain of hosts that only policies reach.
 const INTERNAL: &str = "internal";
@@ -168,6 +168,15 @@ impl Wanted {
     /// The address, once it is known to be the installation's to give or the account's own.
     pub(super) async fn settle(self, cx: &Cx<'_>, binding: Binding) -> Result<Settled, Error> {
         if binding == Binding::Internal {
+            let host = self
+                .host
+                .as_deref()
+                .and_then(|host| host.strip_prefix("*."));
+            // It would keep every other owner from having a name.
+            if host == Some(INTERNAL) && !owner::is_admin(cx, &cx.caller.owner_id).await? {
+                let why = "Only admins may have an endpoint for all internal names.";
+                return Err(Refusal::new(code::ENDPOINT_URL_NOT_RESERVED, why).into());
+            }
             return Ok(self.settle_internal(cx)?);
         }
         let (scheme, settings) = (self.scheme, cx.settings);
@@ -248,11 +257,6 @@ impl Wanted {
             return Err(Refusal::new(code::ENDPOINT_FIELD_INVALID, why));
         }
         let usual = self.scheme.port();
-        // It would keep every other owner from having a name.
-        if host.strip_prefix("*.") == Some(INTERNAL) && cx.caller.role != Role::Admin {
-            let why = "Only admins may have an endpoint for all internal names.";
-            return Err(Refusal::new(code::ENDPOINT_URL_NOT_RESERVED, why));
-        }
         let port = self
             .port
             .or(usual)
