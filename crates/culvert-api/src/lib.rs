@@ -99,8 +99,8 @@ pub struct Limits {
     pub request: Duration,
     /// Requests in flight in all.
     pub concurrent: usize,
-    /// Requests in flight per API key.
-    pub concurrent_per_key: usize,
+    /// Requests in flight per owner of API keys.
+    pub concurrent_per_owner: usize,
     /// How long a request waits for room before it is answered 503.
     pub waiting: Duration,
     /// Failed authentications per source before they are answered 429.
@@ -121,7 +121,7 @@ impl Default for Limits {
             stalled: Duration::from_secs(30),
             request: Duration::from_secs(30),
             concurrent: 256,
-            concurrent_per_key: 32,
+            concurrent_per_owner: 32,
             waiting: Duration::from_secs(1),
             failed_authentications: Rate {
                 per_second: 10,
@@ -207,7 +207,11 @@ impl Api {
             routes: Routes::new(operations())?,
             document: OnceLock::new(),
             started_at: Instant::now(),
-            turnstile: Turnstile::new(limits.concurrent, limits.concurrent_per_key, limits.waiting),
+            turnstile: Turnstile::new(
+                limits.concurrent,
+                limits.concurrent_per_owner,
+                limits.waiting,
+            ),
             failures: Failures::new(limits.failed_authentications),
             rolling: limits.account_window.map(Rolling::new),
             sources: PerSource::default(),
@@ -337,7 +341,7 @@ impl Api {
             Route::Ready => return Ok(self.probe.ready().await),
         };
 
-        let Some(_place) = self.turnstile.enter().await else {
+        let Some(place) = self.turnstile.enter().await else {
             return Err(stranger(self.full()));
         };
         let caller = match is_by_cookie {
@@ -353,7 +357,7 @@ impl Api {
         let admitted = self.control.admit(&caller, client);
         admitted.map_err(|refusal| known(refusal.into()))?;
         self.check_rate(&caller).map_err(known)?;
-        let Some(_place_of_key) = self.turnstile.enter_key(&caller.key_id).await else {
+        let Some(_place) = self.turnstile.enter_owner(place, &caller.owner_id).await else {
             return Err(known(self.full()));
         };
         match asked {

@@ -103,49 +103,51 @@ impl fmt::Debug for Failures {
     }
 }
 
-/// Requests in flight, in all and per key. Who finds no room waits a little.
+/// Requests in flight, in all and per owner of keys, who may make any number of keys. Who finds no room waits
+/// a little.
 #[derive(Debug)]
 pub(crate) struct Turnstile {
     all: Arc<Semaphore>,
-    keys: Keys,
-    per_key: usize,
+    owners: Owners,
+    per_owner: usize,
     waiting: Duration,
 }
 
-/// Keys of which a request is in flight or waits, each with its places: as many as there are requests at
+/// Owners of whom a request is in flight or waits, each with their places: as many as there are requests at
 /// most, and none is looked for among the others to make room.
-type Keys = Arc<Mutex<HashMap<Arc<str>, Key>>>;
+type Owners = Arc<Mutex<HashMap<Arc<str>, Owner>>>;
 
 #[derive(Debug)]
-struct Key {
+struct Owner {
     places: Arc<Semaphore>,
     /// Requests in flight and waiting.
     requests: usize,
 }
 
-/// A request of a key that is counted. The last of its key takes the key with it.
+/// A request of an owner that is counted. The last of its owner takes the owner with it.
 #[derive(Debug)]
 struct Counted {
-    keys: Keys,
-    key: Arc<str>,
+    owners: Owners,
+    owner: Arc<str>,
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        let mut keys = locked(&self.keys);
-        if let Some(key) = keys.get_mut(&self.key) {
-            key.requests = key.requests.saturating_sub(1);
-            if key.requests == 0 {
-                keys.remove(&self.key);
+        let mut owners = locked(&self.owners);
+        if let Some(owner) = owners.get_mut(&self.owner) {
+            owner.requests = owner.requests.saturating_sub(1);
+            if owner.requests == 0 {
+                owners.remove(&self.owner);
             }
         }
     }
 }
 
-/// The place of a request among those of its key.
+/// The place of a request in the whole and among those of its owner.
 #[derive(Debug)]
-pub(crate) struct KeyPlace {
-    _permit: OwnedSemaphorePermit,
+pub(crate) struct Place {
+    _of_all: OwnedSemaphorePermit,
+    _of_owner: OwnedSemaphorePermit,
     _counted: Counted,
 }
 
@@ -156,11 +158,11 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Turnstile {
-    pub(crate) fn new(in_all: usize, per_key: usize, waiting: Duration) -> Self {
+    pub(crate) fn new(in_all: usize, per_owner: usize, waiting: Duration) -> Self {
         Self {
             all: Arc::new(Semaphore::new(in_all)),
-            keys: Keys::default(),
-            per_key,
+            owners: Owners::default(),
+            per_owner,
             waiting,
         }
     }
@@ -170,28 +172,41 @@ impl Turnstile {
         self.wait(&self.all).await
     }
 
-    /// Room for one more request of a key.
-    pub(crate) async fn enter_key(&self, key: &str) -> Option<KeyPlace> {
-        let (counted, places) = self.count(key);
-        let permit = self.wait(&places).await?;
-        Some(KeyPlace {
-            _permit: permit,
+    /// Room for a request of an owner, which has room in the whole. One that waits for others of its owner
+    /// leaves its room to others meanwhile.
+    pub(crate) async fn enter_owner(
+        &self,
+        in_all: OwnedSemaphorePermit,
+        owner: &str,
+    ) -> Option<Place> {
+        let (counted, places) = self.count(owner);
+        let (of_all, of_owner) = match Arc::clone(&places).try_acquire_owned() {
+            Ok(permit) => (in_all, permit),
+            Err(_) => {
+                drop(in_all);
+                let permit = self.wait(&places).await?;
+                (self.enter().await?, permit)
+            }
+        };
+        Some(Place {
+            _of_all: of_all,
+            _of_owner: of_owner,
             _counted: counted,
         })
     }
 
-    /// Counts a request of a key, whose places these are.
-    fn count(&self, key: &str) -> (Counted, Arc<Semaphore>) {
-        let key: Arc<str> = key.into();
-        let mut keys = locked(&self.keys);
-        let entry = keys.entry(Arc::clone(&key)).or_insert_with(|| Key {
-            places: Arc::new(Semaphore::new(self.per_key)),
+    /// Counts a request of an owner, whose places these are.
+    fn count(&self, owner: &str) -> (Counted, Arc<Semaphore>) {
+        let owner: Arc<str> = owner.into();
+        let mut owners = locked(&self.owners);
+        let entry = owners.entry(Arc::clone(&owner)).or_insert_with(|| Owner {
+            places: Arc::new(Semaphore::new(self.per_owner)),
             requests: 0,
         });
         entry.requests += 1;
         let counted = Counted {
-            keys: Arc::clone(&self.keys),
-            key,
+            owners: Arc::clone(&self.owners),
+            owner,
         };
         (counted, Arc::clone(&entry.places))
     }
@@ -371,17 +386,29 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_that_fills_its_places_leaves_room_for_others() {
+    async fn an_owner_who_fills_their_places_leaves_room_for_others() {
         let turnstile = Turnstile::new(4, 2, Duration::from_secs(1));
-        let first = turnstile.enter_key("a").await.unwrap();
-        let second = turnstile.enter_key("a").await.unwrap();
-        assert!(turnstile.enter_key("a").await.is_none());
-        assert!(turnstile.enter_key("b").await.is_some());
-        assert_eq!(turnstile.keys.lock().unwrap().len(), 1);
+        let enter = async |owner: &str| {
+            let in_all = turnstile.enter().await?;
+            turnstile.enter_owner(in_all, owner).await
+        };
+        let first = enter("a").await.unwrap();
+        let second = enter("a").await.unwrap();
+        // Those that wait take no room from another owner, however many they are.
+        let waiting = async { tokio::join!(enter("a"), enter("a"), enter("a"), enter("a")) };
+        let another = async {
+            tokio::task::yield_now().await;
+            let in_all = turnstile.all.clone().try_acquire_owned().unwrap();
+            turnstile.enter_owner(in_all, "b").await
+        };
+        let ((a, b, c, d), another) = tokio::join!(waiting, another);
+        assert!([a, b, c, d].iter().all(Option::is_none));
+        drop(another.unwrap());
+        assert_eq!(turnstile.owners.lock().unwrap().len(), 1);
         drop(first);
-        assert!(turnstile.enter_key("a").await.is_some());
+        assert!(enter("a").await.is_some());
         drop(second);
-        assert!(turnstile.keys.lock().unwrap().is_empty());
+        assert!(turnstile.owners.lock().unwrap().is_empty());
 
         let _all = turnstile.all.clone().acquire_many_owned(4).await.unwrap();
         assert!(turnstile.enter().await.is_none());
