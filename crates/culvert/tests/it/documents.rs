@@ -1,5 +1,6 @@
 //! Generated documents are current: a stale one is rewritten here, and the test fails once so that
-//! the difference is looked at and committed. Links between documents lead to files and headings that exist.
+//! the difference is looked at and committed. Links between documents, and paths of crates in them, lead to
+//! files and headings that exist.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -63,7 +64,13 @@ fn links_between_documents_lead_somewhere() {
     }
     let mut broken = Vec::new();
     for document in documents {
-        for link in links(&std::fs::read_to_string(&document).unwrap()) {
+        let text = std::fs::read_to_string(&document).unwrap();
+        for path in quoted(&text).filter(|path| path.starts_with("crates/")) {
+            if !root().join(path).exists() {
+                broken.push(format!("{}: `{path}`", document.display()));
+            }
+        }
+        for link in links(&text) {
             let (path, heading) = link.split_once('#').unwrap_or((&link, ""));
             let target = if path.is_empty() {
                 document.clone()
@@ -102,6 +109,11 @@ fn prose(document: &str) -> impl Iterator<Item = &str> {
         is_code ^= is_fence;
         !is_code && !is_fence
     })
+}
+
+/// The pieces of a document's prose that are inside backticks.
+fn quoted(document: &str) -> impl Iterator<Item = &str> {
+    prose(document).flat_map(|line| line.split('`').skip(1).step_by(2))
 }
 
 /// Targets of the links and images of a document, without those on other sites.
