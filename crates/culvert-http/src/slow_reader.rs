@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_waits_for_its_upstream_owes_nothing() {
+    fn a_stream_that_waits_for_data_owes_nothing() {
         let start = Instant::now();
         let mut reader = SlowReader::default();
         for minute in 0..600 {

@@ -1,7 +1,7 @@
 //! Every variable of policies, on every kind of connection on which the reference says that it is filled. The cases
 //! come from the table of variables, so that a new one is tried as well.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -23,9 +23,8 @@ use crate::{Endpoint, Settings, Snapshot, Upstream};
 const REGION: &str = "eu";
 
 fn data_file(name: &str) -> PathBuf {
-    [env!("CARGO_MANIFEST_DIR"), "tests", "data", name]
-        .iter()
-        .collect()
+    let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../culvert-policy/tests/data");
+    Path::new(data).join(name)
 }
 
 /// Data for the loopback, with every field that public databases have.

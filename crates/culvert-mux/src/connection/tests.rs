@@ -810,6 +810,7 @@ fn streams_at_rest_make_room_and_those_in_use_do_not() {
     assert!(!pair.here.resume(second));
     assert!(pair.here.resume(busy));
     pair.send(&[fin(second.get())]);
+    pair.now = pair.here.room_grows_at().unwrap();
     pair.open(b"x");
     assert!(pair.here.resume(first));
     // One that the peer ended, or sent something on, is of no use any more.
