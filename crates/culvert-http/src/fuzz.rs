@@ -3,7 +3,7 @@
 
 use crate::http1::{self, BodyLength, FIELDS_MAX, Framing, Progress};
 use crate::http2::Reason;
-use crate::http2::session::{End, Session, Step};
+use crate::http2::session::{ConnectionError, Session, Step};
 
 /// A request head that is believed must be one that an ordinary parser reads the same way, and the
 /// verdict must not depend on how the bytes arrive.
@@ -123,7 +123,7 @@ fn read_answer<'a>(
     lines: usize,
     pieces: impl Iterator<Item = &'a [u8]>,
 ) -> Result<Answer, &'static str> {
-    let head = http1::head::answer(&bytes::Bytes::copy_from_slice(head), lines, FIELDS_MAX)?;
+    let head = http1::head::response(&bytes::Bytes::copy_from_slice(head), lines, FIELDS_MAX)?;
     let length = BodyLength::of(&head.headers)?;
     let mut payload = length.of_response(head.status, false)?;
     let mut body = Vec::new();
@@ -155,7 +155,9 @@ pub fn http2_frames(bytes: &[u8]) {
 }
 
 /// The requests that bytes of an HTTP/2 client bring, how it ends, and what it is sent.
-fn conversation<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<String>, Option<End>, usize) {
+fn conversation<'a>(
+    pieces: impl Iterator<Item = &'a [u8]>,
+) -> (Vec<String>, Option<ConnectionError>, usize) {
     let now = std::time::Instant::now();
     let mut session = Session::new(100, now);
     let mut inbox = bytes::BytesMut::new();
@@ -166,7 +168,7 @@ fn conversation<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<String>, Opt
             match session.step(&mut inbox, now) {
                 Ok(Step::More) => break,
                 Ok(Step::Done) => {}
-                Ok(Step::Asked(it)) => {
+                Ok(Step::Request(it)) => {
                     // Some are answered, and some reset, so that streams come into every state.
                     let id = it.stream;
                     let head = http::Response::new(()).into_parts().0;

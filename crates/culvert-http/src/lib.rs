@@ -2,7 +2,7 @@
 //! content codings.
 //!
 //! Nothing here does I/O. Machines take bytes and the present moment, say what the bytes mean, and leave what is to
-//! be sent in an [`Outbox`](http1::Outbox). Whoever owns a socket moves bytes between the two.
+//! be sent in an [`WriteBuffer`](http1::WriteBuffer). Whoever owns a socket moves bytes between the two.
 //!
 //! What holds for any bytes of a peer: nothing panics, memory stays within fixed limits, and what a message means
 //! does not depend on how its bytes arrive. A message that two parsers could read differently is refused.

@@ -7,9 +7,9 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use culvert_http::fields::has_token;
-use culvert_http::http1::head::write_answer;
+use culvert_http::http1::head::write_response;
 use culvert_http::http1::response::sending;
-use culvert_http::http1::{Outbox, Sending};
+use culvert_http::http1::{BodyWriter, WriteBuffer};
 use culvert_policy::problem::Problem;
 use http::header::{CONNECTION, HeaderValue, TE};
 use http::{Method, Version, request};
@@ -67,7 +67,7 @@ enum After {
 
 /// Serves requests until the connection ends, becomes something else, or rests.
 async fn session(client: &Inbound, down: &Arc<Downstream>) -> After {
-    let mut out = Outbox::default();
+    let mut out = WriteBuffer::default();
     loop {
         let next = poll_fn(|cx| {
             // What already arrived is served before the connection hears of the end.
@@ -99,7 +99,7 @@ async fn session(client: &Inbound, down: &Arc<Downstream>) -> After {
 async fn answer(
     client: &Inbound,
     down: &Arc<Downstream>,
-    out: &mut Outbox,
+    out: &mut WriteBuffer,
     head: Box<request::Parts>,
     body: Option<InboundBody>,
 ) -> After {
@@ -136,7 +136,7 @@ async fn answer(
     let closes = head.headers.get(CONNECTION).is_some_and(|it| it == "close");
     let mut sending = sending(&head, is_head, with_trailers && version == Version::HTTP_11);
     let before = out.len();
-    write_answer(out.front(), version, &head);
+    write_response(out.front(), version, &head);
     body.recorded(|recording| recording.head(out.len() - before));
     drop(head);
     let mut body = Some(body);
@@ -186,8 +186,8 @@ struct Unsent;
 fn poll_send(
     cx: &mut Context<'_>,
     client: &Inbound,
-    out: &mut Outbox,
-    sending: &mut Sending,
+    out: &mut WriteBuffer,
+    sending: &mut BodyWriter,
     body: &mut Option<ResponseBody>,
 ) -> Poll<Result<(), Unsent>> {
     while let Some(source) = body {
@@ -276,7 +276,7 @@ fn last_answer(problem: Problem, down: &Downstream) -> Vec<u8> {
     let close = HeaderValue::from_static("close");
     head.headers.insert(CONNECTION, close);
     let mut bytes = Vec::new();
-    write_answer(&mut bytes, Version::HTTP_11, &head);
+    write_response(&mut bytes, Version::HTTP_11, &head);
     bytes.extend_from_slice(&body);
     bytes
 }

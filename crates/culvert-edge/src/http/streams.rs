@@ -11,9 +11,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use culvert_http::http2::ledger::Flood;
-use culvert_http::http2::session::{End, Gone};
-use culvert_http::http2::{Asked, Protocol, Reason};
+use culvert_http::http2::abuse::Flood;
+use culvert_http::http2::session::{ConnectionError, StreamClosed};
+use culvert_http::http2::{IncomingRequest, Protocol, Reason};
 use culvert_http::slow_reader::SlowReader;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -64,11 +64,11 @@ async fn drive(client: &Inbound, down: &Arc<Downstream>) -> Last {
     let last = poll_fn(|cx| {
         down.driver.register(cx.waker());
         loop {
-            while let Poll::Ready(asked) = client.poll_asked(cx) {
-                match asked {
-                    Ok(asked) => {
-                        let (receiver, sender) = client.stream(&asked);
-                        let exchange = exchange(Arc::clone(down), asked, receiver, sender);
+            while let Poll::Ready(incoming) = client.poll_incoming(cx) {
+                match incoming {
+                    Ok(incoming) => {
+                        let (receiver, sender) = client.stream(&incoming);
+                        let exchange = exchange(Arc::clone(down), incoming, receiver, sender);
                         exchanges.push(down.edge.contain(exchange));
                     }
                     Err(over) => return Poll::Ready(last(over, down)),
@@ -94,7 +94,7 @@ async fn drive(client: &Inbound, down: &Arc<Downstream>) -> Last {
     .await;
     if let Last::Word(reason) = last {
         // Before its exchanges end, so that their streams are reset for this reason.
-        client.fail(reason);
+        client.close_connection(reason);
     }
     last
 }
@@ -105,10 +105,12 @@ fn last(over: Over, down: &Downstream) -> Last {
     match over {
         Over::Left => return Last::Silence,
         Over::Done => return Last::Close,
-        Over::Ended(End::Wrong(_)) => meters.http2_errors.up(),
-        Over::Ended(End::Flood(Flood::Resets)) => meters.floods_resets.up(),
-        Over::Ended(End::Flood(Flood::IdleFrames)) => meters.floods_idle_frames.up(),
-        Over::Ended(End::Flood(Flood::Continuations)) => meters.floods_continuations.up(),
+        Over::Ended(ConnectionError::Protocol(_)) => meters.http2_errors.up(),
+        Over::Ended(ConnectionError::Flood(Flood::Resets)) => meters.floods_resets.up(),
+        Over::Ended(ConnectionError::Flood(Flood::IdleFrames)) => meters.floods_idle_frames.up(),
+        Over::Ended(ConnectionError::Flood(Flood::Continuations)) => {
+            meters.floods_continuations.up()
+        }
     }
     let Over::Ended(end) = over else {
         return Last::Close;
@@ -123,7 +125,7 @@ struct Watch {
     alarm: Alarm,
     idle_since: Instant,
     reader: SlowReader,
-    is_told: bool,
+    has_sent_goaway: bool,
 }
 
 impl Watch {
@@ -132,7 +134,7 @@ impl Watch {
             alarm: Alarm::default(),
             idle_since: now,
             reader: SlowReader::default(),
-            is_told: false,
+            has_sent_goaway: false,
         }
     }
 
@@ -165,10 +167,10 @@ impl Watch {
         {
             return Poll::Ready(Last::Word(Reason::ENHANCE_YOUR_CALM));
         }
-        if let Some(deadline) = client.linger_deadline()
+        if let Some(deadline) = client.closing_deadline()
             && self.alarm.is_due(cx, deadline)
         {
-            client.end_lingering();
+            client.reset_closing();
             cx.waker().wake_by_ref();
         }
         let is_idle = down.counters.open.load(Ordering::Acquire) == 0;
@@ -182,16 +184,16 @@ impl Watch {
         let is_unwelcome = is_idle && down.is_shed();
         let is_parting = down.edge.phase() >= Phase::Parting;
         let is_used_up = down.counters.begun.load(Ordering::Relaxed) >= limits.http2_requests;
-        if !self.is_told && (is_due || is_unwelcome || is_parting || is_used_up) {
-            self.is_told = true;
-            client.leave();
+        if !self.has_sent_goaway && (is_due || is_unwelcome || is_parting || is_used_up) {
+            self.has_sent_goaway = true;
+            client.send_graceful_goaway();
             // What that left to be sent is sent on the way round.
             cx.waker().wake_by_ref();
         }
-        if let Some(heard_by) = client.heard_by()
-            && self.alarm.is_due(cx, heard_by)
+        if let Some(goaway_ack_deadline) = client.goaway_ack_deadline()
+            && self.alarm.is_due(cx, goaway_ack_deadline)
         {
-            client.leave_now();
+            client.send_final_goaway();
             cx.waker().wake_by_ref();
         }
         Poll::Pending
@@ -210,14 +212,19 @@ async fn part(mut client: Inbound) {
 }
 
 /// Answers one request.
-async fn exchange(down: Arc<Downstream>, asked: Asked, receiver: Option<Receiver>, sender: Sender) {
+async fn exchange(
+    down: Arc<Downstream>,
+    incoming: IncomingRequest,
+    receiver: Option<Receiver>,
+    sender: Sender,
+) {
     // What comes on a stream that is to carry bytes is for whom it is opened to.
-    let is_stream = asked.head.extensions.get::<Protocol>().is_some();
+    let is_stream = incoming.head.extensions.get::<Protocol>().is_some();
     let (upload, carried) = match receiver {
         Some(receiver) if !is_stream => (Upload::Http2(receiver), None),
         receiver => (Upload::None, receiver),
     };
-    let head = Box::new(asked.head);
+    let head = Box::new(incoming.head);
     let mut exchange = pin!(exchange::serve(Arc::clone(&down), head, upload));
     let answered = poll_fn(|cx| {
         let answered = exchange.as_mut().poll(cx);
@@ -227,7 +234,7 @@ async fn exchange(down: Arc<Downstream>, asked: Asked, receiver: Option<Receiver
         }
         answered
     });
-    let answered = sender.unless_gone(answered).await;
+    let answered = sender.unless_closed(answered).await;
     // Without an answer the stream is reset.
     let Ok(Ok(answer)) = answered else { return };
     let (head, mut body) = answer.into_parts();
@@ -248,8 +255,8 @@ async fn exchange(down: Arc<Downstream>, asked: Asked, receiver: Option<Receiver
 #[derive(Debug)]
 struct BrokeOff;
 
-impl From<Gone> for BrokeOff {
-    fn from(_: Gone) -> Self {
+impl From<StreamClosed> for BrokeOff {
+    fn from(_: StreamClosed) -> Self {
         Self
     }
 }
@@ -296,8 +303,8 @@ impl Sending {
         down: &Downstream,
     ) -> Poll<Result<(), BrokeOff>> {
         // A body that is silent would not notice.
-        if let Poll::Ready(gone) = sender.poll_gone(cx) {
-            return Poll::Ready(Err(gone.into()));
+        if let Poll::Ready(closed) = sender.poll_closed(cx) {
+            return Poll::Ready(Err(closed.into()));
         }
         loop {
             // The body is asked for more only when all that it gave was sent.

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use culvert_base::sync::lock;
-use culvert_http::http1::{Outbox, Part, RequestReader, Violation, head};
+use culvert_http::http1::{Part, RequestReader, Violation, WriteBuffer, head};
 use culvert_http::slow_reader::SlowReader;
 use http::header::EXPECT;
 use http::{Version, request, response};
@@ -76,7 +76,7 @@ struct Conn {
     /// Whether the client waits for a word before it sends the body (RFC 9110 10.1.1).
     owes_continue: bool,
     /// Answers before the answer.
-    interim: Outbox,
+    interim: WriteBuffer,
     alarm: Alarm,
     /// When the present state began: waiting for a request, or the first byte of a head.
     since: Instant,
@@ -103,7 +103,7 @@ impl Inbound {
             inbox: Inbox::new(READ_BYTES_MIN),
             has_reader: false,
             owes_continue: false,
-            interim: Outbox::default(),
+            interim: WriteBuffer::default(),
             alarm: Alarm::default(),
             since: Instant::now(),
             has_served: false,
@@ -175,13 +175,17 @@ impl Inbound {
     pub(crate) fn inform(&self, cx: &mut Context<'_>, head: &response::Parts) {
         let mut conn = lock(&self.0);
         if conn.interim.has_room() {
-            head::write_answer(conn.interim.front(), Version::HTTP_11, head);
+            head::write_response(conn.interim.front(), Version::HTTP_11, head);
             conn.send_interim(cx);
         }
     }
 
     /// Writes until `out` has room.
-    pub(crate) fn poll_room(&self, cx: &mut Context<'_>, out: &mut Outbox) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_room(
+        &self,
+        cx: &mut Context<'_>,
+        out: &mut WriteBuffer,
+    ) -> Poll<io::Result<()>> {
         if out.has_room() {
             return Poll::Ready(Ok(()));
         }
@@ -194,7 +198,7 @@ impl Inbound {
     pub(crate) fn poll_write(
         &self,
         cx: &mut Context<'_>,
-        out: &mut Outbox,
+        out: &mut WriteBuffer,
     ) -> Poll<io::Result<()>> {
         if out.is_empty() {
             return Poll::Ready(Ok(()));

@@ -10,7 +10,9 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use culvert_http::http1::request::write_request;
-use culvert_http::http1::{Outbox, Part, ResponseHead, ResponseReader, Sending, WrongLength};
+use culvert_http::http1::{
+    BodyWriter, Part, ResponseHead, ResponseReader, WriteBuffer, WrongLength,
+};
 use http::{Method, request, response};
 use http_body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncRead, ReadBuf};
@@ -29,10 +31,10 @@ pub(crate) struct Outbound {
     wire: UpWire,
     inbox: Inbox,
     reader: ResponseReader,
-    outbox: Outbox,
+    outbox: WriteBuffer,
     /// The body of the request, until it is in the outbox.
     upload: Option<RequestBody>,
-    sending: Sending,
+    sending: BodyWriter,
     /// Why the request was not written whole; its answer may come all the same.
     failed: Option<io::Error>,
 }
@@ -58,9 +60,9 @@ impl Outbound {
             wire,
             inbox: Inbox::new(READ_BYTES_MIN),
             reader: ResponseReader::default(),
-            outbox: Outbox::default(),
+            outbox: WriteBuffer::default(),
             upload: None,
-            sending: Sending::None,
+            sending: BodyWriter::None,
             failed: None,
         }
     }
@@ -69,7 +71,7 @@ impl Outbound {
     pub(crate) fn start(&mut self, parts: &request::Parts, body: RequestBody) {
         self.reader.expect(parts.method == Method::HEAD);
         self.sending = write_request(&mut self.outbox, parts, body.size_hint().exact());
-        self.upload = (!body.is_end_stream() || self.sending != Sending::None).then_some(body);
+        self.upload = (!body.is_end_stream() || self.sending != BodyWriter::None).then_some(body);
     }
 
     /// The head of the answer, moving the request. Those before it go to `inform`.

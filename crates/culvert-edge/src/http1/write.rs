@@ -1,15 +1,15 @@
-//! Writes what an [`Outbox`] holds.
+//! Writes what an [`WriteBuffer`] holds.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use culvert_http::http1::Outbox;
+use culvert_http::http1::WriteBuffer;
 use tokio::io::AsyncWrite;
 
 /// Writes until there is room again. Bytes that were written are added to `written`.
 pub(crate) fn poll_room<W: AsyncWrite + Unpin>(
-    out: &mut Outbox,
+    out: &mut WriteBuffer,
     io: &mut W,
     cx: &mut Context<'_>,
     written: &mut u64,
@@ -22,7 +22,7 @@ pub(crate) fn poll_room<W: AsyncWrite + Unpin>(
 
 /// Writes everything, and has it leave.
 pub(crate) fn poll_empty<W: AsyncWrite + Unpin>(
-    out: &mut Outbox,
+    out: &mut WriteBuffer,
     io: &mut W,
     cx: &mut Context<'_>,
     written: &mut u64,
@@ -38,7 +38,7 @@ pub(crate) fn poll_empty<W: AsyncWrite + Unpin>(
 }
 
 fn poll_write<W: AsyncWrite + Unpin>(
-    out: &mut Outbox,
+    out: &mut WriteBuffer,
     io: &mut W,
     cx: &mut Context<'_>,
     written: &mut u64,

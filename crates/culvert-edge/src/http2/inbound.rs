@@ -7,8 +7,8 @@ use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
 use culvert_base::sync::lock;
-use culvert_http::http2::session::{End, HEARS_WITHIN, Step};
-use culvert_http::http2::{Asked, Reason, Session};
+use culvert_http::http2::session::{ConnectionError, GOAWAY_ACK_WITHIN, Step};
+use culvert_http::http2::{IncomingRequest, Reason, Session};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
@@ -34,7 +34,7 @@ pub(crate) enum Over {
     /// Everything is done.
     Done,
     /// The client is to be told why.
-    Ended(End),
+    Ended(ConnectionError),
 }
 
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub(super) struct Conn {
     pub(super) session: Session,
     inbox: BytesMut,
     begun: Instant,
-    told_at: Option<Instant>,
+    goaway_sent_at: Option<Instant>,
     handed_out: u64,
 }
 
@@ -57,19 +57,22 @@ impl Inbound {
             down,
             inbox: BytesMut::new(),
             begun: now,
-            told_at: None,
+            goaway_sent_at: None,
             handed_out: 0,
         })))
     }
 
     /// The next request.
-    pub(crate) fn poll_asked(&self, cx: &mut Context<'_>) -> Poll<Result<Asked, Over>> {
+    pub(crate) fn poll_incoming(
+        &self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<IncomingRequest, Over>> {
         let mut conn = lock(&self.0);
         let conn = &mut *conn;
         let now = Instant::now().into_std();
         loop {
             match conn.session.step(&mut conn.inbox, now) {
-                Ok(Step::Asked(asked)) => return Poll::Ready(Ok(*asked)),
+                Ok(Step::Request(incoming)) => return Poll::Ready(Ok(*incoming)),
                 Ok(Step::Done) => {}
                 Ok(Step::More) => match ready!(conn.poll_fill(cx)) {
                     Ok(0) | Err(_) => return Poll::Ready(Err(Over::Left)),
@@ -88,10 +91,10 @@ impl Inbound {
     }
 
     /// The two ends of a stream; the first is what its request brings.
-    pub(crate) fn stream(&self, asked: &Asked) -> (Option<Receiver>, Sender) {
+    pub(crate) fn stream(&self, incoming: &IncomingRequest) -> (Option<Receiver>, Sender) {
         let conn = &self.0;
-        let receiver = (!asked.is_ended).then(|| Receiver::new(conn, asked));
-        (receiver, Sender::new(conn, asked.stream))
+        let receiver = (!incoming.is_ended).then(|| Receiver::new(conn, incoming));
+        (receiver, Sender::new(conn, incoming.stream))
     }
 
     /// Sends what is to be sent. Ready when all of it has left.
@@ -130,7 +133,7 @@ impl Inbound {
     pub(crate) fn head_deadline(&self) -> Option<Instant> {
         let conn = lock(&self.0);
         let limits = &conn.down.rules.limits;
-        if !conn.session.is_greeted() {
+        if !conn.session.has_peer_settings() {
             return Some(conn.begun + limits.first_byte);
         }
         conn.session
@@ -138,38 +141,40 @@ impl Inbound {
             .map(|since| Instant::from_std(since) + limits.head)
     }
 
-    /// The moment at which streams that only linger are to be [ended](Self::end_lingering).
-    pub(crate) fn linger_deadline(&self) -> Option<Instant> {
+    /// The moment at which streams that only linger are to be [ended](Self::reset_closing).
+    pub(crate) fn closing_deadline(&self) -> Option<Instant> {
         lock(&self.0)
             .session
-            .linger_deadline()
+            .closing_deadline()
             .map(Instant::from_std)
     }
 
     /// Resets the streams that waited long enough for their request to end.
-    pub(crate) fn end_lingering(&self) {
+    pub(crate) fn reset_closing(&self) {
         lock(&self.0)
             .session
-            .end_lingering(Instant::now().into_std());
+            .reset_closing(Instant::now().into_std());
     }
 
     /// Tells the client to begin nothing more here.
-    pub(crate) fn leave(&self) {
+    pub(crate) fn send_graceful_goaway(&self) {
         let mut conn = lock(&self.0);
-        if conn.told_at.is_none() {
-            conn.told_at = Some(Instant::now());
-            conn.session.leave();
+        if conn.goaway_sent_at.is_none() {
+            conn.goaway_sent_at = Some(Instant::now());
+            conn.session.send_graceful_goaway();
         }
     }
 
     /// The moment at which a client that was told counts as having heard, if it has not said so.
-    pub(crate) fn heard_by(&self) -> Option<Instant> {
-        lock(&self.0).told_at.map(|told_at| told_at + HEARS_WITHIN)
+    pub(crate) fn goaway_ack_deadline(&self) -> Option<Instant> {
+        lock(&self.0)
+            .goaway_sent_at
+            .map(|goaway_sent_at| goaway_sent_at + GOAWAY_ACK_WITHIN)
     }
 
     /// It counts as having heard.
-    pub(crate) fn leave_now(&self) {
-        lock(&self.0).session.leave_now();
+    pub(crate) fn send_final_goaway(&self) {
+        lock(&self.0).session.send_final_goaway();
     }
 
     /// Whether nothing is left to do.
@@ -178,8 +183,8 @@ impl Inbound {
     }
 
     /// Tells the client why this is the end.
-    pub(crate) fn fail(&self, reason: Reason) {
-        lock(&self.0).session.fail(reason);
+    pub(crate) fn close_connection(&self, reason: Reason) {
+        lock(&self.0).session.close_connection(reason);
     }
 }
 

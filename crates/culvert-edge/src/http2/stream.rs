@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use culvert_base::sync::lock;
-use culvert_http::http2::{Asked, Gone, Reason};
+use culvert_http::http2::{IncomingRequest, Reason, StreamClosed};
 use http::{HeaderMap, response};
 use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -28,11 +28,11 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
-    pub(super) fn new(conn: &Arc<Mutex<Conn>>, asked: &Asked) -> Self {
+    pub(super) fn new(conn: &Arc<Mutex<Conn>>, incoming: &IncomingRequest) -> Self {
         Self {
             conn: Arc::clone(conn),
-            stream: asked.stream,
-            left: asked.length,
+            stream: incoming.stream,
+            left: incoming.length,
             is_ended: false,
         }
     }
@@ -41,7 +41,7 @@ impl Receiver {
     pub(crate) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Gone>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, StreamClosed>>> {
         if self.is_ended {
             return Poll::Ready(None);
         }
@@ -53,7 +53,7 @@ impl Receiver {
             *left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len) as u64);
         }
         self.is_ended = match &frame {
-            Some(Ok(_)) => conn.session.is_taken(self.stream),
+            Some(Ok(_)) => conn.session.is_read(self.stream),
             Some(Err(_)) | None => true,
         };
         Poll::Ready(frame)
@@ -78,7 +78,7 @@ impl Drop for Receiver {
     fn drop(&mut self) {
         if !self.is_ended {
             let mut conn = lock(&self.conn);
-            conn.session.leave_unread(self.stream);
+            conn.session.stop_reading(self.stream);
             conn.wake_driver();
         }
     }
@@ -100,12 +100,15 @@ impl Sender {
     }
 
     /// What a future comes to, unless the stream is reset before.
-    pub(crate) async fn unless_gone<F: Future>(&self, future: F) -> Result<F::Output, Gone> {
+    pub(crate) async fn unless_closed<F: Future>(
+        &self,
+        future: F,
+    ) -> Result<F::Output, StreamClosed> {
         let mut future = std::pin::pin!(future);
         poll_fn(|cx| {
-            let gone = lock(&self.conn).session.poll_gone(self.stream, cx);
-            if let Poll::Ready(gone) = gone {
-                return Poll::Ready(Err(gone));
+            let closed = lock(&self.conn).session.poll_closed(self.stream, cx);
+            if let Poll::Ready(closed) = closed {
+                return Poll::Ready(Err(closed));
             }
             future.as_mut().poll(cx).map(Ok)
         })
@@ -113,8 +116,8 @@ impl Sender {
     }
 
     /// Ready when the stream is no more.
-    pub(crate) fn poll_gone(&self, cx: &Context<'_>) -> Poll<Gone> {
-        lock(&self.conn).session.poll_gone(self.stream, cx)
+    pub(crate) fn poll_closed(&self, cx: &Context<'_>) -> Poll<StreamClosed> {
+        lock(&self.conn).session.poll_closed(self.stream, cx)
     }
 
     /// Sends an answer before the answer, unless the client takes nothing.
@@ -123,7 +126,11 @@ impl Sender {
     }
 
     /// Sends the head of an answer; `is_last` where nothing follows.
-    pub(crate) async fn head(&self, head: &response::Parts, is_last: bool) -> Result<(), Gone> {
+    pub(crate) async fn head(
+        &self,
+        head: &response::Parts,
+        is_last: bool,
+    ) -> Result<(), StreamClosed> {
         poll_fn(|cx| lock(&self.conn).session.poll_room(self.stream, cx)).await?;
         let mut conn = lock(&self.conn);
         conn.session.send_head(self.stream, head, is_last);
@@ -131,12 +138,12 @@ impl Sender {
     }
 
     /// Waits until a frame that needs no window may be sent.
-    pub(crate) fn poll_room(&self, cx: &Context<'_>) -> Poll<Result<(), Gone>> {
+    pub(crate) fn poll_room(&self, cx: &Context<'_>) -> Poll<Result<(), StreamClosed>> {
         lock(&self.conn).session.poll_room(self.stream, cx)
     }
 
     /// Waits until data may be sent, and says how many bytes.
-    pub(crate) fn poll_window(&self, cx: &Context<'_>) -> Poll<Result<usize, Gone>> {
+    pub(crate) fn poll_window(&self, cx: &Context<'_>) -> Poll<Result<usize, StreamClosed>> {
         lock(&self.conn).session.poll_window(self.stream, cx)
     }
 

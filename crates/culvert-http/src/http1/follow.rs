@@ -5,8 +5,8 @@
 
 use std::borrow::Cow;
 
+use crate::http1::body::{BodyReader, Piece};
 use crate::http1::head::{self, End};
-use crate::http1::payload::{Payload, Piece};
 
 /// Longest head that is followed.
 pub const HEAD_BYTES_MAX: usize = 96 << 10;
@@ -35,7 +35,7 @@ enum State {
     Head(Vec<u8>, End),
     /// A head was given out, and what is behind it was not said yet.
     Between,
-    Body(Payload),
+    Body(BodyReader),
     Lost,
 }
 
@@ -109,7 +109,7 @@ impl Follower {
     }
 
     /// Says which body is behind the head that was given out last.
-    pub fn expect(&mut self, payload: Payload) {
+    pub fn expect(&mut self, payload: BodyReader) {
         self.0 = State::Body(payload);
     }
 
@@ -140,7 +140,7 @@ impl Follower {
 
 /// A body without the lines of its chunks. What is cut off is missing.
 pub fn without_chunk_lines(mut body: &[u8]) -> Vec<u8> {
-    let mut payload = Payload::chunks_of_an_answer();
+    let mut payload = BodyReader::padded_chunks();
     let mut plain = Vec::with_capacity(body.len());
     while !body.is_empty() && !payload.is_ended() {
         let Ok((taken, piece)) = payload.step(body) else {
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     /// What the bytes fall into, fed in pieces of `size`.
-    fn parts(bytes: &[u8], size: usize, body: fn() -> Payload) -> Vec<String> {
+    fn parts(bytes: &[u8], size: usize, body: fn() -> BodyReader) -> Vec<String> {
         let (mut follower, mut said) = (Follower::default(), Vec::<String>::new());
         for mut piece in bytes.chunks(size) {
             while let Some(part) = follower.next_part(&mut piece) {
@@ -196,22 +196,25 @@ mod tests {
         let chunked = b"POST / HTTP/1.1\r\n\r\n5;x=y\r\nhello\r\nA\r\n0123456789\r\n0\r\nX: y\r\n\r\nGET / HTTP/1.1\r\n\r\n";
         for size in 1..=chunked.len() {
             assert_eq!(
-                parts(fixed, size, || Payload::length(5))[..4],
+                parts(fixed, size, || BodyReader::length(5))[..4],
                 ["head 38", "body 5", "end", "head 18"],
                 "in pieces of {size}"
             );
             assert_eq!(
-                parts(chunked, size, Payload::chunks)[..4],
+                parts(chunked, size, BodyReader::chunks)[..4],
                 ["head 19", "body 40", "end", "head 18"],
                 "in pieces of {size}"
             );
-            assert_eq!(parts(fixed, size, Payload::close), ["head 38", "body 23"]);
+            assert_eq!(
+                parts(fixed, size, BodyReader::close),
+                ["head 38", "body 23"]
+            );
         }
     }
 
     #[test]
     fn what_is_no_message_is_given_up() {
-        assert_eq!(parts(&[b'x'; 100_000], 1000, Payload::none), ["lost"]);
+        assert_eq!(parts(&[b'x'; 100_000], 1000, BodyReader::none), ["lost"]);
         for bad in [
             "\r\n",
             "xyz\r\n",
@@ -219,7 +222,7 @@ mod tests {
             "11112222333344445555\r\n",
         ] {
             let bytes = format!("POST / HTTP/1.1\r\n\r\n{bad}");
-            let said = parts(bytes.as_bytes(), 7, Payload::chunks);
+            let said = parts(bytes.as_bytes(), 7, BodyReader::chunks);
             assert_eq!(said.last().unwrap(), "lost", "{bad:?}: {said:?}");
         }
     }
@@ -230,7 +233,7 @@ mod tests {
             let fixed = "GET / HTTP/1.1\r\na: \r\n\r\n".len();
             let head = format!("GET / HTTP/1.1\r\na: {}\r\n\r\n", "b".repeat(bytes - fixed));
             for size in [1_000, 65_536, usize::MAX] {
-                let said = parts(head.as_bytes(), size, Payload::none);
+                let said = parts(head.as_bytes(), size, BodyReader::none);
                 assert_eq!(said[0] == "lost", is_lost, "{bytes} in {size}");
             }
         }

@@ -11,8 +11,8 @@
 use bytes::BytesMut;
 use http::Version;
 
+use crate::http1::body::{BodyLength, BodyReader, LineBuffer, Part, Piece};
 use crate::http1::head::{self, field_line};
-use crate::http1::payload::{BodyLength, Line, Part, Payload, Piece};
 use crate::target;
 
 /// Longest request line, in bytes.
@@ -55,12 +55,12 @@ pub enum Progress {
 pub struct Framing {
     state: State,
     /// The beginning of a line whose end has not arrived.
-    line: Line,
+    line: LineBuffer,
     head: Head,
     /// Bytes and lines of the field section.
     section_bytes: usize,
     section_lines: usize,
-    payload: Payload,
+    payload: BodyReader,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,11 +92,11 @@ impl Framing {
     pub fn new() -> Self {
         Self {
             state: State::Start,
-            line: Line::default(),
+            line: LineBuffer::default(),
             head: Head::default(),
             section_bytes: 0,
             section_lines: 0,
-            payload: Payload::none(),
+            payload: BodyReader::none(),
         }
     }
 
@@ -121,7 +121,7 @@ impl Framing {
     }
 
     /// The body.
-    pub fn payload(&self) -> &Payload {
+    pub fn payload(&self) -> &BodyReader {
         &self.payload
     }
 
@@ -262,7 +262,7 @@ impl Head {
     }
 
     /// What follows the head.
-    fn body(&self) -> Result<Payload, Violation> {
+    fn body(&self) -> Result<BodyReader, Violation> {
         if self.is_1_1 && self.hosts == 0 {
             return Err(Violation::Malformed("no host"));
         }

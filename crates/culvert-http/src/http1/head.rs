@@ -7,7 +7,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Version, request, response};
 use memchr::memchr;
 
-use crate::http1::payload::BodyLength;
+use crate::http1::body::BodyLength;
 use crate::target;
 
 /// What is wrong with a field whose name is not a token.
@@ -21,7 +21,7 @@ pub const NO_VALUE: &str = "a field value has a control character";
 /// Fields that a proxy usually adds to a request, for which the map has room.
 const ADDED_TO_REQUESTS: usize = 3;
 /// The same for a response: its date.
-const ADDED_TO_ANSWERS: usize = 1;
+const ADDED_TO_RESPONSES: usize = 1;
 
 /// Reads the head of a request that [`Framing`](super::Framing) found good, and that has so many field
 /// lines.
@@ -54,7 +54,7 @@ pub fn request(head: &Bytes, lines: usize) -> Result<Box<request::Parts>, &'stat
 /// # Errors
 ///
 /// When it is none.
-pub fn answer(
+pub fn response(
     head: &Bytes,
     lines: usize,
     lines_max: usize,
@@ -67,7 +67,7 @@ pub fn answer(
     let mut parts = Response::new(()).into_parts().0;
     parts.status = line.status;
     parts.version = line.version;
-    parts.headers = HeaderMap::with_capacity(lines + ADDED_TO_ANSWERS);
+    parts.headers = HeaderMap::with_capacity(lines + ADDED_TO_RESPONSES);
     read_fields(head, fields, &mut parts.headers)?;
     Ok(parts)
 }
@@ -231,7 +231,7 @@ pub fn write_request(out: &mut Vec<u8>, parts: &request::Parts) {
 }
 
 /// Writes the head of an answer.
-pub fn write_answer(out: &mut Vec<u8>, version: Version, head: &response::Parts) {
+pub fn write_response(out: &mut Vec<u8>, version: Version, head: &response::Parts) {
     out.extend_from_slice(if version == Version::HTTP_10 {
         b"HTTP/1.0 "
     } else {
@@ -343,7 +343,7 @@ mod tests {
         let read = |head: &'static str| {
             let mut end = End::default();
             end.find(head.as_bytes());
-            answer(&Bytes::from_static(head.as_bytes()), end.fields(), 2)
+            response(&Bytes::from_static(head.as_bytes()), end.fields(), 2)
         };
         let parts = read("HTTP/1.1 204 No Content\r\nA: b\r\na:\t c \r\n\r\n").unwrap();
         assert_eq!(parts.status, StatusCode::NO_CONTENT);
@@ -375,8 +375,8 @@ mod tests {
             let response = Response::builder().status(status).header("a", "b").body(());
             let head = response.unwrap().into_parts().0;
             let mut out = Vec::new();
-            write_answer(&mut out, Version::HTTP_11, &head);
-            let read = answer(&out.into(), 1, 9).unwrap();
+            write_response(&mut out, Version::HTTP_11, &head);
+            let read = super::response(&out.into(), 1, 9).unwrap();
             assert_eq!((read.status, read.headers), (head.status, head.headers));
         }
     }

@@ -1,21 +1,21 @@
 //! HTTP/1 on the wire (RFC 9112): heads and bodies as bytes.
 //!
-//! A server reads with a [`RequestReader`], a client with a [`ResponseReader`]; both write into an [`Outbox`].
+//! A server reads with a [`RequestReader`], a client with a [`ResponseReader`]; both write into an [`WriteBuffer`].
 
+pub mod body;
 pub mod follow;
 pub mod framing;
 pub mod head;
-mod outbox;
-pub mod payload;
 pub mod request;
 pub mod response;
+mod write_buffer;
 
+pub use body::{BodyLength, BodyReader, BodyWriter, Part, Piece, WrongLength};
 pub use follow::Follower;
 pub use framing::{FIELDS_MAX, Framing, Progress, Violation};
-pub use outbox::Outbox;
-pub use payload::{BodyLength, Part, Payload, Piece, Sending, WrongLength};
 pub use request::RequestReader;
 pub use response::{ResponseHead, ResponseReader};
+pub use write_buffer::WriteBuffer;
 
 #[cfg(test)]
 mod tests;

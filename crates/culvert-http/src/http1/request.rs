@@ -4,10 +4,10 @@ use bytes::BytesMut;
 use http::header::CONTENT_LENGTH;
 use http::{Method, request};
 
+use crate::http1::body::{BodyReader, BodyWriter, Part};
 use crate::http1::framing::{Framing, Violation};
 use crate::http1::head;
-use crate::http1::outbox::Outbox;
-use crate::http1::payload::{Part, Payload, Sending};
+use crate::http1::write_buffer::WriteBuffer;
 
 /// Reads the requests of one connection from a buffer.
 ///
@@ -82,7 +82,7 @@ impl RequestReader {
     }
 
     /// The body.
-    pub fn payload(&self) -> &Payload {
+    pub fn payload(&self) -> &BodyReader {
         self.framing.payload()
     }
 
@@ -100,7 +100,11 @@ impl RequestReader {
 
 /// Writes the head of a request, with the field that says where its body ends. `body_bytes` is the length of
 /// the body, if it is known. Returns how the body is to be written.
-pub fn write_request(out: &mut Outbox, parts: &request::Parts, body_bytes: Option<u64>) -> Sending {
+pub fn write_request(
+    out: &mut WriteBuffer,
+    parts: &request::Parts,
+    body_bytes: Option<u64>,
+) -> BodyWriter {
     let out = out.front();
     head::write_request(out, parts);
     let announced = parts.headers.get(CONTENT_LENGTH);
@@ -111,17 +115,17 @@ pub fn write_request(out: &mut Outbox, parts: &request::Parts, body_bytes: Optio
             if [Method::POST, Method::PUT, Method::PATCH].contains(&parts.method) {
                 out.extend_from_slice(b"content-length: 0\r\n");
             }
-            Sending::None
+            BodyWriter::None
         }
         Some(length) => {
             if announced.is_none() {
                 out.extend_from_slice(format!("content-length: {length}\r\n").as_bytes());
             }
-            Sending::Length(length)
+            BodyWriter::Length(length)
         }
         None => {
             out.extend_from_slice(b"transfer-encoding: chunked\r\n");
-            Sending::Chunks {
+            BodyWriter::Chunks {
                 with_trailers: true,
             }
         }

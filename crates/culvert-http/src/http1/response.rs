@@ -6,8 +6,8 @@ use http::{StatusCode, Version, response};
 use http_body::SizeHint;
 
 use crate::fields::has_token;
+use crate::http1::body::{BodyLength, BodyReader, BodyWriter, Part};
 use crate::http1::head;
-use crate::http1::payload::{BodyLength, Part, Payload, Sending};
 
 /// Most bytes of a response's head, and most of its lines.
 pub const HEAD_BYTES_MAX: usize = 96 << 10;
@@ -23,7 +23,7 @@ pub struct ResponseReader {
     /// How far the end of a head was looked for.
     end: head::End,
     /// Of the response whose head was given out; `None` while that is awaited.
-    payload: Option<Payload>,
+    payload: Option<BodyReader>,
     is_head: bool,
     interims: u32,
     keeps_alive: bool,
@@ -42,7 +42,7 @@ impl Default for ResponseReader {
     fn default() -> Self {
         Self {
             end: head::End::default(),
-            payload: Some(Payload::none()),
+            payload: Some(BodyReader::none()),
             is_head: false,
             interims: 0,
             keeps_alive: true,
@@ -75,7 +75,7 @@ impl ResponseReader {
             return Err(TOO_LONG);
         }
         let head = buffer.split_to(end).freeze();
-        let parts = head::answer(&head, lines, FIELDS_MAX)?;
+        let parts = head::response(&head, lines, FIELDS_MAX)?;
         if parts.status.is_informational() && parts.status != StatusCode::SWITCHING_PROTOCOLS {
             self.interims += 1;
             if self.interims > INTERIMS_MAX {
@@ -104,7 +104,9 @@ impl ResponseReader {
     /// The server closed the connection. Whether the response is complete with that.
     pub fn close(&mut self) -> bool {
         self.keeps_alive = false;
-        self.payload.as_mut().is_some_and(Payload::close_ends)
+        self.payload
+            .as_mut()
+            .is_some_and(BodyReader::finish_at_close)
     }
 
     /// Whether another request may follow (RFC 9112 9.3).
@@ -119,13 +121,13 @@ impl ResponseReader {
 
     /// Whether nothing of the response is left to be had.
     pub fn is_spent(&self) -> bool {
-        self.payload.as_ref().is_some_and(Payload::is_spent)
+        self.payload.as_ref().is_some_and(BodyReader::is_spent)
     }
 
     /// Bytes of the body that are to come.
     pub fn size_hint(&self) -> SizeHint {
         let payload = self.payload.as_ref();
-        payload.map_or_else(SizeHint::default, Payload::size_hint)
+        payload.map_or_else(SizeHint::default, BodyReader::size_hint)
     }
 }
 
@@ -140,19 +142,19 @@ fn keeps_alive(head: &response::Parts) -> bool {
 
 /// How the body of a response with this head is written, in answer to HEAD or to another method.
 /// `with_trailers` where the client takes fields behind the body.
-pub fn sending(head: &response::Parts, is_head: bool, with_trailers: bool) -> Sending {
+pub fn sending(head: &response::Parts, is_head: bool, with_trailers: bool) -> BodyWriter {
     let has_none = is_head
         || head.status.is_informational()
         || [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&head.status);
     if has_none {
-        return Sending::None;
+        return BodyWriter::None;
     }
     if head.headers.contains_key(TRANSFER_ENCODING) {
-        return Sending::Chunks { with_trailers };
+        return BodyWriter::Chunks { with_trailers };
     }
     let length = head.headers.get(CONTENT_LENGTH);
     match length.and_then(|length| length.to_str().ok()?.parse().ok()) {
-        Some(length) => Sending::Length(length),
-        None => Sending::Close,
+        Some(length) => BodyWriter::Length(length),
+        None => BodyWriter::Close,
     }
 }

@@ -201,7 +201,7 @@ fn responses_are_read_alike_however_they_arrive() {
 }
 
 /// Everything that waits in an outbox, written in pieces.
-fn written(out: &mut Outbox, cuts: Cuts<'_>) -> Vec<u8> {
+fn written(out: &mut WriteBuffer, cuts: Cuts<'_>) -> Vec<u8> {
     let mut all = Vec::new();
     for length in cuts.iter().cycle() {
         let next: Vec<u8> = out.unwritten().concat();
@@ -230,8 +230,8 @@ fn cuts() -> impl Strategy<Value = Vec<usize>> {
 
 /// Writes a body as `sending` says.
 fn write_body(
-    out: &mut Outbox,
-    mut sending: Sending,
+    out: &mut WriteBuffer,
+    mut sending: BodyWriter,
     parts: &[Vec<u8>],
     trailers: Option<&HeaderMap>,
     cuts: Cuts<'_>,
@@ -270,7 +270,7 @@ proptest! {
             let head = Request::builder().method(Method::POST).uri("/a?b").header("host", "h").header("x", "y");
             let head = head.body(()).unwrap().into_parts().0;
             let length: usize = parts.iter().map(Vec::len).sum();
-            let mut out = Outbox::default();
+            let mut out = WriteBuffer::default();
             let sending = write_request(&mut out, &head, is_known.then_some(length as u64));
             let trailers = has_trailers.then(trailer);
             bytes.extend(write_body(&mut out, sending, parts, trailers.as_ref(), &write_cuts));
@@ -299,8 +299,8 @@ proptest! {
                 false => head.header("transfer-encoding", "chunked"),
             };
             let head = head.body(()).unwrap().into_parts().0;
-            let mut out = Outbox::default();
-            head::write_answer(out.front(), Version::HTTP_11, &head);
+            let mut out = WriteBuffer::default();
+            head::write_response(out.front(), Version::HTTP_11, &head);
             let trailers = has_trailers.then(trailer);
             let parts: &[Vec<u8>] = if *is_head { &[] } else { parts };
             let sending = sending(&head, *is_head, true);

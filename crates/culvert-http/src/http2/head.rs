@@ -8,7 +8,7 @@ use http::header::{
 use http::uri::{self, PathAndQuery, Scheme, Uri};
 use http::{Method, Request, Version, request, response};
 
-use crate::http1::payload::{BodyLength, TRAILERS_MAX};
+use crate::http1::body::{BodyLength, TRAILERS_MAX};
 use crate::http1::{FIELDS_MAX, Violation};
 use crate::http2::hpack::{self, Field, Pseudo};
 use crate::target;
@@ -217,7 +217,7 @@ pub(super) fn content_length(headers: &HeaderMap) -> Result<Option<u64>, Verdict
 }
 
 /// Writes the head of an answer as a section.
-pub(super) fn write_answer(out: &mut Vec<u8>, head: &response::Parts) {
+pub(super) fn write_response(out: &mut Vec<u8>, head: &response::Parts) {
     hpack::write_status(out, head.status);
     write_fields(out, &head.headers);
 }

@@ -19,11 +19,11 @@ use http::request;
 
 use self::arriving::Section;
 use self::stream::Stream;
-use crate::http1::Outbox;
+use crate::http1::WriteBuffer;
+use crate::http2::abuse::{AbuseLimiter, Flood};
 use crate::http2::frame::{self, Head, Reason};
 use crate::http2::head::LIST_BYTES_MAX;
 use crate::http2::hpack::{self, Decoder};
-use crate::http2::ledger::{Flood, Ledger};
 
 /// What a client may send on a stream, and on the connection, before any of it was taken.
 pub const STREAM_WINDOW: u32 = 64 << 10;
@@ -36,20 +36,20 @@ const LAST_STREAM: u32 = 0x7FFF_FFFF;
 /// Bytes of DATA in one frame: with its head, a record of TLS.
 const DATA_BYTES_MAX: usize = frame::PAYLOAD_BYTES_MAX - frame::HEAD_BYTES;
 /// Data up to so many bytes is gathered, so that what is small does not hold what is large in memory.
-const GATHERED_BYTES_MAX: usize = 4 << 10;
+const COPIED_BYTES_MAX: usize = 4 << 10;
 /// Streams that we ended first and whose last frames may still come.
-const LET_GO_MAX: usize = 256;
+const RECENTLY_RESET_MAX: usize = 256;
 /// How long a client has to hear of the end.
-pub const HEARS_WITHIN: Duration = Duration::from_secs(2);
+pub const GOAWAY_ACK_WITHIN: Duration = Duration::from_secs(2);
 /// How long a stream whose answer was sent waits for its request to end: some clients lose an answer that
 /// a reset follows at once.
-const LINGERS_FOR: Duration = Duration::from_secs(1);
+const CLOSES_WITHIN: Duration = Duration::from_secs(1);
 /// What the PING says that asks whether a client has heard of the end.
-const LEAVING: [u8; 8] = *b"leaving!";
+const GOAWAY_PING: [u8; 8] = *b"leaving!";
 
 /// A request that a stream begins with.
 #[derive(Debug)]
-pub struct Asked {
+pub struct IncomingRequest {
     pub stream: u32,
     pub head: request::Parts,
     /// The length it says its body has.
@@ -66,29 +66,29 @@ pub enum Step {
     /// It was dealt with.
     Done,
     /// It brought a request.
-    Asked(Box<Asked>),
+    Request(Box<IncomingRequest>),
 }
 
 /// Why a connection goes no further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum ConnectionError {
     /// The client broke the protocol.
-    Wrong(Reason),
+    Protocol(Reason),
     /// It costs too much.
     Flood(Flood),
 }
 
-impl End {
+impl ConnectionError {
     /// What the client is told.
     pub fn reason(self) -> Reason {
         match self {
-            Self::Wrong(reason) => reason,
+            Self::Protocol(reason) => reason,
             Self::Flood(_) => Reason::ENHANCE_YOUR_CALM,
         }
     }
 }
 
-impl From<Flood> for End {
+impl From<Flood> for ConnectionError {
     fn from(flood: Flood) -> Self {
         Self::Flood(flood)
     }
@@ -97,22 +97,22 @@ impl From<Flood> for End {
 /// A stream is no more: its client or we have reset it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the stream is closed")]
-pub struct Gone;
+pub struct StreamClosed;
 
-impl From<Gone> for std::io::Error {
-    fn from(gone: Gone) -> Self {
-        Self::new(std::io::ErrorKind::ConnectionReset, gone)
+impl From<StreamClosed> for std::io::Error {
+    fn from(closed: StreamClosed) -> Self {
+        Self::new(std::io::ErrorKind::ConnectionReset, closed)
     }
 }
 
 /// How far the connection is in coming to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Leaving {
+enum Shutdown {
     No,
     /// The client was told, and asked whether it heard: what it sent before may still come.
-    Told,
+    Announced,
     /// No stream above this one is served.
-    After(u32),
+    Final(u32),
 }
 
 /// Who reset a stream.
@@ -124,11 +124,11 @@ enum By {
 
 /// A stream that ended before its client ended it.
 #[derive(Clone, Copy, Debug)]
-struct LetGo {
+struct ResetStream {
     id: u32,
     by: By,
     /// Bytes that its window had left.
-    room: u32,
+    receive_window: u32,
 }
 
 /// One connection.
@@ -143,29 +143,29 @@ pub struct Session {
     /// The last stream that the client began.
     last: u32,
     /// Streams that ended before their client ended them, and what may still come on them.
-    let_go: VecDeque<LetGo>,
+    recently_reset: VecDeque<ResetStream>,
     section: Option<Section>,
     decoder: Decoder,
-    ledger: Ledger,
+    abuse: AbuseLimiter,
     /// What is to be sent.
-    out: Outbox,
+    out: WriteBuffer,
     /// Streams that wait for room in it.
     waiting: VecDeque<Waker>,
-    written: Vec<u8>,
-    is_table_told: bool,
+    section_out: Vec<u8>,
+    has_sent_table_size: bool,
     /// What we may send: on the connection, and at first on a stream.
-    window: i64,
-    first_window: u32,
+    send_window: i64,
+    initial_send_window: u32,
     /// What the client may send, and what was taken of it that it was not told of.
-    room: u32,
-    taken: u32,
-    leaving: Leaving,
-    is_client_leaving: bool,
+    receive_window: u32,
+    unacked: u32,
+    shutdown: Shutdown,
+    has_peer_goaway: bool,
     /// The last stream of the GOAWAY frames that were sent: a later one never names a higher (RFC 9113 6.8).
     last_named: u32,
     /// Why streams are reset from now on that nobody answers any more: the connection closes.
     closing: Option<Reason>,
-    ended: Option<End>,
+    ended: Option<ConnectionError>,
 }
 impl Session {
     /// One on which nothing was said, with at most so many streams at once.
@@ -176,29 +176,29 @@ impl Session {
             streams: Vec::new(),
             streams_max: streams_max as usize,
             last: 0,
-            let_go: VecDeque::new(),
+            recently_reset: VecDeque::new(),
             section: None,
             decoder: Decoder::default(),
-            ledger: Ledger::new(now),
-            out: Outbox::default(),
+            abuse: AbuseLimiter::new(now),
+            out: WriteBuffer::default(),
             waiting: VecDeque::new(),
-            written: Vec::new(),
-            is_table_told: false,
-            window: i64::from(FIRST_WINDOW),
-            first_window: FIRST_WINDOW,
-            room: CONNECTION_WINDOW,
-            taken: 0,
-            leaving: Leaving::No,
-            is_client_leaving: false,
+            section_out: Vec::new(),
+            has_sent_table_size: false,
+            send_window: i64::from(FIRST_WINDOW),
+            initial_send_window: FIRST_WINDOW,
+            receive_window: CONNECTION_WINDOW,
+            unacked: 0,
+            shutdown: Shutdown::No,
+            has_peer_goaway: false,
             last_named: LAST_STREAM,
             closing: None,
             ended: None,
         };
-        session.greet(streams_max);
+        session.send_settings(streams_max);
         session
     }
 
-    fn greet(&mut self, streams_max: u32) {
+    fn send_settings(&mut self, streams_max: u32) {
         let settings = [
             (frame::HEADER_TABLE_SIZE, hpack::TABLE_BYTES_MAX as u32),
             (frame::MAX_CONCURRENT_STREAMS, streams_max),
@@ -213,7 +213,7 @@ impl Session {
             out.extend_from_slice(&name.to_be_bytes());
             out.extend_from_slice(&value.to_be_bytes());
         }
-        self.tell_window(0, CONNECTION_WINDOW - FIRST_WINDOW);
+        self.send_window_update(0, CONNECTION_WINDOW - FIRST_WINDOW);
     }
 
     // What the client sends.
@@ -222,8 +222,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// When the connection ends; it is then to be [told](Self::fail).
-    pub fn step(&mut self, inbox: &mut BytesMut, now: Instant) -> Result<Step, End> {
+    /// When the connection ends; it is then to be [told](Self::close_connection).
+    pub fn step(&mut self, inbox: &mut BytesMut, now: Instant) -> Result<Step, ConnectionError> {
         if let Some(end) = self.ended {
             return Err(end);
         }
@@ -235,12 +235,12 @@ impl Session {
         }
     }
 
-    fn try_step(&mut self, inbox: &mut BytesMut, now: Instant) -> Result<Step, End> {
+    fn try_step(&mut self, inbox: &mut BytesMut, now: Instant) -> Result<Step, ConnectionError> {
         if !self.preface.is_empty() {
             let length = self.preface.len().min(inbox.len());
             let (expected, rest) = self.preface.split_at(length);
             if inbox.get(..length) != Some(expected) {
-                return Err(End::Wrong(Reason::PROTOCOL_ERROR));
+                return Err(ConnectionError::Protocol(Reason::PROTOCOL_ERROR));
             }
             inbox.advance(length);
             self.preface = rest;
@@ -254,7 +254,7 @@ impl Session {
             return Ok(Step::More);
         };
         if head.length > frame::PAYLOAD_BYTES_MAX {
-            return Err(End::Wrong(Reason::FRAME_SIZE_ERROR));
+            return Err(ConnectionError::Protocol(Reason::FRAME_SIZE_ERROR));
         }
         if inbox.len() < frame::HEAD_BYTES + head.length {
             return Ok(Step::More);
@@ -280,7 +280,7 @@ impl Session {
     /// Resets a stream, if it is open.
     fn reset_at(&mut self, id: u32, reason: Reason, now: Instant) {
         if self.stream(id).is_some() {
-            self.tell_reset(id, reason, now);
+            self.send_reset(id, reason, now);
             self.remove(id, By::Us);
         }
     }
@@ -290,18 +290,18 @@ impl Session {
         if self.stream(id).is_some() {
             return self.reset_at(id, reason, now);
         }
-        self.tell_reset(id, reason, now);
-        match self.let_go.iter_mut().find(|it| it.id == id) {
+        self.send_reset(id, reason, now);
+        match self.recently_reset.iter_mut().find(|it| it.id == id) {
             Some(it) => it.by = By::Us,
-            None => self.let_go(id, By::Us, STREAM_WINDOW),
+            None => self.remember_reset(id, By::Us, STREAM_WINDOW),
         }
     }
 
-    fn tell_reset(&mut self, id: u32, reason: Reason, now: Instant) {
+    fn send_reset(&mut self, id: u32, reason: Reason, now: Instant) {
         let out = self.out.front();
         frame::begin(out, 4, frame::RST_STREAM, 0, id);
         out.extend_from_slice(&reason.0.to_be_bytes());
-        if let Err(flood) = self.ledger.reset_by_us(reason, now) {
+        if let Err(flood) = self.abuse.reset_by_us(reason, now) {
             self.ended = Some(flood.into());
         }
     }
@@ -309,32 +309,36 @@ impl Session {
     /// A stream is over. Of one that its client has not ended, it is remembered who reset it.
     fn remove(&mut self, id: u32, by: By) {
         let Ok(at) = self.streams.binary_search_by_key(&id, |stream| stream.id) else {
-            if let Some(it) = self.let_go.iter_mut().find(|it| it.id == id) {
+            if let Some(it) = self.recently_reset.iter_mut().find(|it| it.id == id) {
                 it.by = by;
             }
             return;
         };
         let mut stream = self.streams.remove(at);
         stream.wake_all();
-        self.took(stream.held);
+        self.release(stream.buffered);
         if by == By::Peer || !stream.is_received {
-            self.let_go(id, by, stream.room);
+            self.remember_reset(id, by, stream.receive_window);
         }
     }
 
-    fn let_go(&mut self, id: u32, by: By, room: u32) {
-        if self.let_go.len() == LET_GO_MAX {
-            self.let_go.pop_front();
+    fn remember_reset(&mut self, id: u32, by: By, receive_window: u32) {
+        if self.recently_reset.len() == RECENTLY_RESET_MAX {
+            self.recently_reset.pop_front();
         }
-        self.let_go.push_back(LetGo { id, by, room });
+        self.recently_reset.push_back(ResetStream {
+            id,
+            by,
+            receive_window,
+        });
     }
 
     /// The client has ended a stream that was let go.
     fn forget(&mut self, id: u32) {
-        self.let_go.retain(|it| it.id != id);
+        self.recently_reset.retain(|it| it.id != id);
     }
 
-    fn tell_window(&mut self, id: u32, more: u32) {
+    fn send_window_update(&mut self, id: u32, more: u32) {
         let out = self.out.front();
         frame::begin(out, 4, frame::WINDOW_UPDATE, 0, id);
         out.extend_from_slice(&more.to_be_bytes());
@@ -343,32 +347,32 @@ impl Session {
     // The end.
 
     /// Tells the client to begin no more streams here. Those that it began are served.
-    pub fn leave(&mut self) {
-        if self.leaving != Leaving::No {
+    pub fn send_graceful_goaway(&mut self) {
+        if self.shutdown != Shutdown::No {
             return;
         }
-        self.leaving = Leaving::Told;
-        self.tell_end(LAST_STREAM, Reason::NO_ERROR);
+        self.shutdown = Shutdown::Announced;
+        self.send_goaway(LAST_STREAM, Reason::NO_ERROR);
         let out = self.out.front();
-        frame::begin(out, LEAVING.len(), frame::PING, 0, 0);
-        out.extend_from_slice(&LEAVING);
+        frame::begin(out, GOAWAY_PING.len(), frame::PING, 0, 0);
+        out.extend_from_slice(&GOAWAY_PING);
     }
 
     /// The same, for a client that has heard or was given the time to: what it begins now is not served.
-    pub fn leave_now(&mut self) {
-        if self.leaving == Leaving::Told {
-            self.leaving = Leaving::After(self.last);
-            self.tell_end(self.last, Reason::NO_ERROR);
+    pub fn send_final_goaway(&mut self) {
+        if self.shutdown == Shutdown::Announced {
+            self.shutdown = Shutdown::Final(self.last);
+            self.send_goaway(self.last, Reason::NO_ERROR);
         }
     }
 
     /// Tells the client why this is the end. Streams that are not answered by now are reset for the same
     /// reason.
-    pub fn fail(&mut self, reason: Reason) {
+    pub fn close_connection(&mut self, reason: Reason) {
         if self.closing.is_some() {
             return;
         }
-        self.tell_end(self.last, reason);
+        self.send_goaway(self.last, reason);
         self.closing = Some(match reason {
             // A stream that breaks off has no such end.
             Reason::NO_ERROR => Reason::CANCEL,
@@ -376,7 +380,7 @@ impl Session {
         });
     }
 
-    fn tell_end(&mut self, last: u32, reason: Reason) {
+    fn send_goaway(&mut self, last: u32, reason: Reason) {
         let last = last.min(self.last_named);
         self.last_named = last;
         let out = self.out.front();
@@ -387,14 +391,14 @@ impl Session {
 
     /// Whether nothing is left to do for a connection that comes to its end.
     pub fn is_done(&self) -> bool {
-        let is_leaving = matches!(self.leaving, Leaving::After(_)) || self.is_client_leaving;
+        let is_leaving = matches!(self.shutdown, Shutdown::Final(_)) || self.has_peer_goaway;
         is_leaving && self.streams.is_empty()
     }
 
     // What a driver looks at.
 
     /// Whether the client has said what it is.
-    pub fn is_greeted(&self) -> bool {
+    pub fn has_peer_settings(&self) -> bool {
         self.has_settings
     }
 
@@ -404,7 +408,7 @@ impl Session {
     }
 
     /// What is to be sent.
-    pub fn outbox(&mut self) -> &mut Outbox {
+    pub fn outbox(&mut self) -> &mut WriteBuffer {
         &mut self.out
     }
 
@@ -419,17 +423,14 @@ impl Session {
     }
 
     /// The moment at which the first of the streams that only wait for their request to end is reset.
-    pub fn linger_deadline(&self) -> Option<Instant> {
-        let lingering = self
-            .streams
-            .iter()
-            .filter_map(|stream| stream.lingers_until);
+    pub fn closing_deadline(&self) -> Option<Instant> {
+        let lingering = self.streams.iter().filter_map(|stream| stream.closes_at);
         lingering.min()
     }
 
     /// Resets the streams that waited long enough for their request to end.
-    pub fn end_lingering(&mut self, now: Instant) {
-        let is_due = |stream: &Stream| stream.lingers_until.is_some_and(|until| until <= now);
+    pub fn reset_closing(&mut self, now: Instant) {
+        let is_due = |stream: &Stream| stream.closes_at.is_some_and(|until| until <= now);
         while let Some(id) = self.streams.iter().find(|it| is_due(it)).map(|it| it.id) {
             self.reset_at(id, Reason::NO_ERROR, now);
         }
@@ -439,7 +440,7 @@ impl Session {
     pub fn rest(&mut self) {
         if self.streams.is_empty() && self.out.is_empty() {
             self.out.clear();
-            self.written = Vec::new();
+            self.section_out = Vec::new();
         }
     }
 

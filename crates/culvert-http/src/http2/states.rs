@@ -2,7 +2,7 @@
 //! (RFC 9113, sections 5.1 and 6).
 //!
 //! [`rule`] is the whole table. Every cell has a cost, so no frame can be repeated for free. The
-//! [ledger](super::ledger) charges it; the machine acts on it.
+//! [abuse limiter](super::abuse) charges it; the machine acts on it.
 
 use crate::http2::frame::{self, Reason};
 

@@ -1,6 +1,6 @@
 //! What the heads of messages that pass by say, as far as the list of recent exchanges shows it.
 
-use culvert_http::http1::Payload;
+use culvert_http::http1::BodyReader;
 use culvert_http::http1::head::{body_length, field_line, request_line, split_head, status_line};
 use http::StatusCode;
 
@@ -9,7 +9,7 @@ use http::StatusCode;
 pub(crate) struct RequestHead<'a> {
     pub(crate) method: &'a str,
     pub(crate) path: &'a str,
-    pub(crate) body: Payload,
+    pub(crate) body: BodyReader,
     /// The last address of the last `x-forwarded-for`: the client that the server reports.
     pub(crate) client: Option<&'a str>,
 }
@@ -44,7 +44,7 @@ pub(crate) fn request(head: &[u8]) -> Option<RequestHead<'_>> {
 pub(crate) struct ResponseHead {
     pub(crate) status: StatusCode,
     /// `None` behind an interim response: another head follows.
-    pub(crate) body: Option<Payload>,
+    pub(crate) body: Option<BodyReader>,
 }
 
 /// Reads the head of a response to a request of `HEAD`, or of another method; `None` if it is none, or
@@ -53,7 +53,7 @@ pub(crate) fn response(head: &[u8], to_head: bool) -> Option<ResponseHead> {
     let (line, fields) = split_head(head)?;
     let status = status_line(line).ok()?.status;
     let body = match status {
-        StatusCode::SWITCHING_PROTOCOLS => Some(Payload::close()),
+        StatusCode::SWITCHING_PROTOCOLS => Some(BodyReader::close()),
         _ if status.is_informational() => None,
         _ => Some(
             body_length(fields)
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn heads_say_how_long_bodies_are() {
         /// Bytes, if they are known before.
-        fn hint(payload: &Payload) -> Option<u64> {
+        fn hint(payload: &BodyReader) -> Option<u64> {
             SizeHint::exact(&payload.size_hint())
         }
         let of_request = |fields: &str| {

@@ -9,7 +9,8 @@ use http::header::EXPECT;
 
 use super::stream::Stream;
 use super::{
-    Asked, By, End, GATHERED_BYTES_MAX, LEAVING, Leaving, STREAM_WINDOW, Session, Step, WINDOW_MAX,
+    By, COPIED_BYTES_MAX, ConnectionError, GOAWAY_PING, IncomingRequest, STREAM_WINDOW, Session,
+    Shutdown, Step, WINDOW_MAX,
 };
 use crate::http2::frame::{self, Head, Reason};
 use crate::http2::head::{self, Fields};
@@ -37,8 +38,13 @@ enum Purpose {
 }
 impl Session {
     /// Deals with one frame.
-    pub(super) fn frame(&mut self, head: &Head, payload: Bytes, now: Instant) -> Result<Step, End> {
-        const WRONG: End = End::Wrong(Reason::PROTOCOL_ERROR);
+    pub(super) fn frame(
+        &mut self,
+        head: &Head,
+        payload: Bytes,
+        now: Instant,
+    ) -> Result<Step, ConnectionError> {
+        const WRONG: ConnectionError = ConnectionError::Protocol(Reason::PROTOCOL_ERROR);
         if !self.has_settings && (head.kind != frame::SETTINGS || head.has(frame::ACK)) {
             return Err(WRONG);
         }
@@ -47,7 +53,7 @@ impl Session {
             if head.kind != frame::CONTINUATION || head.stream != section.stream {
                 return Err(WRONG);
             }
-            self.ledger.continuation(payload.len(), now)?;
+            self.abuse.continuation(payload.len(), now)?;
             return self.continuation(head, &payload, now);
         }
         let kind = Kind::of(head.kind);
@@ -65,9 +71,9 @@ impl Session {
         };
         let carried = head.length.saturating_sub(padding);
         let ends = kind == Kind::Data && head.has(frame::END_STREAM);
-        self.ledger.charge(rule.cost, carried, ends, now)?;
+        self.abuse.charge(rule.cost, carried, ends, now)?;
         match (rule.action, kind) {
-            (Action::ConnectionError(reason), _) => return Err(End::Wrong(reason)),
+            (Action::ConnectionError(reason), _) => return Err(ConnectionError::Protocol(reason)),
             (Action::Process, Kind::Data) => self.data(head, payload, now)?,
             (Action::Process | Action::Ignore | Action::StreamError(_), Kind::Headers) => {
                 return self.headers(head, payload, rule.action, now);
@@ -79,13 +85,13 @@ impl Session {
             (Action::Process, Kind::Priority) => self.priority(head, &payload, now)?,
             (Action::Process, Kind::RstStream) => {
                 if rule.cost == Cost::Reset {
-                    self.ledger.reset_by_peer(now)?;
+                    self.abuse.reset_by_peer(now)?;
                 }
                 self.remove(head.stream, By::Peer);
             }
             (Action::Process, Kind::Settings) => self.settings(head, &payload)?,
             (Action::Process, Kind::Ping) => self.ping(head, &payload),
-            (Action::Process, Kind::GoAway) => self.is_client_leaving = true,
+            (Action::Process, Kind::GoAway) => self.has_peer_goaway = true,
             (Action::Process, Kind::WindowUpdate) => self.window_update(head, &payload, now)?,
             (Action::Process | Action::Ignore, _) => {}
         }
@@ -97,9 +103,9 @@ impl Session {
         if id == 0 {
             return StreamState::Connection;
         }
-        let unserved = match self.leaving {
-            Leaving::After(last) => id > last,
-            Leaving::No | Leaving::Told => false,
+        let unserved = match self.shutdown {
+            Shutdown::Final(last) => id > last,
+            Shutdown::No | Shutdown::Announced => false,
         };
         if id > self.last {
             // One that the client would begin now is not served.
@@ -117,7 +123,7 @@ impl Session {
                 (false, false) => StreamState::Open,
             };
         }
-        match self.let_go.iter().find(|it| it.id == id) {
+        match self.recently_reset.iter().find(|it| it.id == id) {
             Some(it) if it.by == By::Peer => StreamState::ResetByPeer,
             Some(_) => StreamState::ResetByUs,
             None if unserved => StreamState::Unserved,
@@ -126,48 +132,49 @@ impl Session {
     }
 
     /// Counts data against the window of the connection, padding included.
-    fn received(&mut self, length: u32) -> Result<(), End> {
-        self.room = self
-            .room
+    fn received(&mut self, length: u32) -> Result<(), ConnectionError> {
+        self.receive_window = self
+            .receive_window
             .checked_sub(length)
-            .ok_or(End::Wrong(Reason::FLOW_CONTROL_ERROR))?;
+            .ok_or(ConnectionError::Protocol(Reason::FLOW_CONTROL_ERROR))?;
         Ok(())
     }
 
-    fn data(&mut self, head: &Head, payload: Bytes, now: Instant) -> Result<(), End> {
+    fn data(&mut self, head: &Head, payload: Bytes, now: Instant) -> Result<(), ConnectionError> {
         // Padding counts as what it pads.
         let length = payload.len() as u32;
-        let data = unpadded(head, payload).ok_or(End::Wrong(Reason::PROTOCOL_ERROR))?;
+        let data =
+            unpadded(head, payload).ok_or(ConnectionError::Protocol(Reason::PROTOCOL_ERROR))?;
         self.received(length)?;
         let Some(stream) = self.stream(head.stream) else {
-            self.took(length);
+            self.release(length);
             return Ok(());
         };
-        let Some(room) = stream.room.checked_sub(length) else {
-            self.took(length);
+        let Some(receive_window) = stream.receive_window.checked_sub(length) else {
+            self.release(length);
             self.reset_at(head.stream, Reason::FLOW_CONTROL_ERROR, now);
             return Ok(());
         };
-        stream.room = room;
+        stream.receive_window = receive_window;
         let bytes = data.len() as u32;
         let ends = head.has(frame::END_STREAM);
         if let Some(left) = stream.length_left {
             let left = left.checked_sub(u64::from(bytes));
             stream.length_left = left;
             if left.is_none_or(|left| ends && left > 0) {
-                self.took(length);
+                self.release(length);
                 self.reset_at(head.stream, Reason::PROTOCOL_ERROR, now);
                 return Ok(());
             }
         }
         stream.is_received = ends;
         if ends && stream.is_sent {
-            self.took(length);
+            self.release(length);
             self.remove(head.stream, By::Us);
             return Ok(());
         }
         let mut unheld = length - bytes;
-        stream.taken += unheld;
+        stream.unacked += unheld;
         if stream.has_reader {
             stream.put(data);
             stream.reader.take().into_iter().for_each(Waker::wake);
@@ -175,7 +182,7 @@ impl Session {
             // Its client is told nothing, and stops at the end of the window.
             unheld = length;
         }
-        self.took(unheld);
+        self.release(unheld);
         Ok(())
     }
 
@@ -186,20 +193,24 @@ impl Session {
         payload: Bytes,
         action: Action,
         now: Instant,
-    ) -> Result<(), End> {
+    ) -> Result<(), ConnectionError> {
         let length = payload.len() as u32;
-        unpadded(head, payload).ok_or(End::Wrong(Reason::PROTOCOL_ERROR))?;
+        unpadded(head, payload).ok_or(ConnectionError::Protocol(Reason::PROTOCOL_ERROR))?;
         self.received(length)?;
-        self.took(length);
+        self.release(length);
         if let Action::StreamError(reason) = action {
             self.reset_any(head.stream, reason, now);
             return Ok(());
         }
-        if let Some(it) = self.let_go.iter_mut().find(|it| it.id == head.stream) {
-            it.room = it
-                .room
+        if let Some(it) = self
+            .recently_reset
+            .iter_mut()
+            .find(|it| it.id == head.stream)
+        {
+            it.receive_window = it
+                .receive_window
                 .checked_sub(length)
-                .ok_or(End::Wrong(Reason::FLOW_CONTROL_ERROR))?;
+                .ok_or(ConnectionError::Protocol(Reason::FLOW_CONTROL_ERROR))?;
             if head.has(frame::END_STREAM) {
                 self.forget(head.stream);
             }
@@ -208,13 +219,18 @@ impl Session {
     }
 
     /// Priorities count for nothing, but a stream cannot depend on itself (RFC 7540 5.3.1).
-    fn priority(&mut self, head: &Head, payload: &[u8], now: Instant) -> Result<(), End> {
+    fn priority(
+        &mut self,
+        head: &Head,
+        payload: &[u8],
+        now: Instant,
+    ) -> Result<(), ConnectionError> {
         if !depends_on_itself(head, payload) {
             return Ok(());
         }
         if self.stream(head.stream).is_none() {
             // There is nothing to reset.
-            return Err(End::Wrong(Reason::PROTOCOL_ERROR));
+            return Err(ConnectionError::Protocol(Reason::PROTOCOL_ERROR));
         }
         self.reset_at(head.stream, Reason::PROTOCOL_ERROR, now);
         Ok(())
@@ -226,8 +242,8 @@ impl Session {
         payload: Bytes,
         action: Action,
         now: Instant,
-    ) -> Result<Step, End> {
-        const WRONG: End = End::Wrong(Reason::PROTOCOL_ERROR);
+    ) -> Result<Step, ConnectionError> {
+        const WRONG: ConnectionError = ConnectionError::Protocol(Reason::PROTOCOL_ERROR);
         let mut payload = unpadded(head, payload).ok_or(WRONG)?;
         let mut is_good = true;
         if head.has(frame::WITH_PRIORITY) {
@@ -249,7 +265,7 @@ impl Session {
             Action::Ignore | Action::ConnectionError(_) => Purpose::Nothing,
             Action::StreamError(reason) => Purpose::Refusal(reason),
             Action::Process if !is_good => Purpose::Refusal(Reason::PROTOCOL_ERROR),
-            Action::Process if is_new && self.has_place(now) => Purpose::Request,
+            Action::Process if is_new && self.has_free_slot(now) => Purpose::Request,
             Action::Process if is_new => Purpose::Refusal(Reason::REFUSED_STREAM),
             Action::Process if head.has(frame::END_STREAM) => Purpose::Trailers,
             Action::Process => Purpose::Refusal(Reason::PROTOCOL_ERROR),
@@ -265,24 +281,29 @@ impl Session {
             return self.whole(&section, &payload, now);
         }
         let mut block = BytesMut::from(payload);
-        block.reserve(GATHERED_BYTES_MAX);
+        block.reserve(COPIED_BYTES_MAX);
         self.section = Some(Section { block, ..section });
         Ok(Step::Done)
     }
 
     /// Whether one more stream may be open. One that only lingers makes place for it.
-    fn has_place(&mut self, now: Instant) -> bool {
+    fn has_free_slot(&mut self, now: Instant) -> bool {
         if self.streams.len() >= self.streams_max
-            && let Some(until) = self.linger_deadline()
+            && let Some(until) = self.closing_deadline()
         {
-            self.end_lingering(until.max(now));
+            self.reset_closing(until.max(now));
         }
         self.streams.len() < self.streams_max
     }
 
-    fn continuation(&mut self, head: &Head, payload: &[u8], now: Instant) -> Result<Step, End> {
+    fn continuation(
+        &mut self,
+        head: &Head,
+        payload: &[u8],
+        now: Instant,
+    ) -> Result<Step, ConnectionError> {
         let Some(mut section) = self.section.take() else {
-            return Err(End::Wrong(Reason::PROTOCOL_ERROR));
+            return Err(ConnectionError::Protocol(Reason::PROTOCOL_ERROR));
         };
         section.block.extend_from_slice(payload);
         if head.has(frame::END_HEADERS) {
@@ -294,7 +315,12 @@ impl Session {
     }
 
     /// A field section has come whole.
-    fn whole(&mut self, section: &Section, block: &Bytes, now: Instant) -> Result<Step, End> {
+    fn whole(
+        &mut self,
+        section: &Section,
+        block: &Bytes,
+        now: Instant,
+    ) -> Result<Step, ConnectionError> {
         let mut fields = Fields::default();
         let is_wanted = matches!(section.purpose, Purpose::Request | Purpose::Trailers);
         let read = self.decoder.read(block, |field, bytes| {
@@ -302,23 +328,23 @@ impl Session {
                 fields.add(field, bytes);
             }
         });
-        read.map_err(|_| End::Wrong(Reason::COMPRESSION_ERROR))?;
+        read.map_err(|_| ConnectionError::Protocol(Reason::COMPRESSION_ERROR))?;
         let id = section.stream;
         match section.purpose {
             Purpose::Nothing => {
-                self.ledger.refused(block.len(), now)?;
+                self.abuse.refused(block.len(), now)?;
                 if section.ends_stream {
                     self.forget(id);
                 }
             }
             Purpose::Refusal(reason) => {
-                self.ledger.refused(block.len(), now)?;
+                self.abuse.refused(block.len(), now)?;
                 self.refuse(section, reason, now);
             }
             Purpose::Request => match self.request(section, fields) {
-                Ok(asked) => return Ok(Step::Asked(Box::new(asked))),
+                Ok(incoming) => return Ok(Step::Request(Box::new(incoming))),
                 Err(reason) => {
-                    self.ledger.refused(block.len(), now)?;
+                    self.abuse.refused(block.len(), now)?;
                     self.refuse(section, reason, now);
                 }
             },
@@ -341,7 +367,7 @@ impl Session {
         Ok(Step::Done)
     }
 
-    fn request(&mut self, section: &Section, fields: Fields) -> Result<Asked, Reason> {
+    fn request(&mut self, section: &Section, fields: Fields) -> Result<IncomingRequest, Reason> {
         let reason = |verdict| match verdict {
             head::Verdict::TooLarge => Reason::ENHANCE_YOUR_CALM,
             head::Verdict::Malformed | head::Verdict::Good => Reason::PROTOCOL_ERROR,
@@ -356,23 +382,23 @@ impl Session {
         self.streams.push(Stream {
             id: section.stream,
             data: VecDeque::new(),
-            gathered: BytesMut::new(),
-            held: 0,
+            copied: BytesMut::new(),
+            buffered: 0,
             trailers: None,
             is_received: is_ended,
             length_left: length,
             has_reader: !is_ended,
             owes_continue,
-            room: STREAM_WINDOW,
-            taken: 0,
+            receive_window: STREAM_WINDOW,
+            unacked: 0,
             reader: None,
-            window: i64::from(self.first_window),
+            send_window: i64::from(self.initial_send_window),
             is_sent: false,
-            lingers_until: None,
+            closes_at: None,
             writer: None,
             task: None,
         });
-        Ok(Asked {
+        Ok(IncomingRequest {
             stream: section.stream,
             head,
             length,
@@ -388,8 +414,8 @@ impl Session {
         }
     }
 
-    fn settings(&mut self, head: &Head, payload: &[u8]) -> Result<(), End> {
-        const WRONG: End = End::Wrong(Reason::PROTOCOL_ERROR);
+    fn settings(&mut self, head: &Head, payload: &[u8]) -> Result<(), ConnectionError> {
+        const WRONG: ConnectionError = ConnectionError::Protocol(Reason::PROTOCOL_ERROR);
         if head.has(frame::ACK) {
             return Ok(());
         }
@@ -401,7 +427,7 @@ impl Session {
             let value = frame::number(value).unwrap_or(0);
             match name {
                 frame::ENABLE_PUSH if value > 1 => return Err(WRONG),
-                frame::INITIAL_WINDOW_SIZE => self.set_first_window(value)?,
+                frame::INITIAL_WINDOW_SIZE => self.set_initial_send_window(value)?,
                 frame::MAX_FRAME_SIZE if !(0x4000..=0xFF_FFFF).contains(&value) => {
                     return Err(WRONG);
                 }
@@ -415,19 +441,19 @@ impl Session {
         Ok(())
     }
 
-    fn set_first_window(&mut self, value: u32) -> Result<(), End> {
-        const WRONG: End = End::Wrong(Reason::FLOW_CONTROL_ERROR);
+    fn set_initial_send_window(&mut self, value: u32) -> Result<(), ConnectionError> {
+        const WRONG: ConnectionError = ConnectionError::Protocol(Reason::FLOW_CONTROL_ERROR);
         if i64::from(value) > WINDOW_MAX {
             return Err(WRONG);
         }
-        let change = i64::from(value) - i64::from(self.first_window);
-        self.first_window = value;
+        let change = i64::from(value) - i64::from(self.initial_send_window);
+        self.initial_send_window = value;
         for stream in &mut self.streams {
-            stream.window += change;
-            if stream.window > WINDOW_MAX {
+            stream.send_window += change;
+            if stream.send_window > WINDOW_MAX {
                 return Err(WRONG);
             }
-            if change > 0 && stream.window > 0 {
+            if change > 0 && stream.send_window > 0 {
                 stream.writer.take().into_iter().for_each(Waker::wake);
             }
         }
@@ -439,25 +465,33 @@ impl Session {
             let out = self.out.front();
             frame::begin(out, payload.len(), frame::PING, frame::ACK, 0);
             out.extend_from_slice(payload);
-        } else if payload == LEAVING {
-            self.leave_now();
+        } else if payload == GOAWAY_PING {
+            self.send_final_goaway();
         }
     }
 
-    fn window_update(&mut self, head: &Head, payload: &[u8], now: Instant) -> Result<(), End> {
+    fn window_update(
+        &mut self,
+        head: &Head,
+        payload: &[u8],
+        now: Instant,
+    ) -> Result<(), ConnectionError> {
         let more = i64::from(frame::number(payload).unwrap_or(0) & 0x7FFF_FFFF);
         if head.stream == 0 {
-            let was_empty = self.window <= 0;
-            self.window += more;
+            let was_empty = self.send_window <= 0;
+            self.send_window += more;
             if more == 0 {
-                return Err(End::Wrong(Reason::PROTOCOL_ERROR));
+                return Err(ConnectionError::Protocol(Reason::PROTOCOL_ERROR));
             }
-            if self.window > WINDOW_MAX {
-                return Err(End::Wrong(Reason::FLOW_CONTROL_ERROR));
+            if self.send_window > WINDOW_MAX {
+                return Err(ConnectionError::Protocol(Reason::FLOW_CONTROL_ERROR));
             }
-            if was_empty && self.window > 0 {
+            if was_empty && self.send_window > 0 {
                 // Those whose own window is empty wait for that.
-                let streams = self.streams.iter_mut().filter(|stream| stream.window > 0);
+                let streams = self
+                    .streams
+                    .iter_mut()
+                    .filter(|stream| stream.send_window > 0);
                 let writers = streams.filter_map(|stream| stream.writer.take());
                 writers.for_each(Waker::wake);
             }
@@ -466,12 +500,12 @@ impl Session {
         let Some(stream) = self.stream(head.stream) else {
             return Ok(());
         };
-        stream.window += more;
+        stream.send_window += more;
         if more == 0 {
             self.reset_at(head.stream, Reason::PROTOCOL_ERROR, now);
-        } else if stream.window > WINDOW_MAX {
+        } else if stream.send_window > WINDOW_MAX {
             self.reset_at(head.stream, Reason::FLOW_CONTROL_ERROR, now);
-        } else if stream.window > 0 {
+        } else if stream.send_window > 0 {
             stream.writer.take().into_iter().for_each(Waker::wake);
         }
         Ok(())

@@ -9,8 +9,8 @@ use http::{HeaderMap, StatusCode, response};
 use http_body::Frame;
 
 use super::{
-    By, CONNECTION_WINDOW, DATA_BYTES_MAX, GATHERED_BYTES_MAX, Gone, LINGERS_FOR, STREAM_WINDOW,
-    Session,
+    By, CLOSES_WITHIN, CONNECTION_WINDOW, COPIED_BYTES_MAX, DATA_BYTES_MAX, STREAM_WINDOW, Session,
+    StreamClosed,
 };
 use crate::http2::frame::{self, Reason};
 use crate::http2::{head, hpack};
@@ -20,8 +20,8 @@ pub(super) struct Stream {
     pub(super) id: u32,
     /// What has come and was not taken: in front what came in large pieces, behind it what is gathered.
     pub(super) data: VecDeque<Bytes>,
-    pub(super) gathered: BytesMut,
-    pub(super) held: u32,
+    pub(super) copied: BytesMut,
+    pub(super) buffered: u32,
     pub(super) trailers: Option<HeaderMap>,
     /// Whether all of it has come, and how much of it has to.
     pub(super) is_received: bool,
@@ -29,14 +29,14 @@ pub(super) struct Stream {
     pub(super) has_reader: bool,
     /// Whether the client waits for a word before it sends any of it (RFC 9110 10.1.1).
     pub(super) owes_continue: bool,
-    pub(super) room: u32,
-    pub(super) taken: u32,
+    pub(super) receive_window: u32,
+    pub(super) unacked: u32,
     pub(super) reader: Option<Waker>,
     /// What we may send.
-    pub(super) window: i64,
+    pub(super) send_window: i64,
     pub(super) is_sent: bool,
     /// When it is reset, if nothing but its request's end is awaited.
-    pub(super) lingers_until: Option<Instant>,
+    pub(super) closes_at: Option<Instant>,
     pub(super) writer: Option<Waker>,
     /// The task that answers.
     pub(super) task: Option<Waker>,
@@ -44,21 +44,21 @@ pub(super) struct Stream {
 
 impl Stream {
     fn take(&mut self) -> Option<Bytes> {
-        let gathered = &mut self.gathered;
-        let gathered = || (!gathered.is_empty()).then(|| gathered.split().freeze());
-        let data = self.data.pop_front().or_else(gathered)?;
-        self.held -= data.len() as u32;
+        let copied = &mut self.copied;
+        let copied = || (!copied.is_empty()).then(|| copied.split().freeze());
+        let data = self.data.pop_front().or_else(copied)?;
+        self.buffered -= data.len() as u32;
         Some(data)
     }
 
     pub(super) fn put(&mut self, data: Bytes) {
-        self.held += data.len() as u32;
-        if data.len() <= GATHERED_BYTES_MAX {
-            self.gathered.extend_from_slice(&data);
+        self.buffered += data.len() as u32;
+        if data.len() <= COPIED_BYTES_MAX {
+            self.copied.extend_from_slice(&data);
             return;
         }
-        if !self.gathered.is_empty() {
-            self.data.push_back(self.gathered.split().freeze());
+        if !self.copied.is_empty() {
+            self.data.push_back(self.copied.split().freeze());
         }
         self.data.push_back(data);
     }
@@ -83,15 +83,15 @@ impl Session {
         &mut self,
         id: u32,
         cx: &Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Gone>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, StreamClosed>>> {
         let Some(stream) = self.stream(id) else {
-            return Poll::Ready(Some(Err(Gone)));
+            return Poll::Ready(Some(Err(StreamClosed)));
         };
         if let Some(data) = stream.take() {
             let bytes = data.len() as u32;
-            stream.taken += bytes;
-            self.took(bytes);
-            self.widen(id);
+            stream.unacked += bytes;
+            self.release(bytes);
+            self.update_stream_window(id);
             return Poll::Ready(Some(Ok(Frame::data(data))));
         }
         if let Some(trailers) = stream.trailers.take() {
@@ -103,75 +103,75 @@ impl Session {
         keep(&mut stream.reader, cx);
         if std::mem::take(&mut stream.owes_continue) {
             self.begin_section();
-            hpack::write_status(&mut self.written, StatusCode::CONTINUE);
+            hpack::write_status(&mut self.section_out, StatusCode::CONTINUE);
             self.send_section(id, false);
         }
         Poll::Pending
     }
 
     /// Whether all of a request's body was taken.
-    pub fn is_taken(&mut self, id: u32) -> bool {
+    pub fn is_read(&mut self, id: u32) -> bool {
         let stream = self.stream(id);
-        stream.is_some_and(|it| it.is_received && it.held == 0 && it.trailers.is_none())
+        stream.is_some_and(|it| it.is_received && it.buffered == 0 && it.trailers.is_none())
     }
 
     /// Nobody reads a request's body any more.
-    pub fn leave_unread(&mut self, id: u32) {
+    pub fn stop_reading(&mut self, id: u32) {
         if let Some(stream) = self.stream(id) {
             stream.has_reader = false;
             stream.reader = None;
-            let held = self.drop_held(id);
-            self.took(held);
+            let buffered = self.drop_buffered(id);
+            self.release(buffered);
         }
     }
 
-    fn drop_held(&mut self, id: u32) -> u32 {
+    fn drop_buffered(&mut self, id: u32) -> u32 {
         let Some(stream) = self.stream(id) else {
             return 0;
         };
         stream.data.clear();
-        stream.gathered = BytesMut::new();
-        std::mem::take(&mut stream.held)
+        stream.copied = BytesMut::new();
+        std::mem::take(&mut stream.buffered)
     }
 
     /// So many bytes are no longer held: the client may send more, and hears of it now and then.
-    pub(super) fn took(&mut self, bytes: u32) {
-        self.taken += bytes;
-        if self.taken >= CONNECTION_WINDOW / 2 {
-            let taken = std::mem::take(&mut self.taken);
-            self.room += taken;
-            self.tell_window(0, taken);
+    pub(super) fn release(&mut self, bytes: u32) {
+        self.unacked += bytes;
+        if self.unacked >= CONNECTION_WINDOW / 2 {
+            let unacked = std::mem::take(&mut self.unacked);
+            self.receive_window += unacked;
+            self.send_window_update(0, unacked);
         }
     }
 
-    fn widen(&mut self, id: u32) {
+    fn update_stream_window(&mut self, id: u32) {
         let Some(stream) = self.stream(id) else {
             return;
         };
-        if !stream.is_received && stream.taken >= STREAM_WINDOW / 2 {
-            let taken = std::mem::take(&mut stream.taken);
-            stream.room += taken;
-            self.tell_window(id, taken);
+        if !stream.is_received && stream.unacked >= STREAM_WINDOW / 2 {
+            let unacked = std::mem::take(&mut stream.unacked);
+            stream.receive_window += unacked;
+            self.send_window_update(id, unacked);
         }
     }
 
     // What a stream is answered.
 
     /// Keeps the task that answers on a stream, to be woken when the stream is no more.
-    pub fn poll_gone(&mut self, id: u32, cx: &Context<'_>) -> Poll<Gone> {
+    pub fn poll_closed(&mut self, id: u32, cx: &Context<'_>) -> Poll<StreamClosed> {
         match self.stream(id) {
             Some(stream) => {
                 keep(&mut stream.task, cx);
                 Poll::Pending
             }
-            None => Poll::Ready(Gone),
+            None => Poll::Ready(StreamClosed),
         }
     }
 
     /// Waits until something can be sent on a stream.
-    pub fn poll_room(&mut self, id: u32, cx: &Context<'_>) -> Poll<Result<(), Gone>> {
+    pub fn poll_room(&mut self, id: u32, cx: &Context<'_>) -> Poll<Result<(), StreamClosed>> {
         if self.stream(id).is_none() {
-            return Poll::Ready(Err(Gone));
+            return Poll::Ready(Err(StreamClosed));
         }
         if self.out.has_room() {
             return Poll::Ready(Ok(()));
@@ -183,25 +183,25 @@ impl Session {
     }
 
     /// Waits until data can be sent on a stream: so many bytes. To be asked only for data that is there.
-    pub fn poll_window(&mut self, id: u32, cx: &Context<'_>) -> Poll<Result<usize, Gone>> {
-        let window = self.window;
+    pub fn poll_window(&mut self, id: u32, cx: &Context<'_>) -> Poll<Result<usize, StreamClosed>> {
+        let window = self.send_window;
         let Some(stream) = self.stream(id) else {
-            return Poll::Ready(Err(Gone));
+            return Poll::Ready(Err(StreamClosed));
         };
-        let window = usize::try_from(window.min(stream.window)).unwrap_or(0);
+        let window = usize::try_from(window.min(stream.send_window)).unwrap_or(0);
         if window == 0 {
             keep(&mut stream.writer, cx);
             return Poll::Pending;
         }
-        let room = self.poll_room(id, cx);
-        room.map_ok(|()| window.min(DATA_BYTES_MAX))
+        let receive_window = self.poll_room(id, cx);
+        receive_window.map_ok(|()| window.min(DATA_BYTES_MAX))
     }
 
     /// Sends an answer before the answer (RFC 9110 15.2), unless the client takes nothing.
     pub fn send_interim(&mut self, id: u32, answer: &response::Parts) {
         if self.out.has_room() {
             self.begin_section();
-            head::write_answer(&mut self.written, answer);
+            head::write_response(&mut self.section_out, answer);
             self.send_section(id, false);
         }
     }
@@ -212,22 +212,22 @@ impl Session {
             stream.owes_continue = false;
         }
         self.begin_section();
-        head::write_answer(&mut self.written, answer);
+        head::write_response(&mut self.section_out, answer);
         self.send_section(id, is_last);
     }
 
     /// Sends the fields behind an answer.
     pub fn send_trailers(&mut self, id: u32, trailers: &HeaderMap) {
         self.begin_section();
-        head::write_fields(&mut self.written, trailers);
+        head::write_fields(&mut self.section_out, trailers);
         self.send_section(id, true);
     }
 
     fn begin_section(&mut self) {
-        self.written.clear();
-        if !std::mem::replace(&mut self.is_table_told, true) {
+        self.section_out.clear();
+        if !std::mem::replace(&mut self.has_sent_table_size, true) {
             // The client need keep no table for us (RFC 7541 6.3).
-            self.written.push(0x20);
+            self.section_out.push(0x20);
         }
     }
 
@@ -236,7 +236,7 @@ impl Session {
             return;
         }
         let out = self.out.front();
-        let mut pieces = self.written.chunks(frame::PAYLOAD_BYTES_MAX).peekable();
+        let mut pieces = self.section_out.chunks(frame::PAYLOAD_BYTES_MAX).peekable();
         let mut kind = frame::HEADERS;
         let mut flags = if is_last { frame::END_STREAM } else { 0 };
         // A section is never empty, but for trailers none of whose fields may be sent.
@@ -251,39 +251,39 @@ impl Session {
             out.extend_from_slice(bytes);
             (kind, flags) = (frame::CONTINUATION, 0);
         }
-        self.ledger.sent_section();
+        self.abuse.sent_section();
         if is_last {
-            self.sent_all(id);
+            self.finish_sending(id);
         }
     }
 
     /// Sends data, not more than there is a window for.
     pub fn send_data(&mut self, id: u32, data: Bytes, is_last: bool) {
         let bytes = data.len();
-        let window = self.window;
+        let window = self.send_window;
         let Some(stream) = self.stream(id) else {
             return;
         };
-        let fills = stream.window.min(window) <= bytes as i64;
-        stream.window -= bytes as i64;
-        self.window -= bytes as i64;
-        self.ledger.sent_data(bytes, fills);
+        let fills = stream.send_window.min(window) <= bytes as i64;
+        stream.send_window -= bytes as i64;
+        self.send_window -= bytes as i64;
+        self.abuse.sent_data(bytes, fills);
         let flags = if is_last { frame::END_STREAM } else { 0 };
         frame::begin(self.out.front(), bytes, frame::DATA, flags, id);
         self.out.push(data, b"");
         if is_last {
-            self.sent_all(id);
+            self.finish_sending(id);
         }
     }
 
     /// An answer was sent to its end.
-    fn sent_all(&mut self, id: u32) {
+    fn finish_sending(&mut self, id: u32) {
         let Some(stream) = self.stream(id) else {
             return;
         };
         stream.is_sent = true;
         let is_received = stream.is_received;
-        self.ledger.answered();
+        self.abuse.answered();
         if is_received {
             self.remove(id, By::Us);
         }
@@ -295,7 +295,7 @@ impl Session {
     pub fn close(&mut self, id: u32, reason: Reason, now: Instant) {
         let reason = self.closing.unwrap_or(reason);
         match self.stream(id) {
-            Some(stream) if stream.is_sent => stream.lingers_until = Some(now + LINGERS_FOR),
+            Some(stream) if stream.is_sent => stream.closes_at = Some(now + CLOSES_WITHIN),
             Some(_) => self.reset_at(id, reason, now),
             None => {}
         }

@@ -53,7 +53,7 @@ struct Talk {
     session: Session,
     inbox: BytesMut,
     now: Instant,
-    asked: Vec<Asked>,
+    asked: Vec<IncomingRequest>,
 }
 
 impl Talk {
@@ -76,13 +76,13 @@ impl Talk {
         talk
     }
 
-    fn hears(&mut self, bytes: &[u8]) -> Result<(), End> {
+    fn hears(&mut self, bytes: &[u8]) -> Result<(), ConnectionError> {
         self.inbox.extend_from_slice(bytes);
         loop {
             match self.session.step(&mut self.inbox, self.now)? {
                 Step::More => return Ok(()),
                 Step::Done => {}
-                Step::Asked(asked) => self.asked.push(*asked),
+                Step::Request(asked) => self.asked.push(*asked),
             }
         }
     }
@@ -118,13 +118,13 @@ impl Talk {
             .collect()
     }
 
-    fn data(&mut self, stream: u32) -> Poll<Option<Result<Bytes, Gone>>> {
+    fn data(&mut self, stream: u32) -> Poll<Option<Result<Bytes, StreamClosed>>> {
         let cx = Context::from_waker(Waker::noop());
         let frame = self.session.poll_data(stream, &cx);
         frame.map_ok(|frame| frame.into_data().unwrap_or_default())
     }
 
-    fn window(&mut self, stream: u32) -> Poll<Result<usize, Gone>> {
+    fn window(&mut self, stream: u32) -> Poll<Result<usize, StreamClosed>> {
         let cx = Context::from_waker(Waker::noop());
         self.session.poll_window(stream, &cx)
     }
@@ -331,7 +331,11 @@ fn what_breaks_the_protocol_ends_the_connection() {
         ),
     ] {
         let mut talk = Talk::new();
-        assert_eq!(talk.hears(&bytes), Err(End::Wrong(reason)), "{name}");
+        assert_eq!(
+            talk.hears(&bytes),
+            Err(ConnectionError::Protocol(reason)),
+            "{name}"
+        );
     }
 }
 
@@ -351,7 +355,7 @@ fn a_connection_begins_with_the_preface_and_settings() {
     ] {
         let mut talk = Talk::new();
         talk.session = Session::new(3, talk.now);
-        let wrong = Err(End::Wrong(Reason::PROTOCOL_ERROR));
+        let wrong = Err(ConnectionError::Protocol(Reason::PROTOCOL_ERROR));
         assert_eq!(talk.hears(bytes), if is_good { Ok(()) } else { wrong });
     }
 }
@@ -596,7 +600,7 @@ fn a_body_is_held_to_its_windows_and_they_open_as_it_is_taken() {
     // One byte more than the stream's window.
     talk.hears(&frame(frame::DATA, 0, 1, &[7])).unwrap();
     assert_eq!(talk.resets(), [(1, Reason::FLOW_CONTROL_ERROR)]);
-    assert_eq!(talk.data(1), Poll::Ready(Some(Err(Gone))));
+    assert_eq!(talk.data(1), Poll::Ready(Some(Err(StreamClosed))));
 
     talk.asks(3, OPENING);
     for _ in 0..4 {
@@ -632,7 +636,7 @@ fn a_body_is_held_to_its_windows_and_they_open_as_it_is_taken() {
 fn small_pieces_of_a_body_are_gathered() {
     let mut talk = Talk::new();
     talk.asks(1, OPENING);
-    let large = vec![b'l'; GATHERED_BYTES_MAX + 1];
+    let large = vec![b'l'; COPIED_BYTES_MAX + 1];
     let mut sent = Vec::new();
     for turn in 0..300u16 {
         let piece = match turn % 100 {
@@ -657,7 +661,7 @@ fn a_body_nobody_reads_takes_no_more_than_its_window() {
     talk.asks(1, OPENING);
     let full = vec![7; frame::PAYLOAD_BYTES_MAX];
     talk.hears(&frame(frame::DATA, 0, 1, &full)).unwrap();
-    talk.session.leave_unread(1);
+    talk.session.stop_reading(1);
     for _ in 0..3 {
         talk.hears(&frame(frame::DATA, 0, 1, &full)).unwrap();
     }
@@ -667,14 +671,17 @@ fn a_body_nobody_reads_takes_no_more_than_its_window() {
     talk.session.close(3, Reason::INTERNAL_ERROR, talk.now);
     assert!(talk.resets().is_empty());
     talk.hears(&frame(frame::DATA, 0, 3, &full)).unwrap();
-    let deadline = talk.session.linger_deadline().unwrap();
-    talk.session.end_lingering(deadline);
+    let deadline = talk.session.closing_deadline().unwrap();
+    talk.session.reset_closing(deadline);
     assert_eq!(talk.resets(), [(3, Reason::NO_ERROR)]);
     for _ in 0..3 {
         talk.hears(&frame(frame::DATA, 0, 3, &full)).unwrap();
     }
     let more = talk.hears(&frame(frame::DATA, 0, 3, &[7]));
-    assert_eq!(more, Err(End::Wrong(Reason::FLOW_CONTROL_ERROR)));
+    assert_eq!(
+        more,
+        Err(ConnectionError::Protocol(Reason::FLOW_CONTROL_ERROR))
+    );
 }
 
 #[test]
@@ -773,8 +780,8 @@ fn streams_have_a_number_and_those_that_are_over_make_room() {
     talk.asks(9, WHOLE);
     assert_eq!(talk.asked.len(), 4);
     let cx = Context::from_waker(Waker::noop());
-    assert_eq!(talk.session.poll_gone(1, &cx), Poll::Ready(Gone));
-    assert_eq!(talk.session.poll_gone(9, &cx), Poll::Pending);
+    assert_eq!(talk.session.poll_closed(1, &cx), Poll::Ready(StreamClosed));
+    assert_eq!(talk.session.poll_closed(9, &cx), Poll::Pending);
 }
 
 #[test]
@@ -810,7 +817,7 @@ fn a_stream_that_was_answered_waits_for_its_request_to_end() {
 fn a_connection_parts_when_its_client_has_heard() {
     let mut talk = Talk::new();
     talk.asks(1, WHOLE);
-    talk.session.leave();
+    talk.session.send_graceful_goaway();
     let said = talk.said();
     assert_eq!(
         (said[0].0, said[0].3[..8].to_vec()),
@@ -950,14 +957,14 @@ fn a_later_goaway_names_no_higher_stream() {
     };
     let mut talk = Talk::new();
     talk.asks(1, OPENING);
-    talk.session.leave();
-    talk.session.leave_now();
+    talk.session.send_graceful_goaway();
+    talk.session.send_final_goaway();
     assert_eq!(last(&talk.said()), [(LAST_STREAM, 0), (1, 0)]);
     // What came in between is not served, whatever comes after it.
     talk.asks(3, WHOLE);
     talk.asks(9, WHOLE);
-    talk.session.fail(Reason::PROTOCOL_ERROR);
-    talk.session.fail(Reason::INTERNAL_ERROR);
+    talk.session.close_connection(Reason::PROTOCOL_ERROR);
+    talk.session.close_connection(Reason::INTERNAL_ERROR);
     assert_eq!(last(&talk.said()), [(1, 1)]);
 }
 
@@ -971,7 +978,7 @@ fn streams_end_for_the_reason_of_their_connection() {
         let mut talk = Talk::new();
         talk.asks(1, OPENING);
         talk.asks(3, WHOLE);
-        talk.session.fail(reason);
+        talk.session.close_connection(reason);
         for stream in [1, 3] {
             let internal = Reason::INTERNAL_ERROR;
             talk.session.close(stream, internal, talk.now);

@@ -411,7 +411,7 @@ impl Answer {
             match session.poll_data(self.stream, &cx) {
                 Poll::Pending => break,
                 Poll::Ready(None) => self.is_received = true,
-                Poll::Ready(Some(Err(Gone))) => return false,
+                Poll::Ready(Some(Err(StreamClosed))) => return false,
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                     Ok(data) if is_echo => self.rest.push_back(data),
                     Ok(data) => self.body.extend_from_slice(&data),
@@ -433,7 +433,7 @@ impl Answer {
         while let Some(data) = self.rest.front_mut() {
             match session.poll_window(self.stream, &cx) {
                 Poll::Pending => return true,
-                Poll::Ready(Err(Gone)) => return false,
+                Poll::Ready(Err(StreamClosed)) => return false,
                 Poll::Ready(Ok(room)) => {
                     let piece = data.split_to(room.min(data.len()));
                     session.send_data(self.stream, piece, false);
@@ -468,7 +468,7 @@ async fn our_server(io: Choppy, script: Script, seed: u64) {
             match session.step(&mut inbox, now).expect("nothing is wrong") {
                 Step::More => break,
                 Step::Done => {}
-                Step::Asked(asked) => answers.push(Answer {
+                Step::Request(asked) => answers.push(Answer {
                     stream: asked.stream,
                     number: number(asked.head.uri.path()),
                     body: Vec::new(),

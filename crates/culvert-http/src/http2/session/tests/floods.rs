@@ -42,8 +42,8 @@ fn talk_in(state: StreamState) -> Talk {
             talk.session.close(1, Reason::INTERNAL_ERROR, talk.now);
         }
         StreamState::Unserved => {
-            talk.session.leave();
-            talk.session.leave_now();
+            talk.session.send_graceful_goaway();
+            talk.session.send_final_goaway();
             talk.asks(1, OPENING);
         }
     }

@@ -29,7 +29,7 @@ enum Server {
 }
 
 struct Outcome {
-    end: Option<End>,
+    end: Option<ConnectionError>,
     said: Vec<(u8, u8, u32, Vec<u8>)>,
 }
 
@@ -63,9 +63,9 @@ impl Serving {
             match self.talk.session.step(&mut self.talk.inbox, now) {
                 Ok(Step::More) => break,
                 Ok(Step::Done) => {}
-                Ok(Step::Asked(asked)) => self.pending.push((asked.stream, None)),
+                Ok(Step::Request(asked)) => self.pending.push((asked.stream, None)),
                 Err(end) => {
-                    self.talk.session.fail(end.reason());
+                    self.talk.session.close_connection(end.reason());
                     self.outcome.end = Some(end);
                 }
             }
@@ -87,7 +87,7 @@ impl Serving {
                         match talk.data(id) {
                             Poll::Pending => return true,
                             Poll::Ready(Some(Ok(_))) => {}
-                            Poll::Ready(Some(Err(Gone))) => return false,
+                            Poll::Ready(Some(Err(StreamClosed))) => return false,
                             Poll::Ready(None) => break,
                         }
                     }
@@ -134,7 +134,7 @@ impl Outcome {
         let codes: Vec<Reason> = said
             .map(|it| Reason(frame::number(&it.3[4..]).unwrap()))
             .collect();
-        matches!(self.end, Some(End::Wrong(reason)) if reasons.contains(&reason) && codes == [reason])
+        matches!(self.end, Some(ConnectionError::Protocol(reason)) if reasons.contains(&reason) && codes == [reason])
     }
 
     fn resets(&self, reasons: &[Reason]) -> bool {
@@ -971,7 +971,7 @@ fn prefaces() -> usize {
     // http2/3.5/2
     talk.session = Session::new(100, talk.now);
     let invalid = talk.hears(b"INVALID CONNECTION PREFACE\r\n\r\n");
-    assert_eq!(invalid, Err(End::Wrong(PROTOCOL)));
+    assert_eq!(invalid, Err(ConnectionError::Protocol(PROTOCOL)));
     3
 }
 

@@ -13,7 +13,7 @@ use http_body::SizeHint;
 use memchr::memchr;
 
 use crate::http1::head::{self, field_line, is_field_byte};
-use crate::http1::outbox::Outbox;
+use crate::http1::write_buffer::WriteBuffer;
 
 /// Longest trailer section, in bytes.
 pub const TRAILER_BYTES_MAX: usize = 8 << 10;
@@ -26,7 +26,7 @@ pub const CHUNK_DIGITS_MAX: usize = 16;
 
 /// A body being read.
 #[derive(Debug)]
-pub struct Payload {
+pub struct BodyReader {
     form: Form,
     bytes: u64,
 }
@@ -133,11 +133,11 @@ impl BodyLength {
     /// # Errors
     ///
     /// When the head gives it two ends.
-    pub fn of_request(&self) -> Result<Payload, &'static str> {
+    pub fn of_request(&self) -> Result<BodyReader, &'static str> {
         match (self.is_chunked, self.length) {
             (true, Some(_)) => Err("both a length and an encoding"),
-            (true, None) => Ok(Payload::chunks()),
-            (false, length) => Ok(Payload::length(length.unwrap_or(0))),
+            (true, None) => Ok(BodyReader::chunks()),
+            (false, length) => Ok(BodyReader::length(length.unwrap_or(0))),
         }
     }
 
@@ -146,7 +146,11 @@ impl BodyLength {
     /// # Errors
     ///
     /// When the head gives it two ends.
-    pub fn of_response(&self, status: StatusCode, is_head: bool) -> Result<Payload, &'static str> {
+    pub fn of_response(
+        &self,
+        status: StatusCode,
+        is_head: bool,
+    ) -> Result<BodyReader, &'static str> {
         if self.is_chunked && self.length.is_some() {
             return Err("both a length and an encoding");
         }
@@ -154,10 +158,10 @@ impl BodyLength {
             || status.is_informational()
             || [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&status);
         Ok(match self.length {
-            _ if has_none => Payload::none(),
-            _ if self.is_chunked => Payload::chunks_of_an_answer(),
-            Some(length) => Payload::length(length),
-            None => Payload::close(),
+            _ if has_none => BodyReader::none(),
+            _ if self.is_chunked => BodyReader::padded_chunks(),
+            Some(length) => BodyReader::length(length),
+            None => BodyReader::close(),
         })
     }
 }
@@ -180,7 +184,7 @@ fn decimal(value: &[u8]) -> Option<u64> {
     Some(number)
 }
 
-impl Payload {
+impl BodyReader {
     pub const fn none() -> Self {
         Self::of(Form::Ended)
     }
@@ -202,7 +206,7 @@ impl Payload {
     }
 
     /// The same where blanks behind a chunk's size are let pass, which old servers write.
-    pub fn chunks_of_an_answer() -> Self {
+    pub fn padded_chunks() -> Self {
         Self::of(Form::Chunks(Box::new(Chunks {
             may_pad: true,
             ..Chunks::default()
@@ -268,7 +272,7 @@ impl Payload {
     }
 
     /// The connection closed. Whether the body is complete with that.
-    pub fn close_ends(&mut self) -> bool {
+    pub fn finish_at_close(&mut self) -> bool {
         if matches!(self.form, Form::Close) {
             self.form = Form::Ended;
         }
@@ -319,7 +323,7 @@ fn upto(bytes: &[u8], left: &mut u64) -> usize {
 #[derive(Debug, Default)]
 struct Chunks {
     at: At,
-    line: Line,
+    line: LineBuffer,
     /// Of the trailers.
     section_bytes: usize,
     trailers: HeaderMap,
@@ -439,9 +443,9 @@ fn chunk_size(line: &[u8], may_pad: bool) -> Result<u64, &'static str> {
 
 /// A line that may arrive in pieces: its beginning, until its end is there.
 #[derive(Debug, Default)]
-pub(crate) struct Line(Vec<u8>);
+pub(crate) struct LineBuffer(Vec<u8>);
 
-impl Line {
+impl LineBuffer {
     /// Takes bytes up to the end of the line: how many, and the whole line, its end included, if that
     /// was among them.
     pub(crate) fn take<'a>(&mut self, bytes: &'a [u8]) -> (usize, Option<Cow<'a, [u8]>>) {
@@ -472,7 +476,7 @@ impl Line {
 
 /// How a body is being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sending {
+pub enum BodyWriter {
     /// Not at all.
     None,
     /// So many bytes are left.
@@ -490,13 +494,13 @@ pub enum Sending {
 #[error("the body length does not match its declaration")]
 pub struct WrongLength;
 
-impl Sending {
+impl BodyWriter {
     /// Writes a part of it.
     ///
     /// # Errors
     ///
     /// When that is more than was announced.
-    pub fn data(&mut self, data: Bytes, out: &mut Outbox) -> Result<(), WrongLength> {
+    pub fn data(&mut self, data: Bytes, out: &mut WriteBuffer) -> Result<(), WrongLength> {
         if data.is_empty() {
             return Ok(());
         }
@@ -524,7 +528,7 @@ impl Sending {
     pub fn end(
         &mut self,
         trailers: Option<&HeaderMap>,
-        out: &mut Outbox,
+        out: &mut WriteBuffer,
     ) -> Result<(), WrongLength> {
         let ended = std::mem::replace(self, Self::None);
         match ended {

@@ -9,7 +9,7 @@ const GATHERED_MAX: usize = 16 << 10;
 
 /// What is to be written.
 #[derive(Debug, Default)]
-pub struct Outbox {
+pub struct WriteBuffer {
     /// Gathered; of it the first `at` bytes are written.
     front: Vec<u8>,
     at: usize,
@@ -20,7 +20,7 @@ pub struct Outbox {
     is_unflushed: bool,
 }
 
-impl Outbox {
+impl WriteBuffer {
     /// Where small things are gathered. To be asked for only while there [is room](Self::has_room).
     pub fn front(&mut self) -> &mut Vec<u8> {
         self.settle();

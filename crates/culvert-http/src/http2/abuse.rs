@@ -1,7 +1,7 @@
 //! What an HTTP/2 client may cost without asking for anything.
 //!
 //! A client is to be answered for every PING, and may give up every stream that it opens; nothing in the
-//! protocol ends a conversation that consists of nothing else. A [`Ledger`] charges each frame what the
+//! protocol ends a conversation that consists of nothing else. A [`AbuseLimiter`] charges each frame what the
 //! table of [states](super::states) says, and says when a client has used up what it has.
 //!
 //! The measure is the work that a client makes for us, not how many frames it sends a second. So what we do
@@ -49,20 +49,20 @@ pub enum Flood {
 
 /// Frames of one HTTP/2 connection, as a server sees them.
 #[derive(Debug)]
-pub(super) struct Ledger {
-    resets: Bucket,
-    control: Bucket,
+pub(super) struct AbuseLimiter {
+    resets: TokenBucket,
+    control: TokenBucket,
     /// DATA bytes that have earned no control frame yet.
     earning: u64,
     continuations: u32,
 }
 
-impl Ledger {
+impl AbuseLimiter {
     /// A connection none of whose frames have passed.
     pub(super) fn new(now: Instant) -> Self {
         Self {
-            resets: Bucket::new(RESETS, RESETS.0, now),
-            control: Bucket::new(IDLE_FRAMES, EARNED_FRAMES_MAX, now),
+            resets: TokenBucket::new(RESETS, RESETS.0, now),
+            control: TokenBucket::new(IDLE_FRAMES, EARNED_FRAMES_MAX, now),
             earning: 0,
             continuations: 0,
         }
@@ -158,7 +158,7 @@ impl Ledger {
 
 /// So many at once, so many a second, and what was earned.
 #[derive(Debug)]
-struct Bucket {
+struct TokenBucket {
     left: u32,
     /// What there is after a while in which nothing was taken, and what there is at most.
     burst: u32,
@@ -168,7 +168,7 @@ struct Bucket {
     at: Instant,
 }
 
-impl Bucket {
+impl TokenBucket {
     fn new((burst, per_second): (u32, u32), most: u32, now: Instant) -> Self {
         Self {
             left: burst,
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn a_bucket_fills_again() {
         let start = Instant::now();
-        let mut bucket = Bucket::new((2, 10), 2, start);
+        let mut bucket = TokenBucket::new((2, 10), 2, start);
         let mut take = |after: u64| {
             bucket
                 .take(1, start + Duration::from_millis(after), Flood::Resets)
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn what_was_earned_has_a_limit_and_does_not_fill_again() {
         let start = Instant::now();
-        let mut bucket = Bucket::new((2, 10), 5, start);
+        let mut bucket = TokenBucket::new((2, 10), 5, start);
         bucket.earn(u32::MAX);
         assert!(bucket.take(5, start, Flood::IdleFrames).is_ok());
         let later = start + Duration::from_secs(100);
@@ -230,19 +230,19 @@ mod tests {
     #[test]
     fn answers_earn_control_frames_unless_the_window_cut_them() {
         let now = Instant::now();
-        let control = |ledger: &mut Ledger| ledger.charge(Cost::Control(1), 4, false, now);
-        let mut ledger = Ledger::new(now);
+        let control = |limiter: &mut AbuseLimiter| limiter.charge(Cost::Control(1), 4, false, now);
+        let mut limiter = AbuseLimiter::new(now);
         for _ in 0..100_000 {
             // A message of ten bytes, and what a gRPC client answers it with.
-            ledger.sent_data(10, false);
+            limiter.sent_data(10, false);
             for _ in 0..EARNED_BY_FRAME {
-                control(&mut ledger).unwrap();
+                control(&mut limiter).unwrap();
             }
         }
-        let mut ledger = Ledger::new(now);
+        let mut limiter = AbuseLimiter::new(now);
         let mut frames = 0;
-        while control(&mut ledger).is_ok() {
-            ledger.sent_data(1, true);
+        while control(&mut limiter).is_ok() {
+            limiter.sent_data(1, true);
             frames += 1;
         }
         assert_eq!(frames, IDLE_FRAMES.0);
@@ -251,38 +251,38 @@ mod tests {
     #[test]
     fn large_payloads_cost_more() {
         let now = Instant::now();
-        let mut ledger = Ledger::new(now);
+        let mut limiter = AbuseLimiter::new(now);
         for _ in 0..3 {
-            ledger
+            limiter
                 .charge(Cost::Control(1), 16 << 10, false, now)
                 .unwrap();
         }
         assert_eq!(
-            ledger.charge(Cost::Control(1), 16 << 10, false, now),
+            limiter.charge(Cost::Control(1), 16 << 10, false, now),
             Err(Flood::IdleFrames)
         );
-        let mut ledger = Ledger::new(now);
-        ledger
+        let mut limiter = AbuseLimiter::new(now);
+        limiter
             .refused(RESETS.0 as usize * REFUSED_BYTES, now)
             .unwrap();
-        assert_eq!(ledger.refused(REFUSED_BYTES, now), Err(Flood::Resets));
-        assert_eq!(ledger.refused(REFUSED_BYTES - 1, now), Ok(()));
+        assert_eq!(limiter.refused(REFUSED_BYTES, now), Err(Flood::Resets));
+        assert_eq!(limiter.refused(REFUSED_BYTES - 1, now), Ok(()));
     }
 
     #[test]
     fn only_resets_for_their_errors_count_among_ours() {
         let now = Instant::now();
-        let mut ledger = Ledger::new(now);
+        let mut limiter = AbuseLimiter::new(now);
         for reason in [Reason::NO_ERROR, Reason::INTERNAL_ERROR, Reason::CANCEL] {
             for _ in 0..1_000 {
-                ledger.reset_by_us(reason, now).unwrap();
+                limiter.reset_by_us(reason, now).unwrap();
             }
         }
         for _ in 0..RESETS.0 {
-            ledger.reset_by_us(Reason::PROTOCOL_ERROR, now).unwrap();
+            limiter.reset_by_us(Reason::PROTOCOL_ERROR, now).unwrap();
         }
         assert_eq!(
-            ledger.reset_by_us(Reason::PROTOCOL_ERROR, now),
+            limiter.reset_by_us(Reason::PROTOCOL_ERROR, now),
             Err(Flood::Resets)
         );
     }
@@ -290,15 +290,15 @@ mod tests {
     #[test]
     fn who_takes_what_it_asks_for_may_cancel_as_much() {
         let now = Instant::now();
-        let mut ledger = Ledger::new(now);
+        let mut limiter = AbuseLimiter::new(now);
         for _ in 0..10_000 {
-            ledger.answered();
-            ledger.reset_by_peer(now).unwrap();
+            limiter.answered();
+            limiter.reset_by_peer(now).unwrap();
         }
         for _ in 1..RESETS.0 {
-            ledger.reset_by_peer(now).unwrap();
+            limiter.reset_by_peer(now).unwrap();
         }
         // What was answered before anything was reset earned nothing.
-        ledger.reset_by_peer(now).unwrap_err();
+        limiter.reset_by_peer(now).unwrap_err();
     }
 }
