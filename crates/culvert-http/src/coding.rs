@@ -1,5 +1,4 @@
-//! Content codings (RFC 9110 8.4): which one a client takes, bodies encoded while they pass, and
-//! bodies decoded that are held.
+//! Content codings (RFC 9110 8.4): negotiation, streaming encoders, and decoding of complete bodies.
 
 use std::io::{self, Read, Write};
 
@@ -14,13 +13,13 @@ use http::{StatusCode, response};
 
 use crate::fields::{has_token, is_event_stream};
 
-/// What compresses text to within a few percent of the best, at a tenth of its cost.
+/// Compresses text to within a few percent of the best level, at a tenth of its cost.
 const DEFLATE_LEVEL: u32 = 5;
 const BROTLI_QUALITY: u32 = 4;
 const BROTLI_WINDOW_BITS: u32 = 18;
 const BROTLI_BUFFER_BYTES: usize = 4 << 10;
 
-/// Digests of a body as it was before; they would be wrong after.
+/// Fields with a digest of the body, which encoding makes wrong.
 const DIGESTS: [HeaderName; 4] = [
     HeaderName::from_static("content-digest"),
     HeaderName::from_static("content-md5"),
@@ -40,7 +39,7 @@ pub enum Coding {
 impl Coding {
     pub const ALL: [Self; 3] = [Self::Gzip, Self::Deflate, Self::Brotli];
 
-    /// Its registered name.
+    /// The registered name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Gzip => "gzip",
@@ -49,7 +48,7 @@ impl Coding {
         }
     }
 
-    /// The coding of that name, in any case; `x-gzip` is gzip.
+    /// The coding with this name, in any case. `x-gzip` is gzip.
     pub fn find(name: &str) -> Option<Self> {
         let is_named = |coding: &Self| coding.name().eq_ignore_ascii_case(name);
         if name.eq_ignore_ascii_case("x-gzip") {
@@ -58,7 +57,7 @@ impl Coding {
         Self::ALL.into_iter().find(is_named)
     }
 
-    /// Memory of one encoder, in KiB: window, tables, and what is on its way.
+    /// Memory of one encoder, in KiB: window, tables and output.
     pub const fn kib(self) -> u32 {
         match self {
             Self::Gzip | Self::Deflate => 320,
@@ -67,8 +66,8 @@ impl Coding {
     }
 }
 
-/// The coding in which a client likes an answer best, of those offered; of equals the first. `None`
-/// when it names none of them, or likes the answer better as it is (RFC 9110 12.5.3).
+/// The offered coding that the client prefers; among equals the first. `None` if it accepts none of them, or prefers
+/// the response unencoded (RFC 9110 12.5.3).
 pub fn negotiate(headers: &HeaderMap, offered: &[Coding]) -> Option<Coding> {
     let mut named: [Option<u16>; 3] = [None; 3];
     let (mut any, mut plain) = (None, None);
@@ -103,7 +102,7 @@ pub fn negotiate(headers: &HeaderMap, offered: &[Coding]) -> Option<Coding> {
         .map(|(coding, _)| coding)
 }
 
-/// The weight in parameters, in thousandths; 1000 without one, `None` for one that is no weight.
+/// The weight in thousandths, 1000 if absent; `None` if malformed.
 fn weight(parameters: &str) -> Option<u16> {
     let parameters = parameters.trim();
     if parameters.is_empty() {
@@ -119,14 +118,14 @@ fn weight(parameters: &str) -> Option<u16> {
         .then(|| (value * 1000.0).round() as u16)
 }
 
-/// Whether an answer is encoded already.
+/// Whether a message is encoded.
 pub fn is_encoded(headers: &HeaderMap) -> bool {
     let mut codings = headers.get_all(CONTENT_ENCODING).iter();
     codings.any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"))
 }
 
-/// Whether an answer may be encoded on its way: it has a body that is whole, plain, free to be
-/// changed, and no stream of events.
+/// Whether a response may be encoded: it has a complete, unencoded body, allows transformation, and is no event
+/// stream.
 pub fn may_encode(head: &response::Parts) -> bool {
     let has_body = !head.status.is_informational()
         && ![
@@ -146,7 +145,7 @@ pub fn may_encode(head: &response::Parts) -> bool {
         && !is_event_stream(&head.headers)
 }
 
-/// Makes the fields of an answer those of its encoded form.
+/// Updates the fields of a response that is being encoded.
 pub fn tell(headers: &mut HeaderMap, coding: Coding) {
     headers.remove(CONTENT_LENGTH);
     headers.remove(ACCEPT_RANGES);
@@ -158,14 +157,14 @@ pub fn tell(headers: &mut HeaderMap, coding: Coding) {
     weaken(headers);
 }
 
-/// Removes digests of a body that changes.
+/// Removes digests of the body.
 pub fn forget_digests(headers: &mut HeaderMap) {
     for digest in &DIGESTS {
         headers.remove(digest);
     }
 }
 
-/// Makes a strong validator weak: the bytes are not those it stands for.
+/// Makes a strong entity tag weak, because the bytes differ from those it identifies.
 pub fn weaken(headers: &mut HeaderMap) {
     if let Some(tag) = headers.get(ETAG)
         && tag.as_bytes().starts_with(b"\"")
@@ -177,7 +176,7 @@ pub fn weaken(headers: &mut HeaderMap) {
     }
 }
 
-/// Turns bytes into others.
+/// A streaming encoder.
 pub enum Encoder {
     Gzip(GzEncoder<Vec<u8>>),
     Deflate(ZlibEncoder<Vec<u8>>),
@@ -221,7 +220,7 @@ impl Encoder {
         }
     }
 
-    /// What it made since it was asked last.
+    /// Takes the output since the last call.
     pub fn take(&mut self) -> Bytes {
         let made = match self {
             Self::Gzip(encoder) => encoder.get_mut(),
@@ -231,7 +230,7 @@ impl Encoder {
         std::mem::take(made).into()
     }
 
-    /// The rest.
+    /// Ends the body and returns the rest of the output.
     pub fn finish(self) -> io::Result<Bytes> {
         Ok(match self {
             Self::Gzip(encoder) => encoder.finish()?,
@@ -242,21 +241,21 @@ impl Encoder {
     }
 }
 
-/// Why a body is not decoded.
+/// Why a body was not decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotDecoded {
-    /// In a coding that is not here.
+    /// The coding is not supported.
     #[error("the content coding of the body is not supported")]
     Unknown,
-    /// Not what it says.
+    /// The body is not valid in its coding.
     #[error("the body does not match its content coding")]
     Broken,
-    /// More than its reader takes.
+    /// The decoded body exceeds the limit.
     #[error("the decoded body is too long")]
     TooLong,
 }
 
-/// A body without the codings that its fields say it is in, of at most `bytes_max`.
+/// Decodes a body as its fields say. Returns at most `bytes_max` bytes.
 pub fn decode(headers: &HeaderMap, body: Bytes, bytes_max: usize) -> Result<Bytes, NotDecoded> {
     let mut codings = Vec::new();
     for value in headers.get_all(CONTENT_ENCODING) {
@@ -267,7 +266,7 @@ pub fn decode(headers: &HeaderMap, body: Bytes, bytes_max: usize) -> Result<Byte
             }
         }
     }
-    // The outermost was applied last.
+    // The last coding in the list was applied last (RFC 9110 8.4).
     codings.into_iter().rev().try_fold(body, |body, coding| {
         let limit = bytes_max as u64 + 1;
         let mut plain = Vec::new();

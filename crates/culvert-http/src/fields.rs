@@ -1,10 +1,8 @@
-//! Header fields (RFC 9110 5 and 7.6.1): those of one hop, lists of tokens, and names that servers may take for
-//! others.
+//! Header fields (RFC 9110 5 and 7.6.1): hop-by-hop fields, token lists, and names that servers may confuse.
 
 use http::header::{CONNECTION, CONTENT_TYPE, COOKIE, HeaderMap, HeaderName, HeaderValue};
 
-/// Whether a field belongs to one hop only, or would if there were one: `close` is what `connection` says,
-/// and no field's name.
+/// Whether a field is hop-by-hop. `close` is an option of `connection`, and never a field.
 pub fn is_of_one_hop(name: &str) -> bool {
     matches!(
         name,
@@ -20,7 +18,7 @@ pub fn is_of_one_hop(name: &str) -> bool {
     )
 }
 
-/// Removes the fields of one hop, those that `connection` names, and those that `also` says.
+/// Removes hop-by-hop fields, those that `connection` names, and those for which `also` returns true.
 pub fn strip(headers: &mut HeaderMap, also: impl Fn(&str) -> bool) {
     let mut stripped: Vec<HeaderName> = Vec::new();
     let mut has_connection = false;
@@ -28,7 +26,7 @@ pub fn strip(headers: &mut HeaderMap, also: impl Fn(&str) -> bool) {
         if *name == CONNECTION {
             has_connection = true;
             let value = value.as_bytes();
-            // It nearly always says what goes whether it says so or not.
+            // The usual options name no other field.
             if !value.eq_ignore_ascii_case(b"keep-alive") && !value.eq_ignore_ascii_case(b"close") {
                 let named = value.split(|&b| b == b',').map(<[u8]>::trim_ascii);
                 stripped.extend(named.filter_map(|named| HeaderName::from_bytes(named).ok()));
@@ -45,7 +43,7 @@ pub fn strip(headers: &mut HeaderMap, also: impl Fn(&str) -> bool) {
     }
 }
 
-/// Takes the zeros in front of a number away, which to some mean that it is octal.
+/// Removes leading zeros of a number, which some servers read as octal.
 pub fn plain_number(value: &mut HeaderValue) {
     let digits = value.as_bytes();
     if digits.len() > 1 && digits.first() == Some(&b'0') {
@@ -74,14 +72,14 @@ pub fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// Whether a name is of letters, digits and `-` alone, as nearly all are.
+/// Whether a name consists of letters, digits and `-` only.
 pub fn is_plain(name: &HeaderName) -> bool {
     let mut bytes = name.as_str().bytes();
     bytes.all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'))
 }
 
-/// A name as servers read it that keep fields in variables (CGI, WSGI and their like): each character that is no
-/// letter and no digit is the same to them. With `-` for all of these.
+/// A name as CGI, WSGI and similar servers see it. They keep fields in variables, where all characters except letters
+/// and digits are equal; here they become `-`.
 pub fn folded(name: &HeaderName) -> String {
     let fold = |byte: u8| match byte.is_ascii_alphanumeric() {
         true => char::from(byte),
@@ -90,7 +88,7 @@ pub fn folded(name: &HeaderName) -> String {
     name.as_str().bytes().map(fold).collect()
 }
 
-/// Removes fields that servers may take for one of these, which the caller is about to set or to remove.
+/// Removes fields that a server may confuse with one of `of`.
 pub fn strip_spellings<'n>(
     headers: &mut HeaderMap,
     of: impl Iterator<Item = &'n HeaderName> + Clone,
@@ -108,7 +106,7 @@ pub fn strip_spellings<'n>(
     }
 }
 
-/// Whether a list field holds a token, in any case.
+/// Whether a list field contains a token, in any case.
 pub fn has_token(headers: &HeaderMap, name: &HeaderName, token: &[u8]) -> bool {
     headers.get_all(name).iter().any(|value| {
         value
@@ -118,7 +116,7 @@ pub fn has_token(headers: &HeaderMap, name: &HeaderName, token: &[u8]) -> bool {
     })
 }
 
-/// Whether an answer is a stream of events, for which silence is ordinary.
+/// Whether a response is an event stream, which may be silent for long.
 pub fn is_event_stream(headers: &HeaderMap) -> bool {
     headers.get(CONTENT_TYPE).is_some_and(|value| {
         value
@@ -128,7 +126,7 @@ pub fn is_event_stream(headers: &HeaderMap) -> bool {
     })
 }
 
-/// Whether a request is a call of gRPC: a stream in both directions, at the pace of its two ends.
+/// Whether a message belongs to a gRPC call, where both sides may send at any time.
 pub fn is_grpc(headers: &HeaderMap) -> bool {
     const GRPC: &[u8] = b"application/grpc";
     headers.get(CONTENT_TYPE).is_some_and(|value| {
@@ -142,8 +140,7 @@ pub fn is_grpc(headers: &HeaderMap) -> bool {
     })
 }
 
-/// Whether a field may not be said after a body (RFC 9110 6.5.1): framing, routing, credentials, and what changes
-/// how the body is read.
+/// Whether a field is forbidden in trailers (RFC 9110 6.5.1): framing, routing, credentials, and content format.
 pub fn is_banned_in_trailers(name: &str) -> bool {
     matches!(
         name,

@@ -1,45 +1,43 @@
-//! Decides when a client that does not take what waits for it is cut.
+//! Detects clients that read too slowly.
 //!
-//! Only the time during which bytes wait for the client counts: a stream that waits for its source owes
-//! nothing. Then the client owes [`RATE_MIN`] bytes a second. What it takes faster counts ahead, so that a
-//! player that has buffered may pause; what it takes slower is a debt. A debt may come from one step that
-//! was long in coming, because windows of TCP and of HTTP/2 open in steps, but it may not last.
+//! Only time during which bytes wait for the client counts. Then it must read [`RATE_MIN`] bytes a second. Faster
+//! reading earns credit, so that a player with a full buffer may pause; slower reading is a debt. A debt from one late
+//! step is forgiven, because the windows of TCP and HTTP/2 open in steps, but it must not last.
 
 use std::time::{Duration, Instant};
 
-/// Bytes a second that a client must take of what waits for it.
+/// Bytes a second that a client must read while bytes wait.
 pub const RATE_MIN: u32 = 256;
-/// How long a client that has nothing to its credit may take nothing. A step is half of [`UNSENT_BYTES`]
-/// at least, which takes 64 seconds at [`RATE_MIN`]; where segments are large a window opens by 64 to
-/// 128 KiB, which takes a minute at 2 KiB a second.
+/// How long a client without credit may read nothing. One step is at least half of [`UNSENT_BYTES`], which takes 64
+/// seconds at [`RATE_MIN`]; with large segments a window opens by 64 to 128 KiB, which takes a minute at 2 KiB a second.
 const STALL_MAX: Duration = Duration::from_secs(120);
-/// How far a client may be behind when it has just taken something.
+/// How far a client may be behind after it has read something.
 const BEHIND_MAX: Duration = Duration::from_secs(20);
-/// Bytes that the system keeps of what is written and not sent. More would hide for minutes what a client
-/// takes, and cost memory for each slow one.
+/// Bytes that the system may buffer unsent. More would hide for minutes how fast a client reads, and cost memory for
+/// each slow client.
 pub const UNSENT_BYTES: u32 = 32 << 10;
 
-/// How far a client is ahead of what it owes, or behind.
+/// The credit or debt of one client.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SlowReader {
-    /// Since when bytes wait, and how many had been taken then.
+    /// When bytes began to wait, and how many had been read by then.
     waiting: Option<(Instant, u64)>,
-    /// Time that was paid for ahead, and time that is owed. One of them is zero.
+    /// Credit and debt. One of them is zero.
     ahead: Duration,
     behind: Duration,
 }
 
-/// The client is to be cut.
+/// The client must be disconnected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooSlow;
 
 impl SlowReader {
-    /// Bytes wait for the client, which has taken `taken` so far. Gives the moment at which it is cut if it
-    /// takes no more until then. `write` is the longest that any client may take nothing.
+    /// Bytes wait for the client, which has read `taken` in total. Returns when it must be disconnected if it reads nothing
+    /// more. `write` is the longest time in which any client may read nothing.
     ///
     /// # Errors
     ///
-    /// When the client is too slow already.
+    /// When the client is too slow.
     pub fn waits(&mut self, taken: u64, write: Duration, now: Instant) -> Result<Instant, TooSlow> {
         let stall = write.min(STALL_MAX);
         let (since, before) = *self.waiting.get_or_insert((now, taken));
@@ -47,7 +45,7 @@ impl SlowReader {
             self.pass(now.saturating_duration_since(since));
             self.pay(taken.saturating_sub(before), write);
             self.waiting = Some((now, taken));
-            // A step that took long is forgiven, a pace that falls behind more and more is not.
+            // One late step is forgiven, a growing debt is not.
             if self.behind > BEHIND_MAX.min(stall / 2) {
                 return Err(TooSlow);
             }
@@ -60,7 +58,7 @@ impl SlowReader {
         Ok(deadline)
     }
 
-    /// Nothing waits for the client any more: it is owed nothing, and owes nothing.
+    /// Nothing waits for the client any more. Its debt is forgiven.
     pub fn caught_up(&mut self, taken: u64, write: Duration, now: Instant) {
         let Some((since, before)) = self.waiting.take() else {
             return;
@@ -75,13 +73,13 @@ impl SlowReader {
         self.waiting.is_some()
     }
 
-    /// So much time has passed.
+    /// Adds time that has passed.
     fn pass(&mut self, time: Duration) {
         self.behind += time.saturating_sub(self.ahead);
         self.ahead = self.ahead.saturating_sub(time);
     }
 
-    /// So many bytes were taken.
+    /// Adds bytes that were read.
     fn pay(&mut self, bytes: u64, write: Duration) {
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(RATE_MIN);
         let paid = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
@@ -162,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_waits_for_data_owes_nothing() {
+    fn a_stream_that_waits_for_its_source_owes_nothing() {
         let start = Instant::now();
         let mut reader = SlowReader::default();
         for minute in 0..600 {

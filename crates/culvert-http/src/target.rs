@@ -34,7 +34,7 @@ use http::Uri;
 use http::uri::{PathAndQuery, Scheme};
 use memchr::{memchr, memchr2, memmem};
 
-/// What is wrong with a target.
+/// The defect of a target.
 pub type Wrong = &'static str;
 
 const NOT_A_TARGET: Wrong = "the target is not acceptable";
@@ -46,18 +46,17 @@ const EMPTY: Wrong = "an empty segment of the path is hidden by an escape or a p
 /// Longest target, in bytes.
 pub const TARGET_BYTES_MAX: usize = 16 << 10;
 
-/// The path and query of a target as they came, where the path is not one that always passes unchanged.
-/// Heads carry it as an extension.
+/// Path and query as received, kept if the path is not in normal form. Request heads carry it as an extension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received(Bytes);
 
 impl Received {
     fn text(&self) -> &str {
-        // Only ASCII gets here.
+        // Parsed targets are ASCII.
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
 
-    /// The path, perhaps empty.
+    /// The path, possibly empty.
     pub fn path(&self) -> &str {
         let text = self.text();
         text.split_once('?').map_or(text, |(path, _)| path)
@@ -69,26 +68,26 @@ impl Received {
     }
 }
 
-/// A target that was read and normalised.
+/// A parsed, normalised target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// With the scheme and authority of an absolute target. The path begins with `/`, or is `*`.
+    /// With scheme and authority if the target is absolute. The path starts with `/` or is `*`.
     pub uri: Uri,
     pub received: Option<Received>,
 }
 
-/// How a byte of a path is dealt with.
+/// The treatment of a byte in a path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
-    /// Stays.
+    /// Kept.
     Plain,
-    /// Matters beside its neighbours: `.`, `/`.
+    /// Depends on its neighbours: `.`, `/`.
     Context,
-    /// Needs a look: `%`, `\`, `;`.
+    /// Needs normalisation: `%`, `\`, `;`.
     Special,
-    /// Is escaped.
+    /// Escaped.
     Escaped,
-    /// May not be there.
+    /// Refused.
     Wrong,
 }
 
@@ -121,22 +120,22 @@ const QUERY: [bool; 256] = {
     table
 };
 
-/// A target taken apart.
+/// The parts of a target.
 struct Parts<'t> {
-    /// Length of `scheme://authority`; 0 if the target is not absolute.
+    /// Length of `scheme://authority`; 0 if the target is relative.
     origin: usize,
     path: &'t [u8],
     /// With its `?`; empty without one.
     query: &'t [u8],
-    /// Whether the path is its own normal form whatever is done with slashes.
+    /// Whether the path is in normal form, with slashes merged or not.
     is_plain: bool,
 }
 
-/// Checks the target of a request line, without normalising it.
+/// Checks the target of a request line without normalising it.
 ///
 /// # Errors
 ///
-/// What is wrong with its form or characters.
+/// When its form or a character is invalid.
 pub fn check(target: &[u8], is_options: bool) -> Result<(), Wrong> {
     split(target, is_options).map(drop)
 }
@@ -182,7 +181,7 @@ fn split(target: &[u8], is_options: bool) -> Result<Parts<'_>, Wrong> {
     })
 }
 
-/// The length of `http://` or `https://` and an authority in front of a target.
+/// The length of a leading `http://` or `https://` and authority.
 fn origin(target: &[u8]) -> Option<usize> {
     let scheme = ["http://", "https://"].into_iter().find(|scheme| {
         let start = target.get(..scheme.len());
@@ -195,13 +194,12 @@ fn origin(target: &[u8]) -> Option<usize> {
     (!authority.is_empty() && authority.iter().all(is_plain)).then_some(scheme.len() + end)
 }
 
-/// Reads the target of an HTTP/1 request (RFC 9112 3.2), but for CONNECT. Shares memory with `target`
-/// where nothing has to be changed. An absolute target of OPTIONS with neither path nor query becomes `*`
-/// (RFC 9112 3.2.4).
+/// Parses the target of an HTTP/1 request (RFC 9112 3.2), except for CONNECT. Shares the memory of `target` if nothing
+/// changes. An absolute target of OPTIONS without path and query becomes `*` (RFC 9112 3.2.4).
 ///
 /// # Errors
 ///
-/// What is wrong with it, or cannot be normalised without doubt.
+/// When the target is invalid, or its normal form ambiguous.
 pub fn read(target: &Bytes, is_options: bool) -> Result<Target, Wrong> {
     let parts = split(target, is_options)?;
     let as_it_is = || Uri::from_maybe_shared(target.clone()).map_err(|_| NOT_A_TARGET);
@@ -229,11 +227,11 @@ pub fn read(target: &Bytes, is_options: bool) -> Result<Target, Wrong> {
     })
 }
 
-/// Reads the `:path` of an HTTP/2 request.
+/// Parses the `:path` of an HTTP/2 request.
 ///
 /// # Errors
 ///
-/// What is wrong with it, or cannot be normalised without doubt.
+/// When the path is invalid, or its normal form ambiguous.
 pub fn read_path(
     path: &Bytes,
     is_options: bool,
@@ -250,12 +248,11 @@ pub fn read_path(
     Ok((local, Some(Received(path.clone()))))
 }
 
-/// Normalises the path and query of a URL that was made here, such as the result of a rewrite: `/path?query`,
-/// or a query alone.
+/// Normalises `/path?query` or `?query`, for example the result of a rewrite.
 ///
 /// # Errors
 ///
-/// What is wrong with it, or cannot be normalised without doubt.
+/// When the path is invalid, or its normal form ambiguous.
 fn normalise(local: &str) -> Result<PathAndQuery, Wrong> {
     if !matches!(local.bytes().next(), None | Some(b'/' | b'?')) {
         return Err(NOT_A_TARGET);
@@ -270,12 +267,12 @@ fn normalise(local: &str) -> Result<PathAndQuery, Wrong> {
     normal(parts.path, query)
 }
 
-/// Makes the path and query of a URL that was made here ready to be sent: bytes beyond ASCII are escaped, the
-/// path is normalised, and empty segments are removed if `merges` says so.
+/// Prepares a rewritten `/path?query` for sending: escapes bytes beyond ASCII, normalises the path, and merges slashes if
+/// `merges` is set.
 ///
 /// # Errors
 ///
-/// What is wrong with it, or cannot be normalised without doubt.
+/// When the path is invalid, or its normal form ambiguous.
 pub fn settle(local: &str, merges: bool) -> Result<PathAndQuery, Wrong> {
     let target = if local.is_ascii() {
         normalise(local)?
@@ -295,7 +292,7 @@ pub fn settle(local: &str, merges: bool) -> Result<PathAndQuery, Wrong> {
     }
 }
 
-/// The normal form of a path, with empty segments, and a query.
+/// Normalises a path without merging slashes, and appends the query.
 fn normal(path: &[u8], query: &[u8]) -> Result<PathAndQuery, Wrong> {
     if path == b"*" {
         return Ok(PathAndQuery::from_static("*"));
@@ -334,8 +331,8 @@ fn normal(path: &[u8], query: &[u8]) -> Result<PathAndQuery, Wrong> {
     PathAndQuery::from_maybe_shared(Bytes::from(out)).map_err(|_| NOT_A_TARGET)
 }
 
-/// Decodes unreserved characters, writes other escapes in upper case, escapes what must be, and turns `\`
-/// into `/`.
+/// Decodes unreserved characters, writes other escapes in upper case, escapes invalid characters, and replaces `\` by
+/// `/`.
 fn unescape(path: &[u8]) -> Result<Vec<u8>, Wrong> {
     let mut out = Vec::with_capacity(path.len() + 8);
     let mut rest = path;
@@ -388,8 +385,7 @@ fn push_escape(out: &mut Vec<u8>, byte: u8) {
     out.extend([b'%', hex(byte >> 4), hex(byte & 15)]);
 }
 
-/// The parts of a segment between escaped slashes and backslashes, each without its parameters. Escapes
-/// are in upper case.
+/// The parts of a segment between escaped slashes and backslashes, without parameters. Escapes must be in upper case.
 fn parts(segment: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = Some(segment);
     std::iter::from_fn(move || {
@@ -408,15 +404,14 @@ fn parts(segment: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Whether a segment that is no dot segment has one in it to servers that decode or cut it first.
+/// Whether a segment hides a dot segment from us that a server finds by decoding it or cutting off parameters.
 fn is_hidden_dot(segment: &[u8]) -> bool {
     let is_dot = |part: &[u8]| matches!(part, b"." | b"..");
     !is_dot(segment) && memchr(b'.', segment).is_some() && parts(segment).any(is_dot)
 }
 
-/// Whether a path begins with an empty segment, as in `//a`, to servers that decode it, or cut its parameters off,
-/// first, and to no others. Where empty segments are kept, rules must see that one too: such a path passes every rule
-/// about its beginning, and reads like a host in a reference.
+/// Whether a server finds an empty first segment, as in `//a`, by decoding the path or cutting off parameters. Such a path
+/// would evade every rule about its beginning, and a server may read it as a host.
 fn hides_empty_root(path: &[u8]) -> bool {
     let mut segments = path.split(|&byte| byte == b'/').skip(1);
     let first = segments.next().unwrap_or_default();
@@ -427,7 +422,7 @@ fn hides_empty_root(path: &[u8]) -> bool {
     behind.any(|part| !part.is_empty()) || segments.any(|segment| !segment.is_empty())
 }
 
-/// Removes empty segments from a normalised path: `//` becomes `/`. `None` when there are none.
+/// Merges slashes in a normalised path: `//` becomes `/`. `None` if there is nothing to merge.
 ///
 /// # Errors
 ///

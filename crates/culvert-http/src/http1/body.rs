@@ -1,7 +1,7 @@
-//! The body of a message on the wire (RFC 9112 6 and 7): where it ends, read and written.
+//! Message bodies: framing, reading and writing (RFC 9112 6 and 7).
 //!
-//! Pure state machines over bytes. What is read does not depend on how the bytes were cut, and nothing
-//! is held but one unfinished line and the trailers.
+//! State machines over bytes. The result does not depend on how the bytes are split. They buffer at most one
+//! incomplete line and the trailers.
 
 use std::borrow::Cow;
 use std::io::Write as _;
@@ -24,7 +24,7 @@ pub const CHUNK_EXTENSION_BYTES_MAX: usize = 256;
 /// Most hexadecimal digits of a chunk size.
 pub const CHUNK_DIGITS_MAX: usize = 16;
 
-/// A body being read.
+/// Reads a body.
 #[derive(Debug)]
 pub struct BodyReader {
     form: Form,
@@ -34,36 +34,36 @@ pub struct BodyReader {
 #[derive(Debug)]
 enum Form {
     Ended,
-    /// So many bytes are left.
+    /// Bytes that are missing.
     Length(u64),
-    /// Until the connection closes, which only an answer does.
+    /// Until the connection closes; responses only.
     Close,
     Chunks(Box<Chunks>),
 }
 
-/// What bytes of a body are.
+/// The kind of some bytes of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// Of the body itself.
+    /// Content.
     Data,
-    /// Of what is around it.
+    /// Chunk framing.
     Frame,
 }
 
 /// The next part of a body.
 #[derive(Debug)]
 pub enum Part {
-    /// It has not arrived.
+    /// More bytes are needed.
     More,
-    /// Data, which shares memory with the buffer it was read from.
+    /// Data. It shares the memory of the buffer.
     Data(Bytes),
-    /// The fields behind the data (RFC 9112 7.1.2).
+    /// The trailers (RFC 9112 7.1.2).
     Trailers(HeaderMap),
     /// The body is complete.
     End,
 }
 
-/// What the fields of a head say of the length of its body (RFC 9112 6.2 and 6.3).
+/// The length of a body according to the fields of its head (RFC 9112 6.2 and 6.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BodyLength {
     length: Option<u64>,
@@ -71,11 +71,11 @@ pub struct BodyLength {
 }
 
 impl BodyLength {
-    /// Takes note of a field of the head.
+    /// Notes a field of the head.
     ///
     /// # Errors
     ///
-    /// When the head can be read in more than one way with it.
+    /// When the length becomes ambiguous.
     pub fn note(&mut self, name: &[u8], value: &[u8]) -> Result<(), &'static str> {
         match name.len() {
             14 if name.eq_ignore_ascii_case(b"content-length") => {
@@ -95,11 +95,11 @@ impl BodyLength {
         Ok(())
     }
 
-    /// What the fields of a message say.
+    /// The length according to the fields of a message.
     ///
     /// # Errors
     ///
-    /// When they can be read in more than one way.
+    /// When the length is ambiguous.
     pub fn of(headers: &HeaderMap) -> Result<Self, &'static str> {
         let mut said = Self::default();
         for name in [CONTENT_LENGTH, TRANSFER_ENCODING] {
@@ -114,7 +114,7 @@ impl BodyLength {
     ///
     /// # Errors
     ///
-    /// When that is no number, or said twice.
+    /// When it is repeated or not a number.
     pub fn content_length(headers: &HeaderMap) -> Result<Option<u64>, &'static str> {
         let mut said = Self::default();
         for value in headers.get_all(CONTENT_LENGTH) {
@@ -123,16 +123,16 @@ impl BodyLength {
         Ok(said.length)
     }
 
-    /// Whether the body comes in chunks.
+    /// Whether the body is chunked.
     pub fn is_chunked(&self) -> bool {
         self.is_chunked
     }
 
-    /// The body behind the head of a request.
+    /// The body of a request.
     ///
     /// # Errors
     ///
-    /// When the head gives it two ends.
+    /// When the length is ambiguous.
     pub fn of_request(&self) -> Result<BodyReader, &'static str> {
         match (self.is_chunked, self.length) {
             (true, Some(_)) => Err("both a length and an encoding"),
@@ -141,11 +141,11 @@ impl BodyLength {
         }
     }
 
-    /// The body behind the head of a response with this status, to a request of HEAD or of another method.
+    /// The body of a response with this status. `is_head` if the request's method was HEAD.
     ///
     /// # Errors
     ///
-    /// When the head gives it two ends.
+    /// When the length is ambiguous.
     pub fn of_response(
         &self,
         status: StatusCode,
@@ -205,7 +205,7 @@ impl BodyReader {
         Self::of(Form::Chunks(Box::default()))
     }
 
-    /// The same where blanks behind a chunk's size are let pass, which old servers write.
+    /// Like [`chunks`](Self::chunks), but accepts whitespace after a chunk size, as old servers write it.
     pub fn padded_chunks() -> Self {
         Self::of(Form::Chunks(Box::new(Chunks {
             may_pad: true,
@@ -217,11 +217,11 @@ impl BodyReader {
         Self { form, bytes: 0 }
     }
 
-    /// Reads on by one piece: how many of the bytes it takes, and what they are.
+    /// Consumes the next piece: its length, and its kind.
     ///
     /// # Errors
     ///
-    /// When they cannot be read in one way only.
+    /// When the bytes are ambiguous.
     pub fn step(&mut self, bytes: &[u8]) -> Result<(usize, Piece), &'static str> {
         let (taken, piece) = match &mut self.form {
             Form::Ended => (0, Piece::Frame),
@@ -238,11 +238,11 @@ impl BodyReader {
         Ok((taken, piece))
     }
 
-    /// Takes the next part off the front of `buffer`.
+    /// Takes the next part from the front of `buffer`.
     ///
     /// # Errors
     ///
-    /// When the bytes cannot be read in one way only.
+    /// When the bytes are ambiguous.
     pub fn take(&mut self, buffer: &mut BytesMut) -> Result<Part, &'static str> {
         while !self.is_ended() {
             if buffer.is_empty() {
@@ -257,7 +257,7 @@ impl BodyReader {
         Ok(self.take_trailers().map_or(Part::End, Part::Trailers))
     }
 
-    /// Whether it is complete.
+    /// Whether the body is complete.
     pub fn is_ended(&self) -> bool {
         match &self.form {
             Form::Ended => true,
@@ -266,12 +266,12 @@ impl BodyReader {
         }
     }
 
-    /// Whether only the close of the connection ends it.
+    /// Whether the close of the connection ends the body.
     pub fn ends_with_connection(&self) -> bool {
         matches!(self.form, Form::Close)
     }
 
-    /// The connection closed. Whether the body is complete with that.
+    /// The connection has closed. Returns whether the body is complete.
     pub fn finish_at_close(&mut self) -> bool {
         if matches!(self.form, Form::Close) {
             self.form = Form::Ended;
@@ -279,7 +279,7 @@ impl BodyReader {
         self.is_ended()
     }
 
-    /// The fields behind the body, once.
+    /// Takes the trailers.
     pub fn take_trailers(&mut self) -> Option<HeaderMap> {
         match &mut self.form {
             Form::Chunks(chunks) if !chunks.trailers.is_empty() => {
@@ -289,7 +289,7 @@ impl BodyReader {
         }
     }
 
-    /// Whether nothing is left to be had.
+    /// Whether the body is complete and its trailers were taken.
     pub fn is_spent(&self) -> bool {
         match &self.form {
             Form::Chunks(chunks) => chunks.at == At::Over && chunks.trailers.is_empty(),
@@ -297,12 +297,12 @@ impl BodyReader {
         }
     }
 
-    /// Bytes read so far, without what is around them.
+    /// Bytes of content so far.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Bytes that are left.
+    /// Bytes that are missing.
     pub fn size_hint(&self) -> SizeHint {
         match &self.form {
             Form::Ended => SizeHint::with_exact(0),
@@ -312,19 +312,19 @@ impl BodyReader {
     }
 }
 
-/// How many of `bytes` lie within the next `left`, which become fewer by them.
+/// How many of `bytes` belong to the next `left`, which is reduced by them.
 fn upto(bytes: &[u8], left: &mut u64) -> usize {
     let taken = usize::try_from(*left).map_or(bytes.len(), |left| left.min(bytes.len()));
     *left = left.saturating_sub(taken as u64);
     taken
 }
 
-/// A body in chunks (RFC 9112 7.1).
+/// A chunked body (RFC 9112 7.1).
 #[derive(Debug, Default)]
 struct Chunks {
     at: At,
     line: LineBuffer,
-    /// Of the trailers.
+    /// Bytes of the trailers.
     section_bytes: usize,
     trailers: HeaderMap,
     may_pad: bool,
@@ -335,7 +335,7 @@ enum At {
     #[default]
     Size,
     Data(u64),
-    /// Before this byte of the line end behind a chunk.
+    /// Before this byte of the CRLF after a chunk.
     End(u8),
     Trailers,
     Over,
@@ -376,7 +376,7 @@ impl Chunks {
         }
     }
 
-    /// Whether a line of that many bytes, its end included, may still be good.
+    /// Checks the length of a line, its end included.
     fn check_length(&self, bytes: usize) -> Result<(), &'static str> {
         let is_size = self.at == At::Size;
         if is_size && bytes > CHUNK_DIGITS_MAX + CHUNK_EXTENSION_BYTES_MAX + 2 {
@@ -415,7 +415,7 @@ impl Chunks {
     }
 }
 
-/// 1 to 16 hexadecimal digits, perhaps an extension.
+/// Parses 1 to 16 hexadecimal digits and an optional extension.
 fn chunk_size(line: &[u8], may_pad: bool) -> Result<u64, &'static str> {
     let (mut digits, extension) = match memchr(b';', line) {
         Some(at) => line.split_at(at),
@@ -441,13 +441,12 @@ fn chunk_size(line: &[u8], may_pad: bool) -> Result<u64, &'static str> {
     Ok(size)
 }
 
-/// A line that may arrive in pieces: its beginning, until its end is there.
+/// A line that may arrive in pieces.
 #[derive(Debug, Default)]
 pub(crate) struct LineBuffer(Vec<u8>);
 
 impl LineBuffer {
-    /// Takes bytes up to the end of the line: how many, and the whole line, its end included, if that
-    /// was among them.
+    /// Consumes bytes up to the end of the line. Returns how many, and the line with its end once it is complete.
     pub(crate) fn take<'a>(&mut self, bytes: &'a [u8]) -> (usize, Option<Cow<'a, [u8]>>) {
         let Some(end) = memchr(b'\n', bytes) else {
             self.0.extend_from_slice(bytes);
@@ -464,7 +463,7 @@ impl LineBuffer {
         (piece.len(), Some(line))
     }
 
-    /// Bytes of it that are here.
+    /// Bytes of the incomplete line.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
@@ -474,32 +473,32 @@ impl LineBuffer {
     }
 }
 
-/// How a body is being written.
+/// Writes a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyWriter {
-    /// Not at all.
+    /// There is none.
     None,
-    /// So many bytes are left.
+    /// Bytes that are missing.
     Length(u64),
     Chunks {
-        /// Whether the receiver takes fields behind the body.
+        /// Whether the receiver accepts trailers.
         with_trailers: bool,
     },
     /// Until the connection closes.
     Close,
 }
 
-/// A body is longer or shorter than was announced.
+/// A body is longer or shorter than its declared length.
 #[derive(Debug, thiserror::Error)]
 #[error("the body length does not match its declaration")]
 pub struct WrongLength;
 
 impl BodyWriter {
-    /// Writes a part of it.
+    /// Writes some content.
     ///
     /// # Errors
     ///
-    /// When that is more than was announced.
+    /// When it exceeds the declared length.
     pub fn data(&mut self, data: Bytes, out: &mut WriteBuffer) -> Result<(), WrongLength> {
         if data.is_empty() {
             return Ok(());
@@ -511,7 +510,7 @@ impl BodyWriter {
                 out.push(data, b"");
             }
             Self::Chunks { .. } => {
-                // Into memory: nothing fails.
+                // Writing to memory cannot fail.
                 drop(write!(out.front(), "{:x}\r\n", data.len()));
                 out.push(data, b"\r\n");
             }
@@ -520,11 +519,11 @@ impl BodyWriter {
         Ok(())
     }
 
-    /// Writes its end.
+    /// Writes the end of the body.
     ///
     /// # Errors
     ///
-    /// When more was announced.
+    /// When the body is shorter than its declared length.
     pub fn end(
         &mut self,
         trailers: Option<&HeaderMap>,

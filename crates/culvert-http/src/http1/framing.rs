@@ -1,12 +1,8 @@
-//! The strict reading of HTTP/1 requests on the wire: where a message begins and ends, and whether
-//! its head may be believed at all.
+//! Strict framing of HTTP/1 requests: where a message starts and ends, and whether its head is acceptable.
 //!
-//! A pure state machine over bytes: no I/O, no clock. It promises that its verdict does not depend
-//! on how the bytes were cut into reads, that it holds at most one unfinished line, and that a head
-//! or chunk frame which two parsers could read differently is refused. What follows a refusal is the
-//! caller's: answer, close, and let nothing of the message pass.
-//!
-//! Not here: which host is meant (`http` and `route`), and anything about answers.
+//! A state machine over bytes without I/O or clock. Its verdict does not depend on how the bytes are split into
+//! reads. It buffers at most one incomplete line, and refuses a head or chunk that two parsers could read
+//! differently. After a refusal the caller must respond, close, and forward nothing of the message.
 
 use bytes::BytesMut;
 use http::Version;
@@ -24,40 +20,40 @@ pub const FIELD_SECTION_BYTES_MAX: usize = 64 << 10;
 /// Most field lines of a head.
 pub const FIELDS_MAX: usize = 128;
 
-/// Why a request is not taken.
+/// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Violation {
-    /// Not a request, or one that could be read in two ways. The text says what is wrong.
+    /// Not a valid request, or ambiguous. The text names the defect.
     Malformed(&'static str),
     /// The request line is too long.
     TargetTooLong,
     /// A field line or the whole section is too long, or there are too many lines.
     FieldsTooLarge,
-    /// The method is never served.
+    /// The method is not supported.
     Method,
     /// The head or body did not arrive in time.
     TooSlow,
 }
 
-/// What is known after feeding bytes.
+/// The state after some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// The message goes on.
+    /// The message is incomplete.
     More,
-    /// The message is complete; bytes after it were not taken.
+    /// The message is complete. Bytes after it were not consumed.
     End,
-    /// The message is refused; it takes no more bytes.
+    /// The message is refused. It consumes no more bytes.
     Refused(Violation),
 }
 
-/// One request on the wire, from its first byte to its last.
+/// One request.
 #[derive(Debug)]
 pub struct Framing {
     state: State,
-    /// The beginning of a line whose end has not arrived.
+    /// A line that is incomplete.
     line: LineBuffer,
     head: Head,
-    /// Bytes and lines of the field section.
+    /// Size of the field section.
     section_bytes: usize,
     section_lines: usize,
     payload: BodyReader,
@@ -65,7 +61,7 @@ pub struct Framing {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Before the request line; one empty line may precede it.
+    /// Before the request line. One empty line is allowed here (RFC 9112 2.2).
     Start,
     RequestLine,
     Fields,
@@ -73,7 +69,7 @@ enum State {
     Refused(Violation),
 }
 
-/// What the lines of a head said so far.
+/// What the lines of the head have said.
 #[derive(Clone, Copy, Debug, Default)]
 struct Head {
     is_1_1: bool,
@@ -88,7 +84,7 @@ impl Default for Framing {
 }
 
 impl Framing {
-    /// A message none of whose bytes has arrived.
+    /// A message of which no byte has arrived.
     pub fn new() -> Self {
         Self {
             state: State::Start,
@@ -100,17 +96,17 @@ impl Framing {
         }
     }
 
-    /// Whether no byte of the message has been taken.
+    /// Whether no byte has arrived.
     pub fn is_untouched(&self) -> bool {
         self.state == State::Start && self.line.len() == 0
     }
 
-    /// Whether the whole head was read and found good.
+    /// Whether the head is complete and valid.
     pub fn has_head(&self) -> bool {
         self.state == State::Body
     }
 
-    /// Field lines of the head.
+    /// Number of field lines.
     pub fn lines(&self) -> usize {
         self.section_lines
     }
@@ -125,7 +121,7 @@ impl Framing {
         &self.payload
     }
 
-    /// The fields behind the body, once.
+    /// Takes the trailers.
     pub fn take_trailers(&mut self) -> Option<http::HeaderMap> {
         self.payload.take_trailers()
     }
@@ -138,14 +134,13 @@ impl Framing {
         }
     }
 
-    /// Refuses the message for a reason that is not in its bytes.
+    /// Refuses the message for a reason outside its bytes.
     pub fn refuse(&mut self, violation: Violation) {
         self.state = State::Refused(violation);
         self.line.forget();
     }
 
-    /// Reads on, to the end of the message. Returns how many of the bytes belong to it and may be
-    /// believed.
+    /// Consumes bytes up to the end of the message. Returns how many.
     pub fn feed(&mut self, bytes: &[u8]) -> (usize, Progress) {
         let mut taken = self.feed_head(bytes);
         while self.has_head() && !self.payload.is_ended() && taken < bytes.len() {
@@ -159,7 +154,7 @@ impl Framing {
         (taken, progress)
     }
 
-    /// Reads on, to the end of the head.
+    /// Consumes bytes up to the end of the head. Returns how many.
     pub fn feed_head(&mut self, bytes: &[u8]) -> usize {
         let mut taken = 0;
         while taken < bytes.len() && !self.has_head() && self.refused().is_none() {
@@ -175,12 +170,12 @@ impl Framing {
     ///
     /// # Errors
     ///
-    /// When it cannot be read in one way only; the caller then refuses the message.
+    /// When the body is ambiguous. The caller must then refuse the message.
     pub fn take_body(&mut self, buffer: &mut BytesMut) -> Result<Part, &'static str> {
         self.payload.take(buffer)
     }
 
-    /// Reads on in the body by one piece: how many of the bytes it takes, and what they are.
+    /// Consumes the next piece of the body: its length, and its kind.
     pub fn step(&mut self, bytes: &[u8]) -> (usize, Piece) {
         self.payload.step(bytes).unwrap_or_else(|what| {
             self.refuse(Violation::Malformed(what));
@@ -188,7 +183,7 @@ impl Framing {
         })
     }
 
-    /// Takes bytes up to the end of a line, and the line with it if it is whole.
+    /// Consumes bytes up to the end of a line, and the line if it is complete.
     fn feed_line(&mut self, rest: &[u8]) -> Result<usize, Violation> {
         let (taken, line) = self.line.take(rest);
         let length = line.as_ref().map_or(self.line.len(), |line| line.len());
@@ -199,7 +194,7 @@ impl Framing {
         Ok(taken)
     }
 
-    /// Whether a line of that many bytes, its end included, may still be good.
+    /// Checks the length of a line, its end included.
     fn check_length(&self, bytes: usize) -> Result<(), Violation> {
         match self.state {
             State::Start | State::RequestLine if bytes > REQUEST_LINE_BYTES_MAX + 2 => {
@@ -215,7 +210,7 @@ impl Framing {
         }
     }
 
-    /// Reads one whole line, its end included.
+    /// Processes a complete line, its end included.
     fn whole_line(&mut self, line: &[u8]) -> Result<(), Violation> {
         let Some(content) = line.strip_suffix(b"\r\n") else {
             return Err(Violation::Malformed("a line ends without CR LF"));
@@ -246,7 +241,7 @@ impl Framing {
 }
 
 impl Head {
-    /// Notes the fields that decide framing and routing.
+    /// Checks the fields that decide framing and routing.
     fn field(&mut self, name: &[u8], value: &[u8]) -> Result<(), Violation> {
         if name.len() == 4 && name.eq_ignore_ascii_case(b"host") {
             self.hosts = self.hosts.saturating_add(1);
@@ -261,7 +256,7 @@ impl Head {
         Ok(())
     }
 
-    /// What follows the head.
+    /// The body behind the head.
     fn body(&self) -> Result<BodyReader, Violation> {
         if self.is_1_1 && self.hosts == 0 {
             return Err(Violation::Malformed("no host"));

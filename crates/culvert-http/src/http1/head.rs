@@ -1,6 +1,6 @@
-//! Heads of messages (RFC 9112 2 to 5), read whole and written.
+//! Message heads: parsing and writing (RFC 9112 2 to 5).
 //!
-//! Fields of a head that was read share its memory.
+//! The fields of a parsed head share its memory.
 
 use bytes::{BufMut, Bytes};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
@@ -10,20 +10,20 @@ use memchr::memchr;
 use crate::http1::body::BodyLength;
 use crate::target;
 
-/// What is wrong with a field whose name is not a token.
+/// Error for a field name that is not a token.
 pub const NO_NAME: &str = "a field name is not a token";
 const NO_STATUS: &str = "the response does not start with a status line";
 const NO_METHOD: &str = "the method is not a token";
 const TOO_MANY: &str = "a message has too many fields";
-/// What is wrong with a field whose value has control characters.
+/// Error for a field value with a control character.
 pub const NO_VALUE: &str = "a field value has a control character";
 
-/// Fields that a proxy usually adds to a request, for which the map has room.
+/// Space for fields that a proxy adds to a request.
 const ADDED_TO_REQUESTS: usize = 3;
-/// The same for a response: its date.
+/// Space for the `date` of a response.
 const ADDED_TO_RESPONSES: usize = 1;
 
-/// Reads the head of a request that [`Framing`](super::Framing) found good, and that has so many field
+/// Parses the head of a request that [`Framing`](super::Framing) has accepted. `lines` is its number of field
 /// lines.
 ///
 /// The target is normalised.
@@ -48,12 +48,12 @@ pub fn request(head: &Bytes, lines: usize) -> Result<Box<request::Parts>, &'stat
     Ok(parts)
 }
 
-/// Reads the head of an answer with so many field lines, which may be at most so many. A line may end
-/// with LF alone, which old servers write (RFC 9112 2.2).
+/// Parses the head of a response with `lines` field lines. A line may end with LF alone, as old servers write
+/// it (RFC 9112 2.2).
 ///
 /// # Errors
 ///
-/// When it is none.
+/// When the head is malformed or has more than `lines_max` field lines.
 pub fn response(
     head: &Bytes,
     lines: usize,
@@ -77,17 +77,17 @@ pub fn response(
 pub struct RequestLine<'a> {
     /// A token.
     pub method: &'a [u8],
-    /// As it came.
+    /// As received.
     pub target: &'a [u8],
     /// HTTP/1.0 or HTTP/1.1.
     pub version: Version,
 }
 
-/// Reads a request line, without its end: method, target and version with one blank between them.
+/// Parses a request line without its end: method, target and version, separated by single spaces.
 ///
 /// # Errors
 ///
-/// When it is none.
+/// When the line is malformed.
 pub fn request_line(line: &[u8]) -> Result<RequestLine<'_>, &'static str> {
     let mut parts = line.splitn(3, |&byte| byte == b' ');
     let (Some(method), Some(target), Some(version)) = (parts.next(), parts.next(), parts.next())
@@ -109,7 +109,7 @@ pub fn request_line(line: &[u8]) -> Result<RequestLine<'_>, &'static str> {
     })
 }
 
-/// The first line of a response (RFC 9112 4), without its reason.
+/// The first line of a response (RFC 9112 4), without the reason phrase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatusLine {
     /// HTTP/1.0 or HTTP/1.1.
@@ -118,11 +118,11 @@ pub struct StatusLine {
     pub status: StatusCode,
 }
 
-/// Reads a status line, without its end.
+/// Parses a status line without its end.
 ///
 /// # Errors
 ///
-/// When it is none.
+/// When the line is malformed.
 pub fn status_line(line: &[u8]) -> Result<StatusLine, &'static str> {
     let (version, rest) = line.split_at_checked(9).ok_or(NO_STATUS)?;
     let version = match version {
@@ -138,7 +138,7 @@ pub fn status_line(line: &[u8]) -> Result<StatusLine, &'static str> {
     Ok(StatusLine { version, status })
 }
 
-/// The first line of a whole head, and its field lines, each without its end.
+/// Splits a complete head into its first line and its field lines, each without its end.
 pub fn split_head(head: &[u8]) -> Option<(&[u8], impl Iterator<Item = &[u8]>)> {
     let (first, mut at) = line(head, 0)?;
     let fields = std::iter::from_fn(move || {
@@ -149,11 +149,11 @@ pub fn split_head(head: &[u8]) -> Option<(&[u8], impl Iterator<Item = &[u8]>)> {
     Some((first, fields))
 }
 
-/// What the field lines of a head say of the length of its body.
+/// The length of the body according to the field lines of a head.
 ///
 /// # Errors
 ///
-/// When a line is malformed, or the head can be read in more than one way.
+/// When a line is malformed, or the length is ambiguous.
 pub fn body_length<'a>(
     mut fields: impl Iterator<Item = &'a [u8]>,
 ) -> Result<BodyLength, &'static str> {
@@ -164,7 +164,7 @@ pub fn body_length<'a>(
     })
 }
 
-/// The line that begins at `start`, without its end, and where the next begins.
+/// The line that starts at `start`, without its end, and the start of the next.
 fn line(head: &[u8], start: usize) -> Option<(&[u8], usize)> {
     let rest = head.get(start..)?;
     let end = memchr(b'\n', rest)?;
@@ -183,18 +183,18 @@ fn read_fields(head: &Bytes, mut at: usize, headers: &mut HeaderMap) -> Result<(
     Ok(())
 }
 
-/// Looks for the end of a head whose bytes arrive in pieces; each is looked at once.
+/// Finds the end of a head that arrives in pieces. Each byte is scanned once.
 #[derive(Debug, Default)]
 pub struct End {
-    /// What was looked at, and where the line begins that it ends in.
+    /// Bytes that were scanned, and the start of the current line.
     seen: usize,
     line: usize,
-    /// Lines that ended.
+    /// Complete lines.
     lines: usize,
 }
 
 impl End {
-    /// Where the head ends, if it does: behind the first empty line.
+    /// Returns the length of the head once its empty line is in `bytes`.
     pub fn find(&mut self, bytes: &[u8]) -> Option<usize> {
         while let Some(at) = memchr(b'\n', bytes.get(self.seen..)?) {
             let end = self.seen + at;
@@ -210,14 +210,13 @@ impl End {
         None
     }
 
-    /// Field lines of the head, once its end was found: without its first line and the empty one.
+    /// Number of field lines of a complete head.
     pub fn fields(&self) -> usize {
         self.lines.saturating_sub(2)
     }
 }
 
-/// Writes the head of a request up to its last field; what may follow are more fields, and then an empty
-/// line.
+/// Writes the head of a request without the final empty line, so that fields can be added.
 pub fn write_request(out: &mut Vec<u8>, parts: &request::Parts) {
     out.extend_from_slice(parts.method.as_str().as_bytes());
     out.put_u8(b' ');
@@ -230,7 +229,7 @@ pub fn write_request(out: &mut Vec<u8>, parts: &request::Parts) {
     write_fields(out, &parts.headers);
 }
 
-/// Writes the head of an answer.
+/// Writes the head of a response.
 pub fn write_response(out: &mut Vec<u8>, version: Version, head: &response::Parts) {
     out.extend_from_slice(if version == Version::HTTP_10 {
         b"HTTP/1.0 "
@@ -256,11 +255,11 @@ pub fn write_fields(out: &mut Vec<u8>, headers: &HeaderMap) {
     }
 }
 
-/// Name and trimmed value of a field line.
+/// Parses a field line into its name and its value without surrounding whitespace.
 ///
 /// # Errors
 ///
-/// When the line could be read in another way too.
+/// When the line is malformed.
 pub fn field_line(line: &[u8]) -> Result<(&[u8], &[u8]), &'static str> {
     let (name, value) = split_field(line)?;
     if name.is_empty() || !name.iter().copied().all(is_token) {
@@ -272,7 +271,7 @@ pub fn field_line(line: &[u8]) -> Result<(&[u8], &[u8]), &'static str> {
     Ok((name, value))
 }
 
-/// The same where others judge the characters.
+/// The same without a check of the characters.
 fn split_field(line: &[u8]) -> Result<(&[u8], &[u8]), &'static str> {
     if matches!(line.first(), Some(b' ' | b'\t')) {
         return Err("a field line is folded");
@@ -282,7 +281,7 @@ fn split_field(line: &[u8]) -> Result<(&[u8], &[u8]), &'static str> {
     Ok((name, trim(rest.get(1..).unwrap_or_default())))
 }
 
-/// Without leading and trailing blanks and tabs.
+/// Without leading and trailing spaces and tabs.
 fn trim(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] = value {
         value = rest;
@@ -293,7 +292,7 @@ fn trim(mut value: &[u8]) -> &[u8] {
     value
 }
 
-/// A character of a method or a field name.
+/// Whether a byte may be in a token (RFC 9110 5.6.2).
 pub fn is_token(byte: u8) -> bool {
     const TOKEN: [bool; 256] = {
         let mut table = [false; 256];
@@ -313,7 +312,7 @@ pub fn is_token(byte: u8) -> bool {
     TOKEN[usize::from(byte)]
 }
 
-/// A byte of a field value: anything but controls, tabs allowed.
+/// Whether a byte may be in a field value (RFC 9110 5.5).
 pub fn is_field_byte(byte: u8) -> bool {
     (byte >= 0x20 && byte != 0x7F) || byte == b'\t'
 }

@@ -1,33 +1,33 @@
-//! Bytes on their way into a connection: small ones gathered, large ones written from where they lie.
+//! Bytes to write to a connection. Small pieces are copied together, large ones are written in place.
 
 use bytes::{Buf, Bytes};
 
-/// Data up to so many bytes is copied behind what waits already.
+/// Data up to this size is copied.
 const COPIED_MAX: usize = 4 << 10;
-/// With so many bytes gathered they are written before more is asked for.
+/// When this much waits, it must be written before more is added.
 const GATHERED_MAX: usize = 16 << 10;
 
-/// What is to be written.
+/// Bytes to write.
 #[derive(Debug, Default)]
 pub struct WriteBuffer {
-    /// Gathered; of it the first `at` bytes are written.
+    /// Copied bytes; the first `at` of them are written.
     front: Vec<u8>,
     at: usize,
-    /// What comes behind it, and behind that.
+    /// Large data behind `front`, and what follows it.
     data: Bytes,
     back: &'static [u8],
-    /// Whether something was written since the connection was flushed.
+    /// Whether bytes were written since the last flush.
     is_unflushed: bool,
 }
 
 impl WriteBuffer {
-    /// Where small things are gathered. To be asked for only while there [is room](Self::has_room).
+    /// The buffer for small pieces. Use it only while there [is room](Self::has_room).
     pub fn front(&mut self) -> &mut Vec<u8> {
         self.settle();
         &mut self.front
     }
 
-    /// Adds data, and what closes it.
+    /// Adds data and what follows it.
     pub fn push(&mut self, data: Bytes, back: &'static [u8]) {
         self.settle();
         if data.len() <= COPIED_MAX {
@@ -39,27 +39,27 @@ impl WriteBuffer {
         }
     }
 
-    /// Whether it takes more before it is written.
+    /// Whether more can be added.
     pub fn has_room(&self) -> bool {
         self.data.is_empty() && self.front.len() - self.at < GATHERED_MAX
     }
 
-    /// Whether everything was written and has left.
+    /// Whether everything is written and flushed.
     pub fn is_empty(&self) -> bool {
         !self.is_unflushed && self.is_written()
     }
 
-    /// Whether something was written since the connection was [flushed](Self::flushed).
+    /// Whether bytes were written since the last [flush](Self::flushed).
     pub fn is_unflushed(&self) -> bool {
         self.is_unflushed
     }
 
-    /// What was written has left.
+    /// The connection was flushed.
     pub fn flushed(&mut self) {
         self.is_unflushed = false;
     }
 
-    /// Everything that is not written.
+    /// Takes everything that is not written.
     #[cfg(test)]
     pub(crate) fn take_all(&mut self) -> Vec<u8> {
         self.settle();
@@ -68,25 +68,25 @@ impl WriteBuffer {
         all
     }
 
-    /// Bytes that are not written.
+    /// Number of bytes that are not written.
     pub fn len(&self) -> usize {
         self.front.len() - self.at + self.data.len() + self.back.len()
     }
 
-    /// Whether everything was written; it may not have left.
+    /// Whether everything is written, flushed or not.
     pub fn is_written(&self) -> bool {
         self.at == self.front.len() && self.data.is_empty() && self.back.is_empty()
     }
 
-    /// Forgets what was not written.
+    /// Drops everything.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// Gathers what is left behind large data, so that more can follow it.
+    /// Appends the large data to `front`, so that more can follow it.
     fn settle(&mut self) {
         if !self.data.is_empty() {
-            // Nobody adds to it then; if one did, this keeps the order.
+            // Unused as long as callers check `has_room`; keeps the order otherwise.
             let data = std::mem::take(&mut self.data);
             self.front.extend_from_slice(&data);
         }
@@ -94,14 +94,14 @@ impl WriteBuffer {
         self.front.extend_from_slice(back);
     }
 
-    /// What is to be written next, in this order; each of them may be empty.
+    /// The next bytes to write, in order. Each slice may be empty.
     #[inline]
     pub fn unwritten(&self) -> [&[u8]; 3] {
         let front = self.front.get(self.at..).unwrap_or_default();
         [front, &self.data, self.back]
     }
 
-    /// The first `bytes` of what was to be written have been.
+    /// The first `bytes` of [`unwritten`](Self::unwritten) were written.
     #[inline]
     pub fn wrote(&mut self, bytes: usize) {
         self.is_unflushed = true;
@@ -116,7 +116,7 @@ impl WriteBuffer {
             self.at = 0;
         }
         if self.data.is_empty() {
-            // What held it may be used again.
+            // The buffer it shares may be reused.
             self.data = Bytes::new();
         }
     }

@@ -1,64 +1,63 @@
-//! What an HTTP/2 client may cost without asking for anything.
+//! Limits what an HTTP/2 client can make the server do without requesting anything.
 //!
-//! A client is to be answered for every PING, and may give up every stream that it opens; nothing in the
-//! protocol ends a conversation that consists of nothing else. A [`AbuseLimiter`] charges each frame what the
-//! table of [states](super::states) says, and says when a client has used up what it has.
+//! A server must answer every PING, and a client may reset every stream it opens; the protocol itself sets no
+//! limit. [`AbuseLimiter`] charges each frame the cost that the table of [states](super::states) gives it, and
+//! reports when a client has spent its allowance.
 //!
-//! The measure is the work that a client makes for us, not how many frames it sends a second. So what we do
-//! for the application earns control frames: gRPC clients answer each message with a WINDOW_UPDATE and a
-//! PING, and a stream of a thousand messages a second brings thousands of those. Each is cheaper than the
-//! message was. And streams that are answered to their end earn resets: what a client asked for and took
-//! cost more than what it cancels.
+//! The measure is work for the server, not frames per second. So work for the application earns control frames:
+//! gRPC clients reply to each message with a WINDOW_UPDATE and a PING, and a stream of a thousand messages a second
+//! brings thousands of those. Each is cheaper than the message was. Complete responses earn resets: what a client
+//! requested and read cost more than what it cancels.
 //!
-//! A pure state machine; time is an argument. What follows its verdict is the caller's.
+//! A state machine; time is an argument.
 
 use std::time::{Duration, Instant};
 
 use crate::http2::frame::Reason;
 use crate::http2::states::Cost;
 
-/// CONTINUATION frames of one field section.
+/// Most CONTINUATION frames of one field section.
 pub const CONTINUATIONS_MAX: u32 = 8;
-/// Streams reset by the client, or by us for its errors: at once, and a second.
+/// Stream resets by the client, or because of its errors: burst, and rate per second.
 pub const RESETS: (u32, u32) = (100, 20);
-/// Control frames that nothing earned: at once, and a second.
+/// Control frames that were not earned: burst, and rate per second.
 pub const IDLE_FRAMES: (u32, u32) = (200, 50);
-/// Control frames that a client can have earned at once: answers to as many small messages as fit into
-/// its windows, and a few milliseconds of work if it spends them on nothing.
+/// Most control frames that a client can save up: enough for replies to all small messages that fit into its
+/// windows, and a few milliseconds of work if they are misused.
 pub const EARNED_FRAMES_MAX: u32 = 16 << 10;
-/// DATA bytes, either way, that earn a control frame.
+/// DATA bytes, in either direction, that earn one control frame.
 const EARNING_BYTES: u64 = 256;
-/// Control frames that a frame of an answer earns: a client widens the window of the stream and that of
-/// the connection, and measures the way with a PING and what comes back of one.
+/// Control frames that one frame of a response earns: a client updates the windows of stream and connection, and
+/// may measure the round trip with a PING.
 const EARNED_BY_FRAME: u32 = 4;
-/// Bytes of payload that cost as much as a frame, where no window counts them.
+/// Payload bytes that cost as much as one control frame, where no window limits them.
 const PAYLOAD_BYTES: usize = 256;
-/// Bytes of a refused field section that cost as much as a reset.
+/// Bytes of a refused field section that cost as much as one reset.
 const REFUSED_BYTES: usize = 4 << 10;
 
-/// What a client did too much of.
+/// The limit that a client exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flood {
-    /// Streams reset, by itself or for its errors.
+    /// Stream resets.
     Resets,
-    /// Frames that bring nothing forward.
+    /// Control frames without progress.
     IdleFrames,
-    /// Pieces of one field section.
+    /// CONTINUATION frames of one field section.
     Continuations,
 }
 
-/// Frames of one HTTP/2 connection, as a server sees them.
+/// The allowance of one connection.
 #[derive(Debug)]
 pub(super) struct AbuseLimiter {
     resets: TokenBucket,
     control: TokenBucket,
-    /// DATA bytes that have earned no control frame yet.
+    /// DATA bytes that have not earned a control frame yet.
     earning: u64,
     continuations: u32,
 }
 
 impl AbuseLimiter {
-    /// A connection none of whose frames have passed.
+    /// The allowance of a new connection.
     pub(super) fn new(now: Instant) -> Self {
         Self {
             resets: TokenBucket::new(RESETS, RESETS.0, now),
@@ -68,8 +67,7 @@ impl AbuseLimiter {
         }
     }
 
-    /// Charges a frame from the client that carries so many bytes without padding; `ends` where it ends its
-    /// stream.
+    /// Charges a frame with `carried` bytes of payload, without padding. `ends` if the frame ends its stream.
     pub(super) fn charge(
         &mut self,
         cost: Cost,
@@ -81,13 +79,13 @@ impl AbuseLimiter {
         match cost {
             Cost::Window if carried > 0 => self.carried(carried),
             Cost::Window if !ends => self.control.take(1, now, Flood::IdleFrames)?,
-            // A request may come with a frame about its priority.
+            // A PRIORITY frame may come with each request.
             Cost::Stream => self.control.earn(1),
             Cost::Control(frames) => {
                 let frames = frames + (carried / PAYLOAD_BYTES) as u32;
                 self.control.take(frames, now, Flood::IdleFrames)?;
             }
-            // An error is charged when the stream is reset for it.
+            // Errors are charged when the stream is reset.
             Cost::Window | Cost::Once | Cost::Reset | Cost::End => {}
         }
         Ok(())
@@ -105,12 +103,12 @@ impl AbuseLimiter {
         Ok(())
     }
 
-    /// Charges a stream that the client resets before its answer is complete.
+    /// Charges a reset by the client before its response was complete.
     pub(super) fn reset_by_peer(&mut self, now: Instant) -> Result<(), Flood> {
         self.resets.take(1, now, Flood::Resets)
     }
 
-    /// Charges a stream that we reset, if it is for what the client did wrong.
+    /// Charges a reset by the server, if the client caused it.
     pub(super) fn reset_by_us(&mut self, reason: Reason, now: Instant) -> Result<(), Flood> {
         let is_ours = [Reason::NO_ERROR, Reason::INTERNAL_ERROR, Reason::CANCEL].contains(&reason);
         if is_ours {
@@ -119,7 +117,7 @@ impl AbuseLimiter {
         self.resets.take(1, now, Flood::Resets)
     }
 
-    /// Charges a field section of so many bytes that was decoded to be refused, beside the reset.
+    /// Charges a field section that was decoded only to be refused, in addition to the reset.
     pub(super) fn refused(&mut self, bytes: usize, now: Instant) -> Result<(), Flood> {
         match (bytes / REFUSED_BYTES) as u32 {
             0 => Ok(()),
@@ -127,8 +125,8 @@ impl AbuseLimiter {
         }
     }
 
-    /// Takes note of DATA to the client. `fills` where the client's window cut it to its size: then it
-    /// says nothing of what the application did.
+    /// Credits DATA to the client. `fills` if the client's window limited its size: then the size says nothing about
+    /// the application.
     pub(super) fn sent_data(&mut self, bytes: usize, fills: bool) {
         self.carried(bytes);
         if !fills {
@@ -136,12 +134,12 @@ impl AbuseLimiter {
         }
     }
 
-    /// Takes note of a field section to the client.
+    /// Credits a field section to the client.
     pub(super) fn sent_section(&mut self) {
         self.control.earn(EARNED_BY_FRAME);
     }
 
-    /// Takes note of a stream that was answered to its end.
+    /// Credits a complete response.
     pub(super) fn answered(&mut self) {
         self.resets.earn(1);
     }
@@ -156,14 +154,14 @@ impl AbuseLimiter {
     }
 }
 
-/// So many at once, so many a second, and what was earned.
+/// A token bucket that can also be credited.
 #[derive(Debug)]
 struct TokenBucket {
     left: u32,
-    /// What there is after a while in which nothing was taken, and what there is at most.
+    /// What it refills to, and what it can hold.
     burst: u32,
     most: u32,
-    /// How long it takes until there is one more.
+    /// The time in which one token is added.
     every: Duration,
     at: Instant,
 }

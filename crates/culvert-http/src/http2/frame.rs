@@ -1,10 +1,10 @@
-//! Frames of HTTP/2 (RFC 9113 4 and 6): their heads and names.
+//! Frame headers, types, flags, settings and error codes of HTTP/2 (RFC 9113 4, 6 and 7).
 
 use std::fmt;
 
-/// What a client says first (RFC 9113 3.4).
+/// The client's connection preface (RFC 9113 3.4).
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Bytes of a frame's head.
+/// Length of a frame header, in bytes.
 pub(super) const HEAD_BYTES: usize = 9;
 /// The longest payload we take: the standard's default.
 pub const PAYLOAD_BYTES_MAX: usize = 16 << 10;
@@ -34,7 +34,7 @@ pub(super) const MAX_FRAME_SIZE: u16 = 5;
 pub(super) const MAX_HEADER_LIST_SIZE: u16 = 6;
 pub(super) const ENABLE_CONNECT_PROTOCOL: u16 = 8;
 
-/// Why a stream or a connection ends (RFC 9113 7).
+/// An error code (RFC 9113 7).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Reason(pub u32);
 
@@ -57,7 +57,7 @@ impl fmt::Debug for Reason {
     }
 }
 
-/// The head of a frame.
+/// A frame header.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Head {
     pub(super) length: usize,
@@ -67,7 +67,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// The head that bytes begin with, if it is whole.
+    /// Reads the header at the start of `bytes`, if it is complete.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let head: &[u8; HEAD_BYTES] = bytes.first_chunk()?;
         let [a, b, c, kind, flags, stream @ ..] = *head;
@@ -84,14 +84,14 @@ impl Head {
     }
 }
 
-/// Begins a frame.
+/// Writes a frame header.
 pub(super) fn begin(out: &mut Vec<u8>, length: usize, kind: u8, flags: u8, stream: u32) {
     let [_, a, b, c] = (length as u32).to_be_bytes();
     out.extend_from_slice(&[a, b, c, kind, flags]);
     out.extend_from_slice(&stream.to_be_bytes());
 }
 
-/// A number of four bytes.
+/// Reads a 32-bit number.
 pub(super) fn number(bytes: &[u8]) -> Option<u32> {
     bytes.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
 }

@@ -1,4 +1,4 @@
-//! Field sections as messages (RFC 9113 8.1 to 8.3): what a request and its trailers may be.
+//! Field sections as requests, responses and trailers (RFC 9113 8.1 to 8.3).
 
 use bytes::Bytes;
 use http::header::{
@@ -13,15 +13,14 @@ use crate::http1::{FIELDS_MAX, Violation};
 use crate::http2::hpack::{self, Field, Pseudo};
 use crate::target;
 
-/// What the fields of a section may count together (RFC 9113 6.5.2).
+/// Most bytes of a decoded field section, with 32 for each field (RFC 9113 6.5.2).
 pub const LIST_BYTES_MAX: usize = 64 << 10;
 
-/// Why a request is answered with a refusal although its section is well-formed. Heads carry it as an
-/// extension.
+/// A well-formed request that must be refused with a status. Request heads carry it as an extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused(pub Violation);
 
-/// What a stream is to carry after an extended CONNECT (RFC 8441 4). Heads carry it as an extension.
+/// The protocol of an extended CONNECT (RFC 8441 4). Request heads carry it as an extension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Protocol(Bytes);
 
@@ -30,14 +29,14 @@ impl Protocol {
         std::str::from_utf8(&name).is_ok().then_some(Self(name))
     }
 
-    /// Its name, as the client wrote it.
+    /// Its name, as received.
     pub fn as_str(&self) -> &str {
-        // Checked when it was made.
+        // Checked by `new`.
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
 }
 
-/// The fields of a section while it is read.
+/// A field section that is being decoded.
 #[derive(Debug, Default)]
 pub(super) struct Fields {
     method: Option<Bytes>,
@@ -46,13 +45,13 @@ pub(super) struct Fields {
     path: Option<Bytes>,
     protocol: Option<Bytes>,
     plain: HeaderMap,
-    /// Fields so far; all cookies are one, which they become on the way (RFC 9113 8.2.3).
+    /// Number of fields. All `cookie` fields count as one, because they will be joined (RFC 9113 8.2.3).
     count: usize,
     bytes: usize,
     verdict: Verdict,
 }
 
-/// What is wrong with a section.
+/// The verdict on a field section.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Verdict {
     #[default]
@@ -62,7 +61,7 @@ pub(super) enum Verdict {
 }
 
 impl Fields {
-    /// Adds a field that counts so many bytes. What is too much is not kept.
+    /// Adds a field of `bytes` bytes. Drops it if a limit is exceeded.
     pub(super) fn add(&mut self, field: &Field, bytes: usize) {
         self.bytes += bytes;
         if self.verdict != Verdict::Good {
@@ -77,7 +76,7 @@ impl Fields {
             Field::Plain(name, value) if is_of_a_message(name, value) => {
                 self.count += usize::from(*name != COOKIE || !self.plain.contains_key(COOKIE));
                 if self.count > FIELDS_MAX {
-                    // The refusal needs no more of them.
+                    // The refusal does not need them.
                     return;
                 }
                 match self.plain.try_append(name, value.clone()) {
@@ -97,7 +96,7 @@ impl Fields {
             Pseudo::Protocol => &mut self.protocol,
             Pseudo::Scheme => &mut self.scheme,
         };
-        // They come once, and before every other field.
+        // Each occurs once, and before all other fields (RFC 9113 8.3).
         if place.is_some() || !self.plain.is_empty() {
             return Verdict::Malformed;
         }
@@ -105,11 +104,11 @@ impl Fields {
         Verdict::Good
     }
 
-    /// The section as the head of a request.
+    /// Returns the head of a request.
     ///
     /// # Errors
     ///
-    /// When it is none.
+    /// When the section is not a valid request.
     pub(super) fn request(self) -> Result<request::Parts, Verdict> {
         if self.verdict != Verdict::Good {
             return Err(self.verdict);
@@ -126,7 +125,7 @@ impl Fields {
             target.authority = Some(uri::Authority::from_maybe_shared(authority).ok()?);
         }
         if parts.method == Method::CONNECT && self.protocol.is_none() {
-            // Its target is an authority alone (RFC 9113 8.5).
+            // Its target is an authority (RFC 9113 8.5).
             if self.scheme.is_some() || self.path.is_some() || target.authority.is_none() {
                 return None;
             }
@@ -135,7 +134,7 @@ impl Fields {
             let path = self.path.filter(|path| !path.is_empty())?;
             let mut refused = (self.count + usize::from(target.authority.is_some()) > FIELDS_MAX)
                 .then_some(Violation::FieldsTooLarge);
-            // HTTP/2 is served over TLS alone.
+            // HTTP/2 is served over TLS only.
             if target::read_scheme(&scheme) != Some(Scheme::HTTPS) {
                 refused = Some(Violation::Malformed(
                     "the scheme is not that of the connection",
@@ -159,7 +158,7 @@ impl Fields {
                 parts.extensions.insert(received);
             }
             target.path_and_query = Some(local);
-            // Without an authority the host is among the fields, and a target without one has no scheme.
+            // Without `:authority` the host is in a field, and the target has no scheme.
             target.scheme = target.authority.is_some().then_some(Scheme::HTTPS);
         }
         if let Some(protocol) = self.protocol {
@@ -173,11 +172,11 @@ impl Fields {
         Some(parts)
     }
 
-    /// The section as what follows a body.
+    /// Returns the trailers.
     ///
     /// # Errors
     ///
-    /// When it may not.
+    /// When they are not allowed.
     pub(super) fn trailers(self) -> Result<HeaderMap, Verdict> {
         let pseudo = [
             &self.method,
@@ -195,7 +194,7 @@ impl Fields {
     }
 }
 
-/// Whether a field may be in a message at all (RFC 9113 8.2.2).
+/// Whether a field is allowed in HTTP/2 (RFC 9113 8.2.2).
 fn is_of_a_message(name: &HeaderName, value: &HeaderValue) -> bool {
     let is_of_the_connection = *name == CONNECTION
         || *name == TRANSFER_ENCODING
@@ -204,11 +203,11 @@ fn is_of_a_message(name: &HeaderName, value: &HeaderValue) -> bool {
     !is_of_the_connection && (*name != TE || value == "trailers")
 }
 
-/// The length a request says its body has.
+/// The value of `content-length`.
 ///
 /// # Errors
 ///
-/// When it says so twice, or not in digits.
+/// When it is repeated or not a number.
 pub(super) fn content_length(headers: &HeaderMap) -> Result<Option<u64>, Verdict> {
     if !headers.contains_key(CONTENT_LENGTH) {
         return Ok(None);
@@ -216,13 +215,13 @@ pub(super) fn content_length(headers: &HeaderMap) -> Result<Option<u64>, Verdict
     BodyLength::content_length(headers).map_err(|_| Verdict::Malformed)
 }
 
-/// Writes the head of an answer as a section.
+/// Writes the head of a response.
 pub(super) fn write_response(out: &mut Vec<u8>, head: &response::Parts) {
     hpack::write_status(out, head.status);
     write_fields(out, &head.headers);
 }
 
-/// Writes fields as a section, but for those that only HTTP/1 has.
+/// Writes fields, except those that HTTP/2 does not allow.
 pub(super) fn write_fields(out: &mut Vec<u8>, fields: &HeaderMap) {
     for (name, value) in fields {
         if is_of_a_message(name, value) {

@@ -1,7 +1,7 @@
-//! Field sections as HTTP/2 sends them (RFC 7541).
+//! HPACK, the compression of field sections (RFC 7541).
 //!
-//! What a client sends is read with its table ([`Decoder`]). What is written refers to the fixed table
-//! only: nothing is kept for it, and no answer's length tells what another held.
+//! The [`Decoder`] keeps a dynamic table for each connection. The encoder uses the static table only: it needs no
+//! memory, and the length of one response reveals nothing about another.
 
 mod huffman;
 
@@ -11,28 +11,28 @@ use std::sync::LazyLock;
 use bytes::{Bytes, BytesMut};
 use http::header::{HeaderName, HeaderValue};
 
-/// Bytes of fields a client may have us remember: the standard's default.
+/// Most bytes of the decoder's dynamic table: the default of RFC 9113.
 pub const TABLE_BYTES_MAX: usize = 4 << 10;
-/// What each field counts beside its bytes (RFC 7541 4.1, RFC 9113 6.5.2).
+/// Added to the size of each field (RFC 7541 4.1, RFC 9113 6.5.2).
 pub(super) const FIELD_OVERHEAD: usize = 32;
-/// No length or index of a section that is taken is larger.
+/// Largest length or index that is accepted.
 const NUMBER_MAX: usize = 1 << 20;
 
-/// A section that cannot be read; with it the connection has lost its table.
+/// A field section that cannot be decoded. The connection must end, because its table is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unreadable;
 
-/// A field.
+/// A decoded field.
 #[derive(Clone, Debug)]
 pub(super) enum Field {
-    /// One that says what a request line would.
+    /// A pseudo-header field (RFC 9113 8.3).
     Pseudo(Pseudo, Bytes),
     Plain(HeaderName, HeaderValue),
-    /// Its name or value may not be sent.
+    /// Its name or value is not allowed.
     Wrong,
 }
 
-/// The names of fields that are none.
+/// The pseudo-header fields of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pseudo {
     Authority,
@@ -66,7 +66,7 @@ impl Name {
         match self {
             Self::Pseudo(name) => Field::Pseudo(name, value),
             Self::Plain(name) => {
-                // Blanks around a value are part of it here, and none may be (RFC 9113 8.2.1).
+                // Whitespace around a value is part of it, and not allowed (RFC 9113 8.2.1).
                 let is_blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
                 if is_blank(value.first()) || is_blank(value.last()) {
                     return Field::Wrong;
@@ -89,7 +89,7 @@ impl Field {
     }
 }
 
-/// A field with its size, and that of its name.
+/// A field of a table, with its size and the size of its name.
 #[derive(Clone, Debug)]
 struct Entry {
     field: Field,
@@ -97,7 +97,7 @@ struct Entry {
     name_size: usize,
 }
 
-/// The fixed table (RFC 7541 appendix A).
+/// The static table (RFC 7541 appendix A).
 const FIXED: [(&str, &str); 61] = [
     (":authority", ""),
     (":method", "GET"),
@@ -161,7 +161,7 @@ const FIXED: [(&str, &str); 61] = [
     ("via", ""),
     ("www-authenticate", ""),
 ];
-/// Where the statuses of the fixed table begin.
+/// Index of the first status in the static table.
 const STATUS: u8 = 8;
 
 static FIXED_ENTRIES: LazyLock<Vec<Entry>> = LazyLock::new(|| {
@@ -173,7 +173,7 @@ static FIXED_ENTRIES: LazyLock<Vec<Entry>> = LazyLock::new(|| {
     FIXED.iter().map(entry).collect()
 });
 
-/// Where names stand in the fixed table, by length.
+/// Indices of names in the static table, by length of the name.
 static FIXED_NAMES: LazyLock<Vec<Vec<(&'static str, u8)>>> = LazyLock::new(|| {
     let longest = FIXED.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let mut names = vec![Vec::new(); longest + 1];
@@ -186,24 +186,24 @@ static FIXED_NAMES: LazyLock<Vec<Vec<(&'static str, u8)>>> = LazyLock::new(|| {
     names
 });
 
-/// Reads the sections of one connection, in the order they came.
+/// Decodes the field sections of one connection, in order.
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
-    /// What the client had us remember, the newest first.
+    /// The dynamic table, newest first.
     table: VecDeque<Entry>,
     table_bytes: usize,
-    /// How much it may be now; `None` is all that we offer.
+    /// Size limit set by the client; `None` until it sets one.
     limit: Option<usize>,
     room: BytesMut,
 }
 
 impl Decoder {
-    /// Shows each field of a section, and what it counts. What is shown shares the section's memory, but
-    /// what is remembered has its own.
+    /// Passes each field and its size to `show`. Fields share the memory of `section`; those that enter the dynamic
+    /// table are copied.
     ///
     /// # Errors
     ///
-    /// When the section breaks the rules of compression; what was shown before means nothing then.
+    /// When `section` violates RFC 7541. The fields passed before are void.
     pub(super) fn read(
         &mut self,
         section: &Bytes,
@@ -297,7 +297,7 @@ impl Decoder {
     }
 }
 
-/// A number whose first byte has so many bits of it (RFC 7541 5.1).
+/// Reads an integer with a prefix of `bits` bits (RFC 7541 5.1).
 fn number(section: &[u8], at: &mut usize, bits: u32) -> Result<usize, Unreadable> {
     let mut next = || {
         let byte = section.get(*at).copied().ok_or(Unreadable);
@@ -348,7 +348,7 @@ fn write_string(out: &mut Vec<u8>, text: &[u8]) {
     }
 }
 
-/// Writes the status of an answer.
+/// Writes the status of a response.
 pub(super) fn write_status(out: &mut Vec<u8>, status: http::StatusCode) {
     let known = match status.as_u16() {
         200 => 0,
@@ -369,7 +369,7 @@ pub(super) fn write_status(out: &mut Vec<u8>, status: http::StatusCode) {
 
 /// Writes a field.
 pub(super) fn write_field(out: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
-    // What may not be remembered by anyone on the way.
+    // Sensitive fields must not enter any table on the way (RFC 7541 7.1.3).
     let head = if value.is_sensitive() { 0x10 } else { 0 };
     let name = name.as_str();
     let known = FIXED_NAMES.get(name.len()).into_iter().flatten();

@@ -1,11 +1,10 @@
-//! What the frames of one connection mean: streams, windows, settings, and the end.
+//! One HTTP/2 connection as a server sees it: streams, flow control, settings and shutdown (RFC 9113).
 //!
-//! A machine over bytes: it reads frames from one buffer, says which requests they bring, and leaves what
-//! is to be sent in another. Time is an argument; whoever waits for something leaves a waker.
+//! A state machine over bytes. It reads frames from one buffer, reports the requests they start, and writes
+//! frames into another. Time is an argument; a task that must wait leaves its waker.
 //!
-//! A client's data waits in its stream until it is taken, and only then is the client told that more may
-//! come: what a stream holds is never more than its window, and what all hold never more than the
-//! connection's.
+//! Data of a client stays in its stream until the application reads it. Only then does the machine enlarge the
+//! window again, so a stream buffers at most its window, and all streams at most the connection's.
 
 mod arriving;
 mod stream;
@@ -25,61 +24,61 @@ use crate::http2::frame::{self, Head, Reason};
 use crate::http2::head::LIST_BYTES_MAX;
 use crate::http2::hpack::{self, Decoder};
 
-/// What a client may send on a stream, and on the connection, before any of it was taken.
+/// Receive windows that are granted to the client, for a stream and for the connection, in bytes.
 pub const STREAM_WINDOW: u32 = 64 << 10;
 pub const CONNECTION_WINDOW: u32 = 1 << 20;
-/// Windows before anything else was said (RFC 9113 6.9.2), and the largest.
+/// Initial window of a connection, and of a stream without SETTINGS (RFC 9113 6.9.2), and the largest.
 const FIRST_WINDOW: u32 = 65_535;
 const WINDOW_MAX: i64 = 0x7FFF_FFFF;
-/// The last stream there can be.
+/// The highest stream identifier.
 const LAST_STREAM: u32 = 0x7FFF_FFFF;
-/// Bytes of DATA in one frame: with its head, a record of TLS.
+/// Bytes of DATA in one frame. With the frame header they fill one TLS record.
 const DATA_BYTES_MAX: usize = frame::PAYLOAD_BYTES_MAX - frame::HEAD_BYTES;
-/// Data up to so many bytes is gathered, so that what is small does not hold what is large in memory.
+/// Payloads up to 4 KiB are copied, so a small slice does not pin a large read buffer.
 const COPIED_BYTES_MAX: usize = 4 << 10;
-/// Streams that we ended first and whose last frames may still come.
+/// Streams that ended before their client ended them. Frames that were sent before the client knew may still arrive.
 const RECENTLY_RESET_MAX: usize = 256;
-/// How long a client has to hear of the end.
+/// How long a client may take to acknowledge a graceful GOAWAY.
 pub const GOAWAY_ACK_WITHIN: Duration = Duration::from_secs(2);
-/// How long a stream whose answer was sent waits for its request to end: some clients lose an answer that
-/// a reset follows at once.
+/// How long a stream whose response is complete waits for the end of its request before it is reset: some
+/// clients lose a response that a reset follows immediately.
 const CLOSES_WITHIN: Duration = Duration::from_secs(1);
-/// What the PING says that asks whether a client has heard of the end.
+/// Payload of the PING behind a graceful GOAWAY. Its acknowledgement shows that the client has read the GOAWAY.
 const GOAWAY_PING: [u8; 8] = *b"leaving!";
 
-/// A request that a stream begins with.
+/// A request that starts a stream.
 #[derive(Debug)]
 pub struct IncomingRequest {
     pub stream: u32,
     pub head: request::Parts,
-    /// The length it says its body has.
+    /// The value of `content-length`.
     pub length: Option<u64>,
-    /// Whether it has no body.
+    /// Whether the request has no body.
     pub is_ended: bool,
 }
 
-/// What comes of looking for a frame.
+/// The result of [`Session::step`].
 #[derive(Debug)]
 pub enum Step {
-    /// It has not come whole.
+    /// The next frame is incomplete: read more bytes.
     More,
-    /// It was dealt with.
+    /// A frame was processed.
     Done,
-    /// It brought a request.
+    /// A frame started a request.
     Request(Box<IncomingRequest>),
 }
 
-/// Why a connection goes no further.
+/// Why a connection ends early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionError {
-    /// The client broke the protocol.
+    /// The client violated the protocol.
     Protocol(Reason),
-    /// It costs too much.
+    /// The client sent more than [`abuse`](super::abuse) allows.
     Flood(Flood),
 }
 
 impl ConnectionError {
-    /// What the client is told.
+    /// The error code for GOAWAY.
     pub fn reason(self) -> Reason {
         match self {
             Self::Protocol(reason) => reason,
@@ -94,7 +93,7 @@ impl From<Flood> for ConnectionError {
     }
 }
 
-/// A stream is no more: its client or we have reset it.
+/// The stream no longer exists: the client or the server has reset it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the stream is closed")]
 pub struct StreamClosed;
@@ -105,17 +104,17 @@ impl From<StreamClosed> for std::io::Error {
     }
 }
 
-/// How far the connection is in coming to its end.
+/// Progress of a graceful shutdown (RFC 9113 6.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shutdown {
     No,
-    /// The client was told, and asked whether it heard: what it sent before may still come.
+    /// GOAWAY with the highest identifier was sent. New streams are still served.
     Announced,
-    /// No stream above this one is served.
+    /// GOAWAY with this identifier was sent. Streams above it are not served.
     Final(u32),
 }
 
-/// Who reset a stream.
+/// The side that reset a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     Peer,
@@ -127,48 +126,48 @@ enum By {
 struct ResetStream {
     id: u32,
     by: By,
-    /// Bytes that its window had left.
+    /// What was left of its receive window.
     receive_window: u32,
 }
 
-/// One connection.
+/// A connection.
 #[derive(Debug)]
 pub struct Session {
-    /// Bytes of the client's preface that are to come.
+    /// What is still expected of the client's preface.
     preface: &'static [u8],
     has_settings: bool,
-    /// In the order of their ids.
+    /// Ordered by identifier.
     streams: Vec<Stream>,
     streams_max: usize,
-    /// The last stream that the client began.
+    /// The highest stream that the client has started.
     last: u32,
-    /// Streams that ended before their client ended them, and what may still come on them.
+    /// Streams that ended before their client ended them.
     recently_reset: VecDeque<ResetStream>,
     section: Option<Section>,
     decoder: Decoder,
     abuse: AbuseLimiter,
-    /// What is to be sent.
+    /// Frames to send.
     out: WriteBuffer,
-    /// Streams that wait for room in it.
+    /// Tasks that wait for space in `out`.
     waiting: VecDeque<Waker>,
     section_out: Vec<u8>,
     has_sent_table_size: bool,
-    /// What we may send: on the connection, and at first on a stream.
+    /// Send windows: of the connection, and the initial one of a stream.
     send_window: i64,
     initial_send_window: u32,
-    /// What the client may send, and what was taken of it that it was not told of.
+    /// Receive window of the connection, and the bytes that were read since the last WINDOW_UPDATE.
     receive_window: u32,
     unacked: u32,
     shutdown: Shutdown,
     has_peer_goaway: bool,
-    /// The last stream of the GOAWAY frames that were sent: a later one never names a higher (RFC 9113 6.8).
+    /// The stream that the last GOAWAY names. A later one must not name a higher stream (RFC 9113 6.8).
     last_named: u32,
-    /// Why streams are reset from now on that nobody answers any more: the connection closes.
+    /// The connection closes. Streams without a complete response are reset for this reason.
     closing: Option<Reason>,
     ended: Option<ConnectionError>,
 }
 impl Session {
-    /// One on which nothing was said, with at most so many streams at once.
+    /// A new connection with at most `streams_max` concurrent streams. SETTINGS are ready to be sent.
     pub fn new(streams_max: u32, now: Instant) -> Self {
         let mut session = Self {
             preface: frame::PREFACE,
@@ -216,19 +215,19 @@ impl Session {
         self.send_window_update(0, CONNECTION_WINDOW - FIRST_WINDOW);
     }
 
-    // What the client sends.
+    // Receiving.
 
-    /// Deals with the next frame of `inbox`.
+    /// Processes the next frame of `inbox`.
     ///
     /// # Errors
     ///
-    /// When the connection ends; it is then to be [told](Self::close_connection).
+    /// When the connection must end. Report it with [`close_connection`](Self::close_connection).
     pub fn step(&mut self, inbox: &mut BytesMut, now: Instant) -> Result<Step, ConnectionError> {
         if let Some(end) = self.ended {
             return Err(end);
         }
         let stepped = self.try_step(inbox, now);
-        // What was sent meanwhile may have been too much.
+        // A frame that was sent meanwhile may have exceeded a limit.
         match (self.ended, stepped) {
             (Some(end), _) => Err(end),
             (None, stepped) => stepped,
@@ -264,20 +263,20 @@ impl Session {
         self.frame(&head, payload, now)
     }
 
-    /// Bytes that are missing of the frame that `inbox` begins with, as far as is known.
+    /// How many bytes the next frame of `inbox` lacks, as far as is known.
     pub fn missing(inbox: &[u8]) -> usize {
         let length = Head::read(inbox).map_or(0, |head| head.length);
         (frame::HEAD_BYTES + length.min(frame::PAYLOAD_BYTES_MAX)).saturating_sub(inbox.len())
     }
 
-    // Streams, and what is said of them.
+    // Streams and control frames.
 
     fn stream(&mut self, id: u32) -> Option<&mut Stream> {
         let at = self.streams.binary_search_by_key(&id, |stream| stream.id);
         at.ok().and_then(|at| self.streams.get_mut(at))
     }
 
-    /// Resets a stream, if it is open.
+    /// Resets a stream if it is open.
     fn reset_at(&mut self, id: u32, reason: Reason, now: Instant) {
         if self.stream(id).is_some() {
             self.send_reset(id, reason, now);
@@ -285,7 +284,7 @@ impl Session {
         }
     }
 
-    /// Resets a stream for a frame that came on it, whether it is open or not.
+    /// Resets a stream because of a frame on it, open or not.
     fn reset_any(&mut self, id: u32, reason: Reason, now: Instant) {
         if self.stream(id).is_some() {
             return self.reset_at(id, reason, now);
@@ -306,7 +305,7 @@ impl Session {
         }
     }
 
-    /// A stream is over. Of one that its client has not ended, it is remembered who reset it.
+    /// Removes a stream. If its client has not ended it, remembers which side reset it.
     fn remove(&mut self, id: u32, by: By) {
         let Ok(at) = self.streams.binary_search_by_key(&id, |stream| stream.id) else {
             if let Some(it) = self.recently_reset.iter_mut().find(|it| it.id == id) {
@@ -333,7 +332,7 @@ impl Session {
         });
     }
 
-    /// The client has ended a stream that was let go.
+    /// The client has ended a stream that was reset.
     fn forget(&mut self, id: u32) {
         self.recently_reset.retain(|it| it.id != id);
     }
@@ -344,9 +343,9 @@ impl Session {
         out.extend_from_slice(&more.to_be_bytes());
     }
 
-    // The end.
+    // Shutdown.
 
-    /// Tells the client to begin no more streams here. Those that it began are served.
+    /// Starts a graceful shutdown: asks the client to open no more streams. Those that it opened are served.
     pub fn send_graceful_goaway(&mut self) {
         if self.shutdown != Shutdown::No {
             return;
@@ -358,7 +357,7 @@ impl Session {
         out.extend_from_slice(&GOAWAY_PING);
     }
 
-    /// The same, for a client that has heard or was given the time to: what it begins now is not served.
+    /// Ends the graceful period, after the client's acknowledgement or the timeout. Later streams are not served.
     pub fn send_final_goaway(&mut self) {
         if self.shutdown == Shutdown::Announced {
             self.shutdown = Shutdown::Final(self.last);
@@ -366,15 +365,14 @@ impl Session {
         }
     }
 
-    /// Tells the client why this is the end. Streams that are not answered by now are reset for the same
-    /// reason.
+    /// Sends the reason for which the connection closes. Streams without a complete response are reset for it.
     pub fn close_connection(&mut self, reason: Reason) {
         if self.closing.is_some() {
             return;
         }
         self.send_goaway(self.last, reason);
         self.closing = Some(match reason {
-            // A stream that breaks off has no such end.
+            // NO_ERROR would announce a complete response.
             Reason::NO_ERROR => Reason::CANCEL,
             reason => reason,
         });
@@ -389,46 +387,46 @@ impl Session {
         out.extend_from_slice(&reason.0.to_be_bytes());
     }
 
-    /// Whether nothing is left to do for a connection that comes to its end.
+    /// Whether a connection that shuts down has no work left.
     pub fn is_done(&self) -> bool {
         let is_leaving = matches!(self.shutdown, Shutdown::Final(_)) || self.has_peer_goaway;
         is_leaving && self.streams.is_empty()
     }
 
-    // What a driver looks at.
+    // State for the driver.
 
-    /// Whether the client has said what it is.
+    /// Whether the client's SETTINGS have arrived.
     pub fn has_peer_settings(&self) -> bool {
         self.has_settings
     }
 
-    /// Since when a field section is incomplete, if one is.
+    /// When the field section that is incomplete began.
     pub fn section_since(&self) -> Option<Instant> {
         self.section.as_ref().map(|section| section.since)
     }
 
-    /// What is to be sent.
+    /// Frames to send.
     pub fn outbox(&mut self) -> &mut WriteBuffer {
         &mut self.out
     }
 
-    /// Whether something waits for the client's socket to take it.
+    /// Whether bytes wait to be sent.
     pub fn is_waiting(&self) -> bool {
         !self.out.is_empty()
     }
 
-    /// Bytes that are to be sent.
+    /// Bytes that wait to be sent.
     pub fn unsent(&self) -> usize {
         self.out.len()
     }
 
-    /// The moment at which the first of the streams that only wait for their request to end is reset.
+    /// When the first closing stream is to be reset.
     pub fn closing_deadline(&self) -> Option<Instant> {
         let lingering = self.streams.iter().filter_map(|stream| stream.closes_at);
         lingering.min()
     }
 
-    /// Resets the streams that waited long enough for their request to end.
+    /// Resets the closing streams whose time is over.
     pub fn reset_closing(&mut self, now: Instant) {
         let is_due = |stream: &Stream| stream.closes_at.is_some_and(|until| until <= now);
         while let Some(id) = self.streams.iter().find(|it| is_due(it)).map(|it| it.id) {
@@ -436,7 +434,7 @@ impl Session {
         }
     }
 
-    /// Gives up the room for what was sent, if no stream is open.
+    /// Frees buffers if no stream is open.
     pub fn rest(&mut self) {
         if self.streams.is_empty() && self.out.is_empty() {
             self.out.clear();
@@ -444,7 +442,7 @@ impl Session {
         }
     }
 
-    /// Wakes the next of those that wait for room, if there is any. False when nobody waits.
+    /// Wakes the next task that waits for space. False if there is none.
     pub fn wake_next(&mut self) -> bool {
         if !self.out.has_room() {
             return false;

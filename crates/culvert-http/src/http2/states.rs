@@ -18,10 +18,9 @@ pub enum Kind {
     Ping,
     GoAway,
     WindowUpdate,
-    /// A CONTINUATION that continues nothing. One within a field section does not reach the table: its
-    /// section has a limit of pieces.
+    /// A CONTINUATION outside a field section. Those within one are not in the table: their number is limited.
     Continuation,
-    /// An extension we do not speak (RFC 9113 5.5).
+    /// An extension frame (RFC 9113 5.5).
     Unknown,
 }
 
@@ -42,7 +41,7 @@ impl Kind {
         }
     }
 
-    /// Whether a payload of `length` bytes can hold the fields that the frame must have (RFC 9113 4.2).
+    /// Whether a payload of `length` bytes has room for the frame's mandatory fields (RFC 9113 4.2).
     pub fn fits(self, length: usize, flags: u8) -> bool {
         let padded = usize::from(flags & frame::PADDED != 0);
         match self {
@@ -60,36 +59,35 @@ impl Kind {
     }
 }
 
-/// The state of the stream that a frame is for, as the server of the connection sees it.
+/// The state of a stream, as the server sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamState {
-    /// Stream 0: the connection itself.
+    /// Stream 0, the connection.
     Connection,
-    /// Not begun.
+    /// Not opened yet.
     Idle,
-    /// Neither side has ended it.
+    /// Open in both directions.
     Open,
-    /// The peer has ended it, we have not.
+    /// Ended by the peer only.
     HalfClosedRemote,
-    /// We have ended it, the peer has not.
+    /// Ended by us only.
     HalfClosedLocal,
-    /// Both sides have ended it, or it ended too long ago to know how.
+    /// Ended by both sides, or forgotten.
     Closed,
-    /// The peer has reset it.
+    /// Reset by the peer.
     ResetByPeer,
-    /// We have reset it. Frames that the peer sent before it knew may still arrive.
+    /// Reset by us. Frames that the peer sent before it knew may still arrive.
     ResetByUs,
-    /// The peer begins it, or has begun it, after our final GOAWAY: it is not served.
+    /// Above the stream of our final GOAWAY: not served.
     Unserved,
 }
 
-/// What a frame does.
+/// The effect of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// What its section of RFC 9113 says.
+    /// As its section of RFC 9113 says.
     Process,
-    /// Nothing. Flow control counts its data, and the decoder reads its field section: both are state of
-    /// the connection.
+    /// None, except on the state of the connection: flow control counts its data, and its field section is decoded.
     Ignore,
     /// The stream is reset.
     StreamError(Reason),
@@ -97,24 +95,22 @@ pub enum Action {
     ConnectionError(Reason),
 }
 
-/// What a frame costs the peer that sent it, measured by the work it makes for us.
+/// The cost of a frame for the peer that sent it, in proportion to our work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cost {
-    /// Its bytes come out of the flow-control windows, which open only as somebody reads. A frame without
-    /// bytes that does not end its stream costs `Control(1)`.
+    /// Flow control: windows open only as the application reads. An empty frame that does not end its stream costs
+    /// `Control(1)`.
     Window,
-    /// One of the streams that may be open at once.
+    /// One of the concurrent streams.
     Stream,
-    /// Nothing more than its stream has cost: a stream can bring it once.
+    /// Nothing beyond the stream, which can bring it once.
     Once,
-    /// So many control frames, and one more for each 256 bytes of payload: something small is read, and
-    /// at most one small frame is owed for it. Frames that we send for the application and data earn it
-    /// back.
+    /// This many control frames, plus one for each 256 bytes of payload: a small frame is read, and at most one is sent in
+    /// reply. Data and frames that we send for the application earn them back.
     Control(u32),
-    /// One reset: work that was begun is thrown away, or an error is answered. Streams that are answered to
-    /// their end earn it back.
+    /// One reset: work is thrown away, or an error is handled. Complete responses earn it back.
     Reset,
-    /// Everything: the connection ends.
+    /// The connection ends.
     End,
 }
 
@@ -151,7 +147,7 @@ const fn connection_error(reason: Reason) -> Rule {
     }
 }
 
-/// What a frame of the right size does and costs.
+/// The rule for a frame of a valid size.
 pub const fn rule(kind: Kind, state: StreamState) -> Rule {
     use Kind::{
         Continuation, Data, GoAway, Headers, Ping, Priority, PushPromise, RstStream, Settings,
@@ -162,20 +158,20 @@ pub const fn rule(kind: Kind, state: StreamState) -> Rule {
         Unserved,
     };
     match (kind, state) {
-        // 6.1. A DATA frame is for a stream; 5.1: on an idle one it ends the connection.
+        // 6.1: DATA belongs to a stream. 5.1: on an idle one it is a connection error.
         (Data, Connection | Idle) => connection_error(Reason::PROTOCOL_ERROR),
         (Data, Open | HalfClosedLocal) => process(Cost::Window),
         (Data, HalfClosedRemote | Closed | ResetByPeer) => stream_error(Reason::STREAM_CLOSED),
-        // 5.1, closed: what was sent before our reset arrived is counted and dropped. The window that the
-        // stream had left bounds it.
+        // 5.1, closed: data sent before our reset arrived is counted and dropped. What was left of the stream's window
+        // limits it.
         (Data, ResetByUs) => Rule {
             action: Action::Ignore,
             cost: Cost::Window,
         },
-        // 6.8. The same for streams above the last one of our GOAWAY, of which we keep no window.
+        // 6.8: the same for streams above our GOAWAY, for which no window is kept.
         (Data, Unserved) => IGNORE,
 
-        // 6.2. A field section begins a stream (5.1.1) or is its trailers (8.1).
+        // 6.2: a field section opens a stream (5.1.1) or is its trailers (8.1).
         (Headers, Connection) => connection_error(Reason::PROTOCOL_ERROR),
         (Headers, Idle) => process(Cost::Stream),
         (Headers, Open | HalfClosedLocal) => process(Cost::Once),
@@ -183,7 +179,7 @@ pub const fn rule(kind: Kind, state: StreamState) -> Rule {
         (Headers, Closed) => connection_error(Reason::STREAM_CLOSED),
         (Headers, ResetByUs | Unserved) => IGNORE,
 
-        // 6.3. May come in any state. RFC 9113 5.3 gives priorities no meaning.
+        // 6.3: allowed in any state, without effect (5.3).
         (Priority, Connection) => connection_error(Reason::PROTOCOL_ERROR),
         (
             Priority,
@@ -191,13 +187,13 @@ pub const fn rule(kind: Kind, state: StreamState) -> Rule {
             | Unserved,
         ) => process(Cost::Control(1)),
 
-        // 6.4. A reset before the answer is complete throws work away; later ones do nothing.
+        // 6.4: a reset before the response is complete throws work away; later ones have no effect.
         (RstStream, Connection | Idle) => connection_error(Reason::PROTOCOL_ERROR),
         (RstStream, Open | HalfClosedRemote) => process(Cost::Reset),
         (RstStream, HalfClosedLocal | ResetByUs) => process(Cost::Control(1)),
         (RstStream, Closed | ResetByPeer | Unserved) => IGNORE,
 
-        // 6.5, 6.7, 6.8. Of the connection alone. SETTINGS and PING make us answer.
+        // 6.5, 6.7, 6.8: for the connection only. SETTINGS and PING require a reply.
         (Settings | Ping | GoAway, Connection) => process(Cost::Control(1)),
         (
             Settings | Ping | GoAway,
@@ -205,14 +201,14 @@ pub const fn rule(kind: Kind, state: StreamState) -> Rule {
             | Unserved,
         ) => connection_error(Reason::PROTOCOL_ERROR),
 
-        // 6.9. On streams that are over it is ignored.
+        // 6.9: ignored on streams that have ended.
         (WindowUpdate, Connection | Open | HalfClosedRemote | HalfClosedLocal) => {
             process(Cost::Control(1))
         }
         (WindowUpdate, Idle) => connection_error(Reason::PROTOCOL_ERROR),
         (WindowUpdate, Closed | ResetByPeer | ResetByUs | Unserved) => IGNORE,
 
-        // 6.6: clients do not push. 6.10: a CONTINUATION follows the frame that it continues.
+        // 6.6: clients must not push. 6.10: CONTINUATION follows only an incomplete field section.
         (
             PushPromise | Continuation,
             Connection | Idle | Open | HalfClosedRemote | HalfClosedLocal | Closed | ResetByPeer
@@ -228,8 +224,8 @@ pub const fn rule(kind: Kind, state: StreamState) -> Rule {
     }
 }
 
-/// What a frame does whose payload cannot be its own (RFC 9113 4.2). For a PRIORITY that is an error of its
-/// stream (6.3), where one is open to be reset; every other frame changes what the connection relies on.
+/// The rule for a frame of an invalid size (RFC 9113 4.2). PRIORITY affects only its stream (6.3), if that is open to be
+/// reset; every other frame changes state of the connection.
 pub const fn wrong_size(kind: Kind, state: StreamState) -> Rule {
     let rule = rule(kind, state);
     match (kind, state, rule.action) {

@@ -1,4 +1,4 @@
-//! What the frames of a client mean, each by itself (RFC 9113 6).
+//! Processes the frames of a client (RFC 9113 6).
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -16,7 +16,7 @@ use crate::http2::frame::{self, Head, Reason};
 use crate::http2::head::{self, Fields};
 use crate::http2::states::{self, Action, Cost, Kind, StreamState};
 
-/// A field section that has not come whole.
+/// A field section whose last CONTINUATION has not arrived.
 #[derive(Debug)]
 pub(super) struct Section {
     stream: u32,
@@ -31,13 +31,13 @@ pub(super) struct Section {
 enum Purpose {
     Request,
     Trailers,
-    /// Nothing any more, but the table depends on it.
+    /// It is dropped. It must be decoded all the same, because the decoder's table depends on it.
     Nothing,
-    /// The same, and its stream is reset.
+    /// The same, and the stream is reset.
     Refusal(Reason),
 }
 impl Session {
-    /// Deals with one frame.
+    /// Processes one frame.
     pub(super) fn frame(
         &mut self,
         head: &Head,
@@ -48,7 +48,7 @@ impl Session {
         if !self.has_settings && (head.kind != frame::SETTINGS || head.has(frame::ACK)) {
             return Err(WRONG);
         }
-        // Nothing comes between the pieces of a section.
+        // Only CONTINUATION may follow within a field section (RFC 9113 6.10).
         if let Some(section) = &self.section {
             if head.kind != frame::CONTINUATION || head.stream != section.stream {
                 return Err(WRONG);
@@ -108,7 +108,7 @@ impl Session {
             Shutdown::No | Shutdown::Announced => false,
         };
         if id > self.last {
-            // One that the client would begin now is not served.
+            // After the final GOAWAY new streams are not served.
             return match kind {
                 Kind::Headers if unserved => StreamState::Unserved,
                 _ => StreamState::Idle,
@@ -131,7 +131,7 @@ impl Session {
         }
     }
 
-    /// Counts data against the window of the connection, padding included.
+    /// Charges `length` bytes to the connection's receive window.
     fn received(&mut self, length: u32) -> Result<(), ConnectionError> {
         self.receive_window = self
             .receive_window
@@ -141,7 +141,7 @@ impl Session {
     }
 
     fn data(&mut self, head: &Head, payload: Bytes, now: Instant) -> Result<(), ConnectionError> {
-        // Padding counts as what it pads.
+        // Padding counts like data (RFC 9113 6.1).
         let length = payload.len() as u32;
         let data =
             unpadded(head, payload).ok_or(ConnectionError::Protocol(Reason::PROTOCOL_ERROR))?;
@@ -179,14 +179,14 @@ impl Session {
             stream.put(data);
             stream.reader.take().into_iter().for_each(Waker::wake);
         } else {
-            // Its client is told nothing, and stops at the end of the window.
+            // Without a WINDOW_UPDATE the client stops when the window is empty.
             unheld = length;
         }
         self.release(unheld);
         Ok(())
     }
 
-    /// Data of a stream that is over: it counts, and is dropped.
+    /// Data for a stream that has ended. It counts for flow control and is dropped.
     fn unwanted_data(
         &mut self,
         head: &Head,
@@ -218,7 +218,7 @@ impl Session {
         Ok(())
     }
 
-    /// Priorities count for nothing, but a stream cannot depend on itself (RFC 7540 5.3.1).
+    /// Priorities have no effect, but a stream must not depend on itself (RFC 7540 5.3.1).
     fn priority(
         &mut self,
         head: &Head,
@@ -229,7 +229,7 @@ impl Session {
             return Ok(());
         }
         if self.stream(head.stream).is_none() {
-            // There is nothing to reset.
+            // No open stream to reset.
             return Err(ConnectionError::Protocol(Reason::PROTOCOL_ERROR));
         }
         self.reset_at(head.stream, Reason::PROTOCOL_ERROR, now);
@@ -286,7 +286,7 @@ impl Session {
         Ok(Step::Done)
     }
 
-    /// Whether one more stream may be open. One that only lingers makes place for it.
+    /// Whether another stream may open. A closing stream is reset early to make space.
     fn has_free_slot(&mut self, now: Instant) -> bool {
         if self.streams.len() >= self.streams_max
             && let Some(until) = self.closing_deadline()
@@ -314,7 +314,7 @@ impl Session {
         Ok(Step::Done)
     }
 
-    /// A field section has come whole.
+    /// Processes a complete field section.
     fn whole(
         &mut self,
         section: &Section,
@@ -406,7 +406,7 @@ impl Session {
         })
     }
 
-    /// Resets a stream for the section that came on it, whether it was open before or not.
+    /// Resets a stream because of its field section, open or not.
     fn refuse(&mut self, section: &Section, reason: Reason, now: Instant) {
         self.reset_any(section.stream, reason, now);
         if section.ends_stream {
@@ -431,8 +431,7 @@ impl Session {
                 frame::MAX_FRAME_SIZE if !(0x4000..=0xFF_FFFF).contains(&value) => {
                     return Err(WRONG);
                 }
-                // We remember nothing of what we sent, send no larger frames than everybody takes, and
-                // begin no streams.
+                // We use no dynamic table, send no frame above the smallest limit, and open no streams.
                 _ => {}
             }
         }
@@ -487,7 +486,7 @@ impl Session {
                 return Err(ConnectionError::Protocol(Reason::FLOW_CONTROL_ERROR));
             }
             if was_empty && self.send_window > 0 {
-                // Those whose own window is empty wait for that.
+                // Streams with a window of their own waited for that of the connection.
                 let streams = self
                     .streams
                     .iter_mut()
@@ -512,12 +511,12 @@ impl Session {
     }
 }
 
-/// Whether the priority that a payload begins with says that a stream depends on itself.
+/// Whether a priority makes a stream depend on itself.
 fn depends_on_itself(head: &Head, payload: &[u8]) -> bool {
     frame::number(payload).is_some_and(|on| on & 0x7FFF_FFFF == head.stream)
 }
 
-/// A payload without its padding; `None` when there is more of it than of the payload.
+/// The payload without padding; `None` if the padding is longer than the payload.
 fn unpadded(head: &Head, mut payload: Bytes) -> Option<Bytes> {
     if !head.has(frame::PADDED) {
         return Some(payload);

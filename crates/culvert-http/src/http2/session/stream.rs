@@ -1,4 +1,4 @@
-//! The state of one stream: what its request brings, and what it is answered.
+//! The state of one stream, and what the application does with it.
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
@@ -18,27 +18,27 @@ use crate::http2::{head, hpack};
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) id: u32,
-    /// What has come and was not taken: in front what came in large pieces, behind it what is gathered.
+    /// Received data that was not read: large payloads first, then small ones that were copied together.
     pub(super) data: VecDeque<Bytes>,
     pub(super) copied: BytesMut,
     pub(super) buffered: u32,
     pub(super) trailers: Option<HeaderMap>,
-    /// Whether all of it has come, and how much of it has to.
+    /// Whether the client has ended the stream, and how much of `content-length` is missing.
     pub(super) is_received: bool,
     pub(super) length_left: Option<u64>,
     pub(super) has_reader: bool,
-    /// Whether the client waits for a word before it sends any of it (RFC 9110 10.1.1).
+    /// Whether the client waits for 100 (Continue) before it sends its body (RFC 9110 10.1.1).
     pub(super) owes_continue: bool,
     pub(super) receive_window: u32,
     pub(super) unacked: u32,
     pub(super) reader: Option<Waker>,
-    /// What we may send.
+    /// What may be sent on the stream.
     pub(super) send_window: i64,
     pub(super) is_sent: bool,
-    /// When it is reset, if nothing but its request's end is awaited.
+    /// The response is complete; when the stream is reset unless the request ends before.
     pub(super) closes_at: Option<Instant>,
     pub(super) writer: Option<Waker>,
-    /// The task that answers.
+    /// The task that serves the request.
     pub(super) task: Option<Waker>,
 }
 
@@ -68,7 +68,7 @@ impl Stream {
         all.into_iter().flatten().for_each(Waker::wake);
     }
 }
-/// Keeps the waker of the task that waits.
+/// Stores the waker of the task that waits.
 fn keep(place: &mut Option<Waker>, cx: &Context<'_>) {
     match place {
         Some(waker) => waker.clone_from(cx.waker()),
@@ -76,9 +76,9 @@ fn keep(place: &mut Option<Waker>, cx: &Context<'_>) {
     }
 }
 impl Session {
-    // What a stream's request brings.
+    // Reading a request's body.
 
-    /// The next part of a request's body.
+    /// The next part of the body.
     pub fn poll_data(
         &mut self,
         id: u32,
@@ -109,13 +109,13 @@ impl Session {
         Poll::Pending
     }
 
-    /// Whether all of a request's body was taken.
+    /// Whether the whole body was read.
     pub fn is_read(&mut self, id: u32) -> bool {
         let stream = self.stream(id);
         stream.is_some_and(|it| it.is_received && it.buffered == 0 && it.trailers.is_none())
     }
 
-    /// Nobody reads a request's body any more.
+    /// The application reads no more of the body.
     pub fn stop_reading(&mut self, id: u32) {
         if let Some(stream) = self.stream(id) {
             stream.has_reader = false;
@@ -134,7 +134,7 @@ impl Session {
         std::mem::take(&mut stream.buffered)
     }
 
-    /// So many bytes are no longer held: the client may send more, and hears of it now and then.
+    /// The application has read or dropped `bytes`. A WINDOW_UPDATE follows when half of the window was read.
     pub(super) fn release(&mut self, bytes: u32) {
         self.unacked += bytes;
         if self.unacked >= CONNECTION_WINDOW / 2 {
@@ -155,9 +155,9 @@ impl Session {
         }
     }
 
-    // What a stream is answered.
+    // Sending a response.
 
-    /// Keeps the task that answers on a stream, to be woken when the stream is no more.
+    /// Waits until the stream no longer exists.
     pub fn poll_closed(&mut self, id: u32, cx: &Context<'_>) -> Poll<StreamClosed> {
         match self.stream(id) {
             Some(stream) => {
@@ -168,7 +168,7 @@ impl Session {
         }
     }
 
-    /// Waits until something can be sent on a stream.
+    /// Waits for space to send a frame on the stream.
     pub fn poll_room(&mut self, id: u32, cx: &Context<'_>) -> Poll<Result<(), StreamClosed>> {
         if self.stream(id).is_none() {
             return Poll::Ready(Err(StreamClosed));
@@ -182,7 +182,7 @@ impl Session {
         Poll::Pending
     }
 
-    /// Waits until data can be sent on a stream: so many bytes. To be asked only for data that is there.
+    /// Waits until data can be sent on the stream, and returns how many bytes. Call it only with data at hand.
     pub fn poll_window(&mut self, id: u32, cx: &Context<'_>) -> Poll<Result<usize, StreamClosed>> {
         let window = self.send_window;
         let Some(stream) = self.stream(id) else {
@@ -197,7 +197,7 @@ impl Session {
         receive_window.map_ok(|()| window.min(DATA_BYTES_MAX))
     }
 
-    /// Sends an answer before the answer (RFC 9110 15.2), unless the client takes nothing.
+    /// Sends an interim response (RFC 9110 15.2), unless the write buffer is full.
     pub fn send_interim(&mut self, id: u32, answer: &response::Parts) {
         if self.out.has_room() {
             self.begin_section();
@@ -206,7 +206,7 @@ impl Session {
         }
     }
 
-    /// Sends the head of an answer.
+    /// Sends the head of a response. `is_last` if it has no body.
     pub fn send_head(&mut self, id: u32, answer: &response::Parts, is_last: bool) {
         if let Some(stream) = self.stream(id) {
             stream.owes_continue = false;
@@ -216,7 +216,7 @@ impl Session {
         self.send_section(id, is_last);
     }
 
-    /// Sends the fields behind an answer.
+    /// Sends the trailers of a response.
     pub fn send_trailers(&mut self, id: u32, trailers: &HeaderMap) {
         self.begin_section();
         head::write_fields(&mut self.section_out, trailers);
@@ -226,7 +226,7 @@ impl Session {
     fn begin_section(&mut self) {
         self.section_out.clear();
         if !std::mem::replace(&mut self.has_sent_table_size, true) {
-            // The client need keep no table for us (RFC 7541 6.3).
+            // A table size of zero: the client needs no table for us (RFC 7541 6.3).
             self.section_out.push(0x20);
         }
     }
@@ -239,7 +239,7 @@ impl Session {
         let mut pieces = self.section_out.chunks(frame::PAYLOAD_BYTES_MAX).peekable();
         let mut kind = frame::HEADERS;
         let mut flags = if is_last { frame::END_STREAM } else { 0 };
-        // A section is never empty, but for trailers none of whose fields may be sent.
+        // Only trailers can be empty, if none of their fields may be sent.
         let nothing: &[u8] = &[];
         let mut piece = Some(pieces.next().unwrap_or(nothing));
         while let Some(bytes) = piece {
@@ -257,7 +257,7 @@ impl Session {
         }
     }
 
-    /// Sends data, not more than there is a window for.
+    /// Sends data, at most as much as [`poll_window`](Self::poll_window) returned.
     pub fn send_data(&mut self, id: u32, data: Bytes, is_last: bool) {
         let bytes = data.len();
         let window = self.send_window;
@@ -276,7 +276,7 @@ impl Session {
         }
     }
 
-    /// An answer was sent to its end.
+    /// The response is complete.
     fn finish_sending(&mut self, id: u32) {
         let Some(stream) = self.stream(id) else {
             return;
@@ -289,9 +289,8 @@ impl Session {
         }
     }
 
-    /// Whoever answered on a stream is done with it: what was not sent never will be, and what the client
-    /// still sends nobody wants. A stream without its end is reset for `reason`, or for that of the
-    /// connection's end.
+    /// The application is done with the stream. If the response is incomplete, resets the stream for `reason`, or
+    /// for the reason for which the connection closes.
     pub fn close(&mut self, id: u32, reason: Reason, now: Instant) {
         let reason = self.closing.unwrap_or(reason);
         match self.stream(id) {
