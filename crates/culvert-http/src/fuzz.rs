@@ -156,7 +156,7 @@ pub fn http2_frames(bytes: &[u8]) {
 /// The requests in a client's bytes, how the connection ends, and what the client is sent.
 fn conversation<'a>(
     pieces: impl Iterator<Item = &'a [u8]>,
-) -> (Vec<String>, Option<ConnectionError>, usize) {
+) -> (Vec<String>, Option<ConnectionError>, Vec<u8>) {
     let now = std::time::Instant::now();
     let mut session = Session::new(100, now);
     let mut inbox = bytes::BytesMut::new();
@@ -178,11 +178,15 @@ fn conversation<'a>(
                     }
                     asked.push(format!("{it:?}"));
                 }
-                Err(end) => return (asked, Some(end), session.unsent()),
+                Err(end) => {
+                    let sent = session.outbox().unwritten().concat();
+                    return (asked, Some(end), sent);
+                }
             }
         }
     }
-    (asked, None, session.unsent())
+    let sent = session.outbox().unwritten().concat();
+    (asked, None, sent)
 }
 
 #[cfg(test)]
