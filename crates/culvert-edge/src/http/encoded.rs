@@ -1,7 +1,7 @@
-//! Bodies encoded while they pass.
+//! Response bodies that are encoded while they are forwarded.
 //!
-//! An encoder says what it has whenever the upstream pauses, so that nothing waits for bytes that are
-//! yet to come. Encoders of all exchanges share a memory; who finds none left goes unencoded.
+//! An encoder flushes whenever the upstream pauses, so no data waits for later data. All encoders share a memory limit; a
+//! response that exceeds it is not encoded.
 
 use std::task::{Context, Poll};
 
@@ -13,25 +13,25 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::http::body::{BodyError, Source};
 
-/// Memory of all encoders together, in KiB.
+/// Memory limit of all encoders, in KiB.
 pub(crate) const ENCODERS_KIB_MAX: usize = 128 << 10;
-/// Bytes that are encoded at a time: a body that is here whole must not keep a thread for long.
+/// Bytes that are encoded at a time, so that a complete body does not occupy a thread for long.
 const SLICE_BYTES: usize = 16 << 10;
-/// Slices between two looks at other tasks.
+/// Slices before other tasks run.
 const SLICES_MAX: usize = 16;
 
-/// A body that is encoded while it passes.
+/// A body and its encoder.
 pub(crate) struct Encoded {
     pub(crate) coding: Coding,
     source: Source,
-    /// Until the body's end.
+    /// `None` after the end of the body.
     encoder: Option<Encoder>,
-    /// What came and is not encoded yet.
+    /// Bytes that are not encoded yet.
     waiting: Bytes,
     trailers: Option<HeaderMap>,
-    /// Bytes that went in.
+    /// Bytes before encoding.
     raw: u64,
-    /// Whether the encoder may hold something back.
+    /// Whether the encoder may hold output back.
     holds: bool,
     _room: OwnedSemaphorePermit,
 }
@@ -59,7 +59,7 @@ impl Encoded {
         }
     }
 
-    /// Bytes that were encoded so far.
+    /// Bytes before encoding so far.
     pub(crate) fn raw(&self) -> u64 {
         self.raw
     }
@@ -68,7 +68,7 @@ impl Encoded {
         self.encoder.is_none() && self.trailers.is_none()
     }
 
-    /// The body under it is complete.
+    /// The upstream's body is complete.
     pub(crate) fn end(&mut self) {
         self.source.end();
     }

@@ -26,8 +26,8 @@ use crate::socket::Wire;
 use crate::tcp;
 
 /// How much of an unread request is read, and for how long, so that the answer is not lost.
-const LINGER_BYTES_MAX: usize = 64 << 10;
-pub(super) const LINGER_FOR: Duration = Duration::from_secs(2);
+const DISCARDED_BYTES_MAX: usize = 64 << 10;
+pub(super) const CLOSES_WITHIN: Duration = Duration::from_secs(2);
 
 /// Serves HTTP/1 until the connection is over.
 ///
@@ -251,17 +251,17 @@ async fn finish(client: &mut Inbound, down: &Downstream) {
         if is_drained {
             return Ok(());
         }
-        linger(client).await
+        discard_input(client).await
     };
     // Whatever goes wrong here, the connection is over.
-    drop(tokio::time::timeout(LINGER_FOR, close).await);
+    drop(tokio::time::timeout(CLOSES_WITHIN, close).await);
 }
 
 /// Reads some of what nobody wants any more: closed before, the last words might not arrive.
-pub(super) async fn linger(client: &mut (impl AsyncRead + Unpin)) -> std::io::Result<()> {
+pub(super) async fn discard_input(client: &mut (impl AsyncRead + Unpin)) -> std::io::Result<()> {
     let mut room = [0; 4096];
     let mut read = 0;
-    while read < LINGER_BYTES_MAX {
+    while read < DISCARDED_BYTES_MAX {
         match client.read(&mut room).await? {
             0 => break,
             bytes => read += bytes,

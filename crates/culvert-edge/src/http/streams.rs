@@ -27,7 +27,7 @@ use crate::downstream::Downstream;
 use crate::edge::Phase;
 use crate::http::body::{ResponseBody, Upload};
 use crate::http::exchange;
-use crate::http::server::{LINGER_FOR, linger};
+use crate::http::server::{CLOSES_WITHIN, discard_input};
 use crate::http2::{Inbound, Over, Receiver, Sender, Tunnelled};
 use crate::socket::Wire;
 use crate::tcp;
@@ -205,10 +205,10 @@ async fn part(mut client: Inbound) {
     let close = async {
         poll_fn(|cx| client.poll_send(cx)).await?;
         client.shutdown().await?;
-        linger(&mut client).await
+        discard_input(&mut client).await
     };
     // Whatever goes wrong here, the connection is over.
-    drop(tokio::time::timeout(LINGER_FOR, close).await);
+    drop(tokio::time::timeout(CLOSES_WITHIN, close).await);
 }
 
 /// Answers one request.

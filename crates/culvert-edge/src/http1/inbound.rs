@@ -1,11 +1,10 @@
-//! An HTTP/1 connection to a client: its requests, one after another, and the way for answers.
+//! An HTTP/1 connection to a client: reads its requests in order and writes the responses.
 //!
-//! It promises: no byte of a head is believed before the whole head was found good; no byte behind a
-//! message is looked at before that message was answered, so an upgrade's early bytes never move before
-//! the 101; a refused message is the last that is read. It keeps the deadlines of reading and writing.
+//! A [`RequestReader`] frames the messages; this file moves the bytes and keeps the deadlines. Bytes after a message are
+//! not read before that message was answered, so early bytes of an upgrade stay here until the 101.
 //!
-//! A request's body ([`InboundBody`]) reads from the same connection, perhaps from another task, and is
-//! the only one who reads until it ends or is dropped.
+//! The body of a request ([`InboundBody`]) reads from the same connection, possibly in another task. Until it ends or is
+//! dropped, nothing else reads.
 
 use std::io;
 use std::pin::Pin;
@@ -30,25 +29,25 @@ use crate::http1::write;
 use crate::http1_state::{Broken, Turn};
 use crate::socket::Wire;
 
-/// Bytes asked for at once, at first.
+/// Initial size of a read.
 const READ_BYTES_MIN: usize = 4 << 10;
-/// How much is read ahead of the answer to the request before.
+/// Most bytes to read ahead while the previous request is being answered.
 const AHEAD_BYTES_MAX: usize = 16 << 10;
-/// How much of a body that nobody wanted is read so that the connection can stay.
+/// Most bytes of an unread body to skip so that the connection can be reused.
 const UNWANTED_BYTES_MAX: usize = 64 << 10;
 
 /// A client's connection.
 #[derive(Debug)]
 pub(crate) struct Inbound(Arc<Mutex<Conn>>);
 
-/// What comes of waiting for a request.
+/// The result of waiting for a request.
 #[derive(Debug)]
 pub(crate) enum Next {
-    /// Its head, and its body if it has one.
+    /// A head, and a body if there is one.
     Request(Box<request::Parts>, Option<InboundBody>),
-    /// Nothing for now: the connection only rests.
+    /// Nothing yet: the connection is idle.
     Rest,
-    /// Nothing more: the client left, was silent too long, or is refused.
+    /// The connection ends: the client has closed it, timed out, or is refused.
     Over,
 }
 
@@ -60,7 +59,7 @@ pub(crate) struct InboundBody {
     is_ended: bool,
 }
 
-/// Why a body has no more: the connection knows ([`Downstream::broken`]).
+/// The body broke off. [`Downstream::broken`] has the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("the client aborted the request")]
 pub(crate) struct BrokeOff;
@@ -71,26 +70,26 @@ struct Conn {
     down: Arc<Downstream>,
     reading: RequestReader,
     inbox: Inbox,
-    /// Whether somebody has the body, and reads.
+    /// Whether the body is being read.
     has_reader: bool,
-    /// Whether the client waits for a word before it sends the body (RFC 9110 10.1.1).
+    /// Whether the client waits for 100 (Continue) before it sends the body (RFC 9110 10.1.1).
     owes_continue: bool,
-    /// Answers before the answer.
+    /// Interim responses to write.
     interim: WriteBuffer,
     alarm: Alarm,
-    /// When the present state began: waiting for a request, or the first byte of a head.
+    /// When the current wait began: for a request, or for the rest of a head.
     since: Instant,
     has_served: bool,
     reader: SlowReader,
-    /// The longest that the client may take nothing of the present answer.
+    /// How long the client may read nothing of the current response.
     write_limit: Duration,
     handed_out: u64,
-    /// Since when the client is too far ahead to be seen to leave, and what had moved by then.
+    /// Since when the read-ahead buffer is full, and how many bytes had been read by the client then.
     ahead: Option<(Instant, u64)>,
 }
 
 impl Inbound {
-    /// What one takes while it is idle, in bytes.
+    /// Bytes of memory of an idle connection.
     #[cfg(test)]
     pub(crate) const SIZE: usize = size_of::<Conn>();
 
@@ -113,7 +112,7 @@ impl Inbound {
         })))
     }
 
-    /// The next request.
+    /// Waits for the next request.
     pub(crate) fn poll_request(&self, cx: &mut Context<'_>) -> Poll<Next> {
         let mut conn = lock(&self.0);
         let parts = match ready!(conn.poll_head(cx)) {
@@ -133,21 +132,20 @@ impl Inbound {
         Poll::Ready(Next::Request(parts, body))
     }
 
-    /// Holds the client to a limit of the endpoint that answers, or to that of the settings.
+    /// Sets the write timeout of the endpoint, or that of the settings.
     pub(crate) fn allow(&self, write_limit: Option<Duration>) {
         let mut conn = lock(&self.0);
         conn.write_limit = write_limit.unwrap_or(conn.down.rules.limits.write_stall);
     }
 
-    /// Whether nothing of a request has come, on a connection that has served.
+    /// Whether a connection that has served a request has received nothing of the next.
     pub(crate) fn is_idle(&self) -> bool {
         let conn = lock(&self.0);
         conn.has_served && conn.reading.is_untouched() && conn.inbox.is_empty()
     }
 
-    /// Waits for the client to leave while its request is being answered. What it sends ahead is kept, up
-    /// to a limit: behind that it could not be seen to leave, and counts as gone if the answer does not
-    /// move either.
+    /// Waits for the client to close the connection while its request is being answered. Bytes it sends are kept up to a
+    /// limit. With a full buffer a close cannot be seen; then the client counts as gone if it also reads nothing.
     pub(crate) fn poll_left(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut conn = lock(&self.0);
         if conn.has_reader || !conn.reading.is_ended() {
@@ -171,7 +169,7 @@ impl Inbound {
         Poll::Pending
     }
 
-    /// Sends an answer before the answer (RFC 9110 15.2), unless the client takes nothing.
+    /// Writes an interim response (RFC 9110 15.2), unless the client reads nothing.
     pub(crate) fn inform(&self, cx: &mut Context<'_>, head: &response::Parts) {
         let mut conn = lock(&self.0);
         if conn.interim.has_room() {
@@ -180,7 +178,7 @@ impl Inbound {
         }
     }
 
-    /// Writes until `out` has room.
+    /// Writes until `out` has space.
     pub(crate) fn poll_room(
         &self,
         cx: &mut Context<'_>,
@@ -216,7 +214,7 @@ impl Inbound {
         wrote
     }
 
-    /// The answer has left.
+    /// The response is written.
     pub(crate) fn answered(&self) {
         let mut conn = lock(&self.0);
         conn.down.flushed();
@@ -227,8 +225,7 @@ impl Inbound {
         conn.down.idles();
     }
 
-    /// Goes past what is left of an answered request, whose body's reader may still want it. False when
-    /// another request cannot follow.
+    /// Skips the rest of an answered request. False if no other request can follow.
     pub(crate) fn poll_past(&self, cx: &mut Context<'_>) -> Poll<bool> {
         let mut conn = lock(&self.0);
         if conn.has_reader {
@@ -254,12 +251,11 @@ impl Inbound {
         Poll::Ready(true)
     }
 
-    /// Waits for the next request without a buffer. False when none comes: the client left, or the
-    /// idle time is over.
+    /// Waits for the next request without a buffer. False if none comes: the client has closed the connection or timed out.
     pub(crate) fn poll_wake(&self, cx: &mut Context<'_>) -> Poll<bool> {
         let mut conn = lock(&self.0);
         conn.inbox.rest();
-        // On the stack, and only while polled.
+        // On the stack, only during the call.
         let mut room = [0; 1024];
         let mut buf = ReadBuf::new(&mut room);
         match Pin::new(&mut conn.wire).poll_read(cx, &mut buf) {
@@ -279,35 +275,35 @@ impl Inbound {
         }
     }
 
-    /// Why the message being read is refused, if it is.
+    /// Why the current request is refused, if it is.
     pub(crate) fn refused(&self) -> Option<Violation> {
         lock(&self.0).reading.refused()
     }
 
-    /// Whether the last request was read to its end, with nothing behind it.
+    /// Whether the last request was read completely, and nothing follows.
     pub(crate) fn is_drained(&self) -> bool {
         let conn = lock(&self.0);
         conn.inbox.is_empty() && (conn.reading.is_ended() || conn.reading.is_untouched())
     }
 
-    /// Has the connection end without a farewell.
+    /// Ends the connection with a TCP reset.
     pub(crate) fn reset(&self) {
         lock(&self.0).wire.reset();
     }
 
-    /// What the client sent ahead.
+    /// Takes the bytes that were read ahead.
     pub(crate) fn take_early(&self) -> Bytes {
         lock(&self.0).inbox.take_all()
     }
 }
 
 impl Conn {
-    /// How long the connection may be idle.
+    /// The idle timeout.
     fn idle(&self) -> Duration {
         self.down.rules.limits.idle
     }
 
-    /// The head of the next request, or what there is instead.
+    /// Waits for the head of the next request.
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Box<request::Parts>, Next>> {
         loop {
             if self.reading.refused().is_some() {
@@ -340,7 +336,7 @@ impl Conn {
                         return Poll::Pending;
                     }
                     if self.reading.is_untouched() {
-                        // Nobody is asking anything: the end, without a word, or a rest.
+                        // Between requests: close without a response, or become idle.
                         let rests = self.has_served && self.since.elapsed() < self.idle();
                         return Poll::Ready(Err(if rests { Next::Rest } else { Next::Over }));
                     }
@@ -350,7 +346,7 @@ impl Conn {
         }
     }
 
-    /// The moment until which the next byte of a head must come.
+    /// The deadline for the next byte of a head.
     fn head_deadline(&self) -> Instant {
         let limits = &self.down.rules.limits;
         self.since
@@ -363,7 +359,7 @@ impl Conn {
             }
     }
 
-    /// The next part of the body.
+    /// Waits for the next part of the body.
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BrokeOff>>> {
         loop {
             if self.reading.refused().is_some() || self.down.http1.broken().is_some() {
@@ -392,14 +388,14 @@ impl Conn {
             match self.poll_fill(cx) {
                 Poll::Ready(Ok(0) | Err(_)) => self.down.http1.broke(Broken::Left),
                 Poll::Ready(Ok(_)) => {}
-                // Whoever waits for the answer knows how long the client may be waited for.
+                // The task that waits for the response has the timeout.
                 Poll::Pending => return Poll::Pending,
             }
         }
     }
 
-    /// Nobody reads the body any more.
-    fn let_go(&mut self) {
+    /// The body is no longer read.
+    fn stop_reading(&mut self) {
         self.has_reader = false;
         self.down.driver.wake();
     }
@@ -417,8 +413,7 @@ impl Conn {
         self.inbox.poll_fill(&mut self.wire, cx)
     }
 
-    /// Writes what goes before the answer, as far as the client takes it. What goes wrong shows again
-    /// when the answer is written.
+    /// Writes interim responses as far as the client reads them. Errors appear again when the response is written.
     fn send_interim(&mut self, cx: &mut Context<'_>) {
         if !self.interim.is_empty() {
             drop(write::poll_empty(
@@ -456,7 +451,7 @@ impl Conn {
     }
 }
 
-/// Without its protocol: to say why it ends, and for what it was upgraded to.
+/// Raw bytes: for the last response, and for upgraded connections.
 impl AsyncRead for Inbound {
     fn poll_read(
         self: Pin<&mut Self>,
@@ -506,17 +501,17 @@ impl InboundBody {
         self.hint = conn.reading.payload().size_hint();
         if conn.reading.payload().is_spent() || frame.as_ref().is_none_or(Result::is_err) {
             self.is_ended = true;
-            conn.let_go();
+            conn.stop_reading();
         }
         Poll::Ready(frame)
     }
 
-    /// Whether nothing more is to come.
+    /// Whether the body is complete.
     pub(crate) fn is_ended(&self) -> bool {
         self.is_ended
     }
 
-    /// Bytes that are to come.
+    /// Bytes that are missing.
     pub(crate) fn size_hint(&self) -> SizeHint {
         self.hint
     }
@@ -525,7 +520,7 @@ impl InboundBody {
 impl Drop for InboundBody {
     fn drop(&mut self) {
         if !self.is_ended {
-            lock(&self.conn).let_go();
+            lock(&self.conn).stop_reading();
         }
     }
 }

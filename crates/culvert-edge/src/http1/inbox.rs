@@ -1,4 +1,4 @@
-//! Bytes that came from a connection and are not used up.
+//! The read buffer of a connection.
 
 use std::io;
 use std::ops::Deref;
@@ -8,20 +8,20 @@ use std::task::{Context, Poll, ready};
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// Most bytes asked for at once.
+/// Largest read.
 const READ_BYTES_MAX: usize = 64 << 10;
 
-/// What was read. It is looked at as a slice.
+/// Bytes that were read and not consumed.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     bytes: BytesMut,
-    /// How many bytes are asked for at first, and now: more where they keep coming.
+    /// Size of the first reads, and of the next: it grows while the buffer fills.
     read_bytes_min: usize,
     read_bytes: usize,
 }
 
 impl Inbox {
-    /// An empty one, without memory of its own.
+    /// An empty buffer without memory.
     pub(crate) fn new(read_bytes_min: usize) -> Self {
         Self {
             bytes: BytesMut::new(),
@@ -30,7 +30,7 @@ impl Inbox {
         }
     }
 
-    /// Reads more, behind what is here. 0 is the end.
+    /// Reads more. 0 means the end.
     pub(crate) fn poll_fill<R: AsyncRead + Unpin>(
         &mut self,
         io: &mut R,
@@ -47,22 +47,22 @@ impl Inbox {
         Poll::Ready(read)
     }
 
-    /// Adds bytes that were read elsewhere.
+    /// Appends bytes.
     pub(crate) fn put(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// What is here, for a machine that takes from its front.
+    /// The bytes, for a reader that consumes from the front.
     pub(crate) fn bytes(&mut self) -> &mut BytesMut {
         &mut self.bytes
     }
 
-    /// Takes everything.
+    /// Takes all bytes.
     pub(crate) fn take_all(&mut self) -> Bytes {
         std::mem::take(&mut self.bytes).freeze()
     }
 
-    /// Forgets everything, and gives its memory up.
+    /// Drops all bytes and their memory.
     pub(crate) fn rest(&mut self) {
         *self = Self::new(self.read_bytes_min);
     }

@@ -1,11 +1,10 @@
-//! HTTP/1 connections: a client's ([`Inbound`]) and one to an upstream ([`Outbound`]). What passes on them
-//! is read and written by [`culvert_http::http1`].
+//! HTTP/1 connections: to clients ([`Inbound`]) and to upstreams ([`Outbound`]). [`culvert_http::http1`] parses and writes
+//! the messages.
 //!
-//! Neither has a task or a queue of its own. Whoever serves an exchange polls both ends, so a request and
-//! its answer are moved by one task from the first byte to the last, and a body is read only as fast as
-//! the other end takes it.
+//! Neither has a task or a queue. The task that serves an exchange polls both, so it moves request and response from the
+//! first byte to the last, and reads a body only as fast as the other side accepts it.
 //!
-//! Not here: what a request means, where it goes and what becomes of it (`http`).
+//! Routing and the meaning of requests are in [`http`](crate::http).
 
 mod inbound;
 mod inbox;

@@ -1,8 +1,7 @@
-//! An HTTP/1 connection to an upstream: one request at a time, and its answer.
+//! An HTTP/1 connection to an upstream: one request at a time.
 //!
-//! Whoever waits for the answer moves the request's body too, so an answer may come before the request
-//! was sent whole. A connection that could be read in two ways, or on which more came than was asked
-//! for, does not rest for another request.
+//! While it waits for the response it also sends the body of the request, so a response may arrive before the request is
+//! complete. A connection is not reused if its framing was ambiguous or if more arrived than was requested.
 
 use std::io;
 use std::pin::Pin;
@@ -22,7 +21,7 @@ use crate::http1::inbox::Inbox;
 use crate::http1::write;
 use crate::upstream::UpWire;
 
-/// Bytes asked for at once, at first.
+/// Initial size of a read.
 const READ_BYTES_MIN: usize = 8 << 10;
 
 /// A connection to an upstream.
@@ -32,14 +31,14 @@ pub(crate) struct Outbound {
     inbox: Inbox,
     reader: ResponseReader,
     outbox: WriteBuffer,
-    /// The body of the request, until it is in the outbox.
+    /// The body of the request, until all of it is in the write buffer.
     upload: Option<RequestBody>,
     sending: BodyWriter,
-    /// Why the request was not written whole; its answer may come all the same.
+    /// Why the request is incomplete. A response may arrive all the same.
     failed: Option<io::Error>,
 }
 
-/// Why an exchange with an upstream did not end well.
+/// Why an exchange failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OutboundError {
     #[error("the connection failed: {0}")]
@@ -67,14 +66,14 @@ impl Outbound {
         }
     }
 
-    /// Begins a request. The connection [is free](Self::is_free).
+    /// Starts a request. The connection must be [free](Self::is_free).
     pub(crate) fn start(&mut self, parts: &request::Parts, body: RequestBody) {
         self.reader.expect(parts.method == Method::HEAD);
         self.sending = write_request(&mut self.outbox, parts, body.size_hint().exact());
         self.upload = (!body.is_end_stream() || self.sending != BodyWriter::None).then_some(body);
     }
 
-    /// The head of the answer, moving the request. Those before it go to `inform`.
+    /// Waits for the head of the response while sending the request. Passes interim responses to `inform`.
     pub(crate) fn poll_head(
         &mut self,
         cx: &mut Context<'_>,
@@ -100,7 +99,7 @@ impl Outbound {
         }
     }
 
-    /// The next part of the answer's body, moving what is left of the request.
+    /// Waits for the next part of the response's body while sending the request.
     pub(crate) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
@@ -122,17 +121,17 @@ impl Outbound {
         }
     }
 
-    /// Whether nothing of the answer's body is left to be had.
+    /// Whether the response was read completely.
     pub(crate) fn is_spent(&self) -> bool {
         self.reader.is_spent()
     }
 
-    /// Bytes of the answer's body that are to come.
+    /// Bytes of the body that are missing.
     pub(crate) fn size_hint(&self) -> SizeHint {
         self.reader.size_hint()
     }
 
-    /// Whether the last exchange is complete, with nothing behind it, and another may follow.
+    /// Whether the exchange is complete and the connection can be reused.
     pub(crate) fn is_complete(&self) -> bool {
         self.reader.keeps_alive()
             && self.failed.is_none()
@@ -142,11 +141,11 @@ impl Outbound {
             && self.inbox.is_empty()
     }
 
-    /// Whether another request may be sent: the last exchange is complete, and nothing came since. The
-    /// task is woken when something comes.
+    /// Whether the connection can be used for a request: the last exchange is complete and nothing has arrived since. Wakes
+    /// the task when something arrives.
     pub(crate) fn is_free(&mut self, cx: &mut Context<'_>) -> bool {
         self.is_complete() && {
-            // What was read last may still be in use: no new room is made for what is not expected.
+            // Buffers of the last read may still be in use, so none is allocated here.
             let mut room = [0; 1];
             let mut buf = ReadBuf::new(&mut room);
             Pin::new(&mut self.wire)
@@ -155,23 +154,23 @@ impl Outbound {
         }
     }
 
-    /// Whether the last exchange is complete, whether or not another may follow.
+    /// Whether the exchange is complete.
     pub(crate) fn is_over(&self) -> bool {
         self.failed.is_none() && self.is_spent() && self.upload.is_none() && self.outbox.is_empty()
     }
 
-    /// The connection below.
+    /// The transport.
     pub(crate) fn wire(&mut self) -> &mut UpWire {
         &mut self.wire
     }
 
-    /// Gives up the memory that only exchanges need.
+    /// Frees the buffers.
     pub(crate) fn rest(&mut self) {
         self.inbox.rest();
         self.outbox.clear();
     }
 
-    /// The bare connection, and what was received behind the last head.
+    /// The transport, and the bytes behind the last head.
     pub(crate) fn into_wire(mut self) -> (UpWire, Bytes) {
         let early = self.inbox.take_all();
         (self.wire, early)
@@ -187,7 +186,7 @@ impl Outbound {
         }
     }
 
-    /// Moves the request's bytes as far as they go.
+    /// Sends the request as far as possible.
     fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<(), OutboundError> {
         while let Some(upload) = &mut self.upload {
             let out = &mut self.outbox;
@@ -224,7 +223,7 @@ impl Outbound {
         Ok(())
     }
 
-    /// The request cannot be written whole.
+    /// The request cannot be completed.
     fn give_up(&mut self, error: io::Error) {
         self.upload = None;
         self.outbox.clear();

@@ -1,4 +1,4 @@
-//! Writes what an [`WriteBuffer`] holds.
+//! Writes the bytes of a [`WriteBuffer`].
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use culvert_http::http1::WriteBuffer;
 use tokio::io::AsyncWrite;
 
-/// Writes until there is room again. Bytes that were written are added to `written`.
+/// Writes until the buffer has space. Adds the number of bytes to `written`.
 pub(crate) fn poll_room<W: AsyncWrite + Unpin>(
     out: &mut WriteBuffer,
     io: &mut W,
@@ -20,7 +20,7 @@ pub(crate) fn poll_room<W: AsyncWrite + Unpin>(
     Poll::Ready(Ok(()))
 }
 
-/// Writes everything, and has it leave.
+/// Writes everything and flushes.
 pub(crate) fn poll_empty<W: AsyncWrite + Unpin>(
     out: &mut WriteBuffer,
     io: &mut W,
@@ -49,7 +49,7 @@ fn poll_write<W: AsyncWrite + Unpin>(
         [[], data, []] => io.poll_write(cx, data),
         [front, data, back] => {
             let slices = [front, data, back].map(IoSlice::new);
-            // An empty slice in front would be all that some streams write.
+            // Some streams write only the first slice, which must not be empty.
             let skip = usize::from(front.is_empty());
             io.poll_write_vectored(cx, slices.get(skip..).unwrap_or_default())
         }

@@ -1,4 +1,4 @@
-//! An HTTP/2 connection to a client: its socket, and the machine that says what passes.
+//! An HTTP/2 connection to a client: a socket, and the [`Session`] that decides what is sent.
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -17,23 +17,23 @@ use crate::http1::write;
 use crate::http2::stream::{Receiver, Sender};
 use crate::socket::Wire;
 
-/// Bytes asked for at once, where a frame does not need more.
+/// Size of a read, unless the next frame needs more.
 const READ_BYTES: usize = 8 << 10;
-/// With so many bytes unsent nothing more is read: what is read may have to be answered.
+/// With more unsent bytes than this nothing is read, because frames may require replies.
 const UNSENT_BYTES_MAX: usize = 64 << 10;
 
 /// A client's connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Inbound(Arc<Mutex<Conn>>);
 
-/// Why no more requests come.
+/// Why no more requests arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Over {
-    /// The client left.
+    /// The client has closed the connection.
     Left,
-    /// Everything is done.
+    /// The connection was shut down.
     Done,
-    /// The client is to be told why.
+    /// The connection must be closed with this error.
     Ended(ConnectionError),
 }
 
@@ -62,7 +62,7 @@ impl Inbound {
         })))
     }
 
-    /// The next request.
+    /// Waits for the next request.
     pub(crate) fn poll_incoming(
         &self,
         cx: &mut Context<'_>,
@@ -84,20 +84,20 @@ impl Inbound {
                 return Poll::Ready(Err(Over::Done));
             }
             if conn.is_full() {
-                // The driver sends first, and comes back.
+                // The driver writes first and then calls again.
                 return Poll::Pending;
             }
         }
     }
 
-    /// The two ends of a stream; the first is what its request brings.
+    /// The reader and the writer of a stream. There is no reader if the request has no body.
     pub(crate) fn stream(&self, incoming: &IncomingRequest) -> (Option<Receiver>, Sender) {
         let conn = &self.0;
         let receiver = (!incoming.is_ended).then(|| Receiver::new(conn, incoming));
         (receiver, Sender::new(conn, incoming.stream))
     }
 
-    /// Sends what is to be sent. Ready when all of it has left.
+    /// Writes what the machine has to send. Ready when all of it is written and flushed.
     pub(crate) fn poll_send(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut conn = lock(&self.0);
         let conn = &mut *conn;
@@ -113,23 +113,22 @@ impl Inbound {
         sent
     }
 
-    /// Whether so much is to be sent that nothing more is read before.
+    /// Whether so much is unsent that nothing is read.
     pub(crate) fn is_full(&self) -> bool {
         lock(&self.0).is_full()
     }
 
-    /// Has the next of those go on that wait for room. False when nobody does.
+    /// Wakes the next task that waits for space. False if there is none.
     pub(crate) fn wake_next(&self) -> bool {
         lock(&self.0).session.wake_next()
     }
 
-    /// Whether there are bytes that the client's socket has not taken.
+    /// Whether bytes wait for the socket.
     pub(crate) fn is_waiting(&self) -> bool {
         lock(&self.0).session.is_waiting()
     }
 
-    /// The moment until which the client must have gone on with what it began: to say what it is, or a
-    /// field section.
+    /// The deadline for the client's SETTINGS, or for the rest of a field section.
     pub(crate) fn head_deadline(&self) -> Option<Instant> {
         let conn = lock(&self.0);
         let limits = &conn.down.rules.limits;
@@ -141,7 +140,7 @@ impl Inbound {
             .map(|since| Instant::from_std(since) + limits.head)
     }
 
-    /// The moment at which streams that only linger are to be [ended](Self::reset_closing).
+    /// When closing streams are to be [reset](Self::reset_closing).
     pub(crate) fn closing_deadline(&self) -> Option<Instant> {
         lock(&self.0)
             .session
@@ -149,14 +148,14 @@ impl Inbound {
             .map(Instant::from_std)
     }
 
-    /// Resets the streams that waited long enough for their request to end.
+    /// Resets the closing streams whose time is over.
     pub(crate) fn reset_closing(&self) {
         lock(&self.0)
             .session
             .reset_closing(Instant::now().into_std());
     }
 
-    /// Tells the client to begin nothing more here.
+    /// Starts a graceful shutdown.
     pub(crate) fn send_graceful_goaway(&self) {
         let mut conn = lock(&self.0);
         if conn.goaway_sent_at.is_none() {
@@ -165,31 +164,31 @@ impl Inbound {
         }
     }
 
-    /// The moment at which a client that was told counts as having heard, if it has not said so.
+    /// When the graceful shutdown ends without an acknowledgement.
     pub(crate) fn goaway_ack_deadline(&self) -> Option<Instant> {
         lock(&self.0)
             .goaway_sent_at
             .map(|goaway_sent_at| goaway_sent_at + GOAWAY_ACK_WITHIN)
     }
 
-    /// It counts as having heard.
+    /// Ends the graceful period.
     pub(crate) fn send_final_goaway(&self) {
         lock(&self.0).session.send_final_goaway();
     }
 
-    /// Whether nothing is left to do.
+    /// Whether a connection that shuts down has no work left.
     pub(crate) fn is_done(&self) -> bool {
         lock(&self.0).session.is_done()
     }
 
-    /// Tells the client why this is the end.
+    /// Sends the reason for which the connection closes.
     pub(crate) fn close_connection(&self, reason: Reason) {
         lock(&self.0).session.close_connection(reason);
     }
 }
 
 impl Conn {
-    /// Has the connection's driver send what is there: whoever reads a stream may be another task.
+    /// Wakes the driver to write: a stream may be read in another task.
     pub(super) fn wake_driver(&self) {
         if self.session.unsent() > 0 {
             self.down.driver.wake();
@@ -207,14 +206,14 @@ impl Conn {
         }
         let read = pin!(self.wire.read_buf(&mut self.inbox)).poll(cx);
         if read.is_pending() && self.inbox.is_empty() {
-            // While nothing comes no room is kept for it.
+            // An idle connection keeps no buffer.
             self.inbox = BytesMut::new();
         }
         read
     }
 }
 
-/// Without its protocol: to say why it ends.
+/// Raw bytes, to close the connection.
 impl AsyncRead for Inbound {
     fn poll_read(
         self: Pin<&mut Self>,

@@ -1,7 +1,7 @@
-//! An HTTP/2 connection to a client ([`Inbound`]), and a stream's two ends ([`Receiver`], [`Sender`]). What
-//! its frames mean is decided by [`culvert_http::http2`]. One task drives a connection and all its exchanges.
+//! HTTP/2 connections to clients ([`Inbound`]) and their streams ([`Receiver`], [`Sender`]). [`culvert_http::http2`] decides
+//! what frames mean. One task drives a connection and all its exchanges.
 //!
-//! Not here: HTTP/2 to upstreams, which a library speaks, and what a request means (`http`).
+//! HTTP/2 to upstreams uses a library. The meaning of requests is in [`http`](crate::http).
 
 mod inbound;
 mod stream;

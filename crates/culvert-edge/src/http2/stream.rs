@@ -1,5 +1,5 @@
-//! The two ends of a stream: what its request brings ([`Receiver`]), and the way for its answer
-//! ([`Sender`]). Together they may become one of bytes alone ([`Tunnelled`]).
+//! The reader ([`Receiver`]) and the writer ([`Sender`]) of a stream. Together they can carry the bytes of an extended
+//! CONNECT ([`Tunnelled`]).
 
 use std::future::poll_fn;
 use std::io;
@@ -22,7 +22,7 @@ use crate::http2::inbound::Conn;
 pub(crate) struct Receiver {
     conn: Arc<Mutex<Conn>>,
     stream: u32,
-    /// What is to come, if the request says.
+    /// Bytes that are missing, if `content-length` says.
     left: Option<u64>,
     is_ended: bool,
 }
@@ -37,7 +37,7 @@ impl Receiver {
         }
     }
 
-    /// The next part.
+    /// Waits for the next part.
     pub(crate) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
@@ -59,12 +59,12 @@ impl Receiver {
         Poll::Ready(frame)
     }
 
-    /// Whether nothing more is to come.
+    /// Whether the body is complete.
     pub(crate) fn is_ended(&self) -> bool {
         self.is_ended
     }
 
-    /// Bytes that are to come.
+    /// Bytes that are missing.
     pub(crate) fn size_hint(&self) -> SizeHint {
         match self.left {
             Some(left) => SizeHint::with_exact(left),
@@ -84,7 +84,7 @@ impl Drop for Receiver {
     }
 }
 
-/// The way for an answer. Dropped before the end it resets the stream.
+/// Writes a response. Resets the stream if it is dropped before the end.
 #[derive(Debug)]
 pub(crate) struct Sender {
     conn: Arc<Mutex<Conn>>,
@@ -99,7 +99,7 @@ impl Sender {
         }
     }
 
-    /// What a future comes to, unless the stream is reset before.
+    /// Runs a future unless the stream closes before.
     pub(crate) async fn unless_closed<F: Future>(
         &self,
         future: F,
@@ -115,17 +115,17 @@ impl Sender {
         .await
     }
 
-    /// Ready when the stream is no more.
+    /// Ready when the stream is closed.
     pub(crate) fn poll_closed(&self, cx: &Context<'_>) -> Poll<StreamClosed> {
         lock(&self.conn).session.poll_closed(self.stream, cx)
     }
 
-    /// Sends an answer before the answer, unless the client takes nothing.
+    /// Sends an interim response, unless the client reads nothing.
     pub(crate) fn inform(&self, head: &response::Parts) {
         lock(&self.conn).session.send_interim(self.stream, head);
     }
 
-    /// Sends the head of an answer; `is_last` where nothing follows.
+    /// Sends the head of a response. `is_last` if it has no body.
     pub(crate) async fn head(
         &self,
         head: &response::Parts,
@@ -137,23 +137,23 @@ impl Sender {
         Ok(())
     }
 
-    /// Waits until a frame that needs no window may be sent.
+    /// Waits for space for a frame without flow control.
     pub(crate) fn poll_room(&self, cx: &Context<'_>) -> Poll<Result<(), StreamClosed>> {
         lock(&self.conn).session.poll_room(self.stream, cx)
     }
 
-    /// Waits until data may be sent, and says how many bytes.
+    /// Waits until data can be sent, and returns how many bytes.
     pub(crate) fn poll_window(&self, cx: &Context<'_>) -> Poll<Result<usize, StreamClosed>> {
         lock(&self.conn).session.poll_window(self.stream, cx)
     }
 
-    /// Sends data, not more than [there may be](Self::poll_window).
+    /// Sends at most as much data as [`poll_window`](Self::poll_window) returned.
     pub(crate) fn data(&self, data: Bytes, is_last: bool) {
         let mut conn = lock(&self.conn);
         conn.session.send_data(self.stream, data, is_last);
     }
 
-    /// Sends the fields behind an answer.
+    /// Sends trailers.
     pub(crate) fn trailers(&self, trailers: &HeaderMap) {
         let mut conn = lock(&self.conn);
         conn.session.send_trailers(self.stream, trailers);
@@ -161,7 +161,7 @@ impl Sender {
 }
 
 impl Sender {
-    /// Resets the stream with CANCEL (RFC 9113, 7): its client does not take the response.
+    /// Resets the stream with CANCEL (RFC 9113 7): its client does not read the response.
     pub(crate) fn cancel(&self) {
         let mut conn = lock(&self.conn);
         conn.session
@@ -183,11 +183,11 @@ impl Drop for Sender {
     }
 }
 
-/// Both ends of a stream that carries bytes, after an answer that said so (RFC 8441).
+/// The byte stream of an extended CONNECT (RFC 8441).
 #[derive(Debug)]
 pub(crate) struct Tunnelled {
     receiver: Option<Receiver>,
-    /// What was received and not read.
+    /// Data that was received and not read.
     ahead: Bytes,
     sender: Sender,
     is_shut: bool,
@@ -243,7 +243,7 @@ impl AsyncWrite for Tunnelled {
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // The connection's driver, which polls this, sends what is there.
+        // The connection's driver, which polls this, writes.
         Poll::Ready(Ok(()))
     }
 
