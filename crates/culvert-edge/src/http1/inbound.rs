@@ -59,7 +59,7 @@ pub(crate) struct InboundBody {
     is_ended: bool,
 }
 
-/// The body broke off. [`Downstream::broken`] has the reason.
+/// The body is incomplete. [`Downstream::broken`] has the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("the client aborted the request")]
 pub(crate) struct BrokeOff;
