@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use culvert_base::{Clock, Entropy, Fault, IdMaker};
 use culvert_delivery::Delivery;
-use culvert_edge::login::Logins;
+use culvert_login::Logins;
 use culvert_store::Store;
 use culvert_tunnel::nodes::Nodes;
 use culvert_tunnel::server::Bindings;

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use culvert_base::{Clock, Entropy, Fault, IdMaker, Ksuid};
-use culvert_edge::login::Logins;
+use culvert_login::Logins;
 use culvert_store::{Document, Head, PageQuery, Store};
 
 use crate::Caller;

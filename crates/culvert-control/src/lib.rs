@@ -61,7 +61,7 @@ mod turns;
 mod upkeep;
 
 pub use culvert_delivery::{Tail, TailSpec, Tailed};
-pub use culvert_edge::login::{LoginKeys, LoginSettings, Logins};
+pub use culvert_login::{LoginKeys, LoginSettings, Logins};
 
 pub use crate::audit_kinds::catalogue;
 pub use crate::base::PublicPorts;

@@ -12,9 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_base::{Fault, Timestamp};
-use culvert_edge::login::{
-    Ending, Entry, Noted, Revocations, Revoked, SESSION_MAX, Sighting, UserKey,
-};
+use culvert_login::{Ending, Entry, Noted, Revocations, Revoked, SESSION_MAX, Sighting, UserKey};
 use culvert_store::{Changes, CommitError, Document, Head, PageQuery, Store, Told};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use culvert_base::net::HostName;
 use culvert_base::{Fault, Refusal, code, id};
-use culvert_edge::login::ACTIONS;
-use culvert_edge::login::Logins;
+use culvert_login::ACTIONS;
+use culvert_login::Logins;
 use culvert_policy::{IpPolicy, LoginService, Scheme};
 use culvert_policy::{Policy, Reference, Resources, Secrets, Source};
 use culvert_store::{Changes, Document, Head, Store};

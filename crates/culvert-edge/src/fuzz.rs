@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
+use culvert_login::ACTIONS;
 use culvert_policy::Scheme;
 use culvert_policy::policy::template::{map, texts};
 use culvert_policy::policy::variables;
 use culvert_policy::{Phase, Reference, Resources, Source};
 
-use crate::login::ACTIONS;
 use crate::proxy::{self, Header};
 
 /// A header read only as far as it says reaches a verdict within its longest form, and not one byte
@@ -134,7 +134,7 @@ mod tests {
     fn seeds_hold() {
         super::policy(POLICY.as_bytes());
         assert!(
-            culvert_policy::Source::read(POLICY, crate::login::ACTIONS)
+            culvert_policy::Source::read(POLICY, culvert_login::ACTIONS)
                 .unwrap()
                 .redacted()
                 .is_some()

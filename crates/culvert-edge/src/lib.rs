@@ -22,7 +22,6 @@ mod http2;
 mod inherited;
 mod lanes;
 mod listener;
-pub mod login;
 mod meters;
 mod overload;
 mod proxy;

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use culvert_base::IpSet;
 use culvert_base::net::HostName;
+use culvert_login::Logins;
 use culvert_policy::Scheme;
 use culvert_policy::host::EndpointInfo;
 use culvert_policy::ipdata::IpFields;
@@ -24,7 +25,6 @@ use rustls_pki_types::CertificateDer;
 
 use crate::challenges::{Answers, Prepared};
 use crate::edge::Shared;
-use crate::login::Logins;
 use crate::route::Hosts;
 use crate::settings::Timeouts;
 use crate::table::Table;

@@ -13,8 +13,8 @@ use culvert_control::{
     AgentSettings, Control, EdgePort, LoginKeys, LoginSettings, Logins, Parts, login_key,
 };
 use culvert_delivery::{Delivery, TargetSettings};
-use culvert_edge::login::Entry as LoginEntry;
 use culvert_edge::{Change, Dial, Edge, Inherited, Snapshot};
+use culvert_login::Entry as LoginEntry;
 use culvert_policy::{IpData, IpDatabases, SharedCounts};
 use culvert_ssh::{HostKey, SshIngress};
 use culvert_store::{Queue, Store};

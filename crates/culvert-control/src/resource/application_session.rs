@@ -4,7 +4,7 @@
 //! Log-ins make them (`login`), never this API. A session that is removed here ends at every edge.
 
 use culvert_base::{Ksuid, Timestamp};
-use culvert_edge::login::Sighting;
+use culvert_login::Sighting;
 use culvert_store::{Changes, Head};
 
 use crate::cx::Cx;
@@ -79,7 +79,7 @@ impl Resource for ApplicationSession {
         let user: ApplicationUser = stored::read(&user)?;
         let user = user.user_key(&head.account);
         // An idle one may have been used since it was last noted.
-        let until = cx.clock.now().plus(culvert_edge::login::SESSION_MAX);
+        let until = cx.clock.now().plus(culvert_login::SESSION_MAX);
         let end = End::One(&head.id, until);
         Ok(login::ending(cx.store, &head.account, user, end, cx.clock.now()).await?)
     }

@@ -4,7 +4,7 @@
 //! Log-ins make them (`login`), never this API.
 
 use culvert_base::Ksuid;
-use culvert_edge::login::Sighting;
+use culvert_login::Sighting;
 use culvert_store::{Changes, Head};
 
 use crate::cx::Cx;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use culvert_edge::login::{Ending, Entry, Noted, Person, Sighting};
+use culvert_login::{Ending, Entry, Noted, Person, Sighting};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;

@@ -68,7 +68,7 @@ struct House {
     admin: Caller,
     edge: Arc<Gate>,
     /// What the edge tells of log-ins.
-    entries: Mutex<Option<tokio::sync::mpsc::Receiver<culvert_edge::login::Entry>>>,
+    entries: Mutex<Option<tokio::sync::mpsc::Receiver<culvert_login::Entry>>>,
     _folder: tempfile::TempDir,
 }
 

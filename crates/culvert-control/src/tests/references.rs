@@ -194,7 +194,7 @@ async fn every_place_that_names_an_object_has_a_row() {
             );
         }
     }
-    for action in culvert_edge::login::ACTIONS.sorted() {
+    for action in culvert_login::ACTIONS.sorted() {
         for (field, _) in action.references {
             let field = format!("{}.{field}", action.name);
             assert!(has_row("endpoints", &field), "{field}: give it a row");

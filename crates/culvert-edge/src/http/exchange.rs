@@ -34,7 +34,6 @@ use crate::http::governed::{self, Passage};
 use crate::http::upgrade::{self, Tunnel, Wanted};
 use crate::http::upload::{UploadPace, UploadWatch};
 use crate::http1_state::Broken;
-use crate::login;
 use crate::overload::Level;
 use crate::recording::Recording;
 use crate::snapshot::{Group, Live, Member};
@@ -341,7 +340,7 @@ impl Asked {
 fn forwarded_callback(down: &Downstream, parts: &request::Parts) -> Option<Response<Bytes>> {
     let live = down.edge.live.load();
     let logins = live.logins.as_ref()?;
-    login::forwarded_callback(logins, (&down.info, &down.counters), parts)
+    culvert_login::forwarded_callback(logins, (&down.info, &down.counters), parts)
 }
 
 /// The file an authority looks for at a name that is to get a certificate, whatever endpoint is there.

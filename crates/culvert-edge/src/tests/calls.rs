@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use culvert_login::ACTIONS;
 use culvert_policy::Scheme;
 use culvert_policy::{Resources, Source};
 use serde_json::json;
@@ -10,7 +11,6 @@ use serde_json::json;
 use super::harness::*;
 use super::internal::{named, publish};
 use super::policies::{governed_with, last_event};
-use crate::login::ACTIONS;
 use crate::{Settings, Snapshot};
 
 const ASK: &str = "GET /a?b=c HTTP/1.1\r\nHost: app.example\r\nX-Who: me\r\n\r\n";

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use culvert_base::net::HostName;
 use culvert_base::{ManualClock, Timestamp};
+use culvert_login::ACTIONS;
 use culvert_policy::Scheme;
 use culvert_policy::{Resources, Source};
 use culvert_tls::terms::Authorities;
@@ -21,7 +22,6 @@ use tokio::net::TcpStream;
 use super::harness::*;
 use super::mutual::{BOTH, Ca, Leaf, shake};
 use super::policies::governed;
-use crate::login::ACTIONS;
 use crate::{Endpoint, Settings, Snapshot};
 
 /// A real certificate of X.509 version 1 with its key, made by OpenSSL.

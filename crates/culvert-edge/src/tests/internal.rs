@@ -1,13 +1,13 @@
 //! From endpoint to endpoint, and pools of endpoints (contract: traffic policy 8.9, events 6).
 
 use culvert_base::net::HostName;
+use culvert_login::ACTIONS;
 use culvert_policy::Scheme;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
 use super::harness::*;
 use super::policies::{governed, last_event};
-use crate::login::ACTIONS;
 use crate::{Endpoint, Inherited, Settings, Snapshot};
 
 pub(super) fn named(

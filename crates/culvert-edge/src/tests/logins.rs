@@ -7,6 +7,11 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use culvert_base::{ManualClock, Timestamp};
+use culvert_login::ACTIONS;
+use culvert_login::{
+    Entry, LoginKeys, LoginSettings, Logins, Noted, ProviderSettings, Revocations, Revoked,
+    Sighting,
+};
 use culvert_policy::Scheme;
 use culvert_policy::{LoginService, Resources, Source};
 use serde_json::{Value, json};
@@ -16,11 +21,6 @@ use url::Url;
 
 use super::harness::*;
 use super::tokens::Issuer;
-use crate::login::ACTIONS;
-use crate::login::{
-    Entry, LoginKeys, LoginSettings, Logins, Noted, ProviderSettings, Revocations, Revoked,
-    Sighting,
-};
 use crate::{Endpoint, Settings, Snapshot};
 
 const NOW: i64 = 1_767_225_600;

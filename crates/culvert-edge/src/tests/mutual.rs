@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use culvert_base::Timestamp;
+use culvert_login::ACTIONS;
 use culvert_policy::Scheme;
 use culvert_policy::{Resources, Source};
 use culvert_tls::terms::Authorities;
@@ -22,7 +23,6 @@ use tokio_rustls::client::TlsStream;
 use super::harness::*;
 use super::internal::{named, publish};
 use super::policies::last_event;
-use crate::login::ACTIONS;
 use crate::{Snapshot, SnapshotBuilder};
 
 /// An authority.

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use culvert_base::net::HostName;
 use culvert_base::{Prefix, Verdict};
+use culvert_login::ACTIONS;
 use culvert_policy::{IpPolicy, Scheme};
 use culvert_policy::{Resources, Secrets, Source};
 use serde_json::{Value, json};
 
 use super::harness::*;
-use crate::login::ACTIONS;
 use crate::{Endpoint, Snapshot};
 
 /// An endpoint with a policy, in front of an origin or of none.

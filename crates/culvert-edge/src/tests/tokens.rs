@@ -5,6 +5,7 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use culvert_base::{ManualClock, Timestamp};
+use culvert_login::ACTIONS;
 use culvert_policy::Scheme;
 use culvert_policy::{Resources, Source};
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
@@ -12,7 +13,6 @@ use serde_json::{Value, json};
 
 use super::harness::*;
 use super::policies::{last_event, publish};
-use crate::login::ACTIONS;
 
 const NOW: i64 = 1_767_225_600;
 const KEYS: &str = "https://issuer.example/keys";

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use culvert_login::ACTIONS;
 use culvert_policy::policy::Phase;
 use culvert_policy::policy::variables::{self, Filled, Variable};
 use culvert_policy::{IpData, IpDataFiles, IpDatabases, Scheme};
@@ -17,7 +18,6 @@ use tokio::net::TcpStream;
 use super::handshakes::{certified, keeping};
 use super::harness::*;
 use super::mutual::Ca;
-use crate::login::ACTIONS;
 use crate::{Endpoint, Settings, Snapshot, Upstream};
 
 const REGION: &str = "eu";

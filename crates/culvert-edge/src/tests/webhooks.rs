@@ -6,6 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use culvert_base::{ManualClock, Timestamp};
+use culvert_login::ACTIONS;
 use culvert_policy::Scheme;
 use culvert_policy::{Resources, Source};
 use http_body_util::{BodyExt, Full};
@@ -13,7 +14,6 @@ use serde_json::{Value, json};
 
 use super::harness::*;
 use super::policies::{event, governed, last_event, publish};
-use crate::login::ACTIONS;
 use crate::{Limits, Settings, Snapshot};
 
 const MAX: usize = 5 << 20;

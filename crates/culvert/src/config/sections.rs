@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use culvert_base::Secret;
-use culvert_edge::login::{LoginSettings, ProviderSettings};
 use culvert_events::HeaderRules;
+use culvert_login::{LoginSettings, ProviderSettings};
 use culvert_tls::acme::ChallengeKind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

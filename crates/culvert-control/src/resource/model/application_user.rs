@@ -1,7 +1,7 @@
 //! Stored form and view of the application user.
 
 use culvert_base::Timestamp;
-use culvert_edge::login::UserKey;
+use culvert_login::UserKey;
 use culvert_store::{Head, Key};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -11,10 +11,10 @@
 //! request waits for a store. What others know of sessions goes through the [`journal`]. What is kept
 //! here is bounded and may be forgotten: states that were used, refreshes under way.
 //!
-//! Not here: the fields of the actions (`action`).
+//! Requests to providers go through the ports of [`culvert_policy::services`].
 
 mod attempt;
-pub(crate) mod config;
+mod config;
 mod cookie;
 mod event_slots;
 mod gate;
@@ -31,6 +31,12 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use culvert_base::{Entropy, IdMaker, Timestamp};
+use culvert_http::authority::Authority;
+use culvert_policy::action::{self, Actions};
+use culvert_policy::conn::{ConnCounters, ConnInfo};
+use culvert_policy::problem::Problem;
+use culvert_policy::reply;
+use culvert_policy::services::PolicyServices;
 use http::header::{CACHE_CONTROL, HOST, HeaderValue, LOCATION};
 use http::{Method, Response, StatusCode, request};
 use moka::future::Cache;
@@ -46,12 +52,6 @@ pub use self::seal::LoginKeys;
 
 use self::attempt::{ATTEMPT_WITHIN, State};
 use self::gate::Refresh;
-use culvert_http::authority::Authority;
-use culvert_policy::action::{self, Actions};
-use culvert_policy::conn::{ConnCounters, ConnInfo};
-use culvert_policy::problem::Problem;
-use culvert_policy::reply;
-use culvert_policy::services::PolicyServices;
 
 /// Where the user comes back from the provider, on the endpoint's host.
 pub(crate) const CALLBACK_PATH: &str = "/culvert/oauth2/callback";
@@ -235,7 +235,7 @@ impl Logins {
 
 /// The answer to a user who comes back to the one address of all endpoints: on to the endpoint where
 /// he began. `None` for every other request.
-pub(crate) fn forwarded_callback(
+pub fn forwarded_callback(
     logins: &Logins,
     (info, counters): (&ConnInfo, &ConnCounters),
     parts: &request::Parts,

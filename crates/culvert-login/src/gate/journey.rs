@@ -11,11 +11,11 @@ use http::header::{ACCEPT, HOST};
 use http::request;
 
 use super::{Gate, Gone, Visit, parameter};
-use crate::login::attempt::{ATTEMPT_WITHIN, Nonce, State, local_path};
-use crate::login::grant::{Asking, Failed};
-use crate::login::journal::{Ending, Noted};
-use crate::login::session::Session;
-use crate::login::{CALLBACK_PATH, CENTRAL_CALLBACK, new_session_id, redirect};
+use crate::attempt::{ATTEMPT_WITHIN, Nonce, State, local_path};
+use crate::grant::{Asking, Failed};
+use crate::journal::{Ending, Noted};
+use crate::session::Session;
+use crate::{CALLBACK_PATH, CENTRAL_CALLBACK, new_session_id, redirect};
 
 impl Gate {
     /// Where users come back to.

@@ -9,8 +9,8 @@ use culvert_policy::policy::{Action, GoDuration, Phase, Site};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
-use crate::login::config::{Common, SCHEMES, required};
-use crate::login::{App, AppSource, Kind, Known, Logins, Provider, provider_names};
+use crate::config::{Common, SCHEMES, required};
+use crate::{App, AppSource, Kind, Known, Logins, Provider, provider_names};
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "oauth",

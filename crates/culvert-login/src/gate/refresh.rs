@@ -9,17 +9,17 @@ use futures_util::FutureExt;
 use futures_util::future::Shared as SharedFuture;
 
 use super::{Gate, Visit};
-use crate::login::grant::{App, Asking, Failed};
-use crate::login::session::Session;
+use crate::grant::{App, Asking, Failed};
+use crate::session::Session;
 
 /// A provider that cannot be asked is asked again after so long.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// What came of asking the provider again. Those who ask for the same share it.
-pub(in crate::login) type Refresh = SharedFuture<BoxFuture<'static, Asked>>;
+pub(crate) type Refresh = SharedFuture<BoxFuture<'static, Asked>>;
 
 #[derive(Clone)]
-pub(in crate::login) enum Asked {
+pub(crate) enum Asked {
     /// It said who this is, or could not be asked now.
     Goes(Arc<Session>, bool),
     /// It does not vouch for the user any more.

@@ -9,8 +9,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use url::Url;
 
-use crate::login::config::{Common, SCHEMES, required};
-use crate::login::{Issuer, Kind, Logins, Provider, is_secure};
+use crate::config::{Common, SCHEMES, required};
+use crate::{Issuer, Kind, Logins, Provider, is_secure};
 
 const URL_BYTES_MAX: usize = 1024;
 
