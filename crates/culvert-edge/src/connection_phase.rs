@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use culvert_policy::policy::{Exchange, Flow, Memory, Phase};
+use culvert_policy::policy::phase::Phase;
+use culvert_policy::policy::run::{Exchange, Flow, Memory};
 use culvert_tls::terms::Terms;
 
 use crate::downstream::Downstream;

@@ -14,7 +14,7 @@ use culvert_base::net::plain_address;
 use culvert_base::sync::lock;
 use culvert_policy::conn::{ConnCounters, ConnInfo};
 use culvert_policy::host::ConnContext;
-use culvert_policy::policy::PolicyConnState;
+use culvert_policy::policy::conn_state::PolicyConnState;
 use culvert_policy::problem::Problem;
 use futures_util::task::AtomicWaker;
 use http::header::HeaderValue;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use culvert_login::ACTIONS;
 use culvert_policy::Scheme;
-use culvert_policy::policy::template::{map, texts};
-use culvert_policy::policy::variables;
+use culvert_policy::policy::environments;
+use culvert_policy::policy::values::{map, texts};
 use culvert_policy::{Phase, Reference, Resources, Source};
 
 use crate::proxy::{self, Header};
@@ -103,7 +103,7 @@ pub fn policy_expression(bytes: &[u8]) {
         culvert_cel::Value::Int(i64::MAX),
     ];
     for phase in Phase::ALL {
-        let Ok(program) = variables::of(phase).compile(text) else {
+        let Ok(program) = environments::of(phase).compile(text) else {
             continue;
         };
         for value in &values {

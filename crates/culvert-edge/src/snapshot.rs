@@ -17,7 +17,7 @@ use culvert_login::Logins;
 use culvert_policy::Scheme;
 use culvert_policy::host::EndpointInfo;
 use culvert_policy::ipdata::IpFields;
-use culvert_policy::policy::Policy;
+use culvert_policy::policy::compiled::Policy;
 use culvert_tls::acme::Challenge;
 use culvert_tls::server_certificate::Presented;
 use rustls::sign::CertifiedKey;

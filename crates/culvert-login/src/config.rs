@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use culvert_base::{Refusal, code};
 use culvert_policy::Scheme;
-use culvert_policy::policy::{Action, GoDuration, REDACTED, Site};
+use culvert_policy::policy::run::Action;
+use culvert_policy::policy::secret::REDACTED;
+use culvert_policy::policy::site::{GoDuration, Site};
 
 use super::SESSION_MAX;
 use super::gate::{AppSource, Gate, Kind, Login, Options, Provider};

@@ -25,8 +25,9 @@ use super::provider::{Endpoints, Issuer, Known};
 use super::session::{Session, Spans, Standing, Tokens};
 use super::{CALLBACK_PATH, Logins};
 use culvert_http::authority::Authority;
-use culvert_policy::policy::template::{Template, map};
-use culvert_policy::policy::{Action, Exchange, Flow, Run};
+use culvert_policy::policy::run::{Action, Exchange, Flow, Run};
+use culvert_policy::policy::template::Template;
+use culvert_policy::policy::values::map;
 use culvert_policy::problem::Problem;
 use culvert_policy::services::PolicyServices;
 

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use culvert_base::{Refusal, code};
-use culvert_policy::action::{ActionType, Ends};
-use culvert_policy::policy::{Action, GoDuration, Phase, Site};
+use culvert_policy::action_type::{ActionType, Ends};
+use culvert_policy::policy::phase::Phase;
+use culvert_policy::policy::run::Action;
+use culvert_policy::policy::site::{GoDuration, Site};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 

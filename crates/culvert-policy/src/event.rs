@@ -4,7 +4,9 @@ use culvert_events::{Record, Settable, Slot, Text};
 use serde_json::{Map, Value};
 
 use crate::event_slots::POLICY_LOGS;
-use crate::policy::push_log;
+
+/// How many entries are kept; the event keeps fewer if they are long.
+const LOGS_MAX: usize = 32;
 
 /// The event of an exchange, as far as it makes one.
 #[derive(Debug, Default)]
@@ -59,5 +61,12 @@ impl EventDraft {
         {
             record.set(POLICY_LOGS, &self.logs);
         }
+    }
+}
+
+/// Adds an entry, unless there are as many as an event has.
+pub(crate) fn push_log(logs: &mut Vec<Map<String, Value>>, entry: Map<String, Value>) {
+    if logs.len() < LOGS_MAX {
+        logs.push(entry);
     }
 }

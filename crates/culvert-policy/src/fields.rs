@@ -8,8 +8,9 @@ use culvert_cel::Value;
 use culvert_http::fields::is_of_one_hop;
 use http::header::{CONTENT_LENGTH, HeaderName, HeaderValue, TRAILER};
 
+use crate::policy::run::Exchange;
+use crate::policy::site::Site;
 use crate::policy::template::Template;
-use crate::policy::{Exchange, Site};
 use crate::problem::ERROR_CODE;
 
 /// Whether a field says where a message ends or how it travels: the edge's own to say.

@@ -10,7 +10,7 @@ use http::response;
 
 use crate::Scheme;
 use crate::conn::{ConnCounters, ConnInfo};
-use crate::policy::PolicyConnState;
+use crate::policy::conn_state::PolicyConnState;
 use crate::problem::{ERROR_CODE, Problem};
 use crate::services::{Call, PolicyServices};
 

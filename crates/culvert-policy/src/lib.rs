@@ -7,6 +7,7 @@
 //! account ([`PolicyHost`](host::PolicyHost)) and the body of a message ([`BodyReader`](host::BodyReader)).
 
 pub mod action;
+pub mod action_type;
 pub mod address;
 pub mod conn;
 pub mod document;
@@ -29,8 +30,12 @@ pub mod webhook;
 pub use address::IpPolicy;
 pub use document::read_yaml;
 pub use ipdata::{IpData, IpDataFiles, IpDatabases, IpField, IpFields, Scalar};
-pub use policy::{
-    LoginService, Phase, Policy, REDACTED, Reference, Resources, Secrets, Source, reference,
-};
+pub use policy::compiled::Policy;
+pub use policy::phase::Phase;
+pub use policy::reference::reference;
+pub use policy::secret::REDACTED;
+pub use policy::secrets::Secrets;
+pub use policy::site::{LoginService, Resources};
+pub use policy::source::{Reference, Source};
 pub use scheme::Scheme;
 pub use shared_counts::{CountMeters, MESSAGE_BYTES_MAX, MESSAGES_MAX, SharedCounts, TELL_EVERY};

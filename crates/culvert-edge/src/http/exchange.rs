@@ -14,7 +14,7 @@ use culvert_http::http1::Violation;
 use culvert_http::http2::{self, Refused};
 use culvert_http::target::{self, Received};
 use culvert_policy::conn::TlsInfo;
-use culvert_policy::policy::Edits;
+use culvert_policy::policy::edits::Edits;
 use culvert_policy::problem::Problem;
 use culvert_policy::reply;
 use http::header::{

@@ -8,7 +8,11 @@ use std::sync::Arc;
 
 use culvert_http::target::{self, Received};
 use culvert_policy::event_slots;
-use culvert_policy::policy::{Edits, Exchange, Flow, Memory, Phase, Policy, replace};
+use culvert_policy::policy::compiled::Policy;
+use culvert_policy::policy::edits::{Edits, Replacement};
+use culvert_policy::policy::phase::Phase;
+use culvert_policy::policy::replace;
+use culvert_policy::policy::run::{Exchange, Flow, Memory};
 use culvert_policy::problem::Problem;
 use http::header::{HOST, HeaderValue, SET_COOKIE};
 use http::{StatusCode, request};
@@ -292,7 +296,7 @@ impl Answer {
     /// Has parts of its body replaced, where it has a whole one.
     async fn replace(
         &mut self,
-        replacements: &[replace::Replacement],
+        replacements: &[Replacement],
         down: &Arc<Downstream>,
     ) -> Result<(), Problem> {
         let is_whole = self.head.status != StatusCode::PARTIAL_CONTENT

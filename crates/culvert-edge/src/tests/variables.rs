@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use culvert_login::ACTIONS;
-use culvert_policy::policy::Phase;
+use culvert_policy::policy::phase::Phase;
 use culvert_policy::policy::variables::{self, Filled, Variable};
 use culvert_policy::{IpData, IpDataFiles, IpDatabases, Scheme};
 use culvert_policy::{Resources, Source};

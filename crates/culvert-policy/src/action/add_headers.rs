@@ -7,10 +7,11 @@ use http::header::USER_AGENT;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::ActionType;
+use crate::action_type::ActionType;
 use crate::fields::{self, Field, FieldTemplates};
-use crate::policy::template::map;
-use crate::policy::{Action, Exchange, Flow, Phase, Run};
+use crate::policy::phase::Phase;
+use crate::policy::run::{Action, Exchange, Flow, Run};
+use crate::policy::values::map;
 
 const HEADERS_MAX: usize = 10;
 

@@ -10,10 +10,14 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use subtle::{Choice, ConstantTimeEq};
 
-use super::{ActionType, Ends};
+use crate::action_type::{ActionType, Ends};
 use crate::event_slots;
-use crate::policy::template::{Template, map};
-use crate::policy::{Action, Exchange, Flow, Phase, REDACTED, Run, Site};
+use crate::policy::phase::Phase;
+use crate::policy::run::{Action, Exchange, Flow, Run};
+use crate::policy::secret::REDACTED;
+use crate::policy::site::Site;
+use crate::policy::template::Template;
+use crate::policy::values::map;
 use crate::reply;
 
 const CREDENTIALS_MAX: usize = 10;

@@ -11,9 +11,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::time::Instant;
 
-use super::{ActionType, Ends};
+use crate::action_type::{ActionType, Ends};
 use crate::event_slots;
-use crate::policy::{Action, Exchange, Flow, GoDuration, Phase, Run, Watch};
+use crate::policy::phase::Phase;
+use crate::policy::run::{Action, Exchange, Flow, Run, Watch};
+use crate::policy::site::GoDuration;
 use crate::problem::Problem;
 
 /// Parts of the window; the oldest is forgotten at a time.

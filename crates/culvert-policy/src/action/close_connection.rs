@@ -2,8 +2,9 @@
 
 use serde::Deserialize;
 
-use super::{ActionType, Ends};
-use crate::policy::{Action, Exchange, Flow, Phase, Run};
+use crate::action_type::{ActionType, Ends};
+use crate::policy::phase::Phase;
+use crate::policy::run::{Action, Exchange, Flow, Run};
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "close-connection",

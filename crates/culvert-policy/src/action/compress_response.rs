@@ -6,8 +6,10 @@ use culvert_http::coding::{self, Coding};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
-use super::ActionType;
-use crate::policy::{Action, Exchange, Flow, Phase, Run, Site};
+use crate::action_type::ActionType;
+use crate::policy::phase::Phase;
+use crate::policy::run::{Action, Exchange, Flow, Run};
+use crate::policy::site::Site;
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "compress-response",

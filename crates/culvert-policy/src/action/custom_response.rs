@@ -9,10 +9,11 @@ use http::{Response, StatusCode};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{ActionType, Ends};
+use crate::action_type::{ActionType, Ends};
 use crate::fields::{Field, FieldTemplates};
+use crate::policy::phase::Phase;
+use crate::policy::run::{Action, Exchange, Flow, Run};
 use crate::policy::template::Template;
-use crate::policy::{Action, Exchange, Flow, Phase, Run};
 
 const BODY_BYTES_MAX: usize = 64 << 10;
 const HEADERS_MAX: usize = 10;

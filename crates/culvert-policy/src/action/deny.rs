@@ -4,8 +4,9 @@ use http::StatusCode;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{ActionType, Ends};
-use crate::policy::{Action, Exchange, Flow, Phase, Run};
+use crate::action_type::{ActionType, Ends};
+use crate::policy::phase::Phase;
+use crate::policy::run::{Action, Exchange, Flow, Run};
 use crate::reply;
 
 pub(crate) static TYPE: ActionType = ActionType {

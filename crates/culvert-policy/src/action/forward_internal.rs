@@ -7,10 +7,13 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use url::Url;
 
-use super::{ActionType, Ends};
 use crate::Scheme;
-use crate::policy::template::{Template, map};
-use crate::policy::{Action, Exchange, Flow, Phase, Run, Site};
+use crate::action_type::{ActionType, Ends};
+use crate::policy::phase::Phase;
+use crate::policy::run::{Action, Exchange, Flow, Run};
+use crate::policy::site::Site;
+use crate::policy::template::Template;
+use crate::policy::values::map;
 use crate::problem::Problem;
 
 /// Endpoints after the first.

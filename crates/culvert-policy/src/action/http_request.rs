@@ -14,13 +14,16 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use url::Url;
 
-use super::{ActionType, Ends};
 use crate::Scheme;
+use crate::action_type::{ActionType, Ends};
 use crate::fields::{Field, FieldTemplates, is_framing};
 use crate::host::{Called, ConnContext, EndpointInfo, NotCalled};
-use crate::policy::template::{Template, map};
+use crate::policy::phase::Phase;
+use crate::policy::run::{Action, Exchange, Flow, Run};
+use crate::policy::site::{GoDuration, Site};
+use crate::policy::template::Template;
+use crate::policy::values::map;
 use crate::policy::variables;
-use crate::policy::{Action, Exchange, Flow, GoDuration, Phase, Run, Site};
 use crate::problem::Problem;
 use crate::services::Call;
 

@@ -12,10 +12,12 @@ use serde::Deserialize;
 use serde_json::Value as Json;
 use url::Url;
 
-use super::{ActionType, Ends};
+use crate::action_type::{ActionType, Ends};
 use crate::jws::{self, ALGORITHMS, KeySet, TOKEN_BYTES_MAX, Unbelieved};
-use crate::policy::template::{map, of_json};
-use crate::policy::{Action, Exchange, Flow, Phase, Run, Site};
+use crate::policy::phase::Phase;
+use crate::policy::run::{Action, Exchange, Flow, Run};
+use crate::policy::site::Site;
+use crate::policy::values::{map, of_json};
 use crate::problem::Problem;
 use crate::services::PolicyServices;
 

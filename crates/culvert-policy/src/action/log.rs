@@ -6,9 +6,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::ActionType;
-use crate::policy::template::{ValueTemplate, to_json};
-use crate::policy::{Action, Exchange, Flow, Phase, Run};
+use crate::action_type::ActionType;
+use crate::policy::phase::Phase;
+use crate::policy::run::{Action, Exchange, Flow, Run};
+use crate::policy::template::ValueTemplate;
+use crate::policy::values::to_json;
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "log",

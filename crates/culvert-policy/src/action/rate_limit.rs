@@ -14,11 +14,14 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
-use super::{ActionType, Ends};
+use crate::action_type::{ActionType, Ends};
 use crate::conn::{source, source_number};
 use crate::fair_table::FairTable;
-use crate::policy::template::text;
-use crate::policy::{Action, Exchange, Flow, GoDuration, Phase, Run, variables};
+use crate::policy::phase::Phase;
+use crate::policy::run::{Action, Exchange, Flow, Run};
+use crate::policy::site::GoDuration;
+use crate::policy::values::text;
+use crate::policy::variables;
 use crate::reply;
 use crate::shared_counts::{ASIDE_MAX, BUCKETS_MAX, Bucket, Place, window_of};
 

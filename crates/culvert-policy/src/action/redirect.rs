@@ -10,11 +10,12 @@ use http::{Response, StatusCode};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{ActionType, Ends};
+use crate::action_type::{ActionType, Ends};
 use crate::fields::{Field, FieldTemplates};
+use crate::policy::phase::Phase;
 use crate::policy::rewrite::{self, Matches, Rewrite};
-use crate::policy::template::texts;
-use crate::policy::{Action, Exchange, Flow, Phase, Run};
+use crate::policy::run::{Action, Exchange, Flow, Run};
+use crate::policy::values::texts;
 
 const HEADERS_MAX: usize = 10;
 const STATUSES: [u16; 5] = [301, 302, 303, 307, 308];

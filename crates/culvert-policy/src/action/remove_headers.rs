@@ -5,10 +5,11 @@ use http::header::{HOST, HeaderName, USER_AGENT};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::ActionType;
+use crate::action_type::ActionType;
 use crate::fields;
-use crate::policy::template::texts;
-use crate::policy::{Action, Exchange, Flow, Phase, Run};
+use crate::policy::phase::Phase;
+use crate::policy::run::{Action, Exchange, Flow, Run};
+use crate::policy::values::texts;
 
 const HEADERS_MAX: usize = 10;
 

@@ -1,8 +1,9 @@
 //! response-body-find-replace: other text in the response's body.
 
-use super::ActionType;
+use crate::action_type::ActionType;
+use crate::policy::phase::Phase;
 use crate::policy::replace::{Config, FindReplace};
-use crate::policy::{Action, Exchange, Phase, Run};
+use crate::policy::run::{Action, Exchange, Run};
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "response-body-find-replace",

@@ -7,10 +7,12 @@ use culvert_cel::Value;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{ActionType, Ends};
+use crate::action_type::{ActionType, Ends};
 use crate::address::{Addresses, IpPolicy, prefix};
+use crate::policy::phase::Phase;
+use crate::policy::run::{Action, Exchange, Flow, Run};
+use crate::policy::site::Site;
 use crate::policy::template::Template;
-use crate::policy::{Action, Exchange, Flow, Phase, Run, Site};
 use crate::problem::Problem;
 
 pub(crate) static TYPE: ActionType = ActionType {

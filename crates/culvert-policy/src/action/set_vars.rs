@@ -7,9 +7,12 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::ActionType;
-use crate::policy::template::{ValueTemplate, to_json};
-use crate::policy::{Action, Exchange, Flow, Phase, Run, Site};
+use crate::action_type::ActionType;
+use crate::policy::phase::Phase;
+use crate::policy::run::{Action, Exchange, Flow, Run};
+use crate::policy::site::Site;
+use crate::policy::template::ValueTemplate;
+use crate::policy::values::to_json;
 
 /// How deep a value may be.
 const NESTING_MAX: usize = 10;

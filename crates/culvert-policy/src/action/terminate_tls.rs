@@ -13,10 +13,12 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::ActionType;
 use crate::Scheme;
+use crate::action_type::ActionType;
+use crate::policy::phase::Phase;
+use crate::policy::run::{Action, Exchange, Flow, Run};
+use crate::policy::site::Site;
 use crate::policy::template::Template;
-use crate::policy::{Action, Exchange, Flow, Phase, Run, Site};
 
 /// What certificate authorities are called by.
 const ID_PREFIX: &str = "ca";
@@ -113,7 +115,7 @@ fn compile(site: &Site<'_>) -> Result<TerminateTls, Refusal> {
     };
     if let Some((chain, key)) = &key
         && let (Some(chain), Some(key)) = (chain.constant(), key.constant())
-        && key != crate::policy::REDACTED
+        && key != crate::REDACTED
         && certified(chain, key).is_none()
     {
         let why = "`server_certificate` must be a PEM chain and `server_private_key` the PEM key of its first certificate";

@@ -7,10 +7,11 @@ use http::header::{HOST, HeaderValue};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::ActionType;
+use crate::action_type::ActionType;
+use crate::policy::phase::Phase;
 use crate::policy::rewrite::{self, Matches, Rewrite};
-use crate::policy::template::texts;
-use crate::policy::{Action, Exchange, Flow, Phase, Run};
+use crate::policy::run::{Action, Exchange, Flow, Run};
+use crate::policy::values::texts;
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "url-rewrite",

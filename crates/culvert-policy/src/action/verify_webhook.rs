@@ -11,10 +11,12 @@ use http::{Response, request};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
-use super::{ActionType, Ends};
+use crate::action_type::{ActionType, Ends};
 use crate::event_slots;
-use crate::policy::template::{Template, map};
-use crate::policy::{Action, Exchange, Flow, Phase, Run};
+use crate::policy::phase::Phase;
+use crate::policy::run::{Action, Exchange, Flow, Run};
+use crate::policy::template::Template;
+use crate::policy::values::map;
 use crate::problem::Problem;
 use crate::services::{PolicyServices, Reach};
 use crate::webhook::{self, Provider, Unverified, sns};

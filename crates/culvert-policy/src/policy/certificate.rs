@@ -8,7 +8,7 @@ use culvert_tls::peer::{common_name, serial};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509Name};
 use x509_parser::time::ASN1Time;
 
-use crate::policy::template::{map, texts};
+use crate::policy::values::{map, texts};
 
 /// One thing that is known of a certificate, by its path behind `conn.tls.client`; `None` for what
 /// is not there.
@@ -180,7 +180,7 @@ mod tests {
     use culvert_tls::peer::Peer;
 
     use super::*;
-    use crate::policy::template::text;
+    use crate::policy::values::text;
 
     #[test]
     fn a_certificate_taken_apart() {

@@ -5,13 +5,12 @@ use std::sync::{Arc, Mutex};
 use culvert_base::sync::lock;
 use serde_json::{Map, Value};
 
-use crate::policy::Policy;
+use crate::event::push_log;
+use crate::policy::compiled::Policy;
 
 /// Policies whose connection phase is remembered: those of an endpoint and of the internal ones that
 /// it forwards to.
 const VISITS_MAX: usize = 4;
-/// How many entries are kept; the event keeps fewer if they are long.
-const LOGS_MAX: usize = 32;
 
 /// What the connection phases of policies made of a connection. Allocates nothing without one.
 #[derive(Debug, Default)]
@@ -98,12 +97,5 @@ impl PolicyConnState {
         {
             show(&entry.logs);
         }
-    }
-}
-
-/// Adds an entry, unless there are as many as an event has.
-pub fn push_log(logs: &mut Vec<Map<String, Value>>, entry: Map<String, Value>) {
-    if logs.len() < LOGS_MAX {
-        logs.push(entry);
     }
 }

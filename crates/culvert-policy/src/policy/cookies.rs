@@ -7,8 +7,8 @@ use culvert_cel::{Duration, Key, Map, Value};
 use http::HeaderMap;
 use http::header::COOKIE;
 
-use crate::policy::template::{map, moment};
-use crate::policy::variables::decoded;
+use crate::policy::values::decoded;
+use crate::policy::values::{map, moment};
 
 /// The cookies of a request by name, in the order of the header.
 pub(crate) fn of_request(headers: &HeaderMap) -> Value {
@@ -126,7 +126,7 @@ fn imf_date(text: &str) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::template::text;
+    use crate::policy::values::text;
 
     #[test]
     fn cookies_of_a_request() {

@@ -7,9 +7,9 @@ use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
 use crate::Scheme;
-use crate::action::{self, ActionType, Actions, Ends};
-use crate::policy::Phase;
+use crate::action_type::{ActionType, Actions, Ends, NOT_BUILT};
 use crate::policy::functions;
+use crate::policy::phase::Phase;
 use crate::policy::variables;
 
 /// `docs/reference/traffic-policy.md`.
@@ -32,7 +32,7 @@ pub fn reference(actions: Actions) -> String {
         push_action(&mut page, ty);
     }
     page.push_str("\n### Unsupported actions\n\nPolicies with these actions are rejected.\n\n| action | reason |\n|---|---|\n");
-    for row in action::NOT_BUILT {
+    for row in NOT_BUILT {
         line(
             &mut page,
             &[format!("`{}`", row.name), row.reason.to_owned()],

@@ -13,9 +13,11 @@ use regex::bytes::{Regex, RegexBuilder};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use crate::policy::edits::Replacement;
 use crate::policy::rewrite::{PATTERN_BYTES_MAX, PROGRAM_BYTES_MAX, Part, parts};
+use crate::policy::run::{Exchange, Flow, Run};
+use crate::policy::site::Site;
 use crate::policy::template::Template;
-use crate::policy::{Exchange, Flow, Run, Site};
 
 /// Bytes of a body, before and after.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
@@ -52,13 +54,6 @@ enum From {
     Pattern(Regex),
     /// A pattern that an expression gives.
     Computed(Template),
-}
-
-/// A pattern and the text for its matches.
-#[derive(Clone, Debug)]
-pub struct Replacement {
-    from: Regex,
-    to: String,
 }
 
 impl FindReplace {

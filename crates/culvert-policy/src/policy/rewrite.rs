@@ -5,8 +5,9 @@ use culvert_cel::Slot;
 use culvert_http::target;
 use regex::{Regex, RegexBuilder};
 
+use crate::policy::run::Exchange;
+use crate::policy::site::Site;
 use crate::policy::template::Template;
-use crate::policy::{Exchange, Site};
 
 pub(crate) const PATTERN_BYTES_MAX: usize = 1 << 10;
 pub(crate) const PROGRAM_BYTES_MAX: usize = 1 << 20;

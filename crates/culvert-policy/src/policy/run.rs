@@ -8,21 +8,19 @@ use bytes::Bytes;
 use culvert_base::{BoxFuture, Timestamp};
 use culvert_cel::{EvalError, EvalErrorKind, Resolver, Slot as Variable, Value, ValueRef};
 use culvert_events::{Settable, Slot, Text};
-use culvert_http::coding::Coding;
-use culvert_http::fields::strip_spellings;
-use culvert_tls::terms::Terms;
-use http::header::{ACCEPT, HOST, HeaderMap, HeaderName, HeaderValue};
-use http::{Response, Uri, request, response};
+use http::header::{ACCEPT, HeaderValue};
+use http::{Response, request, response};
 use tokio::time::Instant;
 
 use crate::event::EventDraft;
 use crate::event_slots;
 use crate::host::{BodyReader, ConnContext, EndpointInfo, NextEndpoint, Reservation, Unread};
 use crate::ipdata::IpData;
-use crate::policy::replace::Replacement;
-use crate::policy::template::map;
+use crate::policy::compiled::{Policy, Rule};
+use crate::policy::edits::Edits;
+use crate::policy::phase::Phase;
+use crate::policy::values::map;
 use crate::policy::variables::{self, Read};
-use crate::policy::{Phase, Policy, Rule};
 use crate::problem::Problem;
 
 /// What an action is made to do. It is shared by all exchanges of its endpoint.
@@ -179,63 +177,6 @@ impl Memory {
             .map(|(name, value)| (*name, value.clone()))
             .collect());
         map(vec![("culvert", results.clone()), ("ngrok", results)])
-    }
-}
-
-/// Changes to the head of a message.
-#[derive(Debug, Default)]
-pub struct Edits {
-    headers: Vec<Edit>,
-    /// Another target for the upstream, and the whole URL it is of.
-    pub target: Option<Uri>,
-    pub url: Option<String>,
-    /// How the handshake is to be done, in the connection phase.
-    pub terms: Option<Arc<Terms>>,
-    /// What is to be replaced in the body.
-    pub replacements: Vec<Replacement>,
-    /// How the response's body is to be encoded.
-    pub coding: Option<Coding>,
-}
-
-#[derive(Debug)]
-enum Edit {
-    Add(HeaderName, HeaderValue),
-    Remove(HeaderName),
-}
-
-impl Edits {
-    pub fn add(&mut self, name: HeaderName, value: HeaderValue) {
-        self.headers.push(Edit::Add(name, value));
-    }
-
-    pub fn remove(&mut self, name: HeaderName) {
-        self.headers.push(Edit::Remove(name));
-    }
-
-    /// Makes the changes to the fields of a request, which has no other spelling of them afterwards.
-    pub fn apply_to_request(&mut self, headers: &mut HeaderMap) {
-        let names = self.headers.iter().map(|edit| match edit {
-            Edit::Add(name, _) | Edit::Remove(name) => name,
-        });
-        strip_spellings(headers, names);
-        self.apply(headers);
-    }
-
-    /// Makes the changes to the fields, in their order. A message has one host.
-    pub fn apply(&mut self, headers: &mut HeaderMap) {
-        for edit in self.headers.drain(..) {
-            match edit {
-                Edit::Add(name, value) if name == HOST => {
-                    headers.insert(name, value);
-                }
-                Edit::Add(name, value) => {
-                    headers.append(name, value);
-                }
-                Edit::Remove(name) => {
-                    headers.remove(name);
-                }
-            }
-        }
     }
 }
 

@@ -6,9 +6,11 @@ use std::ops::Range;
 use culvert_base::{Refusal, code};
 use serde_json::Value;
 
-use crate::action::{ActionType, Actions};
+use crate::action_type::{ActionType, Actions};
 use crate::document::{Node, Text};
-use crate::policy::{Phase, Source, refusal};
+use crate::policy::phase::Phase;
+use crate::policy::site::refusal;
+use crate::policy::source::Source;
 
 /// What is shown in the place of a secret.
 pub const REDACTED: &str = "[redacted]";

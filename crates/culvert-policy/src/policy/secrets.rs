@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 use culvert_cel::Value;
 
-use crate::policy::template::map;
+use crate::policy::values::map;
 
 /// The secrets of an account, which its policies share. Empty until it is filled.
 #[derive(Default)]

@@ -20,8 +20,10 @@ use sha2::{Digest, Sha256};
 use crate::Scheme;
 use crate::address::IpPolicy;
 use crate::ipdata::IpData;
+use crate::policy::environments;
+use crate::policy::phase::Phase;
+use crate::policy::secrets::Secrets;
 use crate::policy::template::{Template, ValueTemplate};
-use crate::policy::{Phase, Secrets, refusal, variables};
 
 /// Objects that policies may name.
 #[derive(Clone, Debug, Default)]
@@ -137,12 +139,12 @@ impl<'c> Site<'c> {
 
     /// The names that expressions of this phase may use.
     pub fn env(&self) -> &'static Env {
-        variables::of(self.phase)
+        environments::of(self.phase)
     }
 
     /// When something is to be tried again (2200).
     pub fn retry_condition(&self, field: &str, text: &str) -> Result<Predicate, Refusal> {
-        variables::of_retries(self.phase)
+        environments::of_retries(self.phase)
             .compile_predicate(text)
             .map_err(|error| {
                 self.refuse(
@@ -275,6 +277,15 @@ fn quoteless(message: &str) -> String {
         None => message.to_owned(),
     };
     said.trim_end_matches('.').chars().take(300).collect()
+}
+
+/// What is wrong where; places are counted from 1.
+pub(crate) fn refusal(code: Code, place: &str, why: &str) -> Refusal {
+    let colon = if place.is_empty() { "" } else { ": " };
+    Refusal::new(
+        code,
+        format!("The traffic policy is invalid: {place}{colon}{why}."),
+    )
 }
 
 /// A span of time as Go writes it: `10s`, `1m30s`.

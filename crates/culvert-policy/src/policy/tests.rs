@@ -2,12 +2,21 @@
 
 use std::sync::Arc;
 
-use super::*;
+use culvert_base::Refusal;
+
+use crate::Scheme;
+use crate::action;
+use crate::action_type::Actions;
+use crate::address::IpPolicy;
+use crate::document::TEXT_BYTES_MAX;
+use crate::policy::compiled::Policy;
+use crate::policy::phase::Phase;
+use crate::policy::site::Resources;
+use crate::policy::source::Source;
+use crate::policy::variables;
 
 /// The actions of this crate.
 const ACTIONS: Actions = Actions(&[action::ALL]);
-use crate::address::IpPolicy;
-use crate::document::TEXT_BYTES_MAX;
 
 /// What compiling a policy for an http endpoint with an upstream says: a code, and the sentence.
 fn refused(text: &str) -> (u16, String) {

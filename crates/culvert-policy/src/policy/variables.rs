@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
 
-use culvert_cel::{Env, Key, Limits, Slot, Type, Value, ValueRef};
+use culvert_cel::{Key, Slot, Type, Value, ValueRef};
 use culvert_http::authority::Authority;
 use culvert_http::target::Received;
 use culvert_tls::peer::Peer;
@@ -21,10 +21,10 @@ use http::{Version, request};
 
 use crate::ipdata::{IpData, IpField, Scalar};
 use crate::policy::certificate;
-use crate::policy::functions;
+use crate::policy::cookies;
+use crate::policy::phase::Phase;
 use crate::policy::run::Exchange;
-use crate::policy::template::{map, moment, text, texts};
-use crate::policy::{Phase, cookies};
+use crate::policy::values::{decoded, map, moment, query_parameters, text, texts};
 
 /// A variable.
 #[derive(Debug)]
@@ -115,36 +115,6 @@ pub const SECRETS: &str = "(secrets)";
 /// Every variable; its place is its slot.
 pub static ALL: LazyLock<Vec<Variable>> = LazyLock::new(all);
 
-static ENVIRONMENTS: LazyLock<[Env; 3]> = LazyLock::new(|| Phase::ALL.map(environment));
-
-/// What expressions of a phase may name.
-pub fn of(phase: Phase) -> &'static Env {
-    let [connect, request, response] = &*ENVIRONMENTS;
-    match phase {
-        Phase::Connect => connect,
-        Phase::Request => request,
-        Phase::Response => response,
-    }
-}
-
-/// What a condition for trying again may name beside what its phase has.
-pub fn of_retries(phase: Phase) -> &'static Env {
-    static ENVIRONMENTS: LazyLock<[Env; 3]> = LazyLock::new(|| {
-        Phase::ALL.map(|phase| {
-            let [attempts, last] = retry_slots();
-            environment(phase)
-                .with_slot("attempts", attempts, Type::Int)
-                .with_slot("last_attempt", last, Type::Dyn)
-        })
-    });
-    let [connect, request, response] = &*ENVIRONMENTS;
-    match phase {
-        Phase::Connect => connect,
-        Phase::Request => request,
-        Phase::Response => response,
-    }
-}
-
 /// The slots of `attempts` and `last_attempt`, which are no variables of a phase.
 pub fn retry_slots() -> [Slot; 2] {
     let first = Slot::try_from(ALL.len()).expect("the table is short");
@@ -181,24 +151,6 @@ pub fn unfilled(slot: Slot, phase: Phase) -> Option<&'static Variable> {
 /// The value of a slot.
 pub fn read<'a>(slot: Slot, x: &'a Exchange<'_>) -> Option<Read<'a>> {
     (ALL.get(usize::from(slot))?.read)(x)
-}
-
-fn environment(phase: Phase) -> Env {
-    let mut env = Env::new(Limits::POLICY).with_zones(culvert_base::time::zone_offset);
-    for (slot, variable) in ALL.iter().enumerate() {
-        let slot = Slot::try_from(slot).expect("the table is short");
-        env = if variable.since <= phase {
-            env.with_slot(&variable.path, slot, variable.of.clone())
-        } else {
-            env.with_unusable(&variable.path)
-        };
-    }
-    for function in functions::ALL.iter() {
-        if function.since <= phase {
-            env = env.with_extension(function.extension);
-        }
-    }
-    env
 }
 
 fn there<'a>(value: &'a str) -> Option<Read<'a>> {
@@ -454,14 +406,6 @@ fn answered(row: Row<'_>) {
     row("res.cookies", "map(string, list(dyn))", "Cookies that the response sets, by name, longest path first.", Filled::Message, |x| made(cookies::of_response(x.response?.headers.get_all(SET_COOKIE).iter().map(decoded))));
 }
 
-/// A field value: UTF-8, else each byte as a character of Latin-1.
-pub fn decoded(value: &http::HeaderValue) -> Cow<'_, str> {
-    match std::str::from_utf8(value.as_bytes()) {
-        Ok(text) => text.into(),
-        Err(_) => value.as_bytes().iter().copied().map(char::from).collect(),
-    }
-}
-
 /// Host and port as received.
 pub fn authority(request: &request::Parts) -> &str {
     match request.uri.authority() {
@@ -549,24 +493,6 @@ fn parameters(headers: &HeaderMap) -> Value {
         .iter()
         .map(|(name, value)| (name.as_str(), Value::from(value.as_str())))
         .collect())
-}
-
-/// Parameters of a query by name, decoded.
-pub fn query_parameters(query: &str) -> Value {
-    let mut names: Vec<(String, Vec<Value>)> = Vec::new();
-    for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
-        let value = Value::from(&*value);
-        match names.iter_mut().find(|(known, _)| *known == *name) {
-            Some((_, values)) => values.push(value),
-            None => names.push((name.into_owned(), vec![value])),
-        }
-    }
-    let entries = names
-        .into_iter()
-        .map(|(name, values)| (Key::String(name.into()), Value::List(values.into())));
-    Value::Map(Arc::new(
-        culvert_cel::Map::new(entries.collect()).unwrap_or_default(),
-    ))
 }
 
 /// A field of the operator's data as text; empty where there is none.
@@ -708,6 +634,7 @@ impl Exchange<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::environments::of;
 
     #[test]
     fn each_path_is_there_once_and_documented() {

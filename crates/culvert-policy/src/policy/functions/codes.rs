@@ -6,8 +6,8 @@ use culvert_cel::{EvalErrorKind, Meter, Value, ValueRef};
 use url::Url;
 
 use super::{INVALID, NO_OVERLOAD, Row, global, made, member};
-use crate::policy::template::{map, of_json, text, to_json};
-use crate::policy::variables::query_parameters;
+use crate::policy::values::query_parameters;
+use crate::policy::values::{map, of_json, text, to_json};
 
 #[rustfmt::skip]
 pub(super) fn rows() -> Vec<Row> {

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use culvert_cel::{EvalErrorKind, Meter, Value, ValueRef};
 
 use super::{INVALID, NO_OVERLOAD, Row, global, member};
-use crate::policy::template::to_json;
+use crate::policy::values::to_json;
 
 #[rustfmt::skip]
 pub(super) fn rows() -> Vec<Row> {

@@ -9,7 +9,7 @@ use culvert_cel::{EvalErrorKind, Meter, Value, ValueRef};
 
 use super::{NO_OVERLOAD, Row, about, global, made, member};
 use crate::address::prefix;
-use crate::policy::Phase;
+use crate::policy::phase::Phase;
 use crate::policy::variables::{RANDOM, SECRETS};
 
 #[rustfmt::skip]

@@ -11,7 +11,8 @@ use std::sync::LazyLock;
 
 use culvert_cel::{EvalErrorKind, Extension, Meter, Slot, Value, ValueRef};
 
-use crate::policy::{Phase, variables};
+use crate::policy::phase::Phase;
+use crate::policy::variables;
 
 /// A function, and the first phase that has it.
 pub(crate) struct Function {

@@ -1,7 +1,8 @@
 use culvert_cel::Resolver;
 
 use super::*;
-use crate::policy::template::{map, text, texts};
+use crate::policy::environments;
+use crate::policy::values::{map, text, texts};
 
 /// What the functions about a message read.
 struct Message(Vec<Value>);
@@ -31,7 +32,7 @@ impl Resolver for Message {
 }
 
 fn eval(source: &str) -> Result<String, EvalErrorKind> {
-    let program = variables::of(Phase::Response)
+    let program = environments::of(Phase::Response)
         .compile(source)
         .unwrap_or_else(|error| panic!("{source}: {error}"));
     let value = program.eval(&Message::new()).map_err(|error| error.kind)?;
@@ -193,12 +194,12 @@ fn each_function_is_documented_and_of_its_phase() {
         );
     }
     assert!(
-        variables::of(Phase::Connect)
+        environments::of(Phase::Connect)
             .compile("hasReqHeader('a')")
             .is_err()
     );
     assert!(
-        variables::of(Phase::Request)
+        environments::of(Phase::Request)
             .compile("hasResHeader('a')")
             .is_err()
     );
@@ -211,7 +212,11 @@ fn secrets_by_name() {
         assert_eq!(eval(absent), Err(EvalErrorKind::Missing), "{absent}");
     }
     // The variable behind it has no name that could be written.
-    assert!(variables::of(Phase::Response).compile("secrets").is_err());
+    assert!(
+        environments::of(Phase::Response)
+            .compile("secrets")
+            .is_err()
+    );
 }
 
 #[test]

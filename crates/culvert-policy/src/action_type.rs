@@ -1,0 +1,126 @@
+//! Kinds of actions: what each is called, where it may stand, and how it is compiled.
+
+use std::fmt;
+
+use culvert_base::{Code, Refusal, code};
+use schemars::{Schema, SchemaGenerator};
+
+use crate::Scheme;
+use crate::policy::phase::Phase;
+use crate::policy::run::Action;
+use crate::policy::site::Site;
+
+/// The actions that policies may use: tables of several crates, each sorted by name.
+#[derive(Clone, Copy, Debug)]
+pub struct Actions(pub &'static [&'static [&'static ActionType]]);
+
+impl Actions {
+    /// The action of that name.
+    pub fn find(self, name: &str) -> Option<&'static ActionType> {
+        let mut all = self.0.iter().flat_map(|table| table.iter().copied());
+        all.find(|ty| ty.name == name)
+    }
+
+    /// Every action, sorted by name.
+    pub fn sorted(self) -> Vec<&'static ActionType> {
+        let mut all: Vec<_> = self.0.concat();
+        all.sort_unstable_by_key(|ty| ty.name);
+        all
+    }
+}
+
+/// One kind of action.
+pub struct ActionType {
+    /// Its `type` in a policy.
+    pub name: &'static str,
+    /// Sentences for the reference.
+    pub doc: &'static str,
+    /// Where it may stand.
+    pub phases: &'static [Phase],
+    /// The endpoints it makes sense for.
+    pub schemes: &'static [Scheme],
+    /// Whether it ends its phase.
+    pub ends: Ends,
+    /// Whether it logs people in; a policy has one such action.
+    pub is_login: bool,
+    /// Fields of the configuration whose texts are sealed at rest and never shown.
+    pub secrets: &'static [&'static str],
+    /// Fields that list ids of other objects, with the prefix of those ids.
+    pub references: &'static [(&'static str, &'static str)],
+    /// Of the configuration; `None` if it takes none.
+    pub schema: Option<fn(&mut SchemaGenerator) -> Schema>,
+    /// Checks the configuration and makes it ready to run.
+    pub compile: fn(&Site<'_>) -> Result<Box<dyn Action>, Refusal>,
+}
+
+impl ActionType {
+    /// What most actions are; each names the rest.
+    pub const PLAIN: Self = Self {
+        name: "",
+        doc: "",
+        phases: &[],
+        schemes: &Scheme::ALL,
+        ends: Ends::Never,
+        is_login: false,
+        secrets: &[],
+        references: &[],
+        schema: None,
+        compile: |site| Err(site.refuse(code::POLICY_ACTION_UNKNOWN, "it is not supported")),
+    };
+}
+
+impl fmt::Debug for ActionType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ActionType")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Whether an action ends its phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// It never does.
+    Never,
+    /// It does when it refuses, or redirects.
+    Sometimes,
+    /// It always does: nothing may stand behind it.
+    Always,
+}
+
+/// An action that other implementations of the language have and this one does not.
+#[derive(Debug)]
+pub struct NotBuilt {
+    /// Its `type`.
+    pub name: &'static str,
+    /// Answered when a policy uses it.
+    pub code: Code,
+    /// The end of a sentence that begins with its name.
+    pub reason: &'static str,
+}
+
+const fn out(name: &'static str, reason: &'static str) -> NotBuilt {
+    NotBuilt {
+        name,
+        code: code::POLICY_VALUE_INVALID,
+        reason,
+    }
+}
+
+/// What is refused with a reason.
+pub static NOT_BUILT: &[NotBuilt] = &[
+    out(
+        "ai-gateway",
+        "is not supported: it requires services of its vendor",
+    ),
+    out(
+        "owasp-crs-request",
+        "is not supported: it requires an engine for the Core Rule Set",
+    ),
+    out(
+        "owasp-crs-response",
+        "is not supported: it requires an engine for the Core Rule Set",
+    ),
+    out("saml", "is not supported"),
+    out("sse-find-replace", "is not supported"),
+];

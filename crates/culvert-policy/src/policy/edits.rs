@@ -1,0 +1,74 @@
+//! What a policy changes in a message before it is sent on.
+
+use std::sync::Arc;
+
+use culvert_http::coding::Coding;
+use culvert_http::fields::strip_spellings;
+use culvert_tls::terms::Terms;
+use http::Uri;
+use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
+use regex::bytes::Regex;
+
+/// Changes to the head of a message.
+#[derive(Debug, Default)]
+pub struct Edits {
+    headers: Vec<Edit>,
+    /// Another target for the upstream, and the whole URL it is of.
+    pub target: Option<Uri>,
+    pub url: Option<String>,
+    /// How the handshake is to be done, in the connection phase.
+    pub terms: Option<Arc<Terms>>,
+    /// What is to be replaced in the body.
+    pub replacements: Vec<Replacement>,
+    /// How the response's body is to be encoded.
+    pub coding: Option<Coding>,
+}
+
+#[derive(Debug)]
+enum Edit {
+    Add(HeaderName, HeaderValue),
+    Remove(HeaderName),
+}
+
+impl Edits {
+    pub fn add(&mut self, name: HeaderName, value: HeaderValue) {
+        self.headers.push(Edit::Add(name, value));
+    }
+
+    pub fn remove(&mut self, name: HeaderName) {
+        self.headers.push(Edit::Remove(name));
+    }
+
+    /// Makes the changes to the fields of a request, which has no other spelling of them afterwards.
+    pub fn apply_to_request(&mut self, headers: &mut HeaderMap) {
+        let names = self.headers.iter().map(|edit| match edit {
+            Edit::Add(name, _) | Edit::Remove(name) => name,
+        });
+        strip_spellings(headers, names);
+        self.apply(headers);
+    }
+
+    /// Makes the changes to the fields, in their order. A message has one host.
+    pub fn apply(&mut self, headers: &mut HeaderMap) {
+        for edit in self.headers.drain(..) {
+            match edit {
+                Edit::Add(name, value) if name == HOST => {
+                    headers.insert(name, value);
+                }
+                Edit::Add(name, value) => {
+                    headers.append(name, value);
+                }
+                Edit::Remove(name) => {
+                    headers.remove(name);
+                }
+            }
+        }
+    }
+}
+
+/// A pattern and the text for its matches.
+#[derive(Clone, Debug)]
+pub struct Replacement {
+    pub(crate) from: Regex,
+    pub(crate) to: String,
+}

@@ -1,0 +1,31 @@
+//! When rules run.
+
+use crate::Scheme;
+
+/// When a rule runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Once per connection, before any handshake.
+    Connect,
+    /// Once per request, when its head is read.
+    Request,
+    /// Once per response, before it is sent.
+    Response,
+}
+
+impl Phase {
+    pub const ALL: [Self; 3] = [Self::Connect, Self::Request, Self::Response];
+
+    /// Its key in a policy.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connect => "on_tcp_connect",
+            Self::Request => "on_http_request",
+            Self::Response => "on_http_response",
+        }
+    }
+
+    pub(crate) fn is_of(self, scheme: Scheme) -> bool {
+        self == Self::Connect || scheme.is_http()
+    }
+}

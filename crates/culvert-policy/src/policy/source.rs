@@ -1,0 +1,507 @@
+//! The text of a policy, taken apart, checked and compiled.
+
+use std::sync::Arc;
+
+use culvert_base::{Code, Meter, Refusal, code};
+use culvert_cel::{Limits, Predicate, Slot};
+
+use crate::Scheme;
+use crate::action_type::{ActionType, Actions, Ends, NOT_BUILT};
+use crate::document::{Node, Unreadable};
+use crate::ipdata::IpFields;
+use crate::policy::compiled::{Policy, Rule};
+use crate::policy::phase::Phase;
+use crate::policy::run::Action;
+use crate::policy::site::{Resources, Site, refusal};
+use crate::policy::{environments, template, variables};
+
+/// Rules of one phase.
+const RULES_MAX: usize = 100;
+/// Actions, and expressions, of one rule.
+const PER_RULE_MAX: usize = 20;
+/// Bytes of a rule's name.
+const NAME_BYTES_MAX: usize = 255;
+
+/// The text of a policy, taken apart.
+#[derive(Clone, Debug)]
+pub struct Source {
+    pub(crate) text: String,
+    pub(crate) root: Node,
+    pub(crate) known: Actions,
+}
+
+/// An object that a policy names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reference {
+    /// Prefix that its id must have, such as `ipp`.
+    pub prefix: &'static str,
+    /// As it is written.
+    pub id: String,
+}
+
+impl Source {
+    /// Reads YAML or JSON. `actions` are those that a policy may have.
+    ///
+    /// # Errors
+    /// When the text is neither, or is no policy at all (2236).
+    pub fn read(text: &str, actions: Actions) -> Result<Self, Refusal> {
+        let root = Node::parse(text)
+            .map_err(|Unreadable(why)| refusal(code::POLICY_UNREADABLE, "", &why))?;
+        let Node::Object(_) = root else {
+            let why = "it must be an object with phases such as `on_http_request`";
+            return Err(refusal(code::POLICY_UNREADABLE, "", why));
+        };
+        Ok(Self {
+            text: text.to_owned(),
+            root,
+            known: actions,
+        })
+    }
+
+    /// The whole text, secrets and all.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// As JSON, aliases followed.
+    pub fn to_json(&self) -> serde_json::Value {
+        self.root.to_json()
+    }
+
+    /// The objects it names, each once.
+    pub fn references(&self) -> Vec<Reference> {
+        let mut found: Vec<Reference> = Vec::new();
+        for (ty, action) in self.actions() {
+            let config = action.get("config");
+            for (field, prefix) in ty.references {
+                let Some(Node::List(items)) = config.and_then(|config| config.get(field)) else {
+                    continue;
+                };
+                for item in items {
+                    let Node::Text(text) = item else { continue };
+                    // Beside ids the things themselves may stand.
+                    if !text.value.starts_with(&format!("{prefix}_")) {
+                        continue;
+                    }
+                    let reference = Reference {
+                        prefix,
+                        id: text.value.clone(),
+                    };
+                    if !found.contains(&reference) {
+                        found.push(reference);
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    /// The secrets that its expressions read by names that are written out: vault and name, each
+    /// once. Names that an expression computes are known only when it runs.
+    pub fn secrets(&self) -> Vec<(String, String)> {
+        let mut found = Vec::new();
+        expressions(&self.root, false, &mut |source| {
+            for call in culvert_cel::literal_calls(source, "secrets.get", &Limits::POLICY) {
+                if let Ok([vault, name]) = <[String; 2]>::try_from(call)
+                    && !found.contains(&(vault.clone(), name.clone()))
+                {
+                    found.push((vault, name));
+                }
+            }
+        });
+        found
+    }
+
+    /// Whether its expressions read secrets by names that are not written out, which [`Self::secrets`]
+    /// cannot tell.
+    pub fn computes_secret_names(&self) -> bool {
+        let mut computes = false;
+        expressions(&self.root, false, &mut |source| {
+            computes |= culvert_cel::has_computed_calls(source, "secrets.get", &Limits::POLICY);
+        });
+        computes
+    }
+
+    /// Makes it ready to run for an endpoint.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with it, by the codes of the contract (traffic policy 11).
+    pub fn compile(
+        &self,
+        scheme: Scheme,
+        has_upstream: bool,
+        resources: &Resources,
+    ) -> Result<Policy, Refusal> {
+        let Node::Object(phases) = &self.root else {
+            return Err(refusal(code::POLICY_UNREADABLE, "", "it must be an object"));
+        };
+        for (key, _) in phases {
+            let why = match key.as_str() {
+                key if Phase::ALL.iter().any(|phase| phase.name() == key) => continue,
+                "inbound" => "`inbound` has been renamed to `on_http_request`",
+                "outbound" => "`outbound` has been renamed to `on_http_response`",
+                "on_event_stream_message" => {
+                    let why = "`on_event_stream_message` is not supported";
+                    return Err(refusal(code::POLICY_VALUE_INVALID, "", why));
+                }
+                _ => {
+                    let shown: String = key.chars().take(64).collect();
+                    let names = Phase::ALL.map(|phase| format!("`{}`", phase.name()));
+                    let why = format!(
+                        "unknown phase `{shown}`; valid phases: {}",
+                        names.join(", ")
+                    );
+                    return Err(refusal(code::POLICY_UNREADABLE, "", &why));
+                }
+            };
+            return Err(refusal(code::POLICY_UNREADABLE, "", why));
+        }
+        let mut reader = Reader {
+            actions: self.known,
+            scheme,
+            resources,
+            reads: Vec::new(),
+            has_login: false,
+        };
+        let mut compiled = Phase::ALL.map(|_| Vec::new());
+        let mut handles = !scheme.is_http() || has_upstream;
+        for (phase, rules) in Phase::ALL.into_iter().zip(&mut compiled) {
+            let place = phase.name();
+            let items = match self.root.get(place) {
+                None | Some(Node::Null) => continue,
+                Some(Node::List(items)) => items,
+                Some(other) => {
+                    let why = format!("it must be a list of rules, not {}", other.kind());
+                    return Err(refusal(code::POLICY_UNREADABLE, place, &why));
+                }
+            };
+            if !phase.is_of(scheme) && !items.is_empty() {
+                let why = format!("{} endpoints do not support this phase", scheme.name());
+                return Err(refusal(code::POLICY_PHASE_WRONG_PROTOCOL, place, &why));
+            }
+            if items.len() > RULES_MAX {
+                let why = format!("it has {} rules; the limit is {RULES_MAX}", items.len());
+                return Err(refusal(code::POLICY_TOO_MANY_RULES, place, &why));
+            }
+            for (index, item) in items.iter().enumerate() {
+                let (rule, ends) = reader.rule(phase, index, item)?;
+                handles |= phase == Phase::Request && ends && rule.expressions.is_empty();
+                rules.push(rule);
+            }
+        }
+        if !handles {
+            let why = "the endpoint has no `upstream_url`, so `on_http_request` requires a rule \
+                       without expressions whose last action handles every request: \
+                       `custom-response`, `deny`, `close-connection`, `forward-internal`, or a \
+                       `redirect` without `from`";
+            return Err(refusal(code::POLICY_TRAFFIC_UNHANDLED, "", why));
+        }
+        let mut reads = reader.reads;
+        reads.sort_unstable();
+        reads.dedup();
+        let mut ip_fields = IpFields::default();
+        for (_, field) in reads.iter().filter_map(|slot| variables::data(*slot)) {
+            ip_fields.insert(field);
+        }
+        let [connect, request, response] = compiled.map(Vec::into_boxed_slice);
+        Ok(Policy {
+            connect,
+            request,
+            response,
+            reads_results: reads.contains(&variables::slot(variables::ACTIONS)),
+            ip_fields,
+            secrets: reads
+                .contains(&variables::slot(variables::SECRETS))
+                .then(|| Arc::clone(&resources.secrets)),
+            reads: reads.into(),
+        })
+    }
+
+    /// The actions with a known type.
+    fn actions(&self) -> impl Iterator<Item = (&'static ActionType, &Node)> {
+        let rules = Phase::ALL
+            .into_iter()
+            .flat_map(|phase| match self.root.get(phase.name()) {
+                Some(Node::List(rules)) => rules.as_slice(),
+                _ => &[],
+            });
+        let actions = rules.flat_map(|rule| match rule.get("actions") {
+            Some(Node::List(actions)) => actions.as_slice(),
+            _ => &[],
+        });
+        actions.filter_map(|action| match action.get("type")? {
+            Node::Text(name) => Some((self.known.find(&name.value)?, action)),
+            _ => None,
+        })
+    }
+}
+
+/// Keys whose texts are expressions; other texts have expressions between `${` and `}`.
+const EXPRESSIONS: [&str; 2] = ["expressions", "retry_condition"];
+
+/// Shows each expression of a node that has the word `secrets` in it.
+fn expressions(node: &Node, is_expression: bool, look: &mut dyn FnMut(&str)) {
+    match node {
+        Node::Null | Node::Bool(_) | Node::Number(_) => {}
+        Node::List(items) => {
+            for item in items {
+                expressions(item, is_expression, look);
+            }
+        }
+        Node::Object(entries) => {
+            for (key, value) in entries {
+                let is_expression = EXPRESSIONS.contains(&key.as_str());
+                expressions(value, is_expression, look);
+            }
+        }
+        Node::Text(text) => {
+            let sources = match is_expression {
+                true => vec![text.value.as_str()],
+                false => template::sources(&text.value),
+            };
+            for source in sources {
+                if source.contains("secrets") {
+                    look(source);
+                }
+            }
+        }
+    }
+}
+
+/// Reads rules.
+struct Reader<'c> {
+    actions: Actions,
+    scheme: Scheme,
+    resources: &'c Resources,
+    /// What expressions and templates read so far.
+    reads: Vec<Slot>,
+    has_login: bool,
+}
+
+impl Reader<'_> {
+    /// A rule, and whether its actions answer all traffic.
+    fn rule(&mut self, phase: Phase, index: usize, item: &Node) -> Result<(Rule, bool), Refusal> {
+        let mut place = format!("{}, rule {}", phase.name(), index + 1);
+        let Node::Object(entries) = item else {
+            let why = format!("a rule must be an object, not {}", item.kind());
+            return Err(refusal(code::POLICY_UNREADABLE, &place, &why));
+        };
+        known_keys(entries, &["name", "expressions", "actions"], &place)?;
+        let name = match item.get("name") {
+            None | Some(Node::Null) => String::new(),
+            Some(Node::Text(name)) => name.value.clone(),
+            Some(_) => {
+                return Err(refusal(
+                    code::POLICY_UNREADABLE,
+                    &place,
+                    "`name` must be a string",
+                ));
+            }
+        };
+        if name.len() > NAME_BYTES_MAX {
+            let why = format!("`name` is longer than {NAME_BYTES_MAX} bytes");
+            return Err(refusal(code::POLICY_STRING_TOO_LONG, &place, &why));
+        }
+        if !name.is_empty() {
+            let shown: String = name.chars().take(64).collect();
+            place = format!("{place} ({shown})");
+        }
+        let expressions = list(item, "expressions", &place)?;
+        let actions = list(item, "actions", &place)?;
+        for (name, items) in [("expressions", expressions), ("actions", actions)] {
+            if items.len() > PER_RULE_MAX {
+                let why = format!("it has {} {name}; the limit is {PER_RULE_MAX}", items.len());
+                return Err(refusal(code::POLICY_RULE_TOO_LONG, &place, &why));
+            }
+        }
+        if actions.is_empty() {
+            return Err(refusal(
+                code::POLICY_RULE_WITHOUT_ACTION,
+                &place,
+                "it has no actions",
+            ));
+        }
+        let expressions = expressions
+            .iter()
+            .enumerate()
+            .map(|(index, source)| self.expression(phase, source, &place, index))
+            .collect::<Result<_, _>>()?;
+        let mut compiled = Vec::with_capacity(actions.len());
+        let mut ends_by = None;
+        let mut handles = false;
+        for (index, item) in actions.iter().enumerate() {
+            let place = format!("{place}, action {}", index + 1);
+            let (ty, action) = self.action(phase, item, &place)?;
+            if let Some(before) = ends_by {
+                let why = format!(
+                    "`{}` can never run, because `{before}` before it always ends the phase",
+                    ty.name
+                );
+                return Err(refusal(code::POLICY_ACTION_UNREACHABLE, &place, &why));
+            }
+            let is_final = ty.ends == Ends::Always || action.is_final();
+            if is_final {
+                ends_by = Some(ty.name);
+            }
+            handles |= is_final || action.handles();
+            compiled.push(action);
+        }
+        let rule = Rule {
+            name,
+            expressions,
+            terminates_tls: compiled.iter().any(|action| action.terminates_tls()),
+            actions: compiled.into(),
+            failures: Meter::default(),
+        };
+        Ok((rule, handles))
+    }
+
+    fn expression(
+        &mut self,
+        phase: Phase,
+        source: &Node,
+        place: &str,
+        index: usize,
+    ) -> Result<Predicate, Refusal> {
+        let place = format!("{place}, expression {}", index + 1);
+        let source = match source {
+            Node::Text(text) => text.value.as_str(),
+            Node::Bool(true) => "true",
+            Node::Bool(false) => "false",
+            other => {
+                let why = format!("an expression must be a string, not {}", other.kind());
+                return Err(refusal(code::POLICY_EXPRESSION_INVALID, &place, &why));
+            }
+        };
+        let compiled = environments::of(phase)
+            .compile_predicate(source)
+            .map_err(|error| {
+                refusal(code::POLICY_EXPRESSION_INVALID, &place, &error.to_string())
+            })?;
+        self.has_data(
+            phase,
+            compiled.slots(),
+            &place,
+            code::POLICY_EXPRESSION_INVALID,
+        )?;
+        self.reads.extend(compiled.slots());
+        Ok(compiled)
+    }
+
+    /// Refuses variables whose data is not loaded: a rule that can never match is a mistake, and a dangerous one
+    /// where it denies.
+    fn has_data(
+        &self,
+        phase: Phase,
+        slots: &[Slot],
+        place: &str,
+        code: Code,
+    ) -> Result<(), Refusal> {
+        let Some(data) = &self.resources.ip_data else {
+            return Ok(());
+        };
+        let mut unfilled = slots
+            .iter()
+            .filter_map(|slot| variables::unfilled(*slot, phase));
+        if let Some(variable) = unfilled.next() {
+            let why = match variable.filled {
+                variables::Filled::Answered => "is known in `on_http_response` alone",
+                _ => "never has a value on this server",
+            };
+            let why = format!("`{}` {why}", variable.path);
+            return Err(refusal(code, place, &why));
+        }
+        for (variable, field) in slots.iter().filter_map(|slot| variables::data(*slot)) {
+            let mut wanted = IpFields::default();
+            wanted.insert(field);
+            if !data.missing(wanted).is_empty() {
+                let why = format!(
+                    "`{}` is not available on this server; it requires {}",
+                    variable.path,
+                    field.source()
+                );
+                return Err(refusal(code, place, &why));
+            }
+        }
+        Ok(())
+    }
+
+    fn action(
+        &mut self,
+        phase: Phase,
+        item: &Node,
+        place: &str,
+    ) -> Result<(&'static ActionType, Box<dyn Action>), Refusal> {
+        let Node::Object(entries) = item else {
+            let why = format!("an action must be an object, not {}", item.kind());
+            return Err(refusal(code::POLICY_UNREADABLE, place, &why));
+        };
+        known_keys(entries, &["type", "config"], place)?;
+        let Some(Node::Text(name)) = item.get("type") else {
+            return Err(refusal(
+                code::POLICY_ACTION_UNKNOWN,
+                place,
+                "`type` must name an action",
+            ));
+        };
+        let name = name.value.as_str();
+        let Some(ty) = self.actions.find(name) else {
+            if let Some(missing) = NOT_BUILT.iter().find(|row| row.name == name) {
+                let why = format!("`{name}` {}", missing.reason);
+                return Err(refusal(missing.code, place, &why));
+            }
+            let shown: String = name.chars().take(64).collect();
+            let why = format!("unknown action `{shown}`");
+            return Err(refusal(code::POLICY_ACTION_UNKNOWN, place, &why));
+        };
+        let place = &format!("{place} ({name})");
+        if !ty.phases.contains(&phase) {
+            let phases: Vec<_> = ty.phases.iter().map(|phase| phase.name()).collect();
+            let why = format!("it is supported only in {}", phases.join(" and "));
+            return Err(refusal(code::POLICY_ACTION_WRONG_PHASE, place, &why));
+        }
+        if !ty.schemes.contains(&self.scheme) {
+            let why = format!("it does not support {} endpoints", self.scheme.name());
+            return Err(refusal(code::POLICY_ACTION_WRONG_PROTOCOL, place, &why));
+        }
+        if ty.is_login && std::mem::replace(&mut self.has_login, true) {
+            let why = "a policy may have only one sign-in action";
+            return Err(refusal(code::POLICY_SECOND_LOGIN, place, why));
+        }
+        let config = item
+            .get("config")
+            .map_or(serde_json::Value::Null, Node::to_json);
+        let site = Site::new(phase, self.scheme, place, config, self.resources);
+        let compiled = (ty.compile)(&site)?;
+        let slots = compiled.slots();
+        self.has_data(phase, &slots, place, code::POLICY_TEMPLATE_INVALID)?;
+        self.reads.extend(slots);
+        Ok((ty, compiled))
+    }
+}
+
+fn known_keys(entries: &[(String, Node)], known: &[&str], place: &str) -> Result<(), Refusal> {
+    let unknown = entries
+        .iter()
+        .find(|(key, _)| !known.contains(&key.as_str()));
+    let Some((key, _)) = unknown else {
+        return Ok(());
+    };
+    let shown: String = key.chars().take(64).collect();
+    let why = format!(
+        "unknown field `{shown}`; valid fields: {}",
+        known.join(", ")
+    );
+    Err(refusal(code::POLICY_UNREADABLE, place, &why))
+}
+
+fn list<'n>(item: &'n Node, key: &str, place: &str) -> Result<&'n [Node], Refusal> {
+    match item.get(key) {
+        None | Some(Node::Null) => Ok(&[]),
+        Some(Node::List(items)) => Ok(items),
+        Some(other) => {
+            let why = format!("`{key}` must be a list, not {}", other.kind());
+            Err(refusal(code::POLICY_UNREADABLE, place, &why))
+        }
+    }
+}
