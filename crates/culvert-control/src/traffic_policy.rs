@@ -13,7 +13,7 @@ use culvert_login::Logins;
 use culvert_policy::{IpPolicy, LoginService, Scheme};
 use culvert_policy::{Policy, Reference, Resources, Secrets, Source};
 use culvert_store::{Changes, Document, Head, Store};
-use culvert_tls::terms::Authorities;
+use culvert_tls::tls_policy::Authorities;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use culvert_policy::policy::phase::Phase;
 use culvert_policy::policy::run::{Exchange, Flow, Memory};
-use culvert_tls::terms::Terms;
+use culvert_tls::tls_policy::TlsPolicy;
 
 use crate::downstream::Downstream;
 use crate::snapshot::{Endpoint, Member};
@@ -12,10 +12,10 @@ use crate::snapshot::{Endpoint, Member};
 /// What becomes of a connection.
 #[derive(Debug)]
 pub(crate) enum Entry {
-    /// It goes on, with a handshake under these terms if there are some.
-    In(Option<Arc<Terms>>),
+    /// It goes on, with a handshake under this TLS policy if there are some.
+    In(Option<Arc<TlsPolicy>>),
     /// It goes to another endpoint.
-    Forward(Arc<Member>, Option<Arc<Terms>>),
+    Forward(Arc<Member>, Option<Arc<TlsPolicy>>),
     /// It is closed.
     Out,
 }
@@ -27,7 +27,7 @@ pub(crate) async fn admits(down: &Arc<Downstream>, endpoint: &Endpoint) -> bool 
 }
 
 /// Runs the connection phase of the policy of an HTTP endpoint, unless it has run for this connection;
-/// over TLS before the handshake. A connection whose handshake is over does not fulfil terms that were
+/// over TLS before the handshake. A connection whose handshake is over does not fulfil a TLS policy that was
 /// made since.
 pub(crate) async fn first(down: &Arc<Downstream>, endpoint: &Endpoint) -> Entry {
     let Some(policy) = &endpoint.policy else {
@@ -42,14 +42,15 @@ pub(crate) async fn first(down: &Arc<Downstream>, endpoint: &Endpoint) -> Entry 
         None => {}
     }
     let mut entry = enter(down, endpoint, 0, None).await;
-    if let Entry::In(Some(terms)) = &entry {
-        let made = down.info.tls.get().and_then(|tls| tls.terms.as_ref());
+    if let Entry::In(Some(tls_policy)) = &entry {
+        let made = down.info.tls.get().and_then(|tls| tls.tls_policy.as_ref());
         // A request comes to an internal endpoint over a handshake that its policy had no part in. One that
         // asks for client certificates is not served so.
         let is_fulfilled = match endpoint.is_internal {
-            true => !terms.asks_for_certificates(),
+            true => !tls_policy.asks_for_certificates(),
             false => {
-                down.info.tls.get().is_none() || made.is_some_and(|own| Arc::ptr_eq(own, terms))
+                down.info.tls.get().is_none()
+                    || made.is_some_and(|own| Arc::ptr_eq(own, tls_policy))
             }
         };
         if !is_fulfilled {
@@ -61,15 +62,15 @@ pub(crate) async fn first(down: &Arc<Downstream>, endpoint: &Endpoint) -> Entry 
 }
 
 /// Runs the connection phase of an endpoint's policy, after `hops` endpoints before it, whose policies made
-/// `terms`. What this policy says of the handshake is merged into them.
+/// `tls_policy`. What this policy says of the handshake is merged into them.
 pub(crate) async fn enter(
     down: &Arc<Downstream>,
     endpoint: &Endpoint,
     hops: usize,
-    terms: Option<Arc<Terms>>,
+    tls_policy: Option<Arc<TlsPolicy>>,
 ) -> Entry {
     let Some(policy) = &endpoint.policy else {
-        return Entry::In(terms);
+        return Entry::In(tls_policy);
     };
     down.policy.speaks_http(endpoint.scheme.is_http());
     // In a box: an idle connection's task keeps no room for it.
@@ -83,14 +84,14 @@ pub(crate) async fn enter(
             down.context(),
             &mut memory,
         );
-        x.edits.terms = terms;
+        x.edits.tls_policy = tls_policy;
         let flow = x.run().await;
-        (flow, x.edits.terms.take())
+        (flow, x.edits.tls_policy.take())
     });
     match run.await {
-        (Flow::Continue, terms) => Entry::In(terms),
-        (Flow::Forward(next), terms) => match next.endpoint::<Member>() {
-            Some(member) => Entry::Forward(member, terms),
+        (Flow::Continue, tls_policy) => Entry::In(tls_policy),
+        (Flow::Forward(next), tls_policy) => match next.endpoint::<Member>() {
+            Some(member) => Entry::Forward(member, tls_policy),
             None => Entry::Out,
         },
         (Flow::Reply(_) | Flow::Close | Flow::Broken, _) => Entry::Out,

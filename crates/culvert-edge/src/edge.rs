@@ -18,7 +18,7 @@ use culvert_policy::documents::Documents;
 use culvert_policy::ipdata::IpFields;
 use culvert_policy::services::{CALLS_MAX, PolicyServices, Spawn};
 use culvert_policy::shared_counts::SharedCounts;
-use culvert_tls::server_certificate::Presented;
+use culvert_tls::server_certificate::ServerCertificate;
 use futures_util::FutureExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore};
@@ -90,7 +90,7 @@ pub(crate) struct Shared {
     /// KiB that encoders of responses may take.
     pub(crate) encoders: Arc<Semaphore>,
     /// Certificates of the operator's files.
-    files: ArcSwap<Hosts<Arc<Presented>>>,
+    files: ArcSwap<Hosts<Arc<ServerCertificate>>>,
     /// Turns of TLS handshakes.
     pub(crate) handshakes: HandshakeTurns,
     /// Connections whose PROXY header is being read.
@@ -632,7 +632,7 @@ impl Shared {
 
     /// The settings that TLS is served with for a name: its owner's certificate, else one of the
     /// operator's files, else the installation's own.
-    pub(crate) fn certificate(&self, live: &Live, name: &str) -> Option<Arc<Presented>> {
+    pub(crate) fn certificate(&self, live: &Live, name: &str) -> Option<Arc<ServerCertificate>> {
         let files = self.files.load();
         live.certificates
             .find(name)

@@ -9,7 +9,7 @@ use culvert_policy::conn::{TlsInfo, source_number};
 use culvert_tls::handshake;
 use culvert_tls::peek::{self, Peeked};
 use culvert_tls::server_certificate::Alpn;
-use culvert_tls::terms::Terms;
+use culvert_tls::tls_policy::TlsPolicy;
 use rustls::ServerConfig;
 use rustls::server::danger::ClientCertVerifier;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -173,16 +173,16 @@ async fn raw(socket: Counted, down: Arc<Downstream>, port: u16) {
 async fn pass(socket: Counted, ahead: Vec<u8>, name: &str, group: &Group, down: &Arc<Downstream>) {
     let mut member = Arc::clone(group.pick(&down.edge));
     let mut timeouts = member.endpoint.timeouts;
-    let mut terms: Option<Arc<Terms>> = None;
+    let mut tls_policy: Option<Arc<TlsPolicy>> = None;
     let mut hops = 0;
     loop {
-        match connection_phase::enter(down, &member.endpoint, hops, terms).await {
+        match connection_phase::enter(down, &member.endpoint, hops, tls_policy).await {
             Entry::In(all) => {
-                terms = all;
+                tls_policy = all;
                 break;
             }
             Entry::Forward(next, so_far) => {
-                terms = so_far;
+                tls_policy = so_far;
                 member = next;
                 timeouts = member.endpoint.timeouts.or(timeouts);
             }
@@ -190,11 +190,11 @@ async fn pass(socket: Counted, ahead: Vec<u8>, name: &str, group: &Group, down: 
         }
         hops += 1;
     }
-    let Some(terms) = terms else {
+    let Some(tls_policy) = tls_policy else {
         return tcp::endpoint(socket, &ahead, &member, timeouts, down).await;
     };
     let own = down.edge.certificate(&down.edge.live.load(), name);
-    let presented = terms.present(own.as_ref().map(|own| &own.key), Alpn::None);
+    let presented = tls_policy.present(own.as_ref().map(|own| &own.key), Alpn::None);
     let Some(presented) = presented else {
         down.edge.meters.handshakes_failed.up();
         return socket.reset();
@@ -273,7 +273,7 @@ async fn secure(mut socket: Counted, down: Arc<Downstream>) {
     let (_, session) = stream.get_ref();
     let is_http2 = session.alpn_protocol() == Some(b"h2");
     if let Some(facts) = down.info.tls.get() {
-        facts.agreed.get_or_init(|| handshake::agreed(session));
+        facts.handshake.get_or_init(|| handshake::info(session));
     }
     let wire = Wire::Tls(Box::new(stream));
     if is_http2 {
@@ -297,23 +297,23 @@ async fn terminate(
         let group: Option<Arc<Group>> = live.https.find(name).map(Arc::clone);
         (down.edge.certificate(&live, name), group)
     };
-    let mut terms = None;
+    let mut tls_policy = None;
     // A policy may have a certificate where there is no other.
     if let Some(group) = &group
-        && (own.is_some() || group.has_terms())
+        && (own.is_some() || group.has_tls_policy())
     {
         down.attribute(group.account(), name);
         match connection_phase::first(down, &group.first().endpoint).await {
-            Entry::In(wanted) => terms = wanted,
+            Entry::In(wanted) => tls_policy = wanted,
             Entry::Forward(..) | Entry::Out => {
                 socket.reset();
                 return None;
             }
         }
     }
-    let presented = match &terms {
+    let presented = match &tls_policy {
         None => own,
-        Some(terms) => terms.present(own.as_ref().map(|own| &own.key), Alpn::Http),
+        Some(tls_policy) => tls_policy.present(own.as_ref().map(|own| &own.key), Alpn::Http),
     };
     let Some(presented) = presented else {
         meters.unknown_names.up();
@@ -329,9 +329,9 @@ async fn terminate(
         down.tls_group.get_or_init(|| group);
     }
     down.info.tls.get_or_init(|| TlsInfo {
-        presented: Arc::clone(&presented),
-        terms,
-        agreed: OnceLock::new(),
+        certificate: Arc::clone(&presented),
+        tls_policy,
+        handshake: OnceLock::new(),
     });
     let config = Arc::clone(&presented.config);
     let clients = presented.clients.as_ref();

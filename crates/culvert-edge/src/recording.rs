@@ -229,10 +229,10 @@ impl Recording {
             i32::from(self.down.info.server.port()),
         );
         record.set(slots::http::START_TS, self.down.info.started_at());
-        if let Some(agreed) = tls.and_then(|tls| tls.agreed.get()) {
-            record.set(slots::http::CIPHER_SUITE, agreed.cipher_suite());
-            record.set(slots::http::TLS_VERSION, agreed.version());
-            if let Some(client) = &agreed.client {
+        if let Some(handshake) = tls.and_then(|tls| tls.handshake.get()) {
+            record.set(slots::http::CIPHER_SUITE, handshake.cipher_suite());
+            record.set(slots::http::TLS_VERSION, handshake.version());
+            if let Some(client) = &handshake.client {
                 record.set(slots::http::CLIENT_SERIAL, &client.serial);
                 record.set(slots::http::CLIENT_COMMON_NAME, &client.common_name);
             }

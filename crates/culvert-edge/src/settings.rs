@@ -10,7 +10,7 @@ use culvert_base::{Entropy, Fault, OsEntropy, Supervisor};
 use culvert_events::HeaderRules;
 use culvert_policy::ipdata::IpDatabases;
 use culvert_policy::shared_counts::SharedCounts;
-use culvert_tls::server_certificate::Presented;
+use culvert_tls::server_certificate::ServerCertificate;
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::CertificateDer;
 
@@ -188,10 +188,10 @@ impl Settings {
         .map_err(|error| Fault::new("reading the root certificates for upstreams", error))
     }
 
-    pub(crate) fn files(&self) -> Result<Hosts<Arc<Presented>>, Fault> {
+    pub(crate) fn files(&self) -> Result<Hosts<Arc<ServerCertificate>>, Fault> {
         let mut files = Hosts::default();
         for (names, key) in &self.certificates {
-            let presented = Presented::plain(Arc::clone(key))
+            let presented = ServerCertificate::plain(Arc::clone(key))
                 .map_err(|error| Fault::new("using a certificate of a file", error))?;
             for name in names {
                 files.insert(name, Arc::clone(&presented));

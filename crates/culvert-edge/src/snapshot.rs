@@ -19,7 +19,7 @@ use culvert_policy::host::EndpointInfo;
 use culvert_policy::ipdata::IpFields;
 use culvert_policy::policy::compiled::Policy;
 use culvert_tls::acme::Challenge;
-use culvert_tls::server_certificate::Presented;
+use culvert_tls::server_certificate::ServerCertificate;
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::CertificateDer;
 
@@ -309,8 +309,8 @@ pub(crate) struct Live {
     pub(crate) tcp: Table<u16, Arc<Group>>,
     /// Internal endpoints, which are names of their account.
     internal: Table<(Arc<str>, Scheme, u16), Hosts<Arc<Group>>>,
-    pub(crate) certificates: Hosts<Arc<Presented>>,
-    pub(crate) fallback: Hosts<Arc<Presented>>,
+    pub(crate) certificates: Hosts<Arc<ServerCertificate>>,
+    pub(crate) fallback: Hosts<Arc<ServerCertificate>>,
     pub(crate) answers: Arc<Answers>,
     pub(crate) logins: Option<Arc<Logins>>,
     /// Endpoints whose policies read data of the operator, with that data.
@@ -459,7 +459,7 @@ impl Group {
     }
 
     /// Whether a policy says how handshakes with its endpoints are done.
-    pub(crate) fn has_terms(&self) -> bool {
+    pub(crate) fn has_tls_policy(&self) -> bool {
         let mut members = std::iter::once(&self.first).chain(&self.others);
         members.any(|member| {
             let policy = member.endpoint.policy.as_ref();
@@ -547,7 +547,7 @@ pub(crate) struct Kept {
     /// With how many endpoints forward to each.
     pools: HashMap<(Arc<str>, Upstream), (Arc<Pool>, usize)>,
     /// By certificate chain.
-    presented: HashMap<Vec<CertificateDer<'static>>, Arc<Presented>>,
+    presented: HashMap<Vec<CertificateDer<'static>>, Arc<ServerCertificate>>,
     prepared: Prepared,
     /// The endpoints at each place, in the order of their ids.
     places: HashMap<Place, Vec<Arc<Endpoint>>>,
@@ -664,7 +664,8 @@ impl Kept {
         certificates: Vec<Named>,
         fallback: Vec<Named>,
     ) -> Result<(), rustls::Error> {
-        let mut presented: HashMap<Vec<CertificateDer<'static>>, Arc<Presented>> = HashMap::new();
+        let mut presented: HashMap<Vec<CertificateDer<'static>>, Arc<ServerCertificate>> =
+            HashMap::new();
         let tables = [
             (certificates, &mut live.certificates),
             (fallback, &mut live.fallback),
@@ -676,7 +677,7 @@ impl Kept {
                     .or_else(|| self.presented.get(&key.cert));
                 let one = match known {
                     Some(one) => Arc::clone(one),
-                    None => Presented::plain(Arc::clone(&key))?,
+                    None => ServerCertificate::plain(Arc::clone(&key))?,
                 };
                 for name in names {
                     table.insert(&name, Arc::clone(&one));

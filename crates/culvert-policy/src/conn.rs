@@ -6,9 +6,9 @@ use std::sync::{Arc, OnceLock};
 
 use culvert_base::Timestamp;
 use culvert_base::net::plain_address;
-use culvert_tls::handshake::Agreed;
-use culvert_tls::server_certificate::Presented;
-use culvert_tls::terms::Terms;
+use culvert_tls::handshake::HandshakeInfo;
+use culvert_tls::server_certificate::ServerCertificate;
+use culvert_tls::tls_policy::TlsPolicy;
 use http::HeaderValue;
 use tokio::time::Instant;
 
@@ -33,12 +33,12 @@ pub struct ConnInfo {
 /// What the TLS handshake settled.
 #[derive(Debug)]
 pub struct TlsInfo {
-    /// What was presented: one per certificate, and per terms of a policy.
-    pub presented: Arc<Presented>,
-    /// The terms of a policy that the handshake ran under.
-    pub terms: Option<Arc<Terms>>,
+    /// What was presented: one per certificate, and per TLS policy.
+    pub certificate: Arc<ServerCertificate>,
+    /// The TLS policy of a traffic policy that the handshake ran under.
+    pub tls_policy: Option<Arc<TlsPolicy>>,
     /// Known when the handshake is complete.
-    pub agreed: OnceLock<Agreed>,
+    pub handshake: OnceLock<HandshakeInfo>,
 }
 
 impl ConnInfo {

@@ -14,7 +14,7 @@ pub const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
 
 /// What events and expressions show of a handshake.
 #[derive(Debug)]
-pub struct Agreed {
+pub struct HandshakeInfo {
     pub suite: Option<CipherSuite>,
     /// TLS 1.3, or else 1.2.
     pub is_13: bool,
@@ -23,7 +23,7 @@ pub struct Agreed {
     pub client: Option<Box<Peer>>,
 }
 
-impl Agreed {
+impl HandshakeInfo {
     /// The IANA name of the cipher suite.
     pub fn cipher_suite(&self) -> &'static str {
         self.suite.and_then(iana_name).unwrap_or("")
@@ -36,11 +36,11 @@ impl Agreed {
 }
 
 /// What a complete handshake settled, in the words of events.
-pub fn agreed(connection: &ServerConnection) -> Agreed {
+pub fn info(connection: &ServerConnection) -> HandshakeInfo {
     let client = connection
         .peer_certificates()
         .and_then(|chain| chain.first());
-    Agreed {
+    HandshakeInfo {
         suite: connection
             .negotiated_cipher_suite()
             .map(|suite| suite.suite()),

@@ -11,4 +11,4 @@ pub mod handshake;
 pub mod peek;
 pub mod peer;
 pub mod server_certificate;
-pub mod terms;
+pub mod tls_policy;

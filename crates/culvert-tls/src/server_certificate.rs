@@ -15,7 +15,7 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 /// A certificate as it is presented: with the settings of its handshakes.
 #[derive(Debug)]
-pub struct Presented {
+pub struct ServerCertificate {
     pub key: Arc<CertifiedKey>,
     pub config: Arc<ServerConfig>,
     /// What judges clients' certificates, if they are asked for.
@@ -31,7 +31,7 @@ pub enum Alpn {
     None,
 }
 
-impl Presented {
+impl ServerCertificate {
     /// To anybody: TLS 1.2 and 1.3, HTTP/2 and HTTP/1.1, tickets, no early data.
     pub fn plain(key: Arc<CertifiedKey>) -> Result<Arc<Self>, rustls::Error> {
         let versions = [&rustls::version::TLS13, &rustls::version::TLS12];

@@ -519,7 +519,7 @@ fn shares_rules(down: &Downstream, tls: &TlsInfo, group: &Group, live: &Live, ho
         && down
             .edge
             .certificate(live, host)
-            .is_some_and(|presented| Arc::ptr_eq(&presented, &tls.presented))
+            .is_some_and(|presented| Arc::ptr_eq(&presented, &tls.certificate))
         // What one name asks of a connection, one made for another may not have fulfilled.
         && !group.judges_connections()
 }

@@ -20,7 +20,7 @@ const BYTES_MAX: usize = 64 << 10;
 async fn a_document_is_fetched_once_and_within_limits() {
     let (_, key, root) = certificate(&["localhost"]);
     let acceptor = TlsAcceptor::from(Arc::clone(
-        &culvert_tls::server_certificate::Presented::plain(key)
+        &culvert_tls::server_certificate::ServerCertificate::plain(key)
             .unwrap()
             .config,
     ));

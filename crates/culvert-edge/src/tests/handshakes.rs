@@ -9,7 +9,7 @@ use culvert_base::{ManualClock, Timestamp};
 use culvert_login::ACTIONS;
 use culvert_policy::Scheme;
 use culvert_policy::{Resources, Source};
-use culvert_tls::terms::Authorities;
+use culvert_tls::tls_policy::Authorities;
 use rustls::client::ResolvesClientCert;
 use rustls::sign::CertifiedKey;
 use rustls::version::TLS12;

@@ -7,7 +7,7 @@ use culvert_base::Timestamp;
 use culvert_login::ACTIONS;
 use culvert_policy::Scheme;
 use culvert_policy::{Resources, Source};
-use culvert_tls::terms::Authorities;
+use culvert_tls::tls_policy::Authorities;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair, SanType,
     SerialNumber,

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use culvert_base::sync::lock;
 use culvert_base::{Refusal, code};
-use culvert_tls::terms::{
-    self, Authorities, Strategy, Terms, Trusted, Wishes, certificates, certified,
+use culvert_tls::tls_policy::{
+    self, Authorities, Strategy, TlsPolicy, Trusted, Wishes, certificates, certified,
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
@@ -24,7 +24,7 @@ use crate::policy::template::Template;
 const ID_PREFIX: &str = "ca";
 /// Entries of the list of authorities.
 const AUTHORITIES_MAX: usize = 20;
-/// Terms that an action keeps: one for each set of texts that its expressions gave, and for each action before it.
+/// TLS policies that an action keeps: one for each set of texts that its expressions gave, and for each action before it.
 const KEPT_MAX: usize = 8;
 
 pub(crate) static TYPE: ActionType = ActionType {
@@ -62,7 +62,7 @@ struct Config {
 
 /// A version as text, or as YAML's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
-struct Version(terms::Version);
+struct Version(tls_policy::Version);
 
 impl<'de> Deserialize<'de> for Version {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -72,8 +72,8 @@ impl<'de> Deserialize<'de> for Version {
             _ => String::new(),
         };
         match text.as_str() {
-            "1.2" => Ok(Self(terms::Version::Tls12)),
-            "1.3" => Ok(Self(terms::Version::Tls13)),
+            "1.2" => Ok(Self(tls_policy::Version::Tls12)),
+            "1.3" => Ok(Self(tls_policy::Version::Tls13)),
             _ => Err(D::Error::custom("it must be `1.2` or `1.3`")),
         }
     }
@@ -169,8 +169,8 @@ fn compile(site: &Site<'_>) -> Result<TerminateTls, Refusal> {
 
 #[derive(Debug)]
 struct TerminateTls {
-    min: Option<terms::Version>,
-    max: Option<terms::Version>,
+    min: Option<tls_policy::Version>,
+    max: Option<tls_policy::Version>,
     key: Option<(Template, Template)>,
     strategy: Option<Strategy>,
     inline: Vec<Template>,
@@ -178,19 +178,19 @@ struct TerminateTls {
     kept: Mutex<Vec<Kept>>,
 }
 
-/// Terms that were made, and what of: the terms of the actions before, and the digests of the texts.
+/// TLS policies that were made, and what of: that of the actions before, and the digests of the texts.
 #[derive(Debug)]
 struct Kept {
-    before: Option<Arc<Terms>>,
+    before: Option<Arc<TlsPolicy>>,
     texts: Vec<[u8; 32]>,
-    terms: Arc<Terms>,
+    tls_policy: Arc<TlsPolicy>,
 }
 
 impl TerminateTls {
-    /// The terms of this action, merged into those of the actions before. `None` when an expression gives nothing
+    /// The TLS policy of this action, merged into that of the actions before. `None` when an expression gives nothing
     /// that can be used, or no version of TLS is left.
-    fn terms(&self, x: &mut Exchange<'_>) -> Option<Arc<Terms>> {
-        let before = x.edits.terms.clone();
+    fn tls_policy(&self, x: &mut Exchange<'_>) -> Option<Arc<TlsPolicy>> {
+        let before = x.edits.tls_policy.clone();
         let mut texts = Vec::new();
         let key = self.key.iter().flat_map(|(chain, key)| [chain, key]);
         for template in key.chain(&self.inline) {
@@ -211,7 +211,7 @@ impl TerminateTls {
         let known = lock(&self.kept)
             .iter()
             .find(|kept| is_same(kept))
-            .map(|kept| Arc::clone(&kept.terms));
+            .map(|kept| Arc::clone(&kept.tls_policy));
         if known.is_some() {
             return known;
         }
@@ -236,7 +236,7 @@ impl TerminateTls {
                 })
             }),
         };
-        let terms = Arc::new(Terms::new(wishes, before.as_deref())?);
+        let tls_policy = Arc::new(TlsPolicy::new(wishes, before.as_deref())?);
         let mut kept = lock(&self.kept);
         if kept.len() == KEPT_MAX {
             kept.remove(0);
@@ -244,17 +244,17 @@ impl TerminateTls {
         kept.push(Kept {
             before,
             texts: digests,
-            terms: Arc::clone(&terms),
+            tls_policy: Arc::clone(&tls_policy),
         });
-        Some(terms)
+        Some(tls_policy)
     }
 }
 
 impl Action for TerminateTls {
     fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
-        match self.terms(x) {
-            Some(terms) => {
-                x.edits.terms = Some(terms);
+        match self.tls_policy(x) {
+            Some(tls_policy) => {
+                x.edits.tls_policy = Some(tls_policy);
                 Flow::Continue.into()
             }
             None => x.fault().into(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use culvert_http::coding::Coding;
 use culvert_http::fields::strip_spellings;
-use culvert_tls::terms::Terms;
+use culvert_tls::tls_policy::TlsPolicy;
 use http::Uri;
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use regex::bytes::Regex;
@@ -17,7 +17,7 @@ pub struct Edits {
     pub target: Option<Uri>,
     pub url: Option<String>,
     /// How the handshake is to be done, in the connection phase.
-    pub terms: Option<Arc<Terms>>,
+    pub tls_policy: Option<Arc<TlsPolicy>>,
     /// What is to be replaced in the body.
     pub replacements: Vec<Replacement>,
     /// How the response's body is to be encoded.

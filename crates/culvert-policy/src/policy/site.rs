@@ -10,7 +10,7 @@ use std::time::Duration;
 use culvert_base::net::HostName;
 use culvert_base::{Code, Refusal, code};
 use culvert_cel::{Env, Predicate};
-use culvert_tls::terms::Authorities;
+use culvert_tls::tls_policy::Authorities;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};

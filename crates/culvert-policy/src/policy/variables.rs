@@ -300,14 +300,14 @@ fn addresses(row: Row<'_>) {
 /// `conn.tls`, once the handshake is over.
 #[rustfmt::skip]
 fn session(row: Row<'_>) {
-    row("conn.tls.version", "string", "`1.2` or `1.3`; empty without TLS.", Filled::Tls, |x| there(x.agreed().map_or("", |agreed| agreed.version())));
-    row("conn.tls.cipher_suite", "string", "IANA name of the cipher suite; empty without TLS.", Filled::Tls, |x| there(x.agreed().map_or("", |agreed| agreed.cipher_suite())));
-    row("conn.tls.negotiated_alpn", "string", "`h2` or `http/1.1`; empty without TLS.", Filled::Tls, |x| there(match (x.agreed(), x.request) {
+    row("conn.tls.version", "string", "`1.2` or `1.3`; empty without TLS.", Filled::Tls, |x| there(x.handshake().map_or("", |handshake| handshake.version())));
+    row("conn.tls.cipher_suite", "string", "IANA name of the cipher suite; empty without TLS.", Filled::Tls, |x| there(x.handshake().map_or("", |handshake| handshake.cipher_suite())));
+    row("conn.tls.negotiated_alpn", "string", "`h2` or `http/1.1`; empty without TLS.", Filled::Tls, |x| there(match (x.handshake(), x.request) {
         (Some(_), Some(request)) if request.version == Version::HTTP_2 => "h2",
         (Some(_), _) => "http/1.1",
         _ => "",
     }));
-    row("conn.tls.session_resumed", "bool", "Whether the TLS session is resumed from an earlier connection.", Filled::Resumed, |x| flag(x.agreed().is_some_and(|agreed| agreed.is_resumed)));
+    row("conn.tls.session_resumed", "bool", "Whether the TLS session is resumed from an earlier connection.", Filled::Resumed, |x| flag(x.handshake().is_some_and(|handshake| handshake.is_resumed)));
 }
 
 /// `conn.tls.client` and `conn.tls.server`: the certificates of a handshake.
@@ -528,23 +528,23 @@ impl Exchange<'_> {
         self.with_ip_data(|data| texts(data.categories(address)))
     }
 
-    fn agreed(&self) -> Option<&culvert_tls::handshake::Agreed> {
-        self.conn.info.tls.get()?.agreed.get()
+    fn handshake(&self) -> Option<&culvert_tls::handshake::HandshakeInfo> {
+        self.conn.info.tls.get()?.handshake.get()
     }
 
     fn client_certificate(&self) -> Option<&[u8]> {
-        self.agreed()?.client.as_deref().map(Peer::der)
+        self.handshake()?.client.as_deref().map(Peer::der)
     }
 
     fn server_certificate(&self) -> Option<&[u8]> {
         let tls = self.conn.info.tls.get()?;
-        tls.presented.key.cert.first().map(|leaf| leaf.as_ref())
+        tls.certificate.key.cert.first().map(|leaf| leaf.as_ref())
     }
 
     /// What terminate-tls says of itself once the handshake is over, if a policy has it.
     pub fn handshake_result(&self) -> Option<Value> {
-        self.conn.info.tls.get()?.terms.as_ref()?;
-        let agreed = self.agreed()?;
+        self.conn.info.tls.get()?.tls_policy.as_ref()?;
+        let handshake = self.handshake()?;
         let side = |der: &[u8], paths: &[&str]| {
             let fields = paths
                 .iter()
@@ -560,10 +560,10 @@ impl Exchange<'_> {
             "san",
         ];
         let mut fields = vec![
-            ("version", Value::from(agreed.version())),
-            ("cipher_suite", Value::from(agreed.cipher_suite())),
+            ("version", Value::from(handshake.version())),
+            ("cipher_suite", Value::from(handshake.cipher_suite())),
             ("sni", Value::from(self.conn.info.sni())),
-            ("session_resumed", Value::Bool(agreed.is_resumed)),
+            ("session_resumed", Value::Bool(handshake.is_resumed)),
             ("warnings", texts([])),
             self.error(),
         ];

@@ -19,12 +19,12 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use x509_parser::prelude::{FromDer, X509Certificate, X509Version};
 
-use crate::server_certificate::{Alpn, Presented};
+use crate::server_certificate::{Alpn, ServerCertificate};
 
 /// Certificates of a client's chain, and their bytes.
 const CHAIN_MAX: usize = 5;
 const CHAIN_BYTES_MAX: usize = 32 << 10;
-/// Settings that are kept: one for each certificate presented under these terms.
+/// Settings that are kept: one for each certificate presented under this TLS policy.
 const KEPT_MAX: usize = 16;
 
 /// Certificate authorities that are named by a policy and looked up by others. Empty, every
@@ -101,7 +101,7 @@ pub struct Trusted {
 
 /// How a handshake is done: the wishes of all `terminate-tls` actions that ran, merged.
 #[derive(Debug)]
-pub struct Terms {
+pub struct TlsPolicy {
     wishes: Wishes,
     versions: Vec<&'static SupportedProtocolVersion>,
     kept: Mutex<Vec<Kept>>,
@@ -112,7 +112,7 @@ struct Kept {
     key: Arc<CertifiedKey>,
     alpn: Alpn,
     named: Vec<Arc<Vec<CertificateDer<'static>>>>,
-    presented: Arc<Presented>,
+    presented: Arc<ServerCertificate>,
 }
 
 impl fmt::Debug for Kept {
@@ -121,7 +121,7 @@ impl fmt::Debug for Kept {
     }
 }
 
-impl Terms {
+impl TlsPolicy {
     /// Whether clients are asked for certificates.
     pub fn asks_for_certificates(&self) -> bool {
         self.wishes.strategy.is_some() || self.wishes.trusted.is_some()
@@ -151,10 +151,14 @@ impl Terms {
         })
     }
 
-    /// The settings of a handshake in which `own` is presented, unless these terms have another.
+    /// The settings of a handshake in which `own` is presented, unless this TLS policy have another.
     /// `None` when there is no certificate to present, nobody is trusted, or an authority that the
     /// policy names does not exist.
-    pub fn present(&self, own: Option<&Arc<CertifiedKey>>, alpn: Alpn) -> Option<Arc<Presented>> {
+    pub fn present(
+        &self,
+        own: Option<&Arc<CertifiedKey>>,
+        alpn: Alpn,
+    ) -> Option<Arc<ServerCertificate>> {
         let key = self.wishes.key.as_ref().or(own)?;
         let trusted = self.wishes.trusted.as_ref();
         let named: Vec<_> = trusted
@@ -205,7 +209,7 @@ impl Terms {
         key: &Arc<CertifiedKey>,
         alpn: Alpn,
         named: &[Arc<Vec<CertificateDer<'static>>>],
-    ) -> Result<Presented, Error> {
+    ) -> Result<ServerCertificate, Error> {
         let verifier = match self.wishes.strategy {
             None => None,
             Some(strategy) => {
@@ -218,7 +222,7 @@ impl Terms {
                 Some(verifier(strategy, roots)?)
             }
         };
-        Presented::under(Arc::clone(key), &self.versions, verifier, alpn)
+        ServerCertificate::under(Arc::clone(key), &self.versions, verifier, alpn)
     }
 }
 
