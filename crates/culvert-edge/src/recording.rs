@@ -25,12 +25,12 @@ use http::{Method, StatusCode, Version, request};
 
 use crate::alarm::Alarm;
 use crate::downstream::Downstream;
+use crate::event_slots;
 use crate::http::body::Cap;
 use crate::http::upload::UploadPace;
 use crate::http1_state::Turn;
 use crate::overload::Level;
 use crate::settings::Timeouts;
-use crate::slots;
 
 /// Header bytes that the open requests of an HTTP/2 connection may hold together.
 pub(crate) const HEADER_BYTES_MAX: usize = 512 << 10;
@@ -221,20 +221,20 @@ impl Recording {
         }
         let mut record = Record::new(&HTTP_REQUEST_COMPLETE, capture, Arc::clone(account));
         let (client, server) = self.down.info.addresses();
-        record.set(slots::http::CLIENT_IP, client);
-        record.set(slots::http::SERVER_IP, server);
-        record.set(slots::http::SERVER_NAME, server_name);
+        record.set(event_slots::http::CLIENT_IP, client);
+        record.set(event_slots::http::SERVER_IP, server);
+        record.set(event_slots::http::SERVER_NAME, server_name);
         record.set(
-            slots::http::SERVER_PORT,
+            event_slots::http::SERVER_PORT,
             i32::from(self.down.info.server.port()),
         );
-        record.set(slots::http::START_TS, self.down.info.started_at());
+        record.set(event_slots::http::START_TS, self.down.info.started_at());
         if let Some(handshake) = tls.and_then(|tls| tls.handshake.get()) {
-            record.set(slots::http::CIPHER_SUITE, handshake.cipher_suite());
-            record.set(slots::http::TLS_VERSION, handshake.version());
+            record.set(event_slots::http::CIPHER_SUITE, handshake.cipher_suite());
+            record.set(event_slots::http::TLS_VERSION, handshake.version());
             if let Some(client) = &handshake.client {
-                record.set(slots::http::CLIENT_SERIAL, &client.serial);
-                record.set(slots::http::CLIENT_COMMON_NAME, &client.common_name);
+                record.set(event_slots::http::CLIENT_SERIAL, &client.serial);
+                record.set(event_slots::http::CLIENT_COMMON_NAME, &client.common_name);
             }
         }
         let scheme = if tls.is_some() { "https" } else { "http" };
@@ -242,7 +242,7 @@ impl Recording {
         let rules = &self.down.rules.header_rules;
         set_url(&mut record, parts, scheme, authority, rules);
         if let Some(agent) = parts.headers.get(USER_AGENT) {
-            record.set_bytes(slots::http::USER_AGENT, agent.as_bytes());
+            record.set_bytes(event_slots::http::USER_AGENT, agent.as_bytes());
         }
         // HTTP/2 names its host outside the fields; events have it among them.
         let host = (!self.is_http1 && !parts.headers.contains_key(HOST))
@@ -252,9 +252,9 @@ impl Recording {
         } else {
             Cookies::Joined
         };
-        if !(record.wants(slots::http::REQUEST_HEADERS) && self.is_trimmed()) {
+        if !(record.wants(event_slots::http::REQUEST_HEADERS) && self.is_trimmed()) {
             record.set_headers(
-                slots::http::REQUEST_HEADERS,
+                event_slots::http::REQUEST_HEADERS,
                 &self.down.rules.header_rules,
                 cookies,
                 host.into_iter().chain(lines(&parts.headers)),
@@ -295,14 +295,14 @@ impl Recording {
     /// Notes that the client's address is not admitted.
     pub(crate) fn blocked(&mut self) {
         if let Some(record) = &mut self.event.record {
-            record.set(slots::http::IP_POLICY_DECISION, "block");
+            record.set(event_slots::http::IP_POLICY_DECISION, "block");
         }
     }
 
     /// Notes whether the upstream connection of the last attempt had served before.
     pub(crate) fn upstream(&mut self, is_reused: bool) {
         if let Some(record) = &mut self.event.record {
-            record.set(slots::http::CONNECTION_REUSED, is_reused);
+            record.set(event_slots::http::CONNECTION_REUSED, is_reused);
         }
     }
 
@@ -364,14 +364,14 @@ impl Recording {
 
     /// Notes the final head of the answer.
     pub(crate) fn answer(&mut self, status: StatusCode, headers: &HeaderMap) {
-        let is_trimmed = self.event.wants(slots::http::RESPONSE_HEADERS) && self.is_trimmed();
+        let is_trimmed = self.event.wants(event_slots::http::RESPONSE_HEADERS) && self.is_trimmed();
         let Some(record) = &mut self.event.record else {
             return;
         };
-        record.set(slots::http::STATUS_CODE, i32::from(status.as_u16()));
+        record.set(event_slots::http::STATUS_CODE, i32::from(status.as_u16()));
         if !is_trimmed {
             record.set_headers(
-                slots::http::RESPONSE_HEADERS,
+                event_slots::http::RESPONSE_HEADERS,
                 &self.down.rules.header_rules,
                 Cookies::AsReceived,
                 lines(headers),
@@ -496,19 +496,19 @@ impl Unflushed {
 
 /// Completes and offers an exchange's record; `payload` is `None` when not even a status was sent.
 fn offer(mut record: Record, received: u64, sent: Sent, payload: Option<u64>, down: &Downstream) {
-    record.set(slots::http::REQUEST_BODY_LENGTH, number(received));
+    record.set(event_slots::http::REQUEST_BODY_LENGTH, number(received));
     match payload {
         Some(payload) => {
-            record.set(slots::http::RESPONSE_BODY_LENGTH, number(payload));
+            record.set(event_slots::http::RESPONSE_BODY_LENGTH, number(payload));
             if let Some(coding) = sent.coding {
-                record.set(slots::http::COMPRESSION_ALGORITHM, coding);
+                record.set(event_slots::http::COMPRESSION_ALGORITHM, coding);
                 let saved = number(sent.raw).saturating_sub(number(payload));
-                record.set(slots::http::BYTES_SAVED, saved);
+                record.set(event_slots::http::BYTES_SAVED, saved);
             }
         }
         None => {
-            record.set_null(slots::http::STATUS_CODE);
-            record.set_null(slots::http::RESPONSE_HEADERS);
+            record.set_null(event_slots::http::STATUS_CODE);
+            record.set_null(event_slots::http::RESPONSE_HEADERS);
         }
     }
     record.complete(down.info.now());
@@ -538,21 +538,24 @@ pub(crate) fn connection_closed(
     let mut record = Record::new(&TCP_CONNECTION_CLOSED, capture, Arc::clone(account));
     let (bytes_in, bytes_out) = down.counters.bytes();
     let (client, server) = down.info.addresses();
-    record.set(slots::tcp::BYTES_IN, number(bytes_in));
-    record.set(slots::tcp::BYTES_OUT, number(bytes_out));
-    record.set(slots::tcp::CLIENT_IP, client);
-    record.set(slots::tcp::END_TS, at);
-    record.set(slots::tcp::SERVER_IP, server);
-    record.set(slots::tcp::SERVER_NAME, server_name);
-    record.set(slots::tcp::SERVER_PORT, i32::from(down.info.server.port()));
-    record.set(slots::tcp::START_TS, down.info.started_at());
+    record.set(event_slots::tcp::BYTES_IN, number(bytes_in));
+    record.set(event_slots::tcp::BYTES_OUT, number(bytes_out));
+    record.set(event_slots::tcp::CLIENT_IP, client);
+    record.set(event_slots::tcp::END_TS, at);
+    record.set(event_slots::tcp::SERVER_IP, server);
+    record.set(event_slots::tcp::SERVER_NAME, server_name);
+    record.set(
+        event_slots::tcp::SERVER_PORT,
+        i32::from(down.info.server.port()),
+    );
+    record.set(event_slots::tcp::START_TS, down.info.started_at());
     if let Some(decision) = down.decision() {
-        record.set(slots::tcp::IP_POLICY_DECISION, decision);
+        record.set(event_slots::tcp::IP_POLICY_DECISION, decision);
     }
     down.policy.with_logs(|logs| {
         if down.edge.level() < Level::Tight {
-            record.set(slots::tcp::POLICY_LOGS, logs);
-        } else if !logs.is_empty() && record.wants(slots::tcp::POLICY_LOGS) {
+            record.set(event_slots::tcp::POLICY_LOGS, logs);
+        } else if !logs.is_empty() && record.wants(event_slots::tcp::POLICY_LOGS) {
             down.edge.meters.events_trimmed.up();
         }
     });
@@ -581,13 +584,16 @@ fn set_method(record: &mut Record, method: &Method) {
         Method::OPTIONS => "options",
         Method::PATCH => "patch",
         _ => {
-            if record.wants(slots::http::METHOD) {
-                record.set(slots::http::METHOD, &method.as_str().to_ascii_lowercase());
+            if record.wants(event_slots::http::METHOD) {
+                record.set(
+                    event_slots::http::METHOD,
+                    &method.as_str().to_ascii_lowercase(),
+                );
             }
             return;
         }
     };
-    record.set(slots::http::METHOD, name);
+    record.set(event_slots::http::METHOD, name);
 }
 
 fn set_url(
@@ -604,12 +610,12 @@ fn set_url(
         None => parts.uri.path(),
     };
     let query = parts.uri.query();
-    record.set(slots::http::URL_SCHEME, scheme);
-    record.set(slots::http::URL_HOST, &authority.host);
-    record.set(slots::http::URL_PATH, path);
+    record.set(event_slots::http::URL_SCHEME, scheme);
+    record.set(event_slots::http::URL_HOST, &authority.host);
+    record.set(event_slots::http::URL_PATH, path);
     let mark = query.map_or("", |_| "?");
     let query = rules.query(query.unwrap_or_default());
-    record.set(slots::http::URL_QUERY, &query);
+    record.set(event_slots::http::URL_QUERY, &query);
     let raw = [scheme, "://", authority.text, path, mark, &query];
-    record.set_parts(slots::http::URL_RAW, &raw);
+    record.set_parts(event_slots::http::URL_RAW, &raw);
 }

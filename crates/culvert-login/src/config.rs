@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use culvert_base::{Refusal, code};
 use culvert_policy::Scheme;
+use culvert_policy::policy::context::{GoDuration, PolicyContext};
 use culvert_policy::policy::run::Action;
 use culvert_policy::policy::secret::REDACTED;
-use culvert_policy::policy::site::{GoDuration, Site};
 
 use super::SESSION_MAX;
 use super::gate::{AppSource, Gate, Kind, Login, Options, Provider};
@@ -59,24 +59,24 @@ pub(crate) struct Common {
 impl Common {
     pub(crate) fn compile(
         self,
-        site: &Site<'_>,
+        context: &PolicyContext<'_>,
         kind: Kind,
         provider: Provider,
         app: AppSource,
     ) -> Result<Box<dyn Action>, Refusal> {
-        site.length("auth_id", &self.auth_id, AUTH_ID_BYTES_MAX)?;
+        context.length("auth_id", &self.auth_id, AUTH_ID_BYTES_MAX)?;
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
         if !self.auth_id.bytes().all(is_plain) {
             let why = "`auth_id` may contain only letters, digits, `-` and `_`";
-            return Err(site.refuse(code::POLICY_VALUE_INVALID, why));
+            return Err(context.refuse(code::POLICY_VALUE_INVALID, why));
         }
         let cookie_domain = match &self.auth_cookie_domain {
-            Some(domain) => Some(site.cookie_domain("auth_cookie_domain", domain)?),
+            Some(domain) => Some(context.cookie_domain("auth_cookie_domain", domain)?),
             None => None,
         };
         let span = |field: &str, given: Option<GoDuration>, default: GoDuration| {
             let span = given.unwrap_or(default);
-            site.within(field, span, SPAN_MIN..=SPAN_MAX)?;
+            context.within(field, span, SPAN_MIN..=SPAN_MAX)?;
             Ok::<_, Refusal>(span.0)
         };
         let spans = Spans {
@@ -98,8 +98,8 @@ impl Common {
         };
         let options = Options {
             kind,
-            scopes: scopes(site, &provider, &self.scopes)?,
-            parameters: parameters(site, &provider, &self.authz_url_params)?,
+            scopes: scopes(context, &provider, &self.scopes)?,
+            parameters: parameters(context, &provider, &self.authz_url_params)?,
             provider,
             app,
             auth_id: self.auth_id,
@@ -107,38 +107,46 @@ impl Common {
             allows_preflight: self.allow_cors_preflight,
             cookie_domain,
         };
-        let gate = Gate::new(options, site.logins()?);
+        let gate = Gate::new(options, context.logins()?);
         Ok(Box::new(Login(Arc::new(gate))))
     }
 }
 
 /// An application of the policy's own.
-pub(crate) fn required(site: &Site<'_>, id: &str, secret: &str) -> Result<AppSource, Refusal> {
+pub(crate) fn required(
+    context: &PolicyContext<'_>,
+    id: &str,
+    secret: &str,
+) -> Result<AppSource, Refusal> {
     for (field, text) in [("client_id", id), ("client_secret", secret)] {
-        site.length(field, text, CREDENTIAL_BYTES_MAX)?;
+        context.length(field, text, CREDENTIAL_BYTES_MAX)?;
         if text.is_empty() {
-            return Err(site.refuse(
+            return Err(context.refuse(
                 code::POLICY_VALUE_EMPTY,
                 &format!("`{field}` must not be empty"),
             ));
         }
     }
     if secret == REDACTED {
-        return Err(site.refuse(
+        return Err(context.refuse(
             code::POLICY_VALUE_INVALID,
             "`client_secret` must be the literal secret",
         ));
     }
     Ok(AppSource::Own(
-        site.template("client_id", id)?,
-        site.template("client_secret", secret)?,
+        context.template("client_id", id)?,
+        context.template("client_secret", secret)?,
     ))
 }
 
 /// What is asked for: what the provider needs, and these.
-fn scopes(site: &Site<'_>, provider: &Provider, given: &[String]) -> Result<String, Refusal> {
+fn scopes(
+    context: &PolicyContext<'_>,
+    provider: &Provider,
+    given: &[String],
+) -> Result<String, Refusal> {
     if !given.is_empty() {
-        site.count("scopes", given.len(), SCOPES_MAX)?;
+        context.count("scopes", given.len(), SCOPES_MAX)?;
     }
     let needed: &[&str] = match provider {
         Provider::Known(known, _) => known.scopes,
@@ -147,13 +155,13 @@ fn scopes(site: &Site<'_>, provider: &Provider, given: &[String]) -> Result<Stri
     let mut scopes: Vec<&str> = needed.to_vec();
     for (index, scope) in given.iter().enumerate() {
         let field = format!("scopes[{index}]");
-        site.length(&field, scope, SCOPE_BYTES_MAX)?;
+        context.length(&field, scope, SCOPE_BYTES_MAX)?;
         // RFC 6749 3.3.
         let is_scope = |byte: u8| (b'!'..=b'~').contains(&byte) && byte != b'"' && byte != b'\\';
         if scope.is_empty() || !scope.bytes().all(is_scope) {
             let why =
                 format!("`{field}` must be a scope: printable ASCII without spaces and quotes");
-            return Err(site.refuse(code::POLICY_VALUE_INVALID, &why));
+            return Err(context.refuse(code::POLICY_VALUE_INVALID, &why));
         }
         if !scopes.contains(&scope.as_str()) {
             scopes.push(scope);
@@ -164,21 +172,21 @@ fn scopes(site: &Site<'_>, provider: &Provider, given: &[String]) -> Result<Stri
 
 /// The further parameters of the authorization URL: those of the provider, and these.
 fn parameters(
-    site: &Site<'_>,
+    context: &PolicyContext<'_>,
     provider: &Provider,
     given: &BTreeMap<String, String>,
 ) -> Result<Vec<(String, String)>, Refusal> {
     if !given.is_empty() {
-        site.count("authz_url_params", given.len(), PARAMETERS_MAX)?;
+        context.count("authz_url_params", given.len(), PARAMETERS_MAX)?;
     }
     for (name, value) in given {
         let shown: String = name.chars().take(64).collect();
         let field = format!("authz_url_params.{shown}");
-        site.length(&field, name, PARAMETER_BYTES_MAX)?;
-        site.length(&field, value, PARAMETER_BYTES_MAX)?;
+        context.length(&field, name, PARAMETER_BYTES_MAX)?;
+        context.length(&field, value, PARAMETER_BYTES_MAX)?;
         if OWN_PARAMETERS.contains(&name.as_str()) {
             let why = format!("`{field}` is set by the edge");
-            return Err(site.refuse(code::POLICY_VALUE_INVALID, &why));
+            return Err(context.refuse(code::POLICY_VALUE_INVALID, &why));
         }
     }
     let of_provider = match provider {

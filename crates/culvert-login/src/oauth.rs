@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use culvert_base::{Refusal, code};
 use culvert_policy::action_type::{ActionType, Ends};
+use culvert_policy::policy::context::{GoDuration, PolicyContext};
 use culvert_policy::policy::phase::Phase;
 use culvert_policy::policy::run::Action;
-use culvert_policy::policy::site::{GoDuration, Site};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
@@ -77,25 +77,31 @@ fn providers(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "enum": names })
 }
 
-fn compile(site: &Site<'_>) -> Result<Box<dyn Action>, Refusal> {
-    let config: Config = site.config()?;
-    let logins = site.logins::<Logins>()?;
+fn compile(context: &PolicyContext<'_>) -> Result<Box<dyn Action>, Refusal> {
+    let config: Config = context.config()?;
+    let logins = context.logins::<Logins>()?;
     let Some(known) = Known::find(&config.provider) else {
         let names: Vec<_> = provider_names().collect();
         let why = format!("`provider` must be one of {}", names.join(", "));
-        return Err(site.refuse(code::POLICY_VALUE_INVALID, &why));
+        return Err(context.refuse(code::POLICY_VALUE_INVALID, &why));
     };
     let settings = logins.settings().providers.get(known.id);
     let endpoints = known.endpoints(settings).ok_or_else(|| {
-        site.refuse(
+        context.refuse(
             code::POLICY_VALUE_INVALID,
             "the URLs of this `provider` cannot be parsed",
         )
     })?;
-    let app = app(site, &logins, known, config.client_id, config.client_secret)?;
+    let app = app(
+        context,
+        &logins,
+        known,
+        config.client_id,
+        config.client_secret,
+    )?;
     if matches!(app, AppSource::Operators(_)) && !config.scopes.is_empty() {
         let why = "`scopes` requires your own `client_id` and `client_secret`";
-        return Err(site.refuse(code::POLICY_VALUE_INVALID, why));
+        return Err(context.refuse(code::POLICY_VALUE_INVALID, why));
     }
     Common {
         auth_id: config.auth_id,
@@ -108,7 +114,7 @@ fn compile(site: &Site<'_>) -> Result<Box<dyn Action>, Refusal> {
         auth_cookie_domain: config.auth_cookie_domain,
     }
     .compile(
-        site,
+        context,
         Kind::OAuth,
         Provider::Known(known, Arc::new(endpoints)),
         app,
@@ -117,14 +123,14 @@ fn compile(site: &Site<'_>) -> Result<Box<dyn Action>, Refusal> {
 
 /// Whose application users log in to.
 fn app(
-    site: &Site<'_>,
+    context: &PolicyContext<'_>,
     logins: &Logins,
     known: &'static Known,
     id: Option<String>,
     secret: Option<String>,
 ) -> Result<AppSource, Refusal> {
     match (id, secret) {
-        (Some(id), Some(secret)) => required(site, &id, &secret),
+        (Some(id), Some(secret)) => required(context, &id, &secret),
         (None, None) => {
             let settings = logins.settings().providers.get(known.id);
             match settings.and_then(|settings| settings.app.as_ref()) {
@@ -137,13 +143,15 @@ fn app(
                         "`client_id` and `client_secret` are missing; this installation has no default application at {}, so register one there",
                         known.id
                     );
-                    Err(site.refuse(code::POLICY_FIELD_MISSING, &why))
+                    Err(context.refuse(code::POLICY_FIELD_MISSING, &why))
                 }
             }
         }
         (Some(_), None) => {
-            Err(site.refuse(code::POLICY_FIELD_MISSING, "`client_secret` is missing"))
+            Err(context.refuse(code::POLICY_FIELD_MISSING, "`client_secret` is missing"))
         }
-        (None, Some(_)) => Err(site.refuse(code::POLICY_FIELD_MISSING, "`client_id` is missing")),
+        (None, Some(_)) => {
+            Err(context.refuse(code::POLICY_FIELD_MISSING, "`client_id` is missing"))
+        }
     }
 }

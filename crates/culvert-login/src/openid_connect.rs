@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use culvert_base::{Refusal, code};
 use culvert_policy::action_type::{ActionType, Ends};
+use culvert_policy::policy::context::{GoDuration, PolicyContext};
 use culvert_policy::policy::phase::Phase;
 use culvert_policy::policy::run::Action;
-use culvert_policy::policy::site::{GoDuration, Site};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use url::Url;
@@ -70,19 +70,19 @@ struct Config {
     auth_cookie_domain: Option<String>,
 }
 
-fn compile(site: &Site<'_>) -> Result<Box<dyn Action>, Refusal> {
-    let config: Config = site.config()?;
-    let logins = site.logins::<Logins>()?;
-    site.length("issuer_url", &config.issuer_url, URL_BYTES_MAX)?;
+fn compile(context: &PolicyContext<'_>) -> Result<Box<dyn Action>, Refusal> {
+    let config: Config = context.config()?;
+    let logins = context.logins::<Logins>()?;
+    context.length("issuer_url", &config.issuer_url, URL_BYTES_MAX)?;
     let allows_loopback = logins.settings().allows_loopback;
     let url = Url::parse(&config.issuer_url).ok().filter(|url| {
         is_secure(url, allows_loopback) && url.query().is_none() && url.fragment().is_none()
     });
     let issuer = url.and_then(Issuer::at).ok_or_else(|| {
         let why = "`issuer_url` must be an https URL without query and fragment";
-        site.refuse(code::POLICY_VALUE_INVALID, why)
+        context.refuse(code::POLICY_VALUE_INVALID, why)
     })?;
-    let app = required(site, &config.client_id, &config.client_secret)?;
+    let app = required(context, &config.client_id, &config.client_secret)?;
     let scopes = config
         .scopes
         .unwrap_or_else(|| vec!["profile".to_owned(), "email".to_owned()]);
@@ -97,7 +97,7 @@ fn compile(site: &Site<'_>) -> Result<Box<dyn Action>, Refusal> {
         auth_cookie_domain: config.auth_cookie_domain,
     }
     .compile(
-        site,
+        context,
         Kind::OpenIdConnect,
         Provider::Issuer(Box::new(issuer)),
         app,

@@ -6,9 +6,9 @@ use culvert_base::{Code, Refusal, code};
 use schemars::{Schema, SchemaGenerator};
 
 use crate::Scheme;
+use crate::policy::context::PolicyContext;
 use crate::policy::phase::Phase;
 use crate::policy::run::Action;
-use crate::policy::site::Site;
 
 /// The actions that policies may use: tables of several crates, each sorted by name.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +50,7 @@ pub struct ActionType {
     /// Of the configuration; `None` if it takes none.
     pub schema: Option<fn(&mut SchemaGenerator) -> Schema>,
     /// Checks the configuration and makes it ready to run.
-    pub compile: fn(&Site<'_>) -> Result<Box<dyn Action>, Refusal>,
+    pub compile: fn(&PolicyContext<'_>) -> Result<Box<dyn Action>, Refusal>,
 }
 
 impl ActionType {
@@ -65,7 +65,7 @@ impl ActionType {
         secrets: &[],
         references: &[],
         schema: None,
-        compile: |site| Err(site.refuse(code::POLICY_ACTION_UNKNOWN, "it is not supported")),
+        compile: |context| Err(context.refuse(code::POLICY_ACTION_UNKNOWN, "it is not supported")),
     };
 }
 

@@ -8,8 +8,8 @@ use culvert_cel::Value;
 use culvert_http::fields::is_of_one_hop;
 use http::header::{CONTENT_LENGTH, HeaderName, HeaderValue, TRAILER};
 
+use crate::policy::context::PolicyContext;
 use crate::policy::run::Exchange;
-use crate::policy::site::Site;
 use crate::policy::template::Template;
 use crate::problem::ERROR_CODE;
 
@@ -42,25 +42,25 @@ impl Field {
 impl FieldTemplates {
     /// Checks names (2204), count (2218, 2223) and values (2224).
     pub fn compile(
-        site: &Site<'_>,
+        context: &PolicyContext<'_>,
         field: &str,
         given: &BTreeMap<String, String>,
         count: RangeInclusive<usize>,
     ) -> Result<Self, Refusal> {
         if *count.start() > 0 || !given.is_empty() {
-            site.count(field, given.len(), *count.end())?;
+            context.count(field, given.len(), *count.end())?;
         }
         let mut templates = Vec::with_capacity(given.len());
         for (name, value) in given {
             let shown: String = name.chars().take(64).collect();
             let place = format!("{field}.{shown}");
             let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| {
-                site.refuse(
+                context.refuse(
                     code::POLICY_VALUE_INVALID,
                     &format!("`{place}`: this is not a header name"),
                 )
             })?;
-            let template = site.template(&place, value)?;
+            let template = context.template(&place, value)?;
             if template
                 .literals()
                 .any(|text| HeaderValue::from_str(text).is_err())
@@ -68,7 +68,7 @@ impl FieldTemplates {
                 let why = format!(
                     "`{place}`: a header value must not contain line breaks or control characters"
                 );
-                return Err(site.refuse(code::POLICY_VALUE_INVALID, &why));
+                return Err(context.refuse(code::POLICY_VALUE_INVALID, &why));
             }
             templates.push((name, template));
         }

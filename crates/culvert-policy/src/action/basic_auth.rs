@@ -12,10 +12,10 @@ use subtle::{Choice, ConstantTimeEq};
 
 use crate::action_type::{ActionType, Ends};
 use crate::event_slots;
+use crate::policy::context::PolicyContext;
 use crate::policy::phase::Phase;
 use crate::policy::run::{Action, Exchange, Flow, Run};
 use crate::policy::secret::REDACTED;
-use crate::policy::site::Site;
 use crate::policy::template::Template;
 use crate::policy::values::map;
 use crate::reply;
@@ -32,20 +32,20 @@ pub(crate) static TYPE: ActionType = ActionType {
     ends: Ends::Sometimes,
     secrets: &["credentials"],
     schema: Some(|generator| generator.subschema_for::<Config>()),
-    compile: |site| {
-        let config: Config = site.config()?;
-        site.count("credentials", config.credentials.len(), CREDENTIALS_MAX)?;
+    compile: |context| {
+        let config: Config = context.config()?;
+        context.count("credentials", config.credentials.len(), CREDENTIALS_MAX)?;
         let mut credentials = Vec::with_capacity(config.credentials.len());
         for (index, credential) in config.credentials.iter().enumerate() {
             credentials.push(credential_of(
-                site,
+                context,
                 &format!("credentials[{index}]"),
                 credential,
             )?);
         }
         Ok(Box::new(BasicAuth {
             credentials,
-            challenge: challenge(site, config.realm.as_deref().unwrap_or("culvert"))?,
+            challenge: challenge(context, config.realm.as_deref().unwrap_or("culvert"))?,
             enforce: config.enforce.unwrap_or(true),
         }))
     },
@@ -73,33 +73,37 @@ struct BasicAuth {
     enforce: bool,
 }
 
-fn credential_of(site: &Site<'_>, field: &str, text: &str) -> Result<Template, Refusal> {
-    let template = site.template(field, text)?;
+fn credential_of(
+    context: &PolicyContext<'_>,
+    field: &str,
+    text: &str,
+) -> Result<Template, Refusal> {
+    let template = context.template(field, text)?;
     if template.is_one_expression() {
         return Ok(template);
     }
     let is_split = template.literals().any(|text| text.contains(':'));
     if text == REDACTED || !is_split {
         let why = format!("`{field}` must be `user:password`, with the `:` outside `${{…}}`");
-        return Err(site.refuse(code::BASIC_AUTH_USER_INVALID, &why));
+        return Err(context.refuse(code::BASIC_AUTH_USER_INVALID, &why));
     }
     if template
         .literals()
         .any(|text| text.chars().any(char::is_control))
     {
         let why = format!("`{field}` must not contain control characters");
-        return Err(site.refuse(code::BASIC_AUTH_PASSWORD_INVALID, &why));
+        return Err(context.refuse(code::BASIC_AUTH_PASSWORD_INVALID, &why));
     }
     if let Some((user, password)) = template.constant().and_then(|text| text.split_once(':')) {
         if user.is_empty() {
-            return Err(site.refuse(
+            return Err(context.refuse(
                 code::BASIC_AUTH_USER_INVALID,
                 &format!("`{field}`: the user must not be empty"),
             ));
         }
         if !is_password(password) {
             let why = format!("`{field}`: a password must have 8 to 128 characters");
-            return Err(site.refuse(code::BASIC_AUTH_PASSWORD_INVALID, &why));
+            return Err(context.refuse(code::BASIC_AUTH_PASSWORD_INVALID, &why));
         }
     }
     Ok(template)
@@ -109,13 +113,13 @@ fn is_password(text: &str) -> bool {
     (PASSWORD_CHARS_MIN..=PASSWORD_CHARS_MAX).contains(&text.chars().count())
 }
 
-fn challenge(site: &Site<'_>, realm: &str) -> Result<HeaderValue, Refusal> {
-    site.length("realm", realm, REALM_BYTES_MAX)?;
+fn challenge(context: &PolicyContext<'_>, realm: &str) -> Result<HeaderValue, Refusal> {
+    context.length("realm", realm, REALM_BYTES_MAX)?;
     let is_plain = realm.bytes().all(|byte| (b' '..=b'~').contains(&byte));
     let quoted = realm.replace('\\', "\\\\").replace('"', "\\\"");
     let header = HeaderValue::try_from(format!("Basic realm=\"{quoted}\", charset=\"UTF-8\""));
     header.ok().filter(|_| is_plain).ok_or_else(|| {
-        site.refuse(
+        context.refuse(
             code::POLICY_VALUE_INVALID,
             "`realm` must be printable ASCII",
         )

@@ -13,9 +13,9 @@ use tokio::time::Instant;
 
 use crate::action_type::{ActionType, Ends};
 use crate::event_slots;
+use crate::policy::context::GoDuration;
 use crate::policy::phase::Phase;
 use crate::policy::run::{Action, Exchange, Flow, Run, Watch};
-use crate::policy::site::GoDuration;
 use crate::problem::Problem;
 
 /// Parts of the window; the oldest is forgotten at a time.

@@ -7,42 +7,42 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
 use crate::action_type::ActionType;
+use crate::policy::context::PolicyContext;
 use crate::policy::phase::Phase;
 use crate::policy::run::{Action, Exchange, Flow, Run};
-use crate::policy::site::Site;
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "compress-response",
     doc: "Compresses the response body with the algorithm that the client's `Accept-Encoding` prefers; ties go to the first of `algorithms`. The edge does not compress a response if the client accepts none of the algorithms or prefers an uncompressed body, if the response is already compressed, has no body or a partial body, is an event stream or has `no-transform`, or if the edge is short of memory. A strong `ETag` becomes weak, and `Vary` includes `Accept-Encoding`.",
     phases: &[Phase::Response],
     schema: Some(|generator| generator.subschema_for::<Config>()),
-    compile: |site| {
-        let config: Config = site.config()?;
+    compile: |context| {
+        let config: Config = context.config()?;
         let algorithms = match config.algorithms {
             None => vec![Coding::Gzip, Coding::Deflate],
-            Some(names) => codings(site, &names)?,
+            Some(names) => codings(context, &names)?,
         };
         Ok(Box::new(CompressResponse { algorithms }))
     },
     ..ActionType::PLAIN
 };
 
-fn codings(site: &Site<'_>, names: &[String]) -> Result<Vec<Coding>, Refusal> {
-    site.count("algorithms", names.len(), Coding::ALL.len())?;
+fn codings(context: &PolicyContext<'_>, names: &[String]) -> Result<Vec<Coding>, Refusal> {
+    context.count("algorithms", names.len(), Coding::ALL.len())?;
     let mut found: Vec<Coding> = Vec::with_capacity(names.len());
     for (index, name) in names.iter().enumerate() {
         if name == "compress" {
             let why = format!("`algorithms[{index}]`: `compress` is not supported");
-            return Err(site.refuse(code::POLICY_VALUE_INVALID, &why));
+            return Err(context.refuse(code::POLICY_VALUE_INVALID, &why));
         }
         let coding = Coding::ALL.into_iter().find(|coding| coding.name() == name);
         let Some(coding) = coding else {
             let why = format!("`algorithms[{index}]` must be one of gzip, deflate and br");
-            return Err(site.refuse(code::POLICY_COMPRESSION_UNKNOWN, &why));
+            return Err(context.refuse(code::POLICY_COMPRESSION_UNKNOWN, &why));
         };
         if found.contains(&coding) {
             let why = format!("`algorithms` has the duplicate `{name}`");
-            return Err(site.refuse(code::POLICY_LIST_DUPLICATE, &why));
+            return Err(context.refuse(code::POLICY_LIST_DUPLICATE, &why));
         }
         found.push(coding);
     }

@@ -9,9 +9,9 @@ use url::Url;
 
 use crate::Scheme;
 use crate::action_type::{ActionType, Ends};
+use crate::policy::context::PolicyContext;
 use crate::policy::phase::Phase;
 use crate::policy::run::{Action, Exchange, Flow, Run};
-use crate::policy::site::Site;
 use crate::policy::template::Template;
 use crate::policy::values::map;
 use crate::problem::Problem;
@@ -25,25 +25,25 @@ pub(crate) static TYPE: ActionType = ActionType {
     phases: &[Phase::Connect, Phase::Request],
     ends: Ends::Sometimes,
     schema: Some(|generator| generator.subschema_for::<Config>()),
-    compile: |site| {
-        let config: Config = site.config()?;
+    compile: |context| {
+        let config: Config = context.config()?;
         let goes_on = match config.on_error.as_deref() {
             None | Some("halt") => false,
             Some("continue") => true,
             Some(_) => {
-                return Err(site.refuse(
+                return Err(context.refuse(
                     code::POLICY_VALUE_NOT_ALLOWED,
                     "`on_error` must be halt or continue",
                 ));
             }
         };
-        if site.scheme().is_http() && site.phase() == Phase::Connect {
+        if context.scheme().is_http() && context.phase() == Phase::Connect {
             let why = "http and https endpoints forward only in `on_http_request`";
-            return Err(site.refuse(code::POLICY_ACTION_WRONG_PHASE, why));
+            return Err(context.refuse(code::POLICY_ACTION_WRONG_PHASE, why));
         }
-        let url = site.template("url", &config.url)?;
+        let url = context.template("url", &config.url)?;
         let to = match url.constant() {
-            Some(text) => To::Constant(constant(site, text)?, text.to_owned()),
+            Some(text) => To::Constant(constant(context, text)?, text.to_owned()),
             None => To::Computed(url),
         };
         Ok(Box::new(ForwardInternal { to, goes_on }))
@@ -51,17 +51,17 @@ pub(crate) static TYPE: ActionType = ActionType {
     ..ActionType::PLAIN
 };
 
-fn constant(site: &Site<'_>, text: &str) -> Result<Target, Refusal> {
+fn constant(context: &PolicyContext<'_>, text: &str) -> Result<Target, Refusal> {
     let target = Target::parse(text)
         .ok_or("`url` must be a scheme and a host that ends in `.internal`, with an optional port")
         .and_then(|target| {
-            if target.scheme.is_http() == site.scheme().is_http() {
+            if target.scheme.is_http() == context.scheme().is_http() {
                 Ok(target)
             } else {
                 Err("`url` must name an endpoint of the same kind (http and https, or tcp and tls)")
             }
         });
-    target.map_err(|why| site.refuse(code::POLICY_VALUE_INVALID, why))
+    target.map_err(|why| context.refuse(code::POLICY_VALUE_INVALID, why))
 }
 
 #[derive(Deserialize, JsonSchema)]

@@ -18,9 +18,9 @@ use crate::Scheme;
 use crate::action_type::{ActionType, Ends};
 use crate::fields::{Field, FieldTemplates, is_framing};
 use crate::host::{Called, ConnContext, EndpointInfo, NotCalled};
+use crate::policy::context::{GoDuration, PolicyContext};
 use crate::policy::phase::Phase;
 use crate::policy::run::{Action, Exchange, Flow, Run};
-use crate::policy::site::{GoDuration, Site};
 use crate::policy::template::Template;
 use crate::policy::values::map;
 use crate::policy::variables;
@@ -46,7 +46,7 @@ pub(crate) static TYPE: ActionType = ActionType {
     schemes: &[Scheme::Http, Scheme::Https],
     ends: Ends::Sometimes,
     schema: Some(|generator| generator.subschema_for::<Config>()),
-    compile: |site| Ok(Box::new(HttpRequest::compile(site)?)),
+    compile: |context| Ok(Box::new(HttpRequest::compile(context)?)),
     ..ActionType::PLAIN
 };
 
@@ -159,10 +159,10 @@ impl Failed {
 }
 
 impl HttpRequest {
-    fn compile(site: &Site<'_>) -> Result<Self, Refusal> {
-        let config: Config = site.config()?;
-        let allows_public = site.allows_public_calls();
-        let url = site.template("url", &config.url)?;
+    fn compile(context: &PolicyContext<'_>) -> Result<Self, Refusal> {
+        let config: Config = context.config()?;
+        let allows_public = context.allows_public_calls();
+        let url = context.template("url", &config.url)?;
         if let Some(text) = url.constant() {
             let whom = parse(text).and_then(|url| whom(&url));
             let why = match whom {
@@ -174,46 +174,47 @@ impl HttpRequest {
                 None => Some("`url` must be an http or https URL, without user and password"),
             };
             if let Some(why) = why {
-                return Err(site.refuse(code::POLICY_VALUE_INVALID, why));
+                return Err(context.refuse(code::POLICY_VALUE_INVALID, why));
             }
         }
         if !config.query_params.is_empty() {
-            site.count("query_params", config.query_params.len(), PARAMETERS_MAX)?;
+            context.count("query_params", config.query_params.len(), PARAMETERS_MAX)?;
         }
         let mut parameters = Vec::with_capacity(config.query_params.len());
         for Parameter { key, value } in config.query_params {
-            site.length("query_params.key", &key, PARAMETER_KEY_BYTES_MAX)?;
-            site.length("query_params.value", &value, PARAMETER_VALUE_BYTES_MAX)?;
-            parameters.push((key, site.template("query_params.value", &value)?));
+            context.length("query_params.key", &key, PARAMETER_KEY_BYTES_MAX)?;
+            context.length("query_params.value", &value, PARAMETER_VALUE_BYTES_MAX)?;
+            parameters.push((key, context.template("query_params.value", &value)?));
         }
-        let headers = FieldTemplates::compile(site, "headers", &config.headers, 0..=HEADERS_MAX)?;
+        let headers =
+            FieldTemplates::compile(context, "headers", &config.headers, 0..=HEADERS_MAX)?;
         if let Some(name) = headers
             .names()
             .find(|name| is_framing(name) || **name == HOST)
         {
             let why = format!("`headers.{name}`: the edge controls this header");
-            return Err(site.refuse(code::POLICY_VALUE_INVALID, &why));
+            return Err(context.refuse(code::POLICY_VALUE_INVALID, &why));
         }
         let body = config.body.unwrap_or_default();
-        site.length("body", &body, BODY_BYTES_MAX)?;
+        context.length("body", &body, BODY_BYTES_MAX)?;
         let redirects_max = config.max_redirects.unwrap_or(0);
-        site.within("max_redirects", redirects_max, 0..=REDIRECTS_MAX)?;
+        context.within("max_redirects", redirects_max, 0..=REDIRECTS_MAX)?;
         let timeout = config.timeout.unwrap_or(GoDuration::seconds(3));
         if !(GoDuration::seconds(1)..=GoDuration::seconds(30)).contains(&timeout) {
-            return Err(site.refuse(
+            return Err(context.refuse(
                 code::POLICY_NUMBER_OUT_OF_RANGE,
                 "`timeout` must be from 1s to 30s",
             ));
         }
         let again = config.retry_condition.as_deref();
         let again = again
-            .map(|text| site.retry_condition("retry_condition", text))
+            .map(|text| context.retry_condition("retry_condition", text))
             .transpose()?;
         let goes_on = match config.on_error.as_deref() {
             None | Some("halt") => false,
             Some("continue") => true,
             Some(_) => {
-                return Err(site.refuse(
+                return Err(context.refuse(
                     code::POLICY_VALUE_NOT_ALLOWED,
                     "`on_error` must be halt or continue",
                 ));
@@ -231,7 +232,7 @@ impl HttpRequest {
             },
             parameters,
             headers,
-            body: site.template("body", &body)?,
+            body: context.template("body", &body)?,
             redirects_max,
             timeout: timeout.0,
             again,

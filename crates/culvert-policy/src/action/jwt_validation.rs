@@ -14,9 +14,9 @@ use url::Url;
 
 use crate::action_type::{ActionType, Ends};
 use crate::jws::{self, ALGORITHMS, KeySet, TOKEN_BYTES_MAX, Unbelieved};
+use crate::policy::context::PolicyContext;
 use crate::policy::phase::Phase;
 use crate::policy::run::{Action, Exchange, Flow, Run};
-use crate::policy::site::Site;
 use crate::policy::values::{map, of_json};
 use crate::problem::Problem;
 use crate::services::PolicyServices;
@@ -34,7 +34,7 @@ pub(crate) static TYPE: ActionType = ActionType {
     phases: &[Phase::Request],
     ends: Ends::Sometimes,
     schema: Some(|generator| generator.subschema_for::<Config>()),
-    compile: |site| Ok(Box::new(JwtValidation::compile(site)?)),
+    compile: |context| Ok(Box::new(JwtValidation::compile(context)?)),
     ..ActionType::PLAIN
 };
 
@@ -213,16 +213,16 @@ struct Checked {
 }
 
 impl JwtValidation {
-    fn compile(site: &Site<'_>) -> Result<Self, Refusal> {
-        let config: Config = site.config()?;
-        let issuers = values(site, "issuer.allow_list", &config.issuer)?;
-        let audiences = values(site, "audience.allow_list", &config.audience)?;
-        site.count("http.tokens", config.http.tokens.len(), ENTRIES_MAX)?;
+    fn compile(context: &PolicyContext<'_>) -> Result<Self, Refusal> {
+        let config: Config = context.config()?;
+        let issuers = values(context, "issuer.allow_list", &config.issuer)?;
+        let audiences = values(context, "audience.allow_list", &config.audience)?;
+        context.count("http.tokens", config.http.tokens.len(), ENTRIES_MAX)?;
         let mut tokens = Vec::new();
         for (index, token) in config.http.tokens.into_iter().enumerate() {
             let field = format!("http.tokens[{index}]");
-            site.length(&format!("{field}.name"), &token.name, VALUE_BYTES_MAX)?;
-            site.length(&format!("{field}.prefix"), &token.prefix, VALUE_BYTES_MAX)?;
+            context.length(&format!("{field}.name"), &token.name, VALUE_BYTES_MAX)?;
+            context.length(&format!("{field}.prefix"), &token.prefix, VALUE_BYTES_MAX)?;
             let place = match token.method {
                 Method::Body if !token.name.is_empty() => Some(Place::Body),
                 Method::Body => None,
@@ -231,7 +231,7 @@ impl JwtValidation {
             tokens.push(Token {
                 kind: token.r#type,
                 place: place.ok_or_else(|| {
-                    site.refuse(
+                    context.refuse(
                         code::POLICY_VALUE_INVALID,
                         &format!("`{field}.name` is not a header name"),
                     )
@@ -241,7 +241,7 @@ impl JwtValidation {
             });
         }
         let named = &config.jws.allowed_algorithms;
-        site.count("jws.allowed_algorithms", named.len(), ENTRIES_MAX)?;
+        context.count("jws.allowed_algorithms", named.len(), ENTRIES_MAX)?;
         let algorithms: Option<Vec<Algorithm>> =
             named.iter().map(|name| jws::algorithm(name)).collect();
         let algorithms = algorithms.ok_or_else(|| {
@@ -249,20 +249,20 @@ impl JwtValidation {
                 "`jws.allowed_algorithms` may contain only {}",
                 ALGORITHMS.join(", ")
             );
-            site.refuse(code::POLICY_VALUE_INVALID, &why)
+            context.refuse(code::POLICY_VALUE_INVALID, &why)
         })?;
         let urls = &config.jws.keys.sources.additional_jkus;
-        site.count("jws.keys.sources.additional_jkus", urls.len(), ENTRIES_MAX)?;
+        context.count("jws.keys.sources.additional_jkus", urls.len(), ENTRIES_MAX)?;
         let mut sources = Vec::new();
         for (index, text) in urls.iter().enumerate() {
             let field = format!("jws.keys.sources.additional_jkus[{index}]");
-            site.length(&field, text, VALUE_BYTES_MAX)?;
+            context.length(&field, text, VALUE_BYTES_MAX)?;
             let url = Url::parse(text).ok().filter(|url| {
                 let has_user = !url.username().is_empty() || url.password().is_some();
                 url.scheme() == "https" && url.has_host() && !has_user
             });
             let why = || {
-                site.refuse(
+                context.refuse(
                     code::POLICY_VALUE_INVALID,
                     &format!("`{field}` must be an https URL"),
                 )
@@ -356,10 +356,14 @@ impl JwtValidation {
 }
 
 /// The entries of a list.
-fn values(site: &Site<'_>, field: &str, list: &AllowList) -> Result<Vec<String>, Refusal> {
-    site.count(field, list.allow_list.len(), ENTRIES_MAX)?;
+fn values(
+    context: &PolicyContext<'_>,
+    field: &str,
+    list: &AllowList,
+) -> Result<Vec<String>, Refusal> {
+    context.count(field, list.allow_list.len(), ENTRIES_MAX)?;
     for (index, entry) in list.allow_list.iter().enumerate() {
-        site.length(
+        context.length(
             &format!("{field}[{index}].value"),
             &entry.value,
             VALUE_BYTES_MAX,

@@ -9,9 +9,9 @@ use serde::Deserialize;
 
 use crate::action_type::{ActionType, Ends};
 use crate::address::{Addresses, IpPolicy, prefix};
+use crate::policy::context::PolicyContext;
 use crate::policy::phase::Phase;
 use crate::policy::run::{Action, Exchange, Flow, Run};
-use crate::policy::site::Site;
 use crate::policy::template::Template;
 use crate::problem::Problem;
 
@@ -22,11 +22,11 @@ pub(crate) static TYPE: ActionType = ActionType {
     ends: Ends::Sometimes,
     references: &[("ip_policies", "ipp")],
     schema: Some(|generator| generator.subschema_for::<Config>()),
-    compile: |site| {
-        let config: Config = site.config()?;
+    compile: |context| {
+        let config: Config = context.config()?;
         if config.allow.is_empty() && config.deny.is_empty() && config.ip_policies.is_empty() {
             let why = "it requires at least one of `allow`, `deny` and `ip_policies`";
-            return Err(site.refuse(code::POLICY_FIELD_MISSING, why));
+            return Err(context.refuse(code::POLICY_FIELD_MISSING, why));
         }
         let (mut rules, mut computed) = (Vec::new(), Vec::new());
         for (field, verdict, entries) in [
@@ -34,13 +34,13 @@ pub(crate) static TYPE: ActionType = ActionType {
             ("deny", Verdict::Deny, &config.deny),
         ] {
             for (index, entry) in entries.iter().enumerate() {
-                match entry_of(site, &format!("{field}[{index}]"), entry)? {
+                match entry_of(context, &format!("{field}[{index}]"), entry)? {
                     Ok(prefix) => rules.push((verdict, prefix)),
                     Err(template) => computed.push((verdict, template)),
                 }
             }
         }
-        let policies = config.ip_policies.iter().map(|id| site.ip_policy(id));
+        let policies = config.ip_policies.iter().map(|id| context.ip_policy(id));
         Ok(Box::new(RestrictIps {
             enforce: config.enforce.unwrap_or(true),
             inline: Addresses::of(rules),
@@ -53,17 +53,17 @@ pub(crate) static TYPE: ActionType = ActionType {
 
 /// A prefix that is known now, or one that an expression gives.
 fn entry_of(
-    site: &Site<'_>,
+    context: &PolicyContext<'_>,
     field: &str,
     entry: &str,
 ) -> Result<Result<Prefix, Template>, culvert_base::Refusal> {
-    let template = site.template(field, entry)?;
+    let template = context.template(field, entry)?;
     let Some(text) = template.constant() else {
         return Ok(Err(template));
     };
     prefix(text).map(Ok).ok_or_else(|| {
         let why = format!("`{field}` must be an address or a prefix such as `192.0.2.0/24`");
-        site.refuse(code::POLICY_PREFIX_INVALID, &why)
+        context.refuse(code::POLICY_PREFIX_INVALID, &why)
     })
 }
 

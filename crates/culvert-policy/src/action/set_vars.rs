@@ -8,9 +8,9 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::action_type::ActionType;
+use crate::policy::context::PolicyContext;
 use crate::policy::phase::Phase;
 use crate::policy::run::{Action, Exchange, Flow, Run};
-use crate::policy::site::Site;
 use crate::policy::template::ValueTemplate;
 use crate::policy::values::to_json;
 
@@ -24,11 +24,11 @@ pub(crate) static TYPE: ActionType = ActionType {
     doc: "Sets variables for later expressions of the same phase, as `vars.<name>`. Each entry can use earlier ones. All variables may have 64 KiB in total; a value that exceeds the limit is not set.",
     phases: &[Phase::Connect, Phase::Request, Phase::Response],
     schema: Some(|generator| generator.subschema_for::<Config>()),
-    compile: |site| {
-        let config: Config = site.config()?;
+    compile: |context| {
+        let config: Config = context.config()?;
         let mut vars = Vec::with_capacity(config.vars.len());
         for (index, entry) in config.vars.into_iter().enumerate() {
-            vars.push(variable(site, index, entry)?);
+            vars.push(variable(context, index, entry)?);
         }
         Ok(Box::new(SetVars { vars }))
     },
@@ -36,7 +36,7 @@ pub(crate) static TYPE: ActionType = ActionType {
 };
 
 fn variable(
-    site: &Site<'_>,
+    context: &PolicyContext<'_>,
     index: usize,
     entry: BTreeMap<String, Value>,
 ) -> Result<(String, ValueTemplate), culvert_base::Refusal> {
@@ -44,7 +44,7 @@ fn variable(
     let mut entries = entry.into_iter();
     let (Some((name, value)), None) = (entries.next(), entries.next()) else {
         let why = format!("`{field}` must be one name and its value");
-        return Err(site.refuse(code::POLICY_VARIABLE_MALFORMED, &why));
+        return Err(context.refuse(code::POLICY_VARIABLE_MALFORMED, &why));
     };
     let is_name = name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
         && name.len() <= 64
@@ -55,13 +55,13 @@ fn variable(
         let why = format!(
             "`{field}`: a name may have at most 64 letters, digits and `_` and must not start with a digit"
         );
-        return Err(site.refuse(code::POLICY_VARIABLE_MALFORMED, &why));
+        return Err(context.refuse(code::POLICY_VARIABLE_MALFORMED, &why));
     }
     if depth(&value) > NESTING_MAX {
         let why = format!("`{field}` is nested deeper than {NESTING_MAX} levels");
-        return Err(site.refuse(code::POLICY_VARIABLE_TOO_DEEP, &why));
+        return Err(context.refuse(code::POLICY_VARIABLE_TOO_DEEP, &why));
     }
-    let value = site.value(&field, &value)?;
+    let value = context.value(&field, &value)?;
     Ok((name, value))
 }
 

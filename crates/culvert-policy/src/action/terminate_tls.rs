@@ -15,9 +15,9 @@ use sha2::{Digest, Sha256};
 
 use crate::Scheme;
 use crate::action_type::ActionType;
+use crate::policy::context::PolicyContext;
 use crate::policy::phase::Phase;
 use crate::policy::run::{Action, Exchange, Flow, Run};
-use crate::policy::site::Site;
 use crate::policy::template::Template;
 
 /// What certificate authorities are called by.
@@ -35,7 +35,7 @@ pub(crate) static TYPE: ActionType = ActionType {
     secrets: &["server_private_key"],
     references: &[("mutual_tls_certificate_authorities", ID_PREFIX)],
     schema: Some(|generator| generator.subschema_for::<Config>()),
-    compile: |site| compile(site).map(|action| Box::new(action) as _),
+    compile: |context| compile(context).map(|action| Box::new(action) as _),
     ..ActionType::PLAIN
 };
 
@@ -93,24 +93,24 @@ impl JsonSchema for Version {
     }
 }
 
-fn compile(site: &Site<'_>) -> Result<TerminateTls, Refusal> {
-    let config: Config = site.config()?;
+fn compile(context: &PolicyContext<'_>) -> Result<TerminateTls, Refusal> {
+    let config: Config = context.config()?;
     let (min, max) = (config.min_version, config.max_version);
     if let (Some(min), Some(max)) = (min, max)
         && min > max
     {
         let why = "`min_version` must not be newer than `max_version`";
-        return Err(site.refuse(code::POLICY_NUMBER_OUT_OF_RANGE, why));
+        return Err(context.refuse(code::POLICY_NUMBER_OUT_OF_RANGE, why));
     }
     let key = match (&config.server_certificate, &config.server_private_key) {
         (None, None) => None,
         (Some(chain), Some(key)) => Some((
-            site.template("server_certificate", chain)?,
-            site.template("server_private_key", key)?,
+            context.template("server_certificate", chain)?,
+            context.template("server_private_key", key)?,
         )),
         _ => {
             let why = "`server_certificate` and `server_private_key` must be set together";
-            return Err(site.refuse(code::POLICY_FIELD_MISSING, why));
+            return Err(context.refuse(code::POLICY_FIELD_MISSING, why));
         }
     };
     if let Some((chain, key)) = &key
@@ -119,7 +119,7 @@ fn compile(site: &Site<'_>) -> Result<TerminateTls, Refusal> {
         && certified(chain, key).is_none()
     {
         let why = "`server_certificate` must be a PEM chain and `server_private_key` the PEM key of its first certificate";
-        return Err(site.refuse(code::POLICY_VALUE_INVALID, why));
+        return Err(context.refuse(code::POLICY_VALUE_INVALID, why));
     }
     let strategy = match config.mutual_tls_verification_strategy.as_deref() {
         None => None,
@@ -128,23 +128,23 @@ fn compile(site: &Site<'_>) -> Result<TerminateTls, Refusal> {
         Some("request") => Some(Strategy::Request),
         Some(_) => {
             let why = "`mutual_tls_verification_strategy` must be require-and-verify, require-any or request";
-            return Err(site.refuse(code::POLICY_VALUE_NOT_ALLOWED, why));
+            return Err(context.refuse(code::POLICY_VALUE_NOT_ALLOWED, why));
         }
     };
     let (mut inline, mut named) = (Vec::new(), Vec::new());
     if let Some(entries) = &config.mutual_tls_certificate_authorities {
         let field = "mutual_tls_certificate_authorities";
-        site.count(field, entries.len(), AUTHORITIES_MAX)?;
+        context.count(field, entries.len(), AUTHORITIES_MAX)?;
         for (index, entry) in entries.iter().enumerate() {
             let field = format!("{field}[{index}]");
-            let template = site.template(&field, entry)?;
+            let template = context.template(&field, entry)?;
             match template.constant() {
-                Some(id) if id.starts_with("ca_") => named.push(site.authorities(&field, id)?),
+                Some(id) if id.starts_with("ca_") => named.push(context.authorities(&field, id)?),
                 Some(pem) if certificates(pem).is_none() => {
                     let why = format!(
                         "`{field}` must be PEM CA certificates or the ID of a certificate authority"
                     );
-                    return Err(site.refuse(code::POLICY_VALUE_INVALID, &why));
+                    return Err(context.refuse(code::POLICY_VALUE_INVALID, &why));
                 }
                 _ => inline.push(template),
             }
@@ -154,7 +154,7 @@ fn compile(site: &Site<'_>) -> Result<TerminateTls, Refusal> {
     let strategy = strategy.or(has_authorities.then_some(Strategy::Verify));
     if strategy == Some(Strategy::Verify) && !has_authorities {
         let why = "`mutual_tls_certificate_authorities` is required to verify client certificates";
-        return Err(site.refuse(code::POLICY_FIELD_MISSING, why));
+        return Err(context.refuse(code::POLICY_FIELD_MISSING, why));
     }
     Ok(TerminateTls {
         min: min.map(|version| version.0),

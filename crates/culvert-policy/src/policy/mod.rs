@@ -10,6 +10,7 @@
 pub(crate) mod certificate;
 pub mod compiled;
 pub mod conn_state;
+pub mod context;
 pub(crate) mod cookies;
 pub mod edits;
 pub mod environments;
@@ -21,7 +22,6 @@ pub(crate) mod rewrite;
 pub mod run;
 pub mod secret;
 pub mod secrets;
-pub mod site;
 pub mod source;
 pub mod template;
 pub mod values;

@@ -13,10 +13,10 @@ use regex::bytes::{Regex, RegexBuilder};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use crate::policy::context::PolicyContext;
 use crate::policy::edits::Replacement;
 use crate::policy::rewrite::{PATTERN_BYTES_MAX, PROGRAM_BYTES_MAX, Part, parts};
 use crate::policy::run::{Exchange, Flow, Run};
-use crate::policy::site::Site;
 use crate::policy::template::Template;
 
 /// Bytes of a body, before and after.
@@ -58,29 +58,29 @@ enum From {
 
 impl FindReplace {
     /// Checks a configuration; `name` is that of the action's result.
-    pub fn compile(site: &Site<'_>, name: &'static str) -> Result<Self, Refusal> {
-        let config: Config = site.config()?;
+    pub fn compile(context: &PolicyContext<'_>, name: &'static str) -> Result<Self, Refusal> {
+        let config: Config = context.config()?;
         let given = config.replacements;
-        site.count("replacements", given.len(), REPLACEMENTS_MAX)?;
+        context.count("replacements", given.len(), REPLACEMENTS_MAX)?;
         let mut pairs = Vec::with_capacity(given.len());
         for (index, pair) in given.iter().enumerate() {
             let field = format!("replacements[{index}].from");
             if pair.from.is_empty() {
-                return Err(site.refuse(
+                return Err(context.refuse(
                     code::POLICY_VALUE_EMPTY,
                     &format!("`{field}` must not be empty"),
                 ));
             }
-            let from = site.template(&field, &pair.from)?;
+            let from = context.template(&field, &pair.from)?;
             let from = match from.constant() {
                 None => From::Computed(from),
                 Some(text) => From::Pattern(pattern(text).ok_or_else(|| {
                     let why =
                         format!("`{field}` must be a regular expression (RE2), at most 1 KiB");
-                    site.refuse(code::POLICY_VALUE_INVALID, &why)
+                    context.refuse(code::POLICY_VALUE_INVALID, &why)
                 })?),
             };
-            let to = site.template(&format!("replacements[{index}].to"), &pair.to)?;
+            let to = context.template(&format!("replacements[{index}].to"), &pair.to)?;
             pairs.push((from, to));
         }
         Ok(Self { name, pairs })

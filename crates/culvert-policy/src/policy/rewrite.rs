@@ -5,8 +5,8 @@ use culvert_cel::Slot;
 use culvert_http::target;
 use regex::{Regex, RegexBuilder};
 
+use crate::policy::context::PolicyContext;
 use crate::policy::run::Exchange;
-use crate::policy::site::Site;
 use crate::policy::template::Template;
 
 pub(crate) const PATTERN_BYTES_MAX: usize = 1 << 10;
@@ -43,26 +43,30 @@ pub(crate) struct Rewritten {
 }
 
 impl Rewrite {
-    pub(crate) fn compile(site: &Site<'_>, from: Option<&str>, to: &str) -> Result<Self, Refusal> {
+    pub(crate) fn compile(
+        context: &PolicyContext<'_>,
+        from: Option<&str>,
+        to: &str,
+    ) -> Result<Self, Refusal> {
         if to.is_empty() {
-            return Err(site.refuse(code::POLICY_VALUE_EMPTY, "`to` must not be empty"));
+            return Err(context.refuse(code::POLICY_VALUE_EMPTY, "`to` must not be empty"));
         }
         let from = match from.filter(|from| !from.is_empty()) {
             None => None,
             Some(text) => {
-                let template = site.template("from", text)?;
+                let template = context.template("from", text)?;
                 Some(match template.constant() {
                     None => From::Computed(template),
                     Some(text) => From::Pattern(pattern(text).ok_or_else(|| {
                         let why = "`from` must be a regular expression (RE2), at most 1 KiB";
-                        site.refuse(code::POLICY_VALUE_INVALID, why)
+                        context.refuse(code::POLICY_VALUE_INVALID, why)
                     })?),
                 })
             }
         };
         Ok(Self {
             from,
-            to: site.template("to", to)?,
+            to: context.template("to", to)?,
         })
     }
 

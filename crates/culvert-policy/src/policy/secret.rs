@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use crate::action_type::{ActionType, Actions};
 use crate::document::{Node, Text};
+use crate::policy::context::refusal;
 use crate::policy::phase::Phase;
-use crate::policy::site::refusal;
 use crate::policy::source::Source;
 
 /// What is shown in the place of a secret.

@@ -10,9 +10,9 @@ use crate::action_type::{ActionType, Actions, Ends, NOT_BUILT};
 use crate::document::{Node, Unreadable};
 use crate::ipdata::IpFields;
 use crate::policy::compiled::{Policy, Rule};
+use crate::policy::context::{PolicyContext, Resources, refusal};
 use crate::policy::phase::Phase;
 use crate::policy::run::Action;
-use crate::policy::site::{Resources, Site, refusal};
 use crate::policy::{environments, template, variables};
 
 /// Rules of one phase.
@@ -471,8 +471,8 @@ impl Reader<'_> {
         let config = item
             .get("config")
             .map_or(serde_json::Value::Null, Node::to_json);
-        let site = Site::new(phase, self.scheme, place, config, self.resources);
-        let compiled = (ty.compile)(&site)?;
+        let context = PolicyContext::new(phase, self.scheme, place, config, self.resources);
+        let compiled = (ty.compile)(&context)?;
         let slots = compiled.slots();
         self.has_data(phase, &slots, place, code::POLICY_TEMPLATE_INVALID)?;
         self.reads.extend(slots);

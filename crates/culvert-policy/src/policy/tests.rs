@@ -10,8 +10,8 @@ use crate::action_type::Actions;
 use crate::address::IpPolicy;
 use crate::document::TEXT_BYTES_MAX;
 use crate::policy::compiled::Policy;
+use crate::policy::context::Resources;
 use crate::policy::phase::Phase;
-use crate::policy::site::Resources;
 use crate::policy::source::Source;
 use crate::policy::variables;
 

@@ -63,9 +63,9 @@ impl fmt::Debug for LoginService {
     }
 }
 
-/// The place of an action, with its configuration.
+/// What an action is compiled in: its place, its configuration, and the objects that it may name.
 #[derive(Debug)]
-pub struct Site<'c> {
+pub struct PolicyContext<'c> {
     phase: Phase,
     scheme: Scheme,
     place: &'c str,
@@ -73,7 +73,7 @@ pub struct Site<'c> {
     resources: &'c Resources,
 }
 
-impl<'c> Site<'c> {
+impl<'c> PolicyContext<'c> {
     pub fn new(
         phase: Phase,
         scheme: Scheme,
