@@ -10,8 +10,8 @@ use culvert_policy::policy::run::Action;
 use culvert_policy::policy::secret::REDACTED;
 
 use super::SESSION_MAX;
-use super::gate::{AppSource, Gate, Kind, Login, Options, Provider};
 use super::session::Spans;
+use super::session_middleware::{AppSource, Kind, Login, Options, Provider, SessionMiddleware};
 
 /// Where browsers keep cookies and follow redirects.
 pub(crate) const SCHEMES: &[Scheme] = &[Scheme::Http, Scheme::Https];
@@ -107,8 +107,8 @@ impl Common {
             allows_preflight: self.allow_cors_preflight,
             cookie_domain,
         };
-        let gate = Gate::new(options, context.logins()?);
-        Ok(Box::new(Login(Arc::new(gate))))
+        let middleware = SessionMiddleware::new(options, context.logins()?);
+        Ok(Box::new(Login(Arc::new(middleware))))
     }
 }
 

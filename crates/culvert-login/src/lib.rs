@@ -17,7 +17,6 @@ mod attempt;
 mod config;
 mod cookie;
 mod event_slots;
-mod gate;
 mod grant;
 mod journal;
 mod oauth;
@@ -25,6 +24,7 @@ mod openid_connect;
 mod provider;
 mod seal;
 mod session;
+mod session_middleware;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,15 +44,15 @@ use moka::future::Cache;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use url::Url;
 
-pub(crate) use self::gate::{AppSource, Kind, Provider};
 pub(crate) use self::grant::App;
 pub use self::journal::{Ending, Entry, Noted, Person, Revocations, Revoked, Sighting, UserKey};
 pub(crate) use self::provider::{Issuer, Known, is_secure};
 pub use self::provider::{ProviderSettings, ProvidersSettings, provider_names};
 pub use self::seal::LoginKeys;
+pub(crate) use self::session_middleware::{AppSource, Kind, Provider};
 
 use self::attempt::{ATTEMPT_WITHIN, State};
-use self::gate::Refresh;
+use self::session_middleware::Refresh;
 
 /// Where the user comes back from the provider, on the endpoint's host.
 pub(crate) const CALLBACK_PATH: &str = "/culvert/oauth2/callback";

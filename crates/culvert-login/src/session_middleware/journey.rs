@@ -10,14 +10,14 @@ use culvert_policy::reply;
 use http::header::{ACCEPT, HOST};
 use http::request;
 
-use super::{Gate, Gone, Visit, parameter};
+use super::{Gone, SessionMiddleware, Visit, parameter};
 use crate::attempt::{ATTEMPT_WITHIN, Nonce, State, local_path};
 use crate::grant::{Asking, Failed};
 use crate::journal::{Ending, Noted};
 use crate::session::Session;
 use crate::{CALLBACK_PATH, CENTRAL_CALLBACK, new_session_id, redirect};
 
-impl Gate {
+impl SessionMiddleware {
     /// Where users come back to.
     fn redirect_uri(&self, origin: &str) -> String {
         match &self.logins.settings().callback_base {

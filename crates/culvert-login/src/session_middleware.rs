@@ -76,7 +76,7 @@ pub(crate) struct Options {
 }
 
 /// A log-in action.
-pub(crate) struct Gate {
+pub(crate) struct SessionMiddleware {
     options: Options,
     logins: Arc<Logins>,
     cookies: Cookies,
@@ -86,9 +86,9 @@ pub(crate) struct Gate {
 
 /// The same as an action.
 #[derive(Debug)]
-pub(crate) struct Login(pub(crate) Arc<Gate>);
+pub(crate) struct Login(pub(crate) Arc<SessionMiddleware>);
 
-/// One request before the gate.
+/// One request.
 struct Visit {
     app: App,
     /// What cookies are sealed for.
@@ -106,9 +106,9 @@ enum Gone {
     Ended,
 }
 
-impl fmt::Debug for Gate {
+impl fmt::Debug for SessionMiddleware {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gate")
+        f.debug_struct("SessionMiddleware")
             .field("kind", &self.options.kind)
             .field("provider", &self.provider_name())
             .field("auth_id", &self.options.auth_id)
@@ -126,7 +126,7 @@ impl Kind {
     }
 }
 
-impl Gate {
+impl SessionMiddleware {
     pub(crate) fn new(options: Options, logins: Arc<Logins>) -> Self {
         let asked: Vec<String> = options
             .parameters
@@ -482,27 +482,28 @@ fn is_preflight(request: &request::Parts) -> bool {
 
 impl Action for Login {
     fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> Run<'a> {
-        let gate = &self.0;
+        let middleware = &self.0;
         let Some(request) = x.request else {
             return Flow::Continue.into();
         };
-        let visit = match gate.visit(x, request) {
+        let visit = match middleware.visit(x, request) {
             Ok(visit) => visit,
             Err(flow) => return flow.into(),
         };
         x.tell(event_slots::OAUTH_APP_CLIENT_ID, &visit.app.id);
-        if gate.options.allows_preflight && is_preflight(request) {
+        if middleware.options.allows_preflight && is_preflight(request) {
             x.tell(event_slots::OAUTH_DECISION, "allow");
             return Flow::Continue.into();
         }
         // Most requests bring a session and wait for nothing.
         let path = request.uri.path();
         if ![LOGIN_PATH, LOGOUT_PATH, CALLBACK_PATH].contains(&path)
-            && let Ok((session, Standing::Good)) = gate.session(x.endpoint.account, request, &visit)
+            && let Ok((session, Standing::Good)) =
+                middleware.session(x.endpoint.account, request, &visit)
         {
-            return gate.admit(x, &session, false).into();
+            return middleware.admit(x, &session, false).into();
         }
-        let enter: BoxFuture<'a, Flow> = Box::pin(async move { gate.enter(x, visit).await });
+        let enter: BoxFuture<'a, Flow> = Box::pin(async move { middleware.enter(x, visit).await });
         Run::Later(enter)
     }
 

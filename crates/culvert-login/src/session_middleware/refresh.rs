@@ -8,7 +8,7 @@ use culvert_policy::services::PolicyServices;
 use futures_util::FutureExt;
 use futures_util::future::Shared as SharedFuture;
 
-use super::{Gate, Visit};
+use super::{SessionMiddleware, Visit};
 use crate::grant::{App, Asking, Failed};
 use crate::session::Session;
 
@@ -26,7 +26,7 @@ pub(crate) enum Asked {
     Ends,
 }
 
-impl Gate {
+impl SessionMiddleware {
     /// Asks the provider who this is. Requests that come with the same session share the asking, and
     /// it goes on when the request that began it breaks off: a refresh token may be good for one use.
     pub(super) async fn ask(
@@ -36,10 +36,11 @@ impl Gate {
         session: Session,
     ) -> Asked {
         let key = format!("{} {}", session.id, session.asked());
-        let (gate, account, now) = (Arc::clone(self), visit.account(), visit.now);
+        let (middleware, account, now) = (Arc::clone(self), visit.account(), visit.now);
         let (its_services, app) = (Arc::clone(services), visit.app.clone());
         let asking: BoxFuture<'static, Asked> = Box::pin(async move {
-            gate.ask_now(&its_services, &account, &app, session, now)
+            middleware
+                .ask_now(&its_services, &account, &app, session, now)
                 .await
         });
         let entry = self.logins.refreshed.entry(key);
