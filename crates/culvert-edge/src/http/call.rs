@@ -18,7 +18,7 @@ use crate::downstream::Downstream;
 use crate::http::body::{NotHeld, Upload};
 use crate::http::exchange::{Answer, Asked};
 use crate::http::fields;
-use crate::http::governed::{self, Passage};
+use crate::http::policy_pipeline::{self, ForwardRequest};
 use crate::http::room::Room;
 use crate::http::upgrade::Wanted;
 use crate::recording::Recording;
@@ -78,7 +78,7 @@ async fn internal(
     parts.headers = call.headers;
     parts.headers.insert(HOST, authority.clone());
     let asked = Asked::of(&parts);
-    let passage = Passage {
+    let forward_request = ForwardRequest {
         member,
         parts,
         body: Upload::made(call.body),
@@ -87,7 +87,8 @@ async fn internal(
         is_call: true,
     };
     let mut recording = Recording::aside(Arc::clone(down));
-    let answer = governed::serve(&mut recording, passage, &Wanted::Http, &asked).await;
+    let answer =
+        policy_pipeline::serve(&mut recording, forward_request, &Wanted::Http, &asked).await;
     let Answer {
         head, mut source, ..
     } = answer.map_err(|_| NotCalled::Closed)?;

@@ -30,7 +30,7 @@ use crate::http::body::{RequestBody, ResponseBody, Source, Upload};
 use crate::http::encoded::Encoded;
 use crate::http::fields;
 use crate::http::forward;
-use crate::http::governed::{self, Passage};
+use crate::http::policy_pipeline::{self, ForwardRequest};
 use crate::http::upgrade::{self, Tunnel, Wanted};
 use crate::http::upload::{UploadPace, UploadWatch};
 use crate::http1_state::Broken;
@@ -104,7 +104,7 @@ pub(crate) async fn serve(
     let wanted = upgrade::wanted(&parts, !body.is_ended());
     let is_governed = member.endpoint.policy.is_some();
     recording.reached(member.endpoint.timeouts);
-    let passage = Passage {
+    let forward_request = ForwardRequest {
         member,
         parts,
         body,
@@ -114,12 +114,18 @@ pub(crate) async fn serve(
     };
     let answer = if is_governed {
         // In a box: endpoints without a policy keep no room for one.
-        Box::pin(governed::serve(&mut recording, passage, &wanted, &asked)).await?
+        Box::pin(policy_pipeline::serve(
+            &mut recording,
+            forward_request,
+            &wanted,
+            &asked,
+        ))
+        .await?
     } else {
-        let sent = match check(&passage.parts, &wanted) {
+        let sent = match check(&forward_request.parts, &wanted) {
             Ok(()) => {
-                let member = Arc::clone(&passage.member);
-                let (parts, body) = outgoing(&mut recording, passage, &wanted, None);
+                let member = Arc::clone(&forward_request.member);
+                let (parts, body) = outgoing(&mut recording, forward_request, &wanted, None);
                 forward(&member, &mut recording, parts, body).await?
             }
             Err(problem) => Err(problem),
@@ -130,15 +136,15 @@ pub(crate) async fn serve(
 }
 
 /// Makes a client's request our own, unless that is done.
-pub(super) fn prepare(passage: &mut Passage, down: &Downstream, wanted: &Wanted) {
-    if std::mem::replace(&mut passage.is_prepared, true) {
+pub(super) fn prepare(forward_request: &mut ForwardRequest, down: &Downstream, wanted: &Wanted) {
+    if std::mem::replace(&mut forward_request.is_prepared, true) {
         return;
     }
-    let parts = &mut passage.parts;
+    let parts = &mut forward_request.parts;
     if let Wanted::Stream(key) = wanted {
         upgrade::translate(parts, key);
     }
-    fields::to_upstream(&mut parts.headers, down, passage.authority.clone());
+    fields::to_upstream(&mut parts.headers, down, forward_request.authority.clone());
     if parts.version == Version::HTTP_2 {
         join_cookies(&mut parts.headers);
     }
@@ -147,17 +153,17 @@ pub(super) fn prepare(passage: &mut Passage, down: &Downstream, wanted: &Wanted)
 /// The request as the upstream gets it.
 pub(super) fn outgoing(
     recording: &mut Recording,
-    mut passage: Passage,
+    mut forward_request: ForwardRequest,
     wanted: &Wanted,
     edits: Option<Edits>,
 ) -> (Box<request::Parts>, RequestBody) {
-    prepare(&mut passage, recording.down(), wanted);
-    let Passage {
+    prepare(&mut forward_request, recording.down(), wanted);
+    let ForwardRequest {
         mut parts,
         body,
         member,
         ..
-    } = passage;
+    } = forward_request;
     if *wanted != Wanted::Http {
         upgrade::ask(&mut parts.headers);
     }

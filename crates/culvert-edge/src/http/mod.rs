@@ -7,7 +7,7 @@ pub(crate) mod encoded;
 pub(crate) mod exchange;
 pub(crate) mod fields;
 pub(crate) mod forward;
-mod governed;
+mod policy_pipeline;
 pub(crate) mod room;
 pub(crate) mod server;
 pub(crate) mod streams;

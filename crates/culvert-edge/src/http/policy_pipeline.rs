@@ -28,7 +28,7 @@ use crate::recording::Recording;
 use crate::snapshot::Member;
 
 /// A request on its way.
-pub(super) struct Passage {
+pub(super) struct ForwardRequest {
     /// Where it is now.
     pub(super) member: Arc<Member>,
     pub(super) parts: Box<request::Parts>,
@@ -53,21 +53,21 @@ struct Passed {
 /// The answer to a request of an endpoint with a policy.
 pub(super) async fn serve(
     recording: &mut Recording,
-    mut passage: Passage,
+    mut forward_request: ForwardRequest,
     wanted: &Wanted,
     asked: &Asked,
 ) -> Result<Answer, Abandoned> {
     let down = &Arc::clone(recording.down());
     let began = down.info.now();
-    let is_call = passage.is_call;
+    let is_call = forward_request.is_call;
     let mut passed: Vec<Passed> = Vec::new();
     let sent = loop {
-        let member = Arc::clone(&passage.member);
+        let member = Arc::clone(&forward_request.member);
         if !passed.is_empty() || is_call {
             recording.reached(member.endpoint.timeouts);
         }
         let Some(policy) = &member.endpoint.policy else {
-            break send(recording, passage, wanted, None, &mut passed).await?;
+            break send(recording, forward_request, wanted, None, &mut passed).await?;
         };
         if !connection_phase::admits(down, &member.endpoint).await {
             // The connection's event tells it.
@@ -80,7 +80,7 @@ pub(super) async fn serve(
         let mut memory = Memory::new(began);
         memory.hops = passed.len();
         memory.is_call = is_call;
-        let (flow, mut edits) = match check(&passage.parts, wanted) {
+        let (flow, mut edits) = match check(&forward_request.parts, wanted) {
             Err(problem) => (Err(problem), Edits::default()),
             Ok(()) if policy.rules(Phase::Request).is_empty() => {
                 (Ok(Flow::Continue), Edits::default())
@@ -89,12 +89,12 @@ pub(super) async fn serve(
                 let (endpoint, conn) = (member.endpoint.info(), down.context());
                 let (event, received) = recording.for_policy();
                 let mut body = BufferedUpload {
-                    upload: &mut passage.body,
+                    upload: &mut forward_request.body,
                     down,
                     received,
                 };
                 let mut x = Exchange::new(Phase::Request, policy, endpoint, conn, &mut memory);
-                x.request = Some(&*passage.parts);
+                x.request = Some(&*forward_request.parts);
                 x.body = Some(&mut body);
                 x.event = Some(event);
                 let flow = x.run().await;
@@ -103,18 +103,18 @@ pub(super) async fn serve(
         };
         let is_response_ruled = !policy.rules(Phase::Response).is_empty();
         passed.push(Passed {
-            received: is_response_ruled.then(|| passage.parts.clone()),
+            received: is_response_ruled.then(|| forward_request.parts.clone()),
             policy: Arc::clone(policy),
             member: Arc::clone(&member),
             memory,
         });
         let flow = match flow {
             Ok(flow @ (Flow::Continue | Flow::Forward(_))) => {
-                let replaced = replace_upload(recording, &mut passage, &mut edits).await;
+                let replaced = replace_upload(recording, &mut forward_request, &mut edits).await;
                 match (replaced, flow) {
                     (Ok(()), Flow::Forward(next)) => {
                         let hopped = match next.endpoint() {
-                            Some(member) => passage.hop(down, wanted, edits, member),
+                            Some(member) => forward_request.hop(down, wanted, edits, member),
                             None => Err(Problem::Policy),
                         };
                         match hopped {
@@ -123,7 +123,8 @@ pub(super) async fn serve(
                         }
                     }
                     (Ok(()), _) => {
-                        break send(recording, passage, wanted, Some(edits), &mut passed).await?;
+                        break send(recording, forward_request, wanted, Some(edits), &mut passed)
+                            .await?;
                     }
                     (Err(flow), _) => flow,
                 }
@@ -168,16 +169,16 @@ fn hang_up(down: &Downstream, is_call: bool) -> Abandoned {
 /// verdict.
 async fn send(
     recording: &mut Recording,
-    passage: Passage,
+    forward_request: ForwardRequest,
     wanted: &Wanted,
     edits: Option<Edits>,
     passed: &mut [Passed],
 ) -> Result<Result<Answer, Problem>, Abandoned> {
-    if let Err(problem) = check(&passage.parts, wanted) {
+    if let Err(problem) = check(&forward_request.parts, wanted) {
         return Ok(Err(problem));
     }
-    let member = Arc::clone(&passage.member);
-    let (parts, body) = outgoing(recording, passage, wanted, edits);
+    let member = Arc::clone(&forward_request.member);
+    let (parts, body) = outgoing(recording, forward_request, wanted, edits);
     let sent = forward(&member, recording, parts, body).await?;
     let verdict = match &sent {
         Ok(answer) => Some(Some(answer.head.status)),
@@ -238,11 +239,11 @@ async fn respond(
 /// Has parts of the request's body replaced, if that is asked for.
 async fn replace_upload(
     recording: &mut Recording,
-    passage: &mut Passage,
+    forward_request: &mut ForwardRequest,
     edits: &mut Edits,
 ) -> Result<(), Result<Flow, Problem>> {
     let replacements = std::mem::take(&mut edits.replacements);
-    if replacements.is_empty() || matches!(passage.body, Upload::None) {
+    if replacements.is_empty() || matches!(forward_request.body, Upload::None) {
         return Ok(());
     }
     let down = &Arc::clone(recording.down());
@@ -250,18 +251,18 @@ async fn replace_upload(
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     let received = || recording.count_received();
     let bytes_max = replace::BODY_BYTES_MAX.min(most);
-    let held = passage.body.hold(bytes_max, down, received);
+    let held = forward_request.body.hold(bytes_max, down, received);
     let bytes = held
         .await
         .map_err(|why| why.problem().map_or(Ok(Flow::Broken), Err))?;
-    let made = replace::apply(&replacements, &mut passage.parts.headers, bytes);
-    passage
+    let made = replace::apply(&replacements, &mut forward_request.parts.headers, bytes);
+    forward_request
         .body
         .put(made.map_err(|_| Err(Problem::BodyTooLong))?);
     Ok(())
 }
 
-impl Passage {
+impl ForwardRequest {
     /// Goes on to another endpoint, with what the policy of this one changed.
     fn hop(
         &mut self,
