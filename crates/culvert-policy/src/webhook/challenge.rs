@@ -10,8 +10,10 @@ use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use http::{Method, Response, StatusCode};
 
-use crate::webhook::provider::Hash;
-use crate::webhook::{Digester, Provider, Request, Unverified, json};
+use crate::webhook::request::{Request, Unverified};
+use crate::webhook::signature::Digester;
+use crate::webhook::signature::Hash;
+use crate::webhook::{Provider, json};
 
 /// Bytes of what a provider wants to have back.
 const QUESTION_BYTES_MAX: usize = 512;

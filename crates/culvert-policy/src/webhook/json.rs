@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 
-use crate::webhook::Unverified;
+use crate::webhook::request::Unverified;
 
 /// The text or whole number at the end of a path of names. A name that comes twice is an error:
 /// whoever reads the body behind us may take the other one.

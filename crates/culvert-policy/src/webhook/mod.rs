@@ -13,26 +13,19 @@ mod json;
 mod place;
 mod plivo;
 mod provider;
+mod request;
 mod sendgrid;
+mod signature;
 pub mod sns;
 mod twilio;
 
-use std::time::Duration;
-
-use aws_lc_rs::{constant_time, digest, hmac};
-use base64::Engine;
-use base64::alphabet::STANDARD;
-use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use culvert_base::Timestamp;
-use http::{HeaderMap, Method};
 
 pub use crate::webhook::challenge::answer;
-use crate::webhook::provider::{Encoding, Hash, Key, Part, Row, Way};
-
-/// Most signatures of one request that are looked at.
-const SIGNATURES_MAX: usize = 32;
-/// Most fields of a form that are looked at.
-const FORM_FIELDS_MAX: usize = 1000;
+use crate::webhook::provider::{Encoding, Key, Part, Row, Way};
+use crate::webhook::request::softened;
+pub use crate::webhook::request::{Request, Unverified};
+use crate::webhook::signature::{Digester, check_stamp, from_base64, from_hex, is_equal};
 
 /// Someone who sends webhooks.
 #[derive(Clone, Copy, Debug)]
@@ -93,42 +86,6 @@ impl Provider {
             _ => Ok(()),
         })
     }
-}
-
-/// A request, as its sender made it.
-#[derive(Clone, Copy, Debug)]
-pub struct Request<'r> {
-    /// Its method.
-    pub method: &'r Method,
-    /// The whole URL under which the sender knows this place, query and all.
-    pub url: &'r str,
-    /// Its fields.
-    pub headers: &'r HeaderMap,
-    /// Its body.
-    pub body: &'r [u8],
-}
-
-/// Why a request is not believed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unverified {
-    /// The field that should carry the signature, or what is signed, is not there.
-    #[error("the request has no `{0}`")]
-    Missing(&'static str),
-    /// What should carry the signature is not in the form of the provider.
-    #[error("the request does not have the provider's format")]
-    Malformed,
-    /// It was signed too long ago, or will be.
-    #[error("the request was signed too long ago, or in the future")]
-    Stale,
-    /// It was signed with something else, or for something else.
-    #[error("the signature does not match")]
-    Mismatch,
-    /// The secret is none of this provider.
-    #[error("the secret is not a valid secret of the provider")]
-    Secret,
-    /// The certificate of the signer could not be had, or is not one.
-    #[error("the signing certificate cannot be fetched")]
-    Certificate,
 }
 
 /// Whether the request is signed as the provider signs, with this secret.
@@ -255,115 +212,6 @@ impl Part {
     }
 }
 
-impl Request<'_> {
-    /// The fields of a form, sorted. Another body must be empty, for it would be signed by nobody.
-    fn form(&self) -> Result<Vec<(String, String)>, Unverified> {
-        if self.body.is_empty() {
-            return Ok(Vec::new());
-        }
-        if !self.is_form() {
-            return Err(Unverified::Malformed);
-        }
-        let mut fields: Vec<(String, String)> = Vec::new();
-        for (name, value) in url::form_urlencoded::parse(self.body) {
-            if fields.len() == FORM_FIELDS_MAX {
-                return Err(Unverified::Malformed);
-            }
-            fields.push((name.into_owned(), value.into_owned()));
-        }
-        fields.sort();
-        Ok(fields)
-    }
-
-    fn is_form(&self) -> bool {
-        let media = self.headers.get(http::header::CONTENT_TYPE);
-        let media = media.and_then(|value| value.as_bytes().split(|byte| *byte == b';').next());
-        media.is_some_and(|media| {
-            media
-                .trim_ascii()
-                .eq_ignore_ascii_case(b"application/x-www-form-urlencoded")
-        })
-    }
-
-    /// The path and the query, as they stand in the URL.
-    fn target(&self) -> &str {
-        let behind = self.url.split_once("://").map_or("", |(_, rest)| rest);
-        behind.find(['/', '?']).map_or("", |at| &behind[at..])
-    }
-}
-
-/// The URL with the characters in clear that HubSpot does not escape.
-fn softened(url: &str) -> String {
-    let mut out = String::with_capacity(url.len());
-    let mut rest = url;
-    while let Some(at) = rest.find('%') {
-        let (before, escape) = rest.split_at(at);
-        out.push_str(before);
-        let plain = match escape.get(1..3).map(str::to_ascii_uppercase).as_deref() {
-            Some("3A") => ':',
-            Some("2F") => '/',
-            Some("3F") => '?',
-            Some("40") => '@',
-            Some("21") => '!',
-            Some("24") => '$',
-            Some("27") => '\'',
-            Some("28") => '(',
-            Some("29") => ')',
-            Some("2A") => '*',
-            Some("2C") => ',',
-            Some("3B") => ';',
-            _ => {
-                out.push('%');
-                rest = &escape[1..];
-                continue;
-            }
-        };
-        out.push(plain);
-        rest = &escape[3..];
-    }
-    out.push_str(rest);
-    out
-}
-
-/// A hash that is being made.
-enum Digester {
-    Keyed(Box<hmac::Context>),
-    Plain(digest::Context),
-}
-
-impl Digester {
-    fn new(hash: Hash, key: &[u8]) -> Self {
-        let keyed = |algorithm| {
-            let key = hmac::Key::new(algorithm, key);
-            Self::Keyed(Box::new(hmac::Context::with_key(&key)))
-        };
-        match hash {
-            Hash::Sha1 => keyed(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY),
-            Hash::Sha256 => keyed(hmac::HMAC_SHA256),
-            Hash::Sha512 => keyed(hmac::HMAC_SHA512),
-            Hash::PlainSha256 => {
-                let mut context = digest::Context::new(&digest::SHA256);
-                context.update(key);
-                Self::Plain(context)
-            }
-        }
-    }
-
-    fn update(&mut self, bytes: &[u8]) {
-        match self {
-            Self::Keyed(context) => context.update(bytes),
-            Self::Plain(context) => context.update(bytes),
-        }
-    }
-
-    fn finish(self) -> Vec<u8> {
-        match self {
-            Self::Keyed(context) => context.sign().as_ref().to_vec(),
-            Self::Plain(context) => context.finish().as_ref().to_vec(),
-        }
-    }
-}
-
 impl Encoding {
     fn decode(self, text: &str) -> Option<Vec<u8>> {
         match self {
@@ -391,63 +239,6 @@ impl Key {
                 .collect(),
         }
     }
-}
-
-/// Whether a request that says when it was signed is recent.
-fn check_stamp(text: &str, tolerance: u32, now: Timestamp) -> Result<(), Unverified> {
-    let at = moment(text).ok_or(Unverified::Malformed)?;
-    let tolerance = Duration::from_secs(tolerance.into());
-    if at.since(now) > tolerance || now.since(at) > tolerance {
-        return Err(Unverified::Stale);
-    }
-    Ok(())
-}
-
-/// Seconds or milliseconds since 1970, or RFC 3339, in UTC where no offset is given. Which it is does
-/// not have to be known: it is signed as it stands.
-fn moment(text: &str) -> Option<Timestamp> {
-    // As seconds that is the year 5138, as milliseconds 1973.
-    const MILLIS_MIN: i64 = 100_000_000_000;
-    let text = text.trim();
-    if !text.is_empty() && text.len() <= 16 && text.bytes().all(|byte| byte.is_ascii_digit()) {
-        let number: i64 = text.parse().ok()?;
-        return Some(if number >= MILLIS_MIN {
-            Timestamp::from_unix_millis(number)
-        } else {
-            Timestamp::from_unix_seconds(number)
-        });
-    }
-    if text.len() > 40 {
-        return None;
-    }
-    Timestamp::parse(text).or_else(|| Timestamp::parse(&format!("{text}Z")))
-}
-
-fn is_equal(a: &[u8], b: &[u8]) -> bool {
-    constant_time::verify_slices_are_equal(a, b).is_ok()
-}
-
-fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let digits = text.as_bytes();
-    if digits.is_empty() || !digits.len().is_multiple_of(2) || digits.len() > 128 {
-        return None;
-    }
-    let value = |digit: u8| char::from(digit).to_digit(16);
-    digits
-        .chunks_exact(2)
-        .map(|pair| {
-            let (high, low) = (value(*pair.first()?)?, value(*pair.last()?)?);
-            u8::try_from(high * 16 + low).ok()
-        })
-        .collect()
-}
-
-fn from_base64(text: &str) -> Option<Vec<u8>> {
-    const LENIENT: GeneralPurpose = GeneralPurpose::new(
-        &STANDARD,
-        GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
-    );
-    LENIENT.decode(text).ok()
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use http::HeaderValue;
 
-use crate::webhook::{Request, SIGNATURES_MAX, Unverified, json};
+use crate::webhook::json;
+use crate::webhook::request::{Request, SIGNATURES_MAX, Unverified};
 
 /// A place in a request. It may hold several values.
 #[derive(Clone, Copy, Debug)]

@@ -3,11 +3,11 @@
 use culvert_base::Timestamp;
 use http::Method;
 
+use crate::webhook::FORM_FIELDS_MAX;
 use crate::webhook::place::Place::Header;
-use crate::webhook::provider::Hash;
-use crate::webhook::{
-    Digester, FORM_FIELDS_MAX, Request, SIGNATURES_MAX, Unverified, from_base64, is_equal,
-};
+use crate::webhook::request::{Request, SIGNATURES_MAX, Unverified};
+use crate::webhook::signature::Hash;
+use crate::webhook::signature::{Digester, from_base64, is_equal};
 
 pub(super) fn verify(secret: &str, request: &Request<'_>, _: Timestamp) -> Result<(), Unverified> {
     let given = Header("x-plivo-signature-v3").values(request)?;

@@ -4,11 +4,12 @@ use culvert_base::Timestamp;
 
 use crate::webhook::place::Place::{self, After, Each, Field, Header, Json, Listed};
 use crate::webhook::provider::Encoding::{Base64, Hex};
-use crate::webhook::provider::Hash::{PlainSha256, Sha1, Sha256, Sha512};
 use crate::webhook::provider::Part::{
     Body, Form, JsonOfBody, Method, Stamp, Text, Url, UrlSoftened, Value,
 };
-use crate::webhook::{Request, Unverified, contentful, plivo, sendgrid, twilio};
+use crate::webhook::request::{Request, Unverified};
+use crate::webhook::signature::Hash::{self, PlainSha256, Sha1, Sha256, Sha512};
+use crate::webhook::{contentful, plivo, sendgrid, twilio};
 
 /// One way in which a provider signs. A provider with several has a row for each.
 #[derive(Debug)]
@@ -59,15 +60,6 @@ pub(super) enum Part {
     UrlSoftened,
     /// Names and values of a form, sorted.
     Form,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Hash {
-    Sha1,
-    Sha256,
-    Sha512,
-    /// Not keyed: the secret comes first.
-    PlainSha256,
 }
 
 #[derive(Clone, Copy, Debug)]

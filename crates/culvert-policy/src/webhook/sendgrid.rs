@@ -4,7 +4,8 @@ use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, ParsedPublicKey};
 use culvert_base::Timestamp;
 
 use crate::webhook::place::Place::Header;
-use crate::webhook::{Request, Unverified, check_stamp, from_base64};
+use crate::webhook::request::{Request, Unverified};
+use crate::webhook::signature::{check_stamp, from_base64};
 
 const TOLERANCE: u32 = 300;
 

@@ -13,7 +13,9 @@ use url::Url;
 use x509_parser::parse_x509_certificate;
 use x509_parser::pem::parse_x509_pem;
 
-use crate::webhook::{Unverified, check_stamp, from_base64, json};
+use crate::webhook::json;
+use crate::webhook::request::Unverified;
+use crate::webhook::signature::{check_stamp, from_base64};
 
 const TOLERANCE: u32 = 3600;
 /// Bytes of a certificate's address.

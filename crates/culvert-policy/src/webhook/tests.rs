@@ -1,10 +1,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use http::{HeaderName, HeaderValue};
+use base64::Engine;
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use proptest::prelude::*;
 use serde::Deserialize;
 
 use super::*;
+use crate::webhook::signature::moment;
 
 /// Requests and what must come of them, made by `webhooks.py` beside the file.
 const VECTORS: &str = include_str!("../../tests/data/webhooks.json");

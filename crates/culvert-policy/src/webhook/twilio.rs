@@ -7,8 +7,9 @@ use aws_lc_rs::digest;
 use culvert_base::Timestamp;
 
 use crate::webhook::place::Place::Header;
-use crate::webhook::provider::Hash;
-use crate::webhook::{Digester, Request, Unverified, from_base64, from_hex, is_equal};
+use crate::webhook::request::{Request, Unverified};
+use crate::webhook::signature::Hash;
+use crate::webhook::signature::{Digester, from_base64, from_hex, is_equal};
 
 pub(super) fn verify(secret: &str, request: &Request<'_>, _: Timestamp) -> Result<(), Unverified> {
     let given: Vec<Vec<u8>> = Header("x-twilio-signature")

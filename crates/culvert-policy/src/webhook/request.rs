@@ -1,0 +1,114 @@
+//! A request as its sender made it, and why it is not verified.
+
+use http::{HeaderMap, Method};
+
+/// Most signatures of one request that are looked at.
+pub(super) const SIGNATURES_MAX: usize = 32;
+/// Most fields of a form that are looked at.
+const FORM_FIELDS_MAX: usize = 1000;
+
+/// A request, as its sender made it.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'r> {
+    /// Its method.
+    pub method: &'r Method,
+    /// The whole URL under which the sender knows this place, query and all.
+    pub url: &'r str,
+    /// Its fields.
+    pub headers: &'r HeaderMap,
+    /// Its body.
+    pub body: &'r [u8],
+}
+
+/// Why a request is not believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unverified {
+    /// The field that should carry the signature, or what is signed, is not there.
+    #[error("the request has no `{0}`")]
+    Missing(&'static str),
+    /// What should carry the signature is not in the form of the provider.
+    #[error("the request does not have the provider's format")]
+    Malformed,
+    /// It was signed too long ago, or will be.
+    #[error("the request was signed too long ago, or in the future")]
+    Stale,
+    /// It was signed with something else, or for something else.
+    #[error("the signature does not match")]
+    Mismatch,
+    /// The secret is none of this provider.
+    #[error("the secret is not a valid secret of the provider")]
+    Secret,
+    /// The certificate of the signer could not be had, or is not one.
+    #[error("the signing certificate cannot be fetched")]
+    Certificate,
+}
+
+impl Request<'_> {
+    /// The fields of a form, sorted. Another body must be empty, for it would be signed by nobody.
+    pub(super) fn form(&self) -> Result<Vec<(String, String)>, Unverified> {
+        if self.body.is_empty() {
+            return Ok(Vec::new());
+        }
+        if !self.is_form() {
+            return Err(Unverified::Malformed);
+        }
+        let mut fields: Vec<(String, String)> = Vec::new();
+        for (name, value) in url::form_urlencoded::parse(self.body) {
+            if fields.len() == FORM_FIELDS_MAX {
+                return Err(Unverified::Malformed);
+            }
+            fields.push((name.into_owned(), value.into_owned()));
+        }
+        fields.sort();
+        Ok(fields)
+    }
+
+    fn is_form(&self) -> bool {
+        let media = self.headers.get(http::header::CONTENT_TYPE);
+        let media = media.and_then(|value| value.as_bytes().split(|byte| *byte == b';').next());
+        media.is_some_and(|media| {
+            media
+                .trim_ascii()
+                .eq_ignore_ascii_case(b"application/x-www-form-urlencoded")
+        })
+    }
+
+    /// The path and the query, as they stand in the URL.
+    pub(super) fn target(&self) -> &str {
+        let behind = self.url.split_once("://").map_or("", |(_, rest)| rest);
+        behind.find(['/', '?']).map_or("", |at| &behind[at..])
+    }
+}
+
+/// The URL with the characters in clear that HubSpot does not escape.
+pub(super) fn softened(url: &str) -> String {
+    let mut out = String::with_capacity(url.len());
+    let mut rest = url;
+    while let Some(at) = rest.find('%') {
+        let (before, escape) = rest.split_at(at);
+        out.push_str(before);
+        let plain = match escape.get(1..3).map(str::to_ascii_uppercase).as_deref() {
+            Some("3A") => ':',
+            Some("2F") => '/',
+            Some("3F") => '?',
+            Some("40") => '@',
+            Some("21") => '!',
+            Some("24") => '$',
+            Some("27") => '\'',
+            Some("28") => '(',
+            Some("29") => ')',
+            Some("2A") => '*',
+            Some("2C") => ',',
+            Some("3B") => ';',
+            _ => {
+                out.push('%');
+                rest = &escape[1..];
+                continue;
+            }
+        };
+        out.push(plain);
+        rest = &escape[3..];
+    }
+    out.push_str(rest);
+    out
+}
