@@ -22,10 +22,10 @@ use http::{Response, response};
 use tokio::time::Instant;
 
 use crate::alarm::Alarm;
-use crate::edge::{Phase, Shared};
+use crate::edge_context::{EdgeContext, Phase};
 use crate::http1_state::Http1State;
 use crate::recording;
-use crate::settings::Rules;
+use crate::rules::Rules;
 use crate::snapshot::Group;
 use crate::upstream::{AgentRefused, DialError, Pool, UpWire, Upstream};
 
@@ -37,7 +37,7 @@ const POOLS_TO_AGENTS_MAX: usize = 8;
 pub(crate) struct Downstream {
     /// Itself, for what outlives a borrow.
     pub(crate) this: Weak<Self>,
-    pub(crate) edge: Arc<Shared>,
+    pub(crate) edge: Arc<EdgeContext>,
     /// The rules of the moment it was accepted.
     pub(crate) rules: Arc<Rules>,
     pub(crate) info: ConnInfo,
@@ -85,7 +85,7 @@ struct Attribution {
 }
 
 impl Downstream {
-    pub(crate) fn new(edge: Arc<Shared>, client: SocketAddr, server: SocketAddr) -> Arc<Self> {
+    pub(crate) fn new(edge: Arc<EdgeContext>, client: SocketAddr, server: SocketAddr) -> Arc<Self> {
         let rules = edge.rules.load_full();
         let is_trusted = rules.trusts(plain_address(client.ip()));
         Arc::new_cyclic(|this| Self {

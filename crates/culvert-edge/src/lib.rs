@@ -13,6 +13,7 @@ mod challenges;
 mod connection_phase;
 mod downstream;
 mod edge;
+mod edge_context;
 mod event_slots;
 pub mod fuzz;
 mod handshake_turns;
@@ -28,6 +29,7 @@ mod overload;
 mod proxy;
 mod recording;
 mod route;
+mod rules;
 mod settings;
 mod snapshot;
 mod socket;
@@ -43,7 +45,8 @@ pub use edge::Edge;
 pub use inherited::Inherited;
 pub use meters::{Meters, Pressure};
 pub use overload::WriteDelay;
-pub use settings::{Limits, ProxyProtocol, Settings, Timeouts};
+pub use rules::{Limits, ProxyProtocol, Timeouts};
+pub use settings::Settings;
 pub use snapshot::{Change, Endpoint, Restriction, Snapshot, SnapshotBuilder};
 pub use upstream::{
     AgentCall, AgentIo, AgentRefused, Clients, Dial, Protocol, ProxyVersion, PublicClient, Upstream,

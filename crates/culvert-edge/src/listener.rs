@@ -20,11 +20,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::connection_phase::{self, Entry};
 use crate::downstream::Downstream;
-use crate::edge::Shared;
+use crate::edge_context::EdgeContext;
 use crate::http::{server, streams};
 use crate::inherited::Inherited;
 use crate::overload::{Level, TURN_WHEN_TIGHT};
 use crate::proxy::{self, Ends, Header};
+use crate::rules::Kind;
 use crate::snapshot::Group;
 use crate::socket::{self, Counted, Replay, Wire};
 use crate::tcp;
@@ -32,17 +33,6 @@ use crate::tcp;
 /// How long accepting rests after it failed, as it does when files run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const BACKLOG: i32 = 1024;
-
-/// What arrives at a listener.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// HTTP in clear.
-    Http,
-    /// TLS: ended here, or passed through.
-    Tls,
-    /// Raw TCP for the endpoint of this public port.
-    Tcp(u16),
-}
 
 /// Listens on an address, with a socket that is already there if one is.
 pub(crate) fn bind(address: SocketAddr, inherited: &Inherited) -> std::io::Result<TcpListener> {
@@ -63,7 +53,7 @@ pub(crate) fn bind(address: SocketAddr, inherited: &Inherited) -> std::io::Resul
 
 /// Accepts until told to stop.
 pub(crate) async fn accept(
-    edge: Arc<Shared>,
+    edge: Arc<EdgeContext>,
     listener: TcpListener,
     kind: Kind,
     stop: CancellationToken,
@@ -75,7 +65,7 @@ pub(crate) async fn accept(
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((tcp, client)) => edge.hand_over(tcp, client, kind),
+            Ok((tcp, client)) => hand_over(&edge, tcp, client, kind),
             Err(error) => {
                 tracing::warn!(%error, "accepting a connection failed");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -84,8 +74,25 @@ pub(crate) async fn accept(
     }
 }
 
+/// Hands a connection that was accepted to the lane that serves it.
+fn hand_over(edge: &Arc<EdgeContext>, tcp: TcpStream, client: SocketAddr, kind: Kind) {
+    let Some(lane) = edge.lanes.next() else {
+        return admit(edge, tcp, client, kind);
+    };
+    // What the one runtime watched, the other is to watch.
+    let Ok(tcp) = tcp.into_std() else { return };
+    let shared = Arc::clone(edge);
+    let admitting = async move {
+        match TcpStream::from_std(tcp) {
+            Ok(tcp) => admit(&shared, tcp, client, kind),
+            Err(error) => tracing::warn!(%error, "cannot watch a connection"),
+        }
+    };
+    edge.tasks.spawn_on(admitting, lane);
+}
+
 /// Takes a connection in.
-pub(crate) fn admit(edge: &Arc<Shared>, tcp: TcpStream, client: SocketAddr, kind: Kind) {
+fn admit(edge: &Arc<EdgeContext>, tcp: TcpStream, client: SocketAddr, kind: Kind) {
     edge.meters.accepted.up();
     if edge.level() == Level::Full {
         edge.meters.shed_connections.up();
@@ -102,7 +109,7 @@ pub(crate) fn admit(edge: &Arc<Shared>, tcp: TcpStream, client: SocketAddr, kind
 }
 
 /// A connection that begins with a PROXY header.
-async fn announced(edge: Arc<Shared>, mut tcp: TcpStream, own: Ends, kind: Kind) {
+async fn announced(edge: Arc<EdgeContext>, mut tcp: TcpStream, own: Ends, kind: Kind) {
     let Ok(_place) = edge.announcements.try_acquire() else {
         edge.meters.refused_full.up();
         return;
@@ -136,7 +143,7 @@ async fn read_header(tcp: &mut TcpStream) -> Option<Option<Ends>> {
 }
 
 /// Serves a connection, if there is room for it.
-fn serve(edge: &Arc<Shared>, tcp: TcpStream, ends: Ends, kind: Kind) {
+fn serve(edge: &Arc<EdgeContext>, tcp: TcpStream, ends: Ends, kind: Kind) {
     let Ends { client, server } = ends;
     let Some(down) = edge.enlist(client, server) else {
         return;

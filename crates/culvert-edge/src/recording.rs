@@ -26,11 +26,10 @@ use http::{Method, StatusCode, Version, request};
 use crate::alarm::Alarm;
 use crate::downstream::Downstream;
 use crate::event_slots;
-use crate::http::body::Cap;
-use crate::http::upload::UploadPace;
+use crate::http::upload::{Cap, UploadPace};
 use crate::http1_state::Turn;
 use crate::overload::Level;
-use crate::settings::Timeouts;
+use crate::rules::Timeouts;
 
 /// Header bytes that the open requests of an HTTP/2 connection may hold together.
 pub(crate) const HEADER_BYTES_MAX: usize = 512 << 10;

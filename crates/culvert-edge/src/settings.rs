@@ -1,9 +1,8 @@
-//! How the edge is set up, and its limits with their defaults (reliability 4.1, 4.2).
+//! How the edge is set up.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
 use culvert_base::net::HostName;
 use culvert_base::{Entropy, Fault, OsEntropy, Supervisor};
@@ -15,9 +14,9 @@ use rustls::sign::CertifiedKey;
 use rustls_pki_types::CertificateDer;
 
 use crate::inherited::Inherited;
-use crate::listener::Kind;
 use crate::overload::WriteDelay;
 use crate::route::Hosts;
+use crate::rules::{Limits, ProxyProtocol, Rules};
 use crate::upstream::{Dial, Dialer, Reach};
 
 /// Addresses, trust and limits of an edge.
@@ -117,54 +116,6 @@ impl Default for Settings {
     }
 }
 
-/// Who says in front of a connection whose it is. A peer elsewhere is its own client, and what it
-/// sends is not looked at for a header.
-#[derive(Clone, Debug, Default)]
-pub struct ProxyProtocol {
-    /// Networks whose connections begin with a header, of version 1 or 2.
-    pub from: Vec<ipnet::IpNet>,
-    /// Whether they do so where plain HTTP is accepted.
-    pub http: bool,
-    /// Where TLS is accepted.
-    pub https: bool,
-    /// At the ports of TCP endpoints.
-    pub tcp: bool,
-}
-
-/// What a connection is held to, as it was when the connection was accepted.
-#[derive(Debug)]
-pub(crate) struct Rules {
-    pub(crate) limits: Limits,
-    pub(crate) header_rules: HeaderRules,
-    pub(crate) underscore_headers: bool,
-    pub(crate) redirect_http: bool,
-    pub(crate) refuses_undecided: bool,
-    pub(crate) allows_public_calls: bool,
-    trusted_proxies: Vec<ipnet::IpNet>,
-    proxy_protocol: ProxyProtocol,
-}
-
-impl Rules {
-    /// Whether a connection of this peer to this kind of listener begins with a header of the PROXY
-    /// protocol.
-    pub(crate) fn is_announced(&self, kind: Kind, peer: IpAddr) -> bool {
-        let announced = &self.proxy_protocol;
-        let is_on = match kind {
-            Kind::Http => announced.http,
-            Kind::Tls => announced.https,
-            Kind::Tcp(_) => announced.tcp,
-        };
-        is_on && announced.from.iter().any(|network| network.contains(&peer))
-    }
-
-    /// Whether forwarding headers of this peer are believed.
-    pub(crate) fn trusts(&self, peer: IpAddr) -> bool {
-        self.trusted_proxies
-            .iter()
-            .any(|network| network.contains(&peer))
-    }
-}
-
 impl Settings {
     pub(crate) fn rules(&self) -> Rules {
         Rules {
@@ -198,120 +149,5 @@ impl Settings {
             }
         }
         Ok(files)
-    }
-}
-
-/// Times that an endpoint has of its own. What is `None` is as the settings say.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Timeouts {
-    /// To connect to the upstream, TLS and all. Agents are always connected.
-    pub connect: Option<Duration>,
-    /// From a whole request to the head of its answer. Calls of gRPC, whose servers may send the head
-    /// with the first message, are held to `idle` unless the endpoint sets this.
-    pub first_byte: Option<Duration>,
-    /// Without a byte either way while an answer is on its way, or through a tunnel.
-    pub idle: Option<Duration>,
-    /// The longest that the client may take nothing of what waits for it.
-    pub write: Option<Duration>,
-    /// Without a byte of the request's body, until its answer begins. Calls of gRPC, whose clients
-    /// pause as they like, are held to `idle`.
-    pub request: Option<Duration>,
-}
-
-impl Timeouts {
-    /// These, and what they leave open as `others` have it.
-    pub(crate) fn or(self, others: Self) -> Self {
-        Self {
-            connect: self.connect.or(others.connect),
-            first_byte: self.first_byte.or(others.first_byte),
-            idle: self.idle.or(others.idle),
-            write: self.write.or(others.write),
-            request: self.request.or(others.request),
-        }
-    }
-}
-
-/// Times and counts. Sizes of HTTP heads are fixed in the parser.
-#[derive(Clone, Debug)]
-pub struct Limits {
-    /// Memory of the process at which the edge is full. At 70, 85 and 95 percent it sheds load.
-    pub memory_bytes: u64,
-    /// How long tasks of the edge may wait before they run; at 70, 85 and 95 percent it sheds load.
-    pub run_queue: Duration,
-    /// How long a write to the store may take; at 70 and 85 percent the edge sheds load.
-    pub store_write: Duration,
-    /// Connections open at once.
-    pub connections: usize,
-    /// Of them, from one address, or from one /64 of IPv6.
-    pub connections_per_source: usize,
-    /// Bytes of one request's body.
-    pub body_bytes: u64,
-    /// Bytes of request bodies that are read before they are sent on, of all requests together.
-    pub held_bytes: usize,
-    /// From accept to a complete TLS handshake.
-    pub handshake: Duration,
-    /// From accept to the first byte of a request.
-    pub first_byte: Duration,
-    /// From the first byte of a request's head to its last.
-    pub head: Duration,
-    /// Between an answer and the next request.
-    pub idle: Duration,
-    /// Between an answer and the moment the connection's buffers are freed.
-    pub rest: Duration,
-    /// Between requests on HTTP/2.
-    pub http2_idle: Duration,
-    /// Without a byte of a request's body that the client owes.
-    pub body_stall: Duration,
-    /// Over how much waiting for a request's body its rate is judged, which may not be under 256
-    /// bytes a second.
-    pub body_rate_over: Duration,
-    /// The longest that a client may take nothing of what waits for it. Less for one that has taken
-    /// little so far, and a client that goes on taking less than 256 bytes a second is cut before.
-    pub write_stall: Duration,
-    /// To connect to an upstream, TLS and all.
-    pub connect: Duration,
-    /// From a whole request to the head of its answer.
-    pub answer: Duration,
-    /// Without a byte either way while an answer is on its way, or through a tunnel: TCP, TLS passed
-    /// through, WebSocket.
-    pub tunnel_idle: Duration,
-    /// Streams open at once on an HTTP/2 connection.
-    pub http2_streams: u32,
-    /// From the end of accepting until idle connections close: time for requests on their way.
-    pub parting: Duration,
-    /// Requests after which an HTTP/2 connection is asked to begin anew.
-    pub http2_requests: u64,
-    /// From the end of accepting to the cut.
-    pub drain: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        let seconds = Duration::from_secs;
-        Self {
-            memory_bytes: 512 << 20,
-            run_queue: seconds(1),
-            store_write: seconds(10),
-            connections: 16_384,
-            connections_per_source: 1_024,
-            body_bytes: u64::MAX,
-            held_bytes: 256 << 20,
-            handshake: seconds(5),
-            first_byte: seconds(5),
-            head: seconds(10),
-            idle: seconds(75),
-            rest: seconds(1),
-            http2_idle: seconds(120),
-            body_stall: seconds(30),
-            body_rate_over: seconds(10),
-            write_stall: seconds(300),
-            connect: seconds(5),
-            answer: seconds(300),
-            tunnel_idle: seconds(24 * 3600),
-            http2_streams: 100,
-            parting: seconds(1),
-            http2_requests: 100_000,
-            drain: seconds(30),
-        }
     }
 }

@@ -24,9 +24,9 @@ use rustls::sign::CertifiedKey;
 use rustls_pki_types::CertificateDer;
 
 use crate::challenges::{Answers, Prepared};
-use crate::edge::Shared;
+use crate::edge_context::EdgeContext;
 use crate::route::Hosts;
-use crate::settings::Timeouts;
+use crate::rules::Timeouts;
 use crate::table::Table;
 use crate::upstream::{Pool, Upstream};
 
@@ -392,7 +392,7 @@ const LOOK_FOR_AGENT_EVERY: Duration = Duration::from_millis(20);
 
 impl Member {
     /// Waits while its agent, which just lost its connection, may come back, and no other stands in.
-    pub(crate) async fn wait_for_agent(&self, edge: &Shared) {
+    pub(crate) async fn wait_for_agent(&self, edge: &EdgeContext) {
         let endpoint = self
             .pool
             .as_ref()
@@ -406,7 +406,7 @@ impl Member {
     }
 
     /// Whether there is nobody behind it now.
-    fn is_away(&self, edge: &Shared) -> bool {
+    fn is_away(&self, edge: &EdgeContext) -> bool {
         let endpoint = self
             .pool
             .as_ref()
@@ -518,7 +518,7 @@ impl Group {
 
     /// The endpoint whose turn it is. One whose agent is away, or whose upstream could not be reached a
     /// moment ago, is passed over.
-    pub(crate) fn pick(&self, edge: &Shared) -> &Arc<Member> {
+    pub(crate) fn pick(&self, edge: &EdgeContext) -> &Arc<Member> {
         if self.others.is_empty() {
             return &self.first;
         }

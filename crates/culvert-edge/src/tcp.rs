@@ -15,11 +15,11 @@ use tokio::time::Instant;
 
 use crate::alarm::Alarm;
 use crate::downstream::Downstream;
-use crate::edge::Phase;
+use crate::edge_context::Phase;
 use crate::http::upgrade::Tunnel;
 use crate::http1::Inbound;
 use crate::http2::Tunnelled;
-use crate::settings::Timeouts;
+use crate::rules::Timeouts;
 use crate::snapshot::Member;
 use crate::upstream::{DialError, Pool, UpWire, refusal};
 

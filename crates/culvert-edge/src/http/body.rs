@@ -25,7 +25,7 @@ use crate::http::encoded::Encoded;
 use crate::http::fields;
 use crate::http::room::{NoRoom, Room};
 use crate::http::upgrade::Tunnel;
-use crate::http::upload::UploadWatch;
+use crate::http::upload::{Cap, UploadWatch};
 use crate::http1::{InboundBody, OutboundError};
 use crate::http2::Receiver;
 use crate::recording::{ReceivedCounter, Recording};
@@ -46,13 +46,6 @@ pub(crate) struct RequestBody {
     keeps_underscores: Option<bool>,
     /// Judges how fast the client sends it.
     watch: Option<UploadWatch>,
-}
-
-/// How much of a body may still come, and whether more came.
-#[derive(Debug)]
-pub(crate) struct Cap {
-    pub(crate) left: u64,
-    pub(crate) is_over: Arc<AtomicBool>,
 }
 
 /// Why a request's body broke off.

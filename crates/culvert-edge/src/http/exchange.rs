@@ -144,7 +144,11 @@ pub(super) fn prepare(forward_request: &mut ForwardRequest, down: &Downstream, w
     if let Wanted::Stream(key) = wanted {
         upgrade::translate(parts, key);
     }
-    fields::to_upstream(&mut parts.headers, down, forward_request.authority.clone());
+    fields::to_upstream(
+        &mut parts.headers,
+        &down.info,
+        forward_request.authority.clone(),
+    );
     if parts.version == Version::HTTP_2 {
         join_cookies(&mut parts.headers);
     }

@@ -4,10 +4,9 @@
 use culvert_http::fields::{
     folded, has_token, is_banned_in_trailers, is_of_one_hop, is_plain, plain_number, strip,
 };
+use culvert_policy::conn::ConnInfo;
 use culvert_policy::problem::ERROR_CODE_NAME;
 use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TE};
-
-use crate::downstream::Downstream;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -21,9 +20,9 @@ fn says_who_calls(name: &str) -> bool {
 /// Makes a client's fields those of our own request: strips what is of its hop, and says who calls.
 ///
 /// `authority` is what the client asked for, as received.
-pub(crate) fn to_upstream(headers: &mut HeaderMap, down: &Downstream, authority: HeaderValue) {
+pub(crate) fn to_upstream(headers: &mut HeaderMap, info: &ConnInfo, authority: HeaderValue) {
     let takes_trailers = has_token(headers, &TE, b"trailers");
-    let trusted = down.info.is_trusted;
+    let trusted = info.is_trusted;
     strip(headers, |name| {
         name == "expect" || (!trusted && says_who_calls(name))
     });
@@ -35,13 +34,13 @@ pub(crate) fn to_upstream(headers: &mut HeaderMap, down: &Downstream, authority:
     }
     // Of others nothing is left.
     let has = |headers: &HeaderMap, name: HeaderName| trusted && headers.contains_key(name);
-    let mut client = down.info.client_value();
+    let mut client = info.client_value();
     if has(headers, X_FORWARDED_FOR) {
         client = joined(headers, &client);
     }
     headers.insert(X_FORWARDED_FOR, client);
     if !has(headers, X_FORWARDED_PROTO) {
-        let scheme = if down.info.tls.get().is_some() {
+        let scheme = if info.tls.get().is_some() {
             "https"
         } else {
             "http"

@@ -17,7 +17,7 @@ use http_body::Body;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
 use crate::downstream::Downstream;
-use crate::edge::Phase;
+use crate::edge_context::Phase;
 use crate::http::body::{ResponseBody, Upload};
 use crate::http::exchange;
 use crate::http::upgrade::Tunnel;

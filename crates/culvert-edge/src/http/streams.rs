@@ -24,7 +24,7 @@ use tokio::time::Instant;
 
 use crate::alarm::Alarm;
 use crate::downstream::Downstream;
-use crate::edge::Phase;
+use crate::edge_context::Phase;
 use crate::http::body::{ResponseBody, Upload};
 use crate::http::exchange;
 use crate::http::server::{CLOSES_WITHIN, discard_input};

@@ -4,12 +4,19 @@
 //! here. A client owes its body until the answer begins. From then on it may pause as it likes, as clients
 //! of streams in both directions do; those of gRPC may from the start.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use culvert_http::slow_reader::RATE_MIN;
 use tokio::time::Instant;
+
+/// How much of a body may still come, and whether more came.
+#[derive(Debug)]
+pub(crate) struct Cap {
+    pub(crate) left: u64,
+    pub(crate) is_over: Arc<AtomicBool>,
+}
 
 /// What the reader of a request's body and the one who waits for the answer share.
 #[derive(Debug)]
@@ -100,7 +107,7 @@ impl UploadPace {
 /// The end of it that reads.
 #[derive(Debug)]
 pub(crate) struct UploadWatch {
-    pace: std::sync::Arc<UploadPace>,
+    pace: Arc<UploadPace>,
     since: Option<Instant>,
     /// How long the client was waited for since the rate was last judged, and what it sent meanwhile.
     waited: Duration,
@@ -110,7 +117,7 @@ pub(crate) struct UploadWatch {
 
 impl UploadWatch {
     /// The rate is judged over `judged_over` of waiting.
-    pub(crate) fn new(pace: std::sync::Arc<UploadPace>, judged_over: Duration) -> Self {
+    pub(crate) fn new(pace: Arc<UploadPace>, judged_over: Duration) -> Self {
         Self {
             pace,
             since: None,

@@ -26,7 +26,7 @@ use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
 
 use crate::downstream::Downstream;
-use crate::edge::Streams;
+use crate::edge_context::Streams;
 use crate::http::body::RequestBody;
 use crate::http1::{Outbound, OutboundError};
 use crate::lanes;
