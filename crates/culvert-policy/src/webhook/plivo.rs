@@ -3,8 +3,8 @@
 use culvert_base::Timestamp;
 use http::Method;
 
-use crate::webhook::FORM_FIELDS_MAX;
 use crate::webhook::place::Place::Header;
+use crate::webhook::request::FORM_FIELDS_MAX;
 use crate::webhook::request::{Request, SIGNATURES_MAX, Unverified};
 use crate::webhook::signature::Hash;
 use crate::webhook::signature::{Digester, from_base64, is_equal};

@@ -5,7 +5,7 @@ use http::{HeaderMap, Method};
 /// Most signatures of one request that are looked at.
 pub(super) const SIGNATURES_MAX: usize = 32;
 /// Most fields of a form that are looked at.
-const FORM_FIELDS_MAX: usize = 1000;
+pub(super) const FORM_FIELDS_MAX: usize = 1000;
 
 /// A request, as its sender made it.
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +63,7 @@ impl Request<'_> {
         Ok(fields)
     }
 
-    fn is_form(&self) -> bool {
+    pub(super) fn is_form(&self) -> bool {
         let media = self.headers.get(http::header::CONTENT_TYPE);
         let media = media.and_then(|value| value.as_bytes().split(|byte| *byte == b';').next());
         media.is_some_and(|media| {
