@@ -230,14 +230,18 @@ fn set_cookie(name: &str, value: &str, attributes: &str, age: Duration) -> Optio
 }
 
 impl Api {
+    /// The cookie of a request.
+    pub(crate) fn session_cookie<'a>(&self, arrival: &Arrival<'a>) -> Option<&'a str> {
+        let (name, _) = cookie_of(&self.base(arrival.parts, arrival.ends))?;
+        cookie(&arrival.parts.headers, name)
+    }
+
     /// The session of a request's cookie.
     pub(crate) async fn session_of(
         &self,
         arrival: &Arrival<'_>,
     ) -> Result<ConsoleSession, Problem> {
-        let base = self.base(arrival.parts, arrival.ends);
-        let cookie = cookie_of(&base).and_then(|(name, _)| cookie(&arrival.parts.headers, name));
-        let Some(cookie) = cookie else {
+        let Some(cookie) = self.session_cookie(arrival) else {
             return Err(Refusal::new(code::CREDENTIAL_MISSING, "Sign in to the console.").into());
         };
         let client = self.client(arrival);

@@ -362,7 +362,7 @@ impl Api {
         };
         match asked {
             Ok(Some(operation)) => self.operate(operation, caller, values, arrival).await,
-            Ok(None) => self.tail(&caller, arrival).await,
+            Ok(None) => self.tail(caller, is_by_cookie, arrival).await,
             Err(refusal) => Err(refusal.into()),
         }
         .map_err(known)

@@ -4,23 +4,27 @@
 //! One message per event, its data the event's envelope on one line. A reader too slow for the stream
 //! misses events and is sent a message `lost` that says how many. A comment goes out when nothing else
 //! did for a while, so that everything between here and the reader keeps the connection. The stream
-//! ends with the client's connection or with the server's stop.
+//! ends with the client's connection, with the server's stop, or when its caller may no longer follow:
+//! that is checked after every change of the store, before the next event is sent.
 //!
 //! Not here: what is followed, and how many may follow (delivery, through control).
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use culvert_base::{Refusal, code};
-use culvert_control::{Caller, Parameter, Tail, TailSpec, Tailed};
+use culvert_base::{Refusal, Secret, code};
+use culvert_control::{Caller, Control, Error, Parameter, Tail, TailSpec, Tailed};
 use futures_util::stream;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Response};
 use http_body::Frame;
 use http_body_util::StreamBody;
+use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::answer::{Body, NO_STORE};
@@ -58,15 +62,28 @@ impl Api {
     /// Opens a tail and answers with its stream.
     pub(crate) async fn tail(
         &self,
-        caller: &Caller,
+        caller: Caller,
+        is_by_cookie: bool,
         mut arrival: Arrival<'_>,
     ) -> Result<Response<Body>, Problem> {
         arrival.read().await?;
         let spec = spec(arrival.parts.uri.query().unwrap_or_default())?;
-        let tail = self.control.tail(caller, spec)?;
+        let tail = self.control.tail(&caller, spec)?;
+        let cookie = is_by_cookie
+            .then(|| self.session_cookie(&arrival))
+            .flatten();
+        let rights = Rights {
+            revision: self.control.revision(),
+            checked_at: Instant::now(),
+            address: self.client(&arrival),
+            cookie: cookie.map(|cookie| Secret::new(cookie.to_owned())),
+            control: Arc::clone(&self.control),
+            caller,
+        };
         self.meters.tails.fetch_add(1, Ordering::Relaxed);
         let reader = Reader {
             tail,
+            rights,
             stopping: self.stopping.clone(),
             meters: Arc::clone(&self.meters),
             is_new: true,
@@ -106,30 +123,70 @@ fn listed(value: &str) -> impl Iterator<Item = String> {
         .map(str::to_owned)
 }
 
+/// What the caller of a stream may follow it by.
+struct Rights {
+    control: Arc<Control>,
+    /// As it was when the stream was opened.
+    caller: Caller,
+    address: IpAddr,
+    /// Of the console's session, if that is what it was opened by.
+    cookie: Option<Secret>,
+    revision: watch::Receiver<i64>,
+    checked_at: Instant,
+}
+
+impl Rights {
+    /// Whether the caller may still follow. Looks again only if something was committed since, or after a
+    /// while: sessions end with time.
+    async fn hold(&mut self) -> bool {
+        let is_old = self.checked_at.elapsed() >= COMMENT_EVERY;
+        if !is_old && !self.revision.has_changed().unwrap_or(false) {
+            return true;
+        }
+        self.revision.mark_unchanged();
+        self.checked_at = Instant::now();
+        let now = match &self.cookie {
+            None => self.control.caller_again(&self.caller, self.address).await,
+            Some(cookie) => {
+                let session = self.control.console_session(cookie.reveal(), self.address);
+                session.await.map(|session| session.caller)
+            }
+        };
+        match now {
+            Ok(now) => now.owner_id == self.caller.owner_id && now.role == self.caller.role,
+            Err(Error::Refused(_)) => false,
+            // Live traffic goes on without the store, in which nothing changes then.
+            Err(Error::Faulted(_)) => true,
+        }
+    }
+}
+
 /// One open stream.
 struct Reader {
     tail: Tail,
+    rights: Rights,
     stopping: CancellationToken,
     meters: Arc<Meters>,
     is_new: bool,
 }
 
 impl Reader {
-    /// The next piece of the stream; `None` at the server's stop.
+    /// The next piece of the stream; `None` at the server's stop, and when the caller may no longer follow.
     async fn next(&mut self) -> Option<Bytes> {
         // The reader must learn at once that it follows, not with the first event.
         if std::mem::take(&mut self.is_new) {
             return Some(Bytes::from_static(OPENING.as_bytes()));
         }
-        tokio::select! {
+        let text = tokio::select! {
             biased;
-            () = self.stopping.cancelled() => None,
-            next = self.tail.next() => Some(match next {
+            () = self.stopping.cancelled() => return None,
+            next = self.tail.next() => match next {
                 Tailed::Event(line) => format!("data: {line}\n\n").into(),
                 Tailed::Lost(n) => format!("event: lost\ndata: {{\"lost\":{n}}}\n\n").into(),
-            }),
-            () = tokio::time::sleep(COMMENT_EVERY) => Some(Bytes::from_static(COMMENT.as_bytes())),
-        }
+            },
+            () = tokio::time::sleep(COMMENT_EVERY) => Bytes::from_static(COMMENT.as_bytes()),
+        };
+        self.rights.hold().await.then_some(text)
     }
 }
 

@@ -670,6 +670,109 @@ async fn http2_by_prior_knowledge_is_the_same_api() {
     assert_eq!(status, 201);
 }
 
+/// A tail shows nothing that happened after its caller lost the right to follow it, by whatever that was lost.
+#[tokio::test]
+async fn a_tail_ends_with_the_rights_of_its_caller() {
+    let settings = Settings {
+        trusted_proxies: vec!["127.0.0.0/8".parse().unwrap()],
+        ..Settings::default()
+    };
+    let harness = Harness::start(settings).await;
+    let admin = Some(harness.token.as_str());
+    for way in ["key", "owner", "session", "address"] {
+        let mut writer = Wire::to(&harness).await;
+        let mut write = async |method: &str, path: &str, body: Value| {
+            let from = ["X-Forwarded-For: 192.0.2.1"];
+            let text = if body.is_null() {
+                String::new()
+            } else {
+                body.to_string()
+            };
+            let answer = writer.ask(method, path, admin, &from, &text).await;
+            assert!(answer.status < 300, "{way}: {answer:?}");
+            answer.body
+        };
+        let mut reader = Wire::to(&harness).await;
+        let kind = "type=event_subscription_created.v0";
+        let ending = match way {
+            "session" => {
+                let page = [
+                    "Host: localhost:8420",
+                    "Origin: http://localhost:8420",
+                    "x-culvert-console: 1",
+                    "X-Forwarded-For: 192.0.2.1",
+                ];
+                let body = json!({"token": admin}).to_string();
+                let answer = reader
+                    .ask("POST", "/console/session", None, &page, &body)
+                    .await;
+                let set = answer.header("set-cookie").unwrap();
+                let cookie = format!("Cookie: {}", set.split(';').next().unwrap());
+                let headers: Vec<&str> = page.iter().copied().chain([&*cookie]).collect();
+                let text = headers.join("\r\n");
+                let path = format!("/console/api{TAIL_PATH}?{kind}");
+                reader
+                    .send(format!("GET {path} HTTP/1.1\r\n{text}\r\n\r\n"))
+                    .await;
+                Some((headers.iter().map(|one| (*one).to_owned()).collect(), None))
+            }
+            _ => {
+                let made = write("POST", "/bot_users", json!({"name": way})).await;
+                let key = json!({"owner_id": made["id"]});
+                let key = write("POST", "/api_keys", key).await;
+                let token = key["token"].as_str().unwrap();
+                let path = format!("{TAIL_PATH}?{kind}");
+                let head = format!(
+                    "GET {path} HTTP/1.1\r\nHost: api.test\r\nAuthorization: Bearer {token}\r\n\
+                     X-Forwarded-For: 198.51.100.1\r\n\r\n"
+                );
+                reader.send(head).await;
+                match way {
+                    "key" => Some((Vec::<String>::new(), Some(("DELETE", key["id"].clone())))),
+                    "owner" => Some((Vec::new(), Some(("PATCH", made["id"].clone())))),
+                    _ => None,
+                }
+            }
+        };
+        reader.until_line(": following").await;
+        write(
+            "POST",
+            "/event_subscriptions",
+            json!({"description": "before"}),
+        )
+        .await;
+        let line = reader.until_line("data: ").await;
+        assert!(line.contains("before"), "{way}: {line}");
+        match ending {
+            Some((_, Some((method, id)))) if method == "DELETE" => {
+                let path = format!("/api_keys/{}", id.as_str().unwrap());
+                write(method, &path, Value::Null).await;
+            }
+            Some((_, Some((method, id)))) => {
+                let path = format!("/bot_users/{}", id.as_str().unwrap());
+                write(method, &path, json!({"active": false})).await;
+            }
+            Some((headers, None)) => {
+                let mut page = Wire::to(&harness).await;
+                let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
+                let out = page
+                    .ask("DELETE", "/console/session", None, &headers, NO_BODY)
+                    .await;
+                assert_eq!(out.status, 204);
+            }
+            None => harness.restrict_api("192.0.2.0/24").await,
+        }
+        write(
+            "POST",
+            "/event_subscriptions",
+            json!({"description": "after"}),
+        )
+        .await;
+        let rest = reader.rest().await;
+        assert!(!rest.contains("after"), "{way}: {rest}");
+    }
+}
+
 #[tokio::test]
 async fn a_tail_shows_what_happens_and_ends_with_the_server() {
     let mut harness = Harness::start(Settings::default()).await;

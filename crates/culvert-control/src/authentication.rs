@@ -1,5 +1,7 @@
 //! Authentication of API calls: from the `Authorization` header to a caller.
 
+use std::net::IpAddr;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use culvert_base::{Fault, Refusal, Secret, code};
@@ -58,6 +60,16 @@ impl Control {
             return Err(Refusal::of(code::API_KEY_INVALID).into());
         };
         self.caller_of(key, document.head).await
+    }
+
+    /// Who a caller is now, for what goes on after the call that began it. Codes 203, 205, 220 and 636.
+    pub async fn caller_again(&self, caller: &Caller, address: IpAddr) -> Result<Caller, Error> {
+        let document = self.store.get(ApiKey::KIND, &caller.key_id).await?;
+        let document = document.ok_or_else(|| Refusal::of(code::API_KEY_INVALID))?;
+        let key = stored::read(&document)?;
+        let now = self.caller_of(key, document.head).await?;
+        self.admit(&now, address)?;
+        Ok(now)
     }
 
     /// Who a key that was recognised stands for, now. Codes 203, 205 and 636.

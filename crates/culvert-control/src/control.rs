@@ -122,6 +122,11 @@ impl Control {
         }))
     }
 
+    /// The revision of the store, which moves with every commit.
+    pub fn revision(&self) -> tokio::sync::watch::Receiver<i64> {
+        self.store.watch()
+    }
+
     /// Waits until the edge of this process, if it has one, runs on everything that was committed so
     /// far; `false` if that takes longer than `within`.
     pub async fn is_applied(&self, within: std::time::Duration) -> bool {

@@ -221,6 +221,18 @@ impl Wire {
             .unwrap();
     }
 
+    /// What comes until a response in chunks ends, or the other end closes.
+    pub(super) async fn rest(&mut self) -> String {
+        let mut rest = String::new();
+        loop {
+            let line = self.line().await;
+            if line.is_empty() || line == "0\r\n" {
+                return rest;
+            }
+            rest += &line;
+        }
+    }
+
     pub(super) async fn line(&mut self) -> String {
         let mut line = String::new();
         tokio::time::timeout(PATIENCE, self.0.read_line(&mut line))
