@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info};
 
 use crate::authority::Authority;
+use crate::caller::Role;
 use crate::control::Control;
 use crate::gate::runs;
 use crate::mirror::Mirror;
@@ -47,6 +48,7 @@ use crate::resource::model::vault_secret::VaultSecret;
 use crate::restriction::Restrictions;
 use crate::seal::Seal;
 use crate::settings::Settings;
+use crate::tenant::User;
 use crate::traffic_policy::Compiled;
 use crate::{login, replay, stored};
 
@@ -66,8 +68,9 @@ struct Seen {
     domains: Mirror<Document>,
     ingresses: Mirror<Document>,
     orders: Mirror<Document>,
-    /// The traffic sources of each subscription, ready to run.
-    subscriptions: Mirror<Vec<Arc<Source>>>,
+    subscriptions: Mirror<Subscribed>,
+    /// Whether each user may have every event.
+    users: Mirror<bool>,
     destinations: Mirror<Document>,
     /// `None` for one that is left out.
     replays: Mirror<Option<Replay>>,
@@ -136,6 +139,7 @@ impl Seen {
             ingresses: Mirror::of(AgentIngress::KIND),
             orders: Mirror::of(acme::KIND),
             subscriptions: Mirror::of(EventSubscription::KIND),
+            users: Mirror::of(User::KIND),
             destinations: Mirror::of(EventDestination::KIND),
             replays: Mirror::of(replay::KIND),
             due: Due::default(),
@@ -540,12 +544,18 @@ impl Control {
     async fn compile_delivery(&self, seen: &mut Seen) -> Result<(), Fault> {
         // What was read stays due while a pass fails.
         let read = |document: Document| {
-            sources(&document).unwrap_or_else(|fault| {
+            subscribed(&document).unwrap_or_else(|fault| {
                 error!(cause = %fault.chain(), "subscription skipped");
-                Vec::new()
+                Subscribed::default()
             })
         };
         let changes = seen.subscriptions.refresh(&self.store, read).await?;
+        seen.has_delivery &= changes.is_empty();
+        let may_have_all = |document: Document| {
+            let user = stored::read::<User>(&document);
+            user.is_ok_and(|user| user.active && user.role == Role::Admin)
+        };
+        let changes = seen.users.refresh(&self.store, may_have_all).await?;
         seen.has_delivery &= changes.is_empty();
         let changes = seen.destinations.refresh(&self.store, |document| document);
         seen.has_delivery &= changes.await?.is_empty();
@@ -559,8 +569,19 @@ impl Control {
         if seen.has_delivery {
             return Ok(());
         }
+        // A bot is never an admin, and one that was stored without an owner waits for an admin.
+        let is_withheld =
+            |one: &&Subscribed| !seen.users.get(&one.owner_id).is_some_and(|may| *may);
+        let withheld = seen.subscriptions.made().filter(is_withheld);
         let mut table = Table {
-            sources: seen.subscriptions.made().flatten().cloned().collect(),
+            withheld: withheld
+                .flat_map(|one| one.private.iter().cloned())
+                .collect(),
+            sources: seen
+                .subscriptions
+                .made()
+                .flat_map(|one| one.sources.iter().cloned())
+                .collect(),
             replays: seen.replays.made().flatten().cloned().collect(),
             ..Table::default()
         };
@@ -651,10 +672,30 @@ fn ingress(document: &Document) -> Result<Option<(HostName, Option<String>)>, Fa
     Ok(Some((name, Some(id.to_owned()))))
 }
 
+/// What delivery needs of a subscription.
+#[derive(Debug, Default)]
+struct Subscribed {
+    /// The traffic sources, ready to run.
+    sources: Vec<Arc<Source>>,
+    /// Id and kind of each audit source that only admins may have.
+    private: Vec<(String, String)>,
+    /// Whose right to those counts.
+    owner_id: String,
+}
+
+fn subscribed(document: &Document) -> Result<Subscribed, Fault> {
+    let subscription: EventSubscription = stored::read(document)?;
+    let of = |kind: &str| (document.head.id.clone(), kind.to_owned());
+    Ok(Subscribed {
+        sources: sources(document, &subscription),
+        private: subscription.private_kinds().map(of).collect(),
+        owner_id: subscription.owner_id,
+    })
+}
+
 /// The traffic sources of a subscription. One that does not compile any more, after an upgrade,
 /// captures nothing and says so.
-fn sources(document: &Document) -> Result<Vec<Arc<Source>>, Fault> {
-    let subscription: EventSubscription = stored::read(document)?;
+fn sources(document: &Document, subscription: &EventSubscription) -> Vec<Arc<Source>> {
     let head = &document.head;
     let account: Arc<str> = head.account.as_str().into();
     let mut compiled = Vec::new();
@@ -684,5 +725,5 @@ fn sources(document: &Document) -> Result<Vec<Arc<Source>>, Fault> {
             ),
         }
     }
-    Ok(compiled)
+    compiled
 }

@@ -1,12 +1,16 @@
 //! Objects that were stored before all they name was written down beside them: it is written down
 //! once, when a server starts, so that nothing in use can be deleted.
 
+use std::collections::BTreeMap;
+
 use culvert_base::Fault;
 use culvert_store::{Changes, CommitError, Document, Head, Ref, Told};
+use serde::Deserialize;
 use tracing::{info, warn};
 
 use crate::resource::model::Model;
 use crate::resource::model::endpoint::Endpoint;
+use crate::resource::model::event_subscription::EventSubscription;
 use crate::resource::model::reserved_domain::ReservedDomain;
 use crate::resource::resource_type::{Resource, ResourceType};
 use crate::resource::{endpoint, reserved_domain};
@@ -23,6 +27,7 @@ const NOTHING: Told = Told::Nothing {
 
 /// Writes down what every object names. Nothing where it was done before.
 pub(crate) async fn relink(store: &culvert_store::Store, seal: &Seal) -> Result<(), Fault> {
+    note_owners(store).await?;
     if store.meta_get(META).await?.as_deref() == Some(DONE) {
         return Ok(());
     }
@@ -42,6 +47,74 @@ pub(crate) async fn relink(store: &culvert_store::Store, seal: &Seal) -> Result<
         info!(objects = n_written, "indexed references of older objects");
     }
     store.meta_set(META, DONE).await
+}
+
+/// Writes down whose subscriptions to events about keys and credentials are, where that was not noted: the
+/// principal of the latest audit event about each. One that the audit log does not know waits for an admin.
+async fn note_owners(store: &culvert_store::Store) -> Result<(), Fault> {
+    const META: &str = "subscription_owners";
+    if store.meta_get(META).await?.as_deref() == Some(DONE) {
+        return Ok(());
+    }
+    let mut ownerless = BTreeMap::new();
+    for document in store.all(EventSubscription::KIND).await? {
+        let form: EventSubscription = stored::read(&document)?;
+        if form.owner_id.is_empty() && form.private_kinds().next().is_some() {
+            ownerless.insert(document.head.id.clone(), (document, form));
+        }
+    }
+    let mut seq = 0;
+    while !ownerless.is_empty() {
+        let rows = store.outbox_after(seq, ROWS).await?;
+        let Some(last) = rows.last() else { break };
+        seq = last.seq;
+        for row in &rows {
+            if !row.event.kind.starts_with("event_subscription_") {
+                continue;
+            }
+            let event: AboutSubscription = match serde_json::from_str(&row.event.body) {
+                Ok(event) => event,
+                Err(_) => continue,
+            };
+            if let (Some((_, form)), Some(principal)) =
+                (ownerless.get_mut(&event.object.id), event.principal)
+            {
+                form.owner_id = principal.id;
+            }
+        }
+    }
+    for (id, (document, form)) in ownerless {
+        if form.owner_id.is_empty() {
+            warn!(
+                subscription.id = id,
+                "the owner of a subscription to events about keys is not known; it gets them once an admin has updated it"
+            );
+            continue;
+        }
+        let body = stored::write(&form)?;
+        let changed = Document { body, ..document };
+        if let Err(CommitError::Fault(fault)) =
+            store.commit(Changes::replace(changed, NOTHING)).await
+        {
+            return Err(fault);
+        }
+    }
+    store.meta_set(META, DONE).await
+}
+
+/// Rows of the audit log in one read.
+const ROWS: u32 = 500;
+
+/// The part of an audit event about a subscription that names its owner.
+#[derive(Deserialize)]
+struct AboutSubscription {
+    principal: Option<Named>,
+    object: Named,
+}
+
+#[derive(Deserialize)]
+struct Named {
+    id: String,
 }
 
 /// Whether the references of a document were not those of its form. One whose references do not

@@ -241,7 +241,7 @@ async fn plane(
             .into(),
         ],
         destinations: destinations.collect(),
-        replays: Vec::new(),
+        ..Table::default()
     };
     delivery.publish(table);
     delivery

@@ -1,6 +1,7 @@
 //! Audit events: copied from the outbox to the queue, exactly once, in commit order.
 //!
-//! Whom an event is for was decided by the store at its commit; here it is only copied. The cursor
+//! Whom an event is for was decided by the store at its commit; here it is copied, but for subscriptions
+//! whose owner lost the right to it since. The cursor
 //! that says how far is in the queue and moves in the transaction that appends the copies, from where
 //! it stood when they were read; with several nodes the second to arrive finds it moved and does
 //! nothing. Live tails have a cursor of their own in memory, so that a tail on this node sees what
@@ -32,6 +33,8 @@ pub(crate) struct Dispatcher {
     copied: Option<i64>,
     /// The last row this node's tails were shown.
     tailed: i64,
+    /// Whether a table was published. Nothing is copied before: the table names the withheld events.
+    has_table: bool,
 }
 
 impl Dispatcher {
@@ -40,13 +43,16 @@ impl Dispatcher {
             plane,
             copied: None,
             tailed: 0,
+            has_table: true,
         }
     }
 
     /// Runs until cancelled.
     pub(crate) async fn run(mut self, cancel: CancellationToken) {
+        let mut tables = self.plane.tables.subscribe();
         let mut commits = self.plane.store.watch();
         let mut watching = true;
+        self.has_table = *tables.borrow_and_update() > 0;
         let mut is_faulted = false;
         while !cancel.is_cancelled() {
             let passed = self.pass().await;
@@ -72,6 +78,8 @@ impl Dispatcher {
             };
             tokio::select! {
                 alive = changed => watching = alive,
+                // The sender is in the plane.
+                _ = tables.changed(), if !self.has_table => self.has_table = true,
                 () = self.plane.tails.changed() => {}
                 () = tokio::time::sleep(pause) => {}
                 () = cancel.cancelled() => {}
@@ -104,6 +112,9 @@ impl Dispatcher {
         }
         self.tailed = self.tailed.max(last);
         if last > copied {
+            if !self.has_table {
+                return Ok(false);
+            }
             let fresh = rows.iter().filter(|row| row.seq > copied);
             self.copy(fresh, copied, last).await?;
         }
@@ -117,11 +128,15 @@ impl Dispatcher {
         to: i64,
     ) -> Result<(), Fault> {
         let plane = &self.plane;
+        let table = plane.table.load();
         let copies = Copies::lay_out(
             plane,
             BatchClass::Audit,
             rows.clone().flat_map(|row| {
-                let readers = row.audience.iter();
+                let is_due = |(subscription, _): &&(String, String)| {
+                    !table.is_withheld(subscription, &row.event.kind)
+                };
+                let readers = row.audience.iter().filter(is_due);
                 readers.map(|(subscription, destination)| Copy {
                     subscription,
                     destination,

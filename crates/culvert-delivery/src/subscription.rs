@@ -4,7 +4,7 @@
 //! a search: kind, then account, then one group for each distinct selection, so that an event is
 //! written once for all who want the same fields of it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use culvert_events::{Capture, Filter, Kind, Selection};
@@ -24,6 +24,8 @@ pub struct Table {
     pub destinations: Vec<Destination>,
     /// Replays, those that are done too.
     pub replays: Vec<Replay>,
+    /// Subscriptions and audit kinds that they no longer get, whatever the store matches.
+    pub withheld: HashSet<(String, String)>,
 }
 
 /// One source of one subscription.
@@ -60,6 +62,7 @@ pub struct Destination {
 #[derive(Debug, Default)]
 pub(crate) struct Compiled {
     pub(crate) replays: Vec<Replay>,
+    withheld: HashSet<(String, String)>,
     kinds: Vec<KindPlan>,
     destinations: HashMap<Arc<str>, Arc<Outlet>>,
 }
@@ -181,9 +184,16 @@ impl Compiled {
         }
         Self {
             replays: table.replays,
+            withheld: table.withheld,
             kinds,
             destinations,
         }
+    }
+
+    /// Whether a subscription no longer gets an audit kind.
+    pub(crate) fn is_withheld(&self, subscription: &str, kind: &str) -> bool {
+        let mut withheld = self.withheld.iter();
+        !self.withheld.is_empty() && withheld.any(|(id, name)| id == subscription && name == kind)
     }
 
     /// What anybody wants of each kind.

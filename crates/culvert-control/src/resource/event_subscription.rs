@@ -120,15 +120,16 @@ impl Resource for EventSubscription {
     async fn create(cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
         let sources = check_sources(input.sources)?;
         may_have(cx.caller, &sources)?;
-        let subscription = Self {
+        let mut subscription = Self {
             format: Format,
             description: input.description,
             metadata: input.metadata,
             sources,
             destination_ids: check_destinations(cx, input.destination_ids).await?,
+            owner_id: cx.caller.owner_id.clone(),
         };
         Ok(Draft {
-            also: subscription.noted(cx).await?,
+            also: subscription.adopted(cx).await?,
             ..Draft::of(subscription)
         })
     }
@@ -151,7 +152,7 @@ impl Resource for EventSubscription {
         self.description = input.description.unwrap_or(self.description);
         self.metadata = input.metadata.unwrap_or(self.metadata);
         Ok(Draft {
-            also: self.noted(cx).await?,
+            also: self.adopted(cx).await?,
             ..Draft::of(self)
         })
     }
@@ -470,16 +471,23 @@ struct SourceList<'a> {
 impl EventSubscription {
     /// Whether it wants events about keys and credentials.
     fn has_private(&self) -> bool {
-        let mut sources = self.sources.iter();
-        sources.any(|source| audit_kinds::is_private(&source.kind))
+        self.private_kinds().next().is_some()
     }
 
-    /// The write that notes at its destinations that they get such events.
-    async fn noted(&self, cx: &Cx<'_>) -> Result<Changes, Error> {
-        match self.has_private() {
-            true => event_destination::note_private(cx, &self.destination_ids).await,
-            false => Ok(Changes::default()),
+    /// The kinds of such events that it wants.
+    pub(crate) fn private_kinds(&self) -> impl Iterator<Item = &str> {
+        let kinds = self.sources.iter().map(|source| source.kind.as_str());
+        kinds.filter(|kind| audit_kinds::is_private(kind))
+    }
+
+    /// Makes one that wants such events the caller's, who may have them. The write notes at its destinations
+    /// that they get them.
+    async fn adopted(&mut self, cx: &Cx<'_>) -> Result<Changes, Error> {
+        if !self.has_private() {
+            return Ok(Changes::default());
         }
+        self.owner_id.clone_from(&cx.caller.owner_id);
+        event_destination::note_private(cx, &self.destination_ids).await
     }
 
     /// Where the source is that the path names.
@@ -535,11 +543,12 @@ async fn change(
             Some(index) => subscription.source_text(index, &head, cx.base)?,
             None => String::new(),
         };
+        let also = subscription.adopted(&cx).await?;
         let made = Made {
             body: stored::write(&subscription)?,
             links: subscription.links(&head),
             reveal: None,
-            also: subscription.noted(&cx).await?,
+            also,
         };
         if service::replace(&cx, &TYPE, head, made).await?.is_some() {
             return Ok(shown);

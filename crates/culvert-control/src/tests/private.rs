@@ -114,6 +114,90 @@ async fn only_admins_subscribe_to_events_about_keys() {
     }
 }
 
+/// A subscription delivers by the current rights of its owner, not by those it began with.
+#[tokio::test]
+async fn a_subscription_follows_the_rights_of_its_owner() {
+    let house = House::start().await;
+    let mut running = tokio::task::JoinSet::new();
+    let cancel = tokio_util::sync::CancellationToken::new();
+    running.spawn(Arc::clone(&house.control).run(cancel.clone()));
+    running.spawn(Arc::clone(&house.control.delivery).run(cancel.clone()));
+    let former = house.user("former@x.example", Role::Admin, true).await;
+    // No server answers there.
+    let hook =
+        json!({"format": "json", "target": {"webhook": {"url": "https://hooks.invalid/in"}}});
+    let mut destinations = Vec::new();
+    for caller in [&house.admin, &former] {
+        let made = house.post("/event_destinations", hook.clone()).await.body();
+        let id = made["id"].as_str().unwrap().to_owned();
+        let kinds = ["api_key_created.v0", "vault_created.v0"].map(|kind| json!({"type": kind}));
+        let body = json!({"sources": kinds, "destination_ids": [id]});
+        let made = house
+            .call(caller, "POST", "/event_subscriptions", body)
+            .await;
+        made.body();
+        destinations.push(id);
+    }
+    let queued = async |id: &String| {
+        let path = format!("/event_destinations/{id}/health");
+        house.get(&path).await.body()["queued"].as_u64().unwrap()
+    };
+    let until = async |of_admin: u64, of_former: u64| {
+        for _ in 0..1000 {
+            let found = (
+                queued(&destinations[0]).await,
+                queued(&destinations[1]).await,
+            );
+            if found == (of_admin, of_former) {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+        let found = (
+            queued(&destinations[0]).await,
+            queued(&destinations[1]).await,
+        );
+        panic!("{found:?} are queued, not {:?}", (of_admin, of_former));
+    };
+    let key = || house.post("/api_keys", Value::Null);
+    key().await.body();
+    until(1, 1).await;
+    let set = async |role: Role, active: bool| {
+        let document = house.store.get(User::KIND, &former.owner_id).await;
+        let document = document.unwrap().unwrap();
+        let mut user: User = stored::read(&document).unwrap();
+        (user.role, user.active) = (role, active);
+        let body = stored::write(&user).unwrap();
+        let changed = Document { body, ..document };
+        let changes = Changes::replace(changed, Told::Nothing { why: "a test" });
+        house.store.commit(changes).await.unwrap();
+        assert!(
+            house
+                .control
+                .is_applied(std::time::Duration::from_secs(20))
+                .await
+        );
+    };
+    let mut counts = (1, 1);
+    for (role, active, gets) in [
+        (Role::Developer, true, false),
+        (Role::ReadOnly, true, false),
+        (Role::Admin, false, false),
+        (Role::Admin, true, true),
+    ] {
+        set(role, active).await;
+        key().await.body();
+        counts = (counts.0 + 1, counts.1 + u64::from(gets));
+        until(counts.0, counts.1).await;
+        // What every owner may have goes on.
+        let name = json!({"name": format!("v{}", counts.0)});
+        house.post("/vaults", name).await.body();
+        counts = (counts.0 + 1, counts.1 + 1);
+        until(counts.0, counts.1).await;
+    }
+    cancel.cancel();
+}
+
 /// A batch that a destination rejected shows its events, but those about keys to admins alone.
 #[tokio::test]
 async fn dead_letters_show_events_about_keys_to_admins_alone() {

@@ -140,7 +140,7 @@ impl Bench {
         self.delivery.publish(Table {
             sources: sources.into_iter().map(Arc::new).collect(),
             destinations,
-            replays: Vec::new(),
+            ..Table::default()
         });
     }
 
@@ -173,7 +173,7 @@ impl Bench {
                 revision: 1,
                 target: (ty.open)(&stored, net, crate::fake::WHOSE).unwrap(),
             }],
-            replays: Vec::new(),
+            ..Table::default()
         });
     }
 

@@ -47,6 +47,7 @@ fn publish(bench: &Bench, sources: Vec<Source>, target: &std::sync::Arc<Scripted
             target: target.clone(),
         }],
         replays: vec![replay],
+        ..Table::default()
     });
 }
 

@@ -20,6 +20,10 @@ pub(crate) struct EventSubscription {
     pub(crate) metadata: Metadata,
     pub(crate) sources: Vec<Source>,
     pub(crate) destination_ids: Vec<String>,
+    /// Whose right to events about keys and credentials counts: the owner of the key it was made with, or the
+    /// admin who changed it last. Nothing in one that was stored before this was noted.
+    #[serde(default)]
+    pub(crate) owner_id: String,
 }
 
 /// One kind of event a subscription wants.
