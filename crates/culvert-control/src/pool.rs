@@ -4,7 +4,8 @@
 //! An address that was ever handed out has one document, found by the address, that stays when it is
 //! released. So addresses that nobody had go first, each equally likely, and then the one released
 //! longest ago: clients of a former holder are not met by strangers while that can be avoided. There
-//! are at most as many documents as the pool has ports.
+//! are at most as many documents as the pool has ports. An owner without the role of an admin has half
+//! of them at most, so that there are some for others.
 
 use std::collections::HashSet;
 
@@ -15,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::cx::Cx;
 use crate::settings::Settings;
 use crate::stored::{self, Format};
-use crate::{Error, host as hosts};
+use crate::{Error, host as hosts, owner};
 
 const KIND: &str = "tcp_pool_address";
 const PREFIX: &str = "tcpadr";
@@ -39,6 +40,9 @@ struct Lot {
     /// Until when a released address is not given to others.
     #[serde(default)]
     kept_until: Option<Timestamp>,
+    /// The owner of the key or credential it was taken with. Nothing in one that was taken before this was noted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    owner_id: Option<String>,
 }
 
 /// The host of every address of the pool.
@@ -46,10 +50,11 @@ pub(crate) fn host(settings: &Settings) -> String {
     format!("1.tcp.{}", &*settings.edge_domain)
 }
 
-/// Any address that nobody has; `None` when there is none.
+/// Any address that nobody has; `None` when there is none, or the owner is at the limit.
 pub(crate) async fn take(cx: &Cx<'_>) -> Result<Option<Taken>, Error> {
     let (host, now) = (host(cx.settings), cx.clock.now());
     let mut known = HashSet::new();
+    let mut n_own = 0;
     let mut released: Vec<(u16, Document)> = Vec::new();
     let mut kept: Vec<(u16, Document)> = Vec::new();
     for document in cx.store.all(KIND).await? {
@@ -58,6 +63,8 @@ pub(crate) async fn take(cx: &Cx<'_>) -> Result<Option<Taken>, Error> {
         };
         known.insert(port);
         let lot: Lot = stored::read(&document)?;
+        let is_own = lot.owner_id.as_deref() == Some(&*cx.caller.owner_id);
+        n_own += usize::from(lot.is_taken && is_own);
         let is_free = !lot.is_taken && lot.kept_until.is_none_or(|until| until <= now);
         if is_free {
             released.push((port, document));
@@ -66,6 +73,10 @@ pub(crate) async fn take(cx: &Cx<'_>) -> Result<Option<Taken>, Error> {
         }
     }
     let ports = cx.settings.tcp_ports.clone();
+    let is_much = n_own >= ports.clone().count().div_ceil(2);
+    if is_much && !owner::is_admin(cx, &cx.caller.owner_id).await? {
+        return Ok(None);
+    }
     let fresh: Vec<u16> = ports.clone().filter(|port| !known.contains(port)).collect();
     let random = usize::from(u16::from_le_bytes(cx.entropy.bytes()));
     let pick = random
@@ -82,7 +93,7 @@ pub(crate) async fn take(cx: &Cx<'_>) -> Result<Option<Taken>, Error> {
                 created_at: id.at(),
                 updated_at: id.at(),
             },
-            body: body(true, None)?,
+            body: taken_by(cx)?,
             keys: vec![Key::new(KEY, format!("{host}:{port}"))],
             refs: Vec::new(),
             topics: Vec::new(),
@@ -107,7 +118,7 @@ pub(crate) async fn take(cx: &Cx<'_>) -> Result<Option<Taken>, Error> {
     let Some((port, mut document)) = found else {
         return Ok(None);
     };
-    document.body = body(true, None)?;
+    document.body = taken_by(cx)?;
     let taking = Changes::replace(document, NOTHING);
     Ok(Some(Taken { port, taking }))
 }
@@ -121,7 +132,7 @@ pub(crate) async fn take_again(cx: &Cx<'_>, address: &str) -> Result<Option<Chan
     if stored::read::<Lot>(&document)?.is_taken {
         return Ok(None);
     }
-    document.body = body(true, None)?;
+    document.body = taken_by(cx)?;
     Ok(Some(Changes::replace(document, NOTHING)))
 }
 
@@ -139,7 +150,7 @@ pub(crate) async fn release_after(
     let Some(mut document) = cx.store.find(KIND, KEY, address).await? else {
         return Ok(Changes::default());
     };
-    document.body = body(false, kept_until)?;
+    document.body = released(kept_until)?;
     Ok(Changes::replace(document, NOTHING))
 }
 
@@ -148,11 +159,20 @@ fn port_of(document: &Document, host: &str) -> Option<u16> {
     address.strip_prefix(':')?.parse().ok()
 }
 
-fn body(is_taken: bool, kept_until: Option<Timestamp>) -> Result<String, Error> {
-    let lot = Lot {
+fn taken_by(cx: &Cx<'_>) -> Result<String, Error> {
+    Ok(stored::write(&Lot {
         format: Format,
-        is_taken,
+        is_taken: true,
+        kept_until: None,
+        owner_id: Some(cx.caller.owner_id.clone()),
+    })?)
+}
+
+fn released(kept_until: Option<Timestamp>) -> Result<String, Error> {
+    Ok(stored::write(&Lot {
+        format: Format,
+        is_taken: false,
         kept_until,
-    };
-    Ok(stored::write(&lot)?)
+        owner_id: None,
+    })?)
 }

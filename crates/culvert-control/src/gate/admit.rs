@@ -44,10 +44,12 @@ enum Place {
 /// Checks each limit. A session whose agent is disconnected keeps its place until another session needs it.
 fn full(sessions: &BTreeMap<String, Live>, caller: &Caller, limits: &AgentLimits) -> Place {
     let of_account = |live: &Live| live.account == caller.account;
+    let of_owner = |live: &Live| of_account(live) && live.owner_id == caller.owner_id;
     let of_credential = |live: &Live| of_account(live) && live.credential_id == caller.key_id;
     type Scope<'s> = (usize, &'s dyn Fn(&Live) -> bool);
-    let scopes: [Scope<'_>; 3] = [
+    let scopes: [Scope<'_>; 4] = [
         (limits.sessions_per_credential, &of_credential),
+        (limits.sessions_per_owner, &of_owner),
         (limits.sessions_per_account, &of_account),
         (limits.sessions, &|_| true),
     ];
@@ -273,6 +275,7 @@ impl Control {
                         // Before it is written: who looks for deleted credentials must find it.
                         let live = Live {
                             account: cx.caller.account.clone(),
+                            owner_id: cx.caller.owner_id.clone(),
                             credential_id: cx.caller.key_id.clone(),
                             endpoints: BTreeSet::new(),
                             binding: 0,

@@ -526,13 +526,22 @@ impl Agents {
         let live = sessions.get(session_id).ok_or_else(gone)?;
         let counts = had.is_none_or(|id| !live.endpoints.contains(id));
         if counts {
-            let of_account = sessions
+            let (mut of_account, mut of_owner) = (0, 0);
+            for other in sessions
                 .values()
-                .filter(|other| other.account == live.account);
-            let count: usize = of_account
-                .map(|live| live.endpoints.len() + live.binding)
-                .sum();
-            if count >= self.settings.limits.endpoints_per_account {
+                .filter(|other| other.account == live.account)
+            {
+                let count = other.endpoints.len() + other.binding;
+                of_account += count;
+                of_owner += if other.owner_id == live.owner_id {
+                    count
+                } else {
+                    0
+                };
+            }
+            let limits = &self.settings.limits;
+            if of_account >= limits.endpoints_per_account || of_owner >= limits.endpoints_per_owner
+            {
                 return Err(Refusal::of(code::AGENT_ENDPOINT_LIMIT_REACHED));
             }
             sessions.get_mut(session_id).ok_or_else(gone)?.binding += 1;

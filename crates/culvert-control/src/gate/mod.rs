@@ -258,7 +258,8 @@ impl Control {
             .refresh(&self.store, |document| host::kept(&document))
             .await?;
         let now = self.clock.now();
-        let max = agents.settings.limits.endpoints_per_account;
+        let limits = &agents.settings.limits;
+        let max = limits.endpoints_per_account.min(limits.endpoints_per_owner);
         let mut counts: HashMap<&str, usize> = HashMap::new();
         let mut over = Vec::new();
         for one in names.made().flatten() {

@@ -37,10 +37,14 @@ pub struct AgentLimits {
     pub sessions: usize,
     /// Sessions of one account.
     pub sessions_per_account: usize,
+    /// Sessions of one owner of credentials, who may make any number of them.
+    pub sessions_per_owner: usize,
     /// Sessions of one credential.
     pub sessions_per_credential: usize,
     /// Endpoints that sessions of one account serve.
     pub endpoints_per_account: usize,
+    /// Endpoints that sessions of one owner serve.
+    pub endpoints_per_owner: usize,
 }
 
 /// The agents of this process.
@@ -64,6 +68,7 @@ pub(crate) struct Agents {
 #[derive(Debug)]
 pub(crate) struct Live {
     pub(crate) account: String,
+    pub(crate) owner_id: String,
     pub(crate) credential_id: String,
     pub(crate) endpoints: BTreeSet<String>,
     /// Endpoints that it is about to have.

@@ -12,6 +12,7 @@ use culvert_tunnel::wire::{LabelledRequest, Options, PatchRequest};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::names::{Kind, Owner};
 use super::*;
 
 /// A house whose edge is kept up to date.
@@ -273,7 +274,16 @@ pub(super) async fn sessions_have_limits_of_credential_account_and_process() {
         sessions: 5,
         ..AGENTS
     };
-    for (limits, of_two) in [(of_credential, 6), (of_account, 7), (of_process, 5)] {
+    let of_owner = AgentLimits {
+        sessions_per_owner: 4,
+        ..AGENTS
+    };
+    for (limits, of_two) in [
+        (of_credential, 6),
+        (of_owner, 4),
+        (of_account, 7),
+        (of_process, 5),
+    ] {
         let open = Open::with(limits).await;
         let tokens = [
             open.credential(json!([])).await.1,
@@ -364,6 +374,59 @@ async fn sessions_that_are_over_or_away_keep_nobody_out() {
     open.end(away[1].clone(), EndReason::Lost("cut".into()))
         .await;
     open.admit(hello(&other)).await.unwrap();
+}
+
+/// An owner with any number of credentials leaves room for others: sessions, endpoints and ports.
+#[tokio::test]
+async fn an_owner_does_not_fill_what_all_share() {
+    let open = Open::with(AgentLimits {
+        sessions_per_owner: 3,
+        endpoints_per_owner: 2,
+        ..AGENTS
+    })
+    .await;
+    let (one, other) = (
+        Owner::bot(&open, "one").await,
+        Owner::bot(&open, "other").await,
+    );
+    for n in 0..3 {
+        let made = open
+            .house
+            .call(&one.caller, "POST", "/credentials", Value::Null);
+        let token = made.await.body()["token"].as_str().unwrap().to_owned();
+        let admitted = open.admit(hello(&token)).await.map(drop);
+        assert_eq!(admitted, if n < 2 { Ok(()) } else { Err(108) });
+    }
+    open.admit(hello(&other.token)).await.unwrap();
+    for owner in [&one, &other] {
+        for n in 0..3 {
+            let bound = open.bind(&owner.grant, http("")).await.map(drop);
+            assert_eq!(bound, if n < 2 { Ok(()) } else { Err(324) });
+        }
+    }
+    // The pool has three ports, of which an owner has two at most, whatever they are for.
+    let reserve = async |caller: &Caller| {
+        let made = open
+            .house
+            .call(caller, "POST", "/reserved_addrs", Value::Null);
+        matches!(made.await, Answered::Created(_))
+    };
+    let take = async |owner: &Owner| owner.take(&open, Kind::Cloud, "tcp://").await.is_ok();
+    assert!(reserve(&one.caller).await && take(&one).await);
+    assert!(!take(&one).await && !reserve(&one.caller).await);
+    assert!(take(&other).await);
+    assert!(!reserve(&open.house.admin).await);
+}
+
+/// The limit is for owners who are no admins.
+#[tokio::test]
+async fn an_admin_may_have_every_port() {
+    let open = Open::with(AGENTS).await;
+    let admin = Owner::of(&open, open.house.admin.clone()).await;
+    for n in 0..4 {
+        let taken = admin.take(&open, Kind::Agent, "tcp://").await;
+        assert_eq!(taken.is_ok(), n < 3, "{taken:?}");
+    }
 }
 
 #[tokio::test]

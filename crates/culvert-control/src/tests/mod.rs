@@ -52,8 +52,10 @@ const BASE: &str = "http://api.example";
 const AGENTS: AgentLimits = AgentLimits {
     sessions: 100,
     sessions_per_account: 100,
+    sessions_per_owner: 100,
     sessions_per_credential: 100,
     endpoints_per_account: 100,
+    endpoints_per_owner: 10_000,
 };
 
 /// Control with everything around it.

@@ -15,10 +15,14 @@ pub struct Limits {
     pub sessions_max: u32,
     /// Maximum number of concurrent sessions per account on this node.
     pub sessions_per_account_max: u32,
+    /// Maximum number of concurrent sessions per owner of credentials on this node: a user or a bot user.
+    pub sessions_per_owner_max: u32,
     /// Maximum number of concurrent sessions per credential on this node.
     pub sessions_per_credential_max: u32,
     /// Maximum number of online agent endpoints per account on this node.
     pub endpoints_per_account_max: u32,
+    /// Maximum number of online agent endpoints per owner of credentials on this node.
+    pub endpoints_per_owner_max: u32,
     /// Maximum number of endpoints per session.
     pub endpoints_per_session_max: u32,
     /// Maximum number of concurrent SSH connections; more wait to be accepted.
@@ -37,8 +41,10 @@ impl Default for Limits {
         Self {
             sessions_max: 10_000,
             sessions_per_account_max: 1_000,
+            sessions_per_owner_max: 500,
             sessions_per_credential_max: 100,
             endpoints_per_account_max: 10_000,
+            endpoints_per_owner_max: 5_000,
             endpoints_per_session_max: 100,
             ssh_connections_max: 4_000,
             handshakes_max: 256,
@@ -52,11 +58,13 @@ impl Limits {
         for (key, limit) in [
             ("sessions_max", self.sessions_max),
             ("sessions_per_account_max", self.sessions_per_account_max),
+            ("sessions_per_owner_max", self.sessions_per_owner_max),
             (
                 "sessions_per_credential_max",
                 self.sessions_per_credential_max,
             ),
             ("endpoints_per_account_max", self.endpoints_per_account_max),
+            ("endpoints_per_owner_max", self.endpoints_per_owner_max),
             ("endpoints_per_session_max", self.endpoints_per_session_max),
             ("ssh_connections_max", self.ssh_connections_max),
             ("handshakes_max", self.handshakes_max),
@@ -76,8 +84,10 @@ impl Limits {
         AgentLimits {
             sessions: self.sessions_max as usize,
             sessions_per_account: self.sessions_per_account_max as usize,
+            sessions_per_owner: self.sessions_per_owner_max as usize,
             sessions_per_credential: self.sessions_per_credential_max as usize,
             endpoints_per_account: self.endpoints_per_account_max as usize,
+            endpoints_per_owner: self.endpoints_per_owner_max as usize,
         }
     }
 
