@@ -9,7 +9,7 @@ use super::agents::{Open, hello};
 use super::names::{Kind, LIMITS, Owner};
 use super::rights::{Cast, PRIVATE};
 use super::*;
-use crate::resource::event_subscription::event_types;
+use crate::resource::event_subscription::{self, event_types};
 
 const KEYS: [&str; 5] = [
     "api_key_created.v0",
@@ -196,6 +196,86 @@ async fn a_subscription_follows_the_rights_of_its_owner() {
         until(counts.0, counts.1).await;
     }
     cancel.cancel();
+}
+
+/// Subscriptions of a version that did not store their owner: the audit log names it, at a start.
+#[tokio::test]
+async fn older_subscriptions_get_the_owner_that_the_audit_log_names() {
+    const KIND: &str = "event_subscription";
+    let house = House::start().await;
+    let second = house.user("second@x.example", Role::Admin, true).await;
+    let about_keys = json!({"sources": [{"type": "api_key_created.v0"}]});
+    let about_vaults = json!({"sources": [{"type": "vault_created.v0"}]});
+    let make = async |caller: &Caller, body: &Value| {
+        let path = "/event_subscriptions";
+        let made = house.call(caller, "POST", path, body.clone()).await.body();
+        made["id"].as_str().unwrap().to_owned()
+    };
+    let untouched = make(&second, &about_keys).await;
+    let updated = make(&house.admin, &about_keys).await;
+    let public = make(&house.admin, &about_vaults).await;
+    let owned = make(&house.admin, &about_keys).await;
+    // More of the log than is read in one step.
+    let noise = |n: u32| {
+        let id = format!("ev_noise{n}");
+        Changes::tell(culvert_events::encode::test(&id, house.clock.now(), "ac_1"))
+    };
+    let noise = (0..1100).fold(Changes::default(), |all, n| all.and(noise(n)));
+    house.store.commit(noise).await.unwrap();
+    let path = format!("/event_subscriptions/{updated}");
+    let body = json!({"description": "changed"});
+    house.call(&second, "PATCH", &path, body).await.body();
+
+    let write = async |document: Document| {
+        let changes = Changes::replace(document, Told::Nothing { why: "a test" });
+        house.store.commit(changes).await.unwrap();
+    };
+    let mut older = Value::Null;
+    for mut document in house.store.all(KIND).await.unwrap() {
+        let mut form: Value = serde_json::from_str(&document.body).unwrap();
+        if document.head.id == owned {
+            form["owner_id"] = json!("usr_noted");
+        } else {
+            form.as_object_mut().unwrap().remove("owner_id").unwrap();
+        }
+        document.body = form.to_string();
+        if document.head.id == untouched {
+            older = form;
+        }
+        write(document).await;
+    }
+    let prefix = event_subscription::TYPE.id_prefix;
+    let account = &house.admin.account;
+    let unlogged = house
+        .insert(KIND, prefix, account, &older, Vec::new())
+        .await;
+
+    let owner_of = async |id: &str| {
+        let document = house.store.get(KIND, id).await.unwrap().unwrap();
+        let form: Value = serde_json::from_str(&document.body).unwrap();
+        form["owner_id"].as_str().unwrap_or_default().to_owned()
+    };
+    let seal = Seal::new(&Secret::new("a master key of the tests".into()));
+    // Once it was done, a start changes nothing.
+    relink::relink(&house.store, &seal).await.unwrap();
+    assert_eq!(owner_of(&untouched).await, "");
+    house
+        .store
+        .meta_set("subscription_owners", "")
+        .await
+        .unwrap();
+    relink::relink(&house.store, &seal).await.unwrap();
+    assert_eq!(owner_of(&untouched).await, second.owner_id);
+    assert_eq!(owner_of(&updated).await, second.owner_id);
+    assert_eq!(owner_of(&owned).await, "usr_noted");
+    // Nothing depends on the owner of the first; an admin must update the other.
+    assert_eq!(owner_of(&public).await, "");
+    assert_eq!(owner_of(&unlogged).await, "");
+
+    let path = format!("/event_subscriptions/{unlogged}");
+    let body = json!({"description": "adopted"});
+    house.call(&second, "PATCH", &path, body).await.body();
+    assert_eq!(owner_of(&unlogged).await, second.owner_id);
 }
 
 /// A batch that a destination rejected shows its events, but those about keys to admins alone.
