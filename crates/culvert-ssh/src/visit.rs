@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use culvert_base::{Code, Refusal, code};
-use culvert_tunnel::server::{About, Guest, Hello, Proof, Server, Transport, Wanted};
+use culvert_tunnel::server::{About, AgentAuthRequest, Guest, Proof, Server, Transport, Wanted};
 use culvert_tunnel::wire::{self, BindRequest};
 use russh::keys::{Certificate, HashAlg};
 use russh::server::{
@@ -125,7 +125,7 @@ impl Visit {
 
     /// Asks the gate about a client that has proved what it shows.
     async fn introduce(&mut self, proof: Proof) -> Auth {
-        let hello = Hello {
+        let hello = AgentAuthRequest {
             proof,
             transport: Transport::Ssh,
             former: None,
@@ -137,7 +137,7 @@ impl Visit {
             local: self.local,
             server_name: None,
         };
-        match self.server.admit(hello).await {
+        match self.server.authorize(hello).await {
             Ok(grant) => {
                 let text = |code: Code| wire::error_text(&Refusal::of(code));
                 let restart = text(code::SSH_RESTART_UNSUPPORTED);

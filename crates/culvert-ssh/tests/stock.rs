@@ -17,8 +17,8 @@ use culvert_base::{BoxFuture, Refusal, code};
 use culvert_ssh::{HostKey, SshIngress};
 use culvert_tunnel::driver::Stream;
 use culvert_tunnel::server::{
-    Binding, Bindings, Command, CommandError, EndReason, Gate, Grant, Hello, Proof, Room, Server,
-    SessionEnd, Transport, Wanted,
+    AgentAuthRequest, AgentAuthorizer, Binding, Bindings, Command, CommandError, EndReason, Proof,
+    Room, Server, SessionEnd, SessionGrant, Transport, Wanted,
 };
 use culvert_tunnel::wire::{LabelledRequest, PatchRequest, ProxyHeader, UpdateRequest};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, split};
@@ -49,8 +49,8 @@ struct Seen {
     ends: Vec<EndReason>,
 }
 
-impl Gate for TestGate {
-    fn admit(&self, hello: Hello) -> BoxFuture<'_, Result<Grant, Refusal>> {
+impl AgentAuthorizer for TestGate {
+    fn authorize(&self, hello: AgentAuthRequest) -> BoxFuture<'_, Result<SessionGrant, Refusal>> {
         Box::pin(async move {
             assert_eq!(hello.transport, Transport::Ssh);
             let (Proof::PublicKey(key) | Proof::Certificate { authority: key, .. }) = &hello.proof
@@ -63,18 +63,18 @@ impl Gate for TestGate {
             let count = self.seen.borrow().agents.len();
             self.seen
                 .send_modify(|seen| seen.agents.push(hello.about.user_agent));
-            Ok(Grant {
+            Ok(SessionGrant {
                 session_id: format!("ts_{count}"),
                 account_name: "ann".into(),
                 plan_name: "whole".into(),
-                ..Grant::default()
+                ..SessionGrant::default()
             })
         })
     }
 
     fn bind<'a>(
         &'a self,
-        _: &'a Grant,
+        _: &'a SessionGrant,
         want: &'a Wanted,
     ) -> BoxFuture<'a, Result<Binding, Refusal>> {
         Box::pin(async move {
@@ -91,7 +91,7 @@ impl Gate for TestGate {
 
     fn bind_labels<'a>(
         &'a self,
-        _: &'a Grant,
+        _: &'a SessionGrant,
         _: &'a LabelledRequest,
     ) -> BoxFuture<'a, Result<String, Refusal>> {
         Box::pin(async { panic!("clients of SSH have no labels") })
@@ -99,13 +99,13 @@ impl Gate for TestGate {
 
     fn patch<'a>(
         &'a self,
-        _: &'a Grant,
+        _: &'a SessionGrant,
         _: &'a PatchRequest,
     ) -> BoxFuture<'a, Result<(), Refusal>> {
         Box::pin(async { panic!("clients of SSH change nothing") })
     }
 
-    fn unbind<'a>(&'a self, _: &'a Grant, _: &'a str) -> BoxFuture<'a, ()> {
+    fn unbind<'a>(&'a self, _: &'a SessionGrant, _: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(async { panic!("clients of SSH give nothing up") })
     }
 
@@ -144,11 +144,11 @@ async fn start() -> Option<Stage> {
 
     let (seen, receiver) = watch::channel(Seen::default());
     let bindings = Arc::new(Bindings::default());
-    let gate = TestGate {
+    let authorizer = TestGate {
         key: fingerprint,
         seen,
     };
-    let server = Server::new(Arc::new(gate), Arc::clone(&bindings), "here".into());
+    let server = Server::new(Arc::new(authorizer), Arc::clone(&bindings), "here".into());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let key = HostKey::from_seed(&[7; 32]);

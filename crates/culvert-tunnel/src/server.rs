@@ -1,4 +1,4 @@
-//! The end of a tunnel that agents dial: takes their connections, asks the [`Gate`] about each
+//! The end of a tunnel that agents dial: takes their connections, asks the [`AgentAuthorizer`] about each
 //! thing they want, and keeps which endpoint is behind which connection.
 //!
 //! ```text
@@ -8,10 +8,10 @@
 //! ```
 
 mod accept;
+mod authorizer;
 mod bindings;
 pub(crate) mod call;
 mod command;
-mod gate;
 mod guest;
 mod ingress;
 mod meters;
@@ -19,13 +19,13 @@ mod pace;
 mod session;
 
 pub use accept::{Room, Stranger, accept};
+pub use authorizer::{
+    About, AgentAuthRequest, AgentAuthorizer, Binding, EndReason, Former, ISSUER, Proof,
+    SessionEnd, SessionGrant, Transport, Wanted,
+};
 pub use bindings::{Bindings, DialError, PATIENCE};
 pub(crate) use bindings::{open_first, open_in_turn};
 pub use command::{Command, CommandError};
-pub use gate::{
-    About, Binding, EndReason, Former, Gate, Grant, Hello, ISSUER, Proof, SessionEnd, Transport,
-    Wanted,
-};
 pub use guest::{Brought, Guest, carry, decline};
 pub use ingress::Ingress;
 pub use meters::{Meter, Meters};

@@ -12,8 +12,8 @@ use culvert_base::{BoxFuture, Refusal, code};
 use culvert_mux::{Limits, Side};
 use culvert_tunnel::driver::{self, Session, Stream};
 use culvert_tunnel::server::{
-    Binding, Bindings, Command, CommandError, DialError, EndReason, Gate, Grant, Hello, Ingress,
-    Proof, Room, Server, SessionEnd, Wanted,
+    AgentAuthRequest, AgentAuthorizer, Binding, Bindings, Command, CommandError, DialError,
+    EndReason, Ingress, Proof, Room, Server, SessionEnd, SessionGrant, Wanted,
 };
 use culvert_tunnel::wire::{
     self, AuthExtra, AuthReply, AuthRequest, BindReply, BindRequest, LabelledRequest, Outcome,
@@ -70,8 +70,8 @@ impl TestGate {
     }
 }
 
-impl Gate for TestGate {
-    fn admit(&self, hello: Hello) -> BoxFuture<'_, Result<Grant, Refusal>> {
+impl AgentAuthorizer for TestGate {
+    fn authorize(&self, hello: AgentAuthRequest) -> BoxFuture<'_, Result<SessionGrant, Refusal>> {
         Box::pin(async move {
             let Proof::Token(token) = &hello.proof else {
                 panic!("agents show tokens");
@@ -94,17 +94,17 @@ impl Gate for TestGate {
                 seen.hellos
                     .push((session_id.clone(), hello.server_name, hello.peer));
             });
-            Ok(Grant {
+            Ok(SessionGrant {
                 cookie: format!("cookie of {session_id}"),
                 session_id,
-                ..Grant::default()
+                ..SessionGrant::default()
             })
         })
     }
 
     fn bind<'a>(
         &'a self,
-        grant: &'a Grant,
+        grant: &'a SessionGrant,
         want: &'a Wanted,
     ) -> BoxFuture<'a, Result<Binding, Refusal>> {
         Box::pin(async move {
@@ -133,7 +133,7 @@ impl Gate for TestGate {
 
     fn bind_labels<'a>(
         &'a self,
-        _: &'a Grant,
+        _: &'a SessionGrant,
         _: &'a LabelledRequest,
     ) -> BoxFuture<'a, Result<String, Refusal>> {
         Box::pin(async { Ok("labelled".into()) })
@@ -141,7 +141,7 @@ impl Gate for TestGate {
 
     fn patch<'a>(
         &'a self,
-        _: &'a Grant,
+        _: &'a SessionGrant,
         _: &'a PatchRequest,
     ) -> BoxFuture<'a, Result<(), Refusal>> {
         Box::pin(async {
@@ -150,7 +150,7 @@ impl Gate for TestGate {
         })
     }
 
-    fn unbind<'a>(&'a self, _: &'a Grant, id: &'a str) -> BoxFuture<'a, ()> {
+    fn unbind<'a>(&'a self, _: &'a SessionGrant, id: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(async { self.note(|seen| seen.unbinds.push(id.to_owned())) })
     }
 
@@ -189,11 +189,11 @@ async fn start() -> Running {
     let (seen, receiver) = watch::channel(Seen::default());
     let bindings = Arc::new(Bindings::default());
     let decides = Arc::new(Semaphore::new(0));
-    let gate = Arc::new(TestGate {
+    let authorizer = Arc::new(TestGate {
         seen,
         decides: Arc::clone(&decides),
     });
-    let server = Server::new(gate, Arc::clone(&bindings), "test".into())
+    let server = Server::new(authorizer, Arc::clone(&bindings), "test".into())
         .with_connect_addresses(LEGS.map(String::from).to_vec());
     let server = Arc::new(server);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -16,7 +16,8 @@ use culvert_policy::Scheme;
 use culvert_tunnel::driver::{self, Stream};
 use culvert_tunnel::nodes::{self, Nodes};
 use culvert_tunnel::server::{
-    Binding, Bindings, DialError, Gate, Grant, Hello, SessionEnd, Wanted,
+    AgentAuthRequest, AgentAuthorizer, Binding, Bindings, DialError, SessionEnd, SessionGrant,
+    Wanted,
 };
 use culvert_tunnel::wire::{self, LabelledRequest, PatchRequest, ProxyHeader};
 use rustls::ServerConfig;
@@ -29,50 +30,50 @@ use crate::config::{Invalid, Settings};
 /// Where agents are let in, unless the edge has no room for new ones: they wait for that first. One that
 /// comes back to its session is not new.
 pub(crate) struct Waiting {
-    pub(crate) gate: Arc<dyn Gate>,
+    pub(crate) authorizer: Arc<dyn AgentAuthorizer>,
     pub(crate) edge: Edge,
 }
 
-impl Gate for Waiting {
-    fn admit(&self, hello: Hello) -> BoxFuture<'_, Result<Grant, Refusal>> {
+impl AgentAuthorizer for Waiting {
+    fn authorize(&self, hello: AgentAuthRequest) -> BoxFuture<'_, Result<SessionGrant, Refusal>> {
         Box::pin(async move {
             if hello.former.is_none() {
                 self.edge.takes_agents().await;
             }
-            self.gate.admit(hello).await
+            self.authorizer.authorize(hello).await
         })
     }
 
     fn bind<'a>(
         &'a self,
-        grant: &'a Grant,
+        grant: &'a SessionGrant,
         want: &'a Wanted,
     ) -> BoxFuture<'a, Result<Binding, Refusal>> {
-        self.gate.bind(grant, want)
+        self.authorizer.bind(grant, want)
     }
 
     fn bind_labels<'a>(
         &'a self,
-        grant: &'a Grant,
+        grant: &'a SessionGrant,
         want: &'a LabelledRequest,
     ) -> BoxFuture<'a, Result<String, Refusal>> {
-        self.gate.bind_labels(grant, want)
+        self.authorizer.bind_labels(grant, want)
     }
 
     fn patch<'a>(
         &'a self,
-        grant: &'a Grant,
+        grant: &'a SessionGrant,
         change: &'a PatchRequest,
     ) -> BoxFuture<'a, Result<(), Refusal>> {
-        self.gate.patch(grant, change)
+        self.authorizer.patch(grant, change)
     }
 
-    fn unbind<'a>(&'a self, grant: &'a Grant, id: &'a str) -> BoxFuture<'a, ()> {
-        self.gate.unbind(grant, id)
+    fn unbind<'a>(&'a self, grant: &'a SessionGrant, id: &'a str) -> BoxFuture<'a, ()> {
+        self.authorizer.unbind(grant, id)
     }
 
     fn ended(&self, end: SessionEnd) -> BoxFuture<'_, ()> {
-        self.gate.ended(end)
+        self.authorizer.ended(end)
     }
 }
 

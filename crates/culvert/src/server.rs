@@ -19,7 +19,7 @@ use culvert_policy::{IpData, IpDatabases, SharedCounts};
 use culvert_ssh::{HostKey, SshIngress};
 use culvert_store::{Queue, Store};
 use culvert_tunnel::nodes::NodeIngress;
-use culvert_tunnel::server::{Bindings, Gate, Ingress};
+use culvert_tunnel::server::{AgentAuthorizer, Bindings, Ingress};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -429,15 +429,15 @@ impl Server {
                 let run = |stop| ingress.run(stop, drain);
                 parts.nodes.start("node_listener", run);
             }
-            let gate: Arc<dyn Gate> = match edge.clone() {
+            let authorizer: Arc<dyn AgentAuthorizer> = match edge.clone() {
                 Some(edge) => Arc::new(ingress::Waiting {
-                    gate: control.clone(),
+                    authorizer: control.clone(),
                     edge,
                 }),
                 None => control.clone(),
             };
             let server =
-                culvert_tunnel::server::Server::new(gate, bindings, settings.region.clone());
+                culvert_tunnel::server::Server::new(authorizer, bindings, settings.region.clone());
             let addresses = settings.agents.connect_addresses.clone();
             let legs = addresses.len();
             let server = server

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use culvert_base::net::plain_address;
 use culvert_base::{Fault, Refusal, Timestamp, code, id};
 use culvert_store::{Changes, CommitError, Document, Head, Told};
-use culvert_tunnel::server::{EndReason, Former, Grant, Hello, Proof};
+use culvert_tunnel::server::{AgentAuthRequest, EndReason, Former, Proof, SessionGrant};
 use serde::Deserialize;
 use tracing::info;
 
@@ -80,7 +80,10 @@ pub(crate) struct Credential {
 }
 
 impl Control {
-    pub(crate) async fn admit_session(&self, hello: Hello) -> Result<Grant, Error> {
+    pub(crate) async fn admit_session(
+        &self,
+        hello: AgentAuthRequest,
+    ) -> Result<SessionGrant, Error> {
         let Some(agents) = &self.agents else {
             return Err(Refusal::of(code::AGENT_REQUEST_TIMED_OUT).into());
         };
@@ -118,7 +121,7 @@ impl Control {
             None => String::new(),
         };
         begun.done();
-        Ok(Grant {
+        Ok(SessionGrant {
             cookie: self.cookie(&caller, &session_id, started_at),
             session_id,
             account_name,
@@ -240,7 +243,7 @@ impl Control {
         cx: &Cx<'_>,
         agents: &'a Agents,
         session_id: &'a str,
-        hello: &Hello,
+        hello: &AgentAuthRequest,
     ) -> Result<Result<Begun<'a>, Refusal>, Error> {
         if hello.about.metadata.len() > METADATA_BYTES_MAX {
             return Ok(Err(Refusal::of(code::AGENT_METADATA_TOO_LONG)));
@@ -457,7 +460,7 @@ fn expiry(proof: &Proof) -> Option<Timestamp> {
 fn described(
     agents: &Agents,
     caller: &Caller,
-    hello: &Hello,
+    hello: &AgentAuthRequest,
     expires_at: Option<Timestamp>,
 ) -> TunnelSession {
     let about = &hello.about;

@@ -1,6 +1,6 @@
 //! Agents: who is let in, what each may serve, and what is kept and told of their sessions.
 //!
-//! [`Control`] is the [`Gate`] of the tunnel plane. A session is a document while it lasts, and so is each
+//! [`Control`] is the [`AgentAuthorizer`] of the tunnel plane. A session is a document while it lasts, and so is each
 //! of its endpoints, which reach the edge like every other. A session whose connection broke is given a
 //! few seconds to come back as who it was, so that a blip of the network writes and tells nothing.
 //!
@@ -23,7 +23,9 @@ use std::time::{Duration, Instant};
 
 use culvert_base::{BoxFuture, Fault, Refusal, Timestamp, code};
 use culvert_store::{Changes, CommitError, Document, Told};
-use culvert_tunnel::server::{Binding, EndReason, Gate, Grant, Hello, SessionEnd, Wanted};
+use culvert_tunnel::server::{
+    AgentAuthRequest, AgentAuthorizer, Binding, EndReason, SessionEnd, SessionGrant, Wanted,
+};
 use culvert_tunnel::wire::{LabelledRequest, PatchRequest};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -527,14 +529,14 @@ fn answered<T>(result: Result<T, Error>) -> Result<T, Refusal> {
     })
 }
 
-impl Gate for Control {
-    fn admit(&self, hello: Hello) -> BoxFuture<'_, Result<Grant, Refusal>> {
+impl AgentAuthorizer for Control {
+    fn authorize(&self, hello: AgentAuthRequest) -> BoxFuture<'_, Result<SessionGrant, Refusal>> {
         Box::pin(async { answered(self.admit_session(hello).await) })
     }
 
     fn bind<'a>(
         &'a self,
-        grant: &'a Grant,
+        grant: &'a SessionGrant,
         want: &'a Wanted,
     ) -> BoxFuture<'a, Result<Binding, Refusal>> {
         Box::pin(async { answered(self.bind_endpoint(&grant.session_id, want).await) })
@@ -542,7 +544,7 @@ impl Gate for Control {
 
     fn bind_labels<'a>(
         &'a self,
-        grant: &'a Grant,
+        grant: &'a SessionGrant,
         want: &'a LabelledRequest,
     ) -> BoxFuture<'a, Result<String, Refusal>> {
         Box::pin(async { answered(self.refuse_labels(&grant.session_id, want).await) })
@@ -550,13 +552,13 @@ impl Gate for Control {
 
     fn patch<'a>(
         &'a self,
-        grant: &'a Grant,
+        grant: &'a SessionGrant,
         change: &'a PatchRequest,
     ) -> BoxFuture<'a, Result<(), Refusal>> {
         Box::pin(async { answered(self.patch_endpoint(&grant.session_id, change).await) })
     }
 
-    fn unbind<'a>(&'a self, grant: &'a Grant, id: &'a str) -> BoxFuture<'a, ()> {
+    fn unbind<'a>(&'a self, grant: &'a SessionGrant, id: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             if let Err(fault) = self.unbind_endpoint(&grant.session_id, id).await {
                 error!(endpoint.id = id, cause = %fault.chain(), "removing an endpoint failed; it is removed with its session");

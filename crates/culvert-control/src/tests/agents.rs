@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 
 use culvert_base::{Refusal, Secret};
 use culvert_tunnel::server::{
-    About, Binding, EndReason, Former, Gate as AgentGate, Grant, Hello, Proof, SessionEnd,
-    Transport, Wanted,
+    About, AgentAuthRequest, AgentAuthorizer, Binding, EndReason, Former, Proof, SessionEnd,
+    SessionGrant, Transport, Wanted,
 };
 use culvert_tunnel::wire::{LabelledRequest, Options, PatchRequest};
 use tokio::task::JoinSet;
@@ -46,23 +46,23 @@ impl Open {
         (text("id"), text("token"))
     }
 
-    pub(super) async fn admit(&self, hello: Hello) -> Result<Grant, u16> {
-        AgentGate::admit(&*self.house.control, hello)
+    pub(super) async fn authorize(&self, hello: AgentAuthRequest) -> Result<SessionGrant, u16> {
+        AgentAuthorizer::authorize(&*self.house.control, hello)
             .await
             .map_err(code)
     }
 
     /// A session of a credential with this acl.
-    async fn session(&self, acl: Value) -> Grant {
+    async fn session(&self, acl: Value) -> SessionGrant {
         let (_, token) = self.credential(acl).await;
-        self.admit(hello(&token)).await.unwrap()
+        self.authorize(hello(&token)).await.unwrap()
     }
 
-    pub(super) async fn bind(&self, grant: &Grant, want: Wanted) -> Result<Binding, u16> {
+    pub(super) async fn bind(&self, grant: &SessionGrant, want: Wanted) -> Result<Binding, u16> {
         self.house.control.bind(grant, &want).await.map_err(code)
     }
 
-    async fn labels(&self, grant: &Grant) -> u16 {
+    async fn labels(&self, grant: &SessionGrant) -> u16 {
         let want = LabelledRequest {
             labels: [("team".to_owned(), "red".to_owned())].into(),
             ..LabelledRequest::default()
@@ -71,7 +71,7 @@ impl Open {
         code(refused.unwrap_err())
     }
 
-    pub(super) async fn end(&self, grant: Grant, reason: EndReason) {
+    pub(super) async fn end(&self, grant: SessionGrant, reason: EndReason) {
         let end = SessionEnd {
             grant: Arc::new(grant),
             reason,
@@ -102,8 +102,8 @@ pub(super) fn code(refusal: Refusal) -> u16 {
     refusal.code.unwrap().number()
 }
 
-pub(super) fn hello(token: &str) -> Hello {
-    Hello {
+pub(super) fn hello(token: &str) -> AgentAuthRequest {
+    AgentAuthRequest {
         proof: Proof::Token(Secret::new(token.to_owned())),
         transport: Transport::Muxado,
         former: None,
@@ -166,13 +166,13 @@ pub(super) async fn who_is_not_let_in_is_told_why() {
         // The token of an API key.
         (house.token.reveal(), 107),
     ] {
-        assert_eq!(open.admit(hello(token)).await.unwrap_err(), expected);
+        assert_eq!(open.authorize(hello(token)).await.unwrap_err(), expected);
     }
-    let unknown_key = Hello {
+    let unknown_key = AgentAuthRequest {
         proof: Proof::PublicKey("SHA256:nobody".into()),
         ..hello("")
     };
-    assert_eq!(open.admit(unknown_key).await.unwrap_err(), 1102);
+    assert_eq!(open.authorize(unknown_key).await.unwrap_err(), 1102);
     // Nobody of any account is told of.
     let (events, seq) = house.told_after(0).await;
     let sessions = |events: &[Value]| -> Vec<Value> {
@@ -186,26 +186,26 @@ pub(super) async fn who_is_not_let_in_is_told_why() {
 
     let mut long = hello(&token);
     long.about.metadata = "x".repeat(4097);
-    assert_eq!(open.admit(long).await.unwrap_err(), 100);
+    assert_eq!(open.authorize(long).await.unwrap_err(), 100);
     let stranger = house.stranger().await;
     let ingress = json!({"domain": "connect.another.example"});
     let made = house
         .call(&stranger, "POST", "/agent_ingresses", ingress)
         .await;
     made.body();
-    let elsewhere = Hello {
+    let elsewhere = AgentAuthRequest {
         server_name: Some("connect.another.example".into()),
         ..hello(&token)
     };
-    assert_eq!(open.admit(elsewhere).await.unwrap_err(), 122);
+    assert_eq!(open.authorize(elsewhere).await.unwrap_err(), 122);
     let policy = house.ip_policy().await;
     let restriction = json!({"type": "agent", "ip_policy_ids": [policy], "enforced": true});
     let restriction = house.post("/ip_restrictions", restriction).await.body();
     let path = format!("/ip_restrictions/{}", restriction["id"].as_str().unwrap());
     // It is in force in a moment.
-    let mut refused = Ok(Grant::default());
+    let mut refused = Ok(SessionGrant::default());
     while refused.is_ok() {
-        refused = open.admit(hello(&token)).await;
+        refused = open.authorize(hello(&token)).await;
     }
     assert_eq!(refused.unwrap_err(), 115);
     assert_eq!(house.delete(&path).await, Answered::NoContent);
@@ -237,17 +237,17 @@ pub(super) async fn a_suspended_account_has_no_sessions() {
     let told = Told::Nothing { why: "a test" };
     let changes = Changes::replace(document, told);
     open.house.store.commit(changes).await.unwrap();
-    assert_eq!(open.admit(hello(&token)).await.unwrap_err(), 103);
+    assert_eq!(open.authorize(hello(&token)).await.unwrap_err(), 103);
 }
 
 /// Sessions of two credentials, as many of each and all at the same moment: how many were let in, and with what code
 /// the others were refused.
-async fn crowd(open: &Open, tokens: [&str; 2], tries: usize) -> (Vec<Grant>, Vec<u16>) {
+async fn crowd(open: &Open, tokens: [&str; 2], tries: usize) -> (Vec<SessionGrant>, Vec<u16>) {
     let mut asked = JoinSet::new();
     for token in tokens {
         for _ in 0..tries {
             let (control, hello) = (Arc::clone(&open.house.control), hello(token));
-            asked.spawn(async move { AgentGate::admit(&*control, hello).await });
+            asked.spawn(async move { AgentAuthorizer::authorize(&*control, hello).await });
         }
     }
     let (mut admitted, mut refused) = (Vec::new(), Vec::new());
@@ -294,7 +294,7 @@ pub(super) async fn sessions_have_limits_of_credential_account_and_process() {
         assert_eq!(refused, vec![108; 12 - of_two], "{limits:?}");
         // One that comes back is none more.
         let first = &admitted[0];
-        let back = |token| Hello {
+        let back = |token| AgentAuthRequest {
             former: Some(Former {
                 session_id: first.session_id.clone(),
                 cookie: first.cookie.clone(),
@@ -303,7 +303,7 @@ pub(super) async fn sessions_have_limits_of_credential_account_and_process() {
         };
         let mut again = Vec::new();
         for token in &tokens {
-            again.extend(open.admit(back(token)).await.ok());
+            again.extend(open.authorize(back(token)).await.ok());
         }
         assert_eq!(again.len(), 1, "of its own credential alone");
         assert_eq!(again[0].session_id, first.session_id);
@@ -327,17 +327,17 @@ async fn sessions_that_are_over_or_away_keep_nobody_out() {
     for round in 0..4 {
         let mut sessions = Vec::new();
         for _ in 0..3 {
-            let admitted = open.admit(hello(&token)).await;
+            let admitted = open.authorize(hello(&token)).await;
             sessions.push(admitted.unwrap_or_else(|code| panic!("round {round}: {code}")));
         }
-        assert_eq!(open.admit(hello(&token)).await.unwrap_err(), 108);
+        assert_eq!(open.authorize(hello(&token)).await.unwrap_err(), 108);
         for session in sessions {
             open.end(session, EndReason::Closed).await;
         }
         assert_eq!(open.collection("tunnel_sessions").await.len(), 0);
     }
     // Those that are away are waited for, while there is a place for them.
-    let back = |grant: &Grant| Hello {
+    let back = |grant: &SessionGrant| AgentAuthRequest {
         former: Some(Former {
             session_id: grant.session_id.clone(),
             cookie: grant.cookie.clone(),
@@ -346,34 +346,34 @@ async fn sessions_that_are_over_or_away_keep_nobody_out() {
     };
     let mut away = Vec::new();
     for _ in 0..3 {
-        away.push(open.admit(hello(&token)).await.unwrap());
+        away.push(open.authorize(hello(&token)).await.unwrap());
     }
     for session in &away {
         open.end(session.clone(), EndReason::Lost("cut".into()))
             .await;
     }
-    let fresh = open.admit(hello(&token)).await.unwrap();
+    let fresh = open.authorize(hello(&token)).await.unwrap();
     assert_ne!(fresh.session_id, away[0].session_id);
     // The one that was away longest had to go; the others come back, and then all places are taken.
     let mut shown: Vec<Value> = open.collection("tunnel_sessions").await;
     shown.retain(|session| session["id"] == *away[0].session_id);
     assert_eq!(shown, Vec::<Value>::new());
     for session in &away[1..] {
-        let again = open.admit(back(session)).await.unwrap();
+        let again = open.authorize(back(session)).await.unwrap();
         assert_eq!(again.session_id, session.session_id);
     }
-    assert_eq!(open.admit(hello(&token)).await.unwrap_err(), 108);
-    assert_eq!(open.admit(back(&away[0])).await.unwrap_err(), 108);
+    assert_eq!(open.authorize(hello(&token)).await.unwrap_err(), 108);
+    assert_eq!(open.authorize(back(&away[0])).await.unwrap_err(), 108);
     // The limit of the process is the same for another credential.
     let (_, other) = open.credential(json!([])).await;
     let others = [(); 2].map(|()| hello(&other));
     for hello in others {
-        open.admit(hello).await.unwrap();
+        open.authorize(hello).await.unwrap();
     }
-    assert_eq!(open.admit(hello(&other)).await.unwrap_err(), 108);
+    assert_eq!(open.authorize(hello(&other)).await.unwrap_err(), 108);
     open.end(away[1].clone(), EndReason::Lost("cut".into()))
         .await;
-    open.admit(hello(&other)).await.unwrap();
+    open.authorize(hello(&other)).await.unwrap();
 }
 
 /// An owner with any number of credentials leaves room for others: sessions, endpoints and ports.
@@ -462,7 +462,7 @@ async fn endpoints_that_are_asked_for_at_once_stay_within_the_limit() {
         asked.spawn(async move {
             // One in four comes to nothing, and takes no room from the others for good.
             let want = http(if nth % 4 == 0 { "foreign.example" } else { "" });
-            let bound = AgentGate::bind(&*control, &grant, &want).await;
+            let bound = AgentAuthorizer::bind(&*control, &grant, &want).await;
             bound.map(|bound| (grant, want, bound)).map_err(code)
         });
     }
@@ -576,7 +576,7 @@ pub(super) async fn what_may_not_be_served_is_refused_with_its_code() {
 async fn a_session_that_comes_back_has_what_it_had() {
     let open = Open::start().await;
     let (_, token) = open.credential(json!([])).await;
-    let grant = open.admit(hello(&token)).await.unwrap();
+    let grant = open.authorize(hello(&token)).await.unwrap();
     let (_, seq) = open.house.told_after(0).await;
     let wants = [http(""), tcp("")];
     let mut had = Vec::new();
@@ -593,14 +593,14 @@ async fn a_session_that_comes_back_has_what_it_had() {
     // The connection breaks, and the agent is back in time: nothing has happened.
     let lost = EndReason::Lost("cut".into());
     open.end(grant.clone(), lost.clone()).await;
-    let back = Hello {
+    let back = AgentAuthRequest {
         former: Some(Former {
             session_id: grant.session_id.clone(),
             cookie: grant.cookie.clone(),
         }),
         ..hello(&token)
     };
-    let same = open.admit(back.clone()).await.unwrap();
+    let same = open.authorize(back.clone()).await.unwrap();
     assert_eq!(same.session_id, grant.session_id);
     for (want, had) in wants.iter().zip(&had) {
         let kept = open.bind(&same, again(want, had)).await.unwrap();
@@ -621,7 +621,7 @@ async fn a_session_that_comes_back_has_what_it_had() {
     assert_eq!(told[0]["event_type"], "agent_session_stop.v0");
     assert_eq!(told[0]["object"]["error"], "transport error: cut");
     assert_eq!(told[0]["object"]["stopped_at"], left_at.to_string());
-    let late = open.admit(back.clone()).await.unwrap();
+    let late = open.authorize(back.clone()).await.unwrap();
     assert_eq!(late.session_id, grant.session_id);
     for (want, had) in wants.iter().zip(&had) {
         let kept = open.bind(&late, again(want, had)).await.unwrap();
@@ -633,11 +633,11 @@ async fn a_session_that_comes_back_has_what_it_had() {
 
     // A cookie that is not its own is worth a new session.
     let (_, other) = open.credential(json!([])).await;
-    let other = Hello {
+    let other = AgentAuthRequest {
         proof: Proof::Token(Secret::new(other)),
         ..back
     };
-    let other = open.admit(other).await.unwrap();
+    let other = open.authorize(other).await.unwrap();
     assert_ne!(other.session_id, grant.session_id);
     // But the token of an endpoint is: whoever has it takes the endpoint over.
     let taken = open.bind(&other, again(&wants[0], &had[0])).await.unwrap();
@@ -698,7 +698,7 @@ async fn an_agent_changes_its_endpoint_and_nobody_elses() {
 pub(super) async fn a_deleted_credential_ends_its_sessions() {
     let open = Open::start().await;
     let (id, token) = open.credential(json!([])).await;
-    let grant = open.admit(hello(&token)).await.unwrap();
+    let grant = open.authorize(hello(&token)).await.unwrap();
     open.bind(&grant, http("")).await.unwrap();
     let (_, seq) = open.house.told_after(0).await;
     let path = format!("/credentials/{id}");
@@ -711,7 +711,7 @@ pub(super) async fn a_deleted_credential_ends_its_sessions() {
     assert_eq!(told[1]["event_type"], "agent_session_stop.v0");
     assert_eq!(told[1]["object"]["error"], "credential deleted");
     assert_eq!(told[1]["principal"]["id"], *open.house.admin.owner_id);
-    assert_eq!(open.admit(hello(&token)).await.unwrap_err(), 107);
+    assert_eq!(open.authorize(hello(&token)).await.unwrap_err(), 107);
 }
 
 /// What events say of an agent's version, and that their references can be followed.
@@ -735,7 +735,7 @@ async fn events_of_old_agents_say_that_a_newer_one_is_needed() {
         hello.about.version = version.into();
         hello.transport = transport;
         let (_, seq) = open.house.told_after(0).await;
-        let grant = open.admit(hello).await.unwrap();
+        let grant = open.authorize(hello).await.unwrap();
         open.end(grant, EndReason::Closed).await;
         open.until_empty("tunnel_sessions").await;
         let (told, _) = open.house.told_after(seq).await;

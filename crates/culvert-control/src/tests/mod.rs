@@ -68,7 +68,7 @@ struct House {
     token: Secret,
     /// Its owner.
     admin: Caller,
-    edge: Arc<Gate>,
+    edge: Arc<HeldEdge>,
     /// What the edge tells of log-ins.
     entries: Mutex<Option<tokio::sync::mpsc::Receiver<culvert_login::Entry>>>,
     _folder: tempfile::TempDir,
@@ -76,9 +76,9 @@ struct House {
 
 /// An edge that keeps what it is given.
 #[derive(Debug)]
-struct Gate(tokio::sync::watch::Sender<Option<culvert_edge::Snapshot>>);
+struct HeldEdge(tokio::sync::watch::Sender<Option<culvert_edge::Snapshot>>);
 
-impl EdgePort for Gate {
+impl EdgePort for HeldEdge {
     fn publish(&self, snapshot: culvert_edge::Snapshot) -> culvert_base::BoxFuture<'_, ()> {
         self.0.send_replace(Some(snapshot));
         Box::pin(async {})
@@ -150,7 +150,7 @@ impl House {
             clock.clone(),
             entropy.clone(),
         );
-        let edge = Arc::new(Gate(tokio::sync::watch::Sender::new(None)));
+        let edge = Arc::new(HeldEdge(tokio::sync::watch::Sender::new(None)));
         let keys = LoginKeys::new([[1; 32]]);
         let (logins, entries) = Logins::new(keys, LoginSettings::default());
         let control = Control::open(Parts {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use culvert_tunnel::server::{EndReason, Gate as AgentGate, Grant, Wanted};
+use culvert_tunnel::server::{AgentAuthorizer, EndReason, SessionGrant, Wanted};
 use culvert_tunnel::wire::Options;
 
 use super::agents::{Open, again, hello};
@@ -50,7 +50,7 @@ pub(super) const KINDS: [Kind; 2] = [Kind::Agent, Kind::Cloud];
 pub(super) struct Owner {
     pub(super) caller: Caller,
     pub(super) token: String,
-    pub(super) grant: Grant,
+    pub(super) grant: SessionGrant,
 }
 
 impl Owner {
@@ -61,7 +61,7 @@ impl Owner {
             .await
             .body();
         let token = made["token"].as_str().unwrap().to_owned();
-        let grant = open.admit(hello(&token)).await.unwrap();
+        let grant = open.authorize(hello(&token)).await.unwrap();
         Self {
             caller,
             token,
@@ -193,7 +193,7 @@ async fn a_host_belongs_to_one_owner_with_all_its_schemes_and_what_is_below() {
         if matches!(state, State::Kept | State::Over) {
             // Two others have sessions.
             until_gone(&open, &holder.grant.session_id).await;
-            holder.grant = open.admit(hello(&holder.token)).await.unwrap();
+            holder.grant = open.authorize(hello(&holder.token)).await.unwrap();
         }
         if state == State::Over {
             for one in held.iter().filter(|one| one.kind == Kind::Cloud) {
@@ -325,7 +325,7 @@ async fn random_names_and_ports_come_back_to_their_owner() {
             open.house.control.unbind(&other.grant, &port.id).await;
         }
     }
-    let back = open.admit(hello(&holder.token)).await.unwrap();
+    let back = open.authorize(hello(&holder.token)).await.unwrap();
     // An agent of the same owner that has no token is not left without a port.
     let port = open.bind(&back, wants[1].clone()).await.unwrap();
     assert_eq!(
@@ -453,7 +453,7 @@ async fn kept_names_have_a_limit() {
     let open = Open::with(limits).await;
     let owner = Owner::bot(&open, "owner").await;
     for round in 0..4 {
-        let grant = open.admit(hello(&owner.token)).await.unwrap();
+        let grant = open.authorize(hello(&owner.token)).await.unwrap();
         for n in 0..3 {
             let want = wanted(&format!("https://k{round}-{n}.culvert.localhost"));
             open.bind(&grant, want).await.unwrap();

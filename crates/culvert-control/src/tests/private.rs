@@ -3,7 +3,7 @@
 
 use culvert_base::Refusal;
 use culvert_delivery::batch::OpenBatch;
-use culvert_tunnel::server::{Gate as AgentGate, Proof};
+use culvert_tunnel::server::{AgentAuthorizer, Proof};
 
 use super::agents::{Open, hello};
 use super::names::{Kind, LIMITS, Owner};
@@ -631,11 +631,11 @@ async fn a_certificate_logs_in_as_no_other_owner() {
         .await;
     made.body();
     let admit = async |proof: &Proof| {
-        let hello = culvert_tunnel::server::Hello {
+        let hello = culvert_tunnel::server::AgentAuthRequest {
             proof: proof.clone(),
             ..hello("")
         };
-        AgentGate::admit(&*house.control, hello)
+        AgentAuthorizer::authorize(&*house.control, hello)
             .await
             .map(drop)
             .map_err(agents::code)

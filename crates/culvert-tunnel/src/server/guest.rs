@@ -13,10 +13,10 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 
+use super::authorizer::{AgentAuthRequest, Binding, EndReason, SessionEnd, SessionGrant, Wanted};
 use super::bindings::Leg;
 use super::call::{self, Patience};
 use super::command::Abilities;
-use super::gate::{Binding, EndReason, Grant, Hello, SessionEnd, Wanted};
 use super::session::{Server, decided};
 use crate::client::{header, relay};
 use crate::driver::{self, Session, Stream};
@@ -31,7 +31,7 @@ const STREAMS_MAX: usize = 128;
 #[derive(Debug)]
 pub struct Guest {
     server: Arc<Server>,
-    grant: Arc<Grant>,
+    grant: Arc<SessionGrant>,
     leg: Leg,
     /// The server's end.
     session: Session,
@@ -53,9 +53,9 @@ pub enum Brought {
 impl Server {
     /// Asks the gate about somebody who has shown what it can show. A refusal is held back as long
     /// as its source has been refused too often.
-    pub async fn admit(&self, hello: Hello) -> Result<Grant, Refusal> {
+    pub async fn authorize(&self, hello: AgentAuthRequest) -> Result<SessionGrant, Refusal> {
         let source = hello.peer.ip();
-        match decided(self.gate().admit(hello)).await {
+        match decided(self.authorizer().authorize(hello)).await {
             Ok(grant) => {
                 self.meters().admitted.up();
                 Ok(grant)
@@ -71,7 +71,7 @@ impl Server {
 
     /// Takes in an agent that was admitted. What it cannot do at all is said in `restart` and
     /// `update`.
-    pub fn welcome(self: &Arc<Self>, grant: Grant, restart: &str, update: &str) -> Guest {
+    pub fn welcome(self: &Arc<Self>, grant: SessionGrant, restart: &str, update: &str) -> Guest {
         let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
         let limits = Limits {
             streams_max: STREAMS_MAX,
@@ -110,13 +110,13 @@ impl Server {
 
 impl Guest {
     /// What it was granted.
-    pub fn grant(&self) -> &Grant {
+    pub fn grant(&self) -> &SessionGrant {
         &self.grant
     }
 
     /// Asks for an endpoint. When this is done connections may come.
     pub async fn bind(&self, wanted: &Wanted) -> Result<Binding, Refusal> {
-        let binding = decided(self.server.gate().bind(&self.grant, wanted)).await?;
+        let binding = decided(self.server.authorizer().bind(&self.grant, wanted)).await?;
         self.server.meters().bound.up();
         self.server
             .bindings()
@@ -163,7 +163,7 @@ impl Guest {
                 reason,
                 may_return: false,
             };
-            self.server.gate().ended(end).await;
+            self.server.authorizer().ended(end).await;
         }
     }
 }

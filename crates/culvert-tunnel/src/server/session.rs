@@ -16,12 +16,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::Bindings;
 use super::accept::Stranger;
+use super::authorizer::{
+    About, AgentAuthRequest, AgentAuthorizer, EndReason, Former, Proof, SessionEnd, SessionGrant,
+    Transport, Wanted,
+};
 use super::bindings::Leg;
 use super::call::{self, Patience};
 use super::command::Abilities;
-use super::gate::{
-    About, EndReason, Former, Gate, Grant, Hello, Proof, SessionEnd, Transport, Wanted,
-};
 use super::meters::Meters;
 use super::pace::Pace;
 use crate::driver::{self, Session, Stream};
@@ -62,7 +63,7 @@ pub(crate) struct Origin {
 
 /// What all connections share.
 pub struct Server {
-    gate: Arc<dyn Gate>,
+    authorizer: Arc<dyn AgentAuthorizer>,
     bindings: Arc<Bindings>,
     region: String,
     connect_addresses: Vec<String>,
@@ -79,10 +80,14 @@ impl std::fmt::Debug for Server {
 }
 
 impl Server {
-    /// A server that asks `gate`, tells agents that it stands in `region`, and keeps `bindings`.
-    pub fn new(gate: Arc<dyn Gate>, bindings: Arc<Bindings>, region: String) -> Self {
+    /// A server that asks `authorizer`, tells agents that it stands in `region`, and keeps `bindings`.
+    pub fn new(
+        authorizer: Arc<dyn AgentAuthorizer>,
+        bindings: Arc<Bindings>,
+        region: String,
+    ) -> Self {
         Self {
-            gate,
+            authorizer,
             bindings,
             region,
             connect_addresses: Vec::new(),
@@ -122,8 +127,8 @@ impl Server {
         &self.meters
     }
 
-    pub(super) fn gate(&self) -> &Arc<dyn Gate> {
-        &self.gate
+    pub(super) fn authorizer(&self) -> &Arc<dyn AgentAuthorizer> {
+        &self.authorizer
     }
 
     pub(super) fn pace(&self) -> &Pace {
@@ -179,7 +184,7 @@ struct Connection {
 
 /// An admitted connection.
 struct Admitted {
-    grant: Arc<Grant>,
+    grant: Arc<SessionGrant>,
     leg: Leg,
     silence: Duration,
     /// For endpoints, those that are being asked for among them.
@@ -197,7 +202,7 @@ enum Done {
     /// The agent said who it is.
     Asked(Box<AuthRequest>, Stream),
     /// It may stay.
-    Admitted(Grant, Box<AuthRequest>, Stream),
+    Admitted(SessionGrant, Box<AuthRequest>, Stream),
     /// It may not, and does not know yet.
     Refused(Refusal, Stream),
     /// It may not, and knows.
@@ -347,11 +352,11 @@ impl Connection {
                 reason,
                 may_return: true,
             };
-            self.server.gate.ended(end).await;
+            self.server.authorizer.ended(end).await;
         }
     }
 
-    fn enter(&self, grant: Grant, auth: &AuthRequest) -> Arc<Admitted> {
+    fn enter(&self, grant: SessionGrant, auth: &AuthRequest) -> Arc<Admitted> {
         let nanos = auth
             .extra
             .heartbeat_interval
@@ -374,7 +379,7 @@ impl Connection {
         })
     }
 
-    fn welcome(&self, grant: &Grant, leg: u32) -> AuthReply {
+    fn welcome(&self, grant: &SessionGrant, leg: u32) -> AuthReply {
         // Only the first connection looks for others.
         let offered = match leg {
             0 => &self.server.connect_addresses[..],
@@ -430,9 +435,9 @@ impl Connection {
         Done::HeartbeatEnded
     }
 
-    fn hello(&self, auth: &AuthRequest) -> Hello {
+    fn hello(&self, auth: &AuthRequest) -> AgentAuthRequest {
         let extra = &auth.extra;
-        Hello {
+        AgentAuthRequest {
             proof: Proof::Token(Secret::new(extra.token.clone())),
             transport: Transport::Muxado,
             former: (!auth.client_id.is_empty()).then(|| Former {
@@ -454,7 +459,7 @@ impl Connection {
 
     /// Asks the gate.
     async fn authenticate(self: Arc<Self>, auth: Box<AuthRequest>, stream: Stream) -> Done {
-        match decided(self.server.gate.admit(self.hello(&auth))).await {
+        match decided(self.server.authorizer.authorize(self.hello(&auth))).await {
             Ok(grant) => {
                 self.server.meters.admitted.up();
                 Done::Admitted(grant, auth, stream)
@@ -528,7 +533,7 @@ impl Connection {
             // Requests may be here before the gate's answer is.
             self.server.bindings.expect(&wanted.id);
         }
-        let binding = decided(self.server.gate.bind(&admitted.grant, &wanted)).await?;
+        let binding = decided(self.server.authorizer.bind(&admitted.grant, &wanted)).await?;
         self.server.meters.bound.up();
         self.serves(admitted, &binding.id, place);
         Ok(wire::reply(&BindReply {
@@ -553,7 +558,7 @@ impl Connection {
         let want: LabelledRequest =
             wire::parse(object).map_err(|_| Refusal::of(code::BIND_MALFORMED))?;
         let place = admitted.place()?;
-        let id = decided(self.server.gate.bind_labels(&admitted.grant, &want)).await?;
+        let id = decided(self.server.authorizer.bind_labels(&admitted.grant, &want)).await?;
         self.serves(admitted, &id, place);
         Ok(wire::reply(&LabelledReply {
             id,
@@ -581,7 +586,7 @@ impl Connection {
             if goes_on && admitted.is_ours {
                 return Ok(wire::reply(&Outcome::default()));
             }
-            let unbinding = self.server.gate.unbind(&admitted.grant, &request.id);
+            let unbinding = self.server.authorizer.unbind(&admitted.grant, &request.id);
             decided(async {
                 unbinding.await;
                 Ok(())
@@ -602,7 +607,7 @@ impl Connection {
         if !admitted.lock().contains_key(&change.tunnel_id) {
             return Err(Refusal::of(code::AGENT_ENDPOINT_UNKNOWN));
         }
-        decided(self.server.gate.patch(&admitted.grant, &change)).await?;
+        decided(self.server.authorizer.patch(&admitted.grant, &change)).await?;
         Ok(wire::reply(&Outcome::default()))
     }
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 use culvert_base::{BoxFuture, Refusal, code};
 use culvert_tunnel::driver::Stream;
 use culvert_tunnel::server::{
-    Binding, Bindings, Gate, Grant, Hello, Ingress, Proof, Room, Server, SessionEnd, Wanted,
+    AgentAuthRequest, AgentAuthorizer, Binding, Bindings, Ingress, Proof, Room, Server, SessionEnd,
+    SessionGrant, Wanted,
 };
 use culvert_tunnel::wire::{LabelledRequest, PatchRequest, ProxyHeader};
 use serde_json::Value;
@@ -29,13 +30,13 @@ async fn soon<T>(future: impl Future<Output = T>) -> T {
 #[derive(Debug)]
 struct OpenGate;
 
-impl Gate for OpenGate {
-    fn admit(&self, hello: Hello) -> BoxFuture<'_, Result<Grant, Refusal>> {
+impl AgentAuthorizer for OpenGate {
+    fn authorize(&self, hello: AgentAuthRequest) -> BoxFuture<'_, Result<SessionGrant, Refusal>> {
         Box::pin(async move {
             match &hello.proof {
-                Proof::Token(token) if token.reveal() == "right" => Ok(Grant {
+                Proof::Token(token) if token.reveal() == "right" => Ok(SessionGrant {
                     session_id: "ts_test".into(),
-                    ..Grant::default()
+                    ..SessionGrant::default()
                 }),
                 _ => Err(Refusal::of(code::AGENT_AUTH_MALFORMED)),
             }
@@ -44,7 +45,7 @@ impl Gate for OpenGate {
 
     fn bind<'a>(
         &'a self,
-        _: &'a Grant,
+        _: &'a SessionGrant,
         want: &'a Wanted,
     ) -> BoxFuture<'a, Result<Binding, Refusal>> {
         Box::pin(async move {
@@ -61,7 +62,7 @@ impl Gate for OpenGate {
 
     fn bind_labels<'a>(
         &'a self,
-        _: &'a Grant,
+        _: &'a SessionGrant,
         _: &'a LabelledRequest,
     ) -> BoxFuture<'a, Result<String, Refusal>> {
         Box::pin(async { Err(Refusal::of(code::BIND_PROTOCOL_UNSUPPORTED)) })
@@ -69,13 +70,13 @@ impl Gate for OpenGate {
 
     fn patch<'a>(
         &'a self,
-        _: &'a Grant,
+        _: &'a SessionGrant,
         _: &'a PatchRequest,
     ) -> BoxFuture<'a, Result<(), Refusal>> {
         Box::pin(async { Ok(()) })
     }
 
-    fn unbind<'a>(&'a self, _: &'a Grant, _: &'a str) -> BoxFuture<'a, ()> {
+    fn unbind<'a>(&'a self, _: &'a SessionGrant, _: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(async {})
     }
 

@@ -1,4 +1,4 @@
-//! What this plane asks of whoever knows accounts and endpoints. Nothing here depends on how an agent
+//! Authorization of agents, by whoever knows accounts and endpoints. Nothing here depends on how an agent
 //! came: the protocol of agents and SSH ask the same questions.
 
 use std::fmt;
@@ -12,34 +12,34 @@ use crate::wire::{LabelledRequest, Options, PatchRequest};
 
 /// Decides. Each call may take as long as the store needs; agents are held meanwhile, because the
 /// published ones come back only after minutes when they are refused twice.
-pub trait Gate: Send + Sync {
+pub trait AgentAuthorizer: Send + Sync {
     /// An agent says who it is. The grant names the session: an old one, if the agent proves that
     /// it had it, else a new one. A refusal is told to the agent as it is.
-    fn admit(&self, hello: Hello) -> BoxFuture<'_, Result<Grant, Refusal>>;
+    fn authorize(&self, hello: AgentAuthRequest) -> BoxFuture<'_, Result<SessionGrant, Refusal>>;
 
     /// An agent wants an endpoint. When this is done traffic may come.
     fn bind<'a>(
         &'a self,
-        grant: &'a Grant,
+        grant: &'a SessionGrant,
         want: &'a Wanted,
     ) -> BoxFuture<'a, Result<Binding, Refusal>>;
 
     /// An agent offers itself under labels.
     fn bind_labels<'a>(
         &'a self,
-        grant: &'a Grant,
+        grant: &'a SessionGrant,
         want: &'a LabelledRequest,
     ) -> BoxFuture<'a, Result<String, Refusal>>;
 
     /// An agent changes an endpoint of its own.
     fn patch<'a>(
         &'a self,
-        grant: &'a Grant,
+        grant: &'a SessionGrant,
         change: &'a PatchRequest,
     ) -> BoxFuture<'a, Result<(), Refusal>>;
 
     /// An agent gives an endpoint up. It may have done so before.
-    fn unbind<'a>(&'a self, grant: &'a Grant, id: &'a str) -> BoxFuture<'a, ()>;
+    fn unbind<'a>(&'a self, grant: &'a SessionGrant, id: &'a str) -> BoxFuture<'a, ()>;
 
     /// A session that was granted has no connection any more.
     fn ended(&self, end: SessionEnd) -> BoxFuture<'_, ()>;
@@ -90,7 +90,7 @@ pub const ISSUER: &str = "issuer@culvert";
 
 /// An agent that says who it is.
 #[derive(Clone, Debug)]
-pub struct Hello {
+pub struct AgentAuthRequest {
     /// What it shows to be known.
     pub proof: Proof,
     /// How it is connected.
@@ -112,7 +112,7 @@ pub struct Hello {
 pub struct Former {
     /// Its id.
     pub session_id: String,
-    /// [`Grant::cookie`] of it.
+    /// [`SessionGrant::cookie`] of it.
     pub cookie: String,
 }
 
@@ -133,7 +133,7 @@ pub struct About {
 
 /// A session, as far as this plane has to know.
 #[derive(Clone, Debug, Default)]
-pub struct Grant {
+pub struct SessionGrant {
     /// Its id, which the agent repeats when it comes back.
     pub session_id: String,
     /// Proof of it, for the same moment.
@@ -192,7 +192,7 @@ pub struct Binding {
 #[derive(Clone, Debug)]
 pub struct SessionEnd {
     /// The grant it had.
-    pub grant: Arc<Grant>,
+    pub grant: Arc<SessionGrant>,
     /// Why.
     pub reason: EndReason,
     /// Whether the agent can come back to the session: clients of SSH cannot.
