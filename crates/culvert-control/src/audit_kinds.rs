@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::audit::{Verb, kind_name};
 use crate::caller::{Caller, Role};
 use crate::resource::resource_type::ResourceType;
-use crate::{gate, resource};
+use crate::{agents, resource};
 
 /// Whether an audit event of this kind exists.
 pub(crate) fn is_kind(name: &str) -> bool {
@@ -20,7 +20,7 @@ pub(crate) fn is_kind(name: &str) -> bool {
 pub(crate) fn is_private(name: &str) -> bool {
     let mut private = resource::ALL.iter().filter(|ty| ty.is_private);
     private.any(|ty| Verb::ALL.iter().any(|verb| kind_name(ty, *verb) == name))
-        || gate::NAMES.contains(&name)
+        || agents::NAMES.contains(&name)
 }
 
 /// Refuses events about keys and credentials to anybody but admins (630).
@@ -40,7 +40,7 @@ pub(crate) fn names() -> impl Iterator<Item = String> {
     let audited = resource::ALL.iter().filter(|ty| ty.silent.is_none());
     audited
         .flat_map(|ty| Verb::ALL.map(|verb| kind_name(ty, verb)))
-        .chain(gate::NAMES.map(str::to_owned))
+        .chain(agents::NAMES.map(str::to_owned))
 }
 
 /// Every kind of audit event, with the schema of its object.
@@ -55,7 +55,7 @@ pub(crate) fn kinds() -> Vec<AuditKind> {
                 schema: schema.clone(),
             })
         })
-        .chain(gate::kinds())
+        .chain(agents::kinds())
         .collect()
 }
 

@@ -25,10 +25,10 @@ use rustls::sign::CertifiedKey;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info};
 
+use crate::agents::runs;
 use crate::authority::Authority;
 use crate::caller::Role;
 use crate::control::Control;
-use crate::gate::runs;
 use crate::mirror::Mirror;
 use crate::ports::EdgePort;
 use crate::reconcile::acme;

@@ -10,11 +10,11 @@ use culvert_store::Store;
 use culvert_tunnel::nodes::Nodes;
 use culvert_tunnel::server::Bindings;
 
+use crate::agents::state::{AgentSettings, Agents};
 use crate::authority::Authority;
 use crate::base::Base;
 use crate::caller::{Caller, Role};
 use crate::cx::Cx;
-use crate::gate::state::{AgentSettings, Agents};
 use crate::ports::{CertificateMeters, Certificates, EdgePort};
 use crate::restriction::Restrictions;
 use crate::seal::{Pepper, Seal};

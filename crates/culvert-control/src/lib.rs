@@ -7,6 +7,7 @@
 
 mod acl;
 mod admission;
+mod agents;
 mod audit;
 mod audit_kinds;
 mod authentication;
@@ -21,7 +22,6 @@ mod console_session;
 mod control;
 mod cx;
 pub mod error;
-mod gate;
 mod host;
 mod input;
 mod list;
@@ -63,6 +63,7 @@ mod upkeep;
 pub use culvert_delivery::{Tail, TailSpec, Tailed};
 pub use culvert_login::{LoginKeys, LoginSettings, Logins};
 
+pub use crate::agents::state::{AgentLimits, AgentSettings};
 pub use crate::audit_kinds::catalogue;
 pub use crate::base::PublicPorts;
 pub use crate::bootstrap::Founder;
@@ -70,7 +71,6 @@ pub use crate::caller::{Caller, OwnerKind, Role};
 pub use crate::console_session::{CONSOLE_SESSION_MAX, ConsoleSession};
 pub use crate::control::{Control, Parts};
 pub use crate::error::Error;
-pub use crate::gate::state::{AgentLimits, AgentSettings};
 pub use crate::list::texts;
 pub use crate::nodes::node_identity;
 pub use crate::operation::{

@@ -1,6 +1,6 @@
 //! Tunnel session: the connection of an agent (contract: management API 2.17).
 //!
-//! Not here: how sessions come and go, and how an agent is asked for something (`gate`).
+//! Not here: how sessions come and go, and how an agent is asked for something (`agents`).
 
 use crate::resource::resource_type::value_refusal;
 use culvert_base::{Ksuid, Refusal, code};
@@ -8,9 +8,9 @@ use culvert_store::Head;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Deserialize;
 
+use crate::agents::Request;
 use crate::control::Control;
 use crate::cx::Cx;
-use crate::gate::Request;
 use crate::listfilter::{self, Field, Shape, field};
 use crate::operation::{Answer, BodySpec, Call, Method, Reply, Run, Status};
 use crate::resource::model::tunnel_session::TunnelSession;

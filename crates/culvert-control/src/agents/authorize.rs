@@ -12,10 +12,10 @@ use serde::Deserialize;
 use tracing::info;
 
 use crate::acl::Acl;
+use crate::agents::state::{AgentLimits, Agents, Live};
+use crate::agents::{GRACE, told};
 use crate::control::Control;
 use crate::cx::Cx;
-use crate::gate::state::{AgentLimits, Agents, Live};
-use crate::gate::{GRACE, told};
 use crate::resource::model::Model;
 use crate::resource::model::tunnel_session::TunnelSession;
 use crate::resource::{

@@ -7,8 +7,8 @@
 //! Every session belongs to the run of one server, for only that one can reach its agent. What a run left
 //! behind by dying is cleared away by the next one ([`runs`]).
 
-mod admit;
 mod ask;
+mod authorize;
 mod bind;
 mod failure_detector;
 mod options;
@@ -33,8 +33,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
+use crate::agents::state::{Agents, Presented};
 use crate::control::Control;
-use crate::gate::state::{Agents, Presented};
 use crate::mirror::Mirror;
 use crate::resource::model::Model;
 use crate::resource::model::agent_ingress::AgentIngress;
@@ -49,8 +49,8 @@ use crate::resource::{agent_ingress, endpoint, tunnel};
 use crate::service::RUNS_MAX;
 use crate::{Caller, Error, OwnerKind, Role, authority, host, stored};
 
-pub(crate) use crate::gate::request::Request;
-pub(crate) use crate::gate::told::{NAMES, kinds};
+pub(crate) use crate::agents::request::Request;
+pub(crate) use crate::agents::told::{NAMES, kinds};
 
 /// How long a session whose connection broke may take to come back. The second try of the published
 /// agents comes after two and a half seconds.

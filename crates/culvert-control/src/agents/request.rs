@@ -4,7 +4,7 @@ use culvert_base::{Code, code};
 use culvert_tunnel::server::Command;
 use culvert_tunnel::wire::UpdateRequest;
 
-use crate::gate::ask::STOPPED;
+use crate::agents::ask::STOPPED;
 
 /// What an agent can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

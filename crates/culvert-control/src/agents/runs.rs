@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::agents::state::Agents;
 use crate::control::Control;
-use crate::gate::state::Agents;
 use crate::resource::model::Model;
 use crate::resource::model::tunnel_session::TunnelSession;
 use crate::stored::{self, Format};

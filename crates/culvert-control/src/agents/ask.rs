@@ -6,10 +6,10 @@ use culvert_base::{BoxFuture, Refusal, code};
 use culvert_tunnel::nodes::{Errand, Errands};
 use culvert_tunnel::server::CommandError;
 
+use crate::agents::request::Request;
+use crate::agents::state::Agents;
+use crate::agents::{STOP_TIME, answered, runs};
 use crate::control::Control;
-use crate::gate::request::Request;
-use crate::gate::state::Agents;
-use crate::gate::{STOP_TIME, answered, runs};
 use crate::resource::model::Model;
 use crate::resource::model::tunnel_session::TunnelSession;
 use crate::{Error, stored};

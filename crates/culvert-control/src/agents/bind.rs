@@ -8,11 +8,11 @@ use culvert_tunnel::server::{Binding, Wanted};
 use culvert_tunnel::wire::{LabelledRequest, PatchRequest};
 
 use crate::acl::{Acl, Bound};
+use crate::agents::authorize::{Credential, cut};
+use crate::agents::options;
+use crate::agents::state::Agents;
 use crate::control::Control;
 use crate::cx::Cx;
-use crate::gate::admit::{Credential, cut};
-use crate::gate::options;
-use crate::gate::state::Agents;
 use crate::resource::endpoint::agent::{self, Parts, Patch, Place, Written};
 use crate::resource::model::Model;
 use crate::resource::model::endpoint::{Endpoint, Served};
