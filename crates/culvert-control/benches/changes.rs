@@ -20,12 +20,12 @@ use culvert_control::{
 };
 use culvert_delivery::{Delivery, TargetSettings};
 use culvert_edge::{Change, Edge, Snapshot};
-use culvert_store::{Changes, Document, Queue, Store, StoreUrl, Told};
+use culvert_store::{AuditEvent, Changes, Document, Queue, Store, StoreUrl};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 const CHANGES: u32 = 200;
-const NOTHING: Told = Told::Nothing { why: "a bench" };
+const NOTHING: AuditEvent = AuditEvent::Suppress { reason: "a bench" };
 const BASE: &str = "http://api.example";
 
 #[derive(Debug)]

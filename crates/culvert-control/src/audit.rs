@@ -5,7 +5,7 @@
 
 use culvert_base::{Fault, Timestamp};
 use culvert_events::{EventId, Principal, Reference, encode};
-use culvert_store::Told;
+use culvert_store::AuditEvent;
 use indexmap::IndexMap;
 use serde_json::value::RawValue;
 
@@ -34,7 +34,12 @@ impl Verb {
 }
 
 /// What is told of a write that leaves (or, for a removal, left) an object with this view.
-pub(crate) fn told(cx: &Cx<'_>, ty: &ResourceType, verb: Verb, view: &str) -> Result<Told, Fault> {
+pub(crate) fn event(
+    cx: &Cx<'_>,
+    ty: &ResourceType,
+    verb: Verb,
+    view: &str,
+) -> Result<AuditEvent, Fault> {
     let principal = Principal {
         id: cx.caller.owner_id.clone(),
         subject: cx.caller.subject.clone(),
@@ -51,7 +56,7 @@ pub(crate) fn told(cx: &Cx<'_>, ty: &ResourceType, verb: Verb, view: &str) -> Re
     };
     let at = cx.clock.now();
     let id = EventId::new(at, cx.entropy.bytes());
-    told_by(
+    event_by(
         Some(&principal),
         &id,
         at,
@@ -63,7 +68,7 @@ pub(crate) fn told(cx: &Cx<'_>, ty: &ResourceType, verb: Verb, view: &str) -> Re
 }
 
 /// The same for what the server does itself, or for another principal.
-pub(crate) fn told_by(
+pub(crate) fn event_by(
     principal: Option<&Principal>,
     id: &str,
     at: Timestamp,
@@ -71,9 +76,9 @@ pub(crate) fn told_by(
     ty: &ResourceType,
     verb: Verb,
     view: &str,
-) -> Result<Told, Fault> {
+) -> Result<AuditEvent, Fault> {
     if let Some(why) = ty.silent {
-        return Ok(Told::Nothing { why });
+        return Ok(AuditEvent::Suppress { reason: why });
     }
     let unreadable = |error| Fault::new("reading a view for its event", error);
     let kind = kind_name(ty, verb);
@@ -86,7 +91,7 @@ pub(crate) fn told_by(
         object.retain(|name, _| !ty.not_in_events.contains(name));
         encode::audit(&kind, at, id, account, principal, &object)?
     };
-    Ok(Told::Event(event))
+    Ok(AuditEvent::Emit(event))
 }
 
 /// `api_key_created.v0`.

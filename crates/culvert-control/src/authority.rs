@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use culvert_base::net::HostName;
 use culvert_base::{Clock, Entropy, Fault, IdMaker, Secret, Timestamp};
-use culvert_store::{Changes, CommitError, Document, Head, Key, Store, Told};
+use culvert_store::{AuditEvent, Changes, CommitError, Document, Head, Key, Store};
 use culvert_tunnel::nodes::{self, Identity};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
@@ -50,8 +50,8 @@ const OPERATOR_RENEW_BEFORE_DAYS: u32 = 180;
 const RENEW_BEFORE_DAYS: u32 = 30;
 
 /// What is told of an authority that is made.
-const NOTHING: Told = Told::Nothing {
-    why: "authorities are the installation's, not an account's",
+const NOTHING: AuditEvent = AuditEvent::Suppress {
+    reason: "authorities are the installation's, not an account's",
 };
 
 #[derive(Debug, Deserialize, Serialize)]

@@ -8,7 +8,7 @@ use culvert_base::{
     Clock, Description, Entropy, Fault, IdMaker, Ksuid, Metadata, Secret, Timestamp,
 };
 use culvert_events::EventId;
-use culvert_store::{Changes, CommitError, Document, Head, Key, OnDelete, Ref, Store, Told};
+use culvert_store::{AuditEvent, Changes, CommitError, Document, Head, Key, OnDelete, Ref, Store};
 
 use crate::audit::{self, Verb};
 use crate::base::Base;
@@ -89,8 +89,8 @@ impl Founder<'_> {
             Some(token) => (token.clone(), id_of(token)?),
             None => self.mint(),
         };
-        let told = Told::Nothing {
-            why: "accounts and users have no events",
+        let told = AuditEvent::Suppress {
+            reason: "accounts and users have no events",
         };
         let key = self.key(&token, key_id, &user.head, "first key of the installation")?;
         let changes = Changes::insert(account, told.clone())
@@ -158,7 +158,12 @@ impl Founder<'_> {
     }
 
     /// What is told of a write of nobody's.
-    fn told(&self, ty: &ResourceType, verb: Verb, document: &Document) -> Result<Told, Fault> {
+    fn told(
+        &self,
+        ty: &ResourceType,
+        verb: Verb,
+        document: &Document,
+    ) -> Result<AuditEvent, Fault> {
         let base = Base {
             uri: self.base,
             ports: PublicPorts::default(),
@@ -168,7 +173,7 @@ impl Founder<'_> {
         let at = self.clock.now();
         let event_id = EventId::new(at, self.entropy.bytes());
         let account = &document.head.account;
-        audit::told_by(None, &event_id, at, account, ty, verb, &view)
+        audit::event_by(None, &event_id, at, account, ty, verb, &view)
     }
 
     fn key(

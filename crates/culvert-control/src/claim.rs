@@ -6,7 +6,7 @@
 //! same moment one is decided again.
 
 use culvert_base::{Refusal, code};
-use culvert_store::{Changes, Document, Head, Key, Told};
+use culvert_store::{AuditEvent, Changes, Document, Head, Key};
 use serde::{Deserialize, Serialize};
 
 use crate::cx::Cx;
@@ -19,8 +19,8 @@ const PREFIX: &str = "adr";
 const KEY: &str = "address";
 
 /// What is told of these writes.
-const NOTHING: Told = Told::Nothing {
-    why: "addresses are bookkeeping of endpoints, which have no events",
+const NOTHING: AuditEvent = AuditEvent::Suppress {
+    reason: "addresses are bookkeeping of endpoints, which have no events",
 };
 
 #[derive(Debug, Deserialize, Serialize)]

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use culvert_base::{Fault, Ksuid, Refusal, Secret, Timestamp, code};
-use culvert_store::{Changes, CommitError, Document, Head, Told};
+use culvert_store::{AuditEvent, Changes, CommitError, Document, Head};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
@@ -27,8 +27,8 @@ use crate::stored::{self, Format};
 use crate::token::{self, Shape};
 
 const KIND: &str = "console_sessions";
-const SILENT: Told = Told::Nothing {
-    why: "signing in to the console changes no object",
+const SILENT: AuditEvent = AuditEvent::Suppress {
+    reason: "signing in to the console changes no object",
 };
 
 /// A session ends this long after its last request.

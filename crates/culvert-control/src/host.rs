@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use culvert_base::{Fault, Refusal, Timestamp, code};
-use culvert_store::{Changes, CommitError, Document, Head, Key, Store, Told};
+use culvert_store::{AuditEvent, Changes, CommitError, Document, Head, Key, Store};
 use serde::{Deserialize, Serialize};
 
 use crate::cx::Cx;
@@ -23,8 +23,8 @@ pub(crate) const KIND: &str = "endpoint_host";
 const PREFIX: &str = "hst";
 const KEY: &str = "host";
 
-const NOTHING: Told = Told::Nothing {
-    why: "names are bookkeeping of endpoints, which have no events",
+const NOTHING: AuditEvent = AuditEvent::Suppress {
+    reason: "names are bookkeeping of endpoints, which have no events",
 };
 
 #[derive(Debug, Deserialize, Serialize)]

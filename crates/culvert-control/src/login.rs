@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use culvert_base::{Fault, Timestamp};
 use culvert_login::{Ending, Entry, Noted, Revocations, Revoked, SESSION_MAX, Sighting, UserKey};
-use culvert_store::{Changes, CommitError, Document, Head, PageQuery, Store, Told};
+use culvert_store::{AuditEvent, Changes, CommitError, Document, Head, PageQuery, Store};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -71,14 +71,14 @@ pub(crate) enum End<'a> {
     All,
 }
 
-fn told<R: Resource>() -> Told {
-    Told::Nothing {
-        why: R::SILENT.unwrap_or_default(),
+fn told<R: Resource>() -> AuditEvent {
+    AuditEvent::Suppress {
+        reason: R::SILENT.unwrap_or_default(),
     }
 }
 
-const UNTOLD: Told = Told::Nothing {
-    why: "the end of a session is seen in the list of sessions",
+const UNTOLD: AuditEvent = AuditEvent::Suppress {
+    reason: "the end of a session is seen in the list of sessions",
 };
 
 fn id_of(user: UserKey) -> String {

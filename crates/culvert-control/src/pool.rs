@@ -10,7 +10,7 @@
 use std::collections::HashSet;
 
 use culvert_base::Timestamp;
-use culvert_store::{Changes, Document, Head, Key, Told};
+use culvert_store::{AuditEvent, Changes, Document, Head, Key};
 use serde::{Deserialize, Serialize};
 
 use crate::cx::Cx;
@@ -22,8 +22,8 @@ const KIND: &str = "tcp_pool_address";
 const PREFIX: &str = "tcpadr";
 const KEY: &str = "address";
 
-const NOTHING: Told = Told::Nothing {
-    why: "the pool is bookkeeping of the installation",
+const NOTHING: AuditEvent = AuditEvent::Suppress {
+    reason: "the pool is bookkeeping of the installation",
 };
 
 /// A port of [`host`], taken once `taking` is committed.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use culvert_base::Fault;
-use culvert_store::{Changes, CommitError, Document, Head, Ref, Told};
+use culvert_store::{AuditEvent, Changes, CommitError, Document, Head, Ref};
 use serde::Deserialize;
 use tracing::{info, warn};
 
@@ -21,8 +21,8 @@ use crate::{host, stored};
 const META: &str = "references";
 const DONE: &str = "1";
 
-const NOTHING: Told = Told::Nothing {
-    why: "the object stays as it is; what it names is written down beside it",
+const NOTHING: AuditEvent = AuditEvent::Suppress {
+    reason: "the object stays as it is; what it names is written down beside it",
 };
 
 /// Writes down what every object names. Nothing where it was done before.

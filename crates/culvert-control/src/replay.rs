@@ -8,8 +8,8 @@ use culvert_base::{Fault, Refusal, Timestamp, code, id};
 use culvert_delivery::{Replay, TrafficRange};
 use culvert_events::{Family, kinds};
 use culvert_store::{
-    AuditLog, Bound, Changes, CommitError, Document, Head, Key, OnDelete, Range, RangeError, Ref,
-    Told,
+    AuditEvent, AuditLog, Bound, Changes, CommitError, Document, Head, Key, OnDelete, Range,
+    RangeError, Ref,
 };
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
@@ -553,9 +553,9 @@ fn removal(head: Head) -> Changes {
     Changes::remove(head, silent())
 }
 
-fn silent() -> Told {
-    Told::Nothing {
-        why: "a replay changes no object",
+fn silent() -> AuditEvent {
+    AuditEvent::Suppress {
+        reason: "a replay changes no object",
     }
 }
 

@@ -5,7 +5,7 @@
 //! begun again: each document is under one key or the other, and the seal has both.
 
 use culvert_base::{Entropy, Fault};
-use culvert_store::{Changes, CommitError, Document, Store, Told};
+use culvert_store::{AuditEvent, Changes, CommitError, Document, Store};
 use serde_json::Value;
 
 use crate::seal::Seal;
@@ -52,8 +52,8 @@ async fn pass(store: &Store, seal: &Seal, entropy: &dyn Entropy) -> Result<Resea
         for document in documents {
             if let Some(body) = anew(seal, entropy, &document, &mut found.strange)? {
                 found.documents = found.documents.saturating_add(1);
-                let told = Told::Nothing {
-                    why: "a secret under another key is the same secret",
+                let told = AuditEvent::Suppress {
+                    reason: "a secret under another key is the same secret",
                 };
                 changes = changes.and(Changes::replace(Document { body, ..document }, told));
             }

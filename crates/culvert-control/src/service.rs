@@ -52,7 +52,7 @@ pub(crate) async fn create(
             topics: made.links.topics,
         };
         let view = ty.view_text(&document, cx.base)?;
-        let told = audit::told(&cx, ty, Verb::Created, &view)?;
+        let told = audit::event(&cx, ty, Verb::Created, &view)?;
         let changes = Changes::insert(document, told).and(made.also);
         if commit(&cx, ty, changes).await? {
             return Ok(match made.reveal {
@@ -147,7 +147,7 @@ pub(crate) fn removal(
     document: Document,
 ) -> Result<Changes, Error> {
     let view = ty.view_text(&document, cx.base)?;
-    let told = audit::told(cx, ty, Verb::Deleted, &view)?;
+    let told = audit::event(cx, ty, Verb::Deleted, &view)?;
     Ok(Changes::remove(document.head, told))
 }
 
@@ -158,7 +158,7 @@ pub(crate) fn rewriting(
     document: Document,
 ) -> Result<Changes, Error> {
     let view = ty.view_text(&document, cx.base)?;
-    let told = audit::told(cx, ty, Verb::Updated, &view)?;
+    let told = audit::event(cx, ty, Verb::Updated, &view)?;
     Ok(Changes::replace(document, told))
 }
 
@@ -181,7 +181,7 @@ pub(crate) async fn replace(
         topics: made.links.topics,
     };
     let view = ty.view_text(&document, cx.base)?;
-    let told = audit::told(cx, ty, Verb::Updated, &view)?;
+    let told = audit::event(cx, ty, Verb::Updated, &view)?;
     let changes = Changes::replace(document, told).and(made.also);
     Ok(commit(cx, ty, changes).await?.then_some(view))
 }

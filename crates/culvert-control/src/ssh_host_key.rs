@@ -3,7 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use culvert_base::{Fault, IdMaker};
-use culvert_store::{Changes, CommitError, Document, Head, Key, Told};
+use culvert_store::{AuditEvent, Changes, CommitError, Document, Head, Key};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
@@ -15,8 +15,8 @@ const PREFIX: &str = "sshhost";
 const KEY: &str = "name";
 /// There is one.
 const NAME: &str = "ed25519";
-const NOTHING: Told = Told::Nothing {
-    why: "the host key belongs to the installation and to no account",
+const NOTHING: AuditEvent = AuditEvent::Suppress {
+    reason: "the host key belongs to the installation and to no account",
 };
 
 /// What is stored.

@@ -12,7 +12,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use culvert_base::{Clock, Event, SystemClock};
-use culvert_store::{Changes, Document, Head, Key, OnDelete, Ref, Store, StoreUrl, Texts, Told};
+use culvert_store::{
+    AuditEvent, Changes, Document, Head, Key, OnDelete, Ref, Store, StoreUrl, Texts,
+};
 use tokio::task::JoinSet;
 
 const CALLERS: usize = 64;
@@ -39,8 +41,8 @@ async fn measure() {
         refs: Vec::new(),
         ..api_key("usr_1")
     };
-    let nothing = Told::Nothing {
-        why: "a measurement",
+    let nothing = AuditEvent::Suppress {
+        reason: "a measurement",
     };
     store.commit(Changes::insert(owner, nothing)).await.unwrap();
 
@@ -59,7 +61,7 @@ async fn measure() {
                 };
                 let made = api_key(&format!("{id}_{callers}"));
                 store
-                    .commit(Changes::insert(made, Told::Event(event)))
+                    .commit(Changes::insert(made, AuditEvent::Emit(event)))
                     .await
                     .unwrap();
             }

@@ -18,11 +18,11 @@ use crate::{audit, outbox};
 
 /// What a write tells the world.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum AuditEvent {
     /// This event, committed together with the write.
-    Event(Event),
-    /// Nothing, for this reason.
-    Nothing { why: &'static str },
+    Emit(Event),
+    /// No event, for this reason.
+    Suppress { reason: &'static str },
 }
 
 /// Writes and their events, committed together in the order they were joined.
@@ -34,27 +34,27 @@ pub struct Changes {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Insert(Document, Told),
-    Replace(Document, Told),
-    Remove(Head, Told),
+    Insert(Document, AuditEvent),
+    Replace(Document, AuditEvent),
+    Remove(Head, AuditEvent),
     Tell(Event),
 }
 
 impl Changes {
     /// A new document. Its head's revision is given by the store.
-    pub fn insert(document: Document, told: Told) -> Self {
+    pub fn insert(document: Document, told: AuditEvent) -> Self {
         Self::of(Step::Insert(document, told))
     }
 
     /// Another body, other keys, references and topics for a document. Refused as stale unless the
     /// stored revision is the one in `document.head`.
-    pub fn replace(document: Document, told: Told) -> Self {
+    pub fn replace(document: Document, told: AuditEvent) -> Self {
         Self::of(Step::Replace(document, told))
     }
 
     /// The document goes, with its keys, references and topics. Refused as stale unless the stored
     /// revision is the one in `head`.
-    pub fn remove(head: Head, told: Told) -> Self {
+    pub fn remove(head: Head, told: AuditEvent) -> Self {
         Self::of(Step::Remove(head, told))
     }
 
@@ -464,12 +464,12 @@ impl Step {
     }
 }
 
-impl Told {
+impl AuditEvent {
     async fn tell(&self, connection: &mut Connection, page: &mut Page) -> Result<(), Failure> {
         match self {
-            Self::Event(event) => tell(connection, page, event).await,
-            Self::Nothing { why } => {
-                tracing::debug!(why, "a write that nobody is told of");
+            Self::Emit(event) => tell(connection, page, event).await,
+            Self::Suppress { reason } => {
+                tracing::debug!(reason, "a write without an audit event");
                 Ok(())
             }
         }

@@ -55,7 +55,7 @@ pub use audit::{
 };
 pub use broadcast::Broadcast;
 pub use chain::{Hash, Link, NotAHash};
-pub use changes::{Changes, CommitError, Told};
+pub use changes::{AuditEvent, Changes, CommitError};
 pub use document::{Document, Head, Key, OnDelete, PageQuery, Ref, Topic};
 pub use feed::Touched;
 pub use heartbeat::Heartbeat;

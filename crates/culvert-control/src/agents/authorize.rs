@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use culvert_base::net::plain_address;
 use culvert_base::{Fault, Refusal, Timestamp, code, id};
-use culvert_store::{Changes, CommitError, Document, Head, Told};
+use culvert_store::{AuditEvent, Changes, CommitError, Document, Head};
 use culvert_tunnel::server::{AgentAuthRequest, EndReason, Former, Proof, SessionGrant};
 use serde::Deserialize;
 use tracing::info;
 
 use crate::acl::Acl;
 use crate::agents::state::{AgentLimits, Agents, Live};
-use crate::agents::{GRACE, told};
+use crate::agents::{GRACE, events};
 use crate::control::Control;
 use crate::cx::Cx;
 use crate::resource::model::Model;
@@ -324,7 +324,7 @@ impl Control {
         session: &TunnelSession,
         refusal: &Refusal,
     ) -> Result<(), Error> {
-        let Told::Event(event) = told::refused(cx, head, session, &refusal.message)? else {
+        let AuditEvent::Emit(event) = events::refused(cx, head, session, &refusal.message)? else {
             return Ok(());
         };
         match self.store.commit(Changes::tell(event)).await {
@@ -348,11 +348,11 @@ impl Control {
                 Some(mut document) => {
                     document.body = stored::write(&session)?;
                     let why = ty.silent.unwrap_or_default();
-                    Changes::replace(document, Told::Nothing { why })
+                    Changes::replace(document, AuditEvent::Suppress { reason: why })
                 }
                 None => {
                     let head = head(id, cx.caller, started_at);
-                    let told = told::started(cx, &head, &session)?;
+                    let told = events::started(cx, &head, &session)?;
                     let document = Document {
                         head,
                         body: stored::write(&session)?,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use culvert_base::{Code, Description, Fault, Metadata, Refusal, code, id};
-use culvert_store::{Changes, CommitError, Document, Head, Told};
+use culvert_store::{AuditEvent, Changes, CommitError, Document, Head};
 use culvert_tunnel::server::{Binding, Wanted};
 use culvert_tunnel::wire::{LabelledRequest, PatchRequest};
 
@@ -265,9 +265,9 @@ impl Control {
     fn written(&self, document: Document, is_new: bool) -> Changes {
         let why = endpoint::TYPE.silent.unwrap_or_default();
         if is_new {
-            Changes::insert(document, Told::Nothing { why })
+            Changes::insert(document, AuditEvent::Suppress { reason: why })
         } else {
-            Changes::replace(document, Told::Nothing { why })
+            Changes::replace(document, AuditEvent::Suppress { reason: why })
         }
     }
 
@@ -469,7 +469,10 @@ impl Control {
                 let ty = &tunnel::TYPE;
                 if let Some(tunnel) = cx.own(ty.kind, &ty.stored_id_of(body)).await? {
                     let why = ty.silent.unwrap_or_default();
-                    changes = changes.and(Changes::remove(tunnel.head, Told::Nothing { why }));
+                    changes = changes.and(Changes::remove(
+                        tunnel.head,
+                        AuditEvent::Suppress { reason: why },
+                    ));
                 }
             }
             match self.store.commit(changes).await {

@@ -10,19 +10,19 @@
 mod ask;
 mod authorize;
 mod bind;
+mod events;
 mod failure_detector;
 mod options;
 pub(crate) mod request;
 pub(crate) mod runs;
 pub(crate) mod state;
-mod told;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use culvert_base::{BoxFuture, Fault, Refusal, Timestamp, code};
-use culvert_store::{Changes, CommitError, Document, Told};
+use culvert_store::{AuditEvent, Changes, CommitError, Document};
 use culvert_tunnel::server::{
     AgentAuthRequest, AgentAuthorizer, Binding, EndReason, SessionEnd, SessionGrant, Wanted,
 };
@@ -49,8 +49,8 @@ use crate::resource::{agent_ingress, endpoint, tunnel};
 use crate::service::RUNS_MAX;
 use crate::{Caller, Error, OwnerKind, Role, authority, host, stored};
 
+pub(crate) use crate::agents::events::{NAMES, kinds};
 pub(crate) use crate::agents::request::Request;
-pub(crate) use crate::agents::told::{NAMES, kinds};
 
 /// How long a session whose connection broke may take to come back. The second try of the published
 /// agents comes after two and a half seconds.
@@ -421,9 +421,12 @@ impl Control {
                 .map_err(|error| Fault::new(doing(), error))?;
             for document in cx.referring(Tunnel::KIND, &document.head).await? {
                 let why = tunnel::TYPE.silent.unwrap_or_default();
-                changes = changes.and(Changes::remove(document.head, Told::Nothing { why }));
+                changes = changes.and(Changes::remove(
+                    document.head,
+                    AuditEvent::Suppress { reason: why },
+                ));
             }
-            let told = told::stopped(&cx, &document.head, &session, error, stopped_at)?;
+            let told = events::stopped(&cx, &document.head, &session, error, stopped_at)?;
             changes = changes.and(Changes::remove(document.head, told));
             match self.store.commit(changes).await {
                 Ok(_) => return Ok(()),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use culvert_base::{Fault, Timestamp, id};
-use culvert_store::{Changes, CommitError, Document, Head, Told};
+use culvert_store::{AuditEvent, Changes, CommitError, Document, Head};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -23,8 +23,8 @@ use crate::stored::{self, Format};
 
 pub(crate) const KIND: &str = "agent_run";
 
-const NOTHING: Told = Told::Nothing {
-    why: "runs are bookkeeping of the installation",
+const NOTHING: AuditEvent = AuditEvent::Suppress {
+    reason: "runs are bookkeeping of the installation",
 };
 
 /// How often a run says that it is there, and looks for those that are not.

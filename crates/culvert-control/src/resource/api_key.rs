@@ -4,7 +4,7 @@
 //! digest.
 
 use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, Secret, code};
-use culvert_store::{Changes, Head, PageQuery, Told};
+use culvert_store::{AuditEvent, Changes, Head, PageQuery};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -145,7 +145,10 @@ impl Resource for ApiKey {
         }
         // Of two keys that are deleted at the same moment, one deletion is decided again.
         let why = "the account stays as it is; its keys are deleted one after the other";
-        Ok(Changes::replace(account, Told::Nothing { why }))
+        Ok(Changes::replace(
+            account,
+            AuditEvent::Suppress { reason: why },
+        ))
     }
 }
 

@@ -7,7 +7,7 @@
 
 use culvert_base::net::{HostName, NotAHostName};
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp, code};
-use culvert_store::{Changes, Document, Head, Key, Told};
+use culvert_store::{AuditEvent, Changes, Document, Head, Key};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -493,8 +493,8 @@ struct Turn {
 
 /// Read before the names are looked at: a reservation committed since then makes this one's commit fail.
 async fn take_turn(cx: &Cx<'_>) -> Result<Changes, Error> {
-    let nothing = Told::Nothing {
-        why: "the turn of reservations is bookkeeping of the installation",
+    let nothing = AuditEvent::Suppress {
+        reason: "the turn of reservations is bookkeeping of the installation",
     };
     if let Some(document) = cx.store.find(TURN_KIND, TURN_KEY, TURN_NAME).await? {
         return Ok(Changes::replace(document, nothing));

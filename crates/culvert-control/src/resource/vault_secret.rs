@@ -7,7 +7,7 @@
 
 use culvert_base::text::TooLong;
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Secret, code};
-use culvert_store::{Changes, Document, Head, Store, Told};
+use culvert_store::{AuditEvent, Changes, Document, Head, Store};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -129,8 +129,8 @@ impl Resource for VaultSecret {
             created_by: cx.caller.owner_id.clone(),
             last_updated_by: cx.caller.owner_id.clone(),
         };
-        let told = Told::Nothing {
-            why: "the vault stays as it is; its name must not change before the secret is in",
+        let told = AuditEvent::Suppress {
+            reason: "the vault stays as it is; its name must not change before the secret is in",
         };
         Ok(Draft {
             also: Changes::replace(document, told),

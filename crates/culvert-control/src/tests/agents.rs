@@ -234,7 +234,7 @@ pub(super) async fn a_suspended_account_has_no_sessions() {
     let mut stored: Account = stored::read(&document).unwrap();
     stored.suspended = true;
     document.body = stored::write(&stored).unwrap();
-    let told = Told::Nothing { why: "a test" };
+    let told = AuditEvent::Suppress { reason: "a test" };
     let changes = Changes::replace(document, told);
     open.house.store.commit(changes).await.unwrap();
     assert_eq!(open.authorize(hello(&token)).await.unwrap_err(), 103);

@@ -117,7 +117,7 @@ pub(super) async fn a_suspended_account_is_refused() {
     let mut account: Account = stored::read(&document).unwrap();
     account.suspended = true;
     document.body = stored::write(&account).unwrap();
-    let told = Told::Nothing { why: "a test" };
+    let told = AuditEvent::Suppress { reason: "a test" };
     house
         .store
         .commit(Changes::replace(document, told))

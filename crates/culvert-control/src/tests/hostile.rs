@@ -307,7 +307,10 @@ async fn a_policy_has_so_many_rules_and_goes_with_all_of_them() {
                 "prefix",
                 format!("{policy} {cidr}"),
             )];
-            changes.and(Changes::insert(document, Told::Nothing { why: "a test" }))
+            changes.and(Changes::insert(
+                document,
+                AuditEvent::Suppress { reason: "a test" },
+            ))
         });
         house.store.commit(changes).await.unwrap();
     }

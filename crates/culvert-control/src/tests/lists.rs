@@ -261,7 +261,10 @@ async fn what_few_objects_have_is_found_among_many() {
             document.body = document.body.replace("needle", "straw");
             document.keys.clear();
             document.refs.clear();
-            changes.and(Changes::insert(document, Told::Nothing { why: "a test" }))
+            changes.and(Changes::insert(
+                document,
+                AuditEvent::Suppress { reason: "a test" },
+            ))
         });
         house.store.commit(changes).await.unwrap();
     }

@@ -38,7 +38,7 @@ use std::sync::{Arc, Mutex};
 use culvert_base::net::HostName;
 use culvert_base::{Clock, Code, IdMaker, ManualClock, Secret, SeededEntropy, Timestamp, code};
 use culvert_delivery::{Delivery, TargetSettings};
-use culvert_store::{Changes, Document, Head, Queue, Store, StoreUrl, Told};
+use culvert_store::{AuditEvent, Changes, Document, Head, Queue, Store, StoreUrl};
 use serde_json::{Value, json};
 
 use super::*;
@@ -352,7 +352,7 @@ impl House {
             refs: Vec::new(),
             topics: Vec::new(),
         };
-        let told = Told::Nothing { why: "a test" };
+        let told = AuditEvent::Suppress { reason: "a test" };
         self.store
             .commit(Changes::insert(document, told))
             .await

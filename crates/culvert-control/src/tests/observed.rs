@@ -70,7 +70,7 @@ pub(super) async fn stored_one(house: &House, ty: &ResourceType, user_id: &str) 
         topics: Vec::new(),
     };
     let id = document.head.id.clone();
-    let told = Told::Nothing { why: "a test" };
+    let told = AuditEvent::Suppress { reason: "a test" };
     house
         .store
         .commit(Changes::insert(document, told))

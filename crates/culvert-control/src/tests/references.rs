@@ -332,7 +332,7 @@ async fn what_older_objects_name_is_written_down_at_a_start() {
                 policy.remove("names");
             }
             document.body = form.to_string();
-            let told = Told::Nothing { why: "a test" };
+            let told = AuditEvent::Suppress { reason: "a test" };
             house
                 .store
                 .commit(Changes::replace(document, told))
@@ -341,7 +341,7 @@ async fn what_older_objects_name_is_written_down_at_a_start() {
         }
     }
     for document in house.store.all(host::KIND).await.unwrap() {
-        let told = Told::Nothing { why: "a test" };
+        let told = AuditEvent::Suppress { reason: "a test" };
         house
             .store
             .commit(Changes::remove(document.head, told))

@@ -118,7 +118,7 @@ impl Cast {
                 let mut form: Value = serde_json::from_str(&document.body).unwrap();
                 form["principal_id"] = json!(self.owner().owner_id);
                 let body = form.to_string();
-                let told = Told::Nothing { why: "a test" };
+                let told = AuditEvent::Suppress { reason: "a test" };
                 let changed = Document { body, ..document };
                 let changes = Changes::replace(changed, told);
                 house.store.commit(changes).await.unwrap();

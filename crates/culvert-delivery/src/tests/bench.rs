@@ -9,7 +9,7 @@ use culvert_events::{
     Capture, HTTP_REQUEST_COMPLETE, Int32, Record, Selection, Slot, Text, encode,
 };
 use culvert_store::{
-    BatchClass, Changes, Document, Head, NewBatch, Queue, Store, StoreUrl, Texts, Told, Topic,
+    AuditEvent, BatchClass, Changes, Document, Head, NewBatch, Queue, Store, StoreUrl, Texts, Topic,
 };
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -213,7 +213,7 @@ impl Bench {
     }
 
     pub(super) async fn remove(&self, head: Head) {
-        let told = Told::Nothing { why: "a test" };
+        let told = AuditEvent::Suppress { reason: "a test" };
         self.store
             .commit(Changes::remove(head, told))
             .await
@@ -231,7 +231,7 @@ impl Bench {
     }
 
     async fn insert(&self, document: Document) {
-        let told = Told::Nothing { why: "a test" };
+        let told = AuditEvent::Suppress { reason: "a test" };
         self.store
             .commit(Changes::insert(document, told))
             .await

@@ -13,7 +13,8 @@ use crate::database::{Database, Part};
 use crate::dialect::Access;
 use crate::migrate;
 use crate::{
-    AuditError, AuditLog, Bound, Changes, CommitError, Damage, NotedHead, RangeError, Store, Told,
+    AuditError, AuditEvent, AuditLog, Bound, Changes, CommitError, Damage, NotedHead, RangeError,
+    Store,
 };
 
 on_both_engines!(
@@ -62,7 +63,7 @@ async fn commits_of_two_nodes_make_one_chain(place: &Place) {
         writers.spawn(async move {
             let id = format!("usr_{}", n / 3);
             // Two of three are refused, after their event was hashed.
-            let told = Told::Event(event("k.v0", &format!("ev_{n}")));
+            let told = AuditEvent::Emit(event("k.v0", &format!("ev_{n}")));
             store
                 .commit(Changes::insert(document("user", &id), told))
                 .await

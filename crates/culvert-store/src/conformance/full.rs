@@ -9,7 +9,7 @@ use std::time::Duration;
 use culvert_base::Clock;
 
 use super::place::{Place, texts};
-use crate::{Changes, Document, Head, Queue, Store, StoreUrl, Told};
+use crate::{AuditEvent, Changes, Document, Head, Queue, Store, StoreUrl};
 
 /// A file system of its own, small enough to be filled.
 struct Small(PathBuf);
@@ -62,7 +62,7 @@ fn item(place: &Place, id: &str) -> Changes {
         refs: Vec::new(),
         topics: Vec::new(),
     };
-    Changes::insert(document, Told::Nothing { why: "a test" })
+    Changes::insert(document, AuditEvent::Suppress { reason: "a test" })
 }
 
 #[tokio::test]

@@ -17,8 +17,8 @@ use super::on_both_engines;
 use super::place::Place;
 use super::store::{document, event};
 use crate::{
-    BatchClass, Body, Changes, CursorMove, NewBatch, OutboxRow, Queue, QueueError, Store, StoreUrl,
-    Told,
+    AuditEvent, BatchClass, Body, Changes, CursorMove, NewBatch, OutboxRow, Queue, QueueError,
+    Store, StoreUrl,
 };
 
 on_both_engines!(nothing_acknowledged_is_lost_by_a_kill);
@@ -190,7 +190,7 @@ async fn child() {
         writers.spawn(async move {
             for n in 0.. {
                 let id = format!("{round}_{writer}_{n}");
-                let told = Told::Event(event("k.v0", &format!("ev_{id}")));
+                let told = AuditEvent::Emit(event("k.v0", &format!("ev_{id}")));
                 let made = document("user", &format!("usr_{id}"));
                 store.commit(Changes::insert(made, told)).await.unwrap();
                 acknowledge(&format!("document usr_{id}"));

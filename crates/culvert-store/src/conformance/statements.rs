@@ -9,7 +9,7 @@ use super::store::document;
 use crate::database::{Database, Part};
 use crate::dialect::{Access, Connection};
 use crate::statements::{PAIRS, TEXTS_ONE_OF, WRITTEN_SINCE, events, meta, state};
-use crate::{Changes, Document, OnDelete, Ref, Told};
+use crate::{AuditEvent, Changes, Document, OnDelete, Ref};
 
 on_both_engines!(
     every_statement_is_prepared,
@@ -78,7 +78,7 @@ fn text(sql: &'static str) -> SqlStr {
 /// limit ends the reading.
 async fn a_page_is_read_from_an_index_and_no_further(place: &Place) {
     let store = place.store().await;
-    let nothing = || Told::Nothing { why: "a test" };
+    let nothing = || AuditEvent::Suppress { reason: "a test" };
     let owner = document("own", "own_1");
     store
         .commit(Changes::insert(owner, nothing()))

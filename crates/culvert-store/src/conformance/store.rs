@@ -12,8 +12,8 @@ use super::place::{Place, texts};
 use crate::dialect::Access;
 use crate::statements::{state, transaction};
 use crate::{
-    Changes, CommitError, Document, Head, Key, OnDelete, PageQuery, Ref, Store, StoreUrl, Told,
-    Topic,
+    AuditEvent, Changes, CommitError, Document, Head, Key, OnDelete, PageQuery, Ref, Store,
+    StoreUrl, Topic,
 };
 
 on_both_engines!(
@@ -66,8 +66,8 @@ pub(super) fn event(kind: &str, id: &str) -> Event {
     }
 }
 
-const SILENT: Told = Told::Nothing {
-    why: "the test does not look at events",
+const SILENT: AuditEvent = AuditEvent::Suppress {
+    reason: "the test does not look at events",
 };
 
 fn insert(document: Document) -> Changes {
@@ -378,7 +378,7 @@ async fn what_is_refused_leaves_nothing(place: &Place) {
         .commit(insert(key("api_key", "ak_1", "x")))
         .await
         .unwrap();
-    let told = |id: &str| Told::Event(event("k.v0", id));
+    let told = |id: &str| AuditEvent::Emit(event("k.v0", id));
     let refused = store
         .commit(
             Changes::insert(document("user", "usr_1"), told("ev_1"))
@@ -420,7 +420,7 @@ async fn events_go_to_those_who_wanted_them_then(place: &Place) {
         ..document("event_subscription", id)
     };
     const LIFE: &[&str] = &["made.v0", "changed.v0", "gone.v0"];
-    let told = |kind: &str, id: &str| Told::Event(event(kind, id));
+    let told = |kind: &str, id: &str| AuditEvent::Emit(event(kind, id));
     let foreign = Document {
         head: Head {
             account: "ac_2".to_owned(),
@@ -534,7 +534,7 @@ async fn many_at_once_keep_their_own_outcome(place: &Place) {
         writers.spawn(async move {
             // Every value is wanted twice.
             let wanted = key("api_key", &format!("ak_{n:03}"), &format!("v{}", n / 2));
-            let told = Told::Event(event("k.v0", &format!("ev_{n:03}")));
+            let told = AuditEvent::Emit(event("k.v0", &format!("ev_{n:03}")));
             (n, store.commit(Changes::insert(wanted, told)).await)
         });
     }
@@ -582,7 +582,7 @@ async fn the_outbox_is_in_commit_order_over_two_nodes(place: &Place) {
         let store = nodes[n % 2].clone();
         writers.spawn(async move {
             let id = format!("ev_{n:03}");
-            let told = Told::Event(event("k.v0", &id));
+            let told = AuditEvent::Emit(event("k.v0", &id));
             let made = document("user", &format!("usr_{n:03}"));
             (store.commit(Changes::insert(made, told)).await.unwrap(), id)
         });
@@ -654,7 +654,7 @@ async fn settings_and_pruning(place: &Place) {
 async fn a_copy_opens_and_holds_everything(place: &Place) {
     let store = place.store().await;
     let queue = place.queue().await;
-    let told = Told::Event(event("k.v0", "ev_1"));
+    let told = AuditEvent::Emit(event("k.v0", "ev_1"));
     store
         .commit(Changes::insert(document("user", "usr_1"), told))
         .await
@@ -712,7 +712,7 @@ async fn a_blocked_store_refuses_in_time_and_recovers(place: &Place) {
     other.run(state::LOCK, &[]).await.unwrap();
 
     let asked_at = Instant::now();
-    let told = Told::Event(event("k.v0", "ev_1"));
+    let told = AuditEvent::Emit(event("k.v0", "ev_1"));
     let blocked = Changes::insert(document("user", "usr_1"), told);
     let refused = store.commit(blocked.clone()).await;
     let CommitError::Fault(fault) = refused.unwrap_err() else {

@@ -13,7 +13,7 @@ use super::place::{Place, texts};
 use super::store::document;
 use crate::dialect::Access;
 use crate::migrate::STATE;
-use crate::{Changes, Document, Like, PageQuery, Store, TextField, TextQuery, Texts, Told};
+use crate::{AuditEvent, Changes, Document, Like, PageQuery, Store, TextField, TextQuery, Texts};
 
 on_both_engines!(
     every_text_finds_what_a_look_at_all_of_them_finds,
@@ -23,7 +23,7 @@ on_both_engines!(
     other_fields_are_indexed_anew,
 );
 
-const NOTHING: Told = Told::Nothing { why: "a test" };
+const NOTHING: AuditEvent = AuditEvent::Suppress { reason: "a test" };
 
 fn item(n: usize, name: &str, note: &str) -> Document {
     Document {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use culvert_base::net::HostName;
 use culvert_base::{Fault, Secret, Timestamp};
 use culvert_events::EventId;
-use culvert_store::{Changes, CommitError, Document, Head, Told};
+use culvert_store::{AuditEvent, Changes, CommitError, Document, Head};
 use culvert_tls::acme::{Blame, Challenge, ChallengeKind, Failure, Order as Placed, OrderState};
 use rcgen::{
     CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256,
@@ -589,11 +589,11 @@ impl Control {
         ty: &ResourceType,
         verb: Verb,
         document: &Document,
-    ) -> Result<Told, Fault> {
+    ) -> Result<AuditEvent, Fault> {
         let view = ty.view_text(document, self.base(&self.settings.base_url))?;
         let at = self.clock.now();
         let id = EventId::new(at, self.entropy.bytes());
-        audit::told_by(None, &id, at, &document.head.account, ty, verb, &view)
+        audit::event_by(None, &id, at, &document.head.account, ty, verb, &view)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use culvert_base::net::HostName;
 use culvert_base::{Fault, IdMaker, Secret, Timestamp};
-use culvert_store::{Changes, CommitError, Document, Head, Key, Told};
+use culvert_store::{AuditEvent, Changes, CommitError, Document, Head, Key};
 use culvert_tls::acme::{Challenge, ChallengeKind};
 use serde::{Deserialize, Serialize};
 
@@ -20,8 +20,8 @@ const ACCOUNT_PREFIX: &str = "acmeaccount";
 const ACCOUNT_KEY: &str = "directory";
 
 /// What is told of the steps of an order.
-pub(super) const NOTHING: Told = Told::Nothing {
-    why: "the steps to a certificate are shown in its domain; the certificate is told of",
+pub(super) const NOTHING: AuditEvent = AuditEvent::Suppress {
+    reason: "the steps to a certificate are shown in its domain; the certificate is told of",
 };
 
 /// The stored form of an order.

@@ -379,7 +379,7 @@ pub(crate) async fn removal(
         let why = TYPE.silent.unwrap_or_default();
         changes = changes.and(Changes::remove(
             document.head,
-            culvert_store::Told::Nothing { why },
+            culvert_store::AuditEvent::Suppress { reason: why },
         ));
     }
     for (place, ids) in places {

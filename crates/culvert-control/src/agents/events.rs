@@ -4,7 +4,7 @@ use crate::resource::model::tunnel_session::collection_of;
 use culvert_base::{Fault, Timestamp};
 use culvert_events::catalogue::AuditKind;
 use culvert_events::{EventId, Principal, Reference, encode};
-use culvert_store::{Head, Told};
+use culvert_store::{AuditEvent, Head};
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::Serialize;
@@ -103,7 +103,11 @@ pub(crate) fn kinds() -> [AuditKind; 2] {
 }
 
 /// A session began.
-pub(crate) fn started(cx: &Cx<'_>, head: &Head, session: &TunnelSession) -> Result<Told, Fault> {
+pub(crate) fn started(
+    cx: &Cx<'_>,
+    head: &Head,
+    session: &TunnelSession,
+) -> Result<AuditEvent, Fault> {
     told(cx, START, head, session, None, "")
 }
 
@@ -113,7 +117,7 @@ pub(crate) fn refused(
     head: &Head,
     session: &TunnelSession,
     error: &str,
-) -> Result<Told, Fault> {
+) -> Result<AuditEvent, Fault> {
     told(cx, START, head, session, None, error)
 }
 
@@ -124,7 +128,7 @@ pub(crate) fn stopped(
     session: &TunnelSession,
     error: &str,
     at: Timestamp,
-) -> Result<Told, Fault> {
+) -> Result<AuditEvent, Fault> {
     // The clocks of two nodes may differ: no session ends before it began.
     let at = at.max(head.created_at).whole_seconds();
     told(cx, STOP, head, session, Some(at), error)
@@ -137,7 +141,7 @@ fn told(
     session: &TunnelSession,
     stopped_at: Option<Timestamp>,
     error: &str,
-) -> Result<Told, Fault> {
+) -> Result<AuditEvent, Fault> {
     let credentials = collection_of(&session.credential_id);
     let credential = Uri {
         base: cx.base,
@@ -174,5 +178,5 @@ fn told(
     let at = cx.clock.now();
     let id = EventId::new(at, cx.entropy.bytes());
     let event = encode::audit(kind, at, &id, &head.account, Some(&principal), &object)?;
-    Ok(Told::Event(event))
+    Ok(AuditEvent::Emit(event))
 }
