@@ -11,7 +11,7 @@
 //!
 //! Not here: who is a node and which endpoint is where (control).
 
-mod errand;
+mod peer_rpc;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -36,7 +36,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use errand::{Errand, Errands};
+pub use peer_rpc::{PeerCall, PeerService};
 
 use crate::client::{header, relay};
 use crate::driver::{self, Session, Stream};
@@ -551,7 +551,7 @@ fn prepare(socket: &TcpStream) -> io::Result<()> {
 #[derive(Clone)]
 struct Here {
     bindings: Arc<Bindings>,
-    errands: Arc<dyn Errands>,
+    peer_service: Arc<dyn PeerService>,
 }
 
 impl fmt::Debug for Here {
@@ -569,17 +569,20 @@ pub struct NodeIngress {
 }
 
 impl NodeIngress {
-    /// What other nodes bring goes to the agents of `bindings`, what they ask of agents to `errands`.
+    /// What other nodes bring goes to the agents of `bindings`, what they ask of agents to `peer_service`.
     pub fn new(
         listener: TcpListener,
         nodes: Arc<Nodes>,
         bindings: Arc<Bindings>,
-        errands: Arc<dyn Errands>,
+        peer_service: Arc<dyn PeerService>,
     ) -> Self {
         Self {
             listener,
             nodes,
-            agents: Here { bindings, errands },
+            agents: Here {
+                bindings,
+                peer_service,
+            },
         }
     }
 
@@ -647,7 +650,7 @@ impl Guest {
 async fn hand_over(mut stream: Stream, agents: Here, nodes: Arc<Nodes>) {
     match call::kind(&mut stream).await {
         Some(StreamType::PROXY) => {}
-        Some(StreamType::ERRAND) => return errand::run(stream, &*agents.errands).await,
+        Some(StreamType::ERRAND) => return peer_rpc::run(stream, &*agents.peer_service).await,
         Some(_) | None => return,
     }
     let Some(header) = header(&mut stream).await else {

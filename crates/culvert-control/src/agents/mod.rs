@@ -7,13 +7,13 @@
 //! Every session belongs to the run of one server, for only that one can reach its agent. What a run left
 //! behind by dying is cleared away by the next one ([`runs`]).
 
-mod ask;
 mod authorize;
 mod bind;
+pub(crate) mod command;
+mod commands;
 mod events;
 mod failure_detector;
 mod options;
-pub(crate) mod request;
 pub(crate) mod runs;
 pub(crate) mod state;
 
@@ -49,8 +49,8 @@ use crate::resource::{agent_ingress, endpoint, tunnel};
 use crate::service::RUNS_MAX;
 use crate::{Caller, Error, OwnerKind, Role, authority, host, stored};
 
+pub(crate) use crate::agents::command::SessionCommand;
 pub(crate) use crate::agents::events::{NAMES, kinds};
-pub(crate) use crate::agents::request::Request;
 
 /// How long a session whose connection broke may take to come back. The second try of the published
 /// agents comes after two and a half seconds.
@@ -188,7 +188,7 @@ impl Control {
             let bindings = Arc::clone(&agents.bindings);
             dismissing.spawn(async move {
                 let (why, told) = (
-                    ask::CREDENTIAL_DELETED,
+                    commands::CREDENTIAL_DELETED,
                     Refusal::of(code::AGENT_CREDENTIAL_DELETED),
                 );
                 let was_connected = bindings.dismiss(&id, why, &told).await;
@@ -197,7 +197,7 @@ impl Control {
         }
         for (id, was_connected) in dismissing.join_all().await {
             if !was_connected {
-                let reason = EndReason::Stopped(ask::CREDENTIAL_DELETED.into());
+                let reason = EndReason::Stopped(commands::CREDENTIAL_DELETED.into());
                 agents.leave(&id, Instant::now(), reason);
             }
         }

@@ -8,7 +8,7 @@ use culvert_store::Head;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Deserialize;
 
-use crate::agents::Request;
+use crate::agents::SessionCommand;
 use crate::control::Control;
 use crate::cx::Cx;
 use crate::listfilter::{self, Field, Shape, field};
@@ -92,18 +92,18 @@ const fn operation(name: &'static str, suffix: &'static str, doc: &'static str, 
 }
 
 fn restart(control: &Control, call: Call) -> Running<'_> {
-    Box::pin(ask(control, call, Request::Restart))
+    Box::pin(ask(control, call, SessionCommand::Restart))
 }
 
 fn stop(control: &Control, call: Call) -> Running<'_> {
-    Box::pin(ask(control, call, Request::Stop))
+    Box::pin(ask(control, call, SessionCommand::Stop))
 }
 
 fn update(control: &Control, call: Call) -> Running<'_> {
-    Box::pin(ask(control, call, Request::Update))
+    Box::pin(ask(control, call, SessionCommand::Update))
 }
 
-async fn ask(control: &Control, call: Call, request: Request) -> Result<Reply, Error> {
+async fn ask(control: &Control, call: Call, request: SessionCommand) -> Result<Reply, Error> {
     input::update::<Nothing>(call.body.clone()).map_err(value_refusal::<TunnelSession>)?;
     call.caller.may_write()?;
     let cx = control.cx(&call.caller, &call.base);
@@ -116,7 +116,7 @@ async fn ask(control: &Control, call: Call, request: Request) -> Result<Reply, E
         return Err(Refusal::new(code::NOT_ADMIN, why).into());
     }
     control
-        .ask_agent(&document.head.id, &session, request)
+        .send_command(&document.head.id, &session, request)
         .await?;
     Ok(Reply::NoContent)
 }

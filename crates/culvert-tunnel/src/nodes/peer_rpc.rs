@@ -16,7 +16,7 @@ const DONE_WITHIN: Duration = Duration::from_secs(15);
 
 /// Something to be asked of the agent of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub struct Errand {
+pub struct PeerCall {
     /// The session.
     pub session_id: String,
     /// What is asked for, by its name in the API.
@@ -24,21 +24,21 @@ pub struct Errand {
 }
 
 /// Does what other nodes ask for.
-pub trait Errands: Send + Sync {
+pub trait PeerService: Send + Sync {
     /// Asks an agent of this node, and of no other.
-    fn run(&self, errand: Errand) -> BoxFuture<'_, Result<(), Refusal>>;
+    fn run(&self, peer_call: PeerCall) -> BoxFuture<'_, Result<(), Refusal>>;
 }
 
 /// What came of it.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct Done {
     /// Nothing for success.
-    refused: Option<Told>,
+    refused: Option<PeerRefusal>,
 }
 
 /// A refusal.
 #[derive(Debug, Deserialize, Serialize)]
-struct Told {
+struct PeerRefusal {
     code: Option<u16>,
     message: String,
 }
@@ -50,11 +50,11 @@ impl Nodes {
     /// # Errors
     ///
     /// What the node says, or 810 if it cannot be reached.
-    pub async fn ask(&self, address: &str, errand: &Errand) -> Result<(), Refusal> {
+    pub async fn ask(&self, address: &str, peer_call: &PeerCall) -> Result<(), Refusal> {
         let asking = async {
             let (session, driver) = self.connect(address).await?;
             let conversation = async {
-                let done = converse(&session, errand).await;
+                let done = converse(&session, peer_call).await;
                 session.hang_up();
                 done
             };
@@ -82,23 +82,27 @@ impl Nodes {
     }
 }
 
-async fn converse(session: &Session, errand: &Errand) -> io::Result<Done> {
-    let first = wire::call(StreamType::ERRAND, errand);
+async fn converse(session: &Session, peer_call: &PeerCall) -> io::Result<Done> {
+    let first = wire::call(StreamType::ERRAND, peer_call);
     let mut stream = session.open(first).map_err(io::Error::other)?;
     let reply = call::request(&mut stream, Patience::AGENT).await;
     Ok(serde_json::from_value(reply.map_err(io::Error::other)?)?)
 }
 
 /// Does what another node asks for, and says what came of it.
-pub(super) async fn run(mut stream: Stream, errands: &dyn Errands) {
-    let errand = call::request(&mut stream, Patience::AGENT).await;
-    let errand = errand
+pub(super) async fn run(mut stream: Stream, peer_service: &dyn PeerService) {
+    let peer_call = call::request(&mut stream, Patience::AGENT).await;
+    let peer_call = peer_call
         .ok()
-        .and_then(|errand| serde_json::from_value(errand).ok());
-    let Some(errand) = errand else { return };
-    let refused = errands.run(errand).await.err().map(|refusal| Told {
-        code: refusal.code.map(Code::number),
-        message: refusal.message.into_owned(),
-    });
+        .and_then(|peer_call| serde_json::from_value(peer_call).ok());
+    let Some(peer_call) = peer_call else { return };
+    let refused = peer_service
+        .run(peer_call)
+        .await
+        .err()
+        .map(|refusal| PeerRefusal {
+            code: refusal.code.map(Code::number),
+            message: refusal.message.into_owned(),
+        });
     call::answer(stream, &wire::reply(&Done { refused })).await;
 }

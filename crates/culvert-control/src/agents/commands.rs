@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use culvert_base::{BoxFuture, Refusal, code};
-use culvert_tunnel::nodes::{Errand, Errands};
+use culvert_tunnel::nodes::{PeerCall, PeerService};
 use culvert_tunnel::server::CommandError;
 
-use crate::agents::request::Request;
+use crate::agents::command::SessionCommand;
 use crate::agents::state::Agents;
 use crate::agents::{STOP_TIME, answered, runs};
 use crate::control::Control;
@@ -23,11 +23,11 @@ const DONE_WITHIN: Duration = Duration::from_secs(60);
 
 impl Control {
     /// Asks the agent of a session for something and waits for its word.
-    pub(crate) async fn ask_agent(
+    pub(crate) async fn send_command(
         &self,
         id: &str,
         session: &TunnelSession,
-        request: Request,
+        request: SessionCommand,
     ) -> Result<(), Error> {
         match &self.agents {
             Some(agents) if agents.run == session.run => {
@@ -42,7 +42,7 @@ impl Control {
         &self,
         id: &str,
         session: &TunnelSession,
-        request: Request,
+        request: SessionCommand,
     ) -> Result<(), Error> {
         let run = self.store.get(runs::KIND, &session.run).await?;
         let address = run.as_ref().map(runs::address).transpose()?.flatten();
@@ -50,11 +50,11 @@ impl Control {
             let why = "The agent is connected to a node that other nodes cannot reach.";
             return Err(Refusal::new(code::AGENT_DISCONNECTED, why).into());
         };
-        let errand = Errand {
+        let peer_call = PeerCall {
             session_id: id.to_owned(),
             request: request.name().to_owned(),
         };
-        Ok(nodes.ask(&address, &errand).await?)
+        Ok(nodes.ask(&address, &peer_call).await?)
     }
 
     async fn ask_here(
@@ -62,14 +62,14 @@ impl Control {
         agents: &Agents,
         id: &str,
         session: &TunnelSession,
-        request: Request,
+        request: SessionCommand,
     ) -> Result<(), Error> {
         if session.transport == "ssh" {
             return match request {
-                Request::Update => Err(Refusal::of(code::SSH_UPDATE_UNSUPPORTED).into()),
-                Request::Restart => Err(Refusal::of(code::SSH_RESTART_UNSUPPORTED).into()),
-                Request::Stop if agents.bindings.hang_up(id, STOPPED) => Ok(()),
-                Request::Stop => Err(Refusal::of(code::AGENT_DISCONNECTED).into()),
+                SessionCommand::Update => Err(Refusal::of(code::SSH_UPDATE_UNSUPPORTED).into()),
+                SessionCommand::Restart => Err(Refusal::of(code::SSH_RESTART_UNSUPPORTED).into()),
+                SessionCommand::Stop if agents.bindings.hang_up(id, STOPPED) => Ok(()),
+                SessionCommand::Stop => Err(Refusal::of(code::AGENT_DISCONNECTED).into()),
             };
         }
         let (cannot, failed) = request.codes();
@@ -88,7 +88,7 @@ impl Control {
                 return Err(Refusal::of(code::AGENT_DISCONNECTED).into());
             }
         }
-        if request == Request::Stop {
+        if request == SessionCommand::Stop {
             // Some agents end their session themselves, others leave it to their application.
             if let Some(live) = agents.lock().get_mut(id) {
                 live.cut = Some((Instant::now() + STOP_TIME, STOPPED));
@@ -99,21 +99,21 @@ impl Control {
     }
 }
 
-impl Errands for Control {
-    fn run(&self, errand: Errand) -> BoxFuture<'_, Result<(), Refusal>> {
-        Box::pin(async move { answered(self.run_errand(&errand).await) })
+impl PeerService for Control {
+    fn run(&self, peer_call: PeerCall) -> BoxFuture<'_, Result<(), Refusal>> {
+        Box::pin(async move { answered(self.run_errand(&peer_call).await) })
     }
 }
 
 impl Control {
     /// Who may ask was decided by the node that does.
-    async fn run_errand(&self, errand: &Errand) -> Result<(), Error> {
-        let id = &errand.session_id;
+    async fn run_errand(&self, peer_call: &PeerCall) -> Result<(), Error> {
+        let id = &peer_call.session_id;
         let document = self.store.get(TunnelSession::KIND, id).await?;
         let session: Option<TunnelSession> = document.as_ref().map(stored::read).transpose()?;
-        let known = Request::ALL
+        let known = SessionCommand::ALL
             .iter()
-            .find(|(name, _)| *name == errand.request);
+            .find(|(name, _)| *name == peer_call.request);
         match (&self.agents, session, known) {
             (Some(agents), Some(session), Some((_, request))) if agents.run == session.run => {
                 self.ask_here(agents, id, &session, *request).await

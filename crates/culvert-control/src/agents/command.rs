@@ -4,17 +4,17 @@ use culvert_base::{Code, code};
 use culvert_tunnel::server::Command;
 use culvert_tunnel::wire::UpdateRequest;
 
-use crate::agents::ask::STOPPED;
+use crate::agents::commands::STOPPED;
 
 /// What an agent can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Request {
+pub(crate) enum SessionCommand {
     Restart,
     Stop,
     Update,
 }
 
-impl Request {
+impl SessionCommand {
     /// Codes for an agent that cannot, and for one that failed.
     pub(crate) const fn codes(self) -> (Code, Code) {
         match self {
