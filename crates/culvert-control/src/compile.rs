@@ -25,7 +25,7 @@ use rustls::sign::CertifiedKey;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info};
 
-use crate::agents::runs;
+use crate::agents::heartbeat;
 use crate::authority::Authority;
 use crate::caller::Role;
 use crate::control::Control;
@@ -134,7 +134,7 @@ impl Seen {
     fn nothing(logins: Arc<Logins>) -> Self {
         Self {
             endpoints: Mirror::of(Endpoint::KIND),
-            runs: Mirror::of(runs::KIND),
+            runs: Mirror::of(heartbeat::KIND),
             domains: Mirror::of(ReservedDomain::KIND),
             ingresses: Mirror::of(AgentIngress::KIND),
             orders: Mirror::of(acme::KIND),
@@ -388,8 +388,8 @@ impl Control {
             if own == Some(run.as_str()) || elsewhere.contains_key(&run) {
                 continue;
             }
-            if let Some(document) = self.store.get(runs::KIND, &run).await?
-                && let Some(address) = runs::address(&document)?
+            if let Some(document) = self.store.get(heartbeat::KIND, &run).await?
+                && let Some(address) = heartbeat::address(&document)?
             {
                 elsewhere.insert(run, address);
             }
@@ -473,7 +473,7 @@ impl Control {
             return Ok(BTreeMap::new());
         }
         let read = |document: Document| {
-            let address = runs::address(&document).unwrap_or_else(|fault| {
+            let address = heartbeat::address(&document).unwrap_or_else(|fault| {
                 error!(cause = %fault.chain(), "node instance skipped");
                 None
             });

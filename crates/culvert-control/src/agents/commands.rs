@@ -8,7 +8,7 @@ use culvert_tunnel::server::CommandError;
 
 use crate::agents::command::SessionCommand;
 use crate::agents::state::Agents;
-use crate::agents::{STOP_TIME, answered, runs};
+use crate::agents::{STOP_TIME, answered, heartbeat};
 use crate::control::Control;
 use crate::resource::model::Model;
 use crate::resource::model::tunnel_session::TunnelSession;
@@ -44,8 +44,8 @@ impl Control {
         session: &TunnelSession,
         request: SessionCommand,
     ) -> Result<(), Error> {
-        let run = self.store.get(runs::KIND, &session.run).await?;
-        let address = run.as_ref().map(runs::address).transpose()?.flatten();
+        let run = self.store.get(heartbeat::KIND, &session.run).await?;
+        let address = run.as_ref().map(heartbeat::address).transpose()?.flatten();
         let (Some(address), Some(nodes)) = (address, &self.nodes) else {
             let why = "The agent is connected to a node that other nodes cannot reach.";
             return Err(Refusal::new(code::AGENT_DISCONNECTED, why).into());

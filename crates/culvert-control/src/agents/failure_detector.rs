@@ -13,12 +13,12 @@ pub(crate) const GAP_MAX: Duration = Duration::from_secs(12);
 
 /// What was seen of other runs: when each last wrote, and since when it has not.
 #[derive(Debug, Default)]
-pub(crate) struct Watched {
+pub(crate) struct FailureDetector {
     pub(crate) looked_at: Option<Instant>,
     pub(crate) runs: BTreeMap<String, (Timestamp, Instant)>,
 }
 
-impl Watched {
+impl FailureDetector {
     /// A look begins. After a gap everybody gets their time anew.
     pub(crate) fn begin(&mut self, now: Instant) {
         let is_gap = self
@@ -31,7 +31,7 @@ impl Watched {
     }
 
     /// Whether a run has written nothing for so long that it is over.
-    pub(crate) fn is_silent(&mut self, id: &str, wrote_at: Timestamp, now: Instant) -> bool {
+    pub(crate) fn has_failed(&mut self, id: &str, wrote_at: Timestamp, now: Instant) -> bool {
         let seen = self.runs.entry(id.to_owned()).or_insert((wrote_at, now));
         if seen.0 != wrote_at {
             *seen = (wrote_at, now);
@@ -57,10 +57,10 @@ mod tests {
     fn a_run_is_silent_when_it_was_seen_to_be() {
         let (began, wrote) = (Instant::now(), Timestamp::from_unix_seconds(1));
         let after = |seconds| began + Duration::from_secs(seconds);
-        let mut watched = Watched::default();
+        let mut failure_detector = FailureDetector::default();
         let mut look = |seconds: u64, wrote: Timestamp| {
-            watched.begin(after(seconds));
-            watched.is_silent("agrun_1", wrote, after(seconds))
+            failure_detector.begin(after(seconds));
+            failure_detector.has_failed("agrun_1", wrote, after(seconds))
         };
         // Whatever it wrote as the time.
         for seconds in (0..=25).step_by(5) {

@@ -13,8 +13,8 @@ pub(crate) mod command;
 mod commands;
 mod events;
 mod failure_detector;
+pub(crate) mod heartbeat;
 mod options;
-pub(crate) mod runs;
 pub(crate) mod state;
 
 use std::collections::{BTreeMap, HashMap};
@@ -121,8 +121,8 @@ impl Control {
                 "rejecting agents: the database is read-only because the disk was full at startup"
             );
         } else {
-            self.register_run(agents).await?;
-            self.look_at_runs(agents).await?;
+            self.register_instance(agents).await?;
+            self.check_instances(agents).await?;
         }
         let mut seen = Seen::nothing();
         self.renew_certificate(agents, &mut seen).await
@@ -168,7 +168,7 @@ impl Control {
         }
         // Nobody comes back to this run.
         self.end_those_due(agents, Instant::now() + GRACE).await;
-        if let Err(fault) = self.unregister_run(agents).await {
+        if let Err(fault) = self.unregister_instance(agents).await {
             warn!(cause = %fault.chain(), "recording the shutdown failed; the next start will detect it");
         }
     }
@@ -213,7 +213,7 @@ impl Control {
         {
             seen.runs_at = Some(Instant::now());
             if !self.store.is_read_only() {
-                self.look_at_runs(agents).await?;
+                self.check_instances(agents).await?;
             }
         }
         self.remove_unanswered(agents).await?;

@@ -58,7 +58,7 @@ pub(crate) struct Agents {
     /// Endpoints that were, or may have been, committed for agents that got no answer: id, session.
     pub(crate) unanswered: Mutex<BTreeMap<String, String>>,
     /// Other runs.
-    pub(crate) watched: Mutex<failure_detector::Watched>,
+    pub(crate) failure_detector: Mutex<failure_detector::FailureDetector>,
     /// Wakes the keeper.
     pub(crate) woken: Notify,
     pub(crate) certificate: Arc<Presented>,
@@ -93,7 +93,7 @@ impl Agents {
             run: failure_detector::id_of(run),
             sessions: Mutex::default(),
             unanswered: Mutex::default(),
-            watched: Mutex::default(),
+            failure_detector: Mutex::default(),
             woken: Notify::new(),
             certificate: Arc::default(),
         }
@@ -109,8 +109,10 @@ impl Agents {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn watched(&self) -> MutexGuard<'_, failure_detector::Watched> {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn failure_detector(&self) -> MutexGuard<'_, failure_detector::FailureDetector> {
+        self.failure_detector
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -38,7 +38,7 @@ const RETURN_LOOK_EVERY: Duration = Duration::from_millis(50);
 const LEFT_BEHIND: &str = "transport error: the server stopped unexpectedly";
 
 #[derive(Debug, Deserialize, Serialize)]
-struct Run {
+struct NodeInstance {
     format: Format<1>,
     node: String,
     /// `host:port` at which other nodes reach its agents; empty if they cannot.
@@ -51,7 +51,7 @@ struct Run {
 
 /// A run as it stands: its id, and where other nodes reach its agents.
 pub(crate) fn address(document: &Document) -> Result<Option<String>, Fault> {
-    let run: Run = stored::read(document)?;
+    let run: NodeInstance = stored::read(document)?;
     Ok(Some(run.address).filter(|address| !address.is_empty()))
 }
 
@@ -68,8 +68,8 @@ impl Agents {
     /// The runs that are over.
     pub(crate) fn over(&self, documents: Vec<Document>) -> Result<Vec<Document>, Fault> {
         let now = Instant::now();
-        let mut watched = self.watched();
-        watched.begin(now);
+        let mut failure_detector = self.failure_detector();
+        failure_detector.begin(now);
         let mut over = Vec::new();
         let mut there = BTreeSet::new();
         for document in documents {
@@ -77,25 +77,25 @@ impl Agents {
             if head.id == self.run {
                 continue;
             }
-            let run: Run = stored::read(&document)?;
+            let run: NodeInstance = stored::read(&document)?;
             // A node runs once, and begins again only when it has ended.
             let is_before =
                 run.node == self.settings.node && id::split(&head.id) < id::split(&self.run);
-            let is_silent = watched.is_silent(&head.id, head.updated_at, now);
-            if self.settings.is_alone || is_before || is_silent {
+            let has_failed = failure_detector.has_failed(&head.id, head.updated_at, now);
+            if self.settings.is_alone || is_before || has_failed {
                 over.push(document);
             } else {
                 there.insert(head.id.clone());
             }
         }
-        watched.forget_all_but(&there);
+        failure_detector.forget_all_but(&there);
         Ok(over)
     }
 }
 
 impl Control {
     /// Says that this run is there.
-    pub(crate) async fn register_run(&self, agents: &Agents) -> Result<(), Fault> {
+    pub(crate) async fn register_instance(&self, agents: &Agents) -> Result<(), Fault> {
         let now = self.clock.now();
         let document = Document {
             head: Head {
@@ -106,7 +106,7 @@ impl Control {
                 created_at: now,
                 updated_at: now,
             },
-            body: stored::write(&Run {
+            body: stored::write(&NodeInstance {
                 format: Format,
                 node: agents.settings.node.clone(),
                 address: agents.settings.address.clone(),
@@ -125,8 +125,8 @@ impl Control {
         if !agents.settings.is_alone || self.store.get(KIND, &agents.run).await?.is_some() {
             return Ok(());
         }
-        self.register_run(agents).await?;
-        self.look_at_runs(agents).await?;
+        self.register_instance(agents).await?;
+        self.check_instances(agents).await?;
         info!("agents are let in: changes are written again");
         Ok(())
     }
@@ -162,7 +162,7 @@ impl Control {
     /// who they were.
     async fn begin_again(&self, agents: &Agents) {
         warn!("this node was declared dead; asking its agents to reconnect");
-        if let Err(fault) = self.register_run(agents).await {
+        if let Err(fault) = self.register_instance(agents).await {
             warn!(cause = %fault.chain(), "registering this node instance failed; retrying later");
             return;
         }
@@ -183,8 +183,8 @@ impl Control {
             _ => return Ok(false),
         };
         if let Some(mut document) = self.store.get(KIND, &agents.run).await? {
-            let run: Run = stored::read(&document)?;
-            document.body = stored::write(&Run {
+            let run: NodeInstance = stored::read(&document)?;
+            document.body = stored::write(&NodeInstance {
                 is_draining: true,
                 ..run
             })?;
@@ -197,7 +197,7 @@ impl Control {
             if document.head.id == agents.run || is_over {
                 continue;
             }
-            let run: Run = stored::read(&document)?;
+            let run: NodeInstance = stored::read(&document)?;
             if !run.is_draining {
                 return Ok(true);
             }
@@ -229,7 +229,7 @@ impl Control {
     }
 
     /// Says that this run is over.
-    pub(crate) async fn unregister_run(&self, agents: &Agents) -> Result<(), Fault> {
+    pub(crate) async fn unregister_instance(&self, agents: &Agents) -> Result<(), Fault> {
         match self.store.get(KIND, &agents.run).await? {
             Some(document) => {
                 self.write_run(Changes::remove(document.head, NOTHING))
@@ -248,7 +248,7 @@ impl Control {
     }
 
     /// Ends the sessions of runs that are over.
-    pub(crate) async fn look_at_runs(&self, agents: &Agents) -> Result<(), Fault> {
+    pub(crate) async fn check_instances(&self, agents: &Agents) -> Result<(), Fault> {
         let over = agents.over(self.store.all(KIND).await?)?;
         self.end_sessions_of(agents, over).await
     }
