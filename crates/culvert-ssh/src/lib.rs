@@ -10,13 +10,13 @@
 //!
 //! Not here: whose key it is, and what happens to traffic.
 
+mod cancellable;
 mod certificate;
 mod command;
+mod connection;
 mod held;
 mod key;
-mod line;
 mod listener;
-mod visit;
 
 pub use key::HostKey;
 pub use listener::SshIngress;

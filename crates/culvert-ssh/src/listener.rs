@@ -8,7 +8,7 @@ use std::time::Duration;
 use culvert_base::{Refusal, code};
 use culvert_tunnel::driver::Stream;
 use culvert_tunnel::server::{
-    Brought, EndReason, Guest, Room, Server, Stranger, accept, carry, decline,
+    Brought, EndReason, InProcessAgent, Room, Server, Stranger, accept, carry, decline,
 };
 use culvert_tunnel::wire::{self, ProxyHeader};
 use russh::server::{Config, Handle};
@@ -20,9 +20,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::HostKey;
+use crate::cancellable::{CancellableSocket, ClientName};
+use crate::connection::{ATTEMPTS_MAX, ConnectionHandler, METHODS, Step};
 use crate::held::{Buffered, Held};
-use crate::line::{ClientName, Line};
-use crate::visit::{ATTEMPTS_MAX, METHODS, Step, Visit};
 
 /// To show a key, for which somebody may have to type a password.
 const AUTH_TIME: Duration = Duration::from_secs(60);
@@ -158,7 +158,7 @@ async fn serve(
     // Whatever ends this function ends the protocol's own task.
     let _cut = cut.clone().drop_guard();
     let (steps, mut heard) = mpsc::channel(4);
-    let visit = Visit {
+    let visit = ConnectionHandler {
         server,
         peer,
         local,
@@ -185,7 +185,7 @@ async fn serve(
         () = stranger.displaced() => return,
         () = stop.cancelled() => return,
     }
-    let line = Line::new(socket, name, cut.clone());
+    let line = CancellableSocket::new(socket, name, cut.clone());
     let greeting = russh::server::run_stream(config, line, visit);
     let running = tokio::select! {
         greeted = tokio::time::timeout(AUTH_TIME, greeting) => match greeted {
@@ -198,7 +198,7 @@ async fn serve(
     let handle = running.handle();
     tokio::pin!(running);
     let mut stranger = Some(stranger);
-    let mut guest: Option<Arc<Guest>> = None;
+    let mut guest: Option<Arc<InProcessAgent>> = None;
     let mut refused = None;
     let mut serving: Option<(String, u32)> = None;
     let (mut deadline, mut is_over, mut has_ended) = (began + AUTH_TIME, false, false);
@@ -316,7 +316,7 @@ async fn serve(
 
 /// Hands on what the server wants of the client, and its end. A task of its own: one that is stopped
 /// while it reads a connection's header would lose the connection.
-async fn bring(guest: Arc<Guest>, bringing: mpsc::Sender<Option<Brought>>) {
+async fn bring(guest: Arc<InProcessAgent>, bringing: mpsc::Sender<Option<Brought>>) {
     loop {
         let brought = guest.accept().await;
         let is_last = brought.is_none();

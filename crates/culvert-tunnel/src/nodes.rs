@@ -590,7 +590,7 @@ impl NodeIngress {
     pub async fn run(self, stop: CancellationToken, drain: Duration) {
         let brought = TaskTracker::new();
         let serving = accept(&self.listener, ROOM, None, &stop, |socket, _, stranger| {
-            let guest = Guest {
+            let guest = PeerConnection {
                 nodes: Arc::clone(&self.nodes),
                 agents: self.agents.clone(),
                 brought: brought.clone(),
@@ -605,13 +605,13 @@ impl NodeIngress {
 }
 
 /// One connection of another node.
-struct Guest {
+struct PeerConnection {
     nodes: Arc<Nodes>,
     agents: Here,
     brought: TaskTracker,
 }
 
-impl Guest {
+impl PeerConnection {
     async fn serve(self, socket: TcpStream, stranger: Stranger) {
         let greeting = async {
             prepare(&socket)?;

@@ -12,7 +12,7 @@ mod authorizer;
 mod bindings;
 pub(crate) mod call;
 mod command;
-mod guest;
+mod in_process;
 mod ingress;
 mod meters;
 mod pace;
@@ -26,7 +26,7 @@ pub use authorizer::{
 pub use bindings::{Bindings, DialError, PATIENCE};
 pub(crate) use bindings::{open_first, open_in_turn};
 pub use command::{Command, CommandError};
-pub use guest::{Brought, Guest, carry, decline};
+pub use in_process::{Brought, InProcessAgent, carry, decline};
 pub use ingress::Ingress;
 pub use meters::{Meter, Meters};
 pub use session::Server;

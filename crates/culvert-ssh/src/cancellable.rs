@@ -50,14 +50,14 @@ impl ClientName {
 }
 
 /// A socket that ends when it is told to.
-pub(crate) struct Line<S> {
+pub(crate) struct CancellableSocket<S> {
     socket: S,
     name: ClientName,
     is_named: bool,
     cut: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
-impl<S> Line<S> {
+impl<S> CancellableSocket<S> {
     pub(crate) fn new(socket: S, name: ClientName, cut: CancellationToken) -> Self {
         Self {
             socket,
@@ -72,7 +72,7 @@ impl<S> Line<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Line<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for CancellableSocket<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -90,7 +90,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Line<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Line<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for CancellableSocket<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -136,7 +136,7 @@ mod tests {
     async fn a_name_is_overheard_and_a_cut_is_an_end() {
         let (name, cut) = (ClientName::default(), CancellationToken::new());
         let (near, mut far) = tokio::io::duplex(1024);
-        let mut line = Line::new(near, name.clone(), cut.clone());
+        let mut line = CancellableSocket::new(near, name.clone(), cut.clone());
         far.write_all(b"SSH-2.0-Ope").await.unwrap();
         let mut bytes = [0; 11];
         line.read_exact(&mut bytes).await.unwrap();

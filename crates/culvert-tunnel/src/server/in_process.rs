@@ -29,7 +29,7 @@ const STREAMS_MAX: usize = 128;
 
 /// An agent that was let in.
 #[derive(Debug)]
-pub struct Guest {
+pub struct InProcessAgent {
     server: Arc<Server>,
     grant: Arc<SessionGrant>,
     leg: Leg,
@@ -71,7 +71,12 @@ impl Server {
 
     /// Takes in an agent that was admitted. What it cannot do at all is said in `restart` and
     /// `update`.
-    pub fn welcome(self: &Arc<Self>, grant: SessionGrant, restart: &str, update: &str) -> Guest {
+    pub fn welcome(
+        self: &Arc<Self>,
+        grant: SessionGrant,
+        restart: &str,
+        update: &str,
+    ) -> InProcessAgent {
         let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
         let limits = Limits {
             streams_max: STREAMS_MAX,
@@ -96,7 +101,7 @@ impl Server {
             Arc::clone(&told),
             abilities,
         );
-        Guest {
+        InProcessAgent {
             server: Arc::clone(self),
             grant: Arc::new(grant),
             leg,
@@ -108,7 +113,7 @@ impl Server {
     }
 }
 
-impl Guest {
+impl InProcessAgent {
     /// What it was granted.
     pub fn grant(&self) -> &SessionGrant {
         &self.grant

@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use culvert_base::{Code, Refusal, code};
-use culvert_tunnel::server::{About, AgentAuthRequest, Guest, Proof, Server, Transport, Wanted};
+use culvert_tunnel::server::{
+    About, AgentAuthRequest, InProcessAgent, Proof, Server, Transport, Wanted,
+};
 use culvert_tunnel::wire::{self, BindRequest};
 use russh::keys::{Certificate, HashAlg};
 use russh::server::{
@@ -13,9 +15,9 @@ use russh::server::{
 use russh::{Channel, ChannelId, ChannelOpenFailure, MethodKind, MethodSet, Pty};
 use tokio::sync::mpsc;
 
+use crate::cancellable::ClientName;
 use crate::certificate;
 use crate::command::{self, Asked, Forward};
-use crate::line::ClientName;
 
 /// The port that a client is told when it asked for any. Which it is does not matter: the URL says
 /// where the endpoint is, and the client knows its forward by this number.
@@ -39,7 +41,7 @@ const INTERRUPTED: u32 = 130;
 #[derive(Debug)]
 pub(crate) enum Step {
     /// The client was let in.
-    Welcome(Arc<Guest>),
+    Welcome(Arc<InProcessAgent>),
     /// Connections to its endpoint go to the forward that it knows by this address and port.
     Serving(String, u32),
     /// The client was let in to be told why nothing comes of it.
@@ -49,14 +51,14 @@ pub(crate) enum Step {
 }
 
 /// One client.
-pub(crate) struct Visit {
+pub(crate) struct ConnectionHandler {
     pub(crate) server: Arc<Server>,
     pub(crate) peer: SocketAddr,
     pub(crate) local: SocketAddr,
     pub(crate) name: ClientName,
     pub(crate) steps: mpsc::Sender<Step>,
     pub(crate) user: String,
-    pub(crate) guest: Option<Arc<Guest>>,
+    pub(crate) guest: Option<Arc<InProcessAgent>>,
     /// Why nothing comes of the connection; the client hears that on its channel.
     pub(crate) refused: Option<Refusal>,
     /// Keys that the client offered.
@@ -74,7 +76,7 @@ pub(crate) struct Visit {
     pub(crate) has_asked: bool,
 }
 
-impl Visit {
+impl ConnectionHandler {
     /// Tells the connection's task, which is never more than a few steps behind.
     async fn step(&self, step: Step) {
         self.steps.send(step).await.ok();
@@ -275,7 +277,7 @@ fn wanted(request: BindRequest) -> Result<Wanted, Refusal> {
     })
 }
 
-impl Handler for Visit {
+impl Handler for ConnectionHandler {
     type Error = russh::Error;
 
     async fn auth_publickey_offered(
