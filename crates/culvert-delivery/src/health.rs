@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use culvert_base::Timestamp;
 use culvert_store::{Backlog, BatchClass};
 
-use crate::lane::Lane;
+use crate::buffer::DeliveryBuffer;
 use crate::meters::{Counter, DroppedCounters};
 use crate::retry::FailureClass;
 use crate::target::Failure;
@@ -98,7 +98,7 @@ pub(crate) struct Ledger {
     traffic: Amount,
     /// Those that are in memory: with the recorder or on the lane.
     held: Amount,
-    pub(crate) lane: Lane,
+    pub(crate) buffer: DeliveryBuffer,
     shared: Arc<Shared>,
     /// The look at the queue before which something last went there.
     queued_at: AtomicU64,
@@ -371,7 +371,7 @@ impl Ledgers {
             self.of(destination);
         }
         for (destination, ledger) in self.lock().iter() {
-            if ledger.queued_at.load(Ordering::SeqCst) >= look || ledger.lane.is_being_written() {
+            if ledger.queued_at.load(Ordering::SeqCst) >= look || ledger.buffer.is_being_written() {
                 continue;
             }
             let [events, bytes, traffic_events, traffic_bytes, buried] =

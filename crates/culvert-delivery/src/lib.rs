@@ -12,9 +12,9 @@
 //! Not here: how an event was produced, who may configure what, how metrics are exported.
 
 mod amqp;
-mod appender;
 pub mod aws;
 pub mod batch;
+mod buffer;
 mod cluster;
 mod dispatcher;
 mod event_log;
@@ -24,7 +24,6 @@ pub mod guard;
 mod headers;
 mod health;
 mod kafka;
-mod lane;
 mod losses;
 pub mod meters;
 pub mod net;
@@ -34,6 +33,7 @@ mod replay;
 mod retained;
 mod retention;
 pub mod retry;
+mod spill;
 mod subscription;
 mod tail;
 pub mod target;
@@ -54,7 +54,6 @@ use culvert_base::{Clock, Entropy, Fault, Refusal, Supervisor, Timestamp};
 use culvert_events::{EventIds, Recorder, encode};
 use culvert_store::{BatchClass, Bound, DeadLetter, Queue, Range, Store};
 
-use appender::{Appender, Unwritten};
 use batch::Batch;
 use dispatcher::Dispatcher;
 use event_log::{EventLog, JetStream};
@@ -65,6 +64,7 @@ use recorder::{Flusher, OfferLimits, Offers, Spare};
 use replay::Replayer;
 use retained::Keeping;
 use retry::RetryBudget;
+use spill::{SpillTask, SpillWriter};
 use subscription::Compiled;
 use tail::Tails;
 use target::{Outcome, Verdict};
@@ -209,7 +209,7 @@ pub(crate) struct Plane {
     /// Events on the lanes of all destinations.
     pub(crate) direct_events: AtomicU64,
     /// Lanes that are to be written down.
-    pub(crate) unwritten: Unwritten,
+    pub(crate) spill: SpillWriter,
     /// Pieces of the traffic log that are to be written.
     pub(crate) keeping: Keeping,
     pub(crate) spare: Spare,
@@ -232,7 +232,7 @@ impl Plane {
 
     /// Counts what is left on the lane of a destination that is gone, or of a server that stops.
     pub(crate) fn abandon(&self, ledger: &Ledger, why: Dropped) {
-        for one in ledger.lane.empty() {
+        for one in ledger.buffer.empty() {
             ledger.released(one.events(), one.bytes());
             self.direct_events
                 .fetch_sub(one.events(), Ordering::Relaxed);
@@ -318,7 +318,7 @@ impl Delivery {
                 meters,
                 wakes: Wakes::default(),
                 direct_events: AtomicU64::new(0),
-                unwritten: Unwritten::default(),
+                spill: SpillWriter::default(),
                 keeping: Keeping::default(),
                 spare: Spare::default(),
                 budget: Mutex::new(RetryBudget::new(clock.now())),
@@ -582,8 +582,8 @@ impl Delivery {
         };
         let flusher = Flusher::new(plane.clone(), note).run(cancel.clone());
         makers.spawn(supervisor.supervise("delivery.flusher", stopping(&cancel), flusher));
-        let appender = Appender::new(plane.clone(), counts).run(cancel.clone());
-        makers.spawn(supervisor.supervise("delivery.appender", stopping(&cancel), appender));
+        let spill = SpillTask::new(plane.clone(), counts).run(cancel.clone());
+        makers.spawn(supervisor.supervise("delivery.appender", stopping(&cancel), spill));
         let retained = retained::run(plane.clone(), cancel.clone());
         makers.spawn(supervisor.supervise("delivery.traffic_log", stopping(&cancel), retained));
         let dispatcher = Dispatcher::new(plane.clone()).run(cancel.clone());

@@ -7,7 +7,7 @@
 //! the lanes of their destinations: each when it is full, and all after 500 events, 512 KiB, or 200 ms,
 //! whichever comes first. It waits for nobody. What is in memory here is what a crash may lose.
 //!
-//! Not here: who reads what (`subscription`), what becomes of batches (`lane`, `appender`), how they
+//! Not here: who reads what (`subscription`), what becomes of batches (`buffer`, `spill`), how they
 //! lie in the queue (`batch`).
 
 use std::cell::Cell;
@@ -292,14 +292,14 @@ impl Flusher {
                     self.flush();
                     due = None;
                     // Until then some were here alone.
-                    plane.unwritten.taken(self.n_taken);
+                    plane.spill.taken(self.n_taken);
                 }
                 if is_due {
                     plane.spare.clear();
                 }
             }
             if self.is_stopping && offers.is_empty() {
-                plane.unwritten.finish();
+                plane.spill.finish();
                 plane.keeping.finish();
                 return;
             }
@@ -486,8 +486,8 @@ fn hand_on(plane: &Plane, outlet: &Outlet, batch: OpenBatch, is_stopping: bool) 
         && !ledger.is_failing()
         && outlet.target.gathers().is_none();
     let until = Instant::now() + settings.direct_for;
-    ledger.lane.put(batch, outlet.limits, until, !is_direct);
-    plane.unwritten.keep_time(&outlet.id, ledger);
+    ledger.buffer.put(batch, outlet.limits, until, !is_direct);
+    plane.spill.arm_timer(&outlet.id, ledger);
     if is_direct {
         plane.wakes.wake(&outlet.id);
     }

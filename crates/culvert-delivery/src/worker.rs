@@ -229,7 +229,7 @@ impl Worker {
     /// Works until the destination is gone, or cancelled; then it goes on as long as batches are
     /// taken, for the queue to be as empty as it can be.
     async fn run(mut self, wake: Arc<Notify>, cancel: CancellationToken) -> Arc<str> {
-        self.plane.ledgers.of(&self.destination).lane.begin();
+        self.plane.ledgers.of(&self.destination).buffer.begin();
         let mut is_faulted = false;
         loop {
             let step = self.step().await;
@@ -297,7 +297,7 @@ impl Worker {
             }
         }
         if !is_direct || ledger.is_failing() {
-            plane.unwritten.want(&outlet.id, ledger);
+            plane.spill.request_spill(&outlet.id, ledger);
         }
         if let Some(until) = closed_until
             && !self.circuit.is_open()
@@ -398,7 +398,7 @@ impl Worker {
             .is_some();
         if exists {
             if let Some(ledger) = plane.ledgers.get(&self.destination) {
-                plane.unwritten.want(&self.destination, &ledger);
+                plane.spill.request_spill(&self.destination, &ledger);
             }
             // A publish wakes everybody; the supervisor's look is the net below it.
             return Ok(Step::Idle(None));

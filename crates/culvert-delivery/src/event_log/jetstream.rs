@@ -8,7 +8,7 @@
 //! until its consumer's acknowledgement; the unit of everything is the batch, never the event.
 
 mod held;
-mod line;
+mod lease;
 mod stream;
 
 use std::collections::{BTreeMap, HashMap};
@@ -26,7 +26,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::line::{Facts, Line, is_of_stream};
+use self::lease::{ConsumerLease, Facts, is_of_stream};
 use self::stream::{Stream, Trouble, Waiting};
 use super::servers::NatsServers;
 use super::{EventLog, Settlement};
@@ -82,7 +82,7 @@ pub(crate) struct JetStream {
 #[derive(Debug, Default)]
 struct Place {
     has_more: AtomicBool,
-    line: tokio::sync::Mutex<Line>,
+    line: tokio::sync::Mutex<ConsumerLease>,
 }
 
 impl Place {

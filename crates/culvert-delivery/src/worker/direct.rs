@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::{Step, Worker};
 use crate::batch::Batch;
-use crate::lane::OnLane;
+use crate::buffer::BufferedBatch;
 use crate::subscription::Outlet;
 use crate::target::Verdict;
 
@@ -23,12 +23,12 @@ impl Worker {
         outlet: &Arc<Outlet>,
     ) -> Result<Option<Step>, Fault> {
         let (plane, ledger) = (self.plane.clone(), &outlet.ledger);
-        let Some(one) = ledger.lane.take_to_send(|| ledger.has_empty_queue()) else {
+        let Some(one) = ledger.buffer.take_to_send(|| ledger.has_empty_queue()) else {
             return Ok(None);
         };
         if one.until <= Instant::now() {
-            ledger.lane.sent(Some(one));
-            plane.unwritten.keep_time(&outlet.id, ledger);
+            ledger.buffer.sent(Some(one));
+            plane.spill.arm_timer(&outlet.id, ledger);
             // It wakes this worker when it is done.
             return Ok(Some(Step::Idle(None)));
         }
@@ -57,7 +57,7 @@ impl Worker {
             ledger.bytes.add(bytes);
             ledger.released(events, bytes);
             plane.direct_events.fetch_sub(events, Ordering::Relaxed);
-            ledger.lane.sent(None);
+            ledger.buffer.sent(None);
             plane.spare.put(batch);
             return Ok(Some(Step::Moved));
         }
@@ -69,7 +69,7 @@ impl Worker {
             Ok(lease) => self.settle(outlet, &lease, &batch, verdict).await.map(Some),
             Err(fault) => {
                 // It was not taken and cannot be written down: it is sent again.
-                ledger.lane.sent(Some(OnLane {
+                ledger.buffer.sent(Some(BufferedBatch {
                     batch: batch.reopened(),
                     until: Instant::now() + plane.settings.direct_for,
                 }));
@@ -101,8 +101,8 @@ impl Worker {
         ledger.released(events, bytes);
         plane.direct_events.fetch_sub(events, Ordering::Relaxed);
         plane.meters.queued.add(events);
-        ledger.lane.sent(None);
-        plane.unwritten.keep_time(&outlet.id, ledger);
+        ledger.buffer.sent(None);
+        plane.spill.arm_timer(&outlet.id, ledger);
         Ok(lease)
     }
 }

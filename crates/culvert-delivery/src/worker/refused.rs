@@ -35,7 +35,7 @@ pub(super) enum Cut {
 /// ```
 #[derive(Debug)]
 pub(super) struct Halving {
-    lane: BatchClass,
+    buffer: BatchClass,
     /// When the batch came in: its parts keep that.
     first_at: Timestamp,
     class: FailureClass,
@@ -55,7 +55,7 @@ pub(super) struct Halving {
 impl Halving {
     pub(super) fn of(lease: &Lease, failure: &Failure, events: usize) -> Self {
         Self {
-            lane: lease.class,
+            buffer: lease.class,
             first_at: lease.first_at,
             class: failure.class,
             code: failure.code.clone(),
@@ -69,7 +69,7 @@ impl Halving {
 
     /// Whether these events may be a part of it.
     pub(super) fn has(&self, lease: &Lease, events: usize) -> bool {
-        let is_of_batch = self.lane == lease.class && self.first_at == lease.first_at;
+        let is_of_batch = self.buffer == lease.class && self.first_at == lease.first_at;
         is_of_batch && events as u64 <= self.left
     }
 

@@ -34,7 +34,7 @@ use tokio::time::Instant;
 use super::super::servers::{Login, NatsServers};
 use super::JetStreamSettings;
 use super::held::HeldFile;
-use super::line::NAK;
+use super::lease::NAK;
 use super::lock;
 use crate::net::Net;
 

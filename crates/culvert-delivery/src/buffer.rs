@@ -2,7 +2,7 @@
 //!
 //! The queue is for destinations that are away or slow. One that takes what it is sent gets its
 //! batches from memory, one at a time, by the same worker that sends what is queued (`worker/direct`).
-//! A batch that is not settled within [`crate::Settings::direct_for`] is written down (`appender`): no
+//! A batch that is not settled within [`crate::Settings::direct_for`] is written down (`spill`): no
 //! event is in memory alone for longer than that and the flush before it, as long as the queue can be
 //! written. When a send fails, everything behind it is written down at once.
 //!
@@ -19,11 +19,11 @@ use crate::batch::{BatchLimits, OpenBatch};
 
 /// The batches of one destination.
 #[derive(Debug, Default)]
-pub(crate) struct Lane(Mutex<Waiting>);
+pub(crate) struct DeliveryBuffer(Mutex<Waiting>);
 
 #[derive(Debug, Default)]
 struct Waiting {
-    batches: VecDeque<OnLane>,
+    batches: VecDeque<BufferedBatch>,
     /// A worker sends what was first; until that is settled or in the queue, nothing else goes there.
     is_being_sent: bool,
     /// The appender has taken what was first; until that is in the queue, nothing else is sent.
@@ -44,13 +44,13 @@ impl Waiting {
 
 /// One of them.
 #[derive(Debug)]
-pub(crate) struct OnLane {
+pub(crate) struct BufferedBatch {
     pub(crate) batch: OpenBatch,
     /// When it must be on its way into the queue if it was not taken.
     pub(crate) until: Instant,
 }
 
-impl OnLane {
+impl BufferedBatch {
     pub(crate) fn events(&self) -> u64 {
         u64::from(self.batch.len())
     }
@@ -60,7 +60,7 @@ impl OnLane {
     }
 }
 
-impl Lane {
+impl DeliveryBuffer {
     /// Adds a batch at the end, to the last one there if that has room. What comes now waits no longer
     /// than `until`; not at all, if it is for the queue.
     pub(crate) fn put(
@@ -70,16 +70,16 @@ impl Lane {
         until: Instant,
         is_for_queue: bool,
     ) {
-        let mut lane = self.lock();
-        lane.is_for_queue = is_for_queue;
-        match lane.batches.back_mut() {
+        let mut buffer = self.lock();
+        buffer.is_for_queue = is_for_queue;
+        match buffer.batches.back_mut() {
             Some(last) if last.batch.has_room_for(&batch, limits) => last.batch.join(&batch),
-            _ => lane.batches.push_back(OnLane { batch, until }),
+            _ => buffer.batches.push_back(BufferedBatch { batch, until }),
         }
     }
 
     /// Everything that is here, given up.
-    pub(crate) fn empty(&self) -> Vec<OnLane> {
+    pub(crate) fn empty(&self) -> Vec<BufferedBatch> {
         self.lock().batches.drain(..).collect()
     }
 
@@ -95,34 +95,34 @@ impl Lane {
 
     /// Whether there is anything on it or taken from it that is not settled.
     pub(crate) fn is_busy(&self) -> bool {
-        let lane = self.lock();
-        !lane.batches.is_empty() || lane.is_being_sent || lane.is_being_written
+        let buffer = self.lock();
+        !buffer.batches.is_empty() || buffer.is_being_sent || buffer.is_being_written
     }
 
     /// Notes that the appender shall take what is here. Whether it has to be told.
-    pub(crate) fn want(&self) -> bool {
-        let mut lane = self.lock();
-        !lane.batches.is_empty() && !std::mem::replace(&mut lane.is_wanted, true)
+    pub(crate) fn request_spill(&self) -> bool {
+        let mut buffer = self.lock();
+        !buffer.batches.is_empty() && !std::mem::replace(&mut buffer.is_wanted, true)
     }
 
     /// What the appender writes: batches from the front, of that many bytes or one more. None while one
     /// that was before them is not settled; whoever settles it asks again. Until [`Self::written`],
     /// nothing else is taken.
-    pub(crate) fn take_to_write(&self, bytes_max: u64) -> Vec<OnLane> {
-        let mut lane = self.lock();
-        lane.is_wanted = false;
+    pub(crate) fn take_to_write(&self, bytes_max: u64) -> Vec<BufferedBatch> {
+        let mut buffer = self.lock();
+        buffer.is_wanted = false;
         let mut taken = Vec::new();
-        if lane.is_being_sent || lane.is_being_written {
+        if buffer.is_being_sent || buffer.is_being_written {
             return taken;
         }
         let mut bytes = 0;
         while bytes < bytes_max
-            && let Some(one) = lane.batches.pop_front()
+            && let Some(one) = buffer.batches.pop_front()
         {
             bytes += one.bytes();
             taken.push(one);
         }
-        lane.is_being_written = !taken.is_empty();
+        buffer.is_being_written = !taken.is_empty();
         taken
     }
 
@@ -133,15 +133,15 @@ impl Lane {
 
     /// Whether what is first here must be on its way into the queue.
     pub(crate) fn must_be_written(&self, now: Instant) -> bool {
-        let lane = self.lock();
-        lane.is_due(now) || (lane.is_for_queue && !lane.batches.is_empty())
+        let buffer = self.lock();
+        buffer.is_due(now) || (buffer.is_for_queue && !buffer.batches.is_empty())
     }
 
     /// When it must, if nobody was told to look then.
     pub(crate) fn watch(&self) -> Option<Instant> {
-        let mut lane = self.lock();
-        let until = lane.batches.front()?.until;
-        (!std::mem::replace(&mut lane.is_watched, true)).then_some(until)
+        let mut buffer = self.lock();
+        let until = buffer.batches.front()?.until;
+        (!std::mem::replace(&mut buffer.is_watched, true)).then_some(until)
     }
 
     /// Whoever was told to look does so.
@@ -156,22 +156,25 @@ impl Lane {
 
     /// What a worker sends next, if the queue is empty, which is asked while nothing here changes: what
     /// was written is in the queue before it is said to be written.
-    pub(crate) fn take_to_send(&self, has_empty_queue: impl FnOnce() -> bool) -> Option<OnLane> {
-        let mut lane = self.lock();
-        if lane.is_being_written || !has_empty_queue() {
+    pub(crate) fn take_to_send(
+        &self,
+        has_empty_queue: impl FnOnce() -> bool,
+    ) -> Option<BufferedBatch> {
+        let mut buffer = self.lock();
+        if buffer.is_being_written || !has_empty_queue() {
             return None;
         }
-        let one = lane.batches.pop_front()?;
-        lane.is_being_sent = true;
+        let one = buffer.batches.pop_front()?;
+        buffer.is_being_sent = true;
         Some(one)
     }
 
     /// What was taken to be sent is settled, or in the queue; or it is `back`, to be sent again.
-    pub(crate) fn sent(&self, back: Option<OnLane>) {
-        let mut lane = self.lock();
-        lane.is_being_sent = false;
+    pub(crate) fn sent(&self, back: Option<BufferedBatch>) {
+        let mut buffer = self.lock();
+        buffer.is_being_sent = false;
         if let Some(one) = back {
-            lane.batches.push_front(one);
+            buffer.batches.push_front(one);
         }
     }
 }

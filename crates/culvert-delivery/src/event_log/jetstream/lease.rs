@@ -160,7 +160,7 @@ struct Claim {
 
 /// A line.
 #[derive(Debug, Default)]
-pub(super) struct Line {
+pub(super) struct ConsumerLease {
     has_consumer: bool,
     /// Where the file says what the head is.
     slot: Option<Slot>,
@@ -186,7 +186,7 @@ fn sequence_of(lease: &Lease) -> u64 {
     lease.batch.unsigned_abs()
 }
 
-impl Line {
+impl ConsumerLease {
     fn fence(&mut self) -> i64 {
         self.fences -= 1;
         self.fences

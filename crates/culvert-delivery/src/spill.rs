@@ -21,15 +21,15 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::Plane;
+use crate::buffer::BufferedBatch;
 use crate::health::Ledger;
-use crate::lane::OnLane;
 use crate::losses::Counts;
 use crate::meters::Dropped;
 
 /// Lanes whose batches are to be written down.
 #[derive(Debug, Default)]
-pub(crate) struct Unwritten {
-    lanes: Mutex<VecDeque<(Arc<str>, Arc<Ledger>)>>,
+pub(crate) struct SpillWriter {
+    buffers: Mutex<VecDeque<(Arc<str>, Arc<Ledger>)>>,
     /// When to look at which other lane, the soonest first.
     looks: Mutex<BinaryHeap<Reverse<Look>>>,
     wake: Notify,
@@ -42,20 +42,20 @@ pub(crate) struct Unwritten {
 /// When to look, and at whose lane.
 type Look = (Instant, Arc<str>);
 
-impl Unwritten {
+impl SpillWriter {
     /// What is on this lane shall be written down.
-    pub(crate) fn want(&self, destination: &Arc<str>, ledger: &Arc<Ledger>) {
-        if ledger.lane.want() {
-            lock(&self.lanes).push_back((destination.clone(), ledger.clone()));
+    pub(crate) fn request_spill(&self, destination: &Arc<str>, ledger: &Arc<Ledger>) {
+        if ledger.buffer.request_spill() {
+            lock(&self.buffers).push_back((destination.clone(), ledger.clone()));
             self.wake.notify_one();
         }
     }
 
     /// What is on this lane shall be written down once it is time, which may be now.
-    pub(crate) fn keep_time(&self, destination: &Arc<str>, ledger: &Arc<Ledger>) {
-        if ledger.lane.must_be_written(Instant::now()) {
-            self.want(destination, ledger);
-        } else if let Some(at) = ledger.lane.watch() {
+    pub(crate) fn arm_timer(&self, destination: &Arc<str>, ledger: &Arc<Ledger>) {
+        if ledger.buffer.must_be_written(Instant::now()) {
+            self.request_spill(destination, ledger);
+        } else if let Some(at) = ledger.buffer.watch() {
             let mut looks = lock(&self.looks);
             let is_soonest = looks
                 .peek()
@@ -96,7 +96,7 @@ impl Unwritten {
 }
 
 /// Writes them down.
-pub(crate) struct Appender {
+pub(crate) struct SpillTask {
     plane: Arc<Plane>,
     counts: Option<Counts>,
     /// Offered and done, as last counted.
@@ -108,7 +108,7 @@ pub(crate) struct Appender {
 struct Taken {
     destination: Arc<str>,
     ledger: Arc<Ledger>,
-    batches: Vec<OnLane>,
+    batches: Vec<BufferedBatch>,
 }
 
 /// Bytes of one append, and of one lane in it; a batch more at most.
@@ -117,7 +117,7 @@ const LANE_BYTES: u64 = 1 << 20;
 /// How often an appender that stops looks whether the lanes are empty.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-impl Appender {
+impl SpillTask {
     /// An appender that counts what a crash would take, if it knows where counting stood.
     pub(crate) fn new(plane: Arc<Plane>, counts: Option<Counts>) -> Self {
         Self {
@@ -139,7 +139,7 @@ impl Appender {
                 self.append(taken, &cancel).await;
                 continue;
             }
-            if plane.unwritten.is_last.load(Ordering::SeqCst) {
+            if plane.spill.is_last.load(Ordering::SeqCst) {
                 break;
             }
             // A commit of its own for each of many batches would cost more than they do.
@@ -161,7 +161,7 @@ impl Appender {
                 }
             };
             tokio::select! {
-                () = plane.unwritten.wake.notified() => {}
+                () = plane.spill.wake.notified() => {}
                 () = timer => {}
             }
         }
@@ -174,14 +174,14 @@ impl Appender {
 
     /// Finds lanes whose batches have waited long enough. When to look again.
     fn look(&self) -> Option<Instant> {
-        let unwritten = &self.plane.unwritten;
+        let spill = &self.plane.spill;
         let now = Instant::now();
         loop {
-            match unwritten.next_look(now) {
+            match spill.next_look(now) {
                 Ok(destination) => {
                     if let Some(ledger) = self.plane.ledgers.get(&destination) {
-                        ledger.lane.looked_at();
-                        unwritten.keep_time(&destination, &ledger);
+                        ledger.buffer.looked_at();
+                        spill.arm_timer(&destination, &ledger);
                     }
                 }
                 Err(at) => return at,
@@ -196,7 +196,7 @@ impl Appender {
         loop {
             let ledgers = self.plane.ledgers.each();
             for (destination, ledger) in &ledgers {
-                self.plane.unwritten.want(destination, ledger);
+                self.plane.spill.request_spill(destination, ledger);
             }
             let taken = self.take();
             let is_empty = taken.is_empty();
@@ -204,7 +204,8 @@ impl Appender {
                 self.append(taken, cancel).await;
                 continue;
             }
-            if !ledgers.iter().any(|(_, ledger)| ledger.lane.is_busy()) || Instant::now() >= until {
+            if !ledgers.iter().any(|(_, ledger)| ledger.buffer.is_busy()) || Instant::now() >= until
+            {
                 return;
             }
             tokio::time::sleep(LOOK_EVERY).await;
@@ -215,20 +216,20 @@ impl Appender {
     fn take(&self) -> Vec<Taken> {
         let mut all = Vec::new();
         let mut bytes = 0;
-        let n_lanes = lock(&self.plane.unwritten.lanes).len();
+        let n_lanes = lock(&self.plane.spill.buffers).len();
         for _ in 0..n_lanes {
             if bytes >= APPEND_BYTES {
                 break;
             }
-            let next = lock(&self.plane.unwritten.lanes).pop_front();
+            let next = lock(&self.plane.spill.buffers).pop_front();
             let Some((destination, ledger)) = next else {
                 break;
             };
-            let batches = ledger.lane.take_to_write(LANE_BYTES);
+            let batches = ledger.buffer.take_to_write(LANE_BYTES);
             if batches.is_empty() {
                 continue;
             }
-            bytes += batches.iter().map(OnLane::bytes).sum::<u64>();
+            bytes += batches.iter().map(BufferedBatch::bytes).sum::<u64>();
             all.push(Taken {
                 destination,
                 ledger,
@@ -295,9 +296,9 @@ impl Appender {
             }
         }
         for one in &taken {
-            one.ledger.lane.written();
+            one.ledger.buffer.written();
             // What came meanwhile may follow it.
-            plane.unwritten.keep_time(&one.destination, &one.ledger);
+            plane.spill.arm_timer(&one.destination, &one.ledger);
             plane.wakes.wake(&one.destination);
         }
     }
@@ -306,7 +307,7 @@ impl Appender {
     /// nobody.
     fn count_now(&self) -> (u64, u64) {
         let on_lanes = self.plane.direct_events.load(Ordering::Relaxed);
-        let taken = self.plane.unwritten.taken.load(Ordering::SeqCst);
+        let taken = self.plane.spill.taken.load(Ordering::SeqCst);
         (self.plane.offers.accepted(), taken.saturating_sub(on_lanes))
     }
 
@@ -331,7 +332,7 @@ impl Taken {
     }
 }
 
-fn each(taken: &[Taken]) -> impl Iterator<Item = (&Ledger, &OnLane)> {
+fn each(taken: &[Taken]) -> impl Iterator<Item = (&Ledger, &BufferedBatch)> {
     taken
         .iter()
         .flat_map(|taken| taken.batches.iter().map(|one| (&*taken.ledger, one)))
