@@ -29,7 +29,7 @@ use crate::batch::{Batch, OpenBatch};
 use crate::losses::Note;
 use crate::meters::{Dropped, Meters};
 use crate::retained::{self, OpenPiece};
-use crate::subscription::{Compiled, Outlet, Reader};
+use crate::subscription::{Compiled, CompiledDestination, Reader};
 
 /// Lists that records are pushed onto; a thread keeps to one.
 const SHARDS: usize = 8;
@@ -204,7 +204,7 @@ pub(crate) struct Flusher {
 }
 
 struct Open {
-    outlet: Arc<Outlet>,
+    outlet: Arc<CompiledDestination>,
     batch: OpenBatch,
 }
 
@@ -417,7 +417,13 @@ impl Flusher {
 
     /// Adds the written event to a destination's open batch, if its queue has room. Where memory is
     /// short, each destination has its share of it.
-    fn push(&mut self, plane: &Plane, table: &Compiled, reader: &Reader, outlet: &Arc<Outlet>) {
+    fn push(
+        &mut self,
+        plane: &Plane,
+        table: &Compiled,
+        reader: &Reader,
+        outlet: &Arc<CompiledDestination>,
+    ) {
         let settings = &plane.settings;
         let length = self.scratch.len();
         let size = u64::try_from(length + 1).unwrap_or(u64::MAX);
@@ -475,7 +481,7 @@ impl Flusher {
 
 /// Puts a batch onto its destination's lane, for its worker, or for the queue where that is the better
 /// way.
-fn hand_on(plane: &Plane, outlet: &Outlet, batch: OpenBatch, is_stopping: bool) {
+fn hand_on(plane: &Plane, outlet: &CompiledDestination, batch: OpenBatch, is_stopping: bool) {
     let (settings, ledger) = (&plane.settings, &outlet.ledger);
     let events = u64::from(batch.len());
     plane.direct_events.fetch_add(events, Ordering::Relaxed);
@@ -493,7 +499,7 @@ fn hand_on(plane: &Plane, outlet: &Outlet, batch: OpenBatch, is_stopping: bool) 
     }
 }
 
-fn drop_one(plane: &Plane, outlet: &Outlet, reason: Dropped) {
+fn drop_one(plane: &Plane, outlet: &CompiledDestination, reason: Dropped) {
     outlet.ledger.dropped.add(reason, 1);
     plane.meters.dropped.add(reason, 1);
 }

@@ -64,7 +64,7 @@ pub(crate) struct Compiled {
     pub(crate) replays: Vec<Replay>,
     withheld: HashSet<(String, String)>,
     kinds: Vec<KindPlan>,
-    destinations: HashMap<Arc<str>, Arc<Outlet>>,
+    destinations: HashMap<Arc<str>, Arc<CompiledDestination>>,
 }
 
 #[derive(Debug)]
@@ -86,12 +86,12 @@ pub(crate) struct Group {
 pub(crate) struct Reader {
     pub(crate) subscription: Arc<str>,
     pub(crate) filter: Option<Arc<Filter>>,
-    pub(crate) outlets: Vec<Arc<Outlet>>,
+    pub(crate) outlets: Vec<Arc<CompiledDestination>>,
 }
 
 /// A destination as recorder and worker see it.
 #[derive(Debug)]
-pub(crate) struct Outlet {
+pub(crate) struct CompiledDestination {
     pub(crate) id: Arc<str>,
     pub(crate) account: Arc<str>,
     pub(crate) revision: i64,
@@ -100,7 +100,7 @@ pub(crate) struct Outlet {
     pub(crate) ledger: Arc<Ledger>,
 }
 
-impl Outlet {
+impl CompiledDestination {
     /// Whether so many traffic events and bytes are as much as may wait for it, beside its audit events. What it gathers into objects
     /// does not count: one that is on its way, and one that comes together.
     pub(crate) fn is_full(&self, settings: &Settings, events: u64, bytes: u64) -> bool {
@@ -118,12 +118,12 @@ impl Outlet {
 
 impl Compiled {
     pub(crate) fn new(table: Table, ledgers: &Ledgers) -> Self {
-        let destinations: HashMap<Arc<str>, Arc<Outlet>> = table
+        let destinations: HashMap<Arc<str>, Arc<CompiledDestination>> = table
             .destinations
             .into_iter()
             .map(|destination| {
                 let id: Arc<str> = destination.id.into();
-                let outlet = Outlet {
+                let outlet = CompiledDestination {
                     ledger: ledgers.of(&id),
                     id: id.clone(),
                     account: destination.account.into(),
@@ -136,7 +136,7 @@ impl Compiled {
             .collect();
         let mut kinds: Vec<KindPlan> = Vec::new();
         for source in table.sources {
-            let outlets: Vec<Arc<Outlet>> = source
+            let outlets: Vec<Arc<CompiledDestination>> = source
                 .destinations
                 .iter()
                 .filter_map(|id| destinations.get(id.as_str()).cloned())
@@ -216,7 +216,7 @@ impl Compiled {
 
     /// Destinations that are not in `other` as they are here.
     pub(crate) fn unlike<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = &'a str> {
-        let is_unlike = move |outlet: &&Arc<Outlet>| {
+        let is_unlike = move |outlet: &&Arc<CompiledDestination>| {
             other.outlet(&outlet.id).is_none_or(|there| {
                 there.revision != outlet.revision || !Arc::ptr_eq(&there.target, &outlet.target)
             })
@@ -225,7 +225,7 @@ impl Compiled {
         outlets.map(|outlet| &*outlet.id)
     }
 
-    pub(crate) fn outlet(&self, destination: &str) -> Option<&Arc<Outlet>> {
+    pub(crate) fn outlet(&self, destination: &str) -> Option<&Arc<CompiledDestination>> {
         self.destinations.get(destination)
     }
 }

@@ -29,7 +29,7 @@ use crate::batch::{Batch, OpenBatch};
 use crate::health::State;
 use crate::meters::Dropped;
 use crate::retry::{Circuit, Failed, FailureClass, Next};
-use crate::subscription::Outlet;
+use crate::subscription::CompiledDestination;
 use crate::target::{Failure, Outcome, Verdict};
 use crate::{DESTINATION_KIND, Plane};
 
@@ -372,7 +372,7 @@ impl Worker {
     /// a batch that takes every probe still ends at its age.
     async fn pass_by(
         &mut self,
-        outlet: &Outlet,
+        outlet: &CompiledDestination,
         lease: &Lease,
         batch: &Batch,
         failure: &Failure,
@@ -421,7 +421,7 @@ impl Worker {
         Ok(Step::Gone)
     }
 
-    async fn send(&self, outlet: &Outlet, batch: &Batch, attempt: u32) -> Verdict {
+    async fn send(&self, outlet: &CompiledDestination, batch: &Batch, attempt: u32) -> Verdict {
         let plane = &self.plane;
         plane.meters.sends.add(1);
         outlet.ledger.batches.add(1);
@@ -452,7 +452,7 @@ impl Worker {
 
     async fn settle(
         &mut self,
-        outlet: &Outlet,
+        outlet: &CompiledDestination,
         lease: &Lease,
         batch: &Batch,
         verdict: Verdict,
@@ -480,7 +480,7 @@ impl Worker {
     /// A batch was refused for good as a whole: its parts go alone, until it is known which are at fault.
     async fn refused(
         &mut self,
-        outlet: &Outlet,
+        outlet: &CompiledDestination,
         lease: &Lease,
         batch: &Batch,
         failure: &Failure,
@@ -550,7 +550,7 @@ impl Worker {
 
     async fn acknowledge(
         &mut self,
-        outlet: &Outlet,
+        outlet: &CompiledDestination,
         lease: &Lease,
         batch: &Batch,
     ) -> Result<Step, Fault> {
@@ -563,13 +563,13 @@ impl Worker {
         Ok(Step::Moved)
     }
 
-    fn succeeded(&mut self, outlet: &Outlet, now: Timestamp) {
+    fn succeeded(&mut self, outlet: &CompiledDestination, now: Timestamp) {
         self.circuit.succeeded(now);
         self.recovered(outlet, now);
     }
 
     /// A send was taken as a whole.
-    fn recovered(&mut self, outlet: &Outlet, now: Timestamp) {
+    fn recovered(&mut self, outlet: &CompiledDestination, now: Timestamp) {
         let id = &self.destination;
         if outlet.ledger.succeeded(now) == Some(State::Unhealthy) {
             tracing::info!(destination.id = %id, "destination {id} accepts events again");
@@ -581,7 +581,7 @@ impl Worker {
     }
 
     /// Notes a failed send, and logs it where it changes the destination's state.
-    fn failed_with(&self, outlet: &Outlet, failure: &Failure, now: Timestamp) {
+    fn failed_with(&self, outlet: &CompiledDestination, failure: &Failure, now: Timestamp) {
         let id = &self.destination;
         match outlet.ledger.failed(failure, now) {
             Some(State::Unhealthy) => {
@@ -597,7 +597,7 @@ impl Worker {
     /// Some events were taken: the rest stays, those refused for good on their own.
     async fn part(
         &mut self,
-        outlet: &Outlet,
+        outlet: &CompiledDestination,
         lease: &Lease,
         batch: &Batch,
         outcomes: Vec<Outcome>,
@@ -701,7 +701,7 @@ impl Worker {
     /// The batch stays for another attempt, or is given up for its age.
     async fn put_off(
         &mut self,
-        outlet: &Outlet,
+        outlet: &CompiledDestination,
         lease: &Lease,
         batch: &Batch,
         failure: &Failure,
@@ -752,7 +752,7 @@ impl Worker {
 
     async fn bury(
         &mut self,
-        outlet: &Outlet,
+        outlet: &CompiledDestination,
         lease: &Lease,
         bytes: u64,
         failure: &Failure,
@@ -772,7 +772,7 @@ impl Worker {
     }
 
     /// Counts events that became dead letters.
-    fn buried(&mut self, outlet: &Outlet, failure: &Failure, events: u64) {
+    fn buried(&mut self, outlet: &CompiledDestination, failure: &Failure, events: u64) {
         let id = &outlet.id;
         if self.refusing.count(failure, events, self.plane.clock.now()) {
             tracing::warn!(destination.id = %id, events, cause = %failure,
@@ -781,7 +781,7 @@ impl Worker {
         self.plane.meters.dead_lettered.add(events);
     }
 
-    fn delivered(&self, outlet: &Outlet, class: BatchClass, events: u64, bytes: u64) {
+    fn delivered(&self, outlet: &CompiledDestination, class: BatchClass, events: u64, bytes: u64) {
         self.plane.meters.delivered.add(events);
         outlet.ledger.sent.add(events);
         outlet.ledger.bytes.add(bytes);

@@ -18,7 +18,7 @@ use crate::fake::nats::NatsServer;
 use crate::meters::Meters;
 use crate::net::{Net, TargetSettings};
 
-mod away;
+mod unreachable;
 
 /// Runs each test on both logs.
 macro_rules! on_both_logs {

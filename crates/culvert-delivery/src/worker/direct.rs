@@ -13,14 +13,14 @@ use tokio::time::Instant;
 use super::{Step, Worker};
 use crate::batch::Batch;
 use crate::buffer::BufferedBatch;
-use crate::subscription::Outlet;
+use crate::subscription::CompiledDestination;
 use crate::target::Verdict;
 
 impl Worker {
     /// Sends the next batch of the lane, if there is one.
     pub(super) async fn step_directly(
         &mut self,
-        outlet: &Arc<Outlet>,
+        outlet: &Arc<CompiledDestination>,
     ) -> Result<Option<Step>, Fault> {
         let (plane, ledger) = (self.plane.clone(), &outlet.ledger);
         let Some(one) = ledger.buffer.take_to_send(|| ledger.has_empty_queue()) else {
@@ -79,7 +79,11 @@ impl Worker {
     }
 
     /// Appends a batch that is being sent, as leased by this node.
-    async fn write_down_leased(&self, outlet: &Outlet, batch: &Batch) -> Result<Lease, Fault> {
+    async fn write_down_leased(
+        &self,
+        outlet: &CompiledDestination,
+        batch: &Batch,
+    ) -> Result<Lease, Fault> {
         let (plane, ledger) = (&self.plane, &outlet.ledger);
         let open = batch.reopened();
         let (events, bytes) = (u64::from(open.len()), super::bytes_of(batch));

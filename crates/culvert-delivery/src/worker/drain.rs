@@ -15,7 +15,7 @@ use super::{Step, Worker, bytes_of, is_final};
 use crate::batch::{Batch, OpenBatch};
 use crate::event_log::Settlement;
 use crate::retry::FailureClass;
-use crate::subscription::Outlet;
+use crate::subscription::CompiledDestination;
 use crate::target::{Failure, Outcome, Verdict};
 
 /// A leased batch.
@@ -23,7 +23,7 @@ type Held = (Lease, Batch);
 
 impl Worker {
     /// Whether the destination takes what it is sent, as far as is known.
-    pub(super) fn may_drain(&mut self, outlet: &Outlet) -> bool {
+    pub(super) fn may_drain(&mut self, outlet: &CompiledDestination) -> bool {
         if self.one_by_one > 0 {
             self.one_by_one -= 1;
             return false;
@@ -34,7 +34,7 @@ impl Worker {
     /// Sends what was leased together. `None` if nothing is due.
     pub(super) async fn drain(
         &mut self,
-        outlet: &Outlet,
+        outlet: &CompiledDestination,
         now: Timestamp,
     ) -> Result<Option<Step>, Fault> {
         let plane = self.plane.clone();
@@ -105,7 +105,7 @@ impl Worker {
     /// Settles what was sent together and not taken as a whole.
     async fn failed(
         &mut self,
-        outlet: &Outlet,
+        outlet: &CompiledDestination,
         held: Vec<Held>,
         verdict: Verdict,
     ) -> Result<Step, Fault> {
@@ -133,7 +133,7 @@ impl Worker {
     /// Settles each batch by what became of its own events.
     async fn parts(
         &mut self,
-        outlet: &Outlet,
+        outlet: &CompiledDestination,
         held: Vec<Held>,
         outcomes: Vec<Outcome>,
     ) -> Result<Step, Fault> {
@@ -176,7 +176,11 @@ impl Worker {
         Ok(step)
     }
 
-    async fn acknowledge_all(&self, outlet: &Outlet, held: &[Held]) -> Result<(), Fault> {
+    async fn acknowledge_all(
+        &self,
+        outlet: &CompiledDestination,
+        held: &[Held],
+    ) -> Result<(), Fault> {
         let leases: Vec<Lease> = held.iter().map(|(lease, _)| lease.clone()).collect();
         if leases.is_empty() {
             return Ok(());
@@ -213,7 +217,10 @@ impl Worker {
 }
 
 /// What is sent next: one batch, or as many from the front as make one together.
-fn next(waiting: &mut VecDeque<Held>, outlet: &Outlet) -> Option<(Vec<Held>, Option<Batch>)> {
+fn next(
+    waiting: &mut VecDeque<Held>,
+    outlet: &CompiledDestination,
+) -> Option<(Vec<Held>, Option<Batch>)> {
     let first = waiting.pop_front()?;
     let mut held = vec![first];
     let mut joined: Option<OpenBatch> = None;

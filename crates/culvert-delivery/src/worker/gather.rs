@@ -14,7 +14,7 @@ use super::{Step, Worker};
 use crate::batch::Batch;
 use crate::event_log::Settlement;
 use crate::retry::{FailureClass, Next};
-use crate::subscription::Outlet;
+use crate::subscription::CompiledDestination;
 use crate::target::{Failure, Gathers, Run};
 use crate::{PUT_DEADLINE, Plane};
 
@@ -22,7 +22,7 @@ impl Worker {
     /// Puts at most one object.
     pub(super) async fn gather(
         &mut self,
-        outlet: &Outlet,
+        outlet: &CompiledDestination,
         gathers: &dyn Gathers,
         now: Timestamp,
     ) -> Result<Step, Fault> {
@@ -106,7 +106,7 @@ impl Worker {
 
     async fn put_off_run(
         &mut self,
-        outlet: &Outlet,
+        outlet: &CompiledDestination,
         gathers: &dyn Gathers,
         leases: &[Lease],
         failure: Failure,
@@ -140,7 +140,7 @@ impl Worker {
 
     async fn bury_run(
         &mut self,
-        outlet: &Outlet,
+        outlet: &CompiledDestination,
         leases: &[Lease],
         failure: &Failure,
     ) -> Result<(), Fault> {

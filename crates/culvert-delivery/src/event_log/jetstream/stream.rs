@@ -63,7 +63,7 @@ const HEADER_BYTES: usize = 2 << 10;
 pub(super) enum Trouble {
     /// There is no connection, or no answer.
     #[error("NATS does not respond: {0}")]
-    Away(String),
+    Unreachable(String),
     #[error("NATS refuses: {0}")]
     Refused(String),
     /// Nobody waits for an acknowledgement: the consumer is gone, and every lease with it.
@@ -274,7 +274,7 @@ impl Stream {
                 Ok(Ok(stored)) => Ok(stored.sequence),
                 Ok(Err(error)) if error.kind() == PublishErrorKind::StreamNotFound => {
                     self.is_made.store(false, Ordering::Relaxed);
-                    Err(Trouble::Away(error.to_string()))
+                    Err(Trouble::Unreachable(error.to_string()))
                 }
                 Ok(Err(error)) => Err(match error.kind() {
                     PublishErrorKind::TimedOut | PublishErrorKind::BrokenPipe => {
@@ -470,7 +470,7 @@ impl Stream {
             Ok(info) => Ok(info.state.last_sequence),
             Err(error) => {
                 self.is_made.store(false, Ordering::Relaxed);
-                Err(Trouble::Away(error.to_string()))
+                Err(Trouble::Unreachable(error.to_string()))
             }
         }
     }
@@ -511,7 +511,7 @@ impl Stream {
     }
 
     fn client(&self) -> Result<Client, Trouble> {
-        let away = |why: &str| Err(Trouble::Away(why.to_owned()));
+        let away = |why: &str| Err(Trouble::Unreachable(why.to_owned()));
         let Some(client) = self.client.get() else {
             return away("not connected yet");
         };
@@ -579,7 +579,7 @@ impl Stream {
     fn refused(&self, why: &jetstream::Error) -> Trouble {
         if why.error_code() == ErrorCode::STREAM_NOT_FOUND {
             self.is_made.store(false, Ordering::Relaxed);
-            return Trouble::Away(why.to_string());
+            return Trouble::Unreachable(why.to_string());
         }
         Trouble::Refused(why.to_string())
     }
@@ -587,14 +587,14 @@ impl Stream {
     /// No answer: nothing is asked for a while, so that nobody waits for the same silence again.
     fn fails(&self, why: String) -> Trouble {
         *lock(&self.failing_until) = Some(Instant::now() + PAUSE);
-        Trouble::Away(why)
+        Trouble::Unreachable(why)
     }
 }
 
 impl Trouble {
     fn again(&self) -> Self {
         match self {
-            Self::Away(why) => Self::Away(why.clone()),
+            Self::Unreachable(why) => Self::Unreachable(why.clone()),
             Self::Refused(why) => Self::Refused(why.clone()),
             Self::Gone => Self::Gone,
         }
