@@ -21,6 +21,7 @@ pub mod compile;
 mod console_session;
 mod control;
 mod cx;
+mod destination_operations;
 pub mod error;
 mod host;
 mod input;
@@ -58,7 +59,6 @@ mod tenant;
 pub mod token;
 mod traffic_policy;
 mod turns;
-mod upkeep;
 
 pub use culvert_delivery::{Tail, TailSpec, Tailed};
 pub use culvert_login::{LoginKeys, LoginSettings, Logins};

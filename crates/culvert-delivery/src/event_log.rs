@@ -16,7 +16,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use culvert_base::{BoxFuture, Fault, Timestamp};
-use culvert_store::{Backlog, Burial, Gathering, Lease, NewBatch, QueueError, Run};
+use culvert_store::{Backlog, DeadLetterReason, Gathering, Lease, NewBatch, QueueError, Run};
 use tokio_util::sync::CancellationToken;
 
 use crate::batch::BatchLimits;
@@ -40,7 +40,7 @@ pub(crate) enum Settlement {
         at: Timestamp,
     },
     /// They become dead letters.
-    Bury(Burial),
+    DeadLetter(DeadLetterReason),
 }
 
 /// Where batches wait. Within a destination audit batches go before traffic batches, and the first of
@@ -171,8 +171,12 @@ impl dyn EventLog {
             .await
     }
 
-    pub(crate) async fn bury(&self, lease: &Lease, why: Burial) -> Result<(), QueueError> {
-        self.settle_one(lease, Settlement::Bury(why)).await
+    pub(crate) async fn dead_letter(
+        &self,
+        lease: &Lease,
+        why: DeadLetterReason,
+    ) -> Result<(), QueueError> {
+        self.settle_one(lease, Settlement::DeadLetter(why)).await
     }
 
     async fn settle_one(&self, lease: &Lease, how: Settlement) -> Result<(), QueueError> {

@@ -102,7 +102,7 @@ pub(crate) struct Ledger {
     shared: Arc<Shared>,
     /// The look at the queue before which something last went there.
     queued_at: AtomicU64,
-    pub(crate) buried: AtomicU64,
+    pub(crate) dead_lettered: AtomicU64,
     pub(crate) dropped: DroppedCounters,
     pub(crate) sent: Counter,
     pub(crate) bytes: Counter,
@@ -270,7 +270,7 @@ impl Ledger {
             last_error: last.error.clone(),
             queued: self.waiting().0,
             dropped: self.dropped.total(),
-            dead_lettered: self.buried.load(Ordering::Relaxed),
+            dead_lettered: self.dead_lettered.load(Ordering::Relaxed),
             sent: self.sent.get(),
             bytes: self.bytes.get(),
             batches: self.batches.get(),
@@ -374,21 +374,21 @@ impl Ledgers {
             if ledger.queued_at.load(Ordering::SeqCst) >= look || ledger.buffer.is_being_written() {
                 continue;
             }
-            let [events, bytes, traffic_events, traffic_bytes, buried] =
+            let [events, bytes, traffic_events, traffic_bytes, dead_lettered] =
                 said.get(&**destination).map_or([0; 5], |waiting| {
                     [
                         waiting.events,
                         waiting.bytes,
                         waiting.traffic_events,
                         waiting.traffic_bytes,
-                        waiting.buried,
+                        waiting.dead_lettered,
                     ]
                 });
             let audit_events = events.saturating_sub(traffic_events);
             let audit_bytes = bytes.saturating_sub(traffic_bytes);
             ledger.audit.set(audit_events, audit_bytes);
             ledger.traffic.set(traffic_events, traffic_bytes);
-            ledger.buried.store(buried, Ordering::Relaxed);
+            ledger.dead_lettered.store(dead_lettered, Ordering::Relaxed);
         }
     }
 

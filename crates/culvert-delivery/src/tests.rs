@@ -339,7 +339,7 @@ async fn traffic_is_given_up_after_an_hour_and_audit_after_three_days() {
     bench.append("ed_1", BatchClass::Traffic, &["ev_t"]).await;
     bench.append("ed_1", BatchClass::Audit, &["ev_a"]).await;
     let mut worker = Worker::new(bench.delivery.plane.clone(), "ed_1".into());
-    for (hours, buried) in [(0, 0), (2, 1), (71, 1), (73, 2)] {
+    for (hours, dead_lettered) in [(0, 0), (2, 1), (71, 1), (73, 2)] {
         let at = bench.started_at.plus(Duration::from_secs(hours * 3600));
         bench.clock.advance(at.since(bench.clock.now()));
         for _ in 0..20 {
@@ -348,7 +348,7 @@ async fn traffic_is_given_up_after_an_hour_and_audit_after_three_days() {
             bench.clock.advance(Duration::from_secs(60));
         }
         let dead = bench.queue.dead_letters("ed_1", None, 10).await.unwrap();
-        assert_eq!(dead.len(), buried, "after {hours} h");
+        assert_eq!(dead.len(), dead_lettered, "after {hours} h");
     }
     // Audit went first as long as it could.
     assert_eq!(down.keys()[0], "ev_a:esb_1");

@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use culvert_base::{Fault, Timestamp};
-use culvert_store::{BatchClass, Burial, Lease, NewBatch, QueueError};
+use culvert_store::{BatchClass, DeadLetterReason, Lease, NewBatch, QueueError};
 
 use self::refused::{Cut, Halving, Refusing};
 use crate::batch::{Batch, OpenBatch};
@@ -340,11 +340,11 @@ impl Worker {
                 "unreadable",
                 "the stored batch is malformed",
             );
-            self.bury(&outlet, &lease, 0, &failure).await?;
+            self.dead_letter(&outlet, &lease, 0, &failure).await?;
             return Ok(Step::Moved);
         };
         if let Some(failure) = self.condemned_whole(&batch) {
-            self.bury(&outlet, &lease, bytes_of(&batch), &failure)
+            self.dead_letter(&outlet, &lease, bytes_of(&batch), &failure)
                 .await?;
             return Ok(Step::Moved);
         }
@@ -383,7 +383,10 @@ impl Worker {
                 let why = failure.to_string();
                 self.settled(self.plane.log.retry(lease, until, &why).await)?;
             }
-            Next::GiveUp => self.bury(outlet, lease, bytes_of(batch), failure).await?,
+            Next::GiveUp => {
+                self.dead_letter(outlet, lease, bytes_of(batch), failure)
+                    .await?
+            }
         }
         Ok(Step::Moved)
     }
@@ -505,7 +508,8 @@ impl Worker {
             Cut::Whole => None,
         };
         let Some(parts) = parts else {
-            self.bury(outlet, lease, bytes_of(batch), failure).await?;
+            self.dead_letter(outlet, lease, bytes_of(batch), failure)
+                .await?;
             self.halving_settled(lease, events, false);
             return Ok(Step::Moved);
         };
@@ -629,7 +633,8 @@ impl Worker {
                     if !is_final(failure) {
                         holding_back.get_or_insert_with(|| failure.clone());
                     } else if batch.len() == 1 {
-                        self.bury(outlet, lease, bytes_of(batch), failure).await?;
+                        self.dead_letter(outlet, lease, bytes_of(batch), failure)
+                            .await?;
                         return Ok(Step::Moved);
                     } else {
                         if self.condemned.len() >= CONDEMNED_MAX {
@@ -668,7 +673,8 @@ impl Worker {
         if let (Some(failure), 1, None, 0) = (&only_reason, n_reasons, &rest, n_taken) {
             // All of it, each on its own evidence.
             self.condemned_whole(batch);
-            self.bury(outlet, lease, bytes_of(batch), failure).await?;
+            self.dead_letter(outlet, lease, bytes_of(batch), failure)
+                .await?;
             return Ok(Step::Moved);
         }
         pieces.extend(rest.map(|rest| self.piece(lease, rest)));
@@ -717,7 +723,8 @@ impl Worker {
             Next::GiveUp => {
                 self.halving = None;
                 self.circuit.failed(now);
-                self.bury(outlet, lease, bytes_of(batch), failure).await?;
+                self.dead_letter(outlet, lease, bytes_of(batch), failure)
+                    .await?;
             }
         }
         Ok(Step::Failed)
@@ -750,29 +757,29 @@ impl Worker {
         schedule.next(failed, now, random)
     }
 
-    async fn bury(
+    async fn dead_letter(
         &mut self,
         outlet: &CompiledDestination,
         lease: &Lease,
         bytes: u64,
         failure: &Failure,
     ) -> Result<(), Fault> {
-        let burial = Burial {
+        let dead_letter = DeadLetterReason {
             class: failure.class.name().to_owned(),
             code: failure.code.clone(),
             text: failure.text.clone(),
         };
-        if self.settled(self.plane.log.bury(lease, burial).await)? {
+        if self.settled(self.plane.log.dead_letter(lease, dead_letter).await)? {
             let events = u64::from(lease.count);
-            self.buried(outlet, failure, events);
-            outlet.ledger.buried.fetch_add(1, Ordering::Relaxed);
+            self.dead_lettered(outlet, failure, events);
+            outlet.ledger.dead_lettered.fetch_add(1, Ordering::Relaxed);
             outlet.ledger.left(lease.class, events, bytes);
         }
         Ok(())
     }
 
     /// Counts events that became dead letters.
-    fn buried(&mut self, outlet: &CompiledDestination, failure: &Failure, events: u64) {
+    fn dead_lettered(&mut self, outlet: &CompiledDestination, failure: &Failure, events: u64) {
         let id = &outlet.id;
         if self.refusing.count(failure, events, self.plane.clock.now()) {
             tracing::warn!(destination.id = %id, events, cause = %failure,

@@ -62,9 +62,9 @@ pub use heartbeat::Heartbeat;
 pub use node::Node;
 pub use outbox::OutboxRow;
 pub use queue::{
-    Backlog, BatchClass, Body, Burial, CursorMove, DEAD_LETTERS_BYTES_MAX, DEAD_LETTERS_FOR,
-    DEAD_LETTERS_MAX, DeadBatch, DeadLetter, Gathering, Kept, Lease, NewBatch, NewPiece, OpenTail,
-    Piece, Queue, QueueError, Run, TailPiece, WHY_BYTES_MAX,
+    Backlog, BatchClass, Body, CursorMove, DEAD_LETTERS_BYTES_MAX, DEAD_LETTERS_FOR,
+    DEAD_LETTERS_MAX, DeadBatch, DeadLetter, DeadLetterReason, Gathering, Kept, Lease, NewBatch,
+    NewPiece, OpenTail, Piece, Queue, QueueError, Run, TailPiece, WHY_BYTES_MAX,
 };
 pub use texts::{Like, TextField, TextQuery, Texts};
 pub use transfer::{Moved, Transfer, TransferError, undo_transfer};

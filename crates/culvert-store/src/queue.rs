@@ -121,7 +121,7 @@ pub struct Run {
 
 /// Why a batch was given up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Burial {
+pub struct DeadLetterReason {
     /// Outcome class, such as `permanent`.
     pub class: String,
     /// The other side's code, if it gave one.
@@ -136,7 +136,7 @@ pub struct DeadBatch {
     pub batch: NewBatch,
     pub attempts: u32,
     pub first_at: Timestamp,
-    pub why: Burial,
+    pub why: DeadLetterReason,
 }
 
 /// A batch that was given up, kept for inspection.
@@ -150,7 +150,7 @@ pub struct DeadLetter {
     pub attempts: u32,
     pub first_at: Timestamp,
     pub buried_at: Timestamp,
-    pub why: Burial,
+    pub why: DeadLetterReason,
 }
 
 /// What waits for one destination.
@@ -166,7 +166,7 @@ pub struct Backlog {
     /// When the oldest was appended; `None` when only dead letters are left.
     pub oldest: Option<Timestamp>,
     /// Dead letters kept.
-    pub buried: u64,
+    pub dead_lettered: u64,
 }
 
 /// Why a queue operation did nothing.
@@ -434,11 +434,19 @@ impl Queue {
         .await
     }
 
-    /// [`Self::bury`] for several batches, in one transaction.
-    pub async fn bury_run(&self, leases: &[Lease], why: Burial) -> Result<u64, Fault> {
+    /// [`Self::dead_letter`] for several batches, in one transaction.
+    pub async fn dead_letter_run(
+        &self,
+        leases: &[Lease],
+        why: DeadLetterReason,
+    ) -> Result<u64, Fault> {
         let at = self.shared.clock.now();
-        self.settle_run("burying batches", leases, Settlement::Bury { why, at })
-            .await
+        self.settle_run(
+            "burying batches",
+            leases,
+            Settlement::DeadLetter { why, at },
+        )
+        .await
     }
 
     async fn settle_run(
@@ -483,9 +491,13 @@ impl Queue {
     }
 
     /// The batch becomes a dead letter.
-    pub async fn bury(&self, lease: &Lease, why: Burial) -> Result<(), QueueError> {
+    pub async fn dead_letter(
+        &self,
+        lease: &Lease,
+        why: DeadLetterReason,
+    ) -> Result<(), QueueError> {
         let at = self.shared.clock.now();
-        self.settle("burying a batch", lease, Settlement::Bury { why, at })
+        self.settle("burying a batch", lease, Settlement::DeadLetter { why, at })
             .await
     }
 
@@ -550,7 +562,7 @@ impl Queue {
             let line = found
                 .entry(destination.clone())
                 .or_insert_with(|| Backlog::empty(destination));
-            line.buried = unsigned(&row, 1).during(doing)?;
+            line.dead_lettered = unsigned(&row, 1).during(doing)?;
         }
         Ok(found.into_values().collect())
     }
@@ -763,7 +775,7 @@ impl Backlog {
             traffic_events: 0,
             traffic_bytes: 0,
             oldest: None,
-            buried: 0,
+            dead_lettered: 0,
         }
     }
 }
@@ -778,7 +790,7 @@ impl DeadLetter {
             attempts: small(row, 4)?,
             first_at: Timestamp::from_unix_nanos(row.get(5)?),
             buried_at: Timestamp::from_unix_nanos(row.get(6)?),
-            why: Burial {
+            why: DeadLetterReason {
                 class: row.get(7)?,
                 code: row.get(8)?,
                 text: row.get(9)?,

@@ -20,7 +20,7 @@ use crate::resource::model::event_subscription::EventSubscription;
 use crate::resource::resource_type::{Draft, Extra, Resource, ResourceType, Reveal};
 use crate::seal::Seal;
 use crate::stored::Format;
-use crate::{Error, Role, input, replay, stored, upkeep};
+use crate::{Error, Role, destination_operations, input, replay, stored};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<EventDestination>();
 
@@ -73,7 +73,7 @@ pub(crate) struct Update {
 
 const OPERATIONS: &[Extra] = &{
     let [replay, get_replay] = replay::OPERATIONS;
-    let [test, health, letters, redrive] = upkeep::OPERATIONS;
+    let [test, health, letters, redrive] = destination_operations::OPERATIONS;
     [replay, get_replay, test, health, letters, redrive]
 };
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use culvert_base::{Clock, ManualClock, OsEntropy, Timestamp};
 use culvert_store::{
-    BatchClass, Burial, Gathering, Lease, NewBatch, Queue, QueueError, Run, StoreUrl,
+    BatchClass, DeadLetterReason, Gathering, Lease, NewBatch, Queue, QueueError, Run, StoreUrl,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -234,8 +234,8 @@ fn is_lost(outcome: Result<(), QueueError>) -> bool {
     matches!(outcome, Err(QueueError::Lost))
 }
 
-fn why() -> Burial {
-    Burial {
+fn why() -> DeadLetterReason {
+    DeadLetterReason {
         class: "permanent".to_owned(),
         code: "413".to_owned(),
         text: "too big".to_owned(),
@@ -387,7 +387,7 @@ async fn dead_letters_are_in_the_database(place: &Place) {
     place.log.retry(&first, began, "503").await.unwrap();
     place.clock.advance(Duration::from_secs(1));
     let again = place.lease().await.unwrap();
-    place.log.bury(&again, why()).await.unwrap();
+    place.log.dead_letter(&again, why()).await.unwrap();
     let letters = place.queue.dead_letters("ed_1", None, 9).await.unwrap();
     assert_eq!(letters.len(), 1);
     assert_eq!(name(letters[0].body.clone()), "a");
@@ -398,7 +398,7 @@ async fn dead_letters_are_in_the_database(place: &Place) {
     );
     assert_eq!(letters[0].why, why());
     let backlog = place.log.backlog().await.unwrap();
-    assert_eq!((backlog[0].batches, backlog[0].buried), (1, 1));
+    assert_eq!((backlog[0].batches, backlog[0].dead_lettered), (1, 1));
     // And come back from there.
     assert!(place.queue.redrive(letters[0].id).await.unwrap());
     let mut drained = place.drain().await;
@@ -429,7 +429,7 @@ async fn a_lease_passes_on_and_its_holder_has_lost(place: &Place) {
     assert!(is_lost(
         place.log.replace(&slow, vec![traffic("p")], now).await
     ));
-    assert!(is_lost(place.log.bury(&slow, why()).await));
+    assert!(is_lost(place.log.dead_letter(&slow, why()).await));
     assert!(is_lost(place.log.ack(&slow).await));
     other.ack(&taken).await.unwrap();
     assert_eq!(place.log.backlog().await.unwrap(), []);
@@ -598,8 +598,11 @@ async fn a_run_is_settled_in_parts(place: &Place) {
         .await;
     let full = run(place).await;
     let (first, second) = full.leases.split_at(1);
-    let buried = place.log.settle(second, Settlement::Bury(why())).await;
-    assert_eq!(buried.unwrap(), 1);
+    let dead_lettered = place
+        .log
+        .settle(second, Settlement::DeadLetter(why()))
+        .await;
+    assert_eq!(dead_lettered.unwrap(), 1);
     let put_back = Settlement::Retry {
         at: place.clock.now(),
         why: "503".to_owned(),

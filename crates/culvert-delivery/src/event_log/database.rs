@@ -83,13 +83,13 @@ impl EventLog for Queue {
             let settled = match (how, leases) {
                 (Settlement::Ack, [one]) => self.ack(one).await,
                 (Settlement::Retry { at, why }, [one]) => self.retry(one, at, &why).await,
-                (Settlement::Bury(why), [one]) => self.bury(one, why).await,
+                (Settlement::DeadLetter(why), [one]) => self.dead_letter(one, why).await,
                 (Settlement::Replace { pieces, at }, [one, ..]) => {
                     self.replace(one, pieces, at).await
                 }
                 (Settlement::Ack, run) => return self.ack_run(run).await,
                 (Settlement::Retry { at, why }, run) => return self.retry_run(run, at, &why).await,
-                (Settlement::Bury(why), run) => return self.bury_run(run, why).await,
+                (Settlement::DeadLetter(why), run) => return self.dead_letter_run(run, why).await,
                 (Settlement::Replace { .. }, []) => return Ok(0),
             };
             match settled {

@@ -266,7 +266,7 @@ impl JetStream {
                     self.queue_all(left).await?;
                 }
             }
-            Settlement::Bury(why) => {
+            Settlement::DeadLetter(why) => {
                 for lease in leases {
                     let Some(message) = self.stream.get(lease.batch.unsigned_abs()).await? else {
                         continue;

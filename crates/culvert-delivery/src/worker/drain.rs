@@ -62,7 +62,7 @@ impl Worker {
             self.give_back(waiting.iter(), "what was with it is damaged")
                 .await?;
             for lease in damaged.iter().rev() {
-                self.bury(outlet, lease, 0, &unreadable()).await?;
+                self.dead_letter(outlet, lease, 0, &unreadable()).await?;
             }
             return Ok(Some(Step::Moved));
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use culvert_base::{BoxFuture, Fault, Timestamp};
-use culvert_store::{Burial, Lease};
+use culvert_store::{DeadLetterReason, Lease};
 
 use super::{Step, Worker};
 use crate::batch::Batch;
@@ -90,7 +90,7 @@ impl Worker {
             Err(failure) if unreadable < run.leases.len() => {
                 // It goes alone; the others are not at fault.
                 let (bad, rest) = part(&run.leases, unreadable);
-                self.bury_run(outlet, &bad, &failure).await?;
+                self.dead_letter_run(outlet, &bad, &failure).await?;
                 plane
                     .log
                     .settle(&rest, put_back(now, &failure.text))
@@ -133,29 +133,32 @@ impl Worker {
             self.count_lost(&kept, n_settled);
         }
         if !old.is_empty() {
-            self.bury_run(outlet, &old, &failure).await?;
+            self.dead_letter_run(outlet, &old, &failure).await?;
         }
         Ok(Step::Failed)
     }
 
-    async fn bury_run(
+    async fn dead_letter_run(
         &mut self,
         outlet: &CompiledDestination,
         leases: &[Lease],
         failure: &Failure,
     ) -> Result<(), Fault> {
-        let burial = Burial {
+        let dead_letter = DeadLetterReason {
             class: failure.class.name().to_owned(),
             code: failure.code.clone(),
             text: failure.text.clone(),
         };
-        let how = Settlement::Bury(burial);
+        let how = Settlement::DeadLetter(dead_letter);
         let n_buried = self.plane.log.settle(leases, how).await?;
         self.count_lost(leases, n_buried);
         if n_buried > 0 {
             let events = events_of(leases);
-            self.buried(outlet, failure, events);
-            outlet.ledger.buried.fetch_add(n_buried, Ordering::Relaxed);
+            self.dead_lettered(outlet, failure, events);
+            outlet
+                .ledger
+                .dead_lettered
+                .fetch_add(n_buried, Ordering::Relaxed);
             // Their bytes are seen when the queue is next looked at.
             if let Some(first) = leases.first() {
                 outlet.ledger.left(first.class, events, 0);

@@ -16,8 +16,8 @@ use crate::queue::{DeadLetterBounds, EVENTS, checksum};
 use crate::sqlite::WAL_BYTES_MAX;
 use crate::statements::{events, transaction};
 use crate::{
-    BatchClass, Body, Burial, CursorMove, DEAD_LETTERS_FOR, DeadBatch, Gathering, Kept, Lease,
-    NewBatch, NewPiece, Queue, QueueError, Run, WHY_BYTES_MAX,
+    BatchClass, Body, CursorMove, DEAD_LETTERS_FOR, DeadBatch, DeadLetterReason, Gathering, Kept,
+    Lease, NewBatch, NewPiece, Queue, QueueError, Run, WHY_BYTES_MAX,
 };
 
 on_both_engines!(
@@ -281,7 +281,7 @@ async fn a_lease_runs_out_and_its_holder_has_lost(place: &Place) {
         .unwrap();
     assert_eq!((other.batch, other.attempt), (slow.batch, 2));
     let now = place.clock.now();
-    let why = Burial {
+    let why = DeadLetterReason {
         class: "permanent".to_owned(),
         code: String::new(),
         text: String::new(),
@@ -289,7 +289,7 @@ async fn a_lease_runs_out_and_its_holder_has_lost(place: &Place) {
     assert!(is_lost(queue.ack(&slow).await));
     assert!(is_lost(queue.retry(&slow, now, "late").await));
     assert!(is_lost(queue.replace(&slow, vec![audit("p")], now).await));
-    assert!(is_lost(queue.bury(&slow, why).await));
+    assert!(is_lost(queue.dead_letter(&slow, why).await));
     queue.ack(&other).await.unwrap();
     assert_eq!(queue.backlog().await.unwrap(), []);
 
@@ -419,7 +419,7 @@ async fn a_cursor_moves_with_its_batches_or_not_at_all(place: &Place) {
 
 async fn dead_letters_are_kept_redriven_and_pruned(place: &Place) {
     let queue = place.queue().await;
-    let why = |text: &str| Burial {
+    let why = |text: &str| DeadLetterReason {
         class: "permanent".to_owned(),
         code: "413".to_owned(),
         text: text.to_owned(),
@@ -430,7 +430,7 @@ async fn dead_letters_are_kept_redriven_and_pruned(place: &Place) {
         .unwrap();
     for text in ["too big", &"é".repeat(400)] {
         let lease = lease(place, &queue).await.unwrap();
-        queue.bury(&lease, why(text)).await.unwrap();
+        queue.dead_letter(&lease, why(text)).await.unwrap();
     }
     let letters = queue.dead_letters("ed_1", None, 10).await.unwrap();
     assert_eq!(letters.len(), 2);
@@ -458,8 +458,8 @@ async fn dead_letters_are_kept_redriven_and_pruned(place: &Place) {
     queue.check().await.unwrap();
 }
 
-fn refused() -> Burial {
-    Burial {
+fn refused() -> DeadLetterReason {
+    DeadLetterReason {
         class: "permanent".to_owned(),
         code: "400".to_owned(),
         text: String::new(),
@@ -509,7 +509,7 @@ async fn dead_letters_displace_only_older_ones_of_their_destination_and_class(pl
                     .lease(destination, "node-1", LEASE, now)
                     .await
                     .unwrap();
-                queue.bury(&lease.unwrap(), refused()).await.unwrap();
+                queue.dead_letter(&lease.unwrap(), refused()).await.unwrap();
             }
             let kept = expected.entry(line).or_default();
             kept.insert(0, body);
@@ -526,8 +526,8 @@ async fn dead_letters_displace_only_older_ones_of_their_destination_and_class(pl
             }
         }
         let backlog = queue.backlog().await.unwrap();
-        let buried: Vec<u64> = backlog.iter().map(|line| line.buried).collect();
-        assert_eq!(buried, [2 * KEPT.unsigned_abs(); 2]);
+        let dead_lettered: Vec<u64> = backlog.iter().map(|line| line.dead_lettered).collect();
+        assert_eq!(dead_lettered, [2 * KEPT.unsigned_abs(); 2]);
         assert!(queue.forgotten(BatchClass::Audit) > 0 && queue.forgotten(BatchClass::Traffic) > 0);
         for destination in ["ed_1", "ed_2"] {
             queue.drop_destination(destination).await.unwrap();
@@ -573,9 +573,9 @@ async fn uncounted_dead_letters_are_counted_when_pruning(place: &Place) {
         other.row(events::PUT_DEAD, &arguments).await.unwrap();
     }
     other.close().await;
-    assert_eq!(queue.backlog().await.unwrap()[0].buried, 2);
+    assert_eq!(queue.backlog().await.unwrap()[0].dead_lettered, 2);
     queue.prune(place.clock.now()).await.unwrap();
-    assert_eq!(queue.backlog().await.unwrap()[0].buried, 2);
+    assert_eq!(queue.backlog().await.unwrap()[0].dead_lettered, 2);
     let letters = queue.dead_letters("ed_1", None, 9).await.unwrap();
     let bodies: Vec<_> = letters.into_iter().map(|letter| letter.body).collect();
     assert_eq!(bodies, [b"5", b"4"]);
@@ -669,17 +669,21 @@ async fn backlog_counts_by_destination(place: &Place) {
         .await
         .unwrap()
         .unwrap();
-    let why = Burial {
+    let why = DeadLetterReason {
         class: "permanent".to_owned(),
         code: String::new(),
         text: String::new(),
     };
-    queue.bury(&gone, why).await.unwrap();
+    queue.dead_letter(&gone, why).await.unwrap();
     let backlog = queue.backlog().await.unwrap();
     assert_eq!(backlog.len(), 2);
     let first = &backlog[0];
     assert_eq!(
-        (first.destination.as_str(), first.batches, first.buried),
+        (
+            first.destination.as_str(),
+            first.batches,
+            first.dead_lettered
+        ),
         ("ed_1", 2, 0)
     );
     assert_eq!(
@@ -689,7 +693,11 @@ async fn backlog_counts_by_destination(place: &Place) {
     assert_eq!((first.traffic_events, first.traffic_bytes), (2, 4));
     let second = &backlog[1];
     assert_eq!(
-        (second.destination.as_str(), second.batches, second.buried),
+        (
+            second.destination.as_str(),
+            second.batches,
+            second.dead_lettered
+        ),
         ("ed_2", 0, 1)
     );
     assert_eq!(queue.drop_destination("ed_1").await.unwrap(), 2);
@@ -823,15 +831,21 @@ async fn a_run_is_settled_whole_and_by_its_holder_only(place: &Place) {
     let second = run(place, &queue).await;
     assert_eq!(second.leases.len(), 2);
     assert_eq!(queue.body(&first.leases[0]).await.unwrap(), None);
-    let burial = Burial {
+    let dead_letter = DeadLetterReason {
         class: "config".into(),
         code: "c".into(),
         text: "t".into(),
     };
-    let buried = queue.bury_run(&first.leases, burial.clone()).await.unwrap();
-    assert_eq!(buried, 0);
-    let buried = queue.bury_run(&second.leases, burial).await.unwrap();
-    assert_eq!(buried, 2);
+    let dead_lettered = queue
+        .dead_letter_run(&first.leases, dead_letter.clone())
+        .await
+        .unwrap();
+    assert_eq!(dead_lettered, 0);
+    let dead_lettered = queue
+        .dead_letter_run(&second.leases, dead_letter)
+        .await
+        .unwrap();
+    assert_eq!(dead_lettered, 2);
     assert_eq!(queue.dead_letters("ed_1", None, 9).await.unwrap().len(), 2);
     assert_eq!(queue.backlog().await.unwrap()[0].batches, 1);
 }

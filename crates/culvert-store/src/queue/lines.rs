@@ -11,8 +11,8 @@ use culvert_base::{BoxFuture, Timestamp};
 use tokio::sync::watch;
 
 use super::{
-    BatchClass, Body, Burial, CursorMove, DEAD_LETTERS_FOR, DeadBatch, DeadLetterBounds, Gathering,
-    Lease, NewBatch, QueueError, Run, WHY_BYTES_MAX, checksum, cut, small,
+    BatchClass, Body, CursorMove, DEAD_LETTERS_FOR, DeadBatch, DeadLetterBounds, DeadLetterReason,
+    Gathering, Lease, NewBatch, QueueError, Run, WHY_BYTES_MAX, checksum, cut, small,
 };
 use crate::dialect::{Arg, Connection, Row};
 use crate::queue::traffic::NewPiece;
@@ -140,8 +140,8 @@ pub(crate) enum Settlement {
         pieces: Vec<NewBatch>,
         at: Timestamp,
     },
-    Bury {
-        why: Burial,
+    DeadLetter {
+        why: DeadLetterReason,
         at: Timestamp,
     },
 }
@@ -507,13 +507,13 @@ async fn whole(
         "batch {} for {destination} is damaged on disk and became a dead letter",
         lease.batch
     );
-    let why = Burial {
+    let why = DeadLetterReason {
         class: "damaged".to_owned(),
         code: String::new(),
         text: "the stored batch does not match its checksum".to_owned(),
     };
     let held = [Arg::Int(lease.batch), Arg::Int(lease.fence)];
-    Settlement::Bury { why, at: now }
+    Settlement::DeadLetter { why, at: now }
         .apply(lines, connection, held)
         .await?;
     Ok(None)
@@ -709,7 +709,7 @@ impl Settlement {
                 Ok(connection.run(events::RETRY, &arguments).await? > 0)
             }
             Self::Replace { pieces, at } => replace(connection, held, pieces, *at).await,
-            Self::Bury { why, at } => {
+            Self::DeadLetter { why, at } => {
                 let arguments = [
                     batch,
                     fence,
