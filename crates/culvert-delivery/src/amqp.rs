@@ -16,7 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, ReadHalf, WriteHalf};
 
 use codec::{Cut, Fields, Out, method};
 
-use crate::peer::Duplex;
+use crate::tls_client::Duplex;
 
 /// Bytes of a frame, as both sides agree: what RabbitMQ proposes.
 const FRAME_BYTES_MAX: u32 = 128 << 10;

@@ -32,7 +32,9 @@ use url::Url;
 
 use culvert_base::{BoxFuture, Refusal, Timestamp};
 
-use crate::net::{ANSWER_BYTES_MAX, Answer, EMPTY_BODY_FOR, Http, Net, Order, Success, parse_date};
+use crate::net::{
+    ANSWER_BYTES_MAX, EMPTY_BODY_FOR, Http, HttpResponse, Net, Order, Success, parse_date,
+};
 use crate::retry::FailureClass;
 use crate::target::{Failure, Whose};
 use arn::Arn;
@@ -167,7 +169,7 @@ impl Aws {
         &self,
         operation: &'static str,
         body: Bytes,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<HttpResponse, Failure> {
         let mut headers = HeaderMap::new();
         headers.insert(
             header::CONTENT_TYPE,
@@ -187,7 +189,7 @@ impl Aws {
     }
 
     /// Any call, signed.
-    pub(crate) async fn call(&self, call: Call<'_>) -> Result<Answer, Failure> {
+    pub(crate) async fn call(&self, call: Call<'_>) -> Result<HttpResponse, Failure> {
         let keys = self.keys(None).await?;
         match self.attempt(&call, &keys).await {
             Err((failure, Some(server_time))) => {
@@ -226,7 +228,7 @@ impl Aws {
         &self,
         call: &Call<'_>,
         keys: &Keys,
-    ) -> Result<Answer, (Failure, Option<Timestamp>)> {
+    ) -> Result<HttpResponse, (Failure, Option<Timestamp>)> {
         let skew = self.skew_ms.load(Ordering::Relaxed);
         let now = Timestamp::from_unix_millis(self.net.now().unix_millis().saturating_add(skew));
         let mut order = signed(call, keys, self.service, &self.region, now)

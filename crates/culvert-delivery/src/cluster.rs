@@ -142,9 +142,9 @@ impl Note {
 
 /// How a destination is doing, as all nodes see it; this node's part is as of now.
 pub(crate) async fn health(plane: &Plane, destination: &str) -> Result<ClusterHealth, Fault> {
-    let ledger = plane.ledgers.get(destination);
-    let (own, held) = match &ledger {
-        Some(ledger) => (ledger.health(), ledger.held_events()),
+    let counters = plane.all_counters.get(destination);
+    let (own, held) = match &counters {
+        Some(counters) => (counters.health(), counters.held_events()),
         None => (Health::unknown(), 0),
     };
     let in_queue = own.queued.saturating_sub(held);
@@ -286,14 +286,14 @@ impl Sharing {
 
     /// Writes what changed of destinations.
     async fn note(&mut self) -> Result<(), Fault> {
-        let ledgers = self.plane.ledgers.each();
-        let known: HashSet<&Arc<str>> = ledgers.iter().map(|(id, _)| id).collect();
+        let all_counters = self.plane.all_counters.each();
+        let known: HashSet<&Arc<str>> = all_counters.iter().map(|(id, _)| id).collect();
         self.noted.retain(|id, _| known.contains(id));
         let mut notes = Vec::new();
-        for (id, ledger) in &ledgers {
-            let health = ledger.health();
+        for (id, counters) in &all_counters {
+            let health = counters.health();
             let is_silent = health.batches == 0 && health.dropped == 0;
-            let note = Note::of(&health, ledger.held_events());
+            let note = Note::of(&health, counters.held_events());
             let Ok(body) = serde_json::to_string(&note) else {
                 continue;
             };

@@ -227,9 +227,9 @@ impl Copies {
         for ((destination, class), (events, bytes)) in sizes {
             plane.meters.offered.add(events);
             plane.meters.queued.add(events);
-            let ledger = plane.ledgers.of(&destination);
-            ledger.queued(class, events, bytes);
-            plane.wakes.wake(&destination);
+            let counters = plane.all_counters.of(&destination);
+            counters.queued(class, events, bytes);
+            plane.notifier.wake(&destination);
         }
         Ok(true)
     }

@@ -92,7 +92,7 @@ impl Amount {
 
 /// What is counted and known of one destination.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger {
+pub(crate) struct DeliveryCounters {
     /// Waiting in the queue, as far as this node knows. Each class has its own room.
     audit: Amount,
     traffic: Amount,
@@ -153,11 +153,11 @@ fn take_from(gauge: &AtomicU64, n: u64) {
 impl Health {
     /// Of a destination to which nothing was sent yet.
     pub fn unknown() -> Self {
-        Ledger::default().health()
+        DeliveryCounters::default().health()
     }
 }
 
-impl Ledger {
+impl DeliveryCounters {
     pub(crate) fn queued(&self, class: BatchClass, events: u64, bytes: u64) {
         let look = self.shared.looks.load(Ordering::SeqCst);
         self.queued_at.store(look, Ordering::SeqCst);
@@ -291,42 +291,45 @@ impl Ledger {
 
 /// The ledgers of every destination that exists or has something waiting.
 #[derive(Debug, Default)]
-pub(crate) struct Ledgers {
-    by_destination: Mutex<HashMap<Arc<str>, Arc<Ledger>>>,
+pub(crate) struct AllCounters {
+    by_destination: Mutex<HashMap<Arc<str>, Arc<DeliveryCounters>>>,
     shared: Arc<Shared>,
 }
 
-impl Ledgers {
+impl AllCounters {
     /// The destination's ledger, made if there is none.
-    pub(crate) fn of(&self, destination: &str) -> Arc<Ledger> {
-        let mut ledgers = self.lock();
-        if let Some(ledger) = ledgers.get(destination) {
-            return ledger.clone();
+    pub(crate) fn of(&self, destination: &str) -> Arc<DeliveryCounters> {
+        let mut all_counters = self.lock();
+        if let Some(counters) = all_counters.get(destination) {
+            return counters.clone();
         }
-        let ledger = Arc::new(Ledger {
+        let counters = Arc::new(DeliveryCounters {
             shared: self.shared.clone(),
-            ..Ledger::default()
+            ..DeliveryCounters::default()
         });
-        ledgers.insert(destination.into(), ledger.clone());
-        ledger
+        all_counters.insert(destination.into(), counters.clone());
+        counters
     }
 
-    pub(crate) fn get(&self, destination: &str) -> Option<Arc<Ledger>> {
+    pub(crate) fn get(&self, destination: &str) -> Option<Arc<DeliveryCounters>> {
         self.lock().get(destination).cloned()
     }
 
     pub(crate) fn healths(&self) -> Vec<(String, Health)> {
-        let ledgers = self.lock();
-        let health = |(id, ledger): (&Arc<str>, &Arc<Ledger>)| (id.to_string(), ledger.health());
-        let mut healths: Vec<_> = ledgers.iter().map(health).collect();
+        let all_counters = self.lock();
+        let health = |(id, counters): (&Arc<str>, &Arc<DeliveryCounters>)| {
+            (id.to_string(), counters.health())
+        };
+        let mut healths: Vec<_> = all_counters.iter().map(health).collect();
         healths.sort_unstable_by(|one, other| one.0.cmp(&other.0));
         healths
     }
 
-    pub(crate) fn each(&self) -> Vec<(Arc<str>, Arc<Ledger>)> {
-        let ledgers = self.lock();
-        let pair = |(id, ledger): (&Arc<str>, &Arc<Ledger>)| (id.clone(), ledger.clone());
-        ledgers.iter().map(pair).collect()
+    pub(crate) fn each(&self) -> Vec<(Arc<str>, Arc<DeliveryCounters>)> {
+        let all_counters = self.lock();
+        let pair =
+            |(id, counters): (&Arc<str>, &Arc<DeliveryCounters>)| (id.clone(), counters.clone());
+        all_counters.iter().map(pair).collect()
     }
 
     pub(crate) fn forget(&self, destination: &str) {
@@ -336,22 +339,28 @@ impl Ledgers {
     /// Forgets destinations that do not exist any more and have nothing waiting.
     pub(crate) fn keep(&self, exists: impl Fn(&str) -> bool) {
         self.lock()
-            .retain(|destination, ledger| exists(destination) || ledger.waiting().0 > 0);
+            .retain(|destination, counters| exists(destination) || counters.waiting().0 > 0);
     }
 
     pub(crate) fn n_failing(&self) -> usize {
         self.lock()
             .values()
-            .filter(|ledger| ledger.is_failing())
+            .filter(|counters| counters.is_failing())
             .count()
     }
 
     pub(crate) fn waiting_events(&self) -> u64 {
-        self.lock().values().map(|ledger| ledger.waiting().0).sum()
+        self.lock()
+            .values()
+            .map(|counters| counters.waiting().0)
+            .sum()
     }
 
     pub(crate) fn queued_bytes(&self) -> u64 {
-        self.lock().values().map(|ledger| ledger.waiting().1).sum()
+        self.lock()
+            .values()
+            .map(|counters| counters.waiting().1)
+            .sum()
     }
 
     /// A look at the queue begins; its number is for [`Self::refresh`].
@@ -370,8 +379,10 @@ impl Ledgers {
         for destination in said.keys() {
             self.of(destination);
         }
-        for (destination, ledger) in self.lock().iter() {
-            if ledger.queued_at.load(Ordering::SeqCst) >= look || ledger.buffer.is_being_written() {
+        for (destination, counters) in self.lock().iter() {
+            if counters.queued_at.load(Ordering::SeqCst) >= look
+                || counters.buffer.is_being_written()
+            {
                 continue;
             }
             let [events, bytes, traffic_events, traffic_bytes, dead_lettered] =
@@ -386,13 +397,15 @@ impl Ledgers {
                 });
             let audit_events = events.saturating_sub(traffic_events);
             let audit_bytes = bytes.saturating_sub(traffic_bytes);
-            ledger.audit.set(audit_events, audit_bytes);
-            ledger.traffic.set(traffic_events, traffic_bytes);
-            ledger.dead_lettered.store(dead_lettered, Ordering::Relaxed);
+            counters.audit.set(audit_events, audit_bytes);
+            counters.traffic.set(traffic_events, traffic_bytes);
+            counters
+                .dead_lettered
+                .store(dead_lettered, Ordering::Relaxed);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Ledger>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<DeliveryCounters>>> {
         self.by_destination
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -405,19 +418,19 @@ mod tests {
 
     #[test]
     fn a_state_follows_the_failures_in_a_row() {
-        let ledger = Ledger::default();
+        let counters = DeliveryCounters::default();
         let at = Timestamp::from_unix_seconds(1);
-        assert_eq!(ledger.health().state, State::Ok);
-        ledger.failed(&Failure::new(FailureClass::Retryable, "503", "busy"), at);
-        assert_eq!(ledger.health().state, State::Retrying);
+        assert_eq!(counters.health().state, State::Ok);
+        counters.failed(&Failure::new(FailureClass::Retryable, "503", "busy"), at);
+        assert_eq!(counters.health().state, State::Retrying);
         for _ in 0..19 {
-            ledger.failed(&Failure::new(FailureClass::Retryable, "503", "busy"), at);
+            counters.failed(&Failure::new(FailureClass::Retryable, "503", "busy"), at);
         }
-        assert_eq!(ledger.health().state, State::Unhealthy);
-        ledger.succeeded(at);
-        assert_eq!(ledger.health().state, State::Ok);
-        ledger.failed(&Failure::new(FailureClass::Auth, "401", "no"), at);
-        let health = ledger.health();
+        assert_eq!(counters.health().state, State::Unhealthy);
+        counters.succeeded(at);
+        assert_eq!(counters.health().state, State::Ok);
+        counters.failed(&Failure::new(FailureClass::Auth, "401", "no"), at);
+        let health = counters.health();
         assert_eq!(health.state, State::Unhealthy);
         assert_eq!(health.failures[0], ("retryable", 20));
         assert_eq!(health.failures[1], ("auth", 1));
@@ -425,31 +438,31 @@ mod tests {
 
     #[test]
     fn what_left_is_never_less_than_nothing() {
-        let ledger = Ledger::default();
+        let counters = DeliveryCounters::default();
         for class in [BatchClass::Audit, BatchClass::Traffic] {
-            ledger.queued(class, 3, 30);
-            ledger.left(class, 5, 10);
+            counters.queued(class, 3, 30);
+            counters.left(class, 5, 10);
         }
-        assert_eq!(ledger.health().queued, 0);
-        assert_eq!(ledger.waiting(), (0, 40));
-        assert_eq!(ledger.waiting_traffic(), (0, 20));
+        assert_eq!(counters.health().queued, 0);
+        assert_eq!(counters.waiting(), (0, 40));
+        assert_eq!(counters.waiting_traffic(), (0, 20));
     }
 
     #[test]
     fn a_look_at_the_queue_forgets_nothing_that_is_on_its_way_there() {
-        let ledgers = Ledgers::default();
-        let ledger = ledgers.of(&Arc::from("ed_1"));
-        ledger.held(1, 10);
-        ledger.held(1, 10);
-        ledgers.refresh(ledgers.look(), &[]);
-        assert_eq!(ledger.health().queued, 2);
+        let all_counters = AllCounters::default();
+        let counters = all_counters.of(&Arc::from("ed_1"));
+        counters.held(1, 10);
+        counters.held(1, 10);
+        all_counters.refresh(all_counters.look(), &[]);
+        assert_eq!(counters.health().queued, 2);
         // It gets there while somebody looks.
-        let look = ledgers.look();
-        ledger.queued(BatchClass::Traffic, 2, 20);
-        ledger.released(2, 20);
-        ledgers.refresh(look, &[]);
-        assert_eq!(ledger.waiting(), (2, 20));
-        ledgers.refresh(ledgers.look(), &[]);
-        assert_eq!(ledger.waiting(), (0, 0));
+        let look = all_counters.look();
+        counters.queued(BatchClass::Traffic, 2, 20);
+        counters.released(2, 20);
+        all_counters.refresh(look, &[]);
+        assert_eq!(counters.waiting(), (2, 20));
+        all_counters.refresh(all_counters.look(), &[]);
+        assert_eq!(counters.waiting(), (0, 0));
     }
 }

@@ -20,9 +20,9 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::net::Net;
-use crate::peer::{Duplex, Peer};
 use crate::retry::FailureClass;
 use crate::target::{Failure, scrub};
+use crate::tls_client::{Duplex, Peer};
 use scram::Scram;
 use wire::{Cut, In, Out};
 

@@ -27,7 +27,6 @@ mod kafka;
 mod losses;
 pub mod meters;
 pub mod net;
-mod peer;
 mod recorder;
 mod replay;
 mod retained;
@@ -37,6 +36,7 @@ mod spill;
 mod subscription;
 mod tail;
 pub mod target;
+mod tls_client;
 mod worker;
 
 use std::error::Error;
@@ -57,10 +57,10 @@ use culvert_store::{BatchClass, Bound, DeadLetter, Queue, Range, Store};
 use batch::Batch;
 use dispatcher::Dispatcher;
 use event_log::{EventLog, JetStream};
-use health::{Ledger, Ledgers};
+use health::{AllCounters, DeliveryCounters};
 use losses::Losses;
 use meters::Dropped;
-use recorder::{Flusher, OfferLimits, Offers, Spare};
+use recorder::{BufferPool, Flusher, OfferLimits, RecordShards};
 use replay::Replayer;
 use retained::Keeping;
 use retry::RetryBudget;
@@ -68,7 +68,7 @@ use spill::{SpillTask, SpillWriter};
 use subscription::Compiled;
 use tail::Tails;
 use target::{Outcome, Verdict};
-use worker::Wakes;
+use worker::WorkerNotifier;
 
 pub use cluster::{ClusterHealth, NodeHealth};
 pub use event_log::{JetStreamSettings, NatsServers, STREAM_LEASE};
@@ -201,18 +201,18 @@ pub(crate) struct Plane {
     pub(crate) table: ArcSwap<Compiled>,
     /// How many tables were published; moves after the table.
     pub(crate) tables: watch::Sender<u64>,
-    pub(crate) offers: Arc<Offers>,
+    pub(crate) offers: Arc<RecordShards>,
     pub(crate) tails: Arc<Tails>,
-    pub(crate) ledgers: Ledgers,
+    pub(crate) all_counters: AllCounters,
     pub(crate) meters: Arc<Meters>,
-    pub(crate) wakes: Wakes,
+    pub(crate) notifier: WorkerNotifier,
     /// Events on the lanes of all destinations.
     pub(crate) direct_events: AtomicU64,
     /// Lanes that are to be written down.
     pub(crate) spill: SpillWriter,
     /// Pieces of the traffic log that are to be written.
     pub(crate) keeping: Keeping,
-    pub(crate) spare: Spare,
+    pub(crate) spare: BufferPool,
     budget: Mutex<RetryBudget>,
     disk_full: AtomicBool,
 }
@@ -224,19 +224,19 @@ impl Plane {
     }
 
     pub(crate) fn look_at_disk(&self) {
-        let is_full = self.ledgers.queued_bytes() >= self.settings.disk_bytes_max;
+        let is_full = self.all_counters.queued_bytes() >= self.settings.disk_bytes_max;
         if self.disk_full.swap(is_full, Ordering::Relaxed) != is_full && is_full {
             tracing::error!("the event queue is full: dropping traffic events until it drains");
         }
     }
 
     /// Counts what is left on the lane of a destination that is gone, or of a server that stops.
-    pub(crate) fn abandon(&self, ledger: &Ledger, why: Dropped) {
-        for one in ledger.buffer.empty() {
-            ledger.released(one.events(), one.bytes());
+    pub(crate) fn abandon(&self, counters: &DeliveryCounters, why: Dropped) {
+        for one in counters.buffer.empty() {
+            counters.released(one.events(), one.bytes());
             self.direct_events
                 .fetch_sub(one.events(), Ordering::Relaxed);
-            ledger.dropped.add(why, one.events());
+            counters.dropped.add(why, one.events());
             self.meters.dropped.add(why, one.events());
         }
     }
@@ -251,7 +251,7 @@ impl Plane {
             budget.sent();
             return true;
         }
-        budget.take(self.ledgers.n_failing(), self.clock.now())
+        budget.take(self.all_counters.n_failing(), self.clock.now())
     }
 
     /// Tells the planes what is wanted now.
@@ -312,15 +312,15 @@ impl Delivery {
                 net,
                 table: ArcSwap::default(),
                 tables: watch::Sender::new(0),
-                offers: Arc::new(Offers::new(limits, meters.clone())),
+                offers: Arc::new(RecordShards::new(limits, meters.clone())),
                 tails: Arc::default(),
-                ledgers: Ledgers::default(),
+                all_counters: AllCounters::default(),
                 meters,
-                wakes: Wakes::default(),
+                notifier: WorkerNotifier::default(),
                 direct_events: AtomicU64::new(0),
                 spill: SpillWriter::default(),
                 keeping: Keeping::default(),
-                spare: Spare::default(),
+                spare: BufferPool::default(),
                 budget: Mutex::new(RetryBudget::new(clock.now())),
                 disk_full: AtomicBool::new(false),
                 settings,
@@ -337,15 +337,17 @@ impl Delivery {
 
     /// Runs on `table` from now on. Records already offered are judged by it too.
     pub fn publish(&self, table: Table) {
-        let compiled = Compiled::new(table, &self.plane.ledgers);
-        self.plane.ledgers.keep(|id| compiled.outlet(id).is_some());
+        let compiled = Compiled::new(table, &self.plane.all_counters);
+        self.plane
+            .all_counters
+            .keep(|id| compiled.outlet(id).is_some());
         let compiled = Arc::new(compiled);
         let before = self.plane.table.swap(Arc::clone(&compiled));
         self.plane.tables.send_modify(|n| *n = n.saturating_add(1));
         self.plane.recapture();
         // What did not change has nothing new to do.
         let edited = compiled.unlike(&before).chain(before.unlike(&compiled));
-        self.plane.wakes.wake_each(edited);
+        self.plane.notifier.wake_each(edited);
     }
 
     /// The guard and the clients behind it.
@@ -369,7 +371,7 @@ impl Delivery {
     /// Deliveries that wait: in the queue, whichever node put them there, as far as this one knows, and in
     /// its own memory.
     pub fn waiting(&self) -> u64 {
-        self.plane.ledgers.waiting_events()
+        self.plane.all_counters.waiting_events()
     }
 
     /// Whether the event log can be used right now.
@@ -390,12 +392,12 @@ impl Delivery {
 
     /// How a destination is doing as this node sees it; `None` when it is not known here.
     pub fn health(&self, destination: &str) -> Option<Health> {
-        Some(self.plane.ledgers.get(destination)?.health())
+        Some(self.plane.all_counters.get(destination)?.health())
     }
 
     /// How every destination is doing that is known here, by id.
     pub fn healths(&self) -> Vec<(String, Health)> {
-        self.plane.ledgers.healths()
+        self.plane.all_counters.healths()
     }
 
     /// Dead letters of a destination, newest first, with ids below `before`.
@@ -437,7 +439,7 @@ impl Delivery {
             }
         }
         if n_redriven > 0 {
-            self.plane.wakes.wake(destination);
+            self.plane.notifier.wake(destination);
         }
         Ok(n_redriven)
     }
@@ -526,14 +528,14 @@ impl Delivery {
         if let Err(fault) = plane.log.release_owner(&plane.settings.node).await {
             tracing::error!(cause = %fault.chain(), "releasing the leases of the previous run failed");
         }
-        let look = plane.ledgers.look();
+        let look = plane.all_counters.look();
         if let Ok(backlog) = plane.log.backlog().await {
             let events = backlog.iter().map(|waiting| waiting.events).sum();
             plane.meters.recovered.add(events);
-            plane.ledgers.refresh(look, &backlog);
+            plane.all_counters.refresh(look, &backlog);
             plane.look_at_disk();
             for waiting in backlog.iter().filter(|waiting| waiting.batches > 0) {
-                plane.wakes.wake(&waiting.destination);
+                plane.notifier.wake(&waiting.destination);
             }
         }
         let counts = plane.settings.counts.as_deref();
@@ -618,8 +620,8 @@ impl Delivery {
                 "delivery did not finish in time; queued events are delivered after the next start"
             );
         }
-        for (_, ledger) in plane.ledgers.each() {
-            plane.abandon(&ledger, Dropped::Stopped);
+        for (_, counters) in plane.all_counters.each() {
+            plane.abandon(&counters, Dropped::Stopped);
         }
     }
 }

@@ -309,7 +309,7 @@ impl Net {
         name: ServerName<'static>,
     ) -> Result<rustls::ClientConfig, Failure> {
         let trust = self.trust().await.map_err(|fault| no_tls(&fault))?;
-        crate::peer::verified_for(name, &trust.https, trust.roots.clone())
+        crate::tls_client::verified_for(name, &trust.https, trust.roots.clone())
             .ok_or_else(|| no_tls(&Fault::bare("making a verifier of certificates")))
     }
 
@@ -408,7 +408,7 @@ impl fmt::Debug for Http {
 
 /// What came back.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct HttpResponse {
     /// HTTP status.
     pub status: u16,
     /// Of the answer's head.
@@ -493,13 +493,13 @@ impl Http {
         headers: HeaderMap,
         body: Bytes,
         deadline: Duration,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<HttpResponse, Failure> {
         let order = Order::post(to.url.clone(), headers, body, deadline);
         self.send(order.succeeds_by_head()).await
     }
 
     /// The same with another method, a body in pieces, or a longer answer.
-    pub(crate) async fn send(&self, order: Order) -> Result<Answer, Failure> {
+    pub(crate) async fn send(&self, order: Order) -> Result<HttpResponse, Failure> {
         let deadline = order.deadline;
         let until = Instant::now() + deadline;
         let late = |_| {
@@ -530,7 +530,7 @@ impl Http {
             .get(header::RETRY_AFTER)
             .and_then(|value| value.to_str().ok())
             .and_then(|value| parse_retry_after(value, self.guarded.0.now()));
-        Ok(Answer {
+        Ok(HttpResponse {
             status: head.status.as_u16(),
             headers: head.headers,
             trailers,

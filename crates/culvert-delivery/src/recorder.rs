@@ -36,7 +36,7 @@ const SHARDS: usize = 8;
 
 /// Where the planes leave their records.
 #[derive(Debug)]
-pub(crate) struct Offers {
+pub(crate) struct RecordShards {
     captures: ArcSwap<Vec<(&'static Kind, Capture)>>,
     shards: [Mutex<Vec<Record>>; SHARDS],
     records: AtomicUsize,
@@ -59,7 +59,7 @@ pub(crate) struct OfferLimits {
     pub(crate) wake_bytes: usize,
 }
 
-impl Offers {
+impl RecordShards {
     pub(crate) fn new(limits: OfferLimits, meters: Arc<Meters>) -> Self {
         Self {
             captures: ArcSwap::default(),
@@ -136,7 +136,7 @@ impl Offers {
     }
 }
 
-impl Recorder for Offers {
+impl Recorder for RecordShards {
     fn capture(&self, kind: &'static Kind) -> Capture {
         self.captures
             .load()
@@ -225,9 +225,9 @@ const SPARE_MAX: usize = 4;
 
 /// Buffers of batches that were delivered, for the next ones while there is much to write.
 #[derive(Debug, Default)]
-pub(crate) struct Spare(Mutex<Vec<Vec<u8>>>);
+pub(crate) struct BufferPool(Mutex<Vec<Vec<u8>>>);
 
-impl Spare {
+impl BufferPool {
     /// Keeps the batch's memory, if it was the last to have it.
     pub(crate) fn put(&self, batch: Batch) {
         if let Some(buffer) = batch.into_buffer() {
@@ -427,7 +427,7 @@ impl Flusher {
         let settings = &plane.settings;
         let length = self.scratch.len();
         let size = u64::try_from(length + 1).unwrap_or(u64::MAX);
-        let (events, bytes) = outlet.ledger.waiting_traffic();
+        let (events, bytes) = outlet.counters.waiting_traffic();
         if outlet.is_full(
             settings,
             events.saturating_add(1),
@@ -440,13 +440,13 @@ impl Flusher {
             drop_one(plane, outlet, Dropped::DiskFull);
             return;
         }
-        let (held, held_of_all) = outlet.ledger.held_bytes();
+        let (held, held_of_all) = outlet.counters.held_bytes();
         let share = settings.held_bytes_max / table.n_destinations().max(1);
         if held_of_all > settings.held_bytes_max && held > share {
             drop_one(plane, outlet, Dropped::QueueFull);
             return;
         }
-        outlet.ledger.held(1, size);
+        outlet.counters.held(1, size);
         let address = Arc::as_ptr(outlet).addr();
         let empty = || OpenBatch::within(plane.spare.take());
         let open = self.open.entry(address).or_insert_with(|| Open {
@@ -482,25 +482,25 @@ impl Flusher {
 /// Puts a batch onto its destination's lane, for its worker, or for the queue where that is the better
 /// way.
 fn hand_on(plane: &Plane, outlet: &CompiledDestination, batch: OpenBatch, is_stopping: bool) {
-    let (settings, ledger) = (&plane.settings, &outlet.ledger);
+    let (settings, counters) = (&plane.settings, &outlet.counters);
     let events = u64::from(batch.len());
     plane.direct_events.fetch_add(events, Ordering::Relaxed);
     // What becomes one object of many batches comes together in the queue.
     let is_direct = settings.sends
         && !is_stopping
         && !settings.direct_for.is_zero()
-        && !ledger.is_failing()
+        && !counters.is_failing()
         && outlet.target.gathers().is_none();
     let until = Instant::now() + settings.direct_for;
-    ledger.buffer.put(batch, outlet.limits, until, !is_direct);
-    plane.spill.arm_timer(&outlet.id, ledger);
+    counters.buffer.put(batch, outlet.limits, until, !is_direct);
+    plane.spill.arm_timer(&outlet.id, counters);
     if is_direct {
-        plane.wakes.wake(&outlet.id);
+        plane.notifier.wake(&outlet.id);
     }
 }
 
 fn drop_one(plane: &Plane, outlet: &CompiledDestination, reason: Dropped) {
-    outlet.ledger.dropped.add(reason, 1);
+    outlet.counters.dropped.add(reason, 1);
     plane.meters.dropped.add(reason, 1);
 }
 
@@ -535,7 +535,7 @@ mod tests {
             wake_records: 64,
             wake_bytes: 1 << 20,
         };
-        let offers = Offers::new(limits, Arc::default());
+        let offers = RecordShards::new(limits, Arc::default());
         let turn = Mutex::new(0);
         let barrier = Barrier::new(THREADS + 1);
         let mut taken = Vec::new();

@@ -251,8 +251,8 @@ impl Replayer {
 
     /// Whether the destination has enough to do of that class.
     fn has_enough(&self, replay: &Replay, class: BatchClass) -> bool {
-        let ledger = self.plane.ledgers.of(&replay.destination);
-        ledger.queued_events(class) >= WAITING_MAX
+        let counters = self.plane.all_counters.of(&replay.destination);
+        counters.queued_events(class) >= WAITING_MAX
     }
 
     async fn step_in_audit(&self, replay: &Replay) -> Result<Step, Fault> {

@@ -22,14 +22,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Plane;
 use crate::buffer::BufferedBatch;
-use crate::health::Ledger;
+use crate::health::DeliveryCounters;
 use crate::losses::Counts;
 use crate::meters::Dropped;
 
 /// Lanes whose batches are to be written down.
 #[derive(Debug, Default)]
 pub(crate) struct SpillWriter {
-    buffers: Mutex<VecDeque<(Arc<str>, Arc<Ledger>)>>,
+    buffers: Mutex<VecDeque<(Arc<str>, Arc<DeliveryCounters>)>>,
     /// When to look at which other lane, the soonest first.
     looks: Mutex<BinaryHeap<Reverse<Look>>>,
     wake: Notify,
@@ -44,18 +44,18 @@ type Look = (Instant, Arc<str>);
 
 impl SpillWriter {
     /// What is on this lane shall be written down.
-    pub(crate) fn request_spill(&self, destination: &Arc<str>, ledger: &Arc<Ledger>) {
-        if ledger.buffer.request_spill() {
-            lock(&self.buffers).push_back((destination.clone(), ledger.clone()));
+    pub(crate) fn request_spill(&self, destination: &Arc<str>, counters: &Arc<DeliveryCounters>) {
+        if counters.buffer.request_spill() {
+            lock(&self.buffers).push_back((destination.clone(), counters.clone()));
             self.wake.notify_one();
         }
     }
 
     /// What is on this lane shall be written down once it is time, which may be now.
-    pub(crate) fn arm_timer(&self, destination: &Arc<str>, ledger: &Arc<Ledger>) {
-        if ledger.buffer.must_be_written(Instant::now()) {
-            self.request_spill(destination, ledger);
-        } else if let Some(at) = ledger.buffer.watch() {
+    pub(crate) fn arm_timer(&self, destination: &Arc<str>, counters: &Arc<DeliveryCounters>) {
+        if counters.buffer.must_be_written(Instant::now()) {
+            self.request_spill(destination, counters);
+        } else if let Some(at) = counters.buffer.watch() {
             let mut looks = lock(&self.looks);
             let is_soonest = looks
                 .peek()
@@ -107,7 +107,7 @@ pub(crate) struct SpillTask {
 /// Batches of one lane.
 struct Taken {
     destination: Arc<str>,
-    ledger: Arc<Ledger>,
+    counters: Arc<DeliveryCounters>,
     batches: Vec<BufferedBatch>,
 }
 
@@ -179,9 +179,9 @@ impl SpillTask {
         loop {
             match spill.next_look(now) {
                 Ok(destination) => {
-                    if let Some(ledger) = self.plane.ledgers.get(&destination) {
-                        ledger.buffer.looked_at();
-                        spill.arm_timer(&destination, &ledger);
+                    if let Some(counters) = self.plane.all_counters.get(&destination) {
+                        counters.buffer.looked_at();
+                        spill.arm_timer(&destination, &counters);
                     }
                 }
                 Err(at) => return at,
@@ -194,9 +194,9 @@ impl SpillTask {
     async fn outlast_sends(&mut self, cancel: &CancellationToken) {
         let until = Instant::now() + 2 * self.plane.settings.direct_for;
         loop {
-            let ledgers = self.plane.ledgers.each();
-            for (destination, ledger) in &ledgers {
-                self.plane.spill.request_spill(destination, ledger);
+            let all_counters = self.plane.all_counters.each();
+            for (destination, counters) in &all_counters {
+                self.plane.spill.request_spill(destination, counters);
             }
             let taken = self.take();
             let is_empty = taken.is_empty();
@@ -204,7 +204,10 @@ impl SpillTask {
                 self.append(taken, cancel).await;
                 continue;
             }
-            if !ledgers.iter().any(|(_, ledger)| ledger.buffer.is_busy()) || Instant::now() >= until
+            if !all_counters
+                .iter()
+                .any(|(_, counters)| counters.buffer.is_busy())
+                || Instant::now() >= until
             {
                 return;
             }
@@ -222,17 +225,17 @@ impl SpillTask {
                 break;
             }
             let next = lock(&self.plane.spill.buffers).pop_front();
-            let Some((destination, ledger)) = next else {
+            let Some((destination, counters)) = next else {
                 break;
             };
-            let batches = ledger.buffer.take_to_write(LANE_BYTES);
+            let batches = counters.buffer.take_to_write(LANE_BYTES);
             if batches.is_empty() {
                 continue;
             }
             bytes += batches.iter().map(BufferedBatch::bytes).sum::<u64>();
             all.push(Taken {
                 destination,
-                ledger,
+                counters,
                 batches,
             });
         }
@@ -245,9 +248,9 @@ impl SpillTask {
         let meters = &plane.meters;
         let mut n_events = 0;
         // A worker may be done with them before the append returns.
-        for (ledger, one) in each(&taken) {
-            ledger.queued(BatchClass::Traffic, one.events(), one.bytes());
-            ledger.released(one.events(), one.bytes());
+        for (counters, one) in each(&taken) {
+            counters.queued(BatchClass::Traffic, one.events(), one.bytes());
+            counters.released(one.events(), one.bytes());
             n_events += one.events();
         }
         plane.direct_events.fetch_sub(n_events, Ordering::Relaxed);
@@ -289,17 +292,17 @@ impl SpillTask {
             meters.flushes.add(1);
             meters.queued.add(n_events);
         } else {
-            for (ledger, one) in each(&taken) {
-                ledger.left(BatchClass::Traffic, one.events(), one.bytes());
-                ledger.dropped.add(Dropped::Stopped, one.events());
+            for (counters, one) in each(&taken) {
+                counters.left(BatchClass::Traffic, one.events(), one.bytes());
+                counters.dropped.add(Dropped::Stopped, one.events());
                 meters.dropped.add(Dropped::Stopped, one.events());
             }
         }
         for one in &taken {
-            one.ledger.buffer.written();
+            one.counters.buffer.written();
             // What came meanwhile may follow it.
-            plane.spill.arm_timer(&one.destination, &one.ledger);
-            plane.wakes.wake(&one.destination);
+            plane.spill.arm_timer(&one.destination, &one.counters);
+            plane.notifier.wake(&one.destination);
         }
     }
 
@@ -332,8 +335,8 @@ impl Taken {
     }
 }
 
-fn each(taken: &[Taken]) -> impl Iterator<Item = (&Ledger, &BufferedBatch)> {
+fn each(taken: &[Taken]) -> impl Iterator<Item = (&DeliveryCounters, &BufferedBatch)> {
     taken
         .iter()
-        .flat_map(|taken| taken.batches.iter().map(|one| (&*taken.ledger, one)))
+        .flat_map(|taken| taken.batches.iter().map(|one| (&*taken.counters, one)))
 }

@@ -11,7 +11,7 @@ use culvert_events::{Capture, Filter, Kind, Selection};
 
 use crate::Settings;
 use crate::batch::BatchLimits;
-use crate::health::{Ledger, Ledgers};
+use crate::health::{AllCounters, DeliveryCounters};
 use crate::replay::Replay;
 use crate::target::Target;
 
@@ -97,7 +97,7 @@ pub(crate) struct CompiledDestination {
     pub(crate) revision: i64,
     pub(crate) target: Arc<dyn Target>,
     pub(crate) limits: BatchLimits,
-    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) counters: Arc<DeliveryCounters>,
 }
 
 impl CompiledDestination {
@@ -117,14 +117,14 @@ impl CompiledDestination {
 }
 
 impl Compiled {
-    pub(crate) fn new(table: Table, ledgers: &Ledgers) -> Self {
+    pub(crate) fn new(table: Table, all_counters: &AllCounters) -> Self {
         let destinations: HashMap<Arc<str>, Arc<CompiledDestination>> = table
             .destinations
             .into_iter()
             .map(|destination| {
                 let id: Arc<str> = destination.id.into();
                 let outlet = CompiledDestination {
-                    ledger: ledgers.of(&id),
+                    counters: all_counters.of(&id),
                     id: id.clone(),
                     account: destination.account.into(),
                     revision: destination.revision,

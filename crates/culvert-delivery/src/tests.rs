@@ -898,7 +898,7 @@ async fn a_target_is_served_past_the_queue_until_it_fails() {
     target.otherwise(Verdict::Delivered);
     until("all deliveries", || {
         bench.clock.advance(Duration::from_secs(1));
-        bench.delivery.plane.wakes.wake("ed_1");
+        bench.delivery.plane.notifier.wake("ed_1");
         bench.meters().delivered.get() == 3
     })
     .await;
@@ -944,9 +944,9 @@ async fn what_waits_is_known_whichever_node_put_it_there_or_took_it() {
     let target = Scripted::new(500);
     bench.publish(Vec::new(), &[("ed_1", &target)]);
     let look = async || {
-        let ledgers = &bench.delivery.plane.ledgers;
-        let look = ledgers.look();
-        ledgers.refresh(look, &bench.queue.backlog().await.unwrap());
+        let all_counters = &bench.delivery.plane.all_counters;
+        let look = all_counters.look();
+        all_counters.refresh(look, &bench.queue.backlog().await.unwrap());
         bench.delivery.waiting()
     };
     // Another node puts two batches there, and takes one of them.

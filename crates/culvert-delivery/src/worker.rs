@@ -47,12 +47,12 @@ const CONDEMNED_MAX: usize = 4096;
 
 /// Wakes workers, and asks for those that do not run yet.
 #[derive(Debug, Default)]
-pub(crate) struct Wakes {
+pub(crate) struct WorkerNotifier {
     asleep: Mutex<HashMap<Arc<str>, Arc<Notify>>>,
     wanted: Notify,
 }
 
-impl Wakes {
+impl WorkerNotifier {
     /// Something waits for `destination`.
     pub(crate) fn wake(&self, destination: &str) {
         let mut asleep = self
@@ -116,13 +116,13 @@ pub(crate) async fn supervise(plane: Arc<Plane>, cancel: CancellationToken) {
     while !cancel.is_cancelled() {
         if looked_at.elapsed() >= look_every {
             looked_at = tokio::time::Instant::now();
-            let look = plane.ledgers.look();
+            let look = plane.all_counters.look();
             match plane.log.backlog().await {
                 Ok(backlog) => {
-                    plane.ledgers.refresh(look, &backlog);
+                    plane.all_counters.refresh(look, &backlog);
                     plane.look_at_disk();
                     for waiting in backlog.iter().filter(|waiting| waiting.batches > 0) {
-                        plane.wakes.wake(&waiting.destination);
+                        plane.notifier.wake(&waiting.destination);
                     }
                 }
                 Err(fault) => {
@@ -138,7 +138,7 @@ pub(crate) async fn supervise(plane: Arc<Plane>, cancel: CancellationToken) {
         }
         running.retain(|_, worker| !worker.is_finished());
         let wanted = if plane.settings.sends {
-            plane.wakes.each()
+            plane.notifier.each()
         } else {
             Vec::new()
         };
@@ -151,15 +151,15 @@ pub(crate) async fn supervise(plane: Arc<Plane>, cancel: CancellationToken) {
                 });
         }
         tokio::select! {
-            () = plane.wakes.wanted.notified() => {}
+            () = plane.notifier.wanted.notified() => {}
             () = tokio::time::sleep(look_every) => {}
             () = cancel.cancelled() => {}
             Some(ended) = workers.join_next() => match ended {
                 // Its destination is gone.
                 Ok(destination) => {
                     running.remove(&destination);
-                    plane.wakes.forget(&destination);
-                    plane.ledgers.forget(&destination);
+                    plane.notifier.forget(&destination);
+                    plane.all_counters.forget(&destination);
                 }
                 Err(error) => tracing::error!(cause = %error, "a delivery worker stopped; restarting it"),
             },
@@ -229,7 +229,7 @@ impl Worker {
     /// Works until the destination is gone, or cancelled; then it goes on as long as batches are
     /// taken, for the queue to be as empty as it can be.
     async fn run(mut self, wake: Arc<Notify>, cancel: CancellationToken) -> Arc<str> {
-        self.plane.ledgers.of(&self.destination).buffer.begin();
+        self.plane.all_counters.of(&self.destination).buffer.begin();
         let mut is_faulted = false;
         loop {
             let step = self.step().await;
@@ -284,9 +284,9 @@ impl Worker {
             self.halving = None;
         }
         let closed_until = self.circuit.closed_until(now);
-        let ledger = &outlet.ledger;
+        let counters = &outlet.counters;
         let is_direct = closed_until.is_none() && self.gone.is_none();
-        if is_direct && ledger.has_empty_queue() {
+        if is_direct && counters.has_empty_queue() {
             if let Some(step) = self.step_directly(&outlet).await? {
                 self.is_on_lane = true;
                 return Ok(step);
@@ -296,8 +296,8 @@ impl Worker {
                 return Ok(Step::Idle(None));
             }
         }
-        if !is_direct || ledger.is_failing() {
-            plane.spill.request_spill(&outlet.id, ledger);
+        if !is_direct || counters.is_failing() {
+            plane.spill.request_spill(&outlet.id, counters);
         }
         if let Some(until) = closed_until
             && !self.circuit.is_open()
@@ -400,8 +400,8 @@ impl Worker {
             .await?
             .is_some();
         if exists {
-            if let Some(ledger) = plane.ledgers.get(&self.destination) {
-                plane.spill.request_spill(&self.destination, &ledger);
+            if let Some(counters) = plane.all_counters.get(&self.destination) {
+                plane.spill.request_spill(&self.destination, &counters);
             }
             // A publish wakes everybody; the supervisor's look is the net below it.
             return Ok(Step::Idle(None));
@@ -414,8 +414,8 @@ impl Worker {
             .find(|waiting| *waiting.destination == *self.destination)
             .map_or(0, |waiting| waiting.events);
         plane.log.drop_destination(&self.destination).await?;
-        if let Some(ledger) = plane.ledgers.get(&self.destination) {
-            plane.abandon(&ledger, Dropped::DestinationDeleted);
+        if let Some(counters) = plane.all_counters.get(&self.destination) {
+            plane.abandon(&counters, Dropped::DestinationDeleted);
         }
         plane
             .meters
@@ -427,7 +427,7 @@ impl Worker {
     async fn send(&self, outlet: &CompiledDestination, batch: &Batch, attempt: u32) -> Verdict {
         let plane = &self.plane;
         plane.meters.sends.add(1);
-        outlet.ledger.batches.add(1);
+        outlet.counters.batches.add(1);
         if attempt > 1 {
             plane.meters.repeated_sends.add(1);
         }
@@ -575,7 +575,7 @@ impl Worker {
     /// A send was taken as a whole.
     fn recovered(&mut self, outlet: &CompiledDestination, now: Timestamp) {
         let id = &self.destination;
-        if outlet.ledger.succeeded(now) == Some(State::Unhealthy) {
+        if outlet.counters.succeeded(now) == Some(State::Unhealthy) {
             tracing::info!(destination.id = %id, "destination {id} accepts events again");
         }
         if let Some(events) = self.refusing.calm(now) {
@@ -587,7 +587,7 @@ impl Worker {
     /// Notes a failed send, and logs it where it changes the destination's state.
     fn failed_with(&self, outlet: &CompiledDestination, failure: &Failure, now: Timestamp) {
         let id = &self.destination;
-        match outlet.ledger.failed(failure, now) {
+        match outlet.counters.failed(failure, now) {
             Some(State::Unhealthy) => {
                 tracing::warn!(destination.id = %id, cause = %failure, "destination {id} is unhealthy");
             }
@@ -772,8 +772,11 @@ impl Worker {
         if self.settled(self.plane.log.dead_letter(lease, dead_letter).await)? {
             let events = u64::from(lease.count);
             self.dead_lettered(outlet, failure, events);
-            outlet.ledger.dead_lettered.fetch_add(1, Ordering::Relaxed);
-            outlet.ledger.left(lease.class, events, bytes);
+            outlet
+                .counters
+                .dead_lettered
+                .fetch_add(1, Ordering::Relaxed);
+            outlet.counters.left(lease.class, events, bytes);
         }
         Ok(())
     }
@@ -790,9 +793,9 @@ impl Worker {
 
     fn delivered(&self, outlet: &CompiledDestination, class: BatchClass, events: u64, bytes: u64) {
         self.plane.meters.delivered.add(events);
-        outlet.ledger.sent.add(events);
-        outlet.ledger.bytes.add(bytes);
-        outlet.ledger.left(class, events, bytes);
+        outlet.counters.sent.add(events);
+        outlet.counters.bytes.add(bytes);
+        outlet.counters.left(class, events, bytes);
     }
 
     fn piece(&self, lease: &Lease, batch: OpenBatch) -> NewBatch {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::net::Answer;
+use crate::net::HttpResponse;
 use crate::retry::FailureClass;
 use crate::target::{Failure, class_of_status, scrub};
 
@@ -82,7 +82,7 @@ pub(crate) fn class_of(code: &str) -> Option<FailureClass> {
 }
 
 /// Refuses an answer other than 2xx. `secrets` never appear in the text.
-pub(crate) fn judge(answer: &Answer, secrets: &[&str]) -> Result<(), Failure> {
+pub(crate) fn judge(answer: &HttpResponse, secrets: &[&str]) -> Result<(), Failure> {
     let status = answer.status;
     let Err(by_status) = class_of_status(status) else {
         return Ok(());
@@ -121,7 +121,7 @@ pub(super) fn is_about_the_clock(failure: &Failure) -> bool {
 }
 
 /// Code and message, from JSON, a header or XML; empty where there is none.
-fn said(answer: &Answer) -> (String, String) {
+fn said(answer: &HttpResponse) -> (String, String) {
     // `namespace#Code` in bodies, `Code:url` in headers.
     let bare = |code: &str| {
         let code = code.rsplit('#').next().unwrap_or_default();

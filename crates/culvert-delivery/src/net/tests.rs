@@ -58,7 +58,7 @@ fn place(net: &Net, url: &str) -> Place {
     net.settings().rules.url(url).unwrap()
 }
 
-async fn post(net: &Net, to: &Place) -> Result<Answer, Failure> {
+async fn post(net: &Net, to: &Place) -> Result<HttpResponse, Failure> {
     let body = Bytes::from_static(b"{}");
     let deadline = Duration::from_millis(500);
     net.http().post(to, HeaderMap::new(), body, deadline).await

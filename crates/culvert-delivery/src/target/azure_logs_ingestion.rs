@@ -18,7 +18,7 @@ use super::{
     form_headers, gzipped, hide, invalid, keep_secret, parse, place, stored,
 };
 use crate::batch::{Batch, BatchLimits};
-use crate::net::{Answer, Http, Net, Order, TargetSettings};
+use crate::net::{Http, HttpResponse, Net, Order, TargetSettings};
 use crate::retry::FailureClass;
 
 const NAME: &str = "azure_logs_ingestion";
@@ -259,7 +259,7 @@ impl Azure {
         self.judge(&answer, token)
     }
 
-    fn judge(&self, answer: &Answer, token: &Secret) -> Result<(), Failure> {
+    fn judge(&self, answer: &HttpResponse, token: &Secret) -> Result<(), Failure> {
         let Err(by_status) = class_of_status(answer.status) else {
             return Ok(());
         };

@@ -25,8 +25,8 @@ use crate::kafka::errors::{self, DUPLICATE_SEQUENCE_NUMBER};
 use crate::kafka::records::{self, Record};
 use crate::kafka::{Link, Login, Mechanism, ProducerId};
 use crate::net::{Net, TargetSettings};
-use crate::peer::{Peer, Scheme};
 use crate::retry::FailureClass;
+use crate::tls_client::{Peer, Scheme};
 
 const NAME: &str = "kafka";
 const SCHEMES: &[Scheme] = &[Scheme {

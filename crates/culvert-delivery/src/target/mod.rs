@@ -36,7 +36,7 @@ use culvert_store::Gathering;
 
 use crate::batch::{Batch, BatchLimits};
 use crate::guard::Place;
-use crate::net::{Answer, Net, TargetSettings};
+use crate::net::{HttpResponse, Net, TargetSettings};
 use crate::retry::FailureClass;
 
 pub(crate) use file::FileRoots;
@@ -255,7 +255,7 @@ pub(crate) fn class_of_status(status: u16) -> Result<(), FailureClass> {
 }
 
 /// What an HTTP answer means. `secrets` never appear in the text.
-fn judge(answer: &Answer, secrets: &[&str]) -> Result<(), Failure> {
+fn judge(answer: &HttpResponse, secrets: &[&str]) -> Result<(), Failure> {
     let Err(class) = class_of_status(answer.status) else {
         return Ok(());
     };
@@ -263,7 +263,7 @@ fn judge(answer: &Answer, secrets: &[&str]) -> Result<(), Failure> {
 }
 
 /// The failure that an HTTP answer tells of.
-fn failed(answer: &Answer, class: FailureClass, secrets: &[&str]) -> Failure {
+fn failed(answer: &HttpResponse, class: FailureClass, secrets: &[&str]) -> Failure {
     let text = scrub(&answer.text, secrets);
     Failure {
         class,

@@ -25,8 +25,8 @@ use super::{
 };
 use crate::batch::{Batch, BatchLimits, Delivery};
 use crate::net::{Net, TargetSettings};
-use crate::peer::{Peer, Scheme};
 use crate::retry::FailureClass;
+use crate::tls_client::{Peer, Scheme};
 
 const NAME: &str = "nats";
 const PREFIX: &str = "culvert.events";

@@ -29,7 +29,7 @@ use super::{
 };
 use crate::batch::{Batch, BatchLimits, Delivery};
 use crate::headers;
-use crate::net::{Answer, Http, Net, Order, TargetSettings};
+use crate::net::{Http, HttpResponse, Net, Order, TargetSettings};
 use crate::retry::FailureClass;
 
 const NAME: &str = "otlp";
@@ -231,7 +231,7 @@ impl Otlp {
     }
 
     /// The specification's table; credentials that are not taken are no matter of content to us.
-    fn judge(&self, answer: &Answer) -> Result<(), Failure> {
+    fn judge(&self, answer: &HttpResponse) -> Result<(), Failure> {
         let secrets: Vec<&str> = self.secrets.iter().map(Secret::reveal).collect();
         if self.protocol == Protocol::Grpc {
             let message = grpc::judge(answer, &secrets)?;

@@ -36,8 +36,8 @@ use super::{
 };
 use crate::batch::{Batch, BatchLimits};
 use crate::net::{Net, TargetSettings};
-use crate::peer::{Peer, Scheme};
 use crate::retry::FailureClass;
+use crate::tls_client::{Peer, Scheme};
 
 const NAME: &str = "postgres";
 const TABLE: &str = "culvert_events";

@@ -21,8 +21,8 @@ use super::{
 use crate::amqp::{Broken, Confirmed, Login, Message, Publisher};
 use crate::batch::{Batch, BatchLimits, Delivery};
 use crate::net::{Net, TargetSettings};
-use crate::peer::{Peer, Scheme};
 use crate::retry::FailureClass;
+use crate::tls_client::{Peer, Scheme};
 
 const NAME: &str = "rabbitmq";
 const EXCHANGE: &str = "amq.topic";

@@ -89,7 +89,7 @@ fn answers_are_judged_by_the_table() {
         (503, Some(Retryable)),
         (599, Some(Retryable)),
     ] {
-        let answer = Answer {
+        let answer = HttpResponse {
             status,
             headers: HeaderMap::new(),
             trailers: HeaderMap::new(),

@@ -22,13 +22,13 @@ impl Worker {
         &mut self,
         outlet: &Arc<CompiledDestination>,
     ) -> Result<Option<Step>, Fault> {
-        let (plane, ledger) = (self.plane.clone(), &outlet.ledger);
-        let Some(one) = ledger.buffer.take_to_send(|| ledger.has_empty_queue()) else {
+        let (plane, counters) = (self.plane.clone(), &outlet.counters);
+        let Some(one) = counters.buffer.take_to_send(|| counters.has_empty_queue()) else {
             return Ok(None);
         };
         if one.until <= Instant::now() {
-            ledger.buffer.sent(Some(one));
-            plane.spill.arm_timer(&outlet.id, ledger);
+            counters.buffer.sent(Some(one));
+            plane.spill.arm_timer(&outlet.id, counters);
             // It wakes this worker when it is done.
             return Ok(Some(Step::Idle(None)));
         }
@@ -53,11 +53,11 @@ impl Worker {
             self.succeeded(outlet, plane.clock.now());
             self.has_moved = true;
             plane.meters.delivered.add(events);
-            ledger.sent.add(events);
-            ledger.bytes.add(bytes);
-            ledger.released(events, bytes);
+            counters.sent.add(events);
+            counters.bytes.add(bytes);
+            counters.released(events, bytes);
             plane.direct_events.fetch_sub(events, Ordering::Relaxed);
-            ledger.buffer.sent(None);
+            counters.buffer.sent(None);
             plane.spare.put(batch);
             return Ok(Some(Step::Moved));
         }
@@ -69,7 +69,7 @@ impl Worker {
             Ok(lease) => self.settle(outlet, &lease, &batch, verdict).await.map(Some),
             Err(fault) => {
                 // It was not taken and cannot be written down: it is sent again.
-                ledger.buffer.sent(Some(BufferedBatch {
+                counters.buffer.sent(Some(BufferedBatch {
                     batch: batch.reopened(),
                     until: Instant::now() + plane.settings.direct_for,
                 }));
@@ -84,7 +84,7 @@ impl Worker {
         outlet: &CompiledDestination,
         batch: &Batch,
     ) -> Result<Lease, Fault> {
-        let (plane, ledger) = (&self.plane, &outlet.ledger);
+        let (plane, counters) = (&self.plane, &outlet.counters);
         let open = batch.reopened();
         let (events, bytes) = (u64::from(open.len()), super::bytes_of(batch));
         let settings = &plane.settings;
@@ -101,12 +101,12 @@ impl Worker {
                 settings.lease,
             )
             .await?;
-        ledger.queued(BatchClass::Traffic, events, bytes);
-        ledger.released(events, bytes);
+        counters.queued(BatchClass::Traffic, events, bytes);
+        counters.released(events, bytes);
         plane.direct_events.fetch_sub(events, Ordering::Relaxed);
         plane.meters.queued.add(events);
-        ledger.buffer.sent(None);
-        plane.spill.arm_timer(&outlet.id, ledger);
+        counters.buffer.sent(None);
+        plane.spill.arm_timer(&outlet.id, counters);
         Ok(lease)
     }
 }

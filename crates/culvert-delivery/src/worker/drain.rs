@@ -28,7 +28,7 @@ impl Worker {
             self.one_by_one -= 1;
             return false;
         }
-        self.has_moved && !outlet.ledger.is_failing() && self.condemned.is_empty()
+        self.has_moved && !outlet.counters.is_failing() && self.condemned.is_empty()
     }
 
     /// Sends what was leased together. `None` if nothing is due.

@@ -28,7 +28,7 @@ impl Worker {
     ) -> Result<Step, Fault> {
         let plane = self.plane.clone();
         let gathering = gathers.gathering();
-        let (_, waiting) = outlet.ledger.waiting();
+        let (_, waiting) = outlet.counters.waiting();
         // Every append wakes a worker; most of them change nothing here.
         if let Some(ripe_at) = self.ripe_at.filter(|at| now < *at)
             && waiting < gathering.bytes_max
@@ -56,7 +56,7 @@ impl Worker {
             return Ok(Step::Idle(Some(at)));
         }
         plane.meters.sends.add(1);
-        outlet.ledger.batches.add(1);
+        outlet.counters.batches.add(1);
         if first.attempt > 1 {
             plane.meters.repeated_sends.add(1);
         }
@@ -156,12 +156,12 @@ impl Worker {
             let events = events_of(leases);
             self.dead_lettered(outlet, failure, events);
             outlet
-                .ledger
+                .counters
                 .dead_lettered
                 .fetch_add(n_buried, Ordering::Relaxed);
             // Their bytes are seen when the queue is next looked at.
             if let Some(first) = leases.first() {
-                outlet.ledger.left(first.class, events, 0);
+                outlet.counters.left(first.class, events, 0);
             }
         }
         Ok(())

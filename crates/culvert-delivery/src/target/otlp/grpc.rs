@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, header};
 use prost::Message;
 
-use crate::net::Answer;
+use crate::net::HttpResponse;
 use crate::retry::FailureClass;
 use crate::target::{Failure, class_of_status, scrub};
 
@@ -41,7 +41,7 @@ pub(super) fn framed(message: &[u8], is_packed: bool) -> Vec<u8> {
 }
 
 /// The message of an answer. `secrets` never appear in the text of a failure.
-pub(super) fn judge(answer: &Answer, secrets: &[&str]) -> Result<Bytes, Failure> {
+pub(super) fn judge(answer: &HttpResponse, secrets: &[&str]) -> Result<Bytes, Failure> {
     // Without a message there are no trailers: then the head has what they would have.
     let said = |name: &str| {
         let value = answer.trailers.get(name);
@@ -173,12 +173,12 @@ mod tests {
 
     use super::*;
 
-    fn answer(trailers: &[(&'static str, &str)]) -> Answer {
+    fn answer(trailers: &[(&'static str, &str)]) -> HttpResponse {
         let mut all = HeaderMap::new();
         for (name, value) in trailers {
             all.insert(*name, value.parse().unwrap());
         }
-        Answer {
+        HttpResponse {
             status: 200,
             headers: HeaderMap::new(),
             trailers: all,
