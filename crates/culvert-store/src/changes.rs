@@ -13,7 +13,7 @@ use crate::document::{Document, Head, Key, OnDelete};
 use crate::feed::{Feed, Touched};
 use crate::statements::{meta, state};
 use crate::texts::{self, Standing, Texts};
-use crate::writer::{Book, Outcome};
+use crate::writer::{Outcome, WriteBackend};
 use crate::{audit, outbox};
 
 /// What a write tells the world.
@@ -156,7 +156,7 @@ pub enum CommitError {
 /// Writes `Changes` in the order of the ledger, whose one row every transaction locks first. So
 /// revisions and outbox positions are in commit order, on every node.
 #[derive(Debug)]
-pub(crate) struct Journal {
+pub(crate) struct StateLog {
     pub(crate) revision: watch::Sender<i64>,
     /// What documents are found by.
     pub(crate) texts: Texts,
@@ -168,7 +168,7 @@ pub(crate) struct Journal {
 
 /// One write to the state.
 #[derive(Debug)]
-pub(crate) enum Entry {
+pub(crate) enum StateCommand {
     Commit(Changes),
     Meta {
         name: String,
@@ -191,14 +191,14 @@ pub(crate) enum Entry {
 
 /// What an entry's writer hears.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum StateOutcome {
     Revision(i64),
     Rows(u64),
 }
 
 /// The last revision and outbox position given out, and where the chain over the outbox ends.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Page {
+pub(crate) struct StateTransaction {
     revision: i64,
     outbox: i64,
     /// At `outbox`, unless a program that knows of no chain has written since.
@@ -210,23 +210,23 @@ pub(crate) struct Page {
 /// Rows without a hash that one transaction chains before its own.
 const CHAINED_AHEAD: i64 = 128;
 
-impl Book for Journal {
-    type Entry = Entry;
-    type Answer = Answer;
+impl WriteBackend for StateLog {
+    type Command = StateCommand;
+    type Outcome = StateOutcome;
     type Refused = CommitError;
-    type Page = Page;
+    type Transaction = StateTransaction;
 
     fn open<'a>(
         &'a self,
         connection: &'a mut Connection,
-    ) -> BoxFuture<'a, Result<Page, sqlx::Error>> {
+    ) -> BoxFuture<'a, Result<StateTransaction, sqlx::Error>> {
         Box::pin(async move {
             self.feed.begin();
             let row = connection
                 .row(state::LOCK, &[])
                 .await?
                 .ok_or(sqlx::Error::RowNotFound)?;
-            let mut page = Page {
+            let mut page = StateTransaction {
                 revision: row.get(0)?,
                 outbox: row.get(1)?,
                 head: audit::link(&row, 2)?,
@@ -243,12 +243,12 @@ impl Book for Journal {
     fn write<'a>(
         &'a self,
         connection: &'a mut Connection,
-        page: &'a mut Page,
-        entry: &'a Entry,
+        page: &'a mut StateTransaction,
+        entry: &'a StateCommand,
     ) -> BoxFuture<'a, Result<Outcome<Self>, sqlx::Error>> {
         Box::pin(async move {
             match entry {
-                Entry::Commit(changes) => {
+                StateCommand::Commit(changes) => {
                     let has_all_texts = page.texts.is_whole(page.revision);
                     page.revision += 1;
                     match changes.apply(connection, page, &self.texts).await {
@@ -257,29 +257,29 @@ impl Book for Journal {
                                 page.texts.up_to = page.revision;
                             }
                             self.feed.note(page.revision, changes);
-                            Ok(Outcome::Written(Answer::Revision(page.revision)))
+                            Ok(Outcome::Written(StateOutcome::Revision(page.revision)))
                         }
                         Err(Failure::Refused(refused)) => Ok(Outcome::Refused(refused)),
                         Err(Failure::Database(error)) => Err(error),
                     }
                 }
-                Entry::Meta { name, value } => {
+                StateCommand::Meta { name, value } => {
                     let n = connection
                         .run(meta::SET, &[Arg::Text(name), Arg::Text(value)])
                         .await?;
-                    Ok(Outcome::Written(Answer::Rows(n)))
+                    Ok(Outcome::Written(StateOutcome::Rows(n)))
                 }
-                Entry::PruneOutbox { up_to } => {
+                StateCommand::PruneOutbox { up_to } => {
                     let n = outbox::prune(connection, page.head, *up_to).await?;
-                    Ok(Outcome::Written(Answer::Rows(n)))
+                    Ok(Outcome::Written(StateOutcome::Rows(n)))
                 }
-                Entry::Chain { rows_max } => {
+                StateCommand::Chain { rows_max } => {
                     page.head =
                         outbox::chain(connection, page.head, page.outbox, *rows_max).await?;
                     let n_left = page.outbox.saturating_sub(page.head.seq);
-                    Ok(Outcome::Written(Answer::Rows(n_left.unsigned_abs())))
+                    Ok(Outcome::Written(StateOutcome::Rows(n_left.unsigned_abs())))
                 }
-                Entry::ClaimTexts => {
+                StateCommand::ClaimTexts => {
                     let n = connection
                         .run(state::CLAIM_TEXTS, &[Arg::Text(&self.mark)])
                         .await?;
@@ -287,17 +287,17 @@ impl Book for Journal {
                         up_to: 0,
                         is_ours: true,
                     };
-                    Ok(Outcome::Written(Answer::Rows(n)))
+                    Ok(Outcome::Written(StateOutcome::Rows(n)))
                 }
-                Entry::CatchUp { documents_max } => {
+                StateCommand::CatchUp { documents_max } => {
                     if !page.texts.is_ours {
-                        return Ok(Outcome::Unchanged(Answer::Rows(0)));
+                        return Ok(Outcome::Unchanged(StateOutcome::Rows(0)));
                     }
                     let (from, to) = (page.texts.up_to, page.revision);
                     page.texts.up_to =
                         texts::catch_up(connection, &self.texts, from, to, *documents_max).await?;
                     let n_left = to.saturating_sub(page.texts.up_to);
-                    Ok(Outcome::Written(Answer::Rows(n_left.unsigned_abs())))
+                    Ok(Outcome::Written(StateOutcome::Rows(n_left.unsigned_abs())))
                 }
             }
         })
@@ -306,7 +306,7 @@ impl Book for Journal {
     fn close<'a>(
         &'a self,
         connection: &'a mut Connection,
-        page: &'a Page,
+        page: &'a StateTransaction,
     ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
         Box::pin(async move {
             let head = page.head.hash.to_string();
@@ -321,7 +321,7 @@ impl Book for Journal {
         })
     }
 
-    fn committed(&self, page: &Page) {
+    fn committed(&self, page: &StateTransaction) {
         self.feed.commit();
         announce(&self.revision, page.revision);
     }
@@ -375,7 +375,7 @@ impl Changes {
     async fn apply(
         &self,
         connection: &mut Connection,
-        page: &mut Page,
+        page: &mut StateTransaction,
         texts: &Texts,
     ) -> Result<(), Failure> {
         Condition::check(&self.conditions, connection).await??;
@@ -394,7 +394,7 @@ impl Step {
     async fn apply(
         &self,
         connection: &mut Connection,
-        page: &mut Page,
+        page: &mut StateTransaction,
         texts: &Texts,
     ) -> Result<(), Failure> {
         match self {
@@ -465,7 +465,11 @@ impl Step {
 }
 
 impl AuditEvent {
-    async fn tell(&self, connection: &mut Connection, page: &mut Page) -> Result<(), Failure> {
+    async fn tell(
+        &self,
+        connection: &mut Connection,
+        page: &mut StateTransaction,
+    ) -> Result<(), Failure> {
         match self {
             Self::Emit(event) => tell(connection, page, event).await,
             Self::Suppress { reason } => {
@@ -476,7 +480,11 @@ impl AuditEvent {
     }
 }
 
-async fn tell(connection: &mut Connection, page: &mut Page, event: &Event) -> Result<(), Failure> {
+async fn tell(
+    connection: &mut Connection,
+    page: &mut StateTransaction,
+    event: &Event,
+) -> Result<(), Failure> {
     let audience = outbox::audience(connection, event).await?;
     let is_chained = page.head.seq == page.outbox;
     page.outbox += 1;

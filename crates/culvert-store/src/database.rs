@@ -14,7 +14,7 @@ use crate::migrate::{self, Step};
 use crate::pool::Pool;
 use crate::statements::meta;
 use crate::transfer::MOVED_TO;
-use crate::writer::{Book, Writer};
+use crate::writer::{WriteBackend, Writer};
 use crate::{postgres, sqlite};
 
 /// Which of the two databases of an installation.
@@ -107,7 +107,7 @@ impl Database {
     }
 
     /// Starts the writing task, and beside it the checkpointer of a SQLite file.
-    pub(crate) fn start_writer<B: Book>(&self, book: Arc<B>) -> Writer<B> {
+    pub(crate) fn start_writer<B: WriteBackend>(&self, book: Arc<B>) -> Writer<B> {
         let committed = Arc::new(Notify::new());
         let (writer, task) = Writer::new(
             book,

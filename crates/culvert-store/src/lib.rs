@@ -40,7 +40,7 @@ use std::time::Duration;
 use culvert_base::{Clock, Fault, Supervisor};
 use tokio::sync::watch;
 
-use crate::changes::{Answer, Entry, Journal};
+use crate::changes::{StateCommand, StateLog, StateOutcome};
 use crate::database::{Database, Part};
 use crate::dialect::{Arg, While};
 use crate::feed::Feed;
@@ -118,9 +118,9 @@ pub struct Store {
 #[derive(Debug)]
 struct Shared {
     database: Database,
-    writer: Arc<Writer<Journal>>,
+    writer: Arc<Writer<StateLog>>,
     lookup: Lookup,
-    journal: Arc<Journal>,
+    journal: Arc<StateLog>,
 }
 
 const STATE: Part = Part {
@@ -138,7 +138,7 @@ impl Store {
         database.refuse_moved().await?;
         let mark = texts.mark();
         let (revision, _) = texts::ledger(&database.pool, &mark).await?;
-        let journal = Arc::new(Journal {
+        let journal = Arc::new(StateLog {
             revision: watch::Sender::new(revision),
             feed: Feed::default(),
             texts,
@@ -214,7 +214,7 @@ impl Store {
             tracing::info!(events = n_left, "chaining the audit log");
         }
         while n_left > 0 {
-            let entry = Entry::Chain {
+            let entry = StateCommand::Chain {
                 rows_max: CHAINED_AT_ONCE,
             };
             let left = self.write("chaining the audit log", entry).await?;
@@ -353,11 +353,11 @@ impl Store {
         match self
             .shared
             .writer
-            .write("committing", Entry::Commit(changes))
+            .write("committing", StateCommand::Commit(changes))
             .await?
         {
-            Answer::Revision(revision) => Ok(revision),
-            Answer::Rows(_) => {
+            StateOutcome::Revision(revision) => Ok(revision),
+            StateOutcome::Rows(_) => {
                 Err(Fault::bare("committing: the database returned no revision").into())
             }
         }
@@ -393,8 +393,11 @@ impl Store {
     /// only for what its retention has outlived and every reader has passed. The link of the last one
     /// stays as the anchor of what follows.
     pub async fn prune_outbox(&self, seq: i64) -> Result<u64, Fault> {
-        self.write("pruning the outbox", Entry::PruneOutbox { up_to: seq })
-            .await
+        self.write(
+            "pruning the outbox",
+            StateCommand::PruneOutbox { up_to: seq },
+        )
+        .await
     }
 
     /// A value kept beside the documents.
@@ -409,7 +412,7 @@ impl Store {
 
     /// Sets a value kept beside the documents. Not a commit: the revision stays.
     pub async fn meta_set(&self, name: &str, value: &str) -> Result<(), Fault> {
-        let entry = Entry::Meta {
+        let entry = StateCommand::Meta {
             name: name.to_owned(),
             value: value.to_owned(),
         };
@@ -496,10 +499,10 @@ impl Store {
         Ok(usize::try_from(n).unwrap_or(0))
     }
 
-    async fn write(&self, doing: &str, entry: Entry) -> Result<u64, Fault> {
+    async fn write(&self, doing: &str, entry: StateCommand) -> Result<u64, Fault> {
         match self.shared.writer.write(doing, entry).await {
-            Ok(Answer::Rows(n)) => Ok(n),
-            Ok(Answer::Revision(_)) => Err(Fault::bare(format!(
+            Ok(StateOutcome::Rows(n)) => Ok(n),
+            Ok(StateOutcome::Revision(_)) => Err(Fault::bare(format!(
                 "{doing}: the database returned no count"
             ))),
             Err(CommitError::Fault(fault)) => Err(fault),

@@ -23,7 +23,7 @@ use std::time::Duration;
 use culvert_base::{Clock, Fault, Supervisor, Timestamp};
 use tokio::sync::watch;
 
-use self::lines::{Answer, Entry, Lines, Settlement};
+use self::lines::{Lines, QueueCommand, QueueOutcome, Settlement};
 pub use self::nodes::{OpenTail, TailPiece};
 pub use self::traffic::{Kept, NewPiece, Piece};
 use crate::StoreUrl;
@@ -247,7 +247,7 @@ impl Queue {
         let at = self.shared.clock.now();
         self.write(
             "appending batches",
-            Entry::Append {
+            QueueCommand::Append {
                 batches,
                 cursor,
                 at,
@@ -266,14 +266,14 @@ impl Queue {
     ) -> Result<Lease, Fault> {
         let doing = "appending a batch that is being sent";
         let at = self.shared.clock.now();
-        let entry = Entry::AppendLeased {
+        let entry = QueueCommand::AppendLeased {
             batch,
             owner: owner.to_owned(),
             until: at.plus(lease_for),
             at,
         };
         match self.write(doing, entry).await {
-            Ok(Answer::Lease(Some(lease))) => Ok(*lease),
+            Ok(QueueOutcome::Lease(Some(lease))) => Ok(*lease),
             Ok(_) => Err(Fault::bare(format!(
                 "{doing}: the database returned no lease"
             ))),
@@ -306,7 +306,7 @@ impl Queue {
     /// Forgets a cursor whose reader is gone for good.
     pub async fn drop_cursor(&self, name: &str) -> Result<(), Fault> {
         let name = name.to_owned();
-        self.count("dropping a cursor", Entry::DropCursor { name })
+        self.count("dropping a cursor", QueueCommand::DropCursor { name })
             .await
             .map(drop)
     }
@@ -325,14 +325,14 @@ impl Queue {
         lease_for: Duration,
         now: Timestamp,
     ) -> Result<Option<Lease>, Fault> {
-        let entry = Entry::Lease {
+        let entry = QueueCommand::Lease {
             destination: destination.to_owned(),
             owner: owner.to_owned(),
             until: now.plus(lease_for),
             now,
         };
         match self.write("leasing a batch", entry).await {
-            Ok(Answer::Lease(lease)) => Ok(lease.map(|lease| *lease)),
+            Ok(QueueOutcome::Lease(lease)) => Ok(lease.map(|lease| *lease)),
             Ok(_) => Ok(None),
             Err(error) => Err(error.into_fault("leasing a batch")),
         }
@@ -349,7 +349,7 @@ impl Queue {
         bytes_max: u64,
     ) -> Result<Vec<Lease>, Fault> {
         let doing = "leasing several batches";
-        let entry = Entry::LeaseSeveral {
+        let entry = QueueCommand::LeaseSeveral {
             destination: destination.to_owned(),
             owner: owner.to_owned(),
             until: now.plus(lease_for),
@@ -357,7 +357,7 @@ impl Queue {
             bytes_max,
         };
         match self.write(doing, entry).await {
-            Ok(Answer::Leases(leases)) => Ok(leases),
+            Ok(QueueOutcome::Leases(leases)) => Ok(leases),
             // Another node was faster.
             Err(QueueError::Lost) => Ok(Vec::new()),
             Ok(_) => Err(Fault::bare(format!(
@@ -379,7 +379,7 @@ impl Queue {
         gathering: Gathering,
     ) -> Result<Run, Fault> {
         let doing = "leasing batches";
-        let entry = Entry::LeaseRun {
+        let entry = QueueCommand::LeaseRun {
             destination: destination.to_owned(),
             owner: owner.to_owned(),
             until: now.plus(lease_for),
@@ -387,7 +387,7 @@ impl Queue {
             gathering,
         };
         match self.write(doing, entry).await {
-            Ok(Answer::Run(run)) => Ok(run),
+            Ok(QueueOutcome::Run(run)) => Ok(run),
             // Another node was faster. Not now, then.
             Err(QueueError::Lost) => Ok(Run {
                 leases: Vec::new(),
@@ -457,7 +457,7 @@ impl Queue {
     ) -> Result<u64, Fault> {
         let held = leases.iter().map(|lease| (lease.batch, lease.fence));
         let held = held.collect();
-        self.count(doing, Entry::SettleRun { held, settlement })
+        self.count(doing, QueueCommand::SettleRun { held, settlement })
             .await
     }
 
@@ -505,7 +505,7 @@ impl Queue {
     pub async fn put_dead(&self, dead: DeadBatch) -> Result<(), Fault> {
         let at = self.shared.clock.now();
         let dead = Box::new(dead);
-        self.count("keeping a dead letter", Entry::PutDead { dead, at })
+        self.count("keeping a dead letter", QueueCommand::PutDead { dead, at })
             .await
             .map(drop)
     }
@@ -513,7 +513,7 @@ impl Queue {
     /// Gives back every lease of `owner`, such as those of this node's former life.
     pub async fn release_owner(&self, owner: &str) -> Result<(), Fault> {
         let owner = owner.to_owned();
-        self.count("releasing leases", Entry::ReleaseOwner { owner })
+        self.count("releasing leases", QueueCommand::ReleaseOwner { owner })
             .await
             .map(drop)
     }
@@ -593,7 +593,7 @@ impl Queue {
     pub async fn redrive(&self, id: i64) -> Result<bool, Fault> {
         let at = self.shared.clock.now();
         let n = self
-            .count("redriving a dead letter", Entry::Redrive { id, at })
+            .count("redriving a dead letter", QueueCommand::Redrive { id, at })
             .await?;
         Ok(n > 0)
     }
@@ -602,8 +602,11 @@ impl Queue {
     /// edited. How many batches that were.
     pub async fn hasten(&self, destination: &str, now: Timestamp) -> Result<u64, Fault> {
         let destination = destination.to_owned();
-        self.count("making batches due", Entry::Hasten { destination, now })
-            .await
+        self.count(
+            "making batches due",
+            QueueCommand::Hasten { destination, now },
+        )
+        .await
     }
 
     /// Forgets everything of a destination that no longer exists. How many batches and dead letters
@@ -612,7 +615,7 @@ impl Queue {
         let destination = destination.to_owned();
         self.count(
             "dropping a destination",
-            Entry::DropDestination { destination },
+            QueueCommand::DropDestination { destination },
         )
         .await
     }
@@ -620,7 +623,7 @@ impl Queue {
     /// Removes dead letters older than [`DEAD_LETTERS_FOR`], and counts those that are kept; what went
     /// beyond the bounds without being counted goes too. How many dead letters were too old.
     pub async fn prune(&self, now: Timestamp) -> Result<u64, Fault> {
-        self.count("pruning dead letters", Entry::Prune { now })
+        self.count("pruning dead letters", QueueCommand::Prune { now })
             .await
     }
 
@@ -695,7 +698,7 @@ impl Queue {
         self.shared.database.close().await;
     }
 
-    async fn write(&self, doing: &str, entry: Entry) -> Result<Answer, QueueError> {
+    async fn write(&self, doing: &str, entry: QueueCommand) -> Result<QueueOutcome, QueueError> {
         self.shared.writer.write(doing, entry).await
     }
 
@@ -705,7 +708,7 @@ impl Queue {
         lease: &Lease,
         settlement: Settlement,
     ) -> Result<(), QueueError> {
-        let entry = Entry::Settle {
+        let entry = QueueCommand::Settle {
             batch: lease.batch,
             fence: lease.fence,
             settlement,
@@ -713,9 +716,9 @@ impl Queue {
         self.write(doing, entry).await.map(drop)
     }
 
-    async fn count(&self, doing: &str, entry: Entry) -> Result<u64, Fault> {
+    async fn count(&self, doing: &str, entry: QueueCommand) -> Result<u64, Fault> {
         match self.write(doing, entry).await {
-            Ok(Answer::Rows(n)) => Ok(n),
+            Ok(QueueOutcome::Rows(n)) => Ok(n),
             Ok(_) => Err(Fault::bare(format!(
                 "{doing}: the database returned no count"
             ))),

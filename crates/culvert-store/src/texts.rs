@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
-use crate::changes::{self, Entry, Journal};
+use crate::changes::{self, StateCommand, StateLog};
 use crate::dialect::{Arg, Connection, Row, While};
 use crate::document::{Document, Key, PageQuery};
 use crate::pool::Pool;
@@ -277,8 +277,8 @@ async fn read(
 /// for rows that are missing.
 pub(crate) async fn watch_ledger(
     pool: Arc<Pool>,
-    writer: Arc<Writer<Journal>>,
-    journal: Arc<Journal>,
+    writer: Arc<Writer<StateLog>>,
+    journal: Arc<StateLog>,
     mut closing: watch::Receiver<bool>,
 ) {
     let mut is_told = false;
@@ -299,7 +299,7 @@ pub(crate) async fn watch_ledger(
                     match writer
                         .write(
                             "indexing texts",
-                            Entry::CatchUp {
+                            StateCommand::CatchUp {
                                 documents_max: CAUGHT_UP_AT_ONCE,
                             },
                         )
@@ -443,7 +443,7 @@ impl Store {
         if mark.is_empty() || ledger(self.pool(), mark).await?.1.is_ours {
             return Ok(());
         }
-        self.write("beginning to index texts", Entry::ClaimTexts)
+        self.write("beginning to index texts", StateCommand::ClaimTexts)
             .await
             .map(drop)
     }

@@ -18,33 +18,33 @@ use crate::pace::Pace;
 use crate::statements::transaction;
 
 /// What is written, and how one write is applied.
-pub(crate) trait Book: Send + Sync + 'static {
+pub(crate) trait WriteBackend: Send + Sync + 'static {
     /// One write.
-    type Entry: Debug + Send + Sync + 'static;
+    type Command: Debug + Send + Sync + 'static;
     /// What the writer of an entry hears.
-    type Answer: Send + 'static;
+    type Outcome: Send + 'static;
     /// Why an entry was refused.
     type Refused: From<Fault> + Send + 'static;
     /// What a transaction carries from entry to entry.
-    type Page: Copy + Send + Sync + 'static;
+    type Transaction: Copy + Send + Sync + 'static;
 
     /// At the beginning of a transaction.
     fn open<'a>(
         &'a self,
         connection: &'a mut Connection,
-    ) -> BoxFuture<'a, Result<Self::Page, sqlx::Error>>;
+    ) -> BoxFuture<'a, Result<Self::Transaction, sqlx::Error>>;
 
     /// Applies one entry, inside a savepoint, or alone in its transaction.
     fn write<'a>(
         &'a self,
         connection: &'a mut Connection,
-        page: &'a mut Self::Page,
-        entry: &'a Self::Entry,
+        page: &'a mut Self::Transaction,
+        entry: &'a Self::Command,
     ) -> BoxFuture<'a, Result<Outcome<Self>, sqlx::Error>>;
 
     /// Whether all that applying the entry does is one statement that nothing was read for. It needs no
     /// transaction of several steps when it is alone.
-    fn is_one_statement(&self, _: &Self::Entry) -> bool {
+    fn is_one_statement(&self, _: &Self::Command) -> bool {
         false
     }
 
@@ -52,38 +52,38 @@ pub(crate) trait Book: Send + Sync + 'static {
     fn close<'a>(
         &'a self,
         connection: &'a mut Connection,
-        page: &'a Self::Page,
+        page: &'a Self::Transaction,
     ) -> BoxFuture<'a, Result<(), sqlx::Error>>;
 
     /// After the transaction is on disk, before anybody is answered.
-    fn committed(&self, page: &Self::Page);
+    fn committed(&self, page: &Self::Transaction);
 }
 
 /// What became of an entry.
-pub(crate) enum Outcome<B: Book + ?Sized> {
+pub(crate) enum Outcome<B: WriteBackend + ?Sized> {
     /// Something was written.
-    Written(B::Answer),
+    Written(B::Outcome),
     /// Nothing had to be written.
-    Unchanged(B::Answer),
+    Unchanged(B::Outcome),
     /// Nothing was written, and what was begun is undone.
     Refused(B::Refused),
 }
 
 /// Hands entries to the writing task.
 #[derive(Debug)]
-pub(crate) struct Writer<B: Book> {
+pub(crate) struct Writer<B: WriteBackend> {
     entries: mpsc::Sender<Waiting<B>>,
     health: Arc<Health>,
     pace: Arc<Pace>,
 }
 
 #[derive(Debug)]
-struct Waiting<B: Book> {
-    entry: B::Entry,
-    answer: oneshot::Sender<Result<B::Answer, B::Refused>>,
+struct Waiting<B: WriteBackend> {
+    entry: B::Command,
+    answer: oneshot::Sender<Result<B::Outcome, B::Refused>>,
 }
 
-impl<B: Book> Writer<B> {
+impl<B: WriteBackend> Writer<B> {
     /// A writer, and the task that does its work until `closing`.
     pub(crate) fn new(
         book: Arc<B>,
@@ -120,8 +120,8 @@ impl<B: Book> Writer<B> {
     pub(crate) async fn write(
         &self,
         doing: &str,
-        entry: B::Entry,
-    ) -> Result<B::Answer, B::Refused> {
+        entry: B::Command,
+    ) -> Result<B::Outcome, B::Refused> {
         self.health.check()?;
         self.health.check_room()?;
         let write = async {
@@ -148,7 +148,7 @@ impl<B: Book> Writer<B> {
     }
 }
 
-struct Task<B: Book> {
+struct Task<B: WriteBackend> {
     book: Arc<B>,
     site: Site,
     health: Arc<Health>,
@@ -157,7 +157,7 @@ struct Task<B: Book> {
     connection: Option<Connection>,
 }
 
-impl<B: Book> Task<B> {
+impl<B: WriteBackend> Task<B> {
     async fn run(
         mut self,
         mut waiting: mpsc::Receiver<Waiting<B>>,
@@ -235,8 +235,8 @@ impl<B: Book> Task<B> {
     async fn transact(
         &self,
         connection: &mut Connection,
-        entries: &[B::Entry],
-    ) -> Result<Vec<Result<B::Answer, B::Refused>>, (&'static str, sqlx::Error)> {
+        entries: &[B::Command],
+    ) -> Result<Vec<Result<B::Outcome, B::Refused>>, (&'static str, sqlx::Error)> {
         if let [entry] = entries
             && self.book.is_one_statement(entry)
         {
@@ -294,8 +294,8 @@ impl<B: Book> Task<B> {
     async fn statement(
         &self,
         connection: &mut Connection,
-        entry: &B::Entry,
-    ) -> Result<Result<B::Answer, B::Refused>, sqlx::Error> {
+        entry: &B::Command,
+    ) -> Result<Result<B::Outcome, B::Refused>, sqlx::Error> {
         let mut page = self.book.open(connection).await?;
         match self.book.write(connection, &mut page, entry).await? {
             Outcome::Written(answer) => {
@@ -307,7 +307,7 @@ impl<B: Book> Task<B> {
         }
     }
 
-    fn committed(&self, page: &B::Page) {
+    fn committed(&self, page: &B::Transaction) {
         self.health.committed();
         self.book.committed(page);
         self.committed.notify_one();
@@ -317,8 +317,8 @@ impl<B: Book> Task<B> {
     async fn one(
         &self,
         connection: &mut Connection,
-        page: &mut B::Page,
-        entry: &B::Entry,
+        page: &mut B::Transaction,
+        entry: &B::Command,
     ) -> Result<Outcome<B>, sqlx::Error> {
         connection.run(transaction::SAVEPOINT, &[]).await?;
         let outcome = self.apply(connection, page, entry).await;
@@ -332,8 +332,8 @@ impl<B: Book> Task<B> {
     async fn apply(
         &self,
         connection: &mut Connection,
-        page: &mut B::Page,
-        entry: &B::Entry,
+        page: &mut B::Transaction,
+        entry: &B::Command,
     ) -> Outcome<B> {
         match self.book.write(connection, page, entry).await {
             Ok(outcome) => outcome,
@@ -365,7 +365,7 @@ async fn gather<T>(first: T, waiting: &mut mpsc::Receiver<T>, size_before: usize
     group
 }
 
-fn refuse<B: Book>(group: Vec<Waiting<B>>, fault: &Fault) {
+fn refuse<B: WriteBackend>(group: Vec<Waiting<B>>, fault: &Fault) {
     for one in group {
         let fault = Fault::new("writing; nothing was written", fault.chain());
         drop(one.answer.send(Err(fault.into())));

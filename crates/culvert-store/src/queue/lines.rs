@@ -17,7 +17,7 @@ use super::{
 use crate::dialect::{Arg, Connection, Row};
 use crate::queue::traffic::NewPiece;
 use crate::statements::{BODIES, LEASE_LISTED, events};
-use crate::writer::{Book, Outcome};
+use crate::writer::{Outcome, WriteBackend};
 
 /// Writes to the queue.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(crate) struct Lines {
 
 /// One write.
 #[derive(Debug)]
-pub(crate) enum Entry {
+pub(crate) enum QueueCommand {
     Append {
         batches: Vec<NewBatch>,
         cursor: Option<CursorMove>,
@@ -147,7 +147,7 @@ pub(crate) enum Settlement {
 }
 
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum QueueOutcome {
     Lease(Option<Box<Lease>>),
     Leases(Vec<Lease>),
     Run(Run),
@@ -156,18 +156,21 @@ pub(crate) enum Answer {
 
 /// Whether anything was put in line.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Page {
+pub(crate) struct QueueTransaction {
     has_appended: bool,
 }
 
-impl Book for Lines {
-    type Entry = Entry;
-    type Answer = Answer;
+impl WriteBackend for Lines {
+    type Command = QueueCommand;
+    type Outcome = QueueOutcome;
     type Refused = QueueError;
-    type Page = Page;
+    type Transaction = QueueTransaction;
 
-    fn open<'a>(&'a self, _: &'a mut Connection) -> BoxFuture<'a, Result<Page, sqlx::Error>> {
-        Box::pin(std::future::ready(Ok(Page {
+    fn open<'a>(
+        &'a self,
+        _: &'a mut Connection,
+    ) -> BoxFuture<'a, Result<QueueTransaction, sqlx::Error>> {
+        Box::pin(std::future::ready(Ok(QueueTransaction {
             has_appended: false,
         })))
     }
@@ -175,30 +178,33 @@ impl Book for Lines {
     fn write<'a>(
         &'a self,
         connection: &'a mut Connection,
-        page: &'a mut Page,
-        entry: &'a Entry,
+        page: &'a mut QueueTransaction,
+        entry: &'a QueueCommand,
     ) -> BoxFuture<'a, Result<Outcome<Self>, sqlx::Error>> {
         Box::pin(async move {
-            page.has_appended |= matches!(entry, Entry::Append { .. } | Entry::Redrive { .. });
+            page.has_appended |= matches!(
+                entry,
+                QueueCommand::Append { .. } | QueueCommand::Redrive { .. }
+            );
             match entry {
-                Entry::Append {
+                QueueCommand::Append {
                     batches,
                     cursor,
                     at,
                 } => append(connection, batches, cursor.as_ref(), *at).await,
-                Entry::AppendLeased {
+                QueueCommand::AppendLeased {
                     batch,
                     owner,
                     until,
                     at,
                 } => append_leased(connection, batch, owner, *until, *at).await,
-                Entry::Lease {
+                QueueCommand::Lease {
                     destination,
                     owner,
                     until,
                     now,
                 } => lease(self, connection, (destination, owner), *until, *now).await,
-                Entry::LeaseSeveral {
+                QueueCommand::LeaseSeveral {
                     destination,
                     owner,
                     until,
@@ -208,14 +214,14 @@ impl Book for Lines {
                     let line = (&**destination, &**owner);
                     lease_several(self, connection, line, *until, *now, *bytes_max).await
                 }
-                Entry::LeaseRun {
+                QueueCommand::LeaseRun {
                     destination,
                     owner,
                     until,
                     now,
                     gathering,
                 } => lease_run(connection, destination, owner, *until, *now, *gathering).await,
-                Entry::SettleRun { held, settlement } => {
+                QueueCommand::SettleRun { held, settlement } => {
                     let mut n = 0;
                     for (batch, fence) in held {
                         let held = [Arg::Int(*batch), Arg::Int(*fence)];
@@ -223,18 +229,18 @@ impl Book for Lines {
                     }
                     Ok(written(n))
                 }
-                Entry::Settle {
+                QueueCommand::Settle {
                     batch,
                     fence,
                     settlement,
                 } => {
                     let held = [Arg::Int(*batch), Arg::Int(*fence)];
                     Ok(match settlement.apply(self, connection, held).await? {
-                        true => Outcome::Written(Answer::Rows(1)),
+                        true => Outcome::Written(QueueOutcome::Rows(1)),
                         false => Outcome::Refused(QueueError::Lost),
                     })
                 }
-                Entry::PutDead { dead, at } => {
+                QueueCommand::PutDead { dead, at } => {
                     let arguments = [
                         Arg::Text(&dead.batch.destination),
                         Arg::Int(dead.batch.class.number()),
@@ -256,10 +262,10 @@ impl Book for Lines {
                     self.make_room(connection, line, bytes).await?;
                     Ok(written(1))
                 }
-                Entry::ReleaseOwner { owner } => {
+                QueueCommand::ReleaseOwner { owner } => {
                     rows(connection, &[(events::RELEASE_OWNER, &[Arg::Text(owner)])]).await
                 }
-                Entry::Redrive { id, at } => {
+                QueueCommand::Redrive { id, at } => {
                     let (id, at) = (Arg::Int(*id), Arg::Int(at.unix_nanos()));
                     let Some(row) = connection.row(events::REDRIVE, &[id, at]).await? else {
                         return Ok(written(0));
@@ -271,23 +277,23 @@ impl Book for Lines {
                     }
                     Ok(written(1))
                 }
-                Entry::DropDestination { destination } => {
+                QueueCommand::DropDestination { destination } => {
                     let of = [Arg::Text(destination)];
                     connection.run(events::DROP_DEAD_LINES, &of).await?;
                     connection.run(events::DROP_HEALTHS, &of).await?;
                     let n_batches = connection.run(events::DROP_BATCHES, &of).await?;
                     let n_letters = connection.run(events::DROP_DEAD_LETTERS, &of).await?;
-                    Ok(Outcome::Written(Answer::Rows(n_batches + n_letters)))
+                    Ok(Outcome::Written(QueueOutcome::Rows(n_batches + n_letters)))
                 }
-                Entry::DropCursor { name } => {
+                QueueCommand::DropCursor { name } => {
                     rows(connection, &[(events::DROP_CURSOR, &[Arg::Text(name)])]).await
                 }
-                Entry::Hasten { destination, now } => {
+                QueueCommand::Hasten { destination, now } => {
                     let arguments = [Arg::Text(destination), Arg::Int(now.unix_nanos())];
                     rows(connection, &[(events::HASTEN, &arguments)]).await
                 }
-                Entry::Prune { now } => self.prune(connection, *now).await,
-                Entry::NoteHealths { node, notes, at } => {
+                QueueCommand::Prune { now } => self.prune(connection, *now).await,
+                QueueCommand::NoteHealths { node, notes, at } => {
                     let (node, at) = (Arg::Text(node), Arg::Int(at.unix_nanos()));
                     for (destination, body) in notes {
                         let arguments = [Arg::Text(destination), node, at, Arg::Text(body)];
@@ -295,7 +301,7 @@ impl Book for Lines {
                     }
                     Ok(written(notes.len() as u64))
                 }
-                Entry::OpenTail {
+                QueueCommand::OpenTail {
                     id,
                     node,
                     spec,
@@ -305,32 +311,32 @@ impl Book for Lines {
                     let arguments = [Arg::Text(id), Arg::Text(node), Arg::Text(spec), until];
                     rows(connection, &[(events::OPEN_TAIL, &arguments)]).await
                 }
-                Entry::CloseTail { id } => {
+                QueueCommand::CloseTail { id } => {
                     let of_tail = [Arg::Text(id), Arg::Int(i64::MAX)];
                     connection.run(events::CLOSE_TAIL, &of_tail[..1]).await?;
                     connection.run(events::DROP_TAIL_LINES, &of_tail).await?;
                     Ok(written(1))
                 }
-                Entry::TellTail { id, body } => {
+                QueueCommand::TellTail { id, body } => {
                     let arguments = [Arg::Text(id), Arg::Text(body), Arg::Int(TAIL_LINES_MAX)];
                     rows(connection, &[(events::TELL_TAIL, &arguments)]).await
                 }
-                Entry::DropTailLines { id, up_to } => {
+                QueueCommand::DropTailLines { id, up_to } => {
                     let arguments = [Arg::Text(id), Arg::Int(*up_to)];
                     rows(connection, &[(events::DROP_TAIL_LINES, &arguments)]).await
                 }
-                Entry::KeepTraffic { pieces } => keep_traffic(connection, pieces).await,
-                Entry::PruneTraffic { up_to } => {
+                QueueCommand::KeepTraffic { pieces } => keep_traffic(connection, pieces).await,
+                QueueCommand::PruneTraffic { up_to } => {
                     rows(connection, &[(events::PRUNE_TRAFFIC, &[Arg::Int(*up_to)])]).await
                 }
             }
         })
     }
 
-    fn is_one_statement(&self, entry: &Entry) -> bool {
+    fn is_one_statement(&self, entry: &QueueCommand) -> bool {
         let settlement = match entry {
-            Entry::Settle { settlement, .. } => settlement,
-            Entry::SettleRun { held, settlement } if held.len() == 1 => settlement,
+            QueueCommand::Settle { settlement, .. } => settlement,
+            QueueCommand::SettleRun { held, settlement } if held.len() == 1 => settlement,
             _ => return false,
         };
         matches!(settlement, Settlement::Ack | Settlement::Retry { .. })
@@ -339,12 +345,12 @@ impl Book for Lines {
     fn close<'a>(
         &'a self,
         _: &'a mut Connection,
-        _: &'a Page,
+        _: &'a QueueTransaction,
     ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn committed(&self, page: &Page) {
+    fn committed(&self, page: &QueueTransaction) {
         if page.has_appended {
             self.appended.send_modify(|n| *n = n.wrapping_add(1));
         }
@@ -353,9 +359,9 @@ impl Book for Lines {
 
 fn written(n: u64) -> Outcome<Lines> {
     if n == 0 {
-        Outcome::Unchanged(Answer::Rows(0))
+        Outcome::Unchanged(QueueOutcome::Rows(0))
     } else {
-        Outcome::Written(Answer::Rows(n))
+        Outcome::Written(QueueOutcome::Rows(n))
     }
 }
 
@@ -400,7 +406,7 @@ async fn append(
         ];
         put(connection, events::APPEND, &arguments, &batch.body).await?;
     }
-    Ok(Outcome::Written(Answer::Rows(0)))
+    Ok(Outcome::Written(QueueOutcome::Rows(0)))
 }
 
 /// Inserts a batch and its body. What the first insert returned, with the batch's id in front.
@@ -435,17 +441,19 @@ async fn append_leased(
         Arg::Int(until.unix_nanos()),
     ];
     let row = put(connection, events::APPEND_LEASED, &arguments, &batch.body).await?;
-    Ok(Outcome::Written(Answer::Lease(Some(Box::new(Lease {
-        batch: row.get(0)?,
-        destination: batch.destination.clone(),
-        class: batch.class,
-        count: batch.count,
-        body: Vec::new(),
-        attempt: 1,
-        first_at: at,
-        fence: row.get(1)?,
-        why: None,
-    })))))
+    Ok(Outcome::Written(QueueOutcome::Lease(Some(Box::new(
+        Lease {
+            batch: row.get(0)?,
+            destination: batch.destination.clone(),
+            class: batch.class,
+            count: batch.count,
+            body: Vec::new(),
+            attempt: 1,
+            first_at: at,
+            fence: row.get(1)?,
+            why: None,
+        },
+    )))))
 }
 
 async fn lease(
@@ -475,15 +483,15 @@ async fn lease(
             if let Some(lease) =
                 whole(lines, connection, &row, body, (destination, class), now).await?
             {
-                return Ok(Outcome::Written(Answer::Lease(Some(Box::new(lease)))));
+                return Ok(Outcome::Written(QueueOutcome::Lease(Some(Box::new(lease)))));
             }
             has_buried = true;
         }
     }
     Ok(if has_buried {
-        Outcome::Written(Answer::Lease(None))
+        Outcome::Written(QueueOutcome::Lease(None))
     } else {
-        Outcome::Unchanged(Answer::Lease(None))
+        Outcome::Unchanged(QueueOutcome::Lease(None))
     })
 }
 
@@ -614,9 +622,9 @@ async fn lease_several(
             let body = bodies.get(id).map_or(Ok(Vec::new()), |row| row.get(1))?;
             leases.extend(whole(lines, connection, row, body, (destination, class), now).await?);
         }
-        return Ok(Outcome::Written(Answer::Leases(leases)));
+        return Ok(Outcome::Written(QueueOutcome::Leases(leases)));
     }
-    Ok(Outcome::Unchanged(Answer::Leases(Vec::new())))
+    Ok(Outcome::Unchanged(QueueOutcome::Leases(Vec::new())))
 }
 
 /// Batches of a line that are looked at for a run.
@@ -680,11 +688,14 @@ async fn lease_run(
             .map(|row| lease_of(row, Vec::new(), destination, class));
         let leases = leases.collect::<Result<_, _>>()?;
         let next_at = None;
-        return Ok(Outcome::Written(Answer::Run(Run { leases, next_at })));
+        return Ok(Outcome::Written(QueueOutcome::Run(Run { leases, next_at })));
     }
     let next_at = next_at.map(Timestamp::from_unix_nanos);
     let leases = Vec::new();
-    Ok(Outcome::Unchanged(Answer::Run(Run { leases, next_at })))
+    Ok(Outcome::Unchanged(QueueOutcome::Run(Run {
+        leases,
+        next_at,
+    })))
 }
 
 /// When a batch of a line may be leased.
@@ -828,7 +839,7 @@ impl Lines {
         let closed = [Arg::Int(now.unix_nanos())];
         connection.run(events::PRUNE_TAILS, &closed).await?;
         connection.run(events::PRUNE_TAIL_LINES, &[]).await?;
-        Ok(Outcome::Written(Answer::Rows(n + n_forgotten)))
+        Ok(Outcome::Written(QueueOutcome::Rows(n + n_forgotten)))
     }
 }
 

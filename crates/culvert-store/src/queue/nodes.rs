@@ -6,7 +6,7 @@ use culvert_base::{Fault, Timestamp};
 
 use super::Queue;
 use crate::dialect::{Arg, While};
-use crate::queue::lines::Entry;
+use crate::queue::lines::QueueCommand;
 use crate::statements::events;
 
 /// A live tail of another node.
@@ -39,7 +39,7 @@ impl Queue {
         node: &str,
         notes: Vec<(String, String)>,
     ) -> Result<(), Fault> {
-        let entry = Entry::NoteHealths {
+        let entry = QueueCommand::NoteHealths {
             node: node.to_owned(),
             notes,
             at: self.shared.clock.now(),
@@ -66,7 +66,7 @@ impl Queue {
         spec: &str,
         until: Timestamp,
     ) -> Result<(), Fault> {
-        let entry = Entry::OpenTail {
+        let entry = QueueCommand::OpenTail {
             id: id.to_owned(),
             node: node.to_owned(),
             spec: spec.to_owned(),
@@ -78,7 +78,7 @@ impl Queue {
     /// Forgets a tail and what was told to it.
     pub async fn close_tail(&self, id: &str) -> Result<(), Fault> {
         let id = id.to_owned();
-        let entry = Entry::CloseTail { id };
+        let entry = QueueCommand::CloseTail { id };
         self.count("closing a tail", entry).await.map(drop)
     }
 
@@ -101,7 +101,7 @@ impl Queue {
     /// Leaves something for a tail of another node. False if that is closed or does not keep up.
     pub async fn tell_tail(&self, id: &str, body: String) -> Result<bool, Fault> {
         let id = id.to_owned();
-        let entry = Entry::TellTail { id, body };
+        let entry = QueueCommand::TellTail { id, body };
         Ok(self.count("telling a tail", entry).await? > 0)
     }
 
@@ -124,7 +124,7 @@ impl Queue {
     /// What was left for a tail up to a position was read.
     pub async fn drop_tail_pieces(&self, id: &str, up_to: i64) -> Result<(), Fault> {
         let id = id.to_owned();
-        let entry = Entry::DropTailLines { id, up_to };
+        let entry = QueueCommand::DropTailLines { id, up_to };
         self.count("deleting delivered tail events", entry)
             .await
             .map(drop)

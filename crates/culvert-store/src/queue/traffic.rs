@@ -9,7 +9,7 @@ use culvert_base::{Fault, Timestamp};
 
 use super::{Queue, checksum};
 use crate::dialect::{Arg, While};
-use crate::queue::lines::Entry;
+use crate::queue::lines::QueueCommand;
 use crate::statements::{OUTLAST_KEEPING, events};
 
 /// A piece to be kept.
@@ -48,9 +48,12 @@ const STEP: i64 = 256;
 impl Queue {
     /// Keeps pieces. Durable on return.
     pub async fn keep_traffic(&self, pieces: Vec<NewPiece>) -> Result<(), Fault> {
-        self.count("keeping traffic events", Entry::KeepTraffic { pieces })
-            .await
-            .map(drop)
+        self.count(
+            "keeping traffic events",
+            QueueCommand::KeepTraffic { pieces },
+        )
+        .await
+        .map(drop)
     }
 
     /// What is kept now.
@@ -150,7 +153,10 @@ impl Queue {
                 return Ok(n_pruned);
             };
             n_pruned += self
-                .count("pruning traffic events", Entry::PruneTraffic { up_to })
+                .count(
+                    "pruning traffic events",
+                    QueueCommand::PruneTraffic { up_to },
+                )
                 .await?;
             // Others want to write, too.
             tokio::time::sleep(Duration::from_millis(1)).await;
