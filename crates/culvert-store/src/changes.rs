@@ -12,7 +12,7 @@ use crate::dialect::{Arg, Connection};
 use crate::document::{Document, Head, Key, OnDelete};
 use crate::feed::{Feed, Touched};
 use crate::statements::{meta, state};
-use crate::texts::{self, Standing, Texts};
+use crate::text_index::{self, Standing, Texts};
 use crate::writer::{Outcome, WriteBackend};
 use crate::{audit, outbox};
 
@@ -295,7 +295,8 @@ impl WriteBackend for StateLog {
                     }
                     let (from, to) = (page.texts.up_to, page.revision);
                     page.texts.up_to =
-                        texts::catch_up(connection, &self.texts, from, to, *documents_max).await?;
+                        text_index::catch_up(connection, &self.texts, from, to, *documents_max)
+                            .await?;
                     let n_left = to.saturating_sub(page.texts.up_to);
                     Ok(Outcome::Written(StateOutcome::Rows(n_left.unsigned_abs())))
                 }
@@ -534,7 +535,7 @@ async fn insert(
         }
         .into());
     }
-    texts::insert(connection, &texts_of(texts, head, &document.body)).await?;
+    text_index::insert(connection, &texts_of(texts, head, &document.body)).await?;
     link(connection, document).await
 }
 
@@ -576,8 +577,8 @@ async fn replace(
         .await?;
     let rows = texts_of(texts, head, &document.body);
     if rows != texts_of(texts, head, &body_before) {
-        texts::remove(connection, &[&head.id]).await?;
-        texts::insert(connection, &rows).await?;
+        text_index::remove(connection, &[&head.id]).await?;
+        text_index::insert(connection, &rows).await?;
     }
     if links == links_before {
         return Ok(());

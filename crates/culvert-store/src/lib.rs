@@ -21,14 +21,14 @@ mod lookup;
 mod migrate;
 mod node;
 mod outbox;
-mod pace;
 mod pool;
 mod postgres;
 mod queue;
 mod sqlite;
 mod statements;
-mod texts;
+mod text_index;
 mod transfer;
+mod write_latency;
 mod writer;
 
 use std::fmt;
@@ -63,10 +63,10 @@ pub use node::Node;
 pub use outbox::OutboxRow;
 pub use queue::{
     Backlog, BatchClass, Body, CursorMove, DEAD_LETTERS_BYTES_MAX, DEAD_LETTERS_FOR,
-    DEAD_LETTERS_MAX, DeadBatch, DeadLetter, DeadLetterReason, Gathering, Kept, Lease, NewBatch,
-    NewPiece, OpenTail, Piece, Queue, QueueError, Run, TailPiece, WHY_BYTES_MAX,
+    DEAD_LETTERS_MAX, DeadBatch, DeadLetter, DeadLetterReason, Gathering, Lease, NewBatch,
+    NewPiece, OpenTail, Piece, Queue, QueueError, RetainedTraffic, Run, TailPiece, WHY_BYTES_MAX,
 };
-pub use texts::{Like, TextField, TextQuery, Texts};
+pub use text_index::{Like, TextField, TextQuery, Texts};
 pub use transfer::{Moved, Transfer, TransferError, undo_transfer};
 
 /// Where the store is.
@@ -137,7 +137,7 @@ impl Store {
         let database = Database::open(url, STATE, clock.as_ref()).await?;
         database.refuse_moved().await?;
         let mark = texts.mark();
-        let (revision, _) = texts::ledger(&database.pool, &mark).await?;
+        let (revision, _) = text_index::ledger(&database.pool, &mark).await?;
         let journal = Arc::new(StateLog {
             revision: watch::Sender::new(revision),
             feed: Feed::default(),
@@ -150,7 +150,7 @@ impl Store {
             database.start("store.lookup", task);
         }
         let pool = Arc::clone(&database.pool);
-        let ledger = texts::watch_ledger(
+        let ledger = text_index::watch_ledger(
             pool,
             Arc::clone(&writer),
             Arc::clone(&journal),
@@ -371,7 +371,7 @@ impl Store {
 
     /// The latest revision committed anywhere.
     pub async fn revision(&self) -> Result<i64, Fault> {
-        texts::ledger(self.pool(), "")
+        text_index::ledger(self.pool(), "")
             .await
             .map(|(revision, _)| revision)
     }

@@ -18,12 +18,12 @@ use crate::statements::{GET_MANY, state};
 /// Hands lookups to the reading tasks.
 #[derive(Debug)]
 pub(crate) struct Lookup {
-    tasks: Vec<mpsc::Sender<Asked>>,
+    tasks: Vec<mpsc::Sender<LookupRequest>>,
     next: AtomicUsize,
 }
 
 #[derive(Debug)]
-struct Asked {
+struct LookupRequest {
     id: String,
     answer: oneshot::Sender<Result<Option<Document>, Fault>>,
 }
@@ -55,7 +55,7 @@ impl Lookup {
         let task = self.tasks.get(turn).ok_or_else(closed)?;
         let read = async {
             let (answer, outcome) = oneshot::channel();
-            let asked = Asked {
+            let asked = LookupRequest {
                 id: id.to_owned(),
                 answer,
             };
@@ -72,7 +72,11 @@ impl Lookup {
     }
 }
 
-async fn run(site: Site, mut asked: mpsc::Receiver<Asked>, mut closing: watch::Receiver<bool>) {
+async fn run(
+    site: Site,
+    mut asked: mpsc::Receiver<LookupRequest>,
+    mut closing: watch::Receiver<bool>,
+) {
     let mut connection: Option<Connection> = None;
     let mut group = Vec::with_capacity(GROUP_MAX);
     loop {
@@ -125,7 +129,7 @@ async fn run(site: Site, mut asked: mpsc::Receiver<Asked>, mut closing: watch::R
 async fn read(
     site: &Site,
     connection: &mut Connection,
-    group: &[Asked],
+    group: &[LookupRequest],
 ) -> Result<HashMap<String, Document>, sqlx::Error> {
     let mut ids: Vec<&str> = group.iter().map(|one| one.id.as_str()).collect();
     ids.sort_unstable();
@@ -146,7 +150,7 @@ async fn read(
         .collect()
 }
 
-fn answer(group: &mut Vec<Asked>, found: Result<HashMap<String, Document>, Fault>) {
+fn answer(group: &mut Vec<LookupRequest>, found: Result<HashMap<String, Document>, Fault>) {
     for one in group.drain(..) {
         let outcome = match &found {
             Ok(documents) => Ok(documents.get(&one.id).cloned()),

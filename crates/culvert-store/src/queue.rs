@@ -25,7 +25,7 @@ use tokio::sync::watch;
 
 use self::lines::{Lines, QueueCommand, QueueOutcome, Settlement};
 pub use self::nodes::{OpenTail, TailPiece};
-pub use self::traffic::{Kept, NewPiece, Piece};
+pub use self::traffic::{NewPiece, Piece, RetainedTraffic};
 use crate::StoreUrl;
 use crate::database::{Database, Part};
 use crate::dialect::{Arg, Row, While};

@@ -24,7 +24,7 @@ use crate::migrate::{self, Step};
 use crate::postgres::Schema;
 use crate::sqlite::File;
 use crate::statements::{HAS_META, meta};
-use crate::texts::hex;
+use crate::text_index::hex;
 use crate::{STATE, queue, sqlite};
 
 /// Where the data of a state file went: a value beside the documents.

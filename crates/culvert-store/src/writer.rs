@@ -14,8 +14,8 @@ use tokio::time::Instant;
 
 use crate::dialect::{Access, Connection, Site};
 use crate::health::Health;
-use crate::pace::Pace;
 use crate::statements::transaction;
+use crate::write_latency::WriteLatency;
 
 /// What is written, and how one write is applied.
 pub(crate) trait WriteBackend: Send + Sync + 'static {
@@ -74,7 +74,7 @@ pub(crate) enum Outcome<B: WriteBackend + ?Sized> {
 pub(crate) struct Writer<B: WriteBackend> {
     entries: mpsc::Sender<Waiting<B>>,
     health: Arc<Health>,
-    pace: Arc<Pace>,
+    pace: Arc<WriteLatency>,
 }
 
 #[derive(Debug)]
@@ -94,7 +94,7 @@ impl<B: WriteBackend> Writer<B> {
     ) -> (Self, impl Future<Output = ()> + Send) {
         // When it is full, callers wait, until their deadline.
         let (entries, waiting) = mpsc::channel(WAITING_MAX);
-        let pace = Arc::new(Pace::new(Instant::now()));
+        let pace = Arc::new(WriteLatency::new(Instant::now()));
         let task = Task {
             book,
             site,
@@ -152,7 +152,7 @@ struct Task<B: WriteBackend> {
     book: Arc<B>,
     site: Site,
     health: Arc<Health>,
-    pace: Arc<Pace>,
+    pace: Arc<WriteLatency>,
     committed: Arc<Notify>,
     connection: Option<Connection>,
 }

@@ -16,8 +16,8 @@ use crate::queue::{DeadLetterBounds, EVENTS, checksum};
 use crate::sqlite::WAL_BYTES_MAX;
 use crate::statements::{events, transaction};
 use crate::{
-    BatchClass, Body, CursorMove, DEAD_LETTERS_FOR, DeadBatch, DeadLetterReason, Gathering, Kept,
-    Lease, NewBatch, NewPiece, Queue, QueueError, Run, WHY_BYTES_MAX,
+    BatchClass, Body, CursorMove, DEAD_LETTERS_FOR, DeadBatch, DeadLetterReason, Gathering, Lease,
+    NewBatch, NewPiece, Queue, QueueError, RetainedTraffic, Run, WHY_BYTES_MAX,
 };
 
 on_both_engines!(
@@ -951,7 +951,7 @@ async fn traffic_is_kept_found_by_time_and_pruned_by_age_and_size(place: &Place)
         body: format!("{n:04}").into_bytes(),
     });
     queue.keep_traffic(pieces.collect()).await.unwrap();
-    let Kept { first, last, bytes } = queue.traffic().await.unwrap();
+    let RetainedTraffic { first, last, bytes } = queue.traffic().await.unwrap();
     assert_eq!((last - first, bytes), (599, 2400));
     let texts = async |after, limit| -> Vec<String> {
         let pieces = queue.traffic_pieces(after, last, limit).await.unwrap();

@@ -34,7 +34,7 @@ pub struct Piece {
 
 /// What is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Kept {
+pub struct RetainedTraffic {
     /// The first and the last position; the first is beyond the last when nothing is kept.
     pub first: i64,
     pub last: i64,
@@ -57,24 +57,24 @@ impl Queue {
     }
 
     /// What is kept now.
-    pub async fn traffic(&self) -> Result<Kept, Fault> {
+    pub async fn traffic(&self) -> Result<RetainedTraffic, Fault> {
         let doing = "reading the extent of the traffic log";
         let row = self.pool().row(doing, events::TRAFFIC_EXTENT, &[]).await?;
         let read = |row: &crate::dialect::Row| {
             let bytes: i64 = row.get(2)?;
-            Ok::<_, sqlx::Error>(Kept {
+            Ok::<_, sqlx::Error>(RetainedTraffic {
                 first: row.get(0)?,
                 last: row.get(1)?,
                 bytes: u64::try_from(bytes).unwrap_or(0),
             })
         };
-        row.map_or(Ok(Kept::default()), |row| read(&row))
+        row.map_or(Ok(RetainedTraffic::default()), |row| read(&row))
             .during(doing)
     }
 
     /// The same, once nothing can come to be before its end: several nodes get their positions before they
     /// commit.
-    pub async fn settled_traffic(&self) -> Result<Kept, Fault> {
+    pub async fn settled_traffic(&self) -> Result<RetainedTraffic, Fault> {
         let doing = "waiting for the end of the traffic log";
         let kept = self.traffic().await?;
         let outlast = self.shared.database.site.spell(OUTLAST_KEEPING);

@@ -10,7 +10,7 @@ const RECENT: Duration = Duration::from_secs(1);
 
 /// The pace of one writing task. Times are nanoseconds since it was made.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct WriteLatency {
     made: Instant,
     /// When the write on its way began, and 1 more; 0 for none.
     began: AtomicU64,
@@ -19,7 +19,7 @@ pub(crate) struct Pace {
     took: AtomicU64,
 }
 
-impl Pace {
+impl WriteLatency {
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             made: now,
@@ -69,7 +69,7 @@ mod tests {
     fn a_write_counts_while_it_lasts_and_for_a_moment_after() {
         let made = Instant::now();
         let at = |millis| made + Duration::from_millis(millis);
-        let pace = Pace::new(made);
+        let pace = WriteLatency::new(made);
         assert_eq!(pace.delay(at(500)), Duration::ZERO);
         pace.begin(at(10_000));
         assert_eq!(pace.delay(at(13_000)), Duration::from_secs(3));
