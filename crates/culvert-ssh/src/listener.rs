@@ -8,7 +8,7 @@ use std::time::Duration;
 use culvert_base::{Refusal, code};
 use culvert_tunnel::driver::Stream;
 use culvert_tunnel::server::{
-    Brought, EndReason, InProcessAgent, Room, Server, Stranger, accept, carry, decline,
+    Brought, EndReason, InProcessAgent, Room, Server, UnauthenticatedPermit, accept, carry, decline,
 };
 use culvert_tunnel::wire::{self, ProxyHeader};
 use russh::server::{Config, Handle};
@@ -145,7 +145,7 @@ async fn serve(
     peer: SocketAddr,
     config: Arc<Config>,
     server: Arc<Server>,
-    stranger: Stranger,
+    stranger: UnauthenticatedPermit,
     stop: CancellationToken,
 ) {
     let Ok(local) = socket.local_addr() else {

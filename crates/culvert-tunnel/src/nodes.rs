@@ -41,7 +41,7 @@ pub use peer_rpc::{PeerCall, PeerService};
 use crate::client::{header, relay};
 use crate::driver::{self, Session, Stream};
 use crate::server::{
-    Bindings, DialError, Meter, Room, Stranger, accept, call, open_first, open_in_turn,
+    Bindings, DialError, Meter, Room, UnauthenticatedPermit, accept, call, open_first, open_in_turn,
 };
 use crate::wire::{ProxyHeader, StreamType};
 
@@ -612,7 +612,7 @@ struct PeerConnection {
 }
 
 impl PeerConnection {
-    async fn serve(self, socket: TcpStream, stranger: Stranger) {
+    async fn serve(self, socket: TcpStream, stranger: UnauthenticatedPermit) {
         let greeting = async {
             prepare(&socket)?;
             stranger.begins(&socket).await?;

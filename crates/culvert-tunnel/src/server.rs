@@ -8,6 +8,7 @@
 //! ```
 
 mod accept;
+mod auth_backoff;
 mod authorizer;
 mod bindings;
 pub(crate) mod call;
@@ -15,10 +16,9 @@ mod command;
 mod in_process;
 mod ingress;
 mod meters;
-mod pace;
 mod session;
 
-pub use accept::{Room, Stranger, accept};
+pub use accept::{Room, UnauthenticatedPermit, accept};
 pub use authorizer::{
     About, AgentAuthRequest, AgentAuthorizer, Binding, EndReason, Former, ISSUER, Proof,
     SessionEnd, SessionGrant, Transport, Wanted,

@@ -22,7 +22,7 @@ use super::further::{Load, Others};
 use super::session::{self, HEARTBEAT_INTERVAL, HEARTBEAT_TOLERANCE};
 use super::tap::{About, Tap};
 use crate::driver::{Session, Stream};
-use crate::server::call::{self, Patience};
+use crate::server::call::{self, ReadDeadline};
 use crate::wire::{
     self, AuthExtra, AuthReply, AuthRequest, BindReply, BindRequest, Outcome, ProxyHeader,
     StopEndpointRequest, StreamType, UnbindRequest,
@@ -872,7 +872,10 @@ impl Agent {
                 Done::Nothing
             }
             Some(kind @ (StreamType::STOP | StreamType::RESTART)) => {
-                if call::request(&mut stream, Patience::AGENT).await.is_err() {
+                if call::request(&mut stream, ReadDeadline::AGENT)
+                    .await
+                    .is_err()
+                {
                     return Done::Nothing;
                 }
                 call::answer(stream, &wire::reply(&Outcome::default())).await;
@@ -887,13 +890,16 @@ impl Agent {
             Some(StreamType::UPDATE) => {
                 let text = "this agent cannot update itself; update the installed package";
                 let outcome = Outcome { error: text.into() };
-                if call::request(&mut stream, Patience::AGENT).await.is_ok() {
+                if call::request(&mut stream, ReadDeadline::AGENT)
+                    .await
+                    .is_ok()
+                {
                     call::answer(stream, &wire::reply(&outcome)).await;
                 }
                 Done::Nothing
             }
             Some(StreamType::STOP_ENDPOINT) => {
-                let request = call::request(&mut stream, Patience::AGENT).await;
+                let request = call::request(&mut stream, ReadDeadline::AGENT).await;
                 call::answer(stream, b"").await;
                 match request.map(wire::parse) {
                     Ok(Ok(request)) => Done::Taken(request),

@@ -27,7 +27,7 @@ pub struct Exchanges {
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
     bytes: Arc<AtomicUsize>,
-    pace: Pace,
+    pace: KeepRate,
     not_kept: AtomicU64,
 }
 
@@ -80,7 +80,7 @@ pub struct Message {
     pub body: Vec<u8>,
     /// How long that was altogether.
     pub body_bytes: u64,
-    kept: Option<Kept>,
+    kept: Option<HeldBytes>,
 }
 
 impl Message {
@@ -98,7 +98,7 @@ impl Message {
     }
 
     pub(crate) fn begin(&mut self, head: Vec<u8>, all: &Exchanges) {
-        let kept = self.kept.get_or_insert_with(|| Kept {
+        let kept = self.kept.get_or_insert_with(|| HeldBytes {
             bytes: 0,
             all: Arc::clone(&all.bytes),
         });
@@ -123,12 +123,12 @@ impl Message {
 
 /// Bytes that count until they are dropped.
 #[derive(Debug)]
-struct Kept {
+struct HeldBytes {
     bytes: usize,
     all: Arc<AtomicUsize>,
 }
 
-impl Kept {
+impl HeldBytes {
     /// `false` if there is no room for as many.
     fn take(&mut self, bytes: usize) -> bool {
         if self.all.load(Ordering::Relaxed) + bytes > BYTES_MAX {
@@ -144,7 +144,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for HeldBytes {
     fn drop(&mut self) {
         self.all.fetch_sub(self.bytes, Ordering::Relaxed);
     }
@@ -152,13 +152,13 @@ impl Drop for Kept {
 
 /// Says which of many are kept: as many at once as there is room for, and then one at a time, evenly.
 #[derive(Debug)]
-struct Pace {
+struct KeepRate {
     began: Instant,
     /// Nanoseconds from there to when all that were let through would have come one at a time.
     even_at: AtomicU64,
 }
 
-impl Pace {
+impl KeepRate {
     fn new(began: Instant) -> Self {
         Self {
             began,
@@ -221,7 +221,7 @@ impl Exchanges {
             clock,
             state: Mutex::default(),
             bytes: Arc::default(),
-            pace: Pace::new(Instant::now()),
+            pace: KeepRate::new(Instant::now()),
             not_kept: AtomicU64::new(0),
         }
     }

@@ -11,12 +11,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
 use crate::driver::{Session, Stream};
-use crate::server::call::{self, Patience};
+use crate::server::call::{self, ReadDeadline};
 use crate::wire::{self, StreamType};
 
 /// For the server to answer a call, about which it may have to decide. Options come back in answers,
 /// and policies can be long.
-const ANSWER: Patience = Patience {
+const ANSWER: ReadDeadline = ReadDeadline {
     bytes: 2 << 20,
     time: Duration::from_secs(40),
 };

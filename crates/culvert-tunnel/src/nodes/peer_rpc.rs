@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Nodes;
 use crate::driver::{Session, Stream};
-use crate::server::call::{self, Patience};
+use crate::server::call::{self, ReadDeadline};
 use crate::wire::{self, StreamType};
 
 /// For everything: to connect, and for the agent to do it.
@@ -85,13 +85,13 @@ impl Nodes {
 async fn converse(session: &Session, peer_call: &PeerCall) -> io::Result<Done> {
     let first = wire::call(StreamType::ERRAND, peer_call);
     let mut stream = session.open(first).map_err(io::Error::other)?;
-    let reply = call::request(&mut stream, Patience::AGENT).await;
+    let reply = call::request(&mut stream, ReadDeadline::AGENT).await;
     Ok(serde_json::from_value(reply.map_err(io::Error::other)?)?)
 }
 
 /// Does what another node asks for, and says what came of it.
 pub(super) async fn run(mut stream: Stream, peer_service: &dyn PeerService) {
-    let peer_call = call::request(&mut stream, Patience::AGENT).await;
+    let peer_call = call::request(&mut stream, ReadDeadline::AGENT).await;
     let peer_call = peer_call
         .ok()
         .and_then(|peer_call| serde_json::from_value(peer_call).ok());

@@ -41,14 +41,14 @@ pub struct Room {
 
 /// A place among the strangers, given back when dropped.
 #[derive(Debug)]
-pub struct Stranger {
-    book: Arc<Book>,
+pub struct UnauthenticatedPermit {
+    book: Arc<UnauthenticatedConnections>,
     source: IpAddr,
     number: u64,
     displaced: CancellationToken,
 }
 
-impl Stranger {
+impl UnauthenticatedPermit {
     /// Waits until another stranger was given this place; then the connection is to end.
     pub async fn displaced(&self) {
         self.displaced.cancelled().await;
@@ -89,7 +89,7 @@ impl Stranger {
     }
 }
 
-impl Drop for Stranger {
+impl Drop for UnauthenticatedPermit {
     fn drop(&mut self) {
         self.book.lock().leave(self.source, self.number);
     }
@@ -97,7 +97,7 @@ impl Drop for Stranger {
 
 /// Who the strangers are.
 #[derive(Debug, Default)]
-struct Book(Mutex<Strangers>);
+struct UnauthenticatedConnections(Mutex<Strangers>);
 
 #[derive(Debug, Default)]
 struct Strangers {
@@ -121,15 +121,15 @@ fn first_of(count: usize, has_begun: bool) -> Rank {
 #[derive(Debug, Default)]
 struct Source {
     /// Without a byte yet.
-    mute: BTreeMap<u64, Place>,
+    mute: BTreeMap<u64, Permit>,
     /// In the middle of saying who they are.
-    silent: BTreeMap<u64, Place>,
+    silent: BTreeMap<u64, Permit>,
     /// Waiting for an answer.
-    spoken: BTreeMap<u64, Place>,
+    spoken: BTreeMap<u64, Permit>,
 }
 
 #[derive(Debug)]
-struct Place {
+struct Permit {
     since: Instant,
     displaced: CancellationToken,
 }
@@ -145,7 +145,7 @@ enum Decision {
     TurnedAway,
 }
 
-impl Book {
+impl UnauthenticatedConnections {
     fn lock(&self) -> MutexGuard<'_, Strangers> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -156,7 +156,7 @@ impl Book {
         address: IpAddr,
         room: Room,
         now: Instant,
-    ) -> (Option<Stranger>, bool) {
+    ) -> (Option<UnauthenticatedPermit>, bool) {
         let source = block_of(address);
         let mut state = self.lock();
         let decision = state.decide(source, room, now);
@@ -170,13 +170,13 @@ impl Book {
             Decision::TurnedAway => return (None, false),
         }
         let displaced = CancellationToken::new();
-        let place = Place {
+        let place = Permit {
             since: now,
             displaced: displaced.clone(),
         };
         let number = state.enter(source, place);
         drop(state);
-        let stranger = Stranger {
+        let stranger = UnauthenticatedPermit {
             book: Arc::clone(self),
             source,
             number,
@@ -191,7 +191,7 @@ impl Source {
         self.mute.len() + self.silent.len() + self.spoken.len()
     }
 
-    fn take(&mut self, number: u64) -> Option<Place> {
+    fn take(&mut self, number: u64) -> Option<Permit> {
         let all = [&mut self.mute, &mut self.silent, &mut self.spoken];
         all.into_iter().find_map(|places| places.remove(&number))
     }
@@ -204,7 +204,7 @@ impl Source {
 
     /// The oldest stranger that has not spoken and had its time to speak.
     fn oldest_silent(&self, now: Instant) -> Option<u64> {
-        let had_time = |places: &BTreeMap<u64, Place>, protected| {
+        let had_time = |places: &BTreeMap<u64, Permit>, protected| {
             let (number, place) = places.first_key_value()?;
             let age = now.saturating_duration_since(place.since);
             (age >= protected).then_some(*number)
@@ -269,14 +269,14 @@ impl Strangers {
         changed
     }
 
-    fn enter(&mut self, source: IpAddr, place: Place) -> u64 {
+    fn enter(&mut self, source: IpAddr, place: Permit) -> u64 {
         self.numbers += 1;
         let number = self.numbers;
         self.change(source, |source| source.mute.insert(number, place));
         number
     }
 
-    fn leave(&mut self, source: IpAddr, number: u64) -> Option<Place> {
+    fn leave(&mut self, source: IpAddr, number: u64) -> Option<Permit> {
         self.change(source, |source| source.take(number))
     }
 }
@@ -296,12 +296,12 @@ pub async fn accept<F>(
     room: Room,
     meters: Option<&Meters>,
     stop: &CancellationToken,
-    mut serve: impl FnMut(TcpStream, SocketAddr, Stranger) -> F,
+    mut serve: impl FnMut(TcpStream, SocketAddr, UnauthenticatedPermit) -> F,
 ) -> JoinSet<()>
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    let book = Arc::new(Book::default());
+    let book = Arc::new(UnauthenticatedConnections::default());
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -339,19 +339,19 @@ mod tests {
     /// The book, and a clock that tests set.
     #[derive(Default)]
     struct Door {
-        book: Arc<Book>,
+        book: Arc<UnauthenticatedConnections>,
         past: Duration,
     }
 
     impl Door {
-        fn comes(&self, began: Instant, address: &str) -> Option<Stranger> {
+        fn comes(&self, began: Instant, address: &str) -> Option<UnauthenticatedPermit> {
             let now = began + self.past;
             let stranger = self.book.admit(address.parse().unwrap(), ROOM, now).0;
-            stranger.inspect(Stranger::has_begun)
+            stranger.inspect(UnauthenticatedPermit::has_begun)
         }
     }
 
-    fn is_displaced(stranger: &Stranger) -> bool {
+    fn is_displaced(stranger: &UnauthenticatedPermit) -> bool {
         stranger.displaced.is_cancelled()
     }
 
@@ -408,7 +408,7 @@ mod tests {
     fn a_network_of_ipv6_is_one_source() {
         let (door, began) = (Door::default(), Instant::now());
         let other = door.comes(began, "2001:db8:0:2::1").unwrap();
-        let many: Vec<Stranger> = (0..20)
+        let many: Vec<UnauthenticatedPermit> = (0..20)
             .filter_map(|nth| door.comes(began, &format!("2001:db8:0:1::{nth:x}")))
             .collect();
         assert_eq!(many.len(), 3);

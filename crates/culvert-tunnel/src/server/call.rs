@@ -15,12 +15,12 @@ const LINGER: Duration = Duration::from_secs(10);
 
 /// How long a request may be, and take.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct ReadDeadline {
     pub(crate) bytes: usize,
     pub(crate) time: Duration,
 }
 
-impl Patience {
+impl ReadDeadline {
     /// With somebody who has not said who it is.
     pub(crate) const STRANGER: Self = Self {
         bytes: 64 << 10,
@@ -37,14 +37,14 @@ impl Patience {
 pub(crate) async fn kind(stream: &mut Stream) -> Option<StreamType> {
     let mut bytes = [0; 4];
     let reading = stream.read_exact(&mut bytes);
-    match tokio::time::timeout(Patience::STRANGER.time, reading).await {
+    match tokio::time::timeout(ReadDeadline::STRANGER.time, reading).await {
         Ok(Ok(_)) => Some(StreamType::from_bytes(bytes)),
         Ok(Err(_)) | Err(_) => None,
     }
 }
 
 /// Reads the request.
-pub(crate) async fn request(stream: &mut Stream, patience: Patience) -> Result<Value, Refusal> {
+pub(crate) async fn request(stream: &mut Stream, patience: ReadDeadline) -> Result<Value, Refusal> {
     let (mut bytes, mut object) = (BytesMut::new(), Object::default());
     let reading = async {
         loop {

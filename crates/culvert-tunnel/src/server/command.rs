@@ -12,11 +12,11 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::Bindings;
-use super::call::{self, Patience};
+use super::call::{self, ReadDeadline};
 use crate::wire::{self, AuthExtra, Outcome, StopEndpointRequest, StreamType, UpdateRequest};
 
 /// For an agent to answer. Some never do when their application did not ask to be told.
-const ANSWER: Patience = Patience {
+const ANSWER: ReadDeadline = ReadDeadline {
     bytes: 64 << 10,
     time: Duration::from_secs(5),
 };

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 
 use super::authorizer::{AgentAuthRequest, Binding, EndReason, SessionEnd, SessionGrant, Wanted};
 use super::bindings::Leg;
-use super::call::{self, Patience};
+use super::call::{self, ReadDeadline};
 use super::command::Abilities;
 use super::session::{Server, decided};
 use crate::client::{header, relay};
@@ -140,7 +140,8 @@ impl InProcessAgent {
                     }
                 }
                 Some(StreamType::STOP) => {
-                    let asked: Result<Value, _> = call::request(&mut stream, Patience::AGENT).await;
+                    let asked: Result<Value, _> =
+                        call::request(&mut stream, ReadDeadline::AGENT).await;
                     if asked.is_ok() {
                         call::answer(stream, &wire::reply(&Outcome::default())).await;
                         return Some(Brought::Stop);

@@ -12,7 +12,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
-use super::accept::{Room, Stranger, accept};
+use super::accept::{Room, UnauthenticatedPermit, accept};
 use super::session::{Origin, Server};
 use crate::socket::Socket;
 
@@ -95,7 +95,7 @@ async fn greet(
     socket: TcpStream,
     peer: SocketAddr,
     tls: TlsAcceptor,
-    stranger: &Stranger,
+    stranger: &UnauthenticatedPermit,
 ) -> Option<(TlsStream<Socket>, Origin)> {
     let local = socket.local_addr().ok()?;
     let prompt = Arc::new(AtomicBool::new(true));

@@ -15,16 +15,16 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Bindings;
-use super::accept::Stranger;
+use super::accept::UnauthenticatedPermit;
+use super::auth_backoff::AuthBackoff;
 use super::authorizer::{
     About, AgentAuthRequest, AgentAuthorizer, EndReason, Former, Proof, SessionEnd, SessionGrant,
     Transport, Wanted,
 };
 use super::bindings::Leg;
-use super::call::{self, Patience};
+use super::call::{self, ReadDeadline};
 use super::command::Abilities;
 use super::meters::Meters;
-use super::pace::Pace;
 use crate::driver::{self, Session, Stream};
 use crate::wire::{
     self, AuthReply, AuthReplyExtra, AuthRequest, BindReply, BindReplyExtra, BindRequest,
@@ -68,7 +68,7 @@ pub struct Server {
     region: String,
     connect_addresses: Vec<String>,
     endpoints_max: usize,
-    pace: Pace,
+    pace: AuthBackoff,
     meters: Meters,
     closing: CancellationToken,
 }
@@ -92,7 +92,7 @@ impl Server {
             region,
             connect_addresses: Vec::new(),
             endpoints_max: ENDPOINTS_MAX,
-            pace: Pace::default(),
+            pace: AuthBackoff::default(),
             meters: Meters::default(),
             closing: CancellationToken::new(),
         }
@@ -131,7 +131,7 @@ impl Server {
         &self.authorizer
     }
 
-    pub(super) fn pace(&self) -> &Pace {
+    pub(super) fn pace(&self) -> &AuthBackoff {
         &self.pace
     }
 
@@ -151,7 +151,7 @@ impl Server {
         self: &Arc<Self>,
         socket: S,
         origin: Origin,
-        stranger: Stranger,
+        stranger: UnauthenticatedPermit,
         stop: CancellationToken,
     ) where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -214,7 +214,7 @@ enum Done {
 }
 
 impl Connection {
-    async fn converse(self: Arc<Self>, stranger: Stranger, stop: CancellationToken) {
+    async fn converse(self: Arc<Self>, stranger: UnauthenticatedPermit, stop: CancellationToken) {
         let mut stranger = Some(stranger);
         let mut tasks: JoinSet<Done> = JoinSet::new();
         let mut admitted: Option<Arc<Admitted>> = None;
@@ -506,7 +506,7 @@ impl Connection {
         stream: &mut Stream,
         admitted: &Admitted,
     ) -> Result<bytes::Bytes, Refusal> {
-        let object = call::request(stream, Patience::AGENT).await?;
+        let object = call::request(stream, ReadDeadline::AGENT).await?;
         let invalid = |_| Refusal::of(code::BIND_MALFORMED);
         let want = BindRequest::read(object).map_err(invalid)?;
         let options = want.options().map_err(invalid)?;
@@ -554,7 +554,7 @@ impl Connection {
         stream: &mut Stream,
         admitted: &Admitted,
     ) -> Result<bytes::Bytes, Refusal> {
-        let object = call::request(stream, Patience::AGENT).await?;
+        let object = call::request(stream, ReadDeadline::AGENT).await?;
         let want: LabelledRequest =
             wire::parse(object).map_err(|_| Refusal::of(code::BIND_MALFORMED))?;
         let place = admitted.place()?;
@@ -577,7 +577,7 @@ impl Connection {
         stream: &mut Stream,
         admitted: &Admitted,
     ) -> Result<bytes::Bytes, Refusal> {
-        let object = call::request(stream, Patience::AGENT).await?;
+        let object = call::request(stream, ReadDeadline::AGENT).await?;
         let request: UnbindRequest =
             wire::parse(object).map_err(|_| Refusal::of(code::AGENT_REQUEST_MALFORMED))?;
         let served = admitted.lock().remove(&request.id);
@@ -601,7 +601,7 @@ impl Connection {
         stream: &mut Stream,
         admitted: &Admitted,
     ) -> Result<bytes::Bytes, Refusal> {
-        let object = call::request(stream, Patience::AGENT).await?;
+        let object = call::request(stream, ReadDeadline::AGENT).await?;
         let change: PatchRequest =
             wire::parse(object).map_err(|_| Refusal::of(code::AGENT_REQUEST_MALFORMED))?;
         if !admitted.lock().contains_key(&change.tunnel_id) {
@@ -629,7 +629,7 @@ impl Admitted {
 /// Reads who an agent says it is.
 async fn read_auth(mut stream: Stream) -> Done {
     let read = async {
-        let object = call::request(&mut stream, Patience::STRANGER).await?;
+        let object = call::request(&mut stream, ReadDeadline::STRANGER).await?;
         let auth: AuthRequest =
             wire::parse(object).map_err(|_| Refusal::of(code::AGENT_AUTH_MALFORMED))?;
         if !auth.versions.iter().any(|version| version == wire::VERSION) {

@@ -18,12 +18,12 @@ const SOURCES_MAX: usize = 4096;
 const SHARED_MAX: usize = 1024;
 
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct AuthBackoff {
     /// When all of a source's answers would have been given one by one.
     until: Mutex<LimitTable<IpAddr, Option<Instant>>>,
 }
 
-impl Default for Pace {
+impl Default for AuthBackoff {
     fn default() -> Self {
         Self {
             until: Mutex::new(LimitTable::new(SOURCES_MAX, SHARED_MAX)),
@@ -31,7 +31,7 @@ impl Default for Pace {
     }
 }
 
-impl Pace {
+impl AuthBackoff {
     /// Counts a wrong credential of `source` and says how long its answer should wait.
     pub(crate) fn wait(&self, source: IpAddr, now: Instant) -> Duration {
         let mut sources = self
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn the_first_ten_are_answered_at_once_and_the_rest_once_a_second() {
-        let (pace, now) = (Pace::default(), Instant::now());
+        let (pace, now) = (AuthBackoff::default(), Instant::now());
         let source = IpAddr::from([192, 0, 2, 1]);
         for _ in 0..10 {
             assert_eq!(pace.wait(source, now), Duration::ZERO);
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn no_number_of_sources_makes_it_grow() {
-        let (pace, now) = (Pace::default(), Instant::now());
+        let (pace, now) = (AuthBackoff::default(), Instant::now());
         for source in 0..10_000u32 {
             pace.wait(IpAddr::from(source.to_be_bytes()), now);
         }
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn others_do_not_reset_a_source_and_a_network_is_one() {
-        let (pace, now) = (Pace::default(), Instant::now());
+        let (pace, now) = (AuthBackoff::default(), Instant::now());
         let wrong = IpAddr::from([192, 0, 2, 1]);
         for _ in 0..15 {
             pace.wait(wrong, now);
@@ -114,7 +114,7 @@ mod tests {
             pace.wait(IpAddr::from(source.to_be_bytes()), now);
         }
         assert_eq!(pace.wait(wrong, now), Duration::from_secs(6));
-        let pace = Pace::default();
+        let pace = AuthBackoff::default();
         for host in 0..10u16 {
             let address = IpAddr::from([0x2001, 0xdb8, 0, 1, 0, 0, 0, host]);
             assert_eq!(pace.wait(address, now), Duration::ZERO);
