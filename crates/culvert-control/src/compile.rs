@@ -29,7 +29,7 @@ use crate::agents::heartbeat;
 use crate::authority::Authority;
 use crate::caller::Role;
 use crate::control::Control;
-use crate::mirror::Mirror;
+use crate::informer_cache::InformerCache;
 use crate::ports::EdgePort;
 use crate::reconcile::acme;
 use crate::resource::model::Model;
@@ -60,20 +60,20 @@ const PASS_APART_MAX: Duration = Duration::from_millis(500);
 
 /// What the last pass read, to know what is new.
 #[derive(Debug)]
-struct Seen {
+struct ReconcileState {
     /// Endpoints, ready to run; `None` for one that is left out.
-    endpoints: Mirror<Option<Ready>>,
+    endpoints: InformerCache<Option<Ready>>,
     /// Runs of servers with agents: id, and where other nodes reach them.
-    runs: Mirror<(String, Option<String>)>,
-    domains: Mirror<Document>,
-    ingresses: Mirror<Document>,
-    orders: Mirror<Document>,
-    subscriptions: Mirror<Subscribed>,
+    runs: InformerCache<(String, Option<String>)>,
+    domains: InformerCache<Document>,
+    ingresses: InformerCache<Document>,
+    orders: InformerCache<Document>,
+    subscriptions: InformerCache<Subscribed>,
     /// Whether each user may have every event.
-    users: Mirror<bool>,
-    destinations: Mirror<Document>,
+    users: InformerCache<bool>,
+    destinations: InformerCache<Document>,
     /// `None` for one that is left out.
-    replays: Mirror<Option<Replay>>,
+    replays: InformerCache<Option<Replay>>,
     /// What the edge does not have yet.
     due: Due,
     /// How many endpoints present a certificate for names below each parent.
@@ -93,7 +93,7 @@ struct Seen {
     /// Traffic policies in use.
     policies: Compiled,
     /// Sessions that ended before their time, and which of them the edge has.
-    ends: Mirror<Option<(UserKey, Revoked)>>,
+    ends: InformerCache<Option<(UserKey, Revoked)>>,
     has_ends: bool,
     /// When the snapshot was last made, since certificates in it come of age.
     snapshot_at: Option<Instant>,
@@ -130,18 +130,18 @@ struct Ready {
     served: Option<(String, String)>,
 }
 
-impl Seen {
+impl ReconcileState {
     fn nothing(logins: Arc<Logins>) -> Self {
         Self {
-            endpoints: Mirror::of(Endpoint::KIND),
-            runs: Mirror::of(heartbeat::KIND),
-            domains: Mirror::of(ReservedDomain::KIND),
-            ingresses: Mirror::of(AgentIngress::KIND),
-            orders: Mirror::of(acme::KIND),
-            subscriptions: Mirror::of(EventSubscription::KIND),
-            users: Mirror::of(User::KIND),
-            destinations: Mirror::of(EventDestination::KIND),
-            replays: Mirror::of(replay::KIND),
+            endpoints: InformerCache::of(Endpoint::KIND),
+            runs: InformerCache::of(heartbeat::KIND),
+            domains: InformerCache::of(ReservedDomain::KIND),
+            ingresses: InformerCache::of(AgentIngress::KIND),
+            orders: InformerCache::of(acme::KIND),
+            subscriptions: InformerCache::of(EventSubscription::KIND),
+            users: InformerCache::of(User::KIND),
+            destinations: InformerCache::of(EventDestination::KIND),
+            replays: InformerCache::of(replay::KIND),
             due: Due::default(),
             parents: BTreeMap::new(),
             restrictions: None,
@@ -152,7 +152,7 @@ impl Seen {
             has_delivery: false,
             targets: HashMap::new(),
             policies: Compiled::new(logins),
-            ends: Mirror::of(login::KIND),
+            ends: InformerCache::of(login::KIND),
             has_ends: false,
             snapshot_at: None,
         }
@@ -163,7 +163,7 @@ impl Control {
     /// Keeps the planes up to date until cancelled.
     pub async fn run(self: Arc<Self>, cancel: CancellationToken) {
         let mut authority = self.authority.lock().await;
-        let mut seen = Seen::nothing(Arc::clone(&self.logins));
+        let mut seen = ReconcileState::nothing(Arc::clone(&self.logins));
         let mut revision = self.store.watch();
         loop {
             revision.mark_unchanged();
@@ -184,7 +184,11 @@ impl Control {
         }
     }
 
-    async fn pass(&self, authority: &mut Authority, seen: &mut Seen) -> Result<(), Fault> {
+    async fn pass(
+        &self,
+        authority: &mut Authority,
+        seen: &mut ReconcileState,
+    ) -> Result<(), Fault> {
         self.compile_restrictions(seen).await;
         if self.edge.is_some() {
             // First: a session that was ended is not to be let in while other things are compiled.
@@ -211,7 +215,7 @@ impl Control {
     }
 
     /// Takes new IP restrictions into force; if they cannot be read, the ones before stay.
-    async fn compile_restrictions(&self, seen: &mut Seen) {
+    async fn compile_restrictions(&self, seen: &mut ReconcileState) {
         let (until, is_due) = self.is_touched(seen.restrictions_at, &RESTRICTION_KINDS);
         if !is_due {
             seen.restrictions_at = Some(until);
@@ -232,7 +236,7 @@ impl Control {
     }
 
     /// Ends sessions at the edge, without a new snapshot.
-    async fn compile_ends(&self, seen: &mut Seen) -> Result<(), Fault> {
+    async fn compile_ends(&self, seen: &mut ReconcileState) -> Result<(), Fault> {
         let made = |document: Document| match login::compile(&document) {
             Ok(made) => Some(made),
             Err(fault) => {
@@ -251,7 +255,7 @@ impl Control {
         &self,
         edge: &dyn EdgePort,
         authority: &mut Authority,
-        seen: &mut Seen,
+        seen: &mut ReconcileState,
     ) -> Result<(), Fault> {
         // Before and after the endpoints: one that moves meanwhile from a node that leaves is served by one
         // of them whichever of its two places is read.
@@ -259,8 +263,8 @@ impl Control {
         self.read_endpoints(seen).await?;
         elsewhere.extend(self.elsewhere(seen).await?);
         self.find_runs(seen, &mut elsewhere).await?;
-        for mirror in [&mut seen.domains, &mut seen.ingresses] {
-            let changes = mirror.refresh(&self.store, |document| document).await?;
+        for informer_cache in [&mut seen.domains, &mut seen.ingresses] {
+            let changes = informer_cache.refresh(&self.store, |document| document).await?;
             seen.due.certificates |= !changes.is_empty();
         }
         let changes = seen.orders.refresh(&self.store, |document| document);
@@ -369,7 +373,7 @@ impl Control {
     /// has just started; commits of other nodes are known here only a moment later.
     async fn find_runs(
         &self,
-        seen: &Seen,
+        seen: &ReconcileState,
         elsewhere: &mut BTreeMap<String, String>,
     ) -> Result<(), Fault> {
         if self.nodes.is_none() {
@@ -398,7 +402,7 @@ impl Control {
     }
 
     /// Reads and compiles the endpoints that have changed.
-    async fn read_endpoints(&self, seen: &mut Seen) -> Result<(), Fault> {
+    async fn read_endpoints(&self, seen: &mut ReconcileState) -> Result<(), Fault> {
         let policies = &mut seen.policies;
         let settings = &self.settings;
         let ready = |document: Document| match ready(&document, settings, &self.seal, policies) {
@@ -448,7 +452,7 @@ impl Control {
     async fn certificates_due(
         &self,
         authority: &mut Authority,
-        seen: &mut Seen,
+        seen: &mut ReconcileState,
     ) -> Result<SnapshotBuilder, Fault> {
         let platform = &self.settings.edge_domain;
         let mut snapshot = Snapshot::builder();
@@ -468,7 +472,10 @@ impl Control {
     }
 
     /// Other runs of servers whose agents this node reaches, and where.
-    async fn elsewhere(&self, seen: &mut Seen) -> Result<BTreeMap<String, String>, Fault> {
+    async fn elsewhere(
+        &self,
+        seen: &mut ReconcileState,
+    ) -> Result<BTreeMap<String, String>, Fault> {
         if self.nodes.is_none() {
             return Ok(BTreeMap::new());
         }
@@ -491,7 +498,7 @@ impl Control {
     /// presented.
     async fn custom_domains(
         &self,
-        seen: &mut Seen,
+        seen: &mut ReconcileState,
     ) -> (Vec<(HostName, Arc<CertifiedKey>)>, Vec<HostName>) {
         let mut known = std::mem::take(&mut seen.certificates);
         let mut covered: Vec<(HostName, Arc<CertifiedKey>)> = Vec::new();
@@ -541,7 +548,7 @@ impl Control {
         certificate.certified_key(&self.seal, &document.head)
     }
 
-    async fn compile_delivery(&self, seen: &mut Seen) -> Result<(), Fault> {
+    async fn compile_delivery(&self, seen: &mut ReconcileState) -> Result<(), Fault> {
         // What was read stays due while a pass fails.
         let read = |document: Document| {
             subscribed(&document).unwrap_or_else(|fault| {

@@ -323,12 +323,12 @@ pub(crate) async fn note(
 }
 
 /// A name without endpoints: its owner, and until when it is reserved for them.
-pub(crate) fn kept(document: &Document) -> Option<Kept> {
+pub(crate) fn kept(document: &Document) -> Option<ReservedName> {
     let host: Host = stored::read(document).ok()?;
     if !host.endpoint_ids.is_empty() {
         return None;
     }
-    Some(Kept {
+    Some(ReservedName {
         until: host.kept_until?,
         owner_id: host.owner_id,
         head: document.head.clone(),
@@ -337,14 +337,14 @@ pub(crate) fn kept(document: &Document) -> Option<Kept> {
 
 /// See [`kept`].
 #[derive(Clone, Debug)]
-pub(crate) struct Kept {
+pub(crate) struct ReservedName {
     pub(crate) until: Timestamp,
     pub(crate) owner_id: String,
     pub(crate) head: Head,
 }
 
 /// Removes a name that is reserved no longer, unless it was taken meanwhile.
-pub(crate) async fn forget(store: &Store, kept: Kept) -> Result<(), Fault> {
+pub(crate) async fn forget(store: &Store, kept: ReservedName) -> Result<(), Fault> {
     match store.commit(Changes::remove(kept.head, NOTHING)).await {
         Err(CommitError::Fault(fault)) => Err(fault),
         Ok(_) | Err(_) => Ok(()),

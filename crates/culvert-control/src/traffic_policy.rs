@@ -21,7 +21,7 @@ use serde_json::Value;
 use tracing::error;
 
 use crate::cx::Cx;
-use crate::mirror::Mirror;
+use crate::informer_cache::InformerCache;
 use crate::owner::is_admin;
 use crate::resource::model::Model;
 use crate::resource::model::certificate_authority::CertificateAuthority;
@@ -307,11 +307,11 @@ struct LiveSecrets {
 
 /// Secrets as they are stored.
 #[derive(Debug)]
-struct Vaulted(Mirror<Document>);
+struct Vaulted(InformerCache<Document>);
 
 impl Default for Vaulted {
     fn default() -> Self {
-        Self(Mirror::of(VaultSecret::KIND))
+        Self(InformerCache::of(VaultSecret::KIND))
     }
 }
 
@@ -465,7 +465,7 @@ impl LiveAuthority {
 
 impl LiveSecrets {
     /// A secret that cannot be opened is left out, and said to be.
-    fn refresh(&mut self, account: &str, all: &Mirror<Document>, seal: &Seal) {
+    fn refresh(&mut self, account: &str, all: &InformerCache<Document>, seal: &Seal) {
         let own = || {
             all.made()
                 .filter(|document| document.head.account == account)

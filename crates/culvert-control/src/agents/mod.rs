@@ -35,7 +35,7 @@ use tracing::{error, info, warn};
 
 use crate::agents::state::{Agents, Presented};
 use crate::control::Control;
-use crate::mirror::Mirror;
+use crate::informer_cache::InformerCache;
 use crate::resource::model::Model;
 use crate::resource::model::agent_ingress::AgentIngress;
 use crate::resource::model::endpoint::Endpoint;
@@ -79,17 +79,17 @@ impl ResolvesServerCert for Resolver {
 }
 
 /// What the keeper has seen.
-struct Seen {
-    credentials: Mirror<()>,
-    keys: Mirror<()>,
-    domains: Mirror<()>,
-    addresses: Mirror<()>,
+struct ReconcileState {
+    credentials: InformerCache<()>,
+    keys: InformerCache<()>,
+    domains: InformerCache<()>,
+    addresses: InformerCache<()>,
     /// Endpoints of agents of this run, by what they hold.
-    holders: Mirror<Option<Holder>>,
+    holders: InformerCache<Option<Holder>>,
     /// Domains, and the certificates that were issued for them.
-    ingresses: Mirror<Option<(String, Option<String>)>>,
+    ingresses: InformerCache<Option<(String, Option<String>)>>,
     /// Names that are reserved for owners whose agents may come back.
-    names: Mirror<Option<host::Kept>>,
+    names: InformerCache<Option<host::ReservedName>>,
     /// Issued certificates in use, by id; one never changes.
     issued: BTreeMap<String, (String, Arc<CertifiedKey>)>,
     /// Names of the certificate, and when it is time for another.
@@ -124,7 +124,7 @@ impl Control {
             self.register_instance(agents).await?;
             self.check_instances(agents).await?;
         }
-        let mut seen = Seen::nothing();
+        let mut seen = ReconcileState::nothing();
         self.renew_certificate(agents, &mut seen).await
     }
 
@@ -146,7 +146,7 @@ impl Control {
         let Some(agents) = &self.agents else {
             return cancel.cancelled().await;
         };
-        let mut seen = Seen::nothing();
+        let mut seen = ReconcileState::nothing();
         let mut revision = self.store.watch();
         while !cancel.is_cancelled() {
             revision.mark_unchanged();
@@ -173,7 +173,7 @@ impl Control {
         }
     }
 
-    async fn keep(&self, agents: &Agents, seen: &mut Seen) -> Result<(), Fault> {
+    async fn keep(&self, agents: &Agents, seen: &mut ReconcileState) -> Result<(), Fault> {
         // Sessions first: a credential that is made after it was looked for has no session among them.
         let mut revoked: Vec<(String, String)> = agents
             .lock()
@@ -221,7 +221,11 @@ impl Control {
     }
 
     /// Takes endpoints offline whose reservation was given up: somebody else may have it now.
-    async fn withdraw_unreserved(&self, agents: &Agents, seen: &mut Seen) -> Result<(), Fault> {
+    async fn withdraw_unreserved(
+        &self,
+        agents: &Agents,
+        seen: &mut ReconcileState,
+    ) -> Result<(), Fault> {
         // In this order: an endpoint that is seen has a reservation that is.
         seen.holders
             .refresh(&self.store, |document| holder(&document, &agents.run))
@@ -254,7 +258,7 @@ impl Control {
 
     /// Removes names whose time is over, and the oldest of an owner who has more of them than endpoints
     /// may have: who binds names and leaves them fills nothing.
-    async fn forget_names(&self, agents: &Agents, seen: &mut Seen) -> Result<(), Fault> {
+    async fn forget_names(&self, agents: &Agents, seen: &mut ReconcileState) -> Result<(), Fault> {
         let names = &mut seen.names;
         names
             .refresh(&self.store, |document| host::kept(&document))
@@ -288,7 +292,11 @@ impl Control {
     }
 
     /// Puts another certificate in place when names have come or it is old.
-    async fn renew_certificate(&self, agents: &Agents, seen: &mut Seen) -> Result<(), Fault> {
+    async fn renew_certificate(
+        &self,
+        agents: &Agents,
+        seen: &mut ReconcileState,
+    ) -> Result<(), Fault> {
         seen.ingresses
             .refresh(&self.store, |document| {
                 agent_ingress::certified(&document).ok()
@@ -313,7 +321,7 @@ impl Control {
     }
 
     /// Puts certificates that were issued for ingresses in place.
-    async fn show_issued(&self, agents: &Agents, seen: &mut Seen) {
+    async fn show_issued(&self, agents: &Agents, seen: &mut ReconcileState) {
         let mut issued = BTreeMap::new();
         for (name, id) in seen.ingresses.made().flatten() {
             let Some(id) = id else { continue };
@@ -467,16 +475,16 @@ impl Control {
 /// For what was bound to reach the edge.
 const REACHED_WITHIN: Duration = Duration::from_secs(15);
 
-impl Seen {
+impl ReconcileState {
     fn nothing() -> Self {
         Self {
-            credentials: Mirror::of(TunnelCredential::KIND),
-            keys: Mirror::of(SshPublicKey::KIND),
-            domains: Mirror::of(ReservedDomain::KIND),
-            addresses: Mirror::of(ReservedAddr::KIND),
-            holders: Mirror::of(Endpoint::KIND),
-            ingresses: Mirror::of(AgentIngress::KIND),
-            names: Mirror::of(host::KIND),
+            credentials: InformerCache::of(TunnelCredential::KIND),
+            keys: InformerCache::of(SshPublicKey::KIND),
+            domains: InformerCache::of(ReservedDomain::KIND),
+            addresses: InformerCache::of(ReservedAddr::KIND),
+            holders: InformerCache::of(Endpoint::KIND),
+            ingresses: InformerCache::of(AgentIngress::KIND),
+            names: InformerCache::of(host::KIND),
             issued: BTreeMap::new(),
             certificate: (Vec::new(), Timestamp::from_unix_seconds(0)),
             runs_at: None,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::mirror::Mirror;
+use crate::informer_cache::InformerCache;
 
 #[tokio::test]
 async fn a_commit_reaches_the_edge_and_delivery() {
@@ -91,7 +91,7 @@ async fn a_tail_names_kinds_that_exist() {
 #[tokio::test]
 async fn a_mirror_makes_what_changed_and_forgets_what_went() {
     let house = House::start().await;
-    let mut mirror = Mirror::of("ip_policy");
+    let mut mirror = InformerCache::of("ip_policy");
     let made = std::cell::Cell::new(0);
     let mut refreshed = async || {
         made.set(0);

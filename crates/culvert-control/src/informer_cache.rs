@@ -13,7 +13,7 @@ use culvert_store::{Document, Store};
 
 /// What the documents of a kind were made into.
 #[derive(Debug)]
-pub(crate) struct Mirror<T> {
+pub(crate) struct InformerCache<T> {
     kind: &'static str,
     /// All commits up to this revision are in it.
     complete_to: Option<i64>,
@@ -22,7 +22,7 @@ pub(crate) struct Mirror<T> {
     members: BTreeMap<String, T>,
 }
 
-impl<T> Mirror<T> {
+impl<T> InformerCache<T> {
     pub(crate) fn of(kind: &'static str) -> Self {
         Self {
             kind,
