@@ -25,7 +25,7 @@ use crate::{PublicPorts, Role, token};
 
 /// Makes what an installation begins with.
 #[derive(Debug)]
-pub struct Founder<'a> {
+pub struct Bootstrap<'a> {
     /// Where it is made.
     pub store: &'a Store,
     /// The time of making.
@@ -42,7 +42,7 @@ pub struct Founder<'a> {
     pub domain: &'a str,
 }
 
-impl Founder<'_> {
+impl Bootstrap<'_> {
     /// Makes the account, its admin and the first key in an empty store, with `token` or a new one;
     /// answers the token. In a store with an account it makes nothing and answers `None`, also when
     /// another node is first at the same moment.
@@ -241,9 +241,9 @@ fn id_of(token: &Secret) -> Result<Ksuid, Fault> {
 
 impl Control {
     /// Makes what an empty store begins with and answers the first key's token; see
-    /// [`Founder::first_start`].
+    /// [`Bootstrap::first_start`].
     pub async fn bootstrap(&self, token: Option<&Secret>) -> Result<Option<Secret>, Fault> {
-        let founder = Founder {
+        let founder = Bootstrap {
             ids: &self.ids,
             store: &self.store,
             clock: &*self.clock,

@@ -15,12 +15,12 @@ use crate::authority::Authority;
 use crate::base::Base;
 use crate::caller::{Caller, Role};
 use crate::cx::Cx;
+use crate::keyed_mutex::KeyedMutex;
 use crate::ports::{CertificateMeters, Certificates, EdgePort};
 use crate::restriction::Restrictions;
 use crate::seal::{Pepper, Seal};
 use crate::settings::Settings;
 use crate::standing::Standings;
-use crate::turns::Turns;
 
 /// What control is made of.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ pub struct Control {
     pub(crate) certificates: Option<Certificates>,
     pub(crate) certificate_meters: CertificateMeters,
     pub(crate) standings: Standings,
-    pub(crate) turns: Turns,
+    pub(crate) turns: KeyedMutex,
     pub(crate) restrictions: ArcSwap<Restrictions>,
     pub(crate) agents: Option<Agents>,
     pub(crate) nodes: Option<Arc<Nodes>>,
@@ -103,7 +103,7 @@ impl Control {
             nodes: parts.nodes,
             restrictions: ArcSwap::from_pointee(restrictions.unwrap_or_default()),
             standings: Standings::new(parts.store.watch()),
-            turns: Turns::new(),
+            turns: KeyedMutex::new(),
             store: parts.store,
             clock: parts.clock,
             entropy: parts.entropy,

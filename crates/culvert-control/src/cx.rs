@@ -11,10 +11,10 @@ use culvert_store::{Document, Head, PageQuery, Store};
 
 use crate::Caller;
 use crate::base::Base;
+use crate::keyed_mutex::KeyedMutex;
 use crate::page::LIMIT_MAX;
 use crate::seal::{Pepper, Seal};
 use crate::settings::Settings;
-use crate::turns::Turns;
 
 /// The surroundings of one call.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(crate) struct Cx<'a> {
     pub(crate) clock: &'a dyn Clock,
     pub(crate) entropy: &'a dyn Entropy,
     pub(crate) ids: &'a IdMaker,
-    pub(crate) turns: &'a Turns,
+    pub(crate) turns: &'a KeyedMutex,
     pub(crate) seal: &'a Seal,
     pub(crate) pepper: &'a Pepper,
     pub(crate) settings: &'a Settings,

@@ -6,6 +6,7 @@
 //! calls out, so no write waits for another system.
 
 mod acl;
+mod address_lock;
 mod admission;
 mod agents;
 mod audit;
@@ -16,7 +17,6 @@ mod base;
 pub mod bootstrap;
 pub mod caller;
 mod certificate;
-mod claim;
 pub mod compile;
 mod console_session;
 mod control;
@@ -26,6 +26,7 @@ pub mod error;
 mod host;
 mod informer_cache;
 mod input;
+mod keyed_mutex;
 mod list;
 mod listfilter;
 mod login;
@@ -44,7 +45,6 @@ mod replay;
 mod reseal;
 mod resource;
 mod restriction;
-mod retired;
 mod root;
 pub mod seal;
 mod service;
@@ -57,8 +57,8 @@ mod stored;
 mod tail;
 mod tenant;
 pub mod token;
+mod tombstones;
 mod traffic_policy;
-mod turns;
 
 pub use culvert_delivery::{Tail, TailSpec, Tailed};
 pub use culvert_login::{LoginKeys, LoginSettings, Logins};
@@ -66,7 +66,7 @@ pub use culvert_login::{LoginKeys, LoginSettings, Logins};
 pub use crate::agents::state::{AgentLimits, AgentSettings};
 pub use crate::audit_kinds::catalogue;
 pub use crate::base::PublicPorts;
-pub use crate::bootstrap::Founder;
+pub use crate::bootstrap::Bootstrap;
 pub use crate::caller::{Caller, OwnerKind, Role};
 pub use crate::console_session::{CONSOLE_SESSION_MAX, ConsoleSession};
 pub use crate::control::{Control, Parts};
@@ -80,9 +80,9 @@ pub use crate::operations::operations;
 pub use crate::page::Parameter;
 pub use crate::ports::{CertificateMeters, Certificates, EdgePort, Issuer, Record};
 pub use crate::reseal::{Resealed, reseal};
-pub use crate::retired::retired;
 pub use crate::seal::{Pepper, Seal, login_key};
 pub use crate::settings::{AgentMinimum, Settings};
+pub use crate::tombstones::retired;
 
 #[cfg(test)]
 mod tests;

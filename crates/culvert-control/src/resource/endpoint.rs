@@ -16,9 +16,9 @@ use culvert_store::{Changes, Head, Store};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use crate::address_lock::{self, Want};
 use crate::base::PublicPorts;
 use crate::caller::Role;
-use crate::claim::{self, Want};
 use crate::cx::Cx;
 use crate::listfilter::{self, Field, Shape, field};
 use crate::page::{self, Argument};
@@ -192,8 +192,8 @@ impl Resource for Endpoint {
             timeouts: input.timeouts.check()?,
         };
         let also = match settled.taking {
-            Some(taking) => taking.and(claim::first(cx, endpoint.want(cx, &id)).await?),
-            None => claim::join(cx, endpoint.want(cx, &id)).await?,
+            Some(taking) => taking.and(address_lock::first(cx, endpoint.want(cx, &id)).await?),
+            None => address_lock::join(cx, endpoint.want(cx, &id)).await?,
         };
         Ok(Draft {
             also: also.and(settled.condition).and(named),
@@ -278,7 +278,7 @@ impl Resource for Endpoint {
         self.metadata = input.metadata.unwrap_or(self.metadata);
 
         if place_before != self.place(&head.account) {
-            also = also.and(claim::leave_all(cx, &[&head.id], &place_before).await?);
+            also = also.and(address_lock::leave_all(cx, &[&head.id], &place_before).await?);
             if name_before != self.host_name(&head.account) {
                 also = also.and(host::leave(cx, &[&head.id], &name_before, None).await?);
             }
@@ -287,7 +287,7 @@ impl Resource for Endpoint {
             }
         }
         if before != self.address || pooled_before != self.pooling_enabled {
-            also = also.and(claim::join(cx, self.want(cx, &head.id)).await?);
+            also = also.and(address_lock::join(cx, self.want(cx, &head.id)).await?);
         }
         Ok(Draft {
             also,
@@ -299,7 +299,7 @@ impl Resource for Endpoint {
         self.is_cloud()?;
         self.may_change(cx)?;
         let name = self.host_name(&head.account);
-        let left = claim::leave_all(cx, &[&head.id], &self.place(&head.account)).await?;
+        let left = address_lock::leave_all(cx, &[&head.id], &self.place(&head.account)).await?;
         let left = left.and(host::leave(cx, &[&head.id], &name, None).await?);
         Ok(match self.held() {
             Some(address) => left.and(pool::release(cx, &address).await?),

@@ -153,7 +153,7 @@ async fn a_given_token_is_installed_and_another_shape_is_a_mistake() {
     let store = Store::open(&url, clock.clone(), texts()).await.unwrap();
     let entropy = SeededEntropy::new(3);
     let pepper = Pepper::new(&Secret::new("pepper".into()));
-    let founder = Founder {
+    let founder = Bootstrap {
         ids: &IdMaker::new(),
         store: &store,
         clock: &*clock,

@@ -268,7 +268,7 @@ async fn the_api_and_the_edge_are_restricted_soon_after_a_commit() {
 #[tokio::test]
 async fn the_restriction_of_the_api_can_be_lifted_by_nobody() {
     let house = House::start().await;
-    let founder = Founder {
+    let founder = Bootstrap {
         ids: &IdMaker::new(),
         store: &house.store,
         clock: &*house.clock,

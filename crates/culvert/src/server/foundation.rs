@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use culvert_base::net::HostName;
 use culvert_base::{Clock, Entropy, IdMaker, OsEntropy, Secret, SystemClock};
-use culvert_control::{Founder, Pepper, Resealed, Seal};
+use culvert_control::{Bootstrap, Pepper, Resealed, Seal};
 use culvert_store::{Queue, Store, StoreUrl};
 
 use super::told;
@@ -103,8 +103,8 @@ impl Foundation {
     }
 
     /// Makes accounts and keys without a running server.
-    pub fn founder(&self) -> Founder<'_> {
-        Founder {
+    pub fn founder(&self) -> Bootstrap<'_> {
+        Bootstrap {
             ids: &self.ids,
             store: &self.store,
             clock: &*self.clock,

@@ -80,7 +80,7 @@ impl From<CommitError> for Halt {
 }
 
 /// An order whose steps are ours to take.
-struct Claim {
+struct ClaimedOrder {
     document: Document,
     order: Order,
     name: HostName,
@@ -156,7 +156,7 @@ impl Control {
 
     /// Takes the lease of a domain's order, beginning one if there is none. `None` when there is
     /// nothing to be done any more; what is left of a domain that is not managed is removed.
-    async fn claim(&self, domain_id: &str, asker: Asker<'_>) -> Result<Option<Claim>, Halt> {
+    async fn claim(&self, domain_id: &str, asker: Asker<'_>) -> Result<Option<ClaimedOrder>, Halt> {
         let _turn = self.turns.of(domain_id).await;
         let now = self.clock.now();
         let found = order::find(self, domain_id).await?;
@@ -230,7 +230,7 @@ impl Control {
         };
         let revision = self.store.commit(changes).await?;
         claimed.head.revision = revision;
-        Ok(Some(Claim {
+        Ok(Some(ClaimedOrder {
             document: claimed,
             order,
             name,
@@ -241,7 +241,11 @@ impl Control {
     }
 
     /// The steps, from wherever the order is to a certificate in use.
-    async fn walk(&self, certificates: &Certificates, claim: &mut Claim) -> Result<(), Halt> {
+    async fn walk(
+        &self,
+        certificates: &Certificates,
+        claim: &mut ClaimedOrder,
+    ) -> Result<(), Halt> {
         let Some(issuer) = certificates.issuer.as_deref() else {
             return Err(Failure::passing(
                 "this installation has no certificate authority (`acme.directory_url` is not set)",
@@ -298,7 +302,7 @@ impl Control {
         certificates: &Certificates,
         issuer: &dyn Issuer,
         key: &Secret,
-        claim: &mut Claim,
+        claim: &mut ClaimedOrder,
     ) -> Result<Placed, Halt> {
         if let Some(url) = &claim.order.url {
             match issuer.look(key, url).await {
@@ -332,7 +336,7 @@ impl Control {
         &self,
         certificates: &Certificates,
         issuer: &dyn Issuer,
-        claim: &mut Claim,
+        claim: &mut ClaimedOrder,
         wanted: Vec<Challenge>,
         kinds: &[ChallengeKind],
     ) -> Result<(), Halt> {
@@ -385,7 +389,7 @@ impl Control {
     }
 
     /// The request for the certificate, DER.
-    fn request(&self, claim: &Claim) -> Result<Vec<u8>, Halt> {
+    fn request(&self, claim: &ClaimedOrder) -> Result<Vec<u8>, Halt> {
         let failed = |error| Fault::new("requesting a certificate", error);
         let key = KeyPair::from_pem(self.certificate_key(claim)?.reveal()).map_err(failed)?;
         let mut params = CertificateParams::new(vec![claim.name.to_string()]).map_err(failed)?;
@@ -394,7 +398,7 @@ impl Control {
         Ok(request.der().to_vec())
     }
 
-    fn certificate_key(&self, claim: &Claim) -> Result<Secret, Halt> {
+    fn certificate_key(&self, claim: &ClaimedOrder) -> Result<Secret, Halt> {
         let Some(sealed) = &claim.order.sealed_key else {
             // Placed without a key by nobody of ours; another order has one.
             return Err(Halt::Failed {
@@ -406,7 +410,7 @@ impl Control {
     }
 
     /// Takes the certificate into use. The order ends with that.
-    async fn install(&self, claim: &Claim, chain: &str) -> Result<(), Halt> {
+    async fn install(&self, claim: &ClaimedOrder, chain: &str) -> Result<(), Halt> {
         let key = self.certificate_key(claim)?;
         let unusable = |why: String| Halt::Failed {
             failure: Failure::passing(format!(
@@ -494,7 +498,7 @@ impl Control {
     async fn note_failure(
         &self,
         certificates: &Certificates,
-        mut claim: Claim,
+        mut claim: ClaimedOrder,
         failure: &Failure,
     ) -> Result<(), Halt> {
         let order = &mut claim.order;
@@ -570,7 +574,7 @@ impl Control {
     }
 
     /// Stores a step.
-    async fn save(&self, claim: &mut Claim) -> Result<(), Halt> {
+    async fn save(&self, claim: &mut ClaimedOrder) -> Result<(), Halt> {
         let now = self.clock.now();
         if let Some(lease) = &mut claim.order.lease {
             lease.until = now.plus(LEASE);
@@ -602,7 +606,7 @@ impl Control {
 fn kinds_for(
     certificates: &Certificates,
     issuer: &dyn Issuer,
-    claim: &Claim,
+    claim: &ClaimedOrder,
 ) -> Result<Vec<ChallengeKind>, Failure> {
     if claim.name.is_wildcard() {
         if !issuer.writes_records() {

@@ -16,7 +16,7 @@ use crate::resource::model::endpoint::{Address, AddressScheme, Binding, Endpoint
 use crate::resource::model::traffic_policy::StoredPolicy;
 use crate::resource::reserved_domain;
 use crate::stored::{self, Format};
-use crate::{Error, claim, host, pool};
+use crate::{Error, address_lock, host, pool};
 
 impl Served {
     /// Where the edge sends its traffic.
@@ -83,7 +83,7 @@ impl Place {
 
     /// Ids of the endpoints that are there.
     pub(crate) async fn occupants(&self, cx: &Cx<'_>) -> Result<Vec<String>, Error> {
-        claim::at(cx, &place_of(&self.0.address, self.1, &cx.caller.account)).await
+        address_lock::at(cx, &place_of(&self.0.address, self.1, &cx.caller.account)).await
     }
 }
 
@@ -148,7 +148,7 @@ async fn settle_again(
     endpoint_id: &str,
 ) -> Result<Option<Place>, Error> {
     let place = place_of(&address, Binding::Public, &cx.caller.account);
-    let occupants = claim::at(cx, &place).await?;
+    let occupants = address_lock::at(cx, &place).await?;
     let taking = if occupants.iter().any(|id| id == endpoint_id) {
         None
     } else if host::is_anothers(cx, &address.hostport()).await? {
@@ -260,8 +260,8 @@ impl Endpoint {
         };
         let Some(before) = before else {
             let also = match taking {
-                Some(taking) => taking.and(claim::join(cx, endpoint.want(cx, id)).await?),
-                None => claim::join(cx, endpoint.want(cx, id)).await?,
+                Some(taking) => taking.and(address_lock::join(cx, endpoint.want(cx, id)).await?),
+                None => address_lock::join(cx, endpoint.want(cx, id)).await?,
             };
             return Ok(Written::New(endpoint, also.and(condition)));
         };
@@ -280,7 +280,7 @@ impl Endpoint {
             also = also.and(host::leave(cx, &[id], &name, None).await?);
         }
         if !stays {
-            also = also.and(claim::join(cx, endpoint.want(cx, id)).await?);
+            also = also.and(address_lock::join(cx, endpoint.want(cx, id)).await?);
         }
         Ok(Written::Replaced(endpoint, also))
     }
@@ -313,14 +313,14 @@ impl Endpoint {
             && pooling != self.pooling_enabled
         {
             self.pooling_enabled = pooling;
-            also = also.and(claim::join(cx, self.want(cx, id)).await?);
+            also = also.and(address_lock::join(cx, self.want(cx, id)).await?);
         }
         Ok((self, also))
     }
 
     /// The writes by which it leaves its address.
     async fn left(&self, cx: &Cx<'_>, id: &str) -> Result<Changes, Error> {
-        let left = claim::leave_all(cx, &[id], &self.place(&cx.caller.account)).await?;
+        let left = address_lock::leave_all(cx, &[id], &self.place(&cx.caller.account)).await?;
         Ok(match self.held() {
             Some(address) => left.and(pool::release(cx, &address).await?),
             None => left,
@@ -384,7 +384,7 @@ pub(crate) async fn removal(
     }
     for (place, ids) in places {
         let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
-        changes = changes.and(claim::leave_all(cx, &ids, &place).await?);
+        changes = changes.and(address_lock::leave_all(cx, &ids, &place).await?);
     }
     for (name, ids) in names {
         let ids: Vec<&str> = ids.iter().map(String::as_str).collect();

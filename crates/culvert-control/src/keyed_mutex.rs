@@ -12,13 +12,13 @@ const TURNS: usize = 1024;
 
 /// One turn for each object, or nearly, and one for writes that were overtaken all the same.
 #[derive(Debug)]
-pub(crate) struct Turns {
+pub(crate) struct KeyedMutex {
     hasher: RandomState,
     turns: Vec<Mutex<()>>,
     again: Mutex<()>,
 }
 
-impl Turns {
+impl KeyedMutex {
     pub(crate) fn new() -> Self {
         Self {
             hasher: RandomState::new(),

@@ -24,7 +24,7 @@ const NOTHING: AuditEvent = AuditEvent::Suppress {
 };
 
 #[derive(Debug, Deserialize, Serialize)]
-struct Claim {
+struct AddressLock {
     format: Format<1>,
     /// `<port> <host>`, and the account of an internal one.
     address: String,
@@ -76,7 +76,7 @@ async fn join_address(cx: &Cx<'_>, want: Want<'_>) -> Result<Changes, Error> {
         )
         .into());
     }
-    let mut claim: Claim = stored::read(&document)?;
+    let mut claim: AddressLock = stored::read(&document)?;
     let is_alone = claim.endpoint_ids.iter().all(|id| id == want.endpoint_id);
     if !is_alone {
         if !want.pooling {
@@ -112,7 +112,7 @@ pub(crate) async fn first(cx: &Cx<'_>, want: Want<'_>) -> Result<Changes, Error>
 }
 
 fn first_there(cx: &Cx<'_>, want: Want<'_>) -> Result<Changes, Error> {
-    let claim = Claim {
+    let claim = AddressLock {
         format: Format,
         address: want.address,
         url: want.url.to_owned(),
@@ -140,7 +140,7 @@ pub(crate) async fn leave_all(
     let Some(document) = cx.store.find(KIND, KEY, address).await? else {
         return Ok(Changes::default());
     };
-    let mut claim: Claim = stored::read(&document)?;
+    let mut claim: AddressLock = stored::read(&document)?;
     claim
         .endpoint_ids
         .retain(|id| !endpoint_ids.contains(&&**id));
@@ -153,12 +153,12 @@ pub(crate) async fn leave_all(
 /// Ids of the endpoints at an address.
 pub(crate) async fn at(cx: &Cx<'_>, address: &str) -> Result<Vec<String>, Error> {
     match cx.store.find(KIND, KEY, address).await? {
-        Some(document) => Ok(stored::read::<Claim>(&document)?.endpoint_ids),
+        Some(document) => Ok(stored::read::<AddressLock>(&document)?.endpoint_ids),
         None => Ok(Vec::new()),
     }
 }
 
-impl Claim {
+impl AddressLock {
     fn document(self, head: Head) -> Result<Document, Error> {
         Ok(Document {
             head,
