@@ -2,7 +2,7 @@
 //!
 //! A sealed value is bound to the place it belongs to (the id of its object), so that copying it to
 //! another object in the database does not open there. Each value names the key it was made with. The
-//! place of a value in a document is the document's id, which is how `reseal` finds it.
+//! place of a value in a document is the document's id, which is how `reencrypt` finds it.
 //!
 //! Not here: where the keys come from. The composition root hands them in.
 

@@ -134,16 +134,16 @@ async fn lift_api_restriction(foundation: &Foundation) -> anyhow::Result<()> {
 }
 
 async fn rotate_master_key(foundation: &Foundation, settings: &Settings) -> anyhow::Result<()> {
-    let resealed = foundation.rotate_master_key(settings).await?;
+    let reencrypted = foundation.rotate_master_key(settings).await?;
     println!(
         "created a new master key in `{}`; re-encrypted objects: {}",
         settings.key_file().display(),
-        resealed.documents
+        reencrypted.documents
     );
-    if resealed.strange > 0 {
+    if reencrypted.strange > 0 {
         eprintln!(
             "culvert: {} values look like encrypted secrets but are not; they are unchanged",
-            resealed.strange
+            reencrypted.strange
         );
     }
     Ok(())

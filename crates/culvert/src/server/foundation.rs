@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use culvert_base::net::HostName;
 use culvert_base::{Clock, Entropy, IdMaker, OsEntropy, Secret, SystemClock};
-use culvert_control::{Bootstrap, Pepper, Resealed, Seal};
+use culvert_control::{Bootstrap, Pepper, Reencrypted, Seal};
 use culvert_store::{Queue, Store, StoreUrl};
 
 use super::told;
@@ -120,7 +120,7 @@ impl Foundation {
     /// documents had secrets.
     ///
     /// The key file holds both keys from before the first document is touched until after the last.
-    pub async fn rotate_master_key(&self, settings: &Settings) -> Result<Resealed> {
+    pub async fn rotate_master_key(&self, settings: &Settings) -> Result<Reencrypted> {
         let path = settings.key_file();
         let master = match &self.master.older {
             // A rotation that was cut off.
@@ -141,7 +141,7 @@ impl Foundation {
         if matches!(store_url(settings), StoreUrl::Postgres(_)) {
             tokio::time::sleep(KEY_WAIT).await;
         }
-        let resealed = culvert_control::reseal(&self.store, &seal, &*self.entropy)
+        let reencrypted = culvert_control::reencrypt(&self.store, &seal, &*self.entropy)
             .await
             .map_err(told)?;
         let alone = MasterKey {
@@ -149,7 +149,7 @@ impl Foundation {
             ..master
         };
         alone.write(&path)?;
-        Ok(resealed)
+        Ok(reencrypted)
     }
 
     /// Closes both.

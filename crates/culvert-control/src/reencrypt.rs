@@ -12,7 +12,7 @@ use crate::seal::Seal;
 
 /// What became of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Resealed {
+pub struct Reencrypted {
     /// Documents that were written.
     pub documents: u64,
     /// Texts that begin like a sealed value of an older key and are none: somebody wrote them so.
@@ -26,8 +26,12 @@ const DOCUMENTS: u32 = 64;
 ///
 /// # Errors
 /// A store that fails.
-pub async fn reseal(store: &Store, seal: &Seal, entropy: &dyn Entropy) -> Result<Resealed, Fault> {
-    let mut total = Resealed::default();
+pub async fn reencrypt(
+    store: &Store,
+    seal: &Seal,
+    entropy: &dyn Entropy,
+) -> Result<Reencrypted, Fault> {
+    let mut total = Reencrypted::default();
     loop {
         let pass = pass(store, seal, entropy).await?;
         total.documents = total.documents.saturating_add(pass.documents);
@@ -38,8 +42,8 @@ pub async fn reseal(store: &Store, seal: &Seal, entropy: &dyn Entropy) -> Result
     }
 }
 
-async fn pass(store: &Store, seal: &Seal, entropy: &dyn Entropy) -> Result<Resealed, Fault> {
-    let mut found = Resealed::default();
+async fn pass(store: &Store, seal: &Seal, entropy: &dyn Entropy) -> Result<Reencrypted, Fault> {
+    let mut found = Reencrypted::default();
     let mut after = String::new();
     loop {
         let documents = store.documents_after(&after, DOCUMENTS).await?;

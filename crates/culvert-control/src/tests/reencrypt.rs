@@ -3,7 +3,7 @@
 use crate::resource::ALL;
 use crate::resource::resource_type::Life;
 use crate::tests::*;
-use crate::{Resealed, reseal};
+use crate::{Reencrypted, reencrypt};
 
 fn sealed_under(seal: &Seal, body: &Value, id: &str) -> usize {
     match body {
@@ -67,7 +67,7 @@ async fn everything_sealed_is_sealed_anew_whatever_stops_it() {
     let done = loop {
         n_polls += 1;
         let mut left = n_polls;
-        let mut running = Box::pin(reseal(&house.store, &both, &entropy));
+        let mut running = Box::pin(reencrypt(&house.store, &both, &entropy));
         let cut = std::future::poll_fn(|cx| {
             use std::future::Future;
             use std::task::Poll;
@@ -95,10 +95,10 @@ async fn everything_sealed_is_sealed_anew_whatever_stops_it() {
     assert!(n_polls > 1, "it was never cut off");
     assert_eq!(secrets(&house, &Seal::new(&new)).await, before);
     assert_eq!(secrets(&house, &Seal::new(&old)).await, 0);
-    let again = reseal(&house.store, &both, &entropy).await.unwrap();
+    let again = reencrypt(&house.store, &both, &entropy).await.unwrap();
     assert_eq!(
         again,
-        Resealed {
+        Reencrypted {
             documents: 0,
             strange: 1
         }
