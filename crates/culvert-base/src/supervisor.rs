@@ -23,13 +23,13 @@ pub struct Supervisor {
 #[derive(Default)]
 struct State {
     next: u64,
-    running: BTreeMap<u64, Arc<Entry>>,
+    running: BTreeMap<u64, Arc<RunningTask>>,
     ended: Vec<Ended>,
     waiting: Vec<Waker>,
 }
 
 /// A running task.
-struct Entry {
+struct RunningTask {
     name: &'static str,
     is_aborted: AtomicBool,
     waker: Mutex<Option<Waker>>,
@@ -67,7 +67,7 @@ impl Supervisor {
     where
         F: Future<Output = ()>,
     {
-        let entry = Arc::new(Entry {
+        let entry = Arc::new(RunningTask {
             name,
             is_aborted: AtomicBool::new(false),
             waker: Mutex::default(),
@@ -117,7 +117,7 @@ impl Supervisor {
     /// Ends the running tasks of this name as an abort would. Whether there was one. For tests of what
     /// follows.
     pub fn abort(&self, name: &str) -> bool {
-        let found: Vec<Arc<Entry>> = {
+        let found: Vec<Arc<RunningTask>> = {
             let state = self.lock();
             let of_name = state.running.values().filter(|entry| entry.name == name);
             of_name.cloned().collect()
@@ -146,7 +146,7 @@ pub struct Supervised<F> {
 struct Report {
     supervisor: Supervisor,
     id: u64,
-    entry: Arc<Entry>,
+    entry: Arc<RunningTask>,
     is_stopping: Box<dyn Fn() -> bool + Send>,
 }
 

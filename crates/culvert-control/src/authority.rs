@@ -71,10 +71,10 @@ pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     domain: HostName,
     /// By the parent of the names they are for.
-    made: HashMap<String, Made>,
+    made: HashMap<String, IssuedCertificate>,
 }
 
-struct Made {
+struct IssuedCertificate {
     key: Arc<CertifiedKey>,
     renew_at: Timestamp,
 }
@@ -162,7 +162,7 @@ impl Authority {
                     Some(made) => made.key.clone(),
                     None => {
                         let key = leaf(&self.issuer, &names, now, entropy)?;
-                        let made = Made {
+                        let made = IssuedCertificate {
                             key: key.clone(),
                             renew_at: now.plus((LEAF_DAYS - RENEW_BEFORE_DAYS) * DAY),
                         };

@@ -15,7 +15,7 @@ use crate::base::Base;
 use crate::control::Control;
 use crate::resource::model::Model;
 use crate::resource::model::api_key::ApiKey;
-use crate::resource::model::ip_restriction::{IpRestriction, Place};
+use crate::resource::model::ip_restriction::{IpRestriction, RestrictionScope};
 use crate::resource::resource_type::ResourceType;
 use crate::resource::{api_key, ip_restriction};
 use crate::seal::Pepper;
@@ -138,7 +138,7 @@ impl Bootstrap<'_> {
         let mut n_lifted = 0;
         for mut document in self.store.all(ty.kind).await? {
             let mut restriction: IpRestriction = stored::read(&document)?;
-            if restriction.place != Place::Api || !restriction.enforced {
+            if restriction.place != RestrictionScope::Api || !restriction.enforced {
                 continue;
             }
             restriction.enforced = false;

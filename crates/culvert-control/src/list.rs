@@ -133,7 +133,7 @@ pub(crate) async fn list_of(
             },
             refs_to: refs_to.clone(),
         };
-        let Page { documents, next } = source.read(cx, &query).await?;
+        let ObjectPage { documents, next } = source.read(cx, &query).await?;
         for document in &documents {
             if from.as_ref().is_some_and(|from| document.head.id < *from) {
                 break 'pages;
@@ -199,7 +199,7 @@ enum Source {
 }
 
 /// Objects, and what those of the next page come before, if there is one.
-struct Page {
+struct ObjectPage {
     documents: Vec<Document>,
     next: Option<String>,
 }
@@ -246,7 +246,7 @@ impl Source {
         })
     }
 
-    async fn read(&self, cx: &Cx<'_>, query: &PageQuery) -> Result<Page, Fault> {
+    async fn read(&self, cx: &Cx<'_>, query: &PageQuery) -> Result<ObjectPage, Fault> {
         let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
         let documents = match self {
             Self::All => cx.store.page(query).await?,
@@ -259,12 +259,12 @@ impl Source {
                 documents
                     .retain(|one| one.head.kind == query.kind && one.head.account == query.account);
                 let next = (ids.len() == limit).then(|| ids.last().cloned()).flatten();
-                return Ok(Page { documents, next });
+                return Ok(ObjectPage { documents, next });
             }
         };
         let is_last = documents.len() < limit;
         let next = documents.last().filter(|_| !is_last);
-        Ok(Page {
+        Ok(ObjectPage {
             next: next.map(|document| document.head.id.clone()),
             documents,
         })

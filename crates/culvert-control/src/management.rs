@@ -11,7 +11,7 @@ use serde::Deserialize;
 use crate::control::Control;
 use crate::operation::{Answer, Call, Method, Reply, Run, Status};
 use crate::resource::model::management::{AUTHORITY, KeyType, Management};
-use crate::resource::resource_type::{Extra, Made, Resource, ResourceType};
+use crate::resource::resource_type::{Extra, Resource, ResourceType, StoredDraft};
 use crate::service::{self, RUNS_MAX};
 use crate::{Error, stored};
 
@@ -85,7 +85,7 @@ pub(crate) async fn run_retry<R: Managed>(
             return Err(Refusal::of(code::MANAGEMENT_POLICY_MISSING).into());
         };
         management.retry(cx.clock.now());
-        let made = Made {
+        let made = StoredDraft {
             body: stored::write(&stored)?,
             links: stored.links(&document.head),
             reveal: None,

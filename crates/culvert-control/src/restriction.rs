@@ -19,7 +19,7 @@ use crate::resource::ip_rules;
 use crate::resource::model::Model;
 use crate::resource::model::ip_policy::IpPolicy;
 use crate::resource::model::ip_policy_rule::IpPolicyRule;
-use crate::resource::model::ip_restriction::{IpRestriction, Place};
+use crate::resource::model::ip_restriction::{IpRestriction, RestrictionScope};
 use crate::stored;
 
 /// The restrictions in force.
@@ -44,7 +44,7 @@ impl Restrictions {
         let mut guards = Vec::new();
         for document in store.all(IpRestriction::KIND).await? {
             let restriction: IpRestriction = stored::read(&document)?;
-            if restriction.place == Place::Dashboard {
+            if restriction.place == RestrictionScope::Dashboard {
                 continue;
             }
             loaded.note(&document);
@@ -94,14 +94,14 @@ impl Restrictions {
                 admitted: Arc::new(IpSet::of(prefixes)),
             };
             match restriction.place {
-                Place::Api => {
+                RestrictionScope::Api => {
                     loaded.api.insert(head.account, guard);
                 }
-                Place::Endpoints => loaded.endpoints.push(guard),
-                Place::Agent => {
+                RestrictionScope::Endpoints => loaded.endpoints.push(guard),
+                RestrictionScope::Agent => {
                     loaded.agents.insert(head.account, guard);
                 }
-                Place::Dashboard => {}
+                RestrictionScope::Dashboard => {}
             }
         }
         Ok(Some(loaded))

@@ -18,7 +18,7 @@ use crate::audit::{self, Verb};
 use crate::control::Control;
 use crate::cx::Cx;
 use crate::operation::{Call, Reply};
-use crate::resource::resource_type::{Made, ResourceType, Reveal};
+use crate::resource::resource_type::{ResourceType, Reveal, StoredDraft};
 
 /// Runs of a write that others keep overtaking.
 pub(crate) const RUNS_MAX: usize = 6;
@@ -168,7 +168,7 @@ pub(crate) async fn replace(
     cx: &Cx<'_>,
     ty: &'static ResourceType,
     head: Head,
-    made: Made,
+    made: StoredDraft,
 ) -> Result<Option<String>, Error> {
     let document = Document {
         head: Head {

@@ -31,7 +31,7 @@ pub(crate) const ISSUED_BY_ADMIN: &str = "admin";
 
 /// What is asked for.
 #[derive(Debug)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct CertificateRequest<'a> {
     pub(crate) role: Role,
     /// Of the resource; the certificate's key id.
     pub(crate) id: &'a str,
@@ -52,7 +52,7 @@ pub(crate) struct Asked<'a> {
 }
 
 /// Checks what is asked for and signs it.
-pub(crate) async fn issue(cx: &Cx<'_>, asked: Asked<'_>) -> Result<Issued, Error> {
+pub(crate) async fn issue(cx: &Cx<'_>, asked: CertificateRequest<'_>) -> Result<Issued, Error> {
     if asked.public_key.trim().is_empty() {
         return Err(Refusal::of(code::SSH_CERTIFICATE_KEY_MISSING).into());
     }

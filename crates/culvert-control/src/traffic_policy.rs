@@ -70,11 +70,11 @@ impl StoredPolicy {
     pub(crate) async fn check(
         cx: &Cx<'_>,
         id: &str,
-        place: Place<'_>,
+        place: PolicyTarget<'_>,
         text: &str,
         before: Option<&Self>,
     ) -> Result<(Self, Changes), Error> {
-        let Place {
+        let PolicyTarget {
             scheme,
             host,
             has_upstream,
@@ -252,7 +252,7 @@ fn is_id_of(id: &str, prefix: &str) -> bool {
 
 /// The endpoint that a policy is for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place<'a> {
+pub(crate) struct PolicyTarget<'a> {
     pub(crate) scheme: Scheme,
     pub(crate) host: &'a str,
     /// Whether what the policy lets pass goes on.

@@ -34,7 +34,7 @@ const WORD_BYTES_MAX: usize = 255;
 const METADATA_BYTES_MAX: usize = 4096;
 
 /// Whether there is a place for one more session.
-enum Place {
+enum SessionSlot {
     Free,
     /// When this one, whose agent is away and may come back, is ended.
     After(String),
@@ -42,7 +42,7 @@ enum Place {
 }
 
 /// Checks each limit. A session whose agent is disconnected keeps its place until another session needs it.
-fn full(sessions: &BTreeMap<String, Live>, caller: &Caller, limits: &AgentLimits) -> Place {
+fn full(sessions: &BTreeMap<String, Live>, caller: &Caller, limits: &AgentLimits) -> SessionSlot {
     let of_account = |live: &Live| live.account == caller.account;
     let of_owner = |live: &Live| of_account(live) && live.owner_id == caller.owner_id;
     let of_credential = |live: &Live| of_account(live) && live.credential_id == caller.key_id;
@@ -62,11 +62,11 @@ fn full(sessions: &BTreeMap<String, Live>, caller: &Caller, limits: &AgentLimits
         }
         let away = counted.filter_map(|(id, live)| Some((live.leaving.as_ref()?.0, id)));
         return match away.min() {
-            Some((_, id)) => Place::After(id.clone()),
-            None => Place::Taken,
+            Some((_, id)) => SessionSlot::After(id.clone()),
+            None => SessionSlot::Taken,
         };
     }
-    Place::Free
+    SessionSlot::Free
 }
 
 /// The part of a stored credential that agents depend on.
@@ -274,7 +274,7 @@ impl Control {
                     return Ok(Ok(begun(false)));
                 }
                 match full(&sessions, cx.caller, &agents.settings.limits) {
-                    Place::Free => {
+                    SessionSlot::Free => {
                         // Before it is written: who looks for deleted credentials must find it.
                         let live = Live {
                             account: cx.caller.account.clone(),
@@ -291,8 +291,10 @@ impl Control {
                         sessions.insert(session_id.to_owned(), live);
                         return Ok(Ok(begun(true)));
                     }
-                    Place::After(away) => away,
-                    Place::Taken => return Ok(Err(Refusal::of(code::AGENT_SESSION_LIMIT_REACHED))),
+                    SessionSlot::After(away) => away,
+                    SessionSlot::Taken => {
+                        return Ok(Err(Refusal::of(code::AGENT_SESSION_LIMIT_REACHED)));
+                    }
                 }
             };
             self.give_up_waiting(agents, &away).await;

@@ -523,7 +523,11 @@ impl Control {
 impl Agents {
     /// Room for one more endpoint of a session, which counts from now on, unless it is one that the session
     /// has. Codes 300 and 324.
-    fn room_for<'a>(&'a self, session_id: &'a str, had: Option<&str>) -> Result<Room<'a>, Refusal> {
+    fn room_for<'a>(
+        &'a self,
+        session_id: &'a str,
+        had: Option<&str>,
+    ) -> Result<EndpointSlot<'a>, Refusal> {
         let mut sessions = self.lock();
         let gone = || Refusal::of(code::AGENT_CREDENTIAL_DELETED);
         let live = sessions.get(session_id).ok_or_else(gone)?;
@@ -549,7 +553,7 @@ impl Agents {
             }
             sessions.get_mut(session_id).ok_or_else(gone)?.binding += 1;
         }
-        Ok(Room {
+        Ok(EndpointSlot {
             agents: self,
             session_id,
             counts,
@@ -558,13 +562,13 @@ impl Agents {
 }
 
 /// Room for an endpoint that is being bound. It is free again when nothing came of it.
-struct Room<'a> {
+struct EndpointSlot<'a> {
     agents: &'a Agents,
     session_id: &'a str,
     counts: bool,
 }
 
-impl Room<'_> {
+impl EndpointSlot<'_> {
     /// The endpoint is there.
     fn take(mut self, endpoint_id: &str) {
         let mut sessions = self.agents.lock();
@@ -577,7 +581,7 @@ impl Room<'_> {
     }
 }
 
-impl Drop for Room<'_> {
+impl Drop for EndpointSlot<'_> {
     fn drop(&mut self) {
         if self.counts
             && let Some(live) = self.agents.lock().get_mut(self.session_id)

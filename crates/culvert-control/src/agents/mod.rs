@@ -33,7 +33,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use crate::agents::state::{Agents, Presented};
+use crate::agents::state::{AgentCertificates, Agents};
 use crate::control::Control;
 use crate::informer_cache::InformerCache;
 use crate::resource::model::Model;
@@ -63,7 +63,7 @@ const ENDED_AT_ONCE: usize = 64;
 /// The same, with the operator's in the place of the installation's.
 #[derive(Debug)]
 struct Resolver {
-    presented: Arc<Presented>,
+    presented: Arc<AgentCertificates>,
     operators: Option<Arc<dyn ResolvesServerCert>>,
 }
 

@@ -61,7 +61,7 @@ pub(crate) struct Agents {
     pub(crate) failure_detector: Mutex<failure_detector::FailureDetector>,
     /// Wakes the keeper.
     pub(crate) woken: Notify,
-    pub(crate) certificate: Arc<Presented>,
+    pub(crate) certificate: Arc<AgentCertificates>,
 }
 
 /// A session of this run.
@@ -118,7 +118,7 @@ impl Agents {
 
 /// The certificates that agents are shown.
 #[derive(Debug, Default)]
-pub(crate) struct Presented {
+pub(crate) struct AgentCertificates {
     /// One of the installation's authority, for any name.
     pub(crate) own: ArcSwapOption<CertifiedKey>,
     /// Those that were issued for ingresses, by name.

@@ -24,7 +24,7 @@ use crate::resource::event_destination;
 use crate::resource::model::event_destination::EventDestination;
 use crate::resource::model::event_subscription::{EventSubscription, Source, SourceView};
 use crate::resource::model::{Model, Uri};
-use crate::resource::resource_type::{Draft, Extra, Made, Resource, ResourceType, Running};
+use crate::resource::resource_type::{Draft, Extra, Resource, ResourceType, Running, StoredDraft};
 use crate::service::{self, RUNS_MAX};
 use crate::stored::{self, Format};
 use crate::{Caller, Error, audit_kinds};
@@ -544,7 +544,7 @@ async fn change(
             None => String::new(),
         };
         let also = subscription.adopted(&cx).await?;
-        let made = Made {
+        let made = StoredDraft {
             body: stored::write(&subscription)?,
             links: subscription.links(&head),
             reveal: None,

@@ -12,7 +12,7 @@ use crate::listfilter::{self, Field, Shape, field};
 use crate::resource::model::Model;
 use crate::resource::model::ip_policy::IpPolicy;
 use crate::resource::model::ip_policy_rule::{Action, IpPolicyRule};
-use crate::resource::model::ip_restriction::{IpRestriction, Place};
+use crate::resource::model::ip_restriction::{IpRestriction, RestrictionScope};
 use crate::resource::resource_type::{Draft, Resource, ResourceType};
 use crate::resource::{ip_policy, ip_restriction};
 use crate::stored::{self, Format};
@@ -131,11 +131,11 @@ impl Resource for IpPolicyRule {
         let rules = cx.store.page(&of_policy(IpPolicyRule::KIND, 2)).await?;
         if rules.len() < 2 {
             // One restriction of each type is all an account has.
-            let limit = u32::try_from(Place::ALL.len()).unwrap_or(u32::MAX);
+            let limit = u32::try_from(RestrictionScope::ALL.len()).unwrap_or(u32::MAX);
             let query = of_policy(IpRestriction::KIND, limit);
             for document in cx.store.page(&query).await? {
                 let restriction: IpRestriction = stored::read(&document)?;
-                if restriction.place == Place::Dashboard {
+                if restriction.place == RestrictionScope::Dashboard {
                     return Err(Refusal::of(code::IP_RULE_LAST_OF_DASHBOARD).into());
                 }
             }

@@ -16,7 +16,7 @@ use crate::page::reference;
 use crate::resource::ip_policy;
 use crate::resource::model::Model;
 use crate::resource::model::ip_policy::IpPolicy;
-use crate::resource::model::ip_restriction::{IpRestriction, KEY, Place};
+use crate::resource::model::ip_restriction::{IpRestriction, KEY, RestrictionScope};
 use crate::resource::resource_type::{Draft, Resource, ResourceType};
 use crate::stored::Format;
 use crate::{Caller, Error, Role, input};
@@ -39,7 +39,7 @@ pub(crate) struct Create {
     /// Type of the restriction: `dashboard`, `api`, `agent` or `endpoints`; at most one per type.
     /// Required.
     #[serde(rename = "type")]
-    #[schemars(extend("enum" = Place::ALL.map(Place::name)))]
+    #[schemars(extend("enum" = RestrictionScope::ALL.map(RestrictionScope::name)))]
     place: String,
     /// IDs of the IP policies that define the allowed addresses. Required.
     #[schemars(extend("items" = {"type": "string", "pattern": input::id_pattern(IpPolicy::PREFIXES)}), extend("minItems" = 1))]
@@ -80,8 +80,8 @@ impl Resource for IpRestriction {
     type Update = Update;
 
     async fn create(cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
-        let named = |place: &Place| place.name() == input.place;
-        let place = Place::ALL.into_iter().find(named);
+        let named = |place: &RestrictionScope| place.name() == input.place;
+        let place = RestrictionScope::ALL.into_iter().find(named);
         let place = place.ok_or_else(|| Refusal::of(code::RESTRICTION_TYPE_UNKNOWN))?;
         if input.ip_policy_ids.is_empty() {
             return Err(Refusal::of(code::RESTRICTION_POLICY_MISSING).into());

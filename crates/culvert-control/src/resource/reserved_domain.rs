@@ -20,10 +20,10 @@ use crate::page::reference;
 use crate::resource::model::Model;
 use crate::resource::model::management::{KeyType, Management};
 use crate::resource::model::reserved_domain::{
-    GLOBAL, KEY, Place, REGIONS, ReservedDomain, places,
+    GLOBAL, KEY, REGIONS, ReservedDomain, ResolvesTo, places,
 };
 use crate::resource::model::tls_certificate::TlsCertificate;
-use crate::resource::resource_type::{Draft, Extra, Made, Resource, ResourceType, Running};
+use crate::resource::resource_type::{Draft, Extra, Resource, ResourceType, Running, StoredDraft};
 use crate::resource::tls_certificate;
 use crate::service::{self, RUNS_MAX};
 use crate::stored::{self, Format};
@@ -64,7 +64,7 @@ pub(crate) struct Create {
     certificate_management_policy: Option<Policy>,
     /// Regions, or `global`, in the given order.
     #[schemars(extend("maxItems" = places().len(), "uniqueItems" = true))]
-    resolves_to: Vec<Place>,
+    resolves_to: Vec<ResolvesTo>,
 }
 
 /// Changes to a reserved domain.
@@ -87,7 +87,7 @@ pub(crate) struct Update {
     certificate_management_policy: Option<Policy>,
     /// Regions, or `global`. An empty list changes nothing.
     #[schemars(extend("maxItems" = places().len(), "uniqueItems" = true))]
-    resolves_to: Option<Vec<Place>>,
+    resolves_to: Option<Vec<ResolvesTo>>,
 }
 
 impl Resource for ReservedDomain {
@@ -531,7 +531,7 @@ fn unknown_region(field: &str, value: &str) -> Refusal {
     )
 }
 
-fn check_places(places: &[Place]) -> Result<(), Refusal> {
+fn check_places(places: &[ResolvesTo]) -> Result<(), Refusal> {
     for (index, place) in places.iter().enumerate() {
         if place.value != GLOBAL && !is_region(&place.value) {
             return Err(unknown_region("resolves_to", &place.value));
@@ -657,7 +657,7 @@ async fn change(
         ReservedDomain::permit(cx.caller)?;
         let mut domain: ReservedDomain = stored::read(&document)?;
         edit(&mut domain)?;
-        let made = Made {
+        let made = StoredDraft {
             body: stored::write(&domain)?,
             links: domain.links(&document.head),
             reveal: None,

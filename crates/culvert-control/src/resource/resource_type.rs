@@ -220,10 +220,13 @@ pub(crate) struct ResourceType {
 }
 
 pub(crate) type Create =
-    for<'a> fn(&'a Cx<'a>, Ksuid, Option<Value>) -> BoxFuture<'a, Result<Made, Error>>;
+    for<'a> fn(&'a Cx<'a>, Ksuid, Option<Value>) -> BoxFuture<'a, Result<StoredDraft, Error>>;
 
-pub(crate) type Update =
-    for<'a> fn(&'a Cx<'a>, &'a Document, Option<Value>) -> BoxFuture<'a, Result<Made, Error>>;
+pub(crate) type Update = for<'a> fn(
+    &'a Cx<'a>,
+    &'a Document,
+    Option<Value>,
+) -> BoxFuture<'a, Result<StoredDraft, Error>>;
 
 pub(crate) type CheckRemoval = for<'a> fn(
     &'a Cx<'a>,
@@ -236,7 +239,7 @@ pub(crate) type Removal =
 
 /// A [`Draft`] in stored form.
 #[derive(Debug)]
-pub(crate) struct Made {
+pub(crate) struct StoredDraft {
     pub(crate) body: String,
     pub(crate) links: Links,
     pub(crate) reveal: Option<Reveal>,

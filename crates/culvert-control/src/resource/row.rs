@@ -13,7 +13,7 @@ use crate::cx::Cx;
 use crate::input::{self, Problem};
 use crate::operation::Call;
 use crate::resource::resource_type::{
-    Draft, Made, Resource, ResourceType, Running, list_schema, value_refusal,
+    Draft, Resource, ResourceType, Running, StoredDraft, list_schema, value_refusal,
 };
 use crate::{Error, list, service, stored};
 
@@ -66,7 +66,7 @@ pub(crate) fn create<'a, R: Resource>(
     cx: &'a Cx<'a>,
     id: Ksuid,
     body: Option<Value>,
-) -> BoxFuture<'a, Result<Made, Error>> {
+) -> BoxFuture<'a, Result<StoredDraft, Error>> {
     Box::pin(async move {
         let input = match input::create::<R::Create>(body) {
             Err(Problem::Shape(refusal)) => return Err(refusal.into()),
@@ -92,7 +92,7 @@ pub(crate) fn update<'a, R: Resource>(
     cx: &'a Cx<'a>,
     document: &'a Document,
     body: Option<Value>,
-) -> BoxFuture<'a, Result<Made, Error>> {
+) -> BoxFuture<'a, Result<StoredDraft, Error>> {
     Box::pin(async move {
         let update = match input::update::<R::Update>(body) {
             Err(Problem::Shape(refusal)) => return Err(refusal.into()),
@@ -110,8 +110,8 @@ pub(crate) fn update<'a, R: Resource>(
     })
 }
 
-pub(crate) fn make<R: Resource>(draft: Draft<R>, head: &Head) -> Result<Made, Error> {
-    Ok(Made {
+pub(crate) fn make<R: Resource>(draft: Draft<R>, head: &Head) -> Result<StoredDraft, Error> {
+    Ok(StoredDraft {
         body: stored::write(&draft.document)?,
         links: draft.document.links(head),
         reveal: draft.reveal,
@@ -168,28 +168,28 @@ pub(crate) fn view<R: Resource>(
 }
 
 /// The one entry of a resource, for the functions below.
-pub(crate) struct Entry<R>(PhantomData<R>);
+pub(crate) struct Row<R>(PhantomData<R>);
 
-impl<R: Resource> Entry<R> {
+impl<R: Resource> Row<R> {
     pub(crate) const TYPE: &'static ResourceType = &ResourceType::of::<R>();
 }
 
 pub(crate) fn run_create<R: Resource>(control: &Control, call: Call) -> Running<'_> {
-    Box::pin(service::create(control, Entry::<R>::TYPE, call))
+    Box::pin(service::create(control, Row::<R>::TYPE, call))
 }
 
 pub(crate) fn run_get<R: Resource>(control: &Control, call: Call) -> Running<'_> {
-    Box::pin(service::get(control, Entry::<R>::TYPE, call))
+    Box::pin(service::get(control, Row::<R>::TYPE, call))
 }
 
 pub(crate) fn run_list<R: Resource>(control: &Control, call: Call) -> Running<'_> {
-    Box::pin(list::list(control, Entry::<R>::TYPE, call))
+    Box::pin(list::list(control, Row::<R>::TYPE, call))
 }
 
 pub(crate) fn run_update<R: Resource>(control: &Control, call: Call) -> Running<'_> {
-    Box::pin(service::update(control, Entry::<R>::TYPE, call))
+    Box::pin(service::update(control, Row::<R>::TYPE, call))
 }
 
 pub(crate) fn run_delete<R: Resource>(control: &Control, call: Call) -> Running<'_> {
-    Box::pin(service::delete(control, Entry::<R>::TYPE, call))
+    Box::pin(service::delete(control, Row::<R>::TYPE, call))
 }

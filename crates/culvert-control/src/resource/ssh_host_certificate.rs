@@ -17,7 +17,7 @@ use crate::resource::model::ssh_certificate_authority::{Options, SshCertificateA
 use crate::resource::model::ssh_host_certificate::SshHostCertificate;
 use crate::resource::resource_type::{Draft, Resource, ResourceType};
 use crate::ssh::Role;
-use crate::ssh_issue::{self, Asked};
+use crate::ssh_issue::{self, CertificateRequest};
 use crate::stored::Format;
 use crate::{Error, Parameter, input, page};
 
@@ -92,7 +92,7 @@ impl Resource for SshHostCertificate {
 
     async fn create(cx: &Cx<'_>, id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
         let nothing = Options::new();
-        let asked = Asked {
+        let asked = CertificateRequest {
             role: Role::Host,
             id: &format!("{}_{id}", Self::ID_PREFIX),
             ssh_certificate_authority_id: input.ssh_certificate_authority_id,

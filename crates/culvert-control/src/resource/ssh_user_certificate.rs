@@ -17,7 +17,7 @@ use crate::resource::model::ssh_certificate_authority::{Options, SshCertificateA
 use crate::resource::model::ssh_user_certificate::SshUserCertificate;
 use crate::resource::resource_type::{Draft, Resource, ResourceType};
 use crate::ssh::Role;
-use crate::ssh_issue::{self, Asked};
+use crate::ssh_issue::{self, CertificateRequest};
 use crate::stored::Format;
 use crate::{Error, Parameter, input, page};
 
@@ -111,7 +111,7 @@ impl Resource for SshUserCertificate {
         } else {
             input.extensions
         };
-        let asked = Asked {
+        let asked = CertificateRequest {
             role: Role::User,
             id: &format!("{}_{id}", Self::ID_PREFIX),
             ssh_certificate_authority_id: input.ssh_certificate_authority_id,

@@ -17,7 +17,7 @@ use crate::audit::{self, Verb};
 use crate::control::Control;
 use crate::ports::{Certificates, Issuer, Record};
 use crate::reconcile::acme::holder::Holder;
-use crate::reconcile::acme::order::{self, Answer, Lease, NOTHING};
+use crate::reconcile::acme::order::{self, ChallengeResponse, Lease, NOTHING};
 use crate::reconcile::acme::{Asker, Due, Order, due_for, wait_after};
 use crate::resource::model::management::{Job, JobError, KeyType};
 use crate::resource::model::tls_certificate::TlsCertificate;
@@ -359,7 +359,9 @@ impl Control {
                     .filter(|_| kind == ChallengeKind::Dns01)
             };
             let chosen = wanted.into_iter().filter(|one| one.kind == kind);
-            claim.order.answers = chosen.map(|one| Answer::of(one, record(kind))).collect();
+            claim.order.answers = chosen
+                .map(|one| ChallengeResponse::of(one, record(kind)))
+                .collect();
             self.save(claim).await?;
         }
         for answer in &claim.order.answers {

@@ -36,7 +36,7 @@ pub(crate) struct Order {
     pub(super) url: Option<String>,
     /// Private key of the certificate, PEM, sealed.
     pub(super) sealed_key: Option<String>,
-    pub(super) answers: Vec<Answer>,
+    pub(super) answers: Vec<ChallengeResponse>,
     /// Attempts that failed, one after the other.
     pub(super) attempts: u32,
     pub(super) lease: Option<Lease>,
@@ -44,7 +44,7 @@ pub(crate) struct Order {
 
 /// Something an authority is to find.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub(super) struct Answer {
+pub(super) struct ChallengeResponse {
     kind: String,
     host: String,
     pub(super) token: String,
@@ -61,7 +61,7 @@ pub(super) struct Lease {
     pub(super) until: Timestamp,
 }
 
-impl Answer {
+impl ChallengeResponse {
     pub(super) fn of(challenge: Challenge, record: Option<String>) -> Self {
         Self {
             kind: challenge.kind.name().to_owned(),

@@ -62,8 +62,8 @@ impl AddressScheme {
 
 impl Address {
     /// What a policy is checked for.
-    pub(super) fn governed(&self, has_upstream: bool) -> policy::Place<'_> {
-        policy::Place {
+    pub(super) fn governed(&self, has_upstream: bool) -> policy::PolicyTarget<'_> {
+        policy::PolicyTarget {
             scheme: self.scheme.of_edge(),
             host: &self.host,
             has_upstream,

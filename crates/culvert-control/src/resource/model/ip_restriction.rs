@@ -21,14 +21,14 @@ pub(crate) struct IpRestriction {
     pub(crate) metadata: Metadata,
     /// Whether addresses that are not admitted are refused, or only logged.
     pub(crate) enforced: bool,
-    pub(crate) place: Place,
+    pub(crate) place: RestrictionScope,
     pub(crate) ip_policy_ids: Vec<String>,
 }
 
 /// What is guarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Place {
+pub(crate) enum RestrictionScope {
     /// Nothing, since there is no dashboard.
     Dashboard,
     /// Calls of the management API.
@@ -52,7 +52,7 @@ pub(crate) struct View<'a> {
     pub(crate) metadata: &'a str,
     pub(crate) enforced: bool,
     #[serde(rename = "type")]
-    #[schemars(extend("enum" = Place::ALL.map(Place::name)))]
+    #[schemars(extend("enum" = RestrictionScope::ALL.map(RestrictionScope::name)))]
     pub(crate) place: &'static str,
     pub(crate) ip_policies: Vec<Reference<'a>>,
 }
@@ -100,7 +100,7 @@ impl Model for IpRestriction {
     }
 }
 
-impl Place {
+impl RestrictionScope {
     pub(crate) const ALL: [Self; 4] = [Self::Dashboard, Self::Api, Self::Agent, Self::Endpoints];
 
     pub(crate) const fn name(self) -> &'static str {

@@ -27,7 +27,7 @@ pub(crate) struct ReservedDomain {
     pub(crate) metadata: Metadata,
     pub(crate) domain: String,
     pub(crate) region: Option<String>,
-    pub(crate) resolves_to: Option<Vec<Place>>,
+    pub(crate) resolves_to: Option<Vec<ResolvesTo>>,
     /// The certificate in use: uploaded, or the latest that was issued.
     pub(crate) certificate_id: Option<String>,
     #[serde(default)]
@@ -45,7 +45,7 @@ pub(crate) fn places() -> Vec<&'static str> {
 /// Target of a domain.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[schemars(inline)]
-pub(crate) struct Place {
+pub(crate) struct ResolvesTo {
     /// A region, or `global`.
     #[schemars(extend("enum" = places()))]
     pub(crate) value: String,
@@ -76,7 +76,7 @@ pub(crate) struct View<'a> {
     pub(crate) certificate_management_status: Option<StatusView<'a>>,
     /// For custom wildcards only.
     pub(crate) acme_challenge_cname_target: Option<&'a str>,
-    pub(crate) resolves_to: Option<&'a [Place]>,
+    pub(crate) resolves_to: Option<&'a [ResolvesTo]>,
 }
 
 impl Model for ReservedDomain {
