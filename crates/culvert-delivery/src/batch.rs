@@ -192,7 +192,7 @@ impl OpenBatch {
             end = start + *length as usize;
             let line = start..end;
             end += 1;
-            Entry {
+            BatchEntry {
                 line,
                 subscription: usize::from(*subscription),
             }
@@ -216,11 +216,11 @@ pub struct Batch {
     body: Bytes,
     lines_end: usize,
     subscriptions: Arc<[Arc<str>]>,
-    entries: Arc<[Entry]>,
+    entries: Arc<[BatchEntry]>,
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct BatchEntry {
     line: Range<usize>,
     subscription: usize,
 }
@@ -290,7 +290,7 @@ impl Batch {
                 return Err(Unreadable);
             }
             event_id(&lines[start..end]).ok_or(Unreadable)?;
-            entries.push(Entry {
+            entries.push(BatchEntry {
                 line: start..end,
                 subscription,
             });

@@ -162,23 +162,23 @@ impl Net {
 
     /// A client with a connection pool of its own, for places that users name.
     pub fn http(&self) -> Http {
-        self.http_within(Reach::Judged)
+        self.http_within(HostSource::Judged)
     }
 
     /// The same that speaks HTTP/2 only, over plain connections as well.
     pub(crate) fn http2(&self) -> Http {
         Http {
             is_http2: true,
-            ..self.http_within(Reach::Judged)
+            ..self.http_within(HostSource::Judged)
         }
     }
 
     /// The same for places that the operator named in the settings: no rule holds them back.
     pub(crate) fn http_to_named_by_operator(&self) -> Http {
-        self.http_within(Reach::NamedByOperator)
+        self.http_within(HostSource::NamedByOperator)
     }
 
-    fn http_within(&self, reach: Reach) -> Http {
+    fn http_within(&self, reach: HostSource) -> Http {
         Http {
             guarded: Guarded(self.clone(), reach),
             is_http2: false,
@@ -206,7 +206,7 @@ impl Net {
     /// A connection to a host that a user named, over no HTTP: resolved, judged, within the
     /// deadlines of every connection.
     pub(crate) async fn dial(&self, host: &str, port: u16) -> Result<TcpStream, Failure> {
-        self.connect_in_time(host, port, Reach::Judged)
+        self.connect_in_time(host, port, HostSource::Judged)
             .await
             .map_err(|error| blame(&error, true))
     }
@@ -218,12 +218,17 @@ impl Net {
         host: &str,
         port: u16,
     ) -> Result<Vec<SocketAddr>, Failure> {
-        self.places(host, port, Reach::Judged)
+        self.places(host, port, HostSource::Judged)
             .await
             .map_err(|error| blame(&error, true))
     }
 
-    async fn connect_in_time(&self, host: &str, port: u16, reach: Reach) -> io::Result<TcpStream> {
+    async fn connect_in_time(
+        &self,
+        host: &str,
+        port: u16,
+        reach: HostSource,
+    ) -> io::Result<TcpStream> {
         let connecting = self.connect(host, port, reach);
         tokio::time::timeout(RESOLVE_DEADLINE + CONNECT_DEADLINE, connecting)
             .await
@@ -231,11 +236,16 @@ impl Net {
     }
 
     /// Resolves and judges.
-    async fn places(&self, host: &str, port: u16, reach: Reach) -> io::Result<Vec<SocketAddr>> {
+    async fn places(
+        &self,
+        host: &str,
+        port: u16,
+        reach: HostSource,
+    ) -> io::Result<Vec<SocketAddr>> {
         let of_the_operator;
         let rules = match reach {
-            Reach::Judged => &self.inner.settings.rules,
-            Reach::NamedByOperator => {
+            HostSource::Judged => &self.inner.settings.rules,
+            HostSource::NamedByOperator => {
                 of_the_operator = Rules::of_the_operator();
                 &of_the_operator
             }
@@ -266,7 +276,7 @@ impl Net {
     }
 
     /// Resolves, judges, connects.
-    async fn connect(&self, host: &str, port: u16, reach: Reach) -> io::Result<TcpStream> {
+    async fn connect(&self, host: &str, port: u16, reach: HostSource) -> io::Result<TcpStream> {
         let mut last = io::Error::other("no address");
         for place in self.places(host, port, reach).await? {
             match TcpStream::connect(place).await {
@@ -623,11 +633,11 @@ where
 
 /// Makes connections, all of them through the guard.
 #[derive(Clone, Debug)]
-struct Guarded(Net, Reach);
+struct Guarded(Net, HostSource);
 
 /// Whose word a place is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reach {
+enum HostSource {
     /// A user's: the guard judges it.
     Judged,
     /// The operator's, by a setting.

@@ -26,7 +26,7 @@ impl Forward {
 
 /// What comes of a command.
 #[derive(Debug)]
-pub(crate) enum Asked {
+pub(crate) enum ParsedCommand {
     /// An endpoint.
     Endpoint(Box<BindRequest>),
     /// An explanation.
@@ -34,7 +34,7 @@ pub(crate) enum Asked {
 }
 
 /// Reads a command.
-pub(crate) fn read(user: &str, forward: &Forward, command: &str) -> Result<Asked, Refusal> {
+pub(crate) fn read(user: &str, forward: &Forward, command: &str) -> Result<ParsedCommand, Refusal> {
     check_version(user)?;
     if command.len() > COMMAND_BYTES_MAX {
         return Err(wrong_flag("the command is too long"));
@@ -47,7 +47,7 @@ pub(crate) fn read(user: &str, forward: &Forward, command: &str) -> Result<Asked
         "http" => Protocol::Http,
         "tcp" => Protocol::Tcp,
         "tls" => Protocol::Tls,
-        "--help" | "help" => return Ok(Asked::Help(help(None))),
+        "--help" | "help" => return Ok(ParsedCommand::Help(help(None))),
         other => {
             let text = format!(
                 "Unknown command `{}`; use `http`, `tcp` or `tls`.",
@@ -57,13 +57,13 @@ pub(crate) fn read(user: &str, forward: &Forward, command: &str) -> Result<Asked
         }
     };
     if given.iter().any(|word| word == "--help" || word == "-h") {
-        return Ok(Asked::Help(help(Some(kind))));
+        return Ok(ParsedCommand::Help(help(Some(kind))));
     }
     let mut wanted = Wanted::default();
     flags(kind, given, &mut wanted)?;
     listen(kind, forward, &mut wanted)?;
     let (_, request) = wanted.bind(kind, "ssh").map_err(|why| wrong_flag(&why))?;
-    Ok(Asked::Endpoint(Box::new(request)))
+    Ok(ParsedCommand::Endpoint(Box::new(request)))
 }
 
 /// A user that is `v` and digits is a version of the command line; the latest is 2. Any other name is
@@ -242,7 +242,7 @@ mod tests {
             port,
         };
         match (read(user, &forward, command), expected) {
-            (Ok(Asked::Endpoint(request)), Ok((proto, name))) => {
+            (Ok(ParsedCommand::Endpoint(request)), Ok((proto, name))) => {
                 assert_eq!(request.proto, proto, "{command}");
                 let options = request.options().unwrap();
                 assert_eq!(options.requested(), name, "{command}");
@@ -327,7 +327,7 @@ mod tests {
         check("v2", "tcp.test", 0, "tcp", Err(1117));
         assert!(matches!(
             read("v2", &Forward { host: String::new(), port: 0 }, "http --help"),
-            Ok(Asked::Help(text)) if text.contains("--basic-auth") && !text.contains("-file")
+            Ok(ParsedCommand::Help(text)) if text.contains("--basic-auth") && !text.contains("-file")
         ));
     }
 

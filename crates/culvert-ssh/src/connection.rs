@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 
 use crate::cancellable::ClientName;
 use crate::certificate;
-use crate::command::{self, Asked, Forward};
+use crate::command::{self, Forward, ParsedCommand};
 
 /// The port that a client is told when it asked for any. Which it is does not matter: the URL says
 /// where the endpoint is, and the client knows its forward by this number.
@@ -193,8 +193,8 @@ impl ConnectionHandler {
         };
         let asked = command::read(&self.user, self.forward.as_ref().unwrap_or(&none), text)?;
         let request = match asked {
-            Asked::Help(text) => return Ok(Said::Help(text)),
-            Asked::Endpoint(request) => *request,
+            ParsedCommand::Help(text) => return Ok(Said::Help(text)),
+            ParsedCommand::Endpoint(request) => *request,
         };
         let (Some(forward), Some(guest)) = (&self.forward, &self.guest) else {
             return Err(Refusal::of(code::SSH_FORWARD_MISSING));

@@ -63,14 +63,14 @@ impl Shared {
 }
 
 /// What becomes of bytes that arrived.
-enum Room {
+enum Admission {
     Kept,
     Full(Instant),
 }
 
 impl State {
     /// Keeps bytes of a channel, if there is room. Else until when somebody's reader may move.
-    fn keep(&mut self, number: u64, piece: &mut Vec<u8>, now: Instant) -> Room {
+    fn keep(&mut self, number: u64, piece: &mut Vec<u8>, now: Instant) -> Admission {
         while self.bytes + piece.len() > HELD_BYTES_MAX {
             let is_alone = self.channels.len() < 2;
             let holders = self.channels.iter().filter(|(_, it)| it.bytes > 0);
@@ -82,7 +82,7 @@ impl State {
                 _ => {
                     let first = holders.map(|(_, it)| it.moved_at).min();
                     let next = first.map_or(now, |at| at + STALLED_AFTER);
-                    return Room::Full(next.max(now + STALLED_AFTER / 20));
+                    return Admission::Full(next.max(now + STALLED_AFTER / 20));
                 }
             }
         }
@@ -98,7 +98,7 @@ impl State {
                 reader.wake();
             }
         }
-        Room::Kept
+        Admission::Kept
     }
 
     fn cut(&mut self, number: u64) {
@@ -167,8 +167,8 @@ impl Inbox {
                     let room = shared.room.notified();
                     let kept = shared.lock().keep(number, &mut piece, Instant::now());
                     match kept {
-                        Room::Kept => break,
-                        Room::Full(until) => {
+                        Admission::Kept => break,
+                        Admission::Full(until) => {
                             tokio::select! {
                                 () = room => {}
                                 () = tokio::time::sleep_until(until) => {}

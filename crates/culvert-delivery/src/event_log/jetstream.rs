@@ -73,19 +73,19 @@ pub(crate) struct JetStream {
     /// Destinations of which the queue had nothing when `appended` stood there.
     empty_at: Mutex<HashMap<String, u64>>,
     queue_failing_until: Mutex<Option<Instant>>,
-    lines: Mutex<HashMap<String, Arc<Place>>>,
+    lines: Mutex<HashMap<String, Arc<ConsumerSlot>>>,
     clock: Arc<dyn Clock>,
     meters: Arc<Meters>,
 }
 
 /// A line, and whether the stream may have something for it.
 #[derive(Debug, Default)]
-struct Place {
+struct ConsumerSlot {
     has_more: AtomicBool,
     line: tokio::sync::Mutex<ConsumerLease>,
 }
 
-impl Place {
+impl ConsumerSlot {
     fn more(&self) {
         self.has_more.store(true, Ordering::Release);
     }
@@ -112,17 +112,17 @@ impl JetStream {
         }
     }
 
-    fn place(&self, destination: &str) -> Arc<Place> {
+    fn place(&self, destination: &str) -> Arc<ConsumerSlot> {
         let mut lines = lock(&self.lines);
         if let Some(place) = lines.get(destination) {
             return place.clone();
         }
-        let place = Arc::<Place>::default();
+        let place = Arc::<ConsumerSlot>::default();
         lines.insert(destination.to_owned(), place.clone());
         place
     }
 
-    fn places(&self) -> Vec<Arc<Place>> {
+    fn places(&self) -> Vec<Arc<ConsumerSlot>> {
         lock(&self.lines).values().cloned().collect()
     }
 

@@ -113,11 +113,11 @@ struct CloudwatchLogs {
 struct PutLogEvents<'a> {
     log_group_name: &'a str,
     log_stream_name: &'a str,
-    log_events: Vec<Entry<'a>>,
+    log_events: Vec<LogEvent<'a>>,
 }
 
 #[derive(Serialize)]
-struct Entry<'a> {
+struct LogEvent<'a> {
     timestamp: i64,
     message: &'a str,
 }
@@ -217,7 +217,7 @@ impl CloudwatchLogs {
             log_stream_name: &stream,
             log_events: entries
                 .iter()
-                .map(|entry| Entry {
+                .map(|entry| LogEvent {
                     timestamp: entry.at.unix_millis(),
                     message: entry.text,
                 })

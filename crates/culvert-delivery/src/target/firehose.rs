@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use culvert_base::{BoxFuture, Entropy, Refusal};
 
-use super::kinesis::{Entry, unclear};
+use super::kinesis::{RecordResult, unclear};
 use super::{
     Checked, Failure, Outcome, Target, TargetType, Verdict, Whose, parse, stored, verdict,
 };
@@ -98,7 +98,7 @@ struct Record {
 struct Put {
     failed_put_count: u64,
     #[serde(default)]
-    request_responses: Vec<Entry>,
+    request_responses: Vec<RecordResult>,
 }
 
 impl Target for Firehose {
@@ -139,7 +139,7 @@ impl Firehose {
             return Err(unclear());
         }
         let entries = put.request_responses.into_iter();
-        Ok(entries.map(Entry::outcome).collect())
+        Ok(entries.map(RecordResult::outcome).collect())
     }
 }
 

@@ -103,18 +103,18 @@ struct Record<'a> {
 struct Put {
     failed_record_count: u64,
     #[serde(default)]
-    records: Vec<Entry>,
+    records: Vec<RecordResult>,
 }
 
 /// What became of one record of a batch, at Kinesis and at Firehose.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(super) struct Entry {
+pub(super) struct RecordResult {
     error_code: Option<String>,
     error_message: Option<String>,
 }
 
-impl Entry {
+impl RecordResult {
     pub(super) fn outcome(self) -> Outcome {
         let Some(code) = self.error_code.filter(|code| !code.is_empty()) else {
             return Outcome::Delivered;
@@ -172,7 +172,7 @@ impl Kinesis {
         if put.records.len() != batch.len() {
             return Err(unclear());
         }
-        Ok(put.records.into_iter().map(Entry::outcome).collect())
+        Ok(put.records.into_iter().map(RecordResult::outcome).collect())
     }
 }
 

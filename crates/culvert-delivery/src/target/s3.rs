@@ -397,7 +397,7 @@ struct Object<'a> {
 
 impl<'a> Object<'a> {
     async fn measure(run: &'a dyn Run, packs: bool) -> Result<Self, Failure> {
-        let mut made = Made::new(run, packs);
+        let mut made = ObjectBody::new(run, packs);
         let (mut digest, mut length) = (Sha256::new(), 0);
         while let Some(piece) = made.next().await? {
             length += u64::try_from(piece.len()).unwrap_or(0);
@@ -425,7 +425,7 @@ impl Feed for Object<'_> {
 
     fn feed(&self, mut to: Sender<Bytes, io::Error>) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            let mut made = Made::new(self.run, self.packs);
+            let mut made = ObjectBody::new(self.run, self.packs);
             loop {
                 match made.next().await {
                     Ok(Some(piece)) => {
@@ -443,13 +443,13 @@ impl Feed for Object<'_> {
 }
 
 /// The bytes of an object, batch by batch.
-struct Made<'a> {
+struct ObjectBody<'a> {
     run: &'a dyn Run,
     next: usize,
     packer: Option<GzEncoder<Vec<u8>>>,
 }
 
-impl<'a> Made<'a> {
+impl<'a> ObjectBody<'a> {
     fn new(run: &'a dyn Run, packs: bool) -> Self {
         let packer = || GzEncoder::new(Vec::new(), Compression::fast());
         Self {

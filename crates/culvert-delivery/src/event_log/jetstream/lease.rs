@@ -18,7 +18,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
 use super::held::Slot;
-use super::stream::{Entry, Pulled, Stream, Trouble};
+use super::stream::{NewMessage, Pulled, Stream, Trouble};
 use crate::batch::BatchLimits;
 
 const FIRST_AT: &str = "Culvert-First";
@@ -62,7 +62,7 @@ impl Facts {
 
     /// A message for `batch`. The same batch makes the same message, but for one that was claimed
     /// before.
-    pub(super) fn entry(self, batch: NewBatch) -> Entry {
+    pub(super) fn entry(self, batch: NewBatch) -> NewMessage {
         let mut hash = Sha256::new();
         hash.update(&batch.destination);
         hash.update(&batch.body.stored);
@@ -88,7 +88,7 @@ impl Facts {
                 headers.insert(name, number.to_string());
             }
         }
-        Entry {
+        NewMessage {
             destination: batch.destination,
             events: batch.count,
             bytes: batch.body.bytes,
@@ -98,7 +98,7 @@ impl Facts {
     }
 
     /// The same for a batch that `owner` is sending.
-    pub(super) fn claimed(self, batch: NewBatch, owner: &str) -> Entry {
+    pub(super) fn claimed(self, batch: NewBatch, owner: &str) -> NewMessage {
         let mut entry = self.entry(batch);
         entry.headers.insert(CLAIMED_BY, owner);
         entry
@@ -151,7 +151,7 @@ struct Head {
 
 /// A message that this node sends without having it from the consumer.
 #[derive(Debug)]
-struct Claim {
+struct OwnedMessage {
     fence: i64,
     sequence: u64,
     until: Instant,
@@ -165,7 +165,7 @@ pub(super) struct ConsumerLease {
     /// Where the file says what the head is.
     slot: Option<Slot>,
     head: Option<Head>,
-    claims: Vec<Claim>,
+    claims: Vec<OwnedMessage>,
     settled: VecDeque<Mark>,
     /// The lease that was lost last, and of what.
     lost: Option<(i64, Mark)>,
@@ -501,7 +501,7 @@ impl ConsumerLease {
     pub(super) fn claim(&mut self, sequence: u64, facts: Facts, lease_for: Duration) -> i64 {
         let fence = self.fence();
         self.claims.retain(|claim| Instant::now() < claim.until);
-        self.claims.push(Claim {
+        self.claims.push(OwnedMessage {
             fence,
             sequence,
             until: Instant::now() + lease_for,

@@ -87,7 +87,7 @@ pub(super) struct Waiting {
 
 /// A message to be stored.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
+pub(super) struct NewMessage {
     pub(super) destination: String,
     pub(super) events: u32,
     /// Of its lines.
@@ -237,7 +237,7 @@ impl Stream {
     }
 
     /// Stores messages; where each is, or why not. One that is there already stays as it is.
-    pub(super) async fn publish(&self, entries: &[Entry]) -> Vec<Result<u64, Trouble>> {
+    pub(super) async fn publish(&self, entries: &[NewMessage]) -> Vec<Result<u64, Trouble>> {
         let first = self.publish_once(entries).await;
         // A server that lost its stream gets it again.
         if self.is_made.load(Ordering::Relaxed) || first.iter().all(Result::is_ok) {
@@ -246,7 +246,7 @@ impl Stream {
         self.publish_once(entries).await
     }
 
-    async fn publish_once(&self, entries: &[Entry]) -> Vec<Result<u64, Trouble>> {
+    async fn publish_once(&self, entries: &[NewMessage]) -> Vec<Result<u64, Trouble>> {
         let all = |why: &Trouble| entries.iter().map(|_| Err(why.again())).collect();
         let context = match self.context().await {
             Ok(context) => context,
