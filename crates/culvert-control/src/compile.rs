@@ -264,7 +264,9 @@ impl Control {
         elsewhere.extend(self.elsewhere(seen).await?);
         self.find_runs(seen, &mut elsewhere).await?;
         for informer_cache in [&mut seen.domains, &mut seen.ingresses] {
-            let changes = informer_cache.refresh(&self.store, |document| document).await?;
+            let changes = informer_cache
+                .refresh(&self.store, |document| document)
+                .await?;
             seen.due.certificates |= !changes.is_empty();
         }
         let changes = seen.orders.refresh(&self.store, |document| document);

@@ -6,7 +6,7 @@
 
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Secret, code};
 use culvert_delivery::{TargetType, target};
-use culvert_store::{Changes, Document, Head, Told};
+use culvert_store::{AuditEvent, Changes, Document, Head};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -154,7 +154,7 @@ impl Resource for EventDestination {
 /// The write that notes that events about keys and credentials go to these destinations. It changes them, so
 /// that of a new target and a first such event the later one is decided again.
 pub(crate) async fn note_private(cx: &Cx<'_>, ids: &[String]) -> Result<Changes, Error> {
-    let why = "what may be changed of the destination is no part of what is shown of it";
+    let reason = "what may be changed of the destination is no part of what is shown of it";
     let mut changes = Changes::default();
     for id in ids {
         let Some(document) = cx.own(TYPE.kind, id).await? else {
@@ -166,7 +166,10 @@ pub(crate) async fn note_private(cx: &Cx<'_>, ids: &[String]) -> Result<Changes,
         }
         destination.has_private = true;
         let body = stored::write(&destination)?;
-        let noted = Changes::replace(Document { body, ..document }, Told::Nothing { why });
+        let noted = Changes::replace(
+            Document { body, ..document },
+            AuditEvent::Suppress { reason },
+        );
         changes = changes.and(noted);
     }
     Ok(changes)

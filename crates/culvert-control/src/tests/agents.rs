@@ -394,10 +394,10 @@ async fn an_owner_does_not_fill_what_all_share() {
             .house
             .call(&one.caller, "POST", "/credentials", Value::Null);
         let token = made.await.body()["token"].as_str().unwrap().to_owned();
-        let admitted = open.admit(hello(&token)).await.map(drop);
+        let admitted = open.authorize(hello(&token)).await.map(drop);
         assert_eq!(admitted, if n < 2 { Ok(()) } else { Err(108) });
     }
-    open.admit(hello(&other.token)).await.unwrap();
+    open.authorize(hello(&other.token)).await.unwrap();
     for owner in [&one, &other] {
         for n in 0..3 {
             let bound = open.bind(&owner.grant, http("")).await.map(drop);

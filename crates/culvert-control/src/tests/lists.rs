@@ -299,7 +299,10 @@ async fn a_filter_looks_at_as_many_objects_however_long_that_takes() {
             document.head.id = format!("ak_{id}");
             document.keys.clear();
             document.refs.clear();
-            changes.and(Changes::insert(document, Told::Nothing { why: "a test" }))
+            changes.and(Changes::insert(
+                document,
+                AuditEvent::Suppress { reason: "a test" },
+            ))
         });
         house.store.commit(changes).await.unwrap();
     };

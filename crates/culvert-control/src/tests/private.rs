@@ -169,7 +169,7 @@ async fn a_subscription_follows_the_rights_of_its_owner() {
         (user.role, user.active) = (role, active);
         let body = stored::write(&user).unwrap();
         let changed = Document { body, ..document };
-        let changes = Changes::replace(changed, Told::Nothing { why: "a test" });
+        let changes = Changes::replace(changed, AuditEvent::Suppress { reason: "a test" });
         house.store.commit(changes).await.unwrap();
         assert!(
             house
@@ -227,7 +227,7 @@ async fn older_subscriptions_get_the_owner_that_the_audit_log_names() {
     house.call(&second, "PATCH", &path, body).await.body();
 
     let write = async |document: Document| {
-        let changes = Changes::replace(document, Told::Nothing { why: "a test" });
+        let changes = Changes::replace(document, AuditEvent::Suppress { reason: "a test" });
         house.store.commit(changes).await.unwrap();
     };
     let mut older = Value::Null;
@@ -304,12 +304,12 @@ async fn dead_letters_show_events_about_keys_to_admins_alone() {
         let minute = std::time::Duration::from_secs(60);
         let lease = house.queue.lease(destination, "a test", minute, now);
         let lease = lease.await.unwrap().unwrap();
-        let why = culvert_store::Burial {
+        let why = culvert_store::DeadLetterReason {
             class: "permanent".to_owned(),
             code: "400".to_owned(),
             text: "no".to_owned(),
         };
-        house.queue.bury(&lease, why).await.unwrap();
+        house.queue.dead_letter(&lease, why).await.unwrap();
     }
     let path = format!("/event_destinations/{destination}/dead_letters");
     for caller in &cast.callers[..4] {

@@ -1,7 +1,7 @@
 //! Limits what an HTTP/2 client can make the server do without requesting anything.
 //!
 //! A server must answer every PING, and a client may reset every stream it opens; the protocol itself sets no
-//! limit. [`AbuseLimiter`] charges each frame the cost that the table of [states](super::states) gives it, and
+//! limit. The limiter charges each frame the cost that the table of [states](super::states) gives it, and
 //! reports when a client has spent its allowance.
 //!
 //! The measure is work for the server, not frames per second. So work for the application earns control frames:

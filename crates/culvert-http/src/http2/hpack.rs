@@ -1,6 +1,6 @@
 //! HPACK, the compression of field sections (RFC 7541).
 //!
-//! The [`Decoder`] keeps a dynamic table for each connection. The encoder uses the static table only: it needs no
+//! The decoder keeps a dynamic table for each connection. The encoder uses the static table only: it needs no
 //! memory, and the length of one response reveals nothing about another.
 
 mod huffman;
