@@ -68,7 +68,7 @@ pub(crate) struct ReceivedCounter<'x> {
 }
 
 impl ReceivedCounter<'_> {
-    /// A new counter, if somebody reads it.
+    /// A new counter, if its value is used.
     pub(crate) fn start(&mut self) -> Option<Arc<AtomicU64>> {
         if !self.is_counted {
             return None;

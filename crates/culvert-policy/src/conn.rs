@@ -1,4 +1,4 @@
-//! What is known of a client's connection: its facts, which never change, and its counters.
+//! A client connection: its facts, which never change, and its counters.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 pub struct ConnInfo {
     pub client: SocketAddr,
     pub server: SocketAddr,
-    /// Whether forwarding headers of this peer are believed.
+    /// Whether the edge trusts the forwarding headers of this peer.
     pub is_trusted: bool,
     started_at: Timestamp,
     started: Instant,

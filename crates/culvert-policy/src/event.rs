@@ -14,7 +14,7 @@ pub struct EventDraft {
     pub record: Option<Record>,
     /// Whether a module that may run more than once refused the exchange.
     is_blocked: bool,
-    /// Whether header maps and logs are left out.
+    /// Whether header maps and logs are omitted.
     pub is_trimmed: bool,
     /// Entries of log actions.
     logs: Vec<Map<String, Value>>,
@@ -54,7 +54,7 @@ impl EventDraft {
         !self.logs.is_empty()
     }
 
-    /// Puts the log into the record, unless it is left out.
+    /// Puts the log into the record, unless logs are omitted.
     pub fn write_logs(&mut self) {
         if let (Some(record), false, false) =
             (&mut self.record, self.logs.is_empty(), self.is_trimmed)

@@ -149,10 +149,10 @@ pub trait BodyReader: Send + fmt::Debug {
     fn read(&mut self, bytes_max: usize) -> BoxFuture<'_, Result<Bytes, Unread>>;
 }
 
-/// Why a body cannot be had.
+/// Why a body cannot be read.
 #[derive(Clone, Copy, Debug)]
 pub enum Unread {
-    /// The client is told this.
+    /// The client gets this response.
     Problem(Problem),
     /// The client broke it off.
     Broken,

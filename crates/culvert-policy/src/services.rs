@@ -69,10 +69,10 @@ pub struct Call {
 /// Why a request has no response.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// Sends single requests, each on a connection of its own.
+/// Sends single requests, each on a new connection.
 pub trait Fetch: Send + Sync + fmt::Debug {
-    /// The whole response, whose body may have at most `bytes_max` bytes. Follows no redirect, and has no
-    /// timeout of its own.
+    /// The whole response, whose body may have at most `bytes_max` bytes. Follows no redirect and sets no
+    /// timeout.
     fn fetch(
         &self,
         reach: Reach,

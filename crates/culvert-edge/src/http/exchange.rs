@@ -346,7 +346,7 @@ impl Asked {
     }
 }
 
-/// The answer to a user who comes back from an identity provider to the one address of all endpoints.
+/// The redirect that sends a user from the central callback to the endpoint of the sign-in.
 fn forwarded_callback(down: &Downstream, parts: &request::Parts) -> Option<Response<Bytes>> {
     let live = down.edge.live.load();
     let logins = live.logins.as_ref()?;

@@ -1,4 +1,4 @@
-//! What is fetched for policies.
+//! Documents that policies fetch.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Single HTTP requests of the edge's own: to services that policies name, and to certificate authorities.
 //!
-//! A request goes where its dialer goes, on a connection of its own, and follows no redirect.
+//! A request goes where its dialer goes, on a new connection, and follows no redirect.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

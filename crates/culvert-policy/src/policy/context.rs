@@ -46,12 +46,12 @@ pub struct Resources {
     pub allows_public_calls: bool,
 }
 
-/// What log-ins share, for the actions of the crate that knows its type.
+/// State of all sign-ins, for the actions of the crate that knows its type.
 #[derive(Clone)]
 pub struct LoginService(Arc<dyn Any + Send + Sync>);
 
 impl LoginService {
-    /// What these log-ins share.
+    /// Wraps the state.
     pub fn new<T: Any + Send + Sync>(logins: Arc<T>) -> Self {
         Self(logins)
     }

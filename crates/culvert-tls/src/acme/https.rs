@@ -26,7 +26,7 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Why a request has no response.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// Sends one request to an authority, on a connection of its own.
+/// Sends one request to an authority, on a new connection.
 pub trait Fetch: Send + Sync + fmt::Debug {
     /// The whole response, whose body may have at most `bytes_max` bytes. The request's URI is an absolute
     /// URL with the scheme `https`.
