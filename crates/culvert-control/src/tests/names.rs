@@ -495,7 +495,7 @@ async fn kept_names_have_a_limit() {
     panic!("names stay reserved");
 }
 
-/// Whoever has the wildcard of all internal names keeps every other owner from having one.
+/// The owner of the wildcard of all internal names keeps every other owner from having one.
 #[tokio::test]
 async fn only_admins_take_all_internal_names() {
     let open = Open::with(LIMITS).await;

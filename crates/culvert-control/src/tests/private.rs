@@ -123,7 +123,7 @@ async fn a_subscription_follows_the_rights_of_its_owner() {
     running.spawn(Arc::clone(&house.control).run(cancel.clone()));
     running.spawn(Arc::clone(&house.control.delivery).run(cancel.clone()));
     let former = house.user("former@x.example", Role::Admin, true).await;
-    // No server answers there.
+    // No server listens there.
     let hook =
         json!({"format": "json", "target": {"webhook": {"url": "https://hooks.invalid/in"}}});
     let mut destinations = Vec::new();
